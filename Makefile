@@ -1,0 +1,63 @@
+# The two commands of a new user are `make demo` and `make test`. Each makes what it lacks: a virtual
+# environment in .venv with the versions of constraints.txt.
+
+PYTHON ?= python3
+VENV := .venv
+FLOOR_VENV := .venv-floor
+EXTRAS := dev,demo
+# What a test run may take of the machine: two processes of one thread each.
+WORKERS ?= 2
+# More words for pytest: make test ARGS="tests/test_pipelines.py -k mask"
+ARGS ?=
+
+PYTEST := -m pytest -n $(WORKERS)
+test floor: export OMP_NUM_THREADS := 1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format floor upstream-tests clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+demo: $(VENV)/.installed ## set up and run `hf-bert demo` on real weights
+	@$(VENV)/bin/hf-bert demo
+
+test: $(VENV)/.installed upstream-tests ## set up and run the tests
+	$(VENV)/bin/python $(PYTEST) $(ARGS)
+
+lint: $(VENV)/.installed ## ruff check, ruff format --check and mypy
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+format: $(VENV)/.installed ## mend what ruff can mend
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+# transformers' own suite runs with the newest release only, to keep this short.
+floor: $(FLOOR_VENV)/.installed ## run the tests with the oldest supported transformers
+	$(FLOOR_VENV)/bin/python $(PYTEST) --ignore=tests/upstream $(ARGS)
+
+# Without a network this only warns: the tests that need the folder then skip and say why.
+upstream-tests: $(VENV)/.installed ## fetch transformers' own test-suite of the installed version
+	@$(VENV)/bin/python tests/upstream/download.py || echo "upstream-tests: not fetched; the tests that need them will skip"
+
+clean: ## remove the environments, build results and caches
+	rm -rf $(VENV) $(FLOOR_VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# One recipe for both environments. The stamp is written last, so a broken installation is tried again.
+define install
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { echo "make: '$(PYTHON)' is not a Python of 3.11 or newer; name one: make PYTHON=python3.12 ..." >&2; exit 1; }
+	@test -x $(@D)/bin/pip || $(PYTHON) -m venv $(@D)
+	@echo "make: installing into $(@D) under $(2) (a few minutes the first time)"
+	@$(@D)/bin/python -m pip install --quiet -c $(2) -e '.[$(1)]'
+	@touch $@
+endef
+
+$(VENV)/.installed: setup.cfg constraints.txt
+	$(call install,$(EXTRAS),constraints.txt)
+
+$(FLOOR_VENV)/.installed: setup.cfg constraints-floor.txt
+	$(call install,$(EXTRAS),constraints-floor.txt)

@@ -1,0 +1,80 @@
+"""BERT for the Hugging Face ecosystem: the same classes, keys and outputs, without the padding.
+
+Importing the package does no work and changes nothing in transformers; `register()` does.
+Names are imported on first use, so that the command line can answer `--help` without torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+
+_MODEL = "hf_bert_impl.model.modeling_bert"
+_HOMES = {
+    "BertConfig": "hf_bert_impl.model.configuration_bert",
+    "BertTokenizer": "hf_bert_impl.model.tokenization_bert",
+    "BertTokenizerFast": "hf_bert_impl.model.tokenization_bert",
+    "BertPreTrainedModel": _MODEL,
+    "BertModel": _MODEL,
+    "BertLayer": _MODEL,
+    "BertForPreTraining": _MODEL,
+    "BertForMaskedLM": _MODEL,
+    "BertLMHeadModel": _MODEL,
+    "BertForNextSentencePrediction": _MODEL,
+    "BertForSequenceClassification": _MODEL,
+    "BertForMultipleChoice": _MODEL,
+    "BertForTokenClassification": _MODEL,
+    "BertForQuestionAnswering": _MODEL,
+    "register": "hf_bert_impl.auto",
+    "unregister": "hf_bert_impl.auto",
+}
+
+if TYPE_CHECKING:
+    from hf_bert_impl.auto import register, unregister
+    from hf_bert_impl.model.configuration_bert import BertConfig
+    from hf_bert_impl.model.modeling_bert import (
+        BertForMaskedLM,
+        BertForMultipleChoice,
+        BertForNextSentencePrediction,
+        BertForPreTraining,
+        BertForQuestionAnswering,
+        BertForSequenceClassification,
+        BertForTokenClassification,
+        BertLayer,
+        BertLMHeadModel,
+        BertModel,
+        BertPreTrainedModel,
+    )
+    from hf_bert_impl.model.tokenization_bert import BertTokenizer, BertTokenizerFast
+
+__all__ = [
+    "BertConfig",
+    "BertForMaskedLM",
+    "BertForMultipleChoice",
+    "BertForNextSentencePrediction",
+    "BertForPreTraining",
+    "BertForQuestionAnswering",
+    "BertForSequenceClassification",
+    "BertForTokenClassification",
+    "BertLMHeadModel",
+    "BertLayer",
+    "BertModel",
+    "BertPreTrainedModel",
+    "BertTokenizer",
+    "BertTokenizerFast",
+    "__version__",
+    "register",
+    "unregister",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value  # found directly from now on
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_HOMES})

@@ -1,0 +1,90 @@
+"""The command line `hf-bert`.
+
+Commands import torch and transformers when they run, so that `hf-bert --help` answers at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from hf_bert_impl.cli import demo, errors, fill_mask, verify
+
+app = typer.Typer(
+    name="hf-bert",
+    help="BERT for Hugging Face transformers: check it, try it, use it.",
+    epilog="Example: hf-bert verify google-bert/bert-base-cased",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("demo")(demo.demo)
+app.command("verify")(verify.verify)
+app.command("fill-mask")(fill_mask.fill_mask)
+
+
+def _print_version(wanted: bool) -> None:
+    if not wanted:
+        return
+    from importlib.metadata import PackageNotFoundError, version
+
+    lines = []
+    for package in ("hf_bert_impl", "transformers", "torch"):
+        try:
+            lines.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            lines.append(f"{package} (not installed)")
+    typer.echo("\n".join(lines))
+    raise typer.Exit
+
+
+@app.callback()
+def options(
+    debug: Annotated[
+        bool, typer.Option("--debug", help="Show tracebacks and the libraries' own messages.")
+    ] = False,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the versions and exit.", callback=_print_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """BERT for Hugging Face transformers: check it, try it, use it."""
+    if debug:
+        errors.set_debug(True)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; the entry point of the console script `hf-bert`.
+
+    Args:
+        argv: The arguments; None takes those of the process.
+
+    Returns:
+        The exit status: 0 for success, 1 where a check failed (or for a bug), 2 for bad input.
+    """
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    # `--debug` is an option of hf-bert itself; people write it after the command as well.
+    end = arguments.index("--") if "--" in arguments else len(arguments)
+    debug = "--debug" in arguments[:end]
+    arguments = [item for item in arguments[:end] if item != "--debug"] + arguments[end:]
+    errors.set_debug(debug)
+    try:
+        status = app(arguments, prog_name="hf-bert", standalone_mode=False)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader (`| head`) has gone: nothing is wrong, and nothing more can be written.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except typer.Exit as stop:
+        return stop.exit_code
+    except (Exception, KeyboardInterrupt) as error:
+        return errors.report(error)
+    return status if isinstance(status, int) else 0

@@ -1,0 +1,247 @@
+"""Opening the checkpoint that a user named: a folder or a hub id, checked before it is loaded."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import pickle
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hf_bert_impl.cli.errors import BadInput, one_line
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+#: What `--head` takes, and the class behind it.
+HEADS = {
+    "base": "BertModel",
+    "pretraining": "BertForPreTraining",
+    "masked-lm": "BertForMaskedLM",
+    "causal-lm": "BertLMHeadModel",
+    "next-sentence": "BertForNextSentencePrediction",
+    "sequence-classification": "BertForSequenceClassification",
+    "multiple-choice": "BertForMultipleChoice",
+    "token-classification": "BertForTokenClassification",
+    "question-answering": "BertForQuestionAnswering",
+}
+SAFETENSORS, SAFETENSORS_INDEX = "model.safetensors", "model.safetensors.index.json"
+WEIGHTS = (SAFETENSORS, SAFETENSORS_INDEX, "pytorch_model.bin", "pytorch_model.bin.index.json")
+TOKENIZERS = ("tokenizer.json", "vocab.txt")
+
+
+@dataclasses.dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint whose config was read."""
+
+    name: str
+    """As the user wrote it."""
+    path: str
+    """What `from_pretrained` takes: a folder or a hub id."""
+    config: dict[str, Any]
+    """The content of its config.json."""
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder, or None for a hub id."""
+        return Path(self.path) if os.path.isdir(self.path) else None
+
+
+def open_checkpoint(model: str) -> Checkpoint:
+    """Find a checkpoint and check what can be checked without loading it.
+
+    Args:
+        model: A folder or a hub id.
+
+    Returns:
+        The checkpoint with its config.
+
+    Raises:
+        BadInput: There is no such checkpoint, it is not a BERT, or its files are damaged.
+    """
+    if not model.strip():
+        raise BadInput("the model's name is empty", "a folder or a hub id", "name one")
+    folder = Path(model).expanduser()
+    if folder.is_dir():
+        config = _local_config(folder, model)
+        _check_weights(folder, model)
+        path = str(folder)
+    elif folder.exists():
+        raise BadInput(
+            f"{model} is a file", "the folder that it lies in", f"give {folder.parent} instead"
+        )
+    elif model.startswith((".", "/", "~")) or model.count("/") > 1 or model.endswith("/"):
+        raise BadInput(
+            f"there is no folder {model}",
+            "a folder with config.json and weights, or a hub id (google-bert/bert-base-cased)",
+            "check the path",
+        )
+    else:
+        config, path = _hub_config(model), model
+    _check_is_bert(config, model)
+    return Checkpoint(model, path, config)
+
+
+def _local_config(folder: Path, model: str) -> dict[str, Any]:
+    file = folder / "config.json"
+    if not file.is_file():
+        raise BadInput(
+            f"{model} has no config.json",
+            "a folder that save_pretrained wrote (config.json and weights)",
+            "save the model there, or name another folder",
+        )
+    try:
+        config = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise BadInput(
+            f"{file} is not JSON ({one_line(error)})", "a JSON object", "restore the file"
+        ) from error
+    if not isinstance(config, dict):
+        raise BadInput(f"{file} holds a {type(config).__name__}", "a JSON object", "restore it")
+    return config
+
+
+def _hub_config(model: str) -> dict[str, Any]:
+    from transformers import PreTrainedConfig
+
+    try:
+        config, _ = PreTrainedConfig.get_config_dict(model)
+    except (OSError, ValueError) as error:
+        # The first sentence says what happened; the rest of it is general advice.
+        reason = one_line(error).partition(". ")[0].rstrip(".")
+        raise BadInput(
+            f"{model} is neither a folder here nor could it be read from the hub ({reason})",
+            "a folder with config.json and weights, or a hub id",
+            "check the name, or the connection and HF_TOKEN for a hub model",
+        ) from error
+    if not config:
+        raise BadInput(f"{model} on the hub has no config.json", "a BERT", "name another model")
+    return config
+
+
+def _check_is_bert(config: dict[str, Any], model: str) -> None:
+    kind = config.get("model_type")
+    # The first BERT repositories were written before configs had a model_type.
+    if kind is None and "num_hidden_layers" in config and "type_vocab_size" in config:
+        return
+    if kind not in ("bert", "hf_bert_impl"):
+        raise BadInput(
+            f"{model} has model_type {kind!r}",
+            "a BERT (model_type 'bert')",
+            "name a BERT checkpoint, or mend model_type in its config.json",
+        )
+
+
+def _check_weights(folder: Path, model: str) -> None:
+    if not any((folder / name).is_file() for name in WEIGHTS):
+        raise BadInput(
+            f"{model} has no weights",
+            f"one of {', '.join(WEIGHTS)}",
+            "save the model there with save_pretrained, or name another folder",
+        )
+    files = []
+    if (folder / SAFETENSORS).is_file():
+        files = [folder / SAFETENSORS]
+    elif (folder / SAFETENSORS_INDEX).is_file():
+        index = json.loads((folder / SAFETENSORS_INDEX).read_text(encoding="utf-8"))
+        files = [folder / name for name in sorted(set(index["weight_map"].values()))]
+    from safetensors import SafetensorError, safe_open
+
+    for file in files:
+        if not file.is_file():
+            raise BadInput(
+                f"{file} is missing, though {SAFETENSORS_INDEX} names it",
+                "every shard of the index",
+                "copy it there",
+            )
+        try:
+            # Reads the header only, and compares it with the length of the file.
+            with safe_open(file, framework="pt"):
+                pass
+        except SafetensorError as error:
+            size = file.stat().st_size
+            raise BadInput(
+                f"{file} is damaged or cut short ({size} bytes; {one_line(error)})",
+                "a whole safetensors file",
+                "download or save it again",
+            ) from error
+
+
+def class_name(checkpoint: Checkpoint, head: str | None = None) -> str:
+    """The class that a checkpoint is to be loaded with.
+
+    Args:
+        checkpoint: An open checkpoint.
+        head: One of `HEADS`, a class name, or None for what the config names.
+
+    Raises:
+        BadInput: There is no such head, or the config names a class that is none of ours.
+    """
+    choices = ", ".join(HEADS)
+    if head is not None:
+        name = HEADS.get(head, head)
+        if name not in HEADS.values():
+            raise BadInput(f"--head is {head!r}", f"one of {choices}", "choose one of these")
+        return name
+    named = checkpoint.config.get("architectures") or ["BertModel"]
+    if named[0] not in HEADS.values():
+        raise BadInput(
+            f"the config of {checkpoint.name} names the architecture {named[0]!r}",
+            f"one of {', '.join(HEADS.values())}",
+            f"choose a head with --head ({choices})",
+        )
+    return named[0]
+
+
+def load_model(
+    checkpoint: Checkpoint, name: str, **options: Any
+) -> tuple[PreTrainedModel, dict[str, Any]]:
+    """Load a checkpoint by this package's class, in eval mode.
+
+    Args:
+        checkpoint: An open checkpoint.
+        name: The class name.
+        **options: Further arguments of `from_pretrained`.
+
+    Returns:
+        The model and transformers' loading info.
+
+    Raises:
+        BadInput: The weights cannot be read or do not fit the config.
+    """
+    import hf_bert_impl
+
+    cls = getattr(hf_bert_impl, name)
+    try:
+        model, info = cls.from_pretrained(checkpoint.path, output_loading_info=True, **options)
+    except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
+        raise BadInput(
+            f"the weights of {checkpoint.name} could not be loaded ({one_line(error)[:300]})",
+            f"the weights of a {name} that fit its config.json",
+            "restore the files, or choose another --head",
+        ) from error
+    return model.eval(), info
+
+
+def has_tokenizer(checkpoint: Checkpoint) -> bool:
+    """Whether a tokenizer lies beside the weights (taken for granted on the hub)."""
+    folder = checkpoint.folder
+    return folder is None or any((folder / name).is_file() for name in TOKENIZERS)
+
+
+def load_tokenizer(checkpoint: Checkpoint) -> Any:
+    """Load a checkpoint's tokenizer.
+
+    Raises:
+        BadInput: The folder has none.
+    """
+    import hf_bert_impl
+
+    if not has_tokenizer(checkpoint):
+        raise BadInput(
+            f"{checkpoint.name} has no tokenizer",
+            f"{' or '.join(TOKENIZERS)} beside the weights",
+            "save the tokenizer there with save_pretrained",
+        )
+    return hf_bert_impl.BertTokenizer.from_pretrained(checkpoint.path)

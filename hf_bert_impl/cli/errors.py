@@ -1,0 +1,110 @@
+"""Errors as a user of the command line sees them: one line, an exit status, no traceback."""
+
+from __future__ import annotations
+
+import contextlib
+import traceback
+import warnings
+from collections.abc import Iterator
+
+import typer
+
+BAD_INPUT = 2
+BUG = 1
+INTERRUPTED = 130
+
+_debug = False
+
+
+class BadInput(ValueError):
+    """What the user gave cannot be worked with.
+
+    Args:
+        given: What was given.
+        expected: What is expected in its place.
+        remedy: How to mend it.
+    """
+
+    def __init__(self, given: str, expected: str, remedy: str) -> None:
+        super().__init__(f"{given}; expected {expected}; {remedy}")
+
+
+def set_debug(value: bool) -> None:
+    """Show tracebacks and the libraries' own messages, or not."""
+    global _debug
+    _debug = value
+
+
+def one_line(error: BaseException) -> str:
+    """An exception's message on one line, or its type where it has no message."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def report(error: BaseException) -> int:
+    """Print an exception to standard error as one line (after its traceback with `--debug`).
+
+    Args:
+        error: What was raised.
+
+    Returns:
+        The exit status: 2 for bad input, 1 for anything unforeseen, 130 for an interrupt.
+    """
+    if _debug:
+        traceback.print_exception(error)
+    if isinstance(error, KeyboardInterrupt | typer.Abort):
+        return INTERRUPTED
+    if isinstance(error, _usage_error()):
+        if not _usage(error):  # no command at all: the help has been printed
+            return BAD_INPUT
+        line, status = f"{_usage(error)}; see --help", BAD_INPUT
+    elif isinstance(error, ValueError | OSError):
+        # The package raises these with a message for the user; so does transformers for files.
+        line, status = one_line(error), BAD_INPUT
+    else:
+        hint = "this is a bug in hf-bert; run again with --debug and report the traceback"
+        line, status = f"{type(error).__name__}: {one_line(error)}; {hint}", BUG
+    typer.echo(f"error: {line}", err=True)
+    return status
+
+
+def _usage_error() -> type[Exception]:
+    """The class of wrong usage: newer versions of typer have a copy of click of their own."""
+    return typer.BadParameter.__mro__[1]
+
+
+def _usage(error: BaseException) -> str:
+    message = " ".join(error.format_message().split())  # type: ignore[attr-defined]
+    return message.rstrip(".")
+
+
+@contextlib.contextmanager
+def quiet_libraries() -> Iterator[None]:
+    """Silence transformers' and the hub's messages and progress bars, except with `--debug`."""
+    if _debug:
+        yield
+        return
+    from huggingface_hub.utils import (
+        are_progress_bars_disabled,
+        disable_progress_bars,
+        enable_progress_bars,
+    )
+    from huggingface_hub.utils import logging as hub_logging
+    from transformers.utils import logging
+
+    hub_verbosity, hub_bars = hub_logging.get_verbosity(), not are_progress_bars_disabled()
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        logging.set_verbosity_error()
+        hub_logging.set_verbosity_error()
+        logging.disable_progress_bar()
+        disable_progress_bars()
+        try:
+            yield
+        finally:
+            logging.set_verbosity(verbosity)
+            hub_logging.set_verbosity(hub_verbosity)
+            if bars:
+                logging.enable_progress_bar()
+            # After transformers' own, which switches the hub's along with them.
+            (enable_progress_bars if hub_bars else disable_progress_bars)()

@@ -1,0 +1,103 @@
+"""`hf-bert fill-mask`: the words that a masked-LM head would put in place of each mask."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from hf_bert_impl.cli import checkpoints
+from hf_bert_impl.cli.errors import BadInput, quiet_libraries
+from hf_bert_impl.cli.tables import console, prediction_table
+
+
+def fill_mask(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A folder or a hub id.")],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="A text with one [MASK] or more.")],
+    top_k: Annotated[int, typer.Option(min=1, help="How many tokens to print a mask.")] = 5,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object, and no table.")
+    ] = False,
+) -> None:
+    """Print the most probable tokens for each mask of a text.
+
+    Example: hf-bert fill-mask google-bert/bert-base-cased "Nice to [MASK] you"
+    """
+    with quiet_libraries():
+        checkpoint = checkpoints.open_checkpoint(model)
+        masks = predict_masks(checkpoint, text, top_k)
+    if as_json:
+        typer.echo(json.dumps({"text": text, "masks": masks}, ensure_ascii=False))
+        return
+    for number, mask in enumerate(masks, start=1):
+        title = text if len(masks) == 1 else f"{text} (mask {number} of {len(masks)})"
+        found = [(item["token"], item["probability"]) for item in mask["predictions"]]
+        console().print(prediction_table(title, found))
+
+
+def predict_masks(
+    checkpoint: checkpoints.Checkpoint, text: str, top_k: int
+) -> list[dict[str, Any]]:
+    """The best tokens for each mask of a text.
+
+    Args:
+        checkpoint: An open checkpoint with a masked-LM head.
+        text: A text with at least one mask token.
+        top_k: How many tokens a mask, at most the vocabulary.
+
+    Returns:
+        For each mask its `position` among the tokens and its `predictions`, best first, each with
+        `token`, `id` and `probability`.
+
+    Raises:
+        BadInput: There is no mask, the text is too long, or the checkpoint has no such head.
+    """
+    import torch
+
+    tokenizer = checkpoints.load_tokenizer(checkpoint)
+    if not text.strip():
+        raise BadInput("the text is empty", f"a text with {tokenizer.mask_token}", "write one")
+    encoded = tokenizer(text, return_tensors="pt")
+    ids = encoded["input_ids"]  # (1, S)
+    here = ids[0] == tokenizer.mask_token_id  # (S,)
+    if not here.any():
+        raise BadInput(
+            f"the text {text[:60]!r} has no mask",
+            f"{tokenizer.mask_token} in place of each word to find",
+            f'write it, as in "Nice to {tokenizer.mask_token} you"',
+        )
+    # The config says it before the weights are loaded; 512 is BERT's own.
+    limit = checkpoint.config.get("max_position_embeddings", 512)
+    if ids.shape[1] > limit:
+        raise BadInput(
+            f"the text has {ids.shape[1]} tokens",
+            f"at most {limit}, for which the model has positions",
+            "shorten it",
+        )
+    model, info = checkpoints.load_model(checkpoint, "BertForMaskedLM", dtype=torch.float32)
+    missing = sorted(key for key in info["missing_keys"] if key.startswith("cls."))
+    if missing:
+        raise BadInput(
+            f"{checkpoint.name} has no weights for the masked-LM head ({', '.join(missing[:2])}, "
+            "...), and random ones would print noise",
+            "a checkpoint saved from BertForMaskedLM or BertForPreTraining",
+            "name one, such as google-bert/bert-base-cased",
+        )
+    with torch.inference_mode():
+        logits = model(**encoded).logits[0, here]  # (masks, V)
+    best = logits.float().softmax(dim=-1).topk(min(top_k, logits.shape[-1]))
+    return [
+        {
+            "position": position,
+            "predictions": [
+                {"token": token, "id": index, "probability": probability}
+                for token, index, probability in zip(
+                    tokenizer.convert_ids_to_tokens(indices), indices, probabilities, strict=True
+                )
+            ],
+        }
+        for position, indices, probabilities in zip(
+            here.nonzero()[:, 0].tolist(), best.indices.tolist(), best.values.tolist(), strict=True
+        )
+    ]

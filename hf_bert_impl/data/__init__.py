@@ -1,0 +1,1 @@
+"""Text to training examples: reference tokenizer, documents, masking and collators."""

@@ -1,0 +1,328 @@
+"""The one place where this package's BERT is compared with transformers' own.
+
+Tests, `hf-bert verify`, conversion and the hub all ask here. Which numbers are compared and within
+which bounds is said in `parity_tensors`; the rows are in `parity_report`; batches of text with
+every kind of padding are in `parity_cases`. One thing is added here: a parameter's gradient is
+compared in float32 relative to its largest magnitude, taken for at least `GRADIENT_FLOOR` of the
+largest gradient in the whole model: where the true gradient is zero (softmax cancels key biases)
+both sides hold nothing but rounding noise.
+
+transformers' BERT is imported in this file only, inside the functions that build the reference.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from hf_bert_impl.evaluation.parity_report import ParityReport, ParityRow
+from hf_bert_impl.evaluation.parity_tensors import (
+    FP32_TOLERANCE,
+    compare_outputs,
+    exact_row,
+    selected_tensors,
+)
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+    from transformers.utils import ModelOutput
+
+GRADIENT_FLOOR = 5e-2
+PRECISIONS = {
+    torch.float64: "fp64",
+    torch.float32: "fp32",
+    torch.bfloat16: "bf16",
+    torch.float16: "fp16",
+}
+
+
+def reference_class(name: str) -> type[PreTrainedModel]:
+    """transformers' own BERT class of this name, whatever is registered with the Auto classes.
+
+    Args:
+        name: A class name, such as `BertForMaskedLM`.
+
+    Raises:
+        ValueError: transformers has no BERT class of this name.
+    """
+    from transformers.models.bert import modeling_bert
+
+    found = getattr(modeling_bert, name, None)
+    if found is None or not name.startswith("Bert"):
+        raise ValueError(
+            f"{name} is not a BERT class of transformers; there is no reference for it"
+        )
+    return found
+
+
+def require_reference(config: Any) -> None:
+    """Raise unless transformers' own BERT can compute models of this config.
+
+    Args:
+        config: A BERT config, or the dictionary of one.
+
+    Raises:
+        ValueError: The config has positions or pruned heads that transformers 5 does not know.
+    """
+    values = config if isinstance(config, Mapping) else config.to_dict()
+    positions = values.get("position_embedding_type") or "absolute"
+    if positions != "absolute":
+        raise ValueError(
+            f"the model has position_embedding_type {positions!r}; transformers' own BERT computes "
+            "'absolute' only (it ignores the field and would answer wrongly); there is nothing to "
+            "compare this model with"
+        )
+    if any((values.get("pruned_heads") or {}).values()):
+        raise ValueError(
+            "the model has pruned heads; transformers' own BERT cannot build it; compare the model "
+            "as it was before prune_heads"
+        )
+
+
+def reference_model(ours: PreTrainedModel) -> PreTrainedModel:
+    """Build transformers' own class of the same name, config and weights, on the same device.
+
+    Args:
+        ours: A model of this package (or of a subclass of one of its classes).
+
+    Returns:
+        The reference in the dtype of `ours`, in eval mode, with weights of its own.
+
+    Raises:
+        ValueError: Upstream has no such class, cannot compute such a config, or has other keys.
+    """
+    require_reference(ours.config)
+    # The base class of all is no model, so a subclass is looked up by its nearest public ancestor.
+    names = [base.__name__ for base in type(ours).__mro__ if base.__name__.startswith("Bert")]
+    cls = reference_class(names[0] if names else type(ours).__name__)
+    known = set(cls.config_class().to_dict())
+    fields = {name: value for name, value in ours.config.to_dict().items() if name in known}
+    config = cls.config_class.from_dict(fields)
+    # A base model may come without its pooler; heads decide for themselves.
+    options = {"add_pooling_layer": ours.pooler is not None} if names[0] == "BertModel" else {}
+    reference = cls(config, **options)
+    state = ours.state_dict()
+    expected = reference.state_dict()
+    if state.keys() != expected.keys():
+        missing = sorted(expected.keys() - state.keys())
+        extra = sorted(state.keys() - expected.keys())
+        raise ValueError(
+            f"{type(ours).__name__} and transformers' {cls.__name__} have different state-dict "
+            f"keys: missing {missing or 'none'}, unexpected {extra or 'none'}"
+        )
+    reference.load_state_dict(state, strict=True)
+    reference.to(device=ours.device, dtype=ours.dtype)
+    if ours.config._attn_implementation in ("eager", "sdpa"):
+        reference.set_attn_implementation(ours.config._attn_implementation)
+    return reference.eval()
+
+
+def load_reference(name: str, path: str, **options: Any) -> tuple[PreTrainedModel, dict[str, Any]]:
+    """Load a checkpoint by transformers' own class.
+
+    Args:
+        name: The class name.
+        path: A folder or a hub id.
+        **options: Further arguments of `from_pretrained`.
+
+    Returns:
+        The model in eval mode, and transformers' loading info (missing and unexpected keys).
+    """
+    model, info = reference_class(name).from_pretrained(path, output_loading_info=True, **options)
+    return model.eval(), info
+
+
+def compare_models(
+    ours: PreTrainedModel,
+    reference: PreTrainedModel,
+    batches: Mapping[str, Mapping[str, Tensor]],
+    *,
+    tolerance: float = FP32_TOLERANCE,
+    backends: tuple[str, ...] | None = None,
+    dtype: torch.dtype | None = None,
+    gradients: bool = False,
+    labels: Mapping[str, Mapping[str, Tensor]] | None = None,
+    seed: int | None = None,
+) -> ParityReport:
+    """Run two models on the same batches and compare all that comes out.
+
+    Neither model is changed: attention backend, mode and gradients are put back.
+
+    Args:
+        ours: A model of this package.
+        reference: Upstream's model with the same weights (see `reference_model`).
+        batches: Name of the case to keyword arguments of `forward`. `attention_mask` says which
+            positions are compared; without it all are.
+        tolerance: The relative bound in float32.
+        backends: Attention backends to run both models on; None leaves each on its own. Attention
+            probabilities always come from upstream's eager backend, the only one that gives them.
+        dtype: Compare in this precision; None takes that of `ours`. Below float32 the bounds are
+            relative to upstream's own error (see `parity_tensors`).
+        gradients: Also compare every parameter's gradient: of the loss where the case has labels,
+            else of a fixed random sum of the compared outputs. Only forward passes are compared
+            below float32.
+        labels: Name of the case to the label arguments of `forward`.
+        seed: Run in train mode, with dropout, from this seed before every forward. Compares only
+            where both draw the same random numbers: without padding, or with `padding_free` off.
+
+    Returns:
+        Rows whose case is precision, backend and batch, as in `fp32 sdpa padded right`.
+    """
+    dtype = dtype or ours.dtype
+    low = dtype in (torch.bfloat16, torch.float16)
+    precise = None
+    if low:
+        precise = (
+            reference if reference.dtype == torch.float32 else copy.deepcopy(reference).float()
+        )
+    if ours.dtype != dtype:
+        ours = copy.deepcopy(ours).to(dtype)
+    if reference.dtype != dtype:
+        reference = copy.deepcopy(reference).to(dtype)
+
+    report = ParityReport()
+    for backend in backends or (None,):
+        with _prepared(ours, backend, seed), _prepared(reference, backend, seed):
+            used = backend or ours.config._attn_implementation
+            for name, inputs in batches.items():
+                case = f"{PRECISIONS.get(dtype, dtype)} {used} {name}"
+                mask = attended_positions(inputs)
+                answers = (labels or {}).get(name) or {}
+                mine = _run(ours, inputs, answers, seed)
+                theirs = _run(reference, inputs, answers, seed)
+                exact = None
+                if precise is not None:
+                    with _prepared(precise, "eager", seed):
+                        exact = _run(precise, inputs, answers, seed)
+                found = compare_outputs(
+                    mine, theirs, mask, case=case, tolerance=tolerance, precise=exact
+                )
+                report.extend(found)
+                if gradients and not low:
+                    arguments = {**inputs, **answers}
+                    mine_grads = _gradients(ours, arguments, mask, seed)
+                    their_grads = _gradients(reference, arguments, mask, seed)
+                    report.rows += _gradient_rows(case, mine_grads, their_grads, tolerance)
+    return report
+
+
+def attended_positions(inputs: Mapping[str, Tensor]) -> Tensor:
+    """Which positions of a batch are attended.
+
+    Args:
+        inputs: Keyword arguments of `forward`.
+
+    Returns:
+        (B, S) booleans; (B * choices, S) where the input is (B, choices, S).
+    """
+    mask = inputs.get("attention_mask")
+    ids = inputs.get("input_ids")
+    shape = ids.shape if ids is not None else inputs["inputs_embeds"].shape[:-1]
+    if mask is None:
+        return torch.ones(shape, dtype=torch.bool).reshape(-1, shape[-1])
+    if mask.shape != shape:
+        # (B, S, S): a position takes part if it sees any.
+        return mask.bool().any(dim=-1)
+    return mask.bool().reshape(-1, shape[-1])
+
+
+@contextlib.contextmanager
+def _prepared(model: PreTrainedModel, backend: str | None, seed: int | None) -> Iterator[None]:
+    """Set backend and mode of a model for the time of a comparison."""
+    before, training = model.config._attn_implementation, model.training
+    try:
+        if backend is not None:
+            model.set_attn_implementation(backend)
+        model.train(seed is not None)
+        yield
+    finally:
+        if backend is not None:
+            model.set_attn_implementation(before)
+        model.train(training)
+
+
+def _forward(
+    model: PreTrainedModel, arguments: Mapping[str, Any], seed: int | None, **options: Any
+) -> ModelOutput:
+    """One forward pass on the model's device, floating point arguments in its precision."""
+    values = {
+        name: value.to(model.device, model.dtype if value.is_floating_point() else None)
+        if isinstance(value, Tensor)
+        else value
+        for name, value in arguments.items()
+    }
+    if seed is not None:
+        torch.manual_seed(seed)
+    return model(**values, **options, return_dict=True)
+
+
+def _run(
+    model: PreTrainedModel,
+    inputs: Mapping[str, Any],
+    labels: Mapping[str, Any],
+    seed: int | None,
+) -> ModelOutput:
+    """Outputs of the path that users run, with loss and attention probabilities of further runs.
+
+    Labels and the wish for probabilities may each take another path, hence three runs. Upstream
+    gives probabilities on its eager backend only. In train mode they are left out: kernels drop out
+    inside, unseen.
+    """
+    with torch.no_grad():
+        outputs = _forward(model, inputs, seed, output_hidden_states=True)
+        if labels:
+            outputs["loss"] = _forward(model, {**inputs, **labels}, seed)["loss"]
+        if seed is None:
+            eager = "eager" if type(model).__module__.startswith("transformers.") else None
+            with _prepared(model, eager, seed):
+                seen = _forward(model, inputs, seed, output_attentions=True)
+            for name in ("attentions", "cross_attentions"):
+                if seen.get(name) is not None:
+                    outputs[name] = seen[name]
+    return outputs
+
+
+def _gradients(
+    model: PreTrainedModel, arguments: Mapping[str, Any], mask: Tensor, seed: int | None
+) -> dict[str, Tensor]:
+    """Every parameter's gradient, of the loss or else of a fixed random sum of the outputs."""
+    with torch.enable_grad():
+        outputs = _forward(model, arguments, seed)
+        objective = outputs.get("loss")
+        if objective is None:
+            generator = torch.Generator().manual_seed(0)
+            terms = []
+            for value in selected_tensors(outputs, mask).values():
+                weights = torch.randn(value.shape, generator=generator)
+                terms.append((value * weights.to(value)).mean())
+            objective = torch.stack(terms).sum()
+        parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        found = torch.autograd.grad(objective, list(parameters.values()), allow_unused=True)
+    # A parameter that takes no part has no gradient in one place and zeros in another.
+    return {
+        name: torch.zeros_like(parameter) if gradient is None else gradient
+        for (name, parameter), gradient in zip(parameters.items(), found, strict=True)
+    }
+
+
+def _gradient_rows(
+    case: str, ours: Mapping[str, Tensor], reference: Mapping[str, Tensor], tolerance: float
+) -> list[ParityRow]:
+    """A row for every parameter's gradient."""
+    largest = max(gradient.abs().max().item() for gradient in reference.values())
+    rows = []
+    for name in [*reference, *(name for name in ours if name not in reference)]:
+        if name not in ours or name not in reference:
+            side = "this implementation" if name not in ours else "upstream"
+            rows.append(ParityRow.failure(case, f"grad {name}", f"{side} has no such parameter"))
+        else:
+            floor = GRADIENT_FLOOR * largest
+            rows.append(
+                exact_row(case, f"grad {name}", ours[name], reference[name], tolerance, floor)
+            )
+    return rows

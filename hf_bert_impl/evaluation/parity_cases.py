@@ -1,0 +1,190 @@
+"""Batches for comparing models: real text in every kind of padding, and labels for every head.
+
+Notation: B batch, S sequence, C choices, L labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Batch = dict[str, Tensor]
+
+#: One token sequence: token ids and, beside them, token types.
+Tokens = tuple[list[int], list[int]]
+
+# Two pairs among them, so that both segments are seen; lengths are odd and far apart. Four, so that
+# they also make two questions of two choices.
+TEXTS: tuple[str | tuple[str, str], ...] = (
+    "Hello, world!",
+    (
+        "Who was Jim Henson?",
+        "Jim Henson was an American puppeteer, born in 1936; he made the Muppets known everywhere.",
+    ),
+    (
+        "It rained all night, and by morning the river had risen over the lower bridge.",
+        "Nobody in the village could remember that it had ever been so high before.",
+    ),
+    "The transformer reads the whole sentence at once, from both directions.",
+)
+MAX_LENGTH = 128
+IGNORED = -100
+
+
+def text_tokens(
+    tokenizer: Callable[..., Any],
+    texts: Sequence[str | tuple[str, str]],
+    max_length: int,
+) -> list[Tokens]:
+    """Tokenise texts, cut to what the model can read.
+
+    Args:
+        tokenizer: A BERT tokenizer.
+        texts: Sentences, or pairs of them.
+        max_length: Longest sequence in tokens.
+
+    Returns:
+        Ids and token types of every text, without padding.
+    """
+    tokens = []
+    for text in texts:
+        pair = (text,) if isinstance(text, str) else text
+        encoded = tokenizer(
+            *pair, truncation=True, max_length=max_length, return_token_type_ids=True
+        )
+        tokens.append((list(encoded["input_ids"]), list(encoded["token_type_ids"])))
+    return tokens
+
+
+def random_tokens(
+    config: Any, lengths: Sequence[int] = (5, 23, 37, 14), seed: int = 0
+) -> list[Tokens]:
+    """Random token sequences, for a checkpoint that has no tokenizer.
+
+    Args:
+        config: The model's config; it bounds ids, token types and lengths.
+        lengths: Lengths of the sequences, cut to `max_position_embeddings`.
+        seed: Seed of the random numbers.
+
+    Returns:
+        Ids and token types of every sequence.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    tokens = []
+    for length in lengths:
+        length = min(length, config.max_position_embeddings)
+        ids = torch.randint(0, config.vocab_size, (length,), generator=generator)
+        # The second half belongs to the last segment.
+        types = [0] * (length - length // 2) + [config.type_vocab_size - 1] * (length // 2)
+        tokens.append((ids.tolist(), types))
+    return tokens
+
+
+def parity_batches(tokens: Sequence[Tokens], config: Any, *, choices: int = 0) -> dict[str, Batch]:
+    """Lay token sequences out in four ways: padded right, padded left, with holes, and unpadded.
+
+    Args:
+        tokens: What `text_tokens` or `random_tokens` gave.
+        config: The model's config: its padding token and its number of token types.
+        choices: C, where every C rows make one multiple-choice question, else 0.
+
+    Returns:
+        Name of the case to `input_ids`, `token_type_ids` and `attention_mask`, each (B, S), or
+        (B / C, C, S). In `holes` every fifth token of a right-padded batch is masked, the first of
+        each row never. `unpadded` holds the longest sequences at one length.
+
+    Raises:
+        ValueError: There is no sequence, or their number is not a multiple of `choices`.
+    """
+    if not tokens or (choices and len(tokens) % choices):
+        raise ValueError(
+            f"{len(tokens)} sequences were given; expected "
+            + (f"a multiple of {choices}, since that many make one question" if choices else "one")
+        )
+    right = _padded(tokens, config, left=False)
+    holes = {name: value.clone() for name, value in right.items()}
+    holes["attention_mask"][:, 3::5] = 0
+    # Half of the sequences, so that what is cut off is little.
+    longest = sorted(tokens, key=lambda item: len(item[0]), reverse=True)
+    kept = longest[: max(choices, (len(tokens) + 1) // 2)]
+    length = min(len(ids) for ids, _ in kept)
+    unpadded = [(ids[:length], types[:length]) for ids, types in kept]
+    batches = {
+        "padded right": right,
+        "padded left": _padded(tokens, config, left=True),
+        "holes": holes,
+        "unpadded": _padded(unpadded, config, left=False),
+    }
+    if choices:
+        batches = {
+            name: {key: value.view(-1, choices, value.shape[1]) for key, value in batch.items()}
+            for name, batch in batches.items()
+        }
+    return batches
+
+
+def _padded(tokens: Sequence[Tokens], config: Any, *, left: bool) -> Batch:
+    """Token sequences as (B, S) tensors."""
+    length = max(len(ids) for ids, _ in tokens)
+    ids_rows, type_rows, mask_rows = [], [], []
+    for ids, types in tokens:
+        padding = [0] * (length - len(ids))
+        pad_ids = [config.pad_token_id or 0] * len(padding)
+        # A model of one segment has no row for the type of a second one.
+        types = [min(kind, config.type_vocab_size - 1) for kind in types]
+        ones = [1] * len(ids)
+        ids_rows.append(pad_ids + ids if left else ids + pad_ids)
+        type_rows.append(padding + types if left else types + padding)
+        mask_rows.append(padding + ones if left else ones + padding)
+    return {
+        "input_ids": torch.tensor(ids_rows),  # (B, S)
+        "token_type_ids": torch.tensor(type_rows),  # (B, S)
+        "attention_mask": torch.tensor(mask_rows),  # (B, S)
+    }
+
+
+def parity_labels(class_name: str, config: Any, batch: Batch) -> Batch:
+    """Labels of a head for one batch: made up, but of the kind, type and range that it takes.
+
+    Args:
+        class_name: A class name, such as `BertForMaskedLM`.
+        config: The model's config.
+        batch: What `parity_batches` gave under one name.
+
+    Returns:
+        The label arguments of `forward`; none for a class without a loss.
+    """
+    ids, mask = batch["input_ids"], batch["attention_mask"].bool()
+    rows = torch.arange(ids.shape[0])  # (B,)
+    # Every third attended token has a label.
+    chosen = mask & (torch.arange(ids.shape[-1]) % 3 == 1)
+    words = torch.where(chosen, ids, IGNORED)
+    labels = config.num_labels
+    if class_name == "BertForPreTraining":
+        return {"labels": words, "next_sentence_label": rows % 2}
+    if class_name == "BertForMaskedLM":
+        return {"labels": words}
+    if class_name == "BertLMHeadModel":
+        # A token is predicted from the one before it, which must not be padding.
+        before = torch.nn.functional.pad(mask[:, :-1], (1, 0))
+        return {"labels": torch.where(mask & before, ids, IGNORED)}
+    if class_name == "BertForNextSentencePrediction":
+        return {"labels": rows % 2}
+    if class_name == "BertForMultipleChoice":
+        return {"labels": rows % ids.shape[1]}
+    if class_name == "BertForTokenClassification":
+        return {"labels": torch.where(mask, ids % labels, IGNORED)}
+    if class_name == "BertForQuestionAnswering":
+        last = mask.sum(dim=-1) - 1
+        return {"start_positions": last // 2, "end_positions": last}
+    if class_name == "BertForSequenceClassification":
+        if config.problem_type == "multi_label_classification":
+            return {"labels": ((rows[:, None] + torch.arange(labels)) % 2).float()}  # (B, L)
+        if config.problem_type == "regression" or labels == 1:
+            numbers = (rows[:, None] - torch.arange(labels)) / 2  # (B, L)
+            return {"labels": numbers.squeeze(-1) if labels == 1 else numbers}
+        return {"labels": rows % labels}
+    return {}

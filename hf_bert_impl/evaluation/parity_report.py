@@ -1,0 +1,357 @@
+"""What a comparison of two models found: rows, a verdict, JSON and tables.
+
+A report only holds and shows results; `hf_bert_impl.evaluation.parity` computes them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import re
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+HEAD_NAME = re.compile(r"(?P<layer>layer \d+(?: cross)?) head (?P<head>\d+)")
+FAILURES_SHOWN = 8
+# Cases of rows that are no tensors of a forward pass.
+CHECKS = ("loading", "published")
+_NUMBERS = ("max_abs", "mean_abs", "max_relative", "tolerance")
+
+
+@dataclasses.dataclass(frozen=True)
+class ParityRow:
+    """One tensor compared: the largest and mean difference at attended positions, and the verdict.
+
+    Layers and heads are counted from 0, as in state-dict names: `layer 3 head 5` is head 5 of
+    `encoder.layer.3`.
+    """
+
+    case: str
+    """Precision, attention backend and batch, as in `fp32 sdpa padded right`."""
+    name: str
+    """What it is: `embeddings`, `layer 3`, `layer 3 head 5`, `logits`, `grad <parameter>`."""
+    max_abs: float
+    """Largest absolute difference."""
+    mean_abs: float
+    """Mean absolute difference."""
+    max_relative: float
+    """`max_abs` over the reference tensor's scale (in general its largest magnitude)."""
+    tolerance: float
+    """The bound on `max_relative`."""
+    passed: bool
+    """Whether the tensor is within its bounds (never true where a difference is not a number)."""
+    upstream_error: float | None = None
+    """In low precision: the largest error of upstream itself, against its own float32 result."""
+    note: str = ""
+    """Why the row failed, where the numbers alone do not say it."""
+
+    @classmethod
+    def failure(cls, case: str, name: str, note: str) -> ParityRow:
+        """A row for what could not be compared at all (a missing output, another shape)."""
+        return cls(case, name, math.inf, math.inf, math.inf, 0.0, False, None, note)
+
+    @property
+    def used(self) -> float:
+        """The share of the tolerance that is used; infinite where the difference is no number."""
+        if math.isnan(self.max_relative):
+            return math.inf
+        if self.max_relative == 0:
+            return 0.0
+        return self.max_relative / self.tolerance if self.tolerance > 0 else math.inf
+
+    @property
+    def precision(self) -> str:
+        """The first word of the case where that names a precision, else `fp32`."""
+        first = self.case.partition(" ")[0]
+        return first if first in ("bf16", "fp16", "fp64") else "fp32"
+
+    def to_dict(self) -> dict[str, Any]:
+        """The row as JSON types; JSON has no infinity, so `inf` and `nan` become those strings."""
+        row = dataclasses.asdict(self)
+        for name in _NUMBERS:
+            if not math.isfinite(row[name]):
+                row[name] = str(row[name])
+        if self.upstream_error is not None and not math.isfinite(self.upstream_error):
+            row["upstream_error"] = str(self.upstream_error)
+        return row
+
+    @classmethod
+    def from_dict(cls, row: dict[str, Any]) -> ParityRow:
+        """The inverse of :meth:`to_dict`."""
+        values = dict(row)
+        for name in _NUMBERS:
+            values[name] = float(values[name])
+        if values.get("upstream_error") is not None:
+            values["upstream_error"] = float(values["upstream_error"])
+        return cls(**values)
+
+
+@dataclasses.dataclass
+class ParityReport:
+    """The rows of one comparison, and what they amount to."""
+
+    rows: list[ParityRow] = dataclasses.field(default_factory=list)
+    """Every tensor compared, in the order of the computation."""
+    title: str = ""
+    """What was compared, for the head of the table."""
+    notes: list[str] = dataclasses.field(default_factory=list)
+    """What the reader must know to weigh the rows: what was left out, and why."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether every row passed; false where nothing was compared, which proves nothing."""
+        return bool(self.rows) and all(row.passed for row in self.rows)
+
+    @property
+    def failures(self) -> list[ParityRow]:
+        """The rows that failed."""
+        return [row for row in self.rows if not row.passed]
+
+    @property
+    def worst(self) -> ParityRow | None:
+        """The row furthest beyond its tolerance or else nearest to it; None if nothing is here."""
+        return max(self.rows, key=lambda row: (not row.passed, row.used), default=None)
+
+    def add_note(self, note: str) -> None:
+        """Add a note that is not there yet."""
+        if note not in self.notes:
+            self.notes.append(note)
+
+    def extend(self, other: ParityReport) -> None:
+        """Take over another report's rows, and those of its notes that are new."""
+        self.rows.extend(other.rows)
+        for note in other.notes:
+            self.add_note(note)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as JSON types."""
+        worst = self.worst
+        return {
+            "title": self.title,
+            "passed": self.passed,
+            "compared": len(self.rows),
+            "failed": len(self.failures),
+            "worst": worst.to_dict() if worst else None,
+            "notes": list(self.notes),
+            "rows": [row.to_dict() for row in self.rows],
+        }
+
+    def to_json(self, indent: int | None = None) -> str:
+        """The report as one JSON object."""
+        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> ParityReport:
+        """The inverse of :meth:`to_dict`; the verdict is computed anew from the rows."""
+        rows = [ParityRow.from_dict(row) for row in data["rows"]]
+        return cls(rows=rows, title=data["title"], notes=list(data["notes"]))
+
+    @classmethod
+    def from_json(cls, text: str) -> ParityReport:
+        """The inverse of :meth:`to_json`."""
+        return cls.from_dict(json.loads(text))
+
+    def summary(self) -> str:
+        """The verdict in one line, for an assertion's message or a log."""
+        worst = self.worst
+        if worst is None:
+            return "nothing was compared"
+        verdict = "passed" if self.passed else f"FAILED in {len(self.failures)}"
+        where = f"{worst.name} ({worst.case}): max abs {worst.max_abs:.2e}"
+        note = f": {worst.note}" if worst.note else ""
+        return (
+            f"{verdict} of {len(self.rows)} comparisons; worst is {where}, "
+            f"{_share(worst)} its tolerance{note}"
+        )
+
+    def render(self, console: Console, *, cases: bool = True, heads: bool = False) -> None:
+        """Print the report as tables.
+
+        Args:
+            console: The rich console to print on.
+            cases: Also one line a case (precision, backend, batch), not only one a layer.
+            heads: Also a grid of layers by heads with the digits that agree.
+        """
+        if self.title:
+            console.print(self.title, style="bold", markup=False)
+        if cases:
+            console.print(_case_table(self.rows))
+        console.print(_layer_table([row for row in self.rows if row.case not in CHECKS]))
+        if heads:
+            console.print(_head_grid(self.rows))
+        # A fault shows in all that is computed after it: where each case begins to fail says most.
+        begins = {row.case: row for row in reversed(self.failures)}
+        shown = sorted(begins.values(), key=self.rows.index)[:FAILURES_SHOWN]
+        for row in shown:
+            detail = row.note or (
+                f"max abs {row.max_abs:.2e}, relative {row.max_relative:.2e} "
+                f"over the tolerance {row.tolerance:.2e}"
+            )
+            line = f"fails first at {row.name} ({row.case}): {detail}"
+            console.print(line, style="red", markup=False, highlight=False)
+        if len(self.failures) > len(shown):
+            more = f"... and {len(self.failures) - len(shown)} more, after these or in other cases"
+            console.print(more, style="red", highlight=False)
+        for note in self.notes:
+            console.print(f"note: {note}", style="dim", markup=False, highlight=False)
+        style = "bold green" if self.passed else "bold red"
+        console.print(self.summary(), style=style, markup=False, highlight=False)
+
+
+def _share(row: ParityRow) -> str:
+    """How much of its tolerance a row uses, in words."""
+    if math.isinf(row.used):
+        return "infinitely beyond"
+    return f"{row.used:.0%} of" if row.used < 10 else f"{row.used:.0f} times"
+
+
+def _percent(row: ParityRow) -> str:
+    """How much of its tolerance a row uses, in a few characters."""
+    if math.isinf(row.used):
+        return "inf"
+    return f"{row.used:.0%}" if row.used < 10 else f"{row.used:.0f}x"
+
+
+def _number(value: float | None) -> str:
+    """A difference in a few characters: `0` where two tensors are bit for bit equal."""
+    if value is None:
+        return ""
+    return "0" if value == 0 else f"{value:.1e}".replace("e-0", "e-").replace("e+0", "e+")
+
+
+def _verdict(rows: Iterable[ParityRow]) -> str:
+    return "[green]ok[/]" if all(row.passed for row in rows) else "[bold red]FAIL[/]"
+
+
+def _grouped(rows: Iterable[ParityRow], key: Any) -> dict[str, list[ParityRow]]:
+    groups: dict[str, list[ParityRow]] = {}
+    for row in rows:
+        groups.setdefault(key(row), []).append(row)
+    return groups
+
+
+def _table(title: str, *columns: str) -> Table:
+    """A table of names and figures."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(
+        title=title,
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        title_style="italic",
+        padding=(0, 1, 0, 0),
+    )
+    for index, column in enumerate(columns):
+        # Figures are never cut or wrapped: in a narrow window the names give way.
+        named = index == 0 or column == "worst at"
+        table.add_column(
+            column, justify="left" if named else "right", no_wrap=not named, overflow="fold"
+        )
+    return table
+
+
+def _case_table(rows: list[ParityRow]) -> Table:
+    """One line a case: its worst tensor."""
+    table = _table(
+        "by case: the tensor nearest to its tolerance",
+        "case",
+        "worst at",
+        "max abs",
+        "of limit",
+        "",
+    )
+    for case, group in _grouped(rows, lambda row: row.case).items():
+        worst = max(group, key=lambda row: (not row.passed, row.used))
+        table.add_row(
+            case, _short(worst.name), _number(worst.max_abs), _percent(worst), _verdict(group)
+        )
+    return table
+
+
+def _short(name: str) -> str:
+    """A parameter's name without the parts that every layer repeats."""
+    return (
+        name.replace("grad bert.", "grad ")
+        .replace("encoder.layer.", "layer.")
+        .replace("attention.", "attn.")
+        .replace("intermediate.", "inter.")
+    )
+
+
+def _layer_key(row: ParityRow) -> str:
+    """The line of the layer table that a row belongs to."""
+    head = HEAD_NAME.fullmatch(row.name)
+    if head:
+        return head["layer"]
+    return "gradients" if row.name.startswith("grad ") else row.name
+
+
+def _layer_table(rows: list[ParityRow]) -> Table:
+    """One line a tensor over all cases; in low precision upstream's own error stands beside."""
+    low = sorted({row.precision for row in rows} - {"fp32", "fp64"})
+    columns = ["tensor", "max abs", "mean abs"]
+    for precision in low:
+        columns += [f"{precision} max", "upstream"]
+    has_heads = any(HEAD_NAME.fullmatch(row.name) for row in rows)
+    columns += ["worst head", ""] if has_heads else [""]
+    table = _table("by tensor: largest difference over all cases, attended positions", *columns)
+    for name, group in _grouped(rows, _layer_key).items():
+        tensors = [row for row in group if not HEAD_NAME.fullmatch(row.name)]
+        exact = [row for row in tensors if row.precision not in low]
+        cells = [_largest(exact, "max_abs"), _largest(exact, "mean_abs")]
+        for precision in low:
+            inexact = [row for row in tensors if row.precision == precision]
+            cells += [_largest(inexact, "max_abs"), _largest(inexact, "upstream_error")]
+        if has_heads:
+            # The errors of low precision would hide those of fp32.
+            heads = [row for row in group if row not in tensors]
+            heads = [row for row in heads if row.precision not in low] or heads
+            worst = max(heads, key=lambda row: (not row.passed, row.max_abs), default=None)
+            if worst is None or worst.max_abs == 0:
+                cells.append("")
+            else:
+                cells.append(f"{worst.name.split()[-1]}: {_number(worst.max_abs)}")
+        label = f"{name} ({len({row.name for row in tensors})})" if name == "gradients" else name
+        table.add_row(label, *cells, _verdict(group))
+    return table
+
+
+def _largest(rows: list[ParityRow], field: str) -> str:
+    values = [getattr(row, field) for row in rows if getattr(row, field) is not None]
+    return _number(max(values)) if values else ""
+
+
+def _head_grid(rows: list[ParityRow]) -> Table:
+    """Layers by heads: the decimals of the probabilities that agree in fp32 (`=`: all bits)."""
+    worst: dict[str, dict[int, ParityRow]] = {}
+    for row in rows:
+        head = HEAD_NAME.fullmatch(row.name)
+        if head and row.precision in ("fp32", "fp64"):
+            layer = worst.setdefault(head["layer"], {})
+            index = int(head["head"])
+            if index not in layer or row.max_abs > layer[index].max_abs:
+                layer[index] = row
+    count = max((max(layer) + 1 for layer in worst.values()), default=0)
+    table = _table(
+        "by head: digits that agree",
+        "",
+        *(str(head) for head in range(count)),
+    )
+    for name, heads in worst.items():
+        table.add_row(name, *(_digits(heads.get(head)) for head in range(count)))
+    return table
+
+
+def _digits(row: ParityRow | None) -> str:
+    if row is None:
+        return ""
+    if row.max_abs == 0:
+        return "="
+    digits = f"{-math.log10(row.max_abs):.1f}" if math.isfinite(row.max_abs) else "none"
+    return digits if row.passed else f"[bold red]{digits}[/]"

@@ -1,0 +1,164 @@
+"""Figures published for well-known checkpoints, and their check.
+
+Each was printed by the checkpoint's model card or by transformers' documentation, so a match shows
+that tokenizer, weights and model work together, which parity with upstream alone does not.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from hf_bert_impl.evaluation.parity_report import ParityReport, ParityRow
+
+CASED = "google-bert/bert-base-cased"
+SQUAD = "google-bert/bert-large-uncased-whole-word-masking-finetuned-squad"
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedFigure:
+    """A sentence with one mask, and the published probabilities of the best tokens, best first."""
+
+    text: str
+    """The sentence, its mask written `[MASK]`."""
+    expected: tuple[tuple[str, float], ...]
+    """Token and probability as printed."""
+
+
+ENCODED_TEXT = "This is an input example"
+ENCODED_IDS = (101, 1188, 1110, 1126, 7758, 1859, 102)
+ENCODED_SHAPES = {"last_hidden_state": (1, 7, 768), "pooler_output": (1, 768)}
+MASKED = (
+    MaskedFigure(
+        "Nice to [MASK] you",
+        (
+            ("meet", 0.9712),
+            ("see", 0.0267),
+            ("meeting", 0.0010),
+            ("have", 0.0003),
+            ("met", 0.0002),
+            ("know", 0.0001),
+            ("join", 7.0005e-05),
+            ("find", 5.8323e-05),
+            ("Meet", 2.7171e-05),
+            ("tell", 2.4689e-05),
+        ),
+    ),
+    MaskedFigure(
+        "Hello I'm a [MASK] model.",
+        (
+            ("fashion", 0.0902),
+            ("new", 0.0635),
+            ("male", 0.0623),
+            ("professional", 0.0442),
+            ("super", 0.0333),
+        ),
+    ),
+)
+QUESTION = "Who was Jim Henson?"
+CONTEXT = "Jim Henson was a nice puppet"
+ANSWER = "a nice puppet"
+# Four decimals were printed, so half a unit of the fourth, and as much for other machines' sums;
+# where five digits of a small number were printed, a thousandth of it.
+PRINTED_UNIT = 1e-4
+PRINTED_RELATIVE = 1e-3
+
+
+def published_name(model: str, config: Mapping[str, Any]) -> str | None:
+    """Which of the known checkpoints this is.
+
+    Args:
+        model: The hub id or folder that was asked for.
+        config: Its config; `_name_or_path` says where a saved copy came from.
+
+    Returns:
+        The full hub id, or None for a checkpoint without published figures.
+    """
+    for name in (CASED, SQUAD):
+        known = (name, name.partition("/")[2])
+        if model in known or config.get("_name_or_path") in known:
+            return name
+    return None
+
+
+def check_encoding(tokenizer: Any, model: Any) -> ParityReport:
+    """Check token ids and output shapes of bert-base-cased.
+
+    Args:
+        tokenizer: Its tokenizer.
+        model: Its `BertModel`, in eval mode.
+    """
+    encoded = tokenizer(ENCODED_TEXT, return_tensors="pt").to(model.device)
+    with torch.no_grad():
+        outputs = model(**encoded)
+    report = ParityReport()
+    ids = tuple(encoded["input_ids"][0].tolist())
+    report.rows.append(_equal("token ids", ids, ENCODED_IDS))
+    for name, shape in ENCODED_SHAPES.items():
+        report.rows.append(_equal(f"{name} shape", tuple(outputs[name].shape), shape))
+    return report
+
+
+def check_masked(tokenizer: Any, model: Any) -> ParityReport:
+    """Check the best tokens of bert-base-cased for masked words, their order and probabilities.
+
+    Args:
+        tokenizer: Its tokenizer.
+        model: Its `BertForMaskedLM`, in eval mode.
+    """
+    report = ParityReport()
+    for figure in MASKED:
+        encoded = tokenizer(figure.text, return_tensors="pt").to(model.device)
+        with torch.no_grad():
+            logits = model(**encoded).logits
+        here = encoded["input_ids"] == tokenizer.mask_token_id
+        probabilities = logits[here][0].float().softmax(dim=-1)  # (V,)
+        best = probabilities.topk(len(figure.expected))
+        tokens = tuple(tokenizer.convert_ids_to_tokens(best.indices.tolist()))
+        wanted = tuple(token for token, _ in figure.expected)
+        report.rows.append(_equal(f"{figure.text}: order", tokens, wanted))
+        for token, expected in figure.expected:
+            found = probabilities[tokenizer.convert_tokens_to_ids(token)].item()
+            report.rows.append(_near(f"{figure.text}: {token}", found, expected))
+    return report
+
+
+def check_answer(tokenizer: Any, model: Any) -> ParityReport:
+    """Check the answer of the checkpoint fine-tuned on SQuAD.
+
+    Args:
+        tokenizer: Its tokenizer.
+        model: Its `BertForQuestionAnswering`, in eval mode.
+    """
+    encoded = tokenizer(QUESTION, CONTEXT, return_tensors="pt").to(model.device)
+    with torch.no_grad():
+        outputs = model(**encoded)
+    ids, types = encoded["input_ids"][0], encoded["token_type_ids"][0]
+    # Only the context, less the separator that ends it, can hold the answer.
+    inside = (types == 1) & (ids != tokenizer.sep_token_id)  # (S,)
+    scores = outputs.start_logits[0][:, None] + outputs.end_logits[0][None, :]  # (S, S)
+    allowed = (inside[:, None] & inside[None, :]).triu()
+    best = scores.masked_fill(~allowed, float("-inf")).argmax().item()
+    start, end = divmod(int(best), len(ids))
+    answer = tokenizer.decode(ids[start : end + 1])
+    return ParityReport([_equal(f"{QUESTION}", answer, ANSWER)])
+
+
+def _equal(name: str, found: object, expected: object) -> ParityRow:
+    if found != expected:
+        return ParityRow.failure("published", name, f"found {found}, published {expected}")
+    return ParityRow("published", name, 0.0, 0.0, 0.0, 0.0, True)
+
+
+def _near(name: str, found: float, expected: float) -> ParityRow:
+    error = abs(found - expected)
+    bound = PRINTED_UNIT if expected >= PRINTED_UNIT else PRINTED_RELATIVE * expected
+    passed = error <= bound
+    note = "" if passed else f"found {found:.5g}, published {expected:.5g}"
+    tolerance = bound / expected
+    return ParityRow(
+        "published", name, error, error, error / expected, tolerance, passed, None, note
+    )

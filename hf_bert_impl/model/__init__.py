@@ -1,0 +1,1 @@
+"""The model: everything that a push to the hub uploads, importable file by file."""

@@ -1,0 +1,389 @@
+"""Multi-head attention: one class for self- and cross-attention, padded and packed.
+
+Notation: B batch, Q queries, K keys, H heads, d head size, D = H·d, T computed tokens
+(see `padding.py`).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.cache_utils import Cache, EncoderDecoderCache
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from .configuration_bert import BertConfig
+from .padding import Packing
+
+#: Backends that take one group of equally long rows at a time, without a mask. Any other backend
+#: (flash attention, flex, one that a user registered) gets the padded batch and its own mask.
+PACKED_BACKENDS = ("eager", "sdpa")
+
+#: Backends that can add a position bias to the scores.
+BIAS_BACKENDS = ("eager", "sdpa")
+
+
+def attention_probabilities(
+    query: Tensor, key: Tensor, attention_mask: Tensor | None, scaling: float
+) -> Tensor:
+    """softmax(Q·Kᵀ·scaling + mask): Vaswani et al. 2017, equation 1.
+
+    Args:
+        query: (B, H, Q, d).
+        key: (B, H, K, d).
+        attention_mask: Broadcasts to (B, H, Q, K): bool (True attends) or added to the scores.
+        scaling: 1/√d in BERT.
+
+    Returns:
+        (B, H, Q, K) in the dtype of `query`.
+    """
+    scores = torch.matmul(query, key.transpose(-1, -2)) * scaling
+    if attention_mask is not None:
+        if attention_mask.dtype == torch.bool:
+            # A finite minimum, not -inf: a row that attends to nothing is uniform, never NaN.
+            scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
+        else:
+            scores = scores + attention_mask
+    return scores.softmax(dim=-1)
+
+
+def eager_attention_forward(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    query_mask: Tensor | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor]:
+    """Attention in plain matrix products, with the interface of transformers' backends.
+
+    Args:
+        query_mask: (B, 1, Q, 1) bool; probabilities of queries where it is False become zero.
+
+    Returns:
+        Context (B, Q, H, d) and the probabilities (B, H, Q, K) that gave it, after dropout.
+    """
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    probabilities = attention_probabilities(query, key, attention_mask, scaling)
+    probabilities = nn.functional.dropout(probabilities, p=dropout, training=module.training)
+    if query_mask is not None:
+        probabilities = probabilities.masked_fill(~query_mask, 0)
+    return torch.matmul(probabilities, value).transpose(1, 2).contiguous(), probabilities
+
+
+class BertSelfAttention(nn.Module):
+    """Projects to queries, keys and values and attends, over itself or over an encoder's output.
+
+    Args:
+        config: Sizes, dropout, position type, pruned heads.
+        layer_idx: Number of the layer; names its slot in the cache.
+        is_causal: Whether a query sees only keys up to its own position.
+        is_cross_attention: Whether keys and values come from `key_value_states`.
+    """
+
+    def __init__(
+        self,
+        config: BertConfig,
+        layer_idx: int,
+        is_causal: bool = False,
+        is_cross_attention: bool = False,
+    ) -> None:
+        super().__init__()
+        self.config = config
+        self.layer_idx = layer_idx
+        self.is_causal = is_causal
+        self.is_cross_attention = is_cross_attention
+        self.attention_head_size = config.hidden_size // config.num_attention_heads
+        self.scaling = self.attention_head_size**-0.5
+        pruned = [] if is_cross_attention else config.pruned_heads.get(layer_idx, [])
+        #: Original numbers of the heads that are left.
+        self.heads = [h for h in range(config.num_attention_heads) if h not in pruned]
+
+        width = len(self.heads) * self.attention_head_size
+        self.query = nn.Linear(config.hidden_size, width)
+        self.key = nn.Linear(config.hidden_size, width)
+        self.value = nn.Linear(config.hidden_size, width)
+        self.dropout = nn.Dropout(config.attention_probs_dropout_prob)
+
+        self.distance_embedding: nn.Embedding | None = None
+        if config.position_embedding_type.startswith("relative") and not is_cross_attention:
+            self.distance_embedding = nn.Embedding(
+                2 * config.max_position_embeddings - 1, self.attention_head_size
+            )
+
+    @property
+    def num_attention_heads(self) -> int:
+        """Heads that are left after pruning."""
+        return len(self.heads)
+
+    @property
+    def all_head_size(self) -> int:
+        """Width of the queries, keys and values."""
+        return len(self.heads) * self.attention_head_size
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Any = None,
+        key_value_states: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        packing: Packing | None = None,
+        head_mask: Tensor | None = None,
+        output_attentions: bool = False,
+        score_mask: Tensor | None = None,
+        **kwargs: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attends.
+
+        Args:
+            hidden_states: (B, Q, D), or (T, D) with a packing.
+            attention_mask: As the backend takes it; None when everything is attended. Not read by
+                the packed backends.
+            key_value_states: (B, K, D), the encoder's output, in cross-attention.
+            past_key_values: Cache to read and extend.
+            packing: Layout of packed hidden states.
+            head_mask: (number of original heads,): factor of each head's output (Michel et al.
+                2019, equation 2).
+            output_attentions: Whether to return the probabilities. The backend runs as ever; one
+                that gives none has them computed beside it, without dropout.
+            score_mask: Broadcasts to (B, H, Q, K), bool or additive: `attention_mask` for those
+                probabilities.
+
+        Returns:
+            Context in the shape of `hidden_states` but with the width of the heads that are left,
+            and the probabilities (B, H, Q, K) or None.
+        """
+        backend = self.config._attn_implementation or "eager"
+        split = (-1, self.attention_head_size)
+        query = self.query(hidden_states).unflatten(-1, split)  # (B, Q, H, d) or (T, H, d)
+        probabilities: Tensor | None = None
+
+        if packing is not None and self._packs(backend, output_attentions):
+            key = self.key(hidden_states).unflatten(-1, split)
+            value = self.value(hidden_states).unflatten(-1, split)
+            context = self._attend_packed(query, key, value, packing)  # (T, H, d)
+        else:
+            key, value = self._keys_and_values(
+                hidden_states, key_value_states, past_key_values, packing
+            )
+            query = self._to_heads(query, packing)  # (B, H, Q, d)
+            if self.distance_embedding is not None:
+                bias = self._position_bias(query, key)
+                attention_mask = self._add_bias(attention_mask, bias, backend)
+                if score_mask is not None:
+                    score_mask = self._add_bias(score_mask, bias, "eager")
+            query_mask = None
+            if packing is not None and output_attentions:
+                query_mask = _query_mask(packing)
+                if backend == "eager":
+                    kwargs = {**kwargs, "query_mask": query_mask}
+            context, probabilities = self._interface(backend)(
+                self,
+                query,
+                key,
+                value,
+                attention_mask,
+                dropout=self.dropout.p if self.training else 0.0,
+                scaling=self.scaling,
+                **kwargs,
+            )  # (B, Q, H, d)
+            if not output_attentions:
+                probabilities = None
+            elif probabilities is None:
+                if score_mask is not None:  # a static cache has room for keys to come
+                    key = key[:, :, : score_mask.shape[-1]]
+                # In float32 at least: half precision would add an error of its own.
+                precise = torch.promote_types(query.dtype, torch.float32)
+                probabilities = attention_probabilities(
+                    query.to(precise), key.to(precise), score_mask, self.scaling
+                ).to(query.dtype)
+                if query_mask is not None:
+                    probabilities = probabilities.masked_fill(~query_mask, 0)
+            if packing is not None:
+                context = packing.unpad(context)  # (T, H, d)
+
+        if head_mask is not None:
+            # A factor on a head's probabilities is a factor on its output, so it needs no backend
+            # that knows of it.
+            head_mask = head_mask[self.heads].to(context.dtype)
+            context = context * head_mask[:, None]
+            if probabilities is not None:
+                probabilities = probabilities * head_mask[:, None, None]
+        return context.flatten(-2), probabilities
+
+    def prune_heads(self, heads: set[int]) -> list[int]:
+        """Removes heads by their original numbers.
+
+        Returns:
+            The columns of the context (d a head) that are left.
+        """
+        size = self.attention_head_size
+        kept = [slot for slot, head in enumerate(self.heads) if head not in heads]
+        columns = [slot * size + i for slot in kept for i in range(size)]
+        for name in ("query", "key", "value"):
+            setattr(self, name, prune_linear(getattr(self, name), columns, dim=0))
+        self.heads = [self.heads[slot] for slot in kept]
+        return columns
+
+    def _interface(self, backend: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
+        return ALL_ATTENTION_FUNCTIONS.get_interface(backend, eager_attention_forward)
+
+    def _packs(self, backend: str, output_attentions: bool) -> bool:
+        """Whether attention itself runs on packed tokens, not only what lies around it."""
+        return (
+            backend in PACKED_BACKENDS and not output_attentions and self.distance_embedding is None
+        )
+
+    def _attend_packed(self, query: Tensor, key: Tensor, value: Tensor, packing: Packing) -> Tensor:
+        """Attention a group of equally long rows at a time: (T, H, d), no mask, no padding."""
+        interface = self._interface(self.config._attn_implementation or "eager")
+        dropout = self.dropout.p if self.training else 0.0
+        contexts, start = [], 0
+        for rows, queries, keys in packing.groups:
+            stop = start + rows * queries
+            q, k, v = (
+                x[start:stop].unflatten(0, (rows, queries)).transpose(1, 2)
+                for x in (query, key, value)
+            )  # (rows, H, queries, d), a view
+            start = stop
+            if keys == 0:  # a row that attends to nothing
+                contexts.append(q.new_zeros((rows * queries, *query.shape[1:])))
+                continue
+            context, _ = interface(
+                self, q, k[:, :, :keys], v[:, :, :keys], None, dropout=dropout, scaling=self.scaling
+            )  # (rows, queries, H, d)
+            contexts.append(context.flatten(0, 1))
+        return torch.cat(contexts) if contexts else query
+
+    def _to_heads(self, states: Tensor, packing: Packing | None) -> Tensor:
+        """(B, S, H, d), or (T, H, d) with a packing, to (B, H, S, d)."""
+        return (packing.pad(states) if packing is not None else states).transpose(1, 2)
+
+    def _keys_and_values(
+        self,
+        hidden_states: Tensor,
+        key_value_states: Tensor | None,
+        past_key_values: Cache | None,
+        packing: Packing | None,
+    ) -> tuple[Tensor, Tensor]:
+        """Keys and values (B, H, K, d), through the cache if there is one."""
+        cache: Any = past_key_values
+        if isinstance(past_key_values, EncoderDecoderCache):
+            cache = (
+                past_key_values.cross_attention_cache
+                if self.is_cross_attention
+                else past_key_values.self_attention_cache
+            )
+            if self.is_cross_attention and past_key_values.is_updated.get(self.layer_idx):
+                # The encoder's keys do not change from token to token.
+                layer = cache.layers[self.layer_idx]
+                return layer.keys, layer.values
+        elif self.is_cross_attention:
+            cache = None  # a plain cache holds self-attention only
+
+        source = key_value_states if self.is_cross_attention else hidden_states
+        split = (-1, self.attention_head_size)
+        key = self._to_heads(self.key(source).unflatten(-1, split), packing)
+        value = self._to_heads(self.value(source).unflatten(-1, split), packing)
+        if cache is not None:
+            key, value = cache.update(key, value, self.layer_idx)
+            if self.is_cross_attention and isinstance(past_key_values, EncoderDecoderCache):
+                past_key_values.is_updated[self.layer_idx] = True
+        return key, value
+
+    def _position_bias(self, query: Tensor, key: Tensor) -> Tensor:
+        """What relative positions add to the scaled scores, (B, H, Q, K).
+
+        relative_key: q_i · a_(i-j) (Shaw et al. 2018, equation 5); relative_key_query adds
+        k_j · a_(i-j) (Huang et al. 2020, method 4). The distance of a query to a key runs from
+        -(max_position_embeddings - 1); queries stand at the end of the keys, as with a cache.
+        """
+        assert self.distance_embedding is not None
+        queries, keys = query.shape[2], key.shape[2]
+        key_position = torch.arange(keys, device=query.device)
+        query_position = torch.arange(keys - queries, keys, device=query.device)
+        distance = query_position[:, None] - key_position[None, :]
+        offset = (self.distance_embedding.num_embeddings - 1) // 2
+        embedding = self.distance_embedding(distance + offset).to(query.dtype)  # (Q, K, d)
+        bias = torch.einsum("bhqd,qkd->bhqk", query, embedding)
+        if self.config.position_embedding_type == "relative_key_query":
+            bias = bias + torch.einsum("bhkd,qkd->bhqk", key, embedding)
+        return bias * self.scaling
+
+    def _add_bias(self, attention_mask: Any, bias: Tensor, backend: str) -> Tensor:
+        """Position bias and mask as one additive mask."""
+        if backend not in BIAS_BACKENDS:
+            raise ValueError(
+                f"attn_implementation={backend!r} cannot add the position bias of "
+                f"position_embedding_type={self.config.position_embedding_type!r}; use one of "
+                f"{', '.join(BIAS_BACKENDS)}"
+            )
+        if attention_mask is None:
+            if not self.is_causal or bias.shape[2] == 1:
+                return bias
+            # sdpa leaves causality to a flag, which a mask switches off.
+            ones = torch.ones(bias.shape[2:], dtype=torch.bool, device=bias.device)
+            attention_mask = ones.tril(bias.shape[3] - bias.shape[2])
+        if attention_mask.dtype == torch.bool:
+            return bias.masked_fill(~attention_mask, torch.finfo(bias.dtype).min)
+        return bias + attention_mask
+
+
+class BertSelfOutput(nn.Module):
+    """Projects the context back, adds the layer's input and normalises."""
+
+    def __init__(self, config: BertConfig, context_size: int) -> None:
+        super().__init__()
+        self.dense = nn.Linear(context_size, config.hidden_size)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, hidden_states: Tensor, input_tensor: Tensor) -> Tensor:
+        """(..., context) and the sub-layer's input (..., D) to (..., D)."""
+        return self.LayerNorm(self.dropout(self.dense(hidden_states)) + input_tensor)
+
+
+class BertAttention(nn.Module):
+    """An attention sub-layer: attend, project, add, normalise."""
+
+    def __init__(
+        self,
+        config: BertConfig,
+        layer_idx: int,
+        is_causal: bool = False,
+        is_cross_attention: bool = False,
+    ) -> None:
+        super().__init__()
+        self.self = BertSelfAttention(config, layer_idx, is_causal, is_cross_attention)
+        self.output = BertSelfOutput(config, self.self.all_head_size)
+
+    def forward(self, hidden_states: Tensor, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
+        """(..., D) to (..., D) and the probabilities; see `BertSelfAttention.forward`."""
+        context, probabilities = self.self(hidden_states, **kwargs)
+        return self.output(context, hidden_states), probabilities
+
+    def prune_heads(self, heads: set[int]) -> None:
+        """Removes heads by their original numbers, and the columns that read them."""
+        self.output.dense = prune_linear(self.output.dense, self.self.prune_heads(heads), dim=1)
+
+
+def prune_linear(layer: nn.Linear, kept: list[int], dim: int) -> nn.Linear:
+    """A smaller copy of `layer`: the outputs (dim 0) or inputs (dim 1) in `kept`."""
+    index = torch.tensor(kept, dtype=torch.long, device=layer.weight.device)
+    weight = layer.weight.detach().index_select(dim, index)
+    smaller = nn.Linear(
+        weight.shape[1], weight.shape[0], device=weight.device, dtype=weight.dtype
+    ).requires_grad_(layer.weight.requires_grad)
+    with torch.no_grad():
+        smaller.weight.copy_(weight)
+        smaller.bias.copy_(layer.bias.index_select(0, index) if dim == 0 else layer.bias)
+    return smaller.train(layer.training)
+
+
+def _query_mask(packing: Packing) -> Tensor:
+    """(B, 1, S, 1) bool: which positions are computed, so have a row of probabilities."""
+    computed = torch.ones_like(packing.token_index, dtype=torch.bool)
+    return packing.pad(computed)[:, None, :, None]

@@ -1,0 +1,248 @@
+"""BERT model configuration."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from transformers import PreTrainedConfig
+from transformers.activations import ACT2FN
+
+#: The ``model_type`` under which a model is saved that stock transformers would load and compute
+#: wrongly: it ignores `position_embedding_type`.
+EXTENDED_MODEL_TYPE = "hf_bert_impl"
+
+POSITION_EMBEDDING_TYPES = ("absolute", "relative_key", "relative_key_query", "sinusoidal")
+
+
+class BertConfig(PreTrainedConfig):
+    """Sizes and switches of a BERT model (Devlin et al. 2019, https://arxiv.org/abs/1810.04805).
+
+    The defaults give bert-base-uncased. Unknown fields are kept as attributes and saved again.
+
+    Args:
+        vocab_size: Number of WordPiece tokens (V).
+        hidden_size: Width of the hidden states; a multiple of `num_attention_heads`.
+        num_hidden_layers: Number of encoder layers.
+        num_attention_heads: Attention heads a layer (H).
+        intermediate_size: Width of the feed-forward layer.
+        hidden_act: Activation of the feed-forward layer and of the masked-LM head: a name that
+            transformers knows ("gelu" is the exact erf form, "gelu_new" the tanh form of Google's
+            code since 2018-11), or a callable.
+        hidden_dropout_prob: Dropout after the embeddings and after each sub-layer.
+        attention_probs_dropout_prob: Dropout on the attention probabilities.
+        max_position_embeddings: Longest sequence, in tokens.
+        type_vocab_size: Number of token types (segments).
+        initializer_range: Standard deviation of the normal that fills new weights.
+        layer_norm_eps: Epsilon inside the root of every LayerNorm.
+        pad_token_id: Id of the padding token; its embedding row receives no gradient.
+        use_cache: Whether a decoder returns its key/value cache.
+        classifier_dropout: Dropout before the classification heads; None takes
+            `hidden_dropout_prob`.
+        is_decoder: Causal attention instead of bidirectional.
+        add_cross_attention: Adds attention to `encoder_hidden_states`; needs `is_decoder`.
+        bos_token_id: Id that begins a generated sequence.
+        eos_token_id: Id (or ids) that ends one.
+        tie_word_embeddings: Whether the masked-LM decoder shares the word embedding matrix.
+        position_embedding_type: "absolute" (learned, BERT's own), "sinusoidal" (fixed; Vaswani et
+            al. 2017, section 3.5), "relative_key" (Shaw et al. 2018, equation 5) or
+            "relative_key_query" (Huang et al. 2020, method 4). transformers 5 ignores this field,
+            so anything but "absolute" is saved under `EXTENDED_MODEL_TYPE`.
+        padding_free: Compute real tokens only. Hidden states at attended positions are the same,
+            those under padding are zero. False computes every position as upstream does.
+        pruned_heads: Heads removed by `prune_heads`: layer number to head numbers.
+        **kwargs: Fields of `PreTrainedConfig`, and anything else that a hub config carries.
+
+    Raises:
+        ValueError: A value is out of its range; the message names field, value and remedy.
+
+    Example:
+        >>> config = BertConfig(hidden_size=96, num_attention_heads=6, num_hidden_layers=2)
+        >>> config.hidden_size // config.num_attention_heads
+        16
+    """
+
+    model_type = "bert"
+
+    def __init__(
+        self,
+        vocab_size: int = 30522,
+        hidden_size: int = 768,
+        num_hidden_layers: int = 12,
+        num_attention_heads: int = 12,
+        intermediate_size: int = 3072,
+        hidden_act: Any = "gelu",
+        hidden_dropout_prob: float = 0.1,
+        attention_probs_dropout_prob: float = 0.1,
+        max_position_embeddings: int = 512,
+        type_vocab_size: int = 2,
+        initializer_range: float = 0.02,
+        layer_norm_eps: float = 1e-12,
+        pad_token_id: int | None = 0,
+        use_cache: bool = True,
+        classifier_dropout: float | None = None,
+        is_decoder: bool = False,
+        add_cross_attention: bool = False,
+        bos_token_id: int | None = None,
+        eos_token_id: int | list[int] | None = None,
+        tie_word_embeddings: bool = True,
+        position_embedding_type: str = "absolute",
+        padding_free: bool = True,
+        pruned_heads: Mapping[Any, Iterable[int]] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        kwargs.pop(
+            "model_type", None
+        )  # `to_dict` decides it; an instance attribute would shadow it
+        super().__init__(**kwargs)
+        self.vocab_size = vocab_size
+        self.hidden_size = hidden_size
+        self.num_hidden_layers = num_hidden_layers
+        self.num_attention_heads = num_attention_heads
+        self.intermediate_size = intermediate_size
+        self.hidden_act = hidden_act
+        self.hidden_dropout_prob = hidden_dropout_prob
+        self.attention_probs_dropout_prob = attention_probs_dropout_prob
+        self.max_position_embeddings = max_position_embeddings
+        self.type_vocab_size = type_vocab_size
+        self.initializer_range = initializer_range
+        self.layer_norm_eps = layer_norm_eps
+        self.pad_token_id = pad_token_id
+        self.use_cache = use_cache
+        self.classifier_dropout = classifier_dropout
+        self.is_decoder = is_decoder
+        self.add_cross_attention = add_cross_attention
+        self.bos_token_id = bos_token_id
+        self.eos_token_id = eos_token_id
+        self.tie_word_embeddings = tie_word_embeddings
+        self.position_embedding_type = position_embedding_type
+        self.padding_free = padding_free
+        # JSON has string keys only.
+        self.pruned_heads = {int(k): sorted(v) for k, v in (pruned_heads or {}).items()}
+        self.check_values()
+
+    @property
+    def is_extended(self) -> bool:
+        """Whether stock transformers would compute this model wrongly, without a word."""
+        return self.position_embedding_type != "absolute"
+
+    @property
+    def output_attentions(self) -> bool:
+        """Whether the models return attention probabilities; any backend can."""
+        return bool(self._output_attentions)
+
+    @output_attentions.setter
+    def output_attentions(self, value: bool) -> None:
+        self._output_attentions = value
+
+    def __eq__(self, other: object) -> bool:
+        """Equal in every field but the release of transformers that wrote it."""
+        if not isinstance(other, BertConfig):
+            return NotImplemented
+        return _without_release(self) == _without_release(other)
+
+    __hash__ = None  # type: ignore[assignment]  # a config can change
+
+    @classmethod
+    def get_config_dict(cls, *args: Any, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Reads a config as the base class does; both our model types are this class."""
+        fields, rest = super().get_config_dict(*args, **kwargs)
+        if fields.get("model_type") == EXTENDED_MODEL_TYPE:
+            fields["model_type"] = cls.model_type
+        return fields, rest
+
+    def to_dict(self) -> dict[str, Any]:
+        """All fields for JSON; the model type tells stock transformers what it cannot compute."""
+        fields = super().to_dict()
+        if self.is_extended:
+            fields["model_type"] = EXTENDED_MODEL_TYPE
+        if not self.pruned_heads:  # so that a config without pruning reads like upstream's
+            fields.pop("pruned_heads", None)
+        return fields
+
+    def check_values(self) -> None:
+        """Checks every field against its range.
+
+        Raises:
+            ValueError: Names the field, its value and what is allowed.
+        """
+        sizes = (
+            "vocab_size",
+            "hidden_size",
+            "num_attention_heads",
+            "intermediate_size",
+            "max_position_embeddings",
+            "type_vocab_size",
+        )
+        for name in sizes:
+            self._require(_is_int(getattr(self, name), least=1), name, "a whole number above 0")
+        for name in ("num_hidden_layers", "chunk_size_feed_forward"):
+            self._require(_is_int(getattr(self, name), least=0), name, "a whole number, 0 or more")
+        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"):
+            value = getattr(self, name)
+            optional = name == "classifier_dropout" and value is None
+            self._require(optional or _is_number(value, 0, 1), name, "a probability from 0 to 1")
+        self._require(
+            _is_number(self.layer_norm_eps, 0, 1), "layer_norm_eps", "a small number such as 1e-12"
+        )
+        self._require(
+            _is_number(self.initializer_range, 0, float("inf")),
+            "initializer_range",
+            "a standard deviation, 0 or more, such as 0.02",
+        )
+        # Google's own checkpoints and hub configs hold nothing else, but callables are upstream's.
+        self._require(
+            callable(self.hidden_act) or self.hidden_act in ACT2FN,
+            "hidden_act",
+            f"a callable or one of {', '.join(sorted(ACT2FN))}",
+        )
+        self._require(
+            self.position_embedding_type in POSITION_EMBEDDING_TYPES,
+            "position_embedding_type",
+            f"one of {', '.join(POSITION_EMBEDDING_TYPES)}",
+        )
+        if self.hidden_size % self.num_attention_heads and not hasattr(self, "embedding_size"):
+            raise ValueError(
+                f"hidden_size={self.hidden_size} is not a multiple of "
+                f"num_attention_heads={self.num_attention_heads}; choose a width that the heads "
+                f"divide, for example {_nearest(self.hidden_size, self.num_attention_heads)}"
+            )
+        pad = self.pad_token_id
+        self._require(
+            pad is None or (_is_int(pad, least=-self.vocab_size) and pad < self.vocab_size),
+            "pad_token_id",
+            f"None or an id below vocab_size={self.vocab_size}",
+        )
+        if self.add_cross_attention and not self.is_decoder:
+            raise ValueError(
+                "add_cross_attention=True needs a decoder; set is_decoder=True as well, or leave "
+                "add_cross_attention out"
+            )
+        for layer, heads in self.pruned_heads.items():
+            self._require(
+                0 <= layer < self.num_hidden_layers
+                and all(_is_int(h, least=0) and h < self.num_attention_heads for h in heads)
+                and len(set(heads)) == len(heads),
+                "pruned_heads",
+                f"layers below {self.num_hidden_layers}, each with different heads below "
+                f"{self.num_attention_heads}",
+            )
+
+    def _require(self, holds: bool, name: str, allowed: str) -> None:
+        if not holds:
+            raise ValueError(f"{name}={getattr(self, name)!r} is not valid; use {allowed}")
+
+
+def _without_release(config: BertConfig) -> dict[str, Any]:
+    return {k: v for k, v in config.__dict__.items() if k != "transformers_version"}
+
+
+def _is_int(value: Any, least: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+
+
+def _is_number(value: Any, least: float, most: float) -> bool:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and least <= value <= most
+
+
+def _nearest(size: int, heads: int) -> int:
+    return max(heads, round(size / heads) * heads)

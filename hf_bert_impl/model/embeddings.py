@@ -1,0 +1,114 @@
+"""Input embeddings: word + position + token type, then LayerNorm and dropout.
+
+Notation: B batch, S sequence, T computed tokens (see `padding.py`), D hidden size.
+"""
+
+import math
+
+import torch
+from torch import Tensor, nn
+from transformers import initialization as init
+
+from .configuration_bert import BertConfig
+from .padding import Packing
+
+
+class SinusoidalPositions(nn.Module):
+    """The fixed position table of Vaswani et al. 2017, section 3.5.
+
+    `table[p, 2i] = sin(p / 10000^(2i/D))` and `table[p, 2i+1] = cos(p / 10000^(2i/D))`.
+    It is computed, not learned, so it is no part of the state dict.
+    """
+
+    table: Tensor
+
+    def __init__(self, num_positions: int, hidden_size: int) -> None:
+        super().__init__()
+        table = torch.empty(num_positions, hidden_size)
+        self.register_buffer("table", table, persistent=False)
+        self.reset_table()  # and again by `_init_weights`, where the model was built on meta
+
+    @torch.no_grad()
+    def reset_table(self) -> None:
+        """Fills the table. In float64, so that far positions keep their phase."""
+        num_positions, hidden_size = self.table.shape
+        position = torch.arange(num_positions, dtype=torch.float64)[:, None]
+        pair = torch.arange(0, hidden_size, 2, dtype=torch.float64)
+        angle = position * torch.exp(pair * (-math.log(10000.0) / hidden_size))
+        table = torch.empty(num_positions, hidden_size, dtype=torch.float64)
+        table[:, 0::2] = angle.sin()
+        table[:, 1::2] = angle.cos()[:, : hidden_size // 2]
+        init.copy_(self.table, table.to(self.table))
+
+    def forward(self, position_ids: Tensor) -> Tensor:
+        """Position ids of any shape to `(..., D)`."""
+        return self.table[position_ids]
+
+
+class BertEmbeddings(nn.Module):
+    """Sum of word, position and token-type embeddings.
+
+    With relative positions the model keeps its (unused) `position_embeddings`, because checkpoints
+    of that kind have them: transformers 4 saved them although it never added them.
+    """
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.word_embeddings = nn.Embedding(
+            config.vocab_size, config.hidden_size, padding_idx=config.pad_token_id
+        )
+        positions, width = config.max_position_embeddings, config.hidden_size
+        self.position_embeddings: nn.Module
+        if config.position_embedding_type == "sinusoidal":
+            self.position_embeddings = SinusoidalPositions(positions, width)
+        else:
+            self.position_embeddings = nn.Embedding(positions, width)
+        self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.adds_positions = not config.position_embedding_type.startswith("relative")
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        past_key_values_length: int = 0,
+        packing: Packing | None = None,
+    ) -> Tensor:
+        """Embeds a batch, or its computed tokens only.
+
+        Args:
+            input_ids: (B, S) token ids; or give `inputs_embeds`.
+            token_type_ids: (B, S), (1, S) or (S,); zeros if None.
+            position_ids: (B, S), (1, S) or (S,); if None 0, 1, 2, … after the cached tokens.
+            inputs_embeds: (B, S, D) instead of word embeddings.
+            past_key_values_length: Number of cached tokens before this batch.
+            packing: Which tokens to embed; all if None.
+
+        Returns:
+            (B, S, D), or (T, D) when packed.
+        """
+        source = input_ids if input_ids is not None else inputs_embeds
+        assert source is not None  # checked with a message in `validation.py`
+        batch_shape = source.shape[:2]
+        if position_ids is None:
+            start = past_key_values_length
+            position_ids = torch.arange(start, start + batch_shape[1], device=source.device)[None]
+        if token_type_ids is None:
+            token_type_ids = torch.zeros((1, 1), dtype=torch.long, device=source.device)
+        if packing is not None:
+            token_type_ids = packing.unpad(token_type_ids.expand(batch_shape))
+            position_ids = packing.unpad(position_ids.expand(batch_shape))
+            if inputs_embeds is not None:
+                inputs_embeds = packing.unpad(inputs_embeds)
+            elif input_ids is not None:
+                input_ids = packing.unpad(input_ids)
+
+        if inputs_embeds is None:
+            inputs_embeds = self.word_embeddings(input_ids)
+        embeddings = inputs_embeds + self.token_type_embeddings(token_type_ids)
+        if self.adds_positions:
+            embeddings = embeddings + self.position_embeddings(position_ids)
+        return self.dropout(self.LayerNorm(embeddings))  # (B, S, D) or (T, D)

@@ -1,0 +1,220 @@
+"""The stack of Transformer encoder layers, post-norm as in Vaswani et al. 2017, section 3.1.
+
+Notation: B batch, S sequence, T computed tokens (see `padding.py`), D hidden size, F feed-forward
+width. `(..., D)` is `(B, S, D)` or, packed, `(T, D)`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.activations import ACT2FN
+from transformers.cache_utils import Cache
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from .attention import BertAttention
+from .configuration_bert import BertConfig
+from .padding import Packing
+
+
+def activation(config: BertConfig) -> Callable[[Tensor], Tensor]:
+    """The activation that `config.hidden_act` names, or is."""
+    return ACT2FN[config.hidden_act] if isinstance(config.hidden_act, str) else config.hidden_act
+
+
+class BertIntermediate(nn.Module):
+    """First half of the feed-forward sub-layer: (..., D) to (..., F)."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.intermediate_act_fn = activation(config)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        """Projects and activates."""
+        return self.intermediate_act_fn(self.dense(hidden_states))
+
+
+class BertOutput(nn.Module):
+    """Second half: (..., F) to (..., D), plus the sub-layer's input, normalised."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.intermediate_size, config.hidden_size)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+
+    def forward(self, hidden_states: Tensor, input_tensor: Tensor) -> Tensor:
+        """Projects back, adds and normalises."""
+        return self.LayerNorm(self.dropout(self.dense(hidden_states)) + input_tensor)
+
+
+class BertLayer(GradientCheckpointingLayer):
+    """Self-attention, cross-attention in a decoder that has it, feed-forward."""
+
+    def __init__(self, config: BertConfig, layer_idx: int) -> None:
+        super().__init__()
+        self.chunk_size_feed_forward = config.chunk_size_feed_forward
+        self.attention = BertAttention(config, layer_idx, is_causal=config.is_decoder)
+        if config.add_cross_attention:
+            self.crossattention = BertAttention(config, layer_idx, is_cross_attention=True)
+        self.intermediate = BertIntermediate(config)
+        self.output = BertOutput(config)
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Any = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Any = None,
+        past_key_values: Cache | None = None,
+        packing: Packing | None = None,
+        head_mask: Tensor | None = None,
+        output_attentions: bool = False,
+        score_mask: Tensor | None = None,
+        encoder_score_mask: Tensor | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Runs the layer; arguments as in `BertSelfAttention.forward`.
+
+        Returns:
+            (..., D); with `output_attentions` a tuple of it, the self-attention probabilities
+            (B, H, Q, K) and those of cross-attention, or None.
+        """
+        hidden_states, probabilities = self.attention(
+            hidden_states,
+            attention_mask=attention_mask,
+            past_key_values=past_key_values,
+            packing=packing,
+            head_mask=head_mask,
+            output_attentions=output_attentions,
+            score_mask=score_mask,
+            **kwargs,
+        )
+        cross_probabilities = None
+        if encoder_hidden_states is not None:
+            hidden_states, cross_probabilities = self.crossattention(
+                hidden_states,
+                attention_mask=encoder_attention_mask,
+                key_value_states=encoder_hidden_states,
+                past_key_values=past_key_values,
+                output_attentions=output_attentions,
+                score_mask=encoder_score_mask,
+                **kwargs,
+            )
+        if self.chunk_size_feed_forward:
+            # Tokens do not see each other here, so a bounded slice at a time bounds the memory of
+            # the (..., F) activations. The last slice may be shorter.
+            chunks = hidden_states.split(self.chunk_size_feed_forward, dim=-2)
+            hidden_states = torch.cat([self.feed_forward(chunk) for chunk in chunks], dim=-2)
+        else:
+            hidden_states = self.feed_forward(hidden_states)
+        if output_attentions:
+            return hidden_states, probabilities, cross_probabilities
+        return hidden_states
+
+    def feed_forward(self, hidden_states: Tensor) -> Tensor:
+        """(..., D) to (..., D)."""
+        return self.output(self.intermediate(hidden_states), hidden_states)
+
+
+@dataclass
+class EncoderStates:
+    """What a pass through the encoder leaves."""
+
+    #: (..., D) after the last layer.
+    hidden_states: Tensor
+    #: (B, S, D) each: the embeddings and the output of every layer, where asked for.
+    all_hidden_states: tuple[Tensor | None, ...] | None
+    #: (B, H, Q, K) a layer.
+    attentions: tuple[Tensor, ...] | None
+    cross_attentions: tuple[Tensor, ...] | None
+
+
+class BertEncoder(nn.Module):
+    """The layers, one after the other."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.layer = nn.ModuleList(BertLayer(config, i) for i in range(config.num_hidden_layers))
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Any = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Any = None,
+        past_key_values: Cache | None = None,
+        packing: Packing | None = None,
+        head_mask: Tensor | None = None,
+        output_hidden_states: bool | int | Sequence[int] = False,
+        output_attentions: bool = False,
+        **kwargs: Any,
+    ) -> EncoderStates:
+        """Runs every layer and collects what is asked for.
+
+        Args:
+            hidden_states: (..., D) embeddings.
+            head_mask: (layers, H) factors, or None.
+            output_hidden_states: True for all; numbers (0 the embeddings, -1 the last layer) keep
+                those and leave None for the others.
+            output_attentions: Whether to collect the probabilities.
+            **kwargs: As in `BertLayer.forward`.
+        """
+        wanted = _wanted_states(output_hidden_states, len(self.layer) + 1)
+        states: list[Tensor | None] = []
+        attentions: list[Tensor] = []
+        cross_attentions: list[Tensor] = []
+
+        def keep(hidden_states: Tensor) -> Tensor:
+            if wanted is None or len(states) not in wanted:
+                states.append(None)
+                return hidden_states
+            if packing is None:
+                states.append(hidden_states)
+                return hidden_states
+            padded = packing.pad_visible(hidden_states)
+            states.append(padded)
+            if not torch.is_grad_enabled():
+                return hidden_states
+            # What the caller holds must lie on the way of the gradient (`retain_grad`).
+            return packing.refill(padded, hidden_states)
+
+        hidden_states = keep(hidden_states)
+        for index, layer in enumerate(self.layer):
+            # Positional where gradients flow: reentrant checkpointing sees positional inputs only.
+            output = layer(
+                hidden_states,
+                attention_mask,
+                encoder_hidden_states,
+                encoder_attention_mask=encoder_attention_mask,
+                past_key_values=past_key_values,
+                packing=packing,
+                head_mask=None if head_mask is None else head_mask[index],
+                output_attentions=output_attentions,
+                **kwargs,
+            )
+            if output_attentions:
+                output, probabilities, cross_probabilities = output
+                attentions.append(probabilities)
+                if cross_probabilities is not None:
+                    cross_attentions.append(cross_probabilities)
+            hidden_states = keep(output)
+
+        return EncoderStates(
+            hidden_states,
+            None if wanted is None else tuple(states),
+            tuple(attentions) if output_attentions else None,
+            tuple(cross_attentions) if cross_attentions else None,
+        )
+
+
+def _wanted_states(selection: bool | int | Sequence[int], count: int) -> set[int] | None:
+    """Numbers of the hidden states to keep; None if none are asked for."""
+    if isinstance(selection, bool):
+        return set(range(count)) if selection else None
+    numbers = [selection] if isinstance(selection, int) else list(selection)
+    return {number % count for number in numbers if -count <= number < count}

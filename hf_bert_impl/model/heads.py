@@ -1,0 +1,91 @@
+"""What stands on the encoder: pooler, masked-LM and next-sentence heads.
+
+Notation: B batch, S sequence, D hidden size, V vocabulary. The parameter names are the published
+checkpoints' (`cls.predictions.transform.dense.weight`, …).
+"""
+
+import torch
+from torch import Tensor, nn
+
+from .configuration_bert import BertConfig
+from .encoder import activation
+
+
+class BertPooler(nn.Module):
+    """tanh(W·h + b) of the first token, the [CLS]."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.activation = nn.Tanh()
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        """(B, S, D) to (B, D)."""
+        return self.activation(self.dense(hidden_states[:, 0]))
+
+
+class BertPredictionHeadTransform(nn.Module):
+    """The layer before the masked-LM decoder: (..., D) to (..., D)."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.transform_act_fn = activation(config)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        """Projects, activates, normalises."""
+        return self.LayerNorm(self.transform_act_fn(self.dense(hidden_states)))
+
+
+class BertLMPredictionHead(nn.Module):
+    """Scores over the vocabulary: (..., D) to (..., V)."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.transform = BertPredictionHeadTransform(config)
+        # Tied to the word embeddings, unless the config says otherwise.
+        self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
+        # The name that checkpoints have for `decoder.bias`; tied to it.
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        """Logits before the softmax."""
+        return self.decoder(self.transform(hidden_states))
+
+
+class BertOnlyMLMHead(nn.Module):
+    """The masked-LM head alone."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.predictions = BertLMPredictionHead(config)
+
+    def forward(self, sequence_output: Tensor) -> Tensor:
+        """(..., D) to (..., V)."""
+        return self.predictions(sequence_output)
+
+
+class BertOnlyNSPHead(nn.Module):
+    """The next-sentence head alone."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.seq_relationship = nn.Linear(config.hidden_size, 2)
+
+    def forward(self, pooled_output: Tensor) -> Tensor:
+        """(B, D) to (B, 2): is the next sentence, is not."""
+        return self.seq_relationship(pooled_output)
+
+
+class BertPreTrainingHeads(nn.Module):
+    """Both pre-training heads."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.predictions = BertLMPredictionHead(config)
+        self.seq_relationship = nn.Linear(config.hidden_size, 2)
+
+    def forward(self, sequence_output: Tensor, pooled_output: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, S, D) and (B, D) to (B, S, V) and (B, 2)."""
+        return self.predictions(sequence_output), self.seq_relationship(pooled_output)

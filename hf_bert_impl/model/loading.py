@@ -1,0 +1,123 @@
+"""What `from_pretrained` says when a checkpoint cannot be loaded: one line, and what to do."""
+
+import json
+import os
+from typing import Any
+
+from transformers.utils import (
+    CONFIG_NAME,
+    SAFE_WEIGHTS_INDEX_NAME,
+    SAFE_WEIGHTS_NAME,
+    WEIGHTS_INDEX_NAME,
+    WEIGHTS_NAME,
+)
+
+WEIGHT_FILES = (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_NAME, WEIGHTS_INDEX_NAME)
+
+
+def check_folder(path: Any, options: dict[str, Any]) -> None:
+    """Checks a local folder before anything is read. A name that is no folder is the hub's.
+
+    Args:
+        path: First argument of `from_pretrained`.
+        options: Its keyword arguments.
+
+    Raises:
+        OSError: It is a path that does not exist, it lacks a config or weights, or a safetensors
+            file is cut short.
+    """
+    if path is None:
+        return
+    path = os.fspath(path)
+    if not os.path.exists(path):
+        # A hub id has one slash at most and does not begin like a path.
+        if os.path.isabs(path) or path.startswith((".", "~")) or path.count("/") > 1:
+            raise OSError(
+                f"{path} does not exist; give a folder with {CONFIG_NAME} and weights, or the name "
+                "of a model on the hub"
+            )
+        return
+    if not os.path.isdir(path) or options.get("gguf_file") or options.get("subfolder"):
+        return
+    if options.get("config") is None and not os.path.isfile(os.path.join(path, CONFIG_NAME)):
+        raise OSError(
+            f"{path} has no {CONFIG_NAME}; give the folder that save_pretrained wrote, or pass "
+            "config=BertConfig(...) with the sizes of the model"
+        )
+    variant = options.get("variant")
+    names = [_with_variant(name, variant) for name in WEIGHT_FILES]
+    has_adapter = os.path.isfile(os.path.join(path, "adapter_config.json"))
+    present = [name for name in names if os.path.isfile(os.path.join(path, name))]
+    if not present and not has_adapter:
+        raise OSError(
+            f"{path} has a config but no weights; one of {', '.join(names)} is expected. "
+            "Checkpoints of TensorFlow or Flax have to be converted first"
+        )
+    if present and options.get("use_safetensors") is not False:
+        # The order of the names is that in which transformers looks.
+        for file in _shards(path, present[0]):
+            if file.endswith(".safetensors"):
+                _check_safetensors(os.path.join(path, file))
+
+
+def _shards(folder: str, name: str) -> list[str]:
+    """The weight files behind `name`: itself, or what an index lists."""
+    if not name.endswith(".json"):
+        return [name]
+    try:
+        with open(os.path.join(folder, name), encoding="utf-8") as file:
+            shards = sorted(set(json.load(file)["weight_map"].values()))
+    except (ValueError, KeyError, AttributeError, TypeError) as error:
+        raise OSError(f"{folder}/{name} is no index of weights ({error}); copy it again") from error
+    for shard in shards:
+        # transformers would follow an index out of the folder.
+        if not isinstance(shard, str) or os.path.basename(shard) != shard:
+            raise OSError(f"{folder}/{name} names {shard!r}, which is not a file of its folder")
+        if not os.path.isfile(os.path.join(folder, shard)):
+            raise OSError(f"{folder} lacks {shard}, which {name} names; copy it there")
+    return shards
+
+
+def _check_safetensors(path: str) -> None:
+    """Raises OSError unless the file is as long as its header says.
+
+    The format: eight bytes of header length (little-endian), the header in JSON with the offsets of
+    every tensor, the tensors (https://github.com/huggingface/safetensors#format).
+    """
+    size = os.path.getsize(path)
+    with open(path, "rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = file.read(length) if 8 + length <= size else b""
+    try:
+        tensors = {k: v for k, v in json.loads(header).items() if k != "__metadata__"}
+        end = max((int(tensor["data_offsets"][1]) for tensor in tensors.values()), default=0)
+    except (ValueError, KeyError, IndexError, AttributeError, TypeError):
+        end = -1
+    if end < 0 or 8 + length + end != size:
+        raise OSError(
+            f"{path} cannot be read: it is cut short or no safetensors file ({size} bytes); copy "
+            "or download it again"
+        )
+
+
+def mismatch_message(path: Any, mismatched: Any) -> str:
+    """One line that names the tensors whose sizes differ between checkpoint and config.
+
+    Args:
+        path: Where the checkpoint is.
+        mismatched: (name, shape in the checkpoint, shape in the model) each.
+    """
+    rows = [f"{name} is {tuple(old)}, the model has {tuple(new)}" for name, old, new in mismatched]
+    shown = "; ".join(sorted(rows)[:3]) + (f"; and {len(rows) - 3} more" if len(rows) > 3 else "")
+    return (
+        f"the checkpoint {path} does not fit the config: {shown}; give the config that belongs to "
+        "it, or ignore_mismatched_sizes=True to start these tensors anew (a new head, say)"
+    )
+
+
+def _with_variant(name: str, variant: str | None) -> str:
+    """model.safetensors to model.fp16.safetensors, as transformers names variants."""
+    if variant is None:
+        return name
+    stem, extension = name.rsplit(".", 1)
+    return f"{stem}.{variant}.{extension}"

@@ -1,0 +1,153 @@
+"""Losses of the heads, with upstream's semantics.
+
+Every loss is a mean over its labelled items. With `num_items_in_batch` (transformers' Trainer
+counts the labels of all micro-batches of an optimizer step) it is their sum over that number
+instead, so that accumulated gradients are those of one large batch.
+
+Notation: B batch, S sequence, V vocabulary, L labels.
+"""
+
+import torch
+from torch import Tensor, nn
+
+IGNORE_INDEX = -100
+
+
+def cross_entropy(
+    logits: Tensor,
+    labels: Tensor,
+    num_items_in_batch: Tensor | int | None = None,
+    ignore_index: int = IGNORE_INDEX,
+) -> Tensor:
+    """Cross-entropy of class labels.
+
+    Args:
+        logits: (..., classes).
+        labels: (...) class numbers; `ignore_index` leaves an item out.
+        num_items_in_batch: Divisor in place of the number of labels given here.
+
+    Returns:
+        A scalar, in float32 for half-precision logits. Zero where no item is labelled: the mean of
+        nothing would be NaN, and one unlucky micro-batch would end a training run.
+    """
+    labels = labels.reshape(-1).to(logits.device)
+    total = nn.functional.cross_entropy(
+        _at_least_float32(logits.reshape(-1, logits.shape[-1])),
+        labels.long(),
+        ignore_index=ignore_index,
+        reduction="sum",
+    )
+    return total / _divisor(num_items_in_batch, (labels != ignore_index).sum(), total)
+
+
+def labelled(labels: Tensor | None) -> Tensor | None:
+    """(B, S) bool: positions whose hidden state a loss reads, padding or not."""
+    return None if labels is None else labels != IGNORE_INDEX
+
+
+def causal_lm_loss(
+    logits: Tensor,
+    labels: Tensor,
+    num_items_in_batch: Tensor | int | None = None,
+    shift_labels: Tensor | None = None,
+) -> Tensor:
+    """Next-token cross-entropy: position i predicts label i + 1.
+
+    Args:
+        logits: (B, S, V).
+        labels: (B, S).
+        shift_labels: (B, S) labels that are shifted already, in place of `labels`.
+    """
+    if shift_labels is None:
+        shift_labels = nn.functional.pad(labels[..., 1:], (0, 1), value=IGNORE_INDEX)
+    return cross_entropy(logits, shift_labels, num_items_in_batch)
+
+
+def pretraining_loss(
+    prediction_logits: Tensor,
+    seq_relationship_logits: Tensor,
+    labels: Tensor,
+    next_sentence_label: Tensor,
+    num_items_in_batch: Tensor | int | None = None,
+) -> Tensor:
+    """Masked-LM loss plus next-sentence loss (Devlin et al. 2019, appendix A.2).
+
+    `num_items_in_batch` counts masked tokens. The next-sentence mean of a micro-batch is weighed by
+    its share of them: the weights of an optimizer step add up to one, as those of the tokens do.
+
+    Args:
+        prediction_logits: (B, S, V).
+        seq_relationship_logits: (B, 2).
+        labels: (B, S).
+        next_sentence_label: (B,), 0 for a true continuation.
+    """
+    next_sentence = cross_entropy(seq_relationship_logits, next_sentence_label)
+    if num_items_in_batch is not None:
+        share = (labels != IGNORE_INDEX).sum().to(next_sentence)
+        next_sentence = next_sentence * share / _divisor(num_items_in_batch, share, share)
+    return cross_entropy(prediction_logits, labels, num_items_in_batch) + next_sentence
+
+
+def infer_problem_type(num_labels: int, labels: Tensor) -> str:
+    """How upstream reads a classification task from its labels, where the config does not say."""
+    if num_labels == 1:
+        return "regression"
+    if labels.dtype in (torch.long, torch.int):
+        return "single_label_classification"
+    return "multi_label_classification"
+
+
+def classification_loss(
+    logits: Tensor,
+    labels: Tensor,
+    problem_type: str,
+    num_items_in_batch: Tensor | int | None = None,
+) -> Tensor:
+    """Loss of a sequence classifier.
+
+    Args:
+        logits: (B, L).
+        labels: (B,) classes; (B, L) zeros and ones for several labels; (B,) or (B, L) numbers for
+            regression.
+        problem_type: As in the config.
+    """
+    labels = labels.to(logits.device)
+    if problem_type == "single_label_classification":
+        return cross_entropy(logits, labels, num_items_in_batch)
+    logits = _at_least_float32(logits).reshape(labels.shape)
+    labels = labels.to(logits.dtype)
+    if problem_type == "regression":
+        total = nn.functional.mse_loss(logits, labels, reduction="sum")
+    else:
+        total = nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum")
+    return total / _divisor(num_items_in_batch, labels.new_tensor(labels.numel()), total)
+
+
+def span_loss(
+    start_logits: Tensor, end_logits: Tensor, start_positions: Tensor, end_positions: Tensor
+) -> Tensor:
+    """Mean of the start and end losses; a position outside the sequence is ignored.
+
+    Args:
+        start_logits: (B, S).
+        end_logits: (B, S).
+        start_positions: (B,) or (B, 1).
+        end_positions: (B,) or (B, 1).
+    """
+    length = start_logits.shape[1]
+    start = cross_entropy(start_logits, start_positions.clamp(0, length), ignore_index=length)
+    end = cross_entropy(end_logits, end_positions.clamp(0, length), ignore_index=length)
+    return (start + end) / 2
+
+
+def _at_least_float32(logits: Tensor) -> Tensor:
+    """A softmax over a whole vocabulary loses too much in half precision."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+def _divisor(num_items_in_batch: Tensor | int | None, count: Tensor, like: Tensor) -> Tensor | int:
+    if num_items_in_batch is None:
+        return count.clamp(min=1)
+    if isinstance(num_items_in_batch, Tensor):
+        return num_items_in_batch.to(like.device)
+    return num_items_in_batch

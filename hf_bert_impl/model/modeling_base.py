@@ -1,0 +1,405 @@
+"""The bare BERT model and what all its heads share.
+
+Notation: B batch, S sequence, D hidden size, H heads, T computed tokens (see `padding.py`).
+"""
+
+from collections.abc import Mapping
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers import initialization as init
+from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
+from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
+from transformers.processing_utils import Unpack
+from transformers.utils import TransformersKwargs
+from transformers.utils.generic import can_return_tuple
+
+from .attention import BIAS_BACKENDS
+from .configuration_bert import BertConfig
+from .embeddings import BertEmbeddings, SinusoidalPositions
+from .encoder import BertEncoder
+from .heads import BertLMPredictionHead, BertPooler
+from .loading import check_folder, mismatch_message
+from .masks import backend_mask, score_mask
+from .padding import Packing, plan_packing
+from .validation import check_inputs, check_mask
+
+
+class BertPreTrainedModel(PreTrainedModel):
+    """Loading, saving, initialisation and head pruning for every BERT model."""
+
+    config: BertConfig
+    config_class = BertConfig
+    base_model_prefix = "bert"
+    supports_gradient_checkpointing = True
+    _supports_flash_attn = True
+    _supports_sdpa = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+    _no_split_modules = ["BertEmbeddings", "BertLayer"]  # noqa: RUF012 (transformers' own form)
+    # A buffer that transformers before 4.31 saved; it holds 0, 1, 2, …
+    _keys_to_ignore_on_load_unexpected = [r"embeddings\.position_ids$"]  # noqa: RUF012
+
+    def __init__(self, config: Any, *inputs: Any, **kwargs: Any) -> None:
+        if not hasattr(config, "check_values"):  # a stock BertConfig
+            config = BertConfig.from_dict(config.to_dict())
+        config.check_values()  # again: fields may have been set since it was made
+        backend = config._attn_implementation or "eager"
+        if config.position_embedding_type.startswith("relative") and backend not in BIAS_BACKENDS:
+            raise ValueError(
+                f"attn_implementation={backend!r} cannot add the position bias of "
+                f"position_embedding_type={config.position_embedding_type!r}; use one of "
+                f"{', '.join(BIAS_BACKENDS)}"
+            )
+        super().__init__(config, *inputs, **kwargs)
+
+    @classmethod
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: Any, *model_args: Any, **kwargs: Any
+    ) -> Any:
+        """Loads a model from a folder or the hub; arguments as in transformers.
+
+        Raises:
+            OSError: No config, no weights, or a safetensors file that is cut short.
+            RuntimeError: Tensors of other sizes than the config's (unless
+                `ignore_mismatched_sizes=True`).
+        """
+        check_folder(pretrained_model_name_or_path, kwargs)
+        wants_info = kwargs.pop("output_loading_info", False)
+        ignores_sizes = kwargs.pop("ignore_mismatched_sizes", False)
+        model, info = super().from_pretrained(
+            pretrained_model_name_or_path,
+            *model_args,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # reported below, by name
+            **kwargs,
+        )
+        if info["mismatched_keys"] and not ignores_sizes:
+            raise RuntimeError(  # transformers' own class for it
+                mismatch_message(pretrained_model_name_or_path, info["mismatched_keys"])
+            )
+        return (model, info) if wants_info else model
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, BertLMPredictionHead):
+            init.zeros_(module.bias)
+        elif isinstance(module, SinusoidalPositions):
+            module.reset_table()
+
+    def prune_heads(self, heads_to_prune: Mapping[int, list[int]]) -> None:
+        """Removes attention heads for good; the config remembers which (`pruned_heads`).
+
+        Args:
+            heads_to_prune: Layer number to head numbers, by the numbering of the unpruned model.
+                Heads that are gone already are no error.
+
+        Raises:
+            ValueError: A layer or head that does not exist, or a layer left without heads.
+        """
+        config = self.config
+        layers: Any = cast("BertModel", self.base_model).encoder.layer
+        wanted = {int(layer): {int(h) for h in heads} for layer, heads in heads_to_prune.items()}
+        for layer, heads in wanted.items():
+            allowed = range(config.num_attention_heads)
+            if not 0 <= layer < len(layers) or not heads.issubset(allowed):
+                raise ValueError(
+                    f"cannot prune heads {sorted(heads)} of layer {layer}; the model has layers "
+                    f"0 to {len(layers) - 1} with heads 0 to {config.num_attention_heads - 1}"
+                )
+            if heads.issuperset(layers[layer].attention.self.heads):
+                raise ValueError(f"pruning {sorted(heads)} leaves layer {layer} without a head")
+        for layer, heads in wanted.items():
+            layers[layer].attention.prune_heads(heads)
+            gone = heads | set(config.pruned_heads.get(layer, []))
+            if gone:
+                config.pruned_heads[layer] = sorted(gone)
+
+
+class BertModel(BertPreTrainedModel):
+    """Embeddings, encoder and pooler (Devlin et al. 2019, section 3).
+
+    Args:
+        config: Sizes and switches.
+        add_pooling_layer: Whether there is a pooler.
+
+    Example:
+        >>> import torch
+        >>> from hf_bert_impl import BertConfig, BertModel
+        >>> config = BertConfig(vocab_size=99, hidden_size=24, num_hidden_layers=2,
+        ...                     num_attention_heads=4, intermediate_size=37)
+        >>> output = BertModel(config)(torch.tensor([[2, 45, 17, 3]]))
+        >>> output.last_hidden_state.shape, output.pooler_output.shape
+        (torch.Size([1, 4, 24]), torch.Size([1, 24]))
+    """
+
+    def __init__(self, config: BertConfig, add_pooling_layer: bool = True) -> None:
+        super().__init__(config)
+        self.gradient_checkpointing = False
+        self.embeddings = BertEmbeddings(self.config)
+        self.encoder = BertEncoder(self.config)
+        self.pooler = BertPooler(self.config) if add_pooling_layer else None
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        """The word embeddings, (V, D)."""
+        return self.embeddings.word_embeddings
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        """Replaces the word embeddings."""
+        self.embeddings.word_embeddings = value
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        use_cache: bool | None = None,
+        head_mask: Tensor | None = None,
+        required_positions: Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[Tensor, ...] | BaseModelOutputWithPoolingAndCrossAttentions:
+        """Encodes a batch.
+
+        Args:
+            input_ids: (B, S) token ids; or give `inputs_embeds`.
+            attention_mask: (B, S), zero at padding on either side or in between; (B, S, S) or
+                (B, heads or 1, S, S) with zeros where a query must not look.
+            token_type_ids: (B, S) segments; zeros if None.
+            position_ids: (B, S) or (1, S); 0, 1, 2, … if None.
+            inputs_embeds: (B, S, D) in place of word embeddings.
+            encoder_hidden_states: (B, K, D), what a decoder's cross-attention reads.
+            encoder_attention_mask: (B, K), its padding.
+            past_key_values: Cache of a decoder, read and extended.
+            use_cache: Whether a decoder returns its cache; `config.use_cache` if None.
+            head_mask: (H,) or (layers, H): factor of each head's output, 0 switches it off.
+            required_positions: (B, S) bool: positions whose hidden state is wanted although they
+                are padding. Upstream computes all of them; with `config.padding_free` the others
+                are zero.
+            **kwargs: `output_hidden_states` (True, or the numbers of those to keep),
+                `output_attentions`, `return_dict`, and what an attention backend takes.
+
+        Returns:
+            `last_hidden_state` (B, S, D), `pooler_output` (B, D), and where asked for
+            `past_key_values`, `hidden_states` (layers + 1 times (B, S, D)), `attentions` and
+            `cross_attentions` (layers times (B, H, S, K)).
+
+        Raises:
+            ValueError: The input does not fit the model; one line says what to change.
+        """
+        config = self.config
+        options: dict[str, Any] = dict(kwargs)
+        output_hidden_states = _option(
+            options, "output_hidden_states", config.output_hidden_states or False
+        )
+        output_attentions = bool(
+            _option(options, "output_attentions", config.output_attentions or False)
+        )
+        if config.is_decoder:
+            use_cache = config.use_cache if use_cache is None else use_cache
+            if self.gradient_checkpointing and self.training:
+                use_cache = False  # the second forward pass would extend the cache again
+        else:
+            use_cache = False
+        past_length = past_key_values.get_seq_length() if past_key_values is not None else 0
+        batch_size, length = check_inputs(
+            input_ids,
+            inputs_embeds,
+            token_type_ids,
+            position_ids,
+            vocab_size=self.embeddings.word_embeddings.num_embeddings,
+            type_vocab_size=config.type_vocab_size,
+            max_positions=config.max_position_embeddings,
+            hidden_size=config.hidden_size,
+            past_length=int(past_length),
+        )
+        self._check_masks(
+            attention_mask,
+            encoder_hidden_states,
+            encoder_attention_mask,
+            (batch_size, length, length + int(past_length)),
+            exact=past_key_values is None,
+        )
+        layer_head_mask = self._expand_head_mask(head_mask)
+        if use_cache and past_key_values is None:
+            past_key_values = DynamicCache(config=config)
+            if encoder_hidden_states is not None:
+                past_key_values = EncoderDecoderCache(past_key_values, DynamicCache(config=config))
+
+        packing = None
+        if self._can_pack(attention_mask, past_key_values, encoder_hidden_states):
+            assert attention_mask is not None
+            attended = attention_mask != 0
+            packing = plan_packing(attended, required_positions, self.pooler is not None)
+            if packing is None and bool(attended.all()):
+                attention_mask = None
+        if position_ids is not None:
+            options["position_ids"] = position_ids
+        embeddings = self.embeddings(
+            input_ids=input_ids,
+            token_type_ids=token_type_ids,
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
+            past_key_values_length=past_length,
+            packing=packing,
+        )  # (B, S, D) or (T, D)
+
+        options |= self._masks(
+            attention_mask,
+            embeddings if packing is None else embeddings.new_empty((batch_size, length, 0)),
+            past_key_values,
+            encoder_hidden_states,
+            encoder_attention_mask,
+            output_attentions,
+        )
+        states = self.encoder(
+            embeddings,
+            encoder_hidden_states=encoder_hidden_states,
+            past_key_values=past_key_values,
+            packing=packing,
+            head_mask=layer_head_mask,
+            output_hidden_states=output_hidden_states,
+            output_attentions=output_attentions,
+            **options,
+        )
+        sequence_output, pooled_output = self._finish(states.hidden_states, packing)
+        all_states = states.all_hidden_states
+        if all_states is not None and all_states[-1] is not None:
+            # The same tensor twice, so that a gradient taken at one is that at the other.
+            if packing is None:
+                all_states = (*all_states[:-1], sequence_output)
+            else:
+                sequence_output = all_states[-1]
+        return BaseModelOutputWithPoolingAndCrossAttentions(
+            last_hidden_state=sequence_output,
+            pooler_output=pooled_output,
+            past_key_values=past_key_values if use_cache else None,
+            hidden_states=all_states,
+            attentions=states.attentions,
+            cross_attentions=states.cross_attentions,
+        )
+
+    def _can_pack(
+        self,
+        attention_mask: Tensor | None,
+        past_key_values: Cache | None,
+        encoder_hidden_states: Tensor | None,
+    ) -> bool:
+        """Whether this call's padding can be left out."""
+        return (
+            self.config.padding_free
+            and attention_mask is not None
+            and attention_mask.ndim == 2
+            and not self.config.is_decoder
+            and past_key_values is None
+            and encoder_hidden_states is None
+            # The number of tokens depends on the mask's values, which a trace does not have.
+            and not torch.compiler.is_compiling()
+            and not torch.jit.is_tracing()
+            and attention_mask.device.type != "meta"
+        )
+
+    def _finish(
+        self, hidden_states: Tensor, packing: Packing | None
+    ) -> tuple[Tensor, Tensor | None]:
+        """Padded last hidden state (B, S, D) and pooled output (B, D)."""
+        if packing is None:
+            pooled = self.pooler(hidden_states) if self.pooler is not None else None
+            return hidden_states, pooled
+        packing = packing.to(hidden_states.device)
+        pooled = None
+        if self.pooler is not None:
+            assert packing.first_token is not None
+            pooled = self.pooler(hidden_states[packing.first_token][:, None])
+        return packing.pad_visible(hidden_states), pooled
+
+    def _masks(
+        self,
+        attention_mask: Tensor | None,
+        embeddings: Tensor,
+        past_key_values: Cache | None,
+        encoder_hidden_states: Tensor | None,
+        encoder_attention_mask: Tensor | None,
+        output_attentions: bool,
+    ) -> dict[str, Any]:
+        """The masks of self- and cross-attention, for the backend and for probabilities."""
+        config, causal = self.config, self.config.is_decoder
+        if attention_mask is not None:
+            attention_mask = attention_mask.to(embeddings.device)
+        masks: dict[str, Any] = {
+            "attention_mask": backend_mask(
+                config, attention_mask, embeddings, past_key_values, is_causal=causal
+            )
+        }
+        if encoder_hidden_states is not None and encoder_attention_mask is not None:
+            masks["encoder_attention_mask"] = backend_mask(
+                config,
+                encoder_attention_mask.to(embeddings.device),
+                embeddings,
+                encoder_hidden_states=encoder_hidden_states,
+            )
+        if output_attentions and (config._attn_implementation or "eager") != "eager":
+            queries, device = embeddings.shape[1], embeddings.device
+            keys = queries
+            if past_key_values is not None:
+                keys += int(past_key_values.get_seq_length())
+            masks["score_mask"] = score_mask(attention_mask, queries, keys, device, causal)
+            if encoder_hidden_states is not None:
+                masks["encoder_score_mask"] = score_mask(
+                    encoder_attention_mask, queries, encoder_hidden_states.shape[1], device, False
+                )
+        return masks
+
+    def _check_masks(
+        self,
+        attention_mask: Tensor | None,
+        encoder_hidden_states: Tensor | None,
+        encoder_attention_mask: Tensor | None,
+        sizes: tuple[int, int, int],
+        exact: bool,
+    ) -> None:
+        """Checks shapes of masks and of the encoder's states against (batch, queries, keys)."""
+        batch_size, queries, keys = sizes
+        if isinstance(attention_mask, Tensor):
+            check_mask(attention_mask, "attention_mask", batch_size, queries, keys, exact)
+        if encoder_hidden_states is None:
+            return
+        if not self.config.add_cross_attention:
+            raise ValueError(
+                "encoder_hidden_states given to a model without cross-attention; set "
+                "is_decoder=True and add_cross_attention=True in its config"
+            )
+        if encoder_hidden_states.ndim != 3 or encoder_hidden_states.shape[0] != batch_size:
+            raise ValueError(
+                f"encoder_hidden_states has shape {tuple(encoder_hidden_states.shape)}; it must be "
+                f"({batch_size}, keys, {self.config.hidden_size})"
+            )
+        if encoder_attention_mask is not None:
+            keys = encoder_hidden_states.shape[1]
+            check_mask(encoder_attention_mask, "encoder_attention_mask", batch_size, queries, keys)
+
+    def _expand_head_mask(self, head_mask: Tensor | None) -> Tensor | None:
+        """(H,) or (layers, H) to (layers, H)."""
+        if head_mask is None:
+            return None
+        layers, heads = self.config.num_hidden_layers, self.config.num_attention_heads
+        if tuple(head_mask.shape) not in ((heads,), (layers, heads)):
+            raise ValueError(
+                f"head_mask has shape {tuple(head_mask.shape)}; it must be ({heads},) or "
+                f"({layers}, {heads}): heads keep their number when others are pruned"
+            )
+        return head_mask.expand(layers, heads)
+
+
+def _option(options: dict[str, Any], name: str, default: Any) -> Any:
+    value = options.pop(name, None)
+    return default if value is None else value

@@ -1,0 +1,48 @@
+"""BERT: every class under the name, signature and parameter names of transformers.
+
+`modeling_base.py` has the bare model, `modeling_language.py` the pre-training heads,
+`modeling_tasks.py` those for fine-tuning. The hub's code loader enters here.
+"""
+
+# Older releases of transformers copy only the files that this one names when they load code from a
+# folder, so all are named here, needed or not.
+from .attention import BertSelfAttention  # noqa: F401
+from .configuration_bert import BertConfig
+from .embeddings import BertEmbeddings  # noqa: F401
+from .encoder import BertLayer
+from .heads import BertPooler  # noqa: F401
+from .loading import check_folder  # noqa: F401
+from .losses import cross_entropy  # noqa: F401
+from .masks import backend_mask  # noqa: F401
+from .modeling_base import BertModel, BertPreTrainedModel
+from .modeling_language import (
+    BertForMaskedLM,
+    BertForNextSentencePrediction,
+    BertForPreTraining,
+    BertForPreTrainingOutput,
+    BertLMHeadModel,
+)
+from .modeling_tasks import (
+    BertForMultipleChoice,
+    BertForQuestionAnswering,
+    BertForSequenceClassification,
+    BertForTokenClassification,
+)
+from .padding import Packing  # noqa: F401
+from .validation import check_inputs  # noqa: F401
+
+__all__ = [
+    "BertConfig",
+    "BertForMaskedLM",
+    "BertForMultipleChoice",
+    "BertForNextSentencePrediction",
+    "BertForPreTraining",
+    "BertForPreTrainingOutput",
+    "BertForQuestionAnswering",
+    "BertForSequenceClassification",
+    "BertForTokenClassification",
+    "BertLMHeadModel",
+    "BertLayer",
+    "BertModel",
+    "BertPreTrainedModel",
+]

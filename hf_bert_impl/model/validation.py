@@ -1,0 +1,185 @@
+"""Checks of what a user gives to `forward`, before anything is computed.
+
+Shapes are checked on every device. Values (ids in range) are checked on CPU tensors only, where
+looking at them is nearly free; on an accelerator each look would wait for the device.
+
+Notation: B batch, S sequence, D hidden size.
+"""
+
+import torch
+from torch import Tensor
+
+from .losses import IGNORE_INDEX
+
+
+def reads_values(tensor: Tensor) -> bool:
+    """Whether the values of `tensor` may be looked at: on the CPU, and not while tracing."""
+    return (
+        tensor.device.type == "cpu"
+        and not torch.compiler.is_compiling()
+        and not torch.jit.is_tracing()
+    )
+
+
+def batch_shape(input_ids: Tensor | None, inputs_embeds: Tensor | None) -> tuple[int, ...]:
+    """(B, S) of the input; () if it has none, which `BertModel.forward` then reports."""
+    source = input_ids if input_ids is not None else inputs_embeds
+    valid = source is not None and source.ndim == (2 if input_ids is not None else 3)
+    return tuple(source.shape[:2]) if source is not None and valid and source.numel() else ()
+
+
+def check_inputs(
+    input_ids: Tensor | None,
+    inputs_embeds: Tensor | None,
+    token_type_ids: Tensor | None,
+    position_ids: Tensor | None,
+    vocab_size: int,
+    type_vocab_size: int,
+    max_positions: int,
+    hidden_size: int,
+    past_length: int = 0,
+) -> tuple[int, int]:
+    """Checks a batch against the sizes of the model.
+
+    Returns:
+        (B, S).
+
+    Raises:
+        ValueError: One line: what was given, what is allowed, how to mend it.
+    """
+    if (input_ids is None) == (inputs_embeds is None):
+        given = "both" if input_ids is not None else "neither"
+        raise ValueError(
+            f"You must specify exactly one of input_ids or inputs_embeds; {given} given"
+        )
+    if input_ids is not None:
+        if input_ids.ndim != 2:
+            raise ValueError(
+                f"input_ids has shape {tuple(input_ids.shape)}; it must be (batch, sequence): for "
+                "one sentence add a batch axis by input_ids[None]"
+            )
+        if input_ids.is_floating_point() or input_ids.dtype == torch.bool:
+            raise ValueError(
+                f"input_ids has dtype {input_ids.dtype}; token ids are whole numbers (torch.long)"
+            )
+        batch_size, length = input_ids.shape
+    else:
+        assert inputs_embeds is not None
+        if inputs_embeds.ndim != 3 or inputs_embeds.shape[-1] != hidden_size:
+            raise ValueError(
+                f"inputs_embeds has shape {tuple(inputs_embeds.shape)}; it must be "
+                f"(batch, sequence, {hidden_size})"
+            )
+        batch_size, length = inputs_embeds.shape[:2]
+    if batch_size == 0 or length == 0:
+        raise ValueError(
+            f"the batch is empty: shape ({batch_size}, {length}); give at least one sequence of at "
+            "least one token"
+        )
+    if input_ids is not None:
+        check_range(input_ids, "input_ids", vocab_size, "vocab_size", "is this its tokenizer?")
+    if position_ids is None:
+        if past_length + length > max_positions:
+            cached = f" after {past_length} cached ones" if past_length else ""
+            raise ValueError(
+                f"the sequence has {length} tokens{cached}, the model takes at most "
+                f"{max_positions} (max_position_embeddings); truncate, for example with "
+                f"tokenizer(..., truncation=True, max_length={max_positions})"
+            )
+    else:
+        _check_broadcast(position_ids, "position_ids", batch_size, length)
+        check_range(position_ids, "position_ids", max_positions, "max_position_embeddings")
+    if token_type_ids is not None:
+        _check_broadcast(token_type_ids, "token_type_ids", batch_size, length)
+        check_range(token_type_ids, "token_type_ids", type_vocab_size, "type_vocab_size")
+    return batch_size, length
+
+
+def check_mask(
+    mask: Tensor, name: str, batch_size: int, queries: int, keys: int, exact: bool = True
+) -> None:
+    """Checks the shape of an attention mask.
+
+    Args:
+        exact: Whether a 2-D mask covers just the keys; with a cache it may be longer.
+
+    Raises:
+        ValueError: The shape fits none of (B, K), (B, Q, K), (B or 1, heads or 1, Q, K).
+    """
+    shape = tuple(mask.shape)
+    if mask.ndim == 2:
+        fits = shape[0] == batch_size and (shape[1] == keys or (not exact and shape[1] >= queries))
+    elif mask.ndim == 3:
+        fits = shape[:2] == (batch_size, queries)
+    else:
+        fits = mask.ndim == 4 and shape[0] in (1, batch_size) and shape[2] == queries
+    if mask.ndim > 2 and exact:
+        fits = fits and shape[-1] == keys
+    if not fits:
+        raise ValueError(
+            f"{name} has shape {shape}; for this batch it must be ({batch_size}, {keys}), "
+            f"({batch_size}, {queries}, {keys}) or ({batch_size}, 1, {queries}, {keys})"
+        )
+
+
+def check_labels(
+    labels: Tensor | None,
+    name: str,
+    shape: tuple[int, ...],
+    num_classes: int | None,
+    classes_name: str = "num_labels",
+) -> None:
+    """Checks labels before the forward pass that they belong to.
+
+    Args:
+        labels: Anything that reshapes to `shape`, or None.
+        shape: What the head expects; () where the input is wrong and will be reported.
+        num_classes: Labels must be below it, or -100 (ignored); None for numbers.
+        classes_name: The config field that says so.
+
+    Raises:
+        ValueError: Wrong number of labels, or one out of range.
+    """
+    if labels is None or not shape:
+        return
+    count = 1
+    for size in shape:
+        count *= size
+    if labels.numel() != count or (len(shape) > 1 and tuple(labels.shape) != shape):
+        raise ValueError(
+            f"{name} has shape {tuple(labels.shape)}; this batch needs {shape}: one label "
+            "for each item"
+        )
+    if num_classes is not None:
+        if labels.is_floating_point():
+            raise ValueError(
+                f"{name} has dtype {labels.dtype}; classes are whole numbers (torch.long)"
+            )
+        check_range(labels, name, num_classes, classes_name, ignore=IGNORE_INDEX)
+
+
+def check_range(
+    tensor: Tensor, name: str, limit: int, limit_name: str, hint: str = "", ignore: int = 0
+) -> None:
+    """Raises ValueError where a value of a CPU tensor is outside 0..limit-1 and is not `ignore`."""
+    if not reads_values(tensor) or tensor.numel() == 0:
+        return
+    lowest, highest = (int(x) for x in torch.aminmax(tensor))
+    if lowest < 0 and ignore < 0:
+        real = tensor[tensor != ignore]
+        lowest, highest = (int(x) for x in torch.aminmax(real)) if real.numel() else (0, 0)
+    if lowest < 0 or highest >= limit:
+        wrong = lowest if lowest < 0 else highest
+        allowed = f"0 to {limit - 1} ({limit_name}={limit})"
+        also = f", or {ignore} to ignore an item" if ignore < 0 else ""
+        mend = f"; {hint}" if hint else ""
+        raise ValueError(f"{name} holds {wrong}; allowed is {allowed}{also}{mend}")
+
+
+def _check_broadcast(tensor: Tensor, name: str, batch_size: int, length: int) -> None:
+    shape = tuple(tensor.shape)
+    if shape not in ((batch_size, length), (1, length), (length,)):
+        raise ValueError(
+            f"{name} has shape {shape}; for this batch it must be ({batch_size}, {length}), or "
+            f"(1, {length}) for all rows alike"
+        )

@@ -1,0 +1,139 @@
+"""The command line itself: help, versions, exit statuses and errors of one line."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from hf_bert_impl.cli import app, errors, main, verify
+
+COMMANDS = ("demo", "verify", "fill-mask")
+
+
+def run_script(*arguments, code="import sys; from hf_bert_impl.cli import main; sys.exit(main())"):
+    environment = {**os.environ, "COLUMNS": "100"}
+    return subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=False,
+    )
+
+
+def test_help_lists_the_commands_and_is_quick():
+    code = (
+        "import sys; from hf_bert_impl.cli import main; status = main(['--help']);"
+        "assert not {'torch', 'transformers'} & set(sys.modules); sys.exit(status)"
+    )
+    result = run_script(code=code)
+    assert result.returncode == 0, result.stderr
+    assert all(command in result.stdout for command in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_help_has_an_example(command):
+    result = CliRunner().invoke(app, [command, "--help"])
+    assert result.exit_code == 0
+    assert f"Example: hf-bert {command}" in result.output
+
+
+def test_version(hf_bert):
+    result = hf_bert("--version")
+    assert result.status == 0
+    assert result.out.startswith("hf_bert_impl ")
+    assert "transformers 5" in result.out
+
+
+def test_statuses_reach_the_shell(tmp_path):
+    result = run_script("verify", str(tmp_path / "none"))
+    assert result.returncode == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: there is no folder")
+    assert result.stderr.count("\n") == 1
+
+
+def test_debug_shows_the_traceback_before_the_line(hf_bert, tmp_path):
+    for arguments in (
+        ("--debug", "verify", tmp_path / "none"),
+        ("verify", tmp_path / "none", "--debug"),
+    ):
+        result = hf_bert(*arguments)
+        assert result.status == 2
+        assert "Traceback" in result.err
+        assert result.err.splitlines()[-1].startswith("error: there is no folder")
+    assert "Traceback" not in hf_bert("verify", tmp_path / "none").err
+
+
+def test_wrong_usage_is_one_line(hf_bert):
+    for arguments in (("nosuch",), ("verify",), ("verify", "a", "b"), ("verify", "a", "--nosuch")):
+        result = hf_bert(*arguments)
+        assert result.status == 2
+        assert result.err.startswith("error: ")
+        assert result.err.endswith("see --help\n")
+        assert result.err.count("\n") == 1
+
+
+def test_no_command_prints_the_help(hf_bert):
+    result = hf_bert()
+    assert result.status == 2
+    assert "fill-mask" in result.out
+    assert result.err == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "words"),
+    [
+        (ValueError("two\n lines"), 2, "error: two lines\n"),
+        (FileNotFoundError(2, "No such file", "x"), 2, "error: [Errno 2] No such file: 'x'\n"),
+        (KeyError("x"), 1, "error: KeyError: 'x'; this is a bug"),
+        (RuntimeError(), 1, "error: RuntimeError: RuntimeError; this is a bug"),
+    ],
+)
+def test_errors_by_kind(hf_bert, monkeypatch, error, status, words):
+    def fail(*arguments, **options):
+        raise error
+
+    monkeypatch.setattr(verify.checkpoints, "open_checkpoint", fail)
+    result = hf_bert("verify", "x")
+    assert result.status == status
+    assert result.err.startswith(words)
+    assert result.err.count("\n") == 1
+    assert ("--debug" in result.err) == (status == 1)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), typer.Abort()])
+def test_an_interrupt_says_nothing(hf_bert, monkeypatch, error):
+    def fail(*arguments, **options):
+        raise error
+
+    monkeypatch.setattr(verify.checkpoints, "open_checkpoint", fail)
+    assert hf_bert("verify", "x") == (130, "", "")
+
+
+@pytest.mark.filterwarnings("ignore:Cannot enable progress bars")
+def test_libraries_speak_again_afterwards():
+    from transformers.utils import logging
+
+    before = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_info()
+    logging.enable_progress_bar()
+    try:
+        with errors.quiet_libraries():
+            assert logging.get_verbosity() == logging.ERROR
+            assert not logging.is_progress_bar_enabled()
+        assert logging.get_verbosity() == logging.INFO
+        assert logging.is_progress_bar_enabled()
+    finally:
+        logging.set_verbosity(before[0])
+        if not before[1]:
+            logging.disable_progress_bar()
+
+
+def test_main_reads_the_process_arguments(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["hf-bert", "nosuch"])
+    assert main() == 2
+    assert "nosuch" in capsys.readouterr().err

@@ -1,0 +1,219 @@
+"""`hf-bert verify`: agreement, disagreement and what cannot be compared."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import hf_bert_impl
+from hf_bert_impl.cli import checkpoints
+from hf_bert_impl.cli.verify import verify_checkpoint
+from hf_bert_impl.evaluation import ParityReport, published
+
+
+def test_table_of_a_small_model(hf_bert, save_tiny):
+    result = hf_bert("verify", save_tiny(), "--gradients", "--heads")
+    assert result.status == 0, result.out
+    assert result.err == ""
+    for words in ("fp32 sdpa padded left", "bf16 eager holes", "layer 1", "loss", "gradients"):
+        assert words in result.out
+    assert "passed of" in result.out
+    assert "upstream" in result.out
+
+
+def test_json_is_one_object_with_every_row(hf_bert, save_tiny):
+    result = hf_bert("verify", save_tiny(), "--json")
+    assert result.status == 0
+    data = json.loads(result.out)
+    assert data["passed"] is True
+    report = ParityReport.from_dict(data)
+    assert len(report.rows) == data["compared"]
+    cases = {row.case for row in report.rows}
+    assert len(cases) == 1 + 2 * 2 * 4  # loading; precisions, backends, batches
+    assert {"fp32 eager padded right", "bf16 sdpa unpadded", "loading"} <= cases
+    names = {row.name for row in report.rows}
+    assert {"embeddings", "layer 0", "layer 1 head 4", "logits", "loss"} <= names
+
+
+def test_no_bf16_and_text(hf_bert, save_tiny):
+    result = hf_bert(
+        "verify", save_tiny(), "--no-bf16", "--text", "the river rose over night .", "--json"
+    )
+    report = ParityReport.from_json(result.out)
+    assert report.passed
+    assert {row.precision for row in report.rows} == {"fp32"}
+
+
+@pytest.mark.parametrize("head", checkpoints.HEADS)
+def test_any_head(hf_bert, save_tiny, head):
+    result = hf_bert("verify", save_tiny(), "--head", head, "--no-bf16", "--json")
+    data = json.loads(result.out)
+    assert result.status == 0, data["worst"]
+    assert checkpoints.HEADS[head] in data["title"]
+
+
+@pytest.mark.parametrize("name", ["BertModel", "BertForMultipleChoice", "BertForQuestionAnswering"])
+def test_the_config_names_the_head(hf_bert, save_tiny, name):
+    result = hf_bert("verify", save_tiny(name), "--no-bf16", "--json")
+    assert result.status == 0
+    assert json.loads(result.out)["title"].startswith(f"{name} of ")
+
+
+def test_without_tokenizer_random_tokens_are_compared(hf_bert, one_error_line, save_tiny):
+    result = hf_bert("verify", save_tiny(tokenizer=False), "--no-bf16")
+    assert result.status == 0
+    assert "random tokens" in result.out
+    result = hf_bert("verify", save_tiny(tokenizer=False), "--text", "the river")
+    one_error_line(result, "no tokenizer")
+
+
+def test_status_1_and_the_name_where_a_head_differs(hf_bert, save_tiny, monkeypatch):
+    load = checkpoints.load_model
+
+    def disturbed(*arguments, **options):
+        model, info = load(*arguments, **options)
+        with torch.no_grad():
+            model.bert.encoder.layer[1].attention.self.query.weight[12:18] *= 1.01
+        return model, info
+
+    monkeypatch.setattr(checkpoints, "load_model", disturbed)
+    folder = save_tiny()
+    result = hf_bert("verify", folder, "--no-bf16")
+    assert result.status == 1
+    assert "fails first at layer 1 head 2 (" in result.out.replace("\n", " ")
+    result = hf_bert("verify", folder, "--no-bf16", "--json")
+    assert result.status == 1
+    assert json.loads(result.out)["passed"] is False
+
+
+def test_tolerance_is_the_bound(hf_bert, save_tiny):
+    folder = save_tiny()
+    assert hf_bert("verify", folder, "--no-bf16", "--tolerance", "1e-12").status == 1
+    assert hf_bert("verify", folder, "--no-bf16", "--tolerance", "1e-3").status == 0
+
+
+def test_loading_differences_are_a_failure(save_tiny, monkeypatch):
+    load = checkpoints.load_model
+
+    def forgetful(*arguments, **options):
+        model, info = load(*arguments, **options)
+        return model, {**info, "missing_keys": {"cls.predictions.bias"}}
+
+    monkeypatch.setattr(checkpoints, "load_model", forgetful)
+    checkpoint = checkpoints.open_checkpoint(str(save_tiny()))
+    report = verify_checkpoint(checkpoint, bf16=False)
+    assert [row.name for row in report.failures] == ["missing keys"]
+    assert "only here: cls.predictions.bias" in report.failures[0].note
+
+
+def test_bad_folders(hf_bert, one_error_line, save_tiny, tmp_path):
+    good = save_tiny()
+    one_error_line(hf_bert("verify", tmp_path / "none"), "there is no folder", "check the path")
+    one_error_line(hf_bert("verify", "./none"), "there is no folder")
+    one_error_line(hf_bert("verify", good / "config.json"), "is a file", f"give {good} instead")
+    one_error_line(hf_bert("verify", ""), "empty")
+    (tmp_path / "empty").mkdir()
+    one_error_line(hf_bert("verify", tmp_path / "empty"), "no config.json")
+
+    def spoiled(name):
+        folder = tmp_path / name
+        shutil.copytree(good, folder)
+        return folder
+
+    folder = spoiled("without weights")
+    (folder / "model.safetensors").unlink()
+    one_error_line(hf_bert("verify", folder), "has no weights", "model.safetensors")
+
+    folder = spoiled("cut short")
+    file = folder / "model.safetensors"
+    file.write_bytes(file.read_bytes()[:5000])
+    one_error_line(hf_bert("verify", folder), "cut short", "5000 bytes")
+
+    folder = spoiled("torn config")
+    (folder / "config.json").write_text("{")
+    one_error_line(hf_bert("verify", folder), "is not JSON")
+
+    folder = spoiled("torn index")
+    (folder / "model.safetensors").unlink()
+    index = {"weight_map": {"bert.x": "model-00001-of-00002.safetensors"}}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+    one_error_line(hf_bert("verify", folder), "00001-of-00002.safetensors is missing")
+
+    folder = spoiled("garbage pickle")
+    (folder / "model.safetensors").unlink()
+    (folder / "pytorch_model.bin").write_bytes(b"not a pickle")
+    one_error_line(hf_bert("verify", folder), "garbage pickle")
+
+    folder = spoiled("other sizes")
+    weights = load_file(folder / "model.safetensors")
+    weights["bert.embeddings.word_embeddings.weight"] = torch.zeros(11, 30)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    one_error_line(hf_bert("verify", folder), "other sizes")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"model_type": "gpt2"}, ("model_type 'gpt2'", "BERT")),
+        ({"architectures": ["MyBert"]}, ("'MyBert'", "--head")),
+        ({"hidden_act": "swoosh"}, ("hidden_act='swoosh'",)),
+        ({"position_embedding_type": "relative_key"}, ("'relative_key'", "'absolute' only")),
+        ({"pruned_heads": {"1": [0]}}, ("pruned heads",)),
+    ],
+)
+def test_bad_configs(hf_bert, one_error_line, save_tiny, changes, words):
+    folder = save_tiny()
+    file = folder / "config.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+    one_error_line(hf_bert("verify", folder), *words)
+
+
+def test_bad_options(hf_bert, one_error_line, save_tiny):
+    folder = save_tiny()
+    one_error_line(hf_bert("verify", folder, "--head", "tail"), "'tail'", "masked-lm")
+    one_error_line(hf_bert("verify", folder, "--text", " "), "--text is empty")
+    one_error_line(hf_bert("verify", folder, "--text", "the " * 40), "more than 31 tokens")
+    one_error_line(hf_bert("verify", folder, "--tolerance", "-1"), "--tolerance")
+
+
+def test_known_checkpoints_by_name_and_by_origin():
+    assert published.published_name("bert-base-cased", {}) == published.CASED
+    assert published.published_name("google-bert/bert-base-cased", {}) == published.CASED
+    assert published.published_name("copy", {"_name_or_path": published.SQUAD}) == published.SQUAD
+    assert published.published_name("bert-base-uncased", {}) is None
+
+
+def test_published_figures_are_checked_to_the_printed_digit():
+    assert published._near("x", 0.97124, 0.9712).passed
+    assert not published._near("x", 0.9714, 0.9712).passed
+    assert published._near("x", 5.8324e-5, 5.8323e-5).passed
+    assert not published._near("x", 5.9e-5, 5.8323e-5).passed
+
+
+def test_published_checks_fail_on_another_model(save_tiny):
+    folder = save_tiny()
+    tokenizer = hf_bert_impl.BertTokenizer.from_pretrained(folder)
+    base = hf_bert_impl.BertModel.from_pretrained(folder).eval()
+    report = published.check_encoding(tokenizer, base)
+    assert [row.name for row in report.failures] == [
+        "token ids",
+        "last_hidden_state shape",
+        "pooler_output shape",
+    ]
+    masked = hf_bert_impl.BertForMaskedLM.from_pretrained(folder).eval()
+    report = published.check_masked(tokenizer, masked)
+    assert len(report.failures) == len(report.rows) == 2 + 10 + 5
+    answers = hf_bert_impl.BertForQuestionAnswering.from_pretrained(folder).eval()
+    report = published.check_answer(tokenizer, answers)
+    assert "published a nice puppet" in report.failures[0].note
+
+
+@pytest.mark.hub
+@pytest.mark.parametrize("model", ["google-bert/bert-base-cased", published.SQUAD])
+def test_published_figures(hf_bert, model):
+    result = hf_bert("verify", model, "--no-bf16", "--json")
+    report = ParityReport.from_json(result.out)
+    assert result.status == 0, report.summary()
+    assert any(row.case == "published" for row in report.rows)

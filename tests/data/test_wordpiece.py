@@ -1,0 +1,154 @@
+"""The reference tokenizer says what the `tokenizers` library does, character by character."""
+
+import random
+import unicodedata
+
+import pytest
+from tokenizers import models, normalizers, pre_tokenizers
+
+from hf_bert_impl.data.wordpiece import (
+    UNKNOWN_TO_LIBRARY,
+    basic_tokenize,
+    clean,
+    is_chinese,
+    is_punctuation,
+    lower,
+    split_into_pieces,
+    tokenize,
+)
+
+# do_lower_case, strip_accents, tokenize_chinese_chars
+MODES = [(True, None, True), (False, None, True), (False, True, False), (True, False, False)]
+
+
+def library_words(text: str, mode: tuple[bool, bool | None, bool]) -> list[str]:
+    normalizer = normalizers.BertNormalizer(
+        clean_text=True, lowercase=mode[0], strip_accents=mode[1], handle_chinese_chars=mode[2]
+    )
+    words = pre_tokenizers.BertPreTokenizer().pre_tokenize_str(normalizer.normalize_str(text))
+    return [word for word, _ in words]
+
+
+def reference_words(text: str, mode: tuple[bool, bool | None, bool]) -> list[str]:
+    return basic_tokenize(
+        text, do_lower_case=mode[0], strip_accents=mode[1], tokenize_chinese_chars=mode[2]
+    )
+
+
+def assigned() -> list[str]:
+    """Every character of this Python's Unicode, and some private-use and unassigned ones."""
+    found = [
+        char
+        for char in map(chr, range(0x110000))
+        if unicodedata.category(char) not in ("Cn", "Cs", "Co")
+    ]
+    return [*found, "\ue000", "\U000f0000", "\U0010fffd", "\u0378", "\U0001fbff", "\uffff"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_character_is_treated_as_the_library_does(mode):
+    chars = assigned()
+    assert len(chars) > 140_000
+    # Alone among letters: removed, a space, a word of its own, folded or kept.
+    for start in range(0, len(chars), 256):
+        text = " ".join(f"x{char}x" for char in chars[start : start + 256])
+        if library_words(text, mode) != reference_words(text, mode):  # then say which
+            for char in chars[start : start + 256]:
+                text = f"x{char}x"
+                got, expected = reference_words(text, mode), library_words(text, mode)
+                assert got == expected, f"U+{ord(char):04X} {unicodedata.name(char, '')}"
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_random_text_gives_the_librarys_words(mode):
+    # Runs of marks of the newest scripts are the difference that the module names.
+    chars = [char for char in assigned() if ord(char) not in UNKNOWN_TO_LIBRARY]
+    marks = [char for char in chars if unicodedata.category(char)[0] == "M"]
+    near = [char for char in chars if ord(char) < 0x600]
+    rng = random.Random(20181011)
+    for _ in range(2000):
+        pool = rng.choice([chars, near, [*marks, *"aeiouxyz "]])
+        text = "".join(rng.choices(pool, k=rng.randint(1, 20)))
+        assert reference_words(text, mode) == library_words(text, mode), ascii(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("ΟΔΟΣ", ["οδοσ"]),  # str.lower would end it in ς
+        ("ς Σ", ["ς", "σ"]),
+        ("İstanbul", ["istanbul"]),
+        ("Straße STRASSE ẞ", ["straße", "strasse", "ß"]),
+        ("ﬀ Ｗｉｄｅ！", ["ﬀ", "ｗｉｄｅ", "！"]),  # NFD leaves compatibility forms alone
+        ("한국", ["\u1112\u1161\u11ab\u1100\u116e\u11a8"]),
+        ("a\x00b\ufffdc\u200bd\xade\ue000f", ["abcdef"]),
+        ("a\tb\nc\rd\u2028e\u2029f\u3000g\xa0h", list("abcdefgh")),
+        (
+            "a\x0bb\x0cc\x85d\x1ce",
+            ["abcde"],
+        ),  # control characters, whatever str.split makes of them
+        ("中\U00020000文", ["中", "\U00020000", "文"]),
+        ("\U0002b820a \U0002b920a", ["\U0002b820a", "\U0002b920", "a"]),
+        ("ひらがなカタカナ", ["ひらかなカタカナ"]),
+        ("$5+~x_y\u2e43", ["$", "5", "+", "~", "x", "_", "y\u2e43"]),
+        ("", []),
+        (" \n", []),
+    ],
+)
+def test_words_worth_knowing(text, words):
+    assert basic_tokenize(text) == words
+    assert library_words(text, MODES[0]) == words
+
+
+def test_switches():
+    assert basic_tokenize("Él", do_lower_case=False) == ["Él"]
+    assert basic_tokenize("Él", do_lower_case=False, strip_accents=True) == ["El"]
+    assert basic_tokenize("Él", strip_accents=False) == ["él"]
+    assert basic_tokenize("中文a", tokenize_chinese_chars=False) == ["中文a"]
+    assert tokenize("A,b\tc", {"A,b", "c"}, do_basic_tokenize=False) == ["A,b", "c"]
+
+
+def test_predicates():
+    assert clean("a\u200d\tb") == "a b"
+    assert is_chinese("㐀") and not is_chinese("あ") and not is_chinese("가")
+    assert all(map(is_punctuation, "!$`~、「")) and not any(map(is_punctuation, "a1 é€"))
+    assert lower("ΑΣ") == "ασ"
+
+
+VOCAB = ("[UNK]", "a", "ab", "abc", "##c", "##cd", "##d", "##e", "x", "##x", "é", "##é", "##b")
+
+
+@pytest.mark.parametrize(
+    ("word", "pieces"),
+    [
+        ("ab", ["ab"]),
+        ("abcd", ["abc", "##d"]),  # the longest piece first
+        ("abcx", ["abc", "##x"]),
+        ("acde", ["a", "##cd", "##e"]),
+        ("abz", ["[UNK]"]),  # nothing of it is kept
+        ("abcdz", ["[UNK]"]),
+        ("é" * 100, ["é", *["##é"] * 99]),
+        ("é" * 101, ["[UNK]"]),  # counted in characters, not in bytes
+    ],
+)
+def test_pieces(word, pieces):
+    vocab = {token: number for number, token in enumerate(VOCAB)}
+    assert split_into_pieces(word, vocab) == pieces
+    model = models.WordPiece(vocab, unk_token="[UNK]")
+    assert [token.value for token in model.tokenize(word)] == pieces
+
+
+def test_random_words_give_the_librarys_pieces():
+    rng = random.Random(7)
+    for _ in range(30):
+        tokens = {"[UNK]"}
+        tokens |= {
+            rng.choice(["", "##"]) + "".join(rng.choices("abcd", k=rng.randint(1, 4)))
+            for _ in range(25)
+        }
+        vocab = {token: number for number, token in enumerate(sorted(tokens))}
+        model = models.WordPiece(vocab, unk_token="[UNK]")
+        for _ in range(50):
+            word = "".join(rng.choices("abcd", k=rng.randint(1, 12)))
+            got = split_into_pieces(word, vocab)
+            assert got == [token.value for token in model.tokenize(word)], (word, vocab)

@@ -1,0 +1,350 @@
+"""The comparison itself: it must agree with what is equal, and name what is not."""
+
+import copy
+import io
+import json
+import math
+
+import pytest
+import torch
+from rich.console import Console
+from transformers.modeling_outputs import BaseModelOutputWithPooling
+
+import hf_bert_impl
+from hf_bert_impl.evaluation import (
+    ParityReport,
+    ParityRow,
+    compare_models,
+    compare_outputs,
+    reference_model,
+)
+from hf_bert_impl.evaluation.parity import load_reference, reference_class
+from hf_bert_impl.evaluation.parity_cases import (
+    TEXTS,
+    parity_batches,
+    parity_labels,
+    random_tokens,
+    text_tokens,
+)
+
+HEADS = (
+    "BertModel",
+    "BertForPreTraining",
+    "BertForMaskedLM",
+    "BertLMHeadModel",
+    "BertForNextSentencePrediction",
+    "BertForSequenceClassification",
+    "BertForMultipleChoice",
+    "BertForTokenClassification",
+    "BertForQuestionAnswering",
+)
+CASES = ("padded right", "padded left", "holes", "unpadded")
+LAYERS, ATTENTION_HEADS, HEAD_SIZE = 3, 5, 6
+
+
+def tiny(name: str = "BertModel", seed: int = 0, **fields):
+    """A random model whose sizes are all different, with weights large enough to matter."""
+    torch.manual_seed(seed)
+    config = hf_bert_impl.BertConfig(
+        vocab_size=97,
+        hidden_size=ATTENTION_HEADS * HEAD_SIZE,
+        num_hidden_layers=LAYERS,
+        num_attention_heads=ATTENTION_HEADS,
+        intermediate_size=44,
+        max_position_embeddings=41,
+        initializer_range=0.2,
+        # A question-answering head has two outputs a token: start and end.
+        num_labels=fields.pop("num_labels", 2 if name == "BertForQuestionAnswering" else 4),
+        is_decoder=name == "BertLMHeadModel",
+        **fields,
+    )
+    return getattr(hf_bert_impl, name)(config).eval()
+
+
+def batches_for(model, name: str = "BertModel"):
+    choices = 2 if name == "BertForMultipleChoice" else 0
+    return parity_batches(random_tokens(model.config), model.config, choices=choices)
+
+
+def disturb(model, layer: int, head: int, factor: float = 1.01) -> None:
+    """Change the queries of one head."""
+    rows = slice(head * HEAD_SIZE, (head + 1) * HEAD_SIZE)
+    with torch.no_grad():
+        model.base_model.encoder.layer[layer].attention.self.query.weight[rows] *= factor
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_every_head_equals_upstream_with_its_loss_and_gradients(name):
+    ours = tiny(name)
+    batches = batches_for(ours, name)
+    labels = {case: parity_labels(name, ours.config, batch) for case, batch in batches.items()}
+    report = compare_models(
+        ours,
+        reference_model(ours),
+        batches,
+        backends=("eager", "sdpa"),
+        gradients=True,
+        labels={case: found for case, found in labels.items() if found},
+    )
+    assert report.passed, report.summary()
+    assert {row.case for row in report.rows} == {
+        f"fp32 {backend} {case}" for backend in ("eager", "sdpa") for case in CASES
+    }
+    names = {row.name for row in report.rows}
+    assert {"embeddings", "layer 0", f"layer 2 head {ATTENTION_HEADS - 1}"} <= names
+    assert ("loss" in names) == (name != "BertModel")
+    parameters = {f"grad {parameter}" for parameter, _ in ours.named_parameters()}
+    assert parameters <= names
+
+
+@pytest.mark.parametrize("name", ["BertModel", "BertForPreTraining", "BertForQuestionAnswering"])
+def test_bf16_stays_near_upstreams_own_error(name):
+    ours = tiny(name)
+    report = compare_models(
+        ours,
+        reference_model(ours),
+        batches_for(ours),
+        backends=("eager", "sdpa"),
+        dtype=torch.bfloat16,
+    )
+    assert report.passed, report.summary()
+    assert all(row.upstream_error is not None for row in report.rows)
+    assert {row.precision for row in report.rows} == {"bf16"}
+    assert ours.dtype == torch.float32
+
+
+def test_bf16_finds_a_layer_that_computes_too_coarsely():
+    ours = tiny()
+    reference = reference_model(ours)
+
+    def coarse(module, inputs, output):
+        # Three bits fewer than bfloat16 has.
+        return (output.float() * 2**-3).to(torch.float8_e4m3fn).to(output.dtype) * 2**3
+
+    ours.encoder.layer[1].output.dense.register_forward_hook(coarse)
+    report = compare_models(ours, reference, batches_for(ours), dtype=torch.bfloat16)
+    failed = {row.name for row in report.failures}
+    assert "layer 1" in failed
+    assert not {"embeddings", "layer 0"} & failed
+
+
+@pytest.mark.parametrize(("layer", "head"), [(0, 4), (1, 2), (2, 0)])
+def test_a_changed_head_is_named(layer, head):
+    ours = tiny()
+    reference = reference_model(ours)
+    disturb(ours, layer, head)
+    report = compare_models(ours, reference, batches_for(ours), backends=("eager", "sdpa"))
+    assert not report.passed
+    for case in {row.case for row in report.rows}:
+        failures = [row.name for row in report.failures if row.case == case]
+        # The head itself comes first, then the layer; no other head of the layer is touched.
+        assert failures[:2] == [f"layer {layer} head {head}", f"layer {layer}"]
+    assert not report.worst.passed
+
+
+def test_a_wrong_gradient_is_named():
+    ours = tiny("BertForTokenClassification")
+    reference = reference_model(ours)
+    ours.classifier.bias.register_hook(lambda gradient: gradient * 1.001)
+    batches = batches_for(ours)
+    labels = {
+        case: parity_labels("BertForTokenClassification", ours.config, batch)
+        for case, batch in batches.items()
+    }
+    report = compare_models(ours, reference, batches, gradients=True, labels=labels)
+    assert {row.name for row in report.failures} == {"grad classifier.bias"}
+
+
+def test_key_biases_are_compared_in_spite_of_their_zero_gradient():
+    ours = tiny()
+    reference = reference_model(ours)
+    report = compare_models(ours, reference, batches_for(ours), gradients=True)
+    rows = [row for row in report.rows if row.name.endswith("attention.self.key.bias")]
+    assert len(rows) == LAYERS * len(CASES)
+    assert all(row.passed for row in rows)
+    # A gradient that is really there must not hide behind the floor.
+    for layer in ours.encoder.layer:
+        layer.attention.self.key.bias.register_hook(lambda gradient: gradient + 1e-3)
+    report = compare_models(ours, reference, batches_for(ours), gradients=True)
+    failed = {row.name for row in report.failures}
+    assert failed == {row.name for row in rows}
+
+
+def test_only_attended_positions_are_compared():
+    def outputs(states):
+        return BaseModelOutputWithPooling(last_hidden_state=states, pooler_output=states[:, 0])
+
+    states = torch.randn(3, 5, 7)
+    mask = torch.tensor([[1, 1, 1, 0, 0], [1, 0, 1, 1, 1], [1, 0, 0, 1, 1]])
+    other = states.clone()
+    other[mask == 0] += 1
+    report = compare_outputs(outputs(other), outputs(states), mask)
+    assert report.passed
+    assert [row.max_abs for row in report.rows] == [0, 0]
+    other[1, 2, 3] += 1e-3
+    report = compare_outputs(outputs(other), outputs(states), mask)
+    assert [row.name for row in report.failures] == ["last_hidden_state"]
+    other[1, 2, 3] = math.nan
+    report = compare_outputs(outputs(other), outputs(states), mask)
+    assert [row.name for row in report.failures] == ["last_hidden_state"]
+    with pytest.raises(ValueError, match="no position is attended"):
+        compare_outputs(outputs(other), outputs(states), torch.zeros(3, 5))
+
+
+def test_outputs_that_differ_in_kind_fail():
+    states = torch.randn(2, 3, 5)
+    mask = torch.ones(2, 3)
+    alone = BaseModelOutputWithPooling(last_hidden_state=states)
+    both = BaseModelOutputWithPooling(last_hidden_state=states, pooler_output=states[:, 0])
+    report = compare_outputs(alone, both, mask)
+    assert "this implementation does not give" in report.failures[0].note
+    report = compare_outputs(both, alone, mask)
+    assert "upstream does not give" in report.failures[0].note
+    narrow = BaseModelOutputWithPooling(last_hidden_state=states[..., :4])
+    report = compare_outputs(narrow, alone, mask)
+    assert "shape (6, 4)" in report.failures[0].note
+
+
+def test_models_are_left_as_they_were():
+    ours = tiny().train()
+    ours.set_attn_implementation("eager")
+    reference = reference_model(ours)
+    before = copy.deepcopy(ours.state_dict())
+    compare_models(ours, reference, batches_for(ours), backends=("sdpa",), gradients=True)
+    assert ours.training
+    assert not reference.training
+    assert ours.config._attn_implementation == "eager"
+    assert reference.config._attn_implementation == "eager"
+    assert all(parameter.grad is None for parameter in ours.parameters())
+    assert all(torch.equal(before[key], value) for key, value in ours.state_dict().items())
+
+
+def test_dropout_stands_where_upstream_has_it():
+    ours = tiny("BertForMaskedLM", padding_free=False, hidden_dropout_prob=0.2)
+    reference = reference_model(ours)
+    batches = batches_for(ours)
+    labels = {
+        case: parity_labels("BertForMaskedLM", ours.config, batch)
+        for case, batch in batches.items()
+    }
+    options = {"labels": labels, "gradients": True, "backends": ("eager",)}
+    report = compare_models(ours, reference, batches, seed=1, **options)
+    assert report.passed, report.summary()
+    ours.bert.embeddings.dropout.p = 0.0
+    report = compare_models(ours, reference, batches, seed=1, **options)
+    assert {row.name for row in report.failures} >= {"embeddings", "loss"}
+
+
+def test_reference_is_upstreams_own_class_with_equal_weights():
+    ours = tiny("BertForSequenceClassification", num_labels=3)
+    hf_bert_impl.register()
+    try:
+        reference = reference_model(ours)
+    finally:
+        hf_bert_impl.unregister()
+    assert type(reference).__module__ == "transformers.models.bert.modeling_bert"
+    assert reference.config.num_labels == 3
+    assert not hasattr(reference.config, "padding_free")
+    ours.classifier.weight.data.zero_()
+    assert reference.classifier.weight.abs().sum() > 0
+
+
+def test_reference_without_pooler_and_of_a_subclass():
+    class BertModel(hf_bert_impl.BertModel):
+        pass
+
+    ours = BertModel(tiny().config, add_pooling_layer=False)
+    assert reference_model(ours).pooler is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"position_embedding_type": "relative_key"}, "'relative_key'.*'absolute' only"),
+        ({"position_embedding_type": "sinusoidal"}, "'sinusoidal'"),
+        ({"pruned_heads": {1: [0, 2]}}, "pruned heads"),
+    ],
+)
+def test_what_upstream_cannot_compute_is_refused(fields, message):
+    with pytest.raises(ValueError, match=message):
+        reference_model(tiny(**fields))
+
+
+def test_other_keys_are_refused_by_name():
+    ours = tiny()
+    ours.extra = torch.nn.Linear(2, 3)
+    with pytest.raises(ValueError, match=r"unexpected \['extra.bias', 'extra.weight'\]"):
+        reference_model(ours)
+    with pytest.raises(ValueError, match="no reference"):
+        reference_class("GPT2Model")
+
+
+def test_report_survives_json():
+    ours = tiny()
+    reference = reference_model(ours)
+    disturb(ours, 1, 3)
+    report = compare_models(ours, reference, batches_for(ours))
+    report.title = "a title"
+    report.add_note("a note")
+    report.rows.append(ParityRow.failure("case", "name", "no such output"))
+    text = report.to_json()
+    data = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
+    assert data["passed"] is False
+    assert data["failed"] == len(report.failures)
+    assert data["worst"]["name"] == "name"
+    back = ParityReport.from_json(text)
+    assert back == report
+    assert back.summary() == report.summary()
+
+
+def test_an_empty_report_proves_nothing():
+    assert not ParityReport().passed
+    assert ParityReport().worst is None
+    assert ParityReport().summary() == "nothing was compared"
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_tables_fit_and_name_the_fault(width):
+    ours = tiny("BertForMaskedLM")
+    reference = reference_model(ours)
+    disturb(ours, 1, 3)
+    report = compare_models(ours, reference, batches_for(ours), gradients=True)
+    report.title = "[MASK] is no markup"
+    console = Console(width=width, record=True, file=io.StringIO())
+    report.render(console, heads=True)
+    text = console.export_text()
+    assert max(len(line) for line in text.splitlines()) <= width
+    assert "[MASK] is no markup" in text
+    assert "fails first at layer 1 head 3" in text
+    assert "FAILED in" in text
+    assert "…" not in text
+
+
+def test_batches_are_of_every_kind():
+    config = tiny().config
+    batches = parity_batches(random_tokens(config), config)
+    assert tuple(batches) == CASES
+    right, left, holes, unpadded = (batch["attention_mask"] for batch in batches.values())
+    assert right[:, 0].all() and not right[:, -1].all()
+    assert left[:, -1].all() and not left[:, 0].all()
+    assert holes[:, 0].all() and (right - holes).sum() > 3
+    assert unpadded.all() and unpadded.shape[0] > 1
+    for batch in batches.values():
+        assert batch["input_ids"].max() < config.vocab_size
+        assert batch["token_type_ids"].max() == 1
+    questions = parity_batches(random_tokens(config), config, choices=2)
+    assert questions["padded right"]["input_ids"].shape == (2, 2, 37)
+    with pytest.raises(ValueError, match="multiple of 3"):
+        parity_batches(random_tokens(config), config, choices=3)
+
+
+def test_real_weights_equal_upstream(minilm_path):
+    ours = hf_bert_impl.BertModel.from_pretrained(minilm_path, dtype=torch.float32).eval()
+    reference, info = load_reference("BertModel", str(minilm_path), dtype=torch.float32)
+    assert not info["missing_keys"]
+    tokenizer = hf_bert_impl.BertTokenizer.from_pretrained(minilm_path)
+    batches = parity_batches(text_tokens(tokenizer, TEXTS, 128), ours.config)
+    report = compare_models(ours, reference, batches, backends=("eager", "sdpa"))
+    assert report.passed, report.summary()
+    final = [row for row in report.rows if row.name in ("last_hidden_state", "pooler_output")]
+    assert max(row.max_abs for row in final) < 1e-5

@@ -1,0 +1,125 @@
+"""Random configurations and batches that the model's tests share."""
+
+import random
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.activations import ACT2FN
+
+import hf_bert_impl
+from hf_bert_impl import BertConfig
+
+HEADS = (
+    "BertModel",
+    "BertForPreTraining",
+    "BertForMaskedLM",
+    "BertLMHeadModel",
+    "BertForNextSentencePrediction",
+    "BertForSequenceClassification",
+    "BertForMultipleChoice",
+    "BertForTokenClassification",
+    "BertForQuestionAnswering",
+)
+CHOICES = 3
+# xielu compiles a kernel of its own on first use.
+ACTIVATIONS = sorted(set(ACT2FN) - {"xielu"})
+
+
+def random_config(seed: int, head: str = "BertModel", **fields: Any) -> BertConfig:
+    """A small config, no size of which equals another; the seed decides."""
+    rng = random.Random(f"{seed} {head}")
+    heads = rng.choice([1, 2, 3, 5])
+    labels = 2 if head == "BertForQuestionAnswering" else rng.choice([2, 3, 5])
+    values: dict[str, Any] = dict(
+        vocab_size=rng.choice([61, 97, 131]),
+        hidden_size=heads * rng.choice([6, 8, 10, 14]),
+        num_hidden_layers=rng.choice([1, 2, 3, 4]),
+        num_attention_heads=heads,
+        intermediate_size=rng.choice([29, 47, 71]),
+        hidden_act=rng.choice(["gelu", "gelu_new", "relu", "silu", "tanh"]),
+        hidden_dropout_prob=0.13,
+        attention_probs_dropout_prob=0.17,
+        classifier_dropout=rng.choice([None, 0.2]),
+        max_position_embeddings=rng.choice([19, 33]),
+        type_vocab_size=rng.choice([1, 2, 3]),
+        layer_norm_eps=rng.choice([1e-12, 1e-5]),
+        tie_word_embeddings=rng.choice([True, False]),
+        is_decoder=head == "BertLMHeadModel",
+        num_labels=labels,
+    )
+    return BertConfig(**(values | fields))
+
+
+def random_model(head: str, config: BertConfig, seed: int = 0, std: float = 0.2) -> Any:
+    """A model whose every parameter is random: biases and LayerNorms too, so no mix-up hides."""
+    torch.manual_seed(seed)
+    model = getattr(hf_bert_impl, head)(config)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            parameter.normal_(std=std)
+            if name.endswith("LayerNorm.weight"):
+                parameter.add_(1)
+    return model.eval()
+
+
+def masks(batch: int = 5, length: int = 13, seed: int = 0) -> dict[str, Tensor | None]:
+    """(B, S) attention masks with every kind of padding."""
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.tensor([length, 4, 9, 9, 1, 7, 2][:batch])
+    right = (torch.arange(length) < lengths[:, None]).long()
+    holes = (torch.rand(batch, length, generator=generator) > 0.4).long()
+    holes[:, 3] = 1
+    both = right.roll(2, dims=1)
+    return {"right": right, "left": right.flip(1), "holes": holes, "both": both, "none": None}
+
+
+def random_batch(
+    head: str, config: BertConfig, mask: Tensor | None, seed: int = 0, length: int = 13
+) -> dict[str, Tensor]:
+    """Inputs of a head: token types and random positions too."""
+    generator = torch.Generator().manual_seed(seed)
+    rows = 5 if mask is None else mask.shape[0]
+    shape = (rows, CHOICES, length) if head == "BertForMultipleChoice" else (rows, length)
+
+    def numbers(limit: int) -> Tensor:
+        return torch.randint(0, limit, shape, generator=generator)
+
+    batch = {
+        "input_ids": numbers(config.vocab_size),
+        "token_type_ids": numbers(config.type_vocab_size),
+        "position_ids": numbers(config.max_position_embeddings),
+    }
+    if mask is not None:
+        batch["attention_mask"] = mask if len(shape) == 2 else mask[:, None].repeat(1, CHOICES, 1)
+    return batch
+
+
+def random_labels(head: str, config: BertConfig, batch: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Labels of a head, at padded positions too: upstream's losses read those."""
+    generator = torch.Generator().manual_seed(7)
+    shape = tuple(batch["input_ids"].shape)
+    rows, length = shape[0], shape[-1]
+
+    def numbers(limit: int, *size: int) -> Tensor:
+        return torch.randint(0, limit, size, generator=generator)
+
+    if head == "BertModel":
+        return {}
+    if head == "BertForQuestionAnswering":
+        positions = {"start_positions": numbers(length, rows), "end_positions": numbers(3, rows)}
+        positions["start_positions"][0] = length + 20  # ignored
+        return positions
+    if head == "BertForMultipleChoice":
+        return {"labels": numbers(CHOICES, rows)}
+    if head == "BertForNextSentencePrediction":
+        return {"labels": numbers(2, rows)}
+    if head == "BertForSequenceClassification":
+        return {"labels": numbers(config.num_labels, rows)}
+    classes = config.num_labels if head == "BertForTokenClassification" else config.vocab_size
+    labels = numbers(classes, rows, length)
+    labels[torch.rand(rows, length, generator=generator) < 0.6] = -100
+    found = {"labels": labels}
+    if head == "BertForPreTraining":
+        found["next_sentence_label"] = numbers(2, rows)
+    return found

@@ -1,0 +1,275 @@
+"""Head masks, pruning, relative positions, masks of every shape, attention on demand."""
+
+import numpy as np
+import pytest
+import torch
+
+from hf_bert_impl import BertForMaskedLM, BertForSequenceClassification, BertModel
+from hf_bert_impl.evaluation.parity import reference_model
+from tests.model.cases import masks, random_batch, random_config, random_model
+
+BACKENDS = ("eager", "sdpa")
+TOLERANCE = 2e-5  # of the outputs that transformers 4.49 wrote
+
+
+def expected(folder):
+    with np.load(folder / "expected.npz") as arrays:
+        values = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
+    names = ("input_ids", "attention_mask", "token_type_ids")
+    return values, {name: values[name] for name in names}
+
+
+def largest(difference):
+    return difference.abs().max().item()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("padding_free", [True, False])
+@pytest.mark.parametrize("kind", ["relative_key", "relative_key_query"])
+def test_relative_positions_of_transformers_4(fixtures_dir, kind, padding_free, backend):
+    folder = fixtures_dir / f"positions_{kind}"
+    values, batch = expected(folder)
+    model, info = BertForMaskedLM.from_pretrained(
+        folder, attn_implementation=backend, padding_free=padding_free, output_loading_info=True
+    )
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
+    with torch.no_grad():
+        output = model(**batch, output_hidden_states=True)
+    mask = batch["attention_mask"].bool()
+    assert largest((output.logits - values["mlm_logits"])[mask]) < TOLERANCE
+    assert largest((output.hidden_states[0] - values["embedding_output"])[mask]) < TOLERANCE
+    for ours, theirs in zip(output.hidden_states[1:], values["all_encoder_layers"], strict=True):
+        assert largest((ours - theirs)[mask]) < TOLERANCE
+
+
+def test_relative_positions_save_and_load(fixtures_dir, tmp_path):
+    model = BertForMaskedLM.from_pretrained(fixtures_dir / "positions_relative_key")
+    model.save_pretrained(tmp_path)
+    again = BertForMaskedLM.from_pretrained(tmp_path)
+    for name, value in model.state_dict().items():
+        assert torch.equal(value, again.state_dict()[name])
+    assert again.config.position_embedding_type == "relative_key"
+
+
+@pytest.mark.parametrize("backend", ["flash_attention_2", "flex_attention"])
+def test_relative_positions_need_a_backend_with_bias(backend):
+    config = random_config(1, position_embedding_type="relative_key")
+    config._attn_implementation = backend
+    with pytest.raises(ValueError, match=rf"{backend}.*eager, sdpa"):
+        BertModel(config)
+
+
+def test_sinusoidal_positions():
+    config = random_config(6, position_embedding_type="sinusoidal", hidden_size=15)
+    config.num_attention_heads = 5
+    model = random_model("BertModel", config)
+    table = model.embeddings.position_embeddings(torch.arange(9))
+    position = torch.arange(9, dtype=torch.float64)[:, None]
+    for column in range(15):
+        angle = position[:, 0] / 10000 ** (2 * (column // 2) / 15)
+        wave = angle.sin() if column % 2 == 0 else angle.cos()
+        assert largest(table[:, column].double() - wave) < 1e-6
+    assert not any("position" in name for name in model.state_dict())
+    ids = torch.tensor([[5, 6, 7], [6, 5, 7]])
+    with torch.no_grad():
+        states = model(ids).last_hidden_state
+    assert largest(states[0, 2] - states[1, 2]) > 1e-3  # order matters
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("padding_free", [True, False])
+@pytest.mark.parametrize("which", ["heads", "layers_heads"])
+def test_head_mask_of_transformers_4(fixtures_dir, which, padding_free, backend):
+    values, batch = expected(fixtures_dir / "head_mask")
+    model = BertForSequenceClassification.from_pretrained(
+        fixtures_dir / "head_mask", attn_implementation=backend, padding_free=padding_free
+    )
+    with torch.no_grad():
+        output = model(
+            **batch,
+            head_mask=values[f"head_mask_{which}"],
+            output_hidden_states=True,
+            output_attentions=True,
+        )
+        fast = model(**batch, head_mask=values[f"head_mask_{which}"])
+    mask = batch["attention_mask"].bool()
+    assert largest(output.logits - values[f"logits_{which}"]) < TOLERANCE
+    assert largest(fast.logits - values[f"logits_{which}"]) < TOLERANCE
+    layers = values[f"all_encoder_layers_{which}"]
+    for ours, theirs in zip(output.hidden_states[1:], layers, strict=True):
+        assert largest((ours - theirs)[mask]) < TOLERANCE
+    for ours, theirs in zip(output.attentions, values[f"attentions_{which}"], strict=True):
+        assert largest((ours - theirs).transpose(1, 2)[mask]) < TOLERANCE
+
+
+def test_gradient_of_a_head_mask_is_the_heads_importance(fixtures_dir):
+    """Michel et al. 2019, equation 3: the loss's derivative by the mask, at a mask of ones."""
+    _, batch = expected(fixtures_dir / "head_mask")
+    model = BertForSequenceClassification.from_pretrained(fixtures_dir / "head_mask").double()
+    head_mask = torch.ones(2, 4, dtype=torch.float64, requires_grad=True)
+    labels = torch.tensor([0, 3, 1])
+    model(**batch, labels=labels, head_mask=head_mask).loss.backward()
+    step = 1e-6
+    for layer, head in [(0, 0), (0, 3), (1, 2)]:
+        losses = []
+        for sign in (1, -1):
+            moved = torch.ones(2, 4, dtype=torch.float64)
+            moved[layer, head] += sign * step
+            losses.append(model(**batch, labels=labels, head_mask=moved).loss.item())
+        slope = (losses[0] - losses[1]) / (2 * step)
+        assert head_mask.grad[layer, head].item() == pytest.approx(slope, rel=1e-5, abs=1e-9)
+
+
+@pytest.mark.parametrize("shape", [(3,), (2, 5), (1, 4), (2, 4, 1)])
+def test_head_mask_of_another_shape(fixtures_dir, shape):
+    model = BertModel.from_pretrained(fixtures_dir / "head_mask")
+    with pytest.raises(ValueError, match=r"head_mask has shape .* \(4,\) or \(2, 4\)"):
+        model(torch.tensor([[1, 2]]), head_mask=torch.ones(shape))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_pruning_as_transformers_4(fixtures_dir, tmp_path, backend):
+    values, batch = expected(fixtures_dir / "head_mask")
+    model = BertForSequenceClassification.from_pretrained(
+        fixtures_dir / "head_mask", attn_implementation=backend
+    )
+    pruned = {}
+    for layer, head in values["pruned"].tolist():
+        pruned.setdefault(layer, []).append(head)
+    before = model.num_parameters()
+    model.prune_heads(pruned)
+    assert model.num_parameters() == before - 4 * 8 * (3 * 33 + 32)
+    with torch.no_grad():
+        assert largest(model(**batch).logits - values["logits_pruned"]) < TOLERANCE
+    model.prune_heads(pruned)  # gone already: no error
+    model.save_pretrained(tmp_path)
+    again, info = BertForSequenceClassification.from_pretrained(tmp_path, output_loading_info=True)
+    assert not info["missing_keys"]
+    assert again.config.pruned_heads == pruned
+    with torch.no_grad():
+        assert largest(again(**batch).logits - values["logits_pruned"]) < TOLERANCE
+        # Heads keep their numbers: masking those that are gone changes nothing.
+        gone = torch.ones(2, 4)
+        for layer, heads in pruned.items():
+            gone[layer, heads] = 0
+        assert torch.equal(again(**batch).logits, again(**batch, head_mask=gone).logits)
+
+
+def test_pruning_equals_masking():
+    config = random_config(9, num_attention_heads=5, hidden_size=30, num_hidden_layers=2)
+    model = random_model("BertModel", config)
+    batch = random_batch("BertModel", config, masks()["holes"])
+    head_mask = torch.ones(2, 5)
+    head_mask[0, [1, 4]] = 0
+    head_mask[1, 2] = 0
+    with torch.no_grad():
+        masked = model(**batch, head_mask=head_mask).last_hidden_state
+        model.prune_heads({0: [4], 1: [2]})
+        model.prune_heads({0: [1]})
+        assert largest(model(**batch).last_hidden_state - masked) < 1e-5
+    assert model.config.pruned_heads == {0: [1, 4], 1: [2]}
+
+
+def test_loads_a_model_that_transformers_4_pruned(fixtures_dir):
+    folder = fixtures_dir / "head_mask_pruned"
+    values, batch = expected(folder)
+    model, info = BertForSequenceClassification.from_pretrained(folder, output_loading_info=True)
+    assert not info["missing_keys"]
+    assert not info["unexpected_keys"]
+    with torch.no_grad():
+        assert largest(model(**batch).logits - values["logits"]) < TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("heads", "said"),
+    [
+        ({7: [0]}, "layers 0 to 1"),
+        ({0: [4]}, "heads 0 to 3"),
+        ({1: [0, 1, 2, 3]}, "without a head"),
+    ],
+)
+def test_pruning_what_is_not_there(fixtures_dir, heads, said):
+    model = BertModel.from_pretrained(fixtures_dir / "head_mask")
+    with pytest.raises(ValueError, match=said):
+        model.prune_heads({0: [1], **heads})
+    assert model.config.pruned_heads == {}
+    assert model.encoder.layer[0].attention.self.num_attention_heads == 4
+
+
+@pytest.mark.parametrize("name", list(masks()))
+@pytest.mark.parametrize("padding_free", [True, False])
+def test_attentions_are_the_same_on_every_backend(name, padding_free):
+    config = random_config(2, padding_free=padding_free)
+    model = random_model("BertModel", config)
+    mask = masks()[name]
+    batch = random_batch("BertModel", config, mask)
+    found = {}
+    for backend in BACKENDS:
+        model.set_attn_implementation(backend)
+        with torch.no_grad():
+            found[backend] = model(**batch, output_attentions=True).attentions
+    assert len(found["sdpa"]) == config.num_hidden_layers
+    attended = torch.ones(5, 13) if mask is None else mask
+    for eager, sdpa in zip(found["eager"], found["sdpa"], strict=True):
+        assert eager.shape == (5, config.num_attention_heads, 13, 13)
+        assert largest((eager - sdpa).transpose(1, 2)[attended.bool()]) < 1e-5
+
+
+def test_attentions_by_config_on_sdpa():
+    config = random_config(2, output_attentions=True)
+    model = random_model("BertModel", config)
+    model.set_attn_implementation("sdpa")
+    assert model(torch.tensor([[1, 2, 3]])).attentions[0].shape[-1] == 3
+    model.config.output_attentions = False
+    assert model(torch.tensor([[1, 2, 3]])).attentions is None
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("form", ["3-D", "4-D", "4-D bool", "4-D added"])
+def test_masks_between_queries_and_keys(backend, form):
+    """A mask a query: each position against the same position with the same 2-D mask."""
+    config = random_config(8, attn_implementation=backend)
+    model = random_model("BertModel", config)
+    batch = random_batch("BertModel", config, None)
+    wide = (torch.rand(5, 13, 13, generator=torch.Generator().manual_seed(2)) > 0.5).long()
+    wide[:, range(13), range(13)] = 1
+    wide[1] = masks()["right"][1]  # row 1: every query alike
+    given = {
+        "3-D": wide,
+        "4-D": wide[:, None],
+        "4-D bool": wide[:, None].bool(),
+        "4-D added": (1.0 - wide[:, None]) * torch.finfo(torch.float32).min,
+    }[form]
+    with torch.no_grad():
+        states = model(**batch, attention_mask=given, output_attentions=True)
+        plain = model(**batch, attention_mask=wide[:, 0])
+    assert largest(states.last_hidden_state[1, :4] - plain.last_hidden_state[1, :4]) < 1e-5
+    for probabilities in states.attentions:
+        assert not probabilities[(wide[:, None] == 0).expand_as(probabilities)].any()
+
+
+def test_3d_mask_equals_upstreams_4d_mask():
+    config = random_config(8)
+    ours = random_model("BertModel", config)
+    theirs = reference_model(ours)
+    theirs.set_attn_implementation("sdpa")
+    batch = random_batch("BertModel", config, None)
+    wide = torch.rand(5, 13, 13, generator=torch.Generator().manual_seed(2)) > 0.5
+    wide[:, range(13), range(13)] = True
+    with torch.no_grad():
+        a = ours(**batch, attention_mask=wide.long())
+        b = theirs(**batch, attention_mask=wide[:, None])
+    assert largest(a.last_hidden_state - b.last_hidden_state) < 1e-5
+
+
+def test_flex_attention_equals_sdpa():
+    config = random_config(8, hidden_size=32, num_attention_heads=2, num_hidden_layers=2)
+    model = random_model("BertModel", config)
+    mask = masks()["right"]
+    batch = random_batch("BertModel", config, mask)
+    with torch.no_grad():
+        expected_states = model(**batch).last_hidden_state
+        model.set_attn_implementation("flex_attention")
+        states = model(**batch).last_hidden_state
+    assert largest((states - expected_states)[mask.bool()]) < 1e-5

@@ -1,0 +1,106 @@
+"""BertConfig: defaults, ranges, JSON."""
+
+import json
+
+import pytest
+import transformers
+from transformers import BertConfig as UpstreamConfig
+
+from hf_bert_impl import BertConfig, BertModel
+from hf_bert_impl.model.configuration_bert import EXTENDED_MODEL_TYPE
+
+
+def test_upstreams_fields_and_defaults():
+    ours, upstream = BertConfig(), UpstreamConfig()
+    fields = upstream.to_dict()
+    assert {name: ours.to_dict()[name] for name in fields} == fields
+    assert ours.position_embedding_type == "absolute"
+    assert ours.padding_free is True
+    assert ours.model_type == "bert"
+
+
+def test_json_round_trip_keeps_unknown_fields(tmp_path):
+    config = BertConfig(
+        hidden_size=30,
+        num_attention_heads=5,
+        num_labels=4,
+        finetuning_task="mnli",
+        gradient_checkpointing=False,
+        pooler_fc_size=768,
+        pruned_heads={1: [3, 0]},
+    )
+    config.save_pretrained(tmp_path)
+    again = BertConfig.from_pretrained(tmp_path)
+    assert again.finetuning_task == "mnli"
+    assert again.pooler_fc_size == 768
+    assert again.num_labels == 4
+    assert again.pruned_heads == {1: [0, 3]}
+    assert again.to_dict() == config.to_dict()
+    assert BertConfig.from_dict(json.loads(config.to_json_string())).to_dict() == config.to_dict()
+
+
+def test_equal_by_value():
+    assert BertConfig(vocab_size=12) == BertConfig(vocab_size=12)
+    assert BertConfig(vocab_size=12) != BertConfig(vocab_size=13)
+    assert BertConfig(extra=1) != BertConfig(extra=2)
+
+
+def test_a_plain_model_reads_as_upstreams(tmp_path):
+    BertConfig(hidden_size=30, num_attention_heads=5).save_pretrained(tmp_path)
+    read = transformers.AutoConfig.from_pretrained(tmp_path)
+    assert type(read) is UpstreamConfig
+    assert (read.hidden_size, read.num_attention_heads) == (30, 5)
+
+
+@pytest.mark.parametrize("kind", ["relative_key", "relative_key_query", "sinusoidal"])
+def test_what_upstream_would_compute_wrongly_does_not_load_there(tmp_path, kind):
+    BertConfig(position_embedding_type=kind).save_pretrained(tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["model_type"] == EXTENDED_MODEL_TYPE
+    with pytest.raises(ValueError, match=EXTENDED_MODEL_TYPE):
+        transformers.AutoConfig.from_pretrained(tmp_path)
+    assert BertConfig.from_pretrained(tmp_path).position_embedding_type == kind
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"hidden_size": 25}, "hidden_size=25 is not a multiple of num_attention_heads=12"),
+        ({"hidden_size": 0}, "hidden_size=0"),
+        ({"vocab_size": -3}, "vocab_size=-3"),
+        ({"vocab_size": "many"}, "vocab_size='many'"),
+        ({"num_hidden_layers": 1.5}, "num_hidden_layers=1.5"),
+        ({"num_attention_heads": 0}, "num_attention_heads=0"),
+        ({"intermediate_size": 0}, "intermediate_size=0"),
+        ({"max_position_embeddings": 0}, "max_position_embeddings=0"),
+        ({"type_vocab_size": 0}, "type_vocab_size=0"),
+        ({"hidden_act": "gulu"}, "hidden_act='gulu' is not valid.*gelu"),
+        ({"hidden_dropout_prob": 1.5}, "hidden_dropout_prob=1.5.*0 to 1"),
+        ({"attention_probs_dropout_prob": -0.1}, "attention_probs_dropout_prob=-0.1"),
+        ({"classifier_dropout": 2}, "classifier_dropout=2"),
+        ({"layer_norm_eps": -1e-5}, "layer_norm_eps"),
+        ({"initializer_range": -0.02}, "initializer_range=-0.02"),
+        ({"position_embedding_type": "rotary"}, "position_embedding_type='rotary'.*relative_key"),
+        ({"pad_token_id": 30522}, "pad_token_id=30522.*vocab_size=30522"),
+        ({"add_cross_attention": True}, "is_decoder=True"),
+        ({"pruned_heads": {12: [0]}}, "pruned_heads"),
+        ({"pruned_heads": {0: [12]}}, "pruned_heads"),
+        ({"chunk_size_feed_forward": -1}, "chunk_size_feed_forward=-1"),
+    ],
+)
+def test_bad_values(fields, said):
+    with pytest.raises(ValueError, match=said) as caught:
+        BertConfig(**fields)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_field_set_later_is_checked_by_the_model():
+    config = BertConfig(hidden_size=24, num_attention_heads=3, num_hidden_layers=1)
+    config.hidden_size = 25
+    with pytest.raises(ValueError, match="hidden_size=25"):
+        BertModel(config)
+
+
+def test_a_stock_config_makes_our_model():
+    model = BertModel(UpstreamConfig(hidden_size=24, num_attention_heads=3, num_hidden_layers=1))
+    assert isinstance(model.config, BertConfig)
+    assert model.config.hidden_size == 24

@@ -1,0 +1,113 @@
+"""Bad input ends in one clear line before anything is computed."""
+
+import pytest
+import torch
+
+from hf_bert_impl.model.modeling_base import BertModel
+from tests.model.cases import random_batch, random_config, random_model
+
+SIZES = dict(vocab_size=61, max_position_embeddings=19, type_vocab_size=2)
+
+
+@pytest.fixture
+def model(monkeypatch):
+    built = random_model("BertModel", random_config(1, **SIZES))
+
+    def computed(*args, **kwargs):
+        raise AssertionError("something was computed before the input was checked")
+
+    monkeypatch.setattr(built.embeddings, "forward", computed)
+    return built
+
+
+IDS = torch.tensor([[5, 6, 7, 8], [9, 10, 11, 12]])
+
+
+@pytest.mark.parametrize(
+    ("inputs", "said"),
+    [
+        ({"input_ids": IDS + 60}, r"input_ids holds 72; allowed is 0 to 60 \(vocab_size=61\)"),
+        ({"input_ids": IDS - 6}, "input_ids holds -1"),
+        ({"input_ids": IDS[0]}, r"input_ids has shape \(4,\).*\(batch, sequence\)"),
+        ({"input_ids": IDS.float()}, "input_ids has dtype torch.float32"),
+        ({"input_ids": torch.ones(1, 20, dtype=torch.long)}, "20 tokens.*at most 19.*truncat"),
+        ({}, "exactly one of input_ids or inputs_embeds; neither"),
+        ({"input_ids": IDS, "inputs_embeds": torch.ones(2, 4, 30)}, "both"),
+        ({"inputs_embeds": torch.ones(2, 4, 7)}, r"inputs_embeds has shape \(2, 4, 7\)"),
+        ({"input_ids": IDS[:0]}, "empty"),
+        ({"input_ids": IDS[:, :0]}, "empty"),
+        (
+            {"input_ids": IDS, "attention_mask": torch.ones(2, 5)},
+            r"attention_mask has shape \(2, 5\)",
+        ),
+        ({"input_ids": IDS, "attention_mask": torch.ones(1, 4)}, r"it must be \(2, 4\)"),
+        ({"input_ids": IDS, "attention_mask": torch.ones(4)}, "attention_mask has shape"),
+        ({"input_ids": IDS, "attention_mask": torch.ones(2, 3, 4)}, "attention_mask has shape"),
+        ({"input_ids": IDS, "attention_mask": torch.ones(2, 1, 4, 5)}, "attention_mask has shape"),
+        ({"input_ids": IDS, "token_type_ids": IDS}, "token_type_ids holds 12; allowed is 0 to 1"),
+        (
+            {"input_ids": IDS, "token_type_ids": IDS[:, :2] * 0},
+            r"token_type_ids has shape \(2, 2\)",
+        ),
+        ({"input_ids": IDS, "position_ids": IDS + 10}, "position_ids holds 22; allowed is 0 to 18"),
+        ({"input_ids": IDS, "position_ids": IDS - 9}, "position_ids holds -4"),
+        ({"input_ids": IDS, "position_ids": torch.ones(3, 4).long()}, "position_ids has shape"),
+        ({"input_ids": IDS, "encoder_hidden_states": torch.ones(2, 3, 30)}, "cross-attention"),
+        ({"input_ids": IDS, "head_mask": torch.ones(99)}, r"head_mask has shape \(99,\)"),
+    ],
+)
+def test_inputs(model, inputs, said):
+    with pytest.raises(ValueError, match=said) as caught:
+        model(**inputs)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("head", "labels", "said"),
+    [
+        ("BertForMaskedLM", {"labels": IDS + 60}, r"labels holds 72; .*vocab_size=61.*-100"),
+        ("BertForMaskedLM", {"labels": IDS - 106}, "labels holds -101"),
+        ("BertForMaskedLM", {"labels": IDS[:, :3]}, r"labels has shape \(2, 3\).*\(2, 4\)"),
+        ("BertLMHeadModel", {"labels": IDS + 60}, "labels holds 72"),
+        ("BertForPreTraining", {"next_sentence_label": torch.tensor([0, 2])}, "holds 2; allowed"),
+        ("BertForNextSentencePrediction", {"labels": torch.tensor([0, 2])}, "holds 2; allowed"),
+        ("BertForSequenceClassification", {"labels": torch.tensor([0, 3])}, "num_labels=3"),
+        ("BertForSequenceClassification", {"labels": torch.tensor([0, 1, 1])}, r"shape \(3,\)"),
+        ("BertForSequenceClassification", {"labels": torch.ones(2, 4)}, r"needs \(2, 3\)"),
+        ("BertForTokenClassification", {"labels": IDS}, "num_labels=3"),
+        ("BertForMultipleChoice", {"labels": torch.tensor([0, 4])}, "choices=3"),
+        ("BertForQuestionAnswering", {"start_positions": torch.tensor([1])}, "start_positions"),
+    ],
+)
+def test_labels(monkeypatch, head, labels, said):
+    num_labels = 2 if head == "BertForQuestionAnswering" else 3
+    model = random_model(head, random_config(1, head, **SIZES, num_labels=num_labels))
+    monkeypatch.setattr(BertModel, "forward", lambda *a, **k: pytest.fail("computed first"))
+    ids = IDS[:, None].repeat(1, 3, 1) if head == "BertForMultipleChoice" else IDS
+    with pytest.raises(ValueError, match=said) as caught:
+        model(ids, **labels)
+    assert "\n" not in str(caught.value)
+
+
+def test_multiple_choice_without_choices():
+    model = random_model("BertForMultipleChoice", random_config(1, **SIZES))
+    for given in ({"input_ids": IDS}, {}, {"inputs_embeds": torch.ones(2, 3, 4)}):
+        with pytest.raises(ValueError, match="batch, choices, sequence"):
+            model(**given)
+
+
+def test_a_sequence_of_the_greatest_length_is_allowed():
+    config = random_config(1, **SIZES)
+    model = random_model("BertModel", config)
+    batch = random_batch("BertModel", config, None, length=19)
+    del batch["position_ids"]
+    assert model(**batch).last_hidden_state.shape[1] == 19
+
+
+def test_values_are_looked_at_on_the_cpu_only():
+    """On another device a look would wait for it; shapes are still checked."""
+    with torch.device("meta"):
+        model = BertModel(random_config(1, **SIZES))
+        assert model(IDS.to("meta") + 60).last_hidden_state.shape[:2] == (2, 4)
+        with pytest.raises(ValueError, match="attention_mask has shape"):
+            model(IDS.to("meta"), attention_mask=torch.ones(2, 5))

@@ -1,0 +1,119 @@
+"""Packing: which tokens are computed, in which order, and back."""
+
+import pytest
+import torch
+
+from hf_bert_impl.model.padding import plan_packing
+from tests.model.cases import masks, random_batch, random_config, random_model
+
+
+@pytest.mark.parametrize("name", ["right", "left", "holes", "both"])
+@pytest.mark.parametrize("first_token", [False, True])
+@pytest.mark.parametrize("with_required", [False, True])
+def test_pad_undoes_unpad(name, first_token, with_required):
+    attended = masks()[name].bool()
+    required = torch.rand(attended.shape, generator=torch.Generator().manual_seed(1)) < 0.2
+    packing = plan_packing(attended, required if with_required else None, first_token)
+    values = torch.randn(*attended.shape, 3)
+    packed = packing.unpad(values)
+    computed = attended | required if with_required else attended.clone()
+    visible = computed.clone()
+    if first_token:
+        computed[:, 0] = True
+    assert packed.shape == (int(computed.sum()), 3)
+    assert torch.equal(packing.pad(packed), values * computed[..., None])
+    assert torch.equal(packing.pad_visible(packed), values * visible[..., None])
+    if first_token:
+        assert torch.equal(packed[packing.first_token], values[:, 0])
+
+
+@pytest.mark.parametrize("name", ["right", "left", "holes"])
+def test_groups_are_rows_of_one_length_with_their_keys_first(name):
+    attended = masks()[name].bool()
+    packing = plan_packing(attended, first_token=True)
+    seen, start = [], 0
+    for rows, queries, keys in packing.groups:
+        for _ in range(rows):
+            index = packing.token_index[start : start + queries]
+            row = index // attended.shape[1]
+            assert row.unique().numel() == 1
+            is_key = attended.flatten()[index]
+            assert int(is_key.sum()) == keys
+            assert is_key[:keys].all()
+            seen.append(int(row[0]))
+            start += queries
+    assert start == packing.token_index.numel()
+    assert sorted(seen) == list(range(attended.shape[0]))
+    assert len({(q, k) for _, q, k in packing.groups}) == len(packing.groups)
+
+
+def test_nothing_to_gain_without_padding():
+    assert plan_packing(torch.ones(3, 4, dtype=torch.bool)) is None
+    everything = torch.ones(3, 4, dtype=torch.bool)
+    assert plan_packing(masks(3, 4)["right"].bool(), required=everything) is None
+
+
+def test_hidden_states_under_padding_are_zero():
+    config = random_config(1)
+    model = random_model("BertModel", config)
+    for name in ("right", "left", "holes"):
+        mask = masks()[name]
+        with torch.no_grad():
+            output = model(
+                **random_batch("BertModel", config, mask),
+                output_hidden_states=True,
+                output_attentions=True,
+            )
+        for states in (output.last_hidden_state, *output.hidden_states):
+            assert not states[mask == 0].any()
+            assert states[mask == 1].abs().sum(-1).all()
+        for probabilities in output.attentions:
+            # (B, S, H, S): a query under padding, but for the pooler's position 0, has no row.
+            rows = probabilities.transpose(1, 2)
+            assert not rows[:, 1:][mask[:, 1:] == 0].any()
+            assert torch.allclose(rows[mask == 1].sum(-1), torch.ones(()), atol=1e-5)
+
+
+def test_a_document_does_not_touch_another():
+    config = random_config(2)
+    model = random_model("BertModel", config)
+    batch = random_batch("BertModel", config, masks()["right"])
+    with torch.no_grad():
+        before = model(**batch).last_hidden_state
+        batch["input_ids"][2] = (batch["input_ids"][2] + 1) % config.vocab_size
+        after = model(**batch).last_hidden_state
+    rows = torch.tensor([0, 1, 3, 4])
+    assert torch.equal(before[rows], after[rows])
+    assert not torch.equal(before[2], after[2])
+
+
+@pytest.mark.parametrize("backend", ["eager", "sdpa"])
+@pytest.mark.parametrize("padding_free", [True, False])
+def test_a_row_without_attended_position(backend, padding_free):
+    config = random_config(4, padding_free=padding_free, attn_implementation=backend)
+    mask = masks()["right"].clone()
+    mask[3] = 0
+    for head in ("BertForSequenceClassification", "BertForTokenClassification"):
+        for rows in (mask, mask * 0):
+            model = random_model(head, config).train()
+            batch = random_batch(head, config, rows)
+            labels = torch.zeros(rows.shape[: 1 if "Sequence" in head else 2], dtype=torch.long)
+            output = model(**batch, labels=labels, output_hidden_states=True)
+            output.loss.backward()
+            assert output.logits.isfinite().all()
+            assert all(states.isfinite().all() for states in output.hidden_states)
+            gradients = [p.grad for p in model.parameters() if p.grad is not None]
+            assert gradients
+            assert all(gradient.isfinite().all() for gradient in gradients)
+
+
+def test_gradients_reach_the_hidden_states_that_are_returned():
+    config = random_config(3)
+    model = random_model("BertModel", config)
+    batch = random_batch("BertModel", config, masks()["left"])
+    output = model(**batch, output_hidden_states=True)
+    for states in output.hidden_states:
+        states.retain_grad()
+    (output.last_hidden_state.sum() + output.pooler_output.pow(2).sum()).backward()
+    assert all(states.grad is not None and states.grad.any() for states in output.hidden_states)
+    assert output.hidden_states[-1] is output.last_hidden_state

@@ -1,0 +1,504 @@
+"""The tokenizer gives the ids of transformers' own and of the plain-Python reference."""
+
+import json
+import pickle
+import random
+import unicodedata
+import warnings
+from pathlib import Path
+
+import pytest
+import transformers
+from tokenizers import Tokenizer, models
+from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
+
+from hf_bert_impl.data.wordpiece import UNKNOWN_TO_LIBRARY, tokenize
+from hf_bert_impl.model.tokenization_bert import BertTokenizer, BertTokenizerFast, load_vocab
+
+HARD_TEXTS = [
+    "Hello, World! It's 3.14% of $5 -- isn't it? e-mail@x.org [brackets] {a}<b>",
+    "family \U0001f468\u200d\U0001f469\u200d\U0001f467",
+    "flag \U0001f1e9\U0001f1ea skin \U0001f44d\U0001f3fd",
+    "cafe\u0301 café na\u0131\u0308ve A\u030a \u0344 q\u0307\u0323",
+    "İstanbul ISTANBUL ıi Straße ẞ ΟΔΟΣ ὈΔΥΣΣΕΎΣ ς ﬁne Ǆ ǅ K Å",
+    "zero\u200bwidth\u200d \u2060join \ufeffbom soft\xadhyphen \u202eright\u202c",
+    "nul\x00 bell\x07 esc\x1b unit\x1f del\x7f next\x85line form\x0cfeed vert\x0btab \ufffd",
+    "tab\tnew\nline\r\nreturn \xa0nbsp\u2003em\u3000wide\u2028sep\u2029para \u180e",
+    "private \ue000\uf8ff\U000f1234 unassigned \u0378\U0001fbff noncharacter \uffff",
+    "我爱北京天安门。Python是一门语言",
+    "㐀 \U00020000 \U0002a700 \U0002b740 \U0002b820 \U0002b920 豈 \U0002f800",
+    "한국어 조선말 ㅎㅏㄴ ひらがな カタカナ ｶﾀｶﾅ ー 々",
+    "العربية مُحَمَّد עִבְרִית ไทยภาษา हिन्दी தமிழ் བོད་ ქართული ԲԱՐԵՎ",
+    "Ｆｕｌｌ－Ｗｉｄｔｈ　１２３！？ ① Ⅻ ½ ² ∑ € ₹ ℃ ™",
+    "x" * 100 + " " + "x" * 101 + " " + "é" * 101 + " " + "각" * 60,
+    "mixedРусскийandEnglish中文عربي123αβγ",
+    "...!!!???---___$$$+++~~~```|||^^^===<<<>>>",
+    "\u2e43\u2e52\u061d new punctuation, old \u00b7 \u00bf \u00ab \u3001 \u30fb",
+    "[unused1] ##ing ## # [UN K] [MASK",
+    "",
+    " \t\n ",
+]
+
+
+@pytest.fixture(scope="session", params=["english", "chinese"])
+def vocab_file(request) -> str:
+    if request.param == "english":
+        return str(request.getfixturevalue("minilm_path") / "vocab.txt")
+    return str(request.getfixturevalue("data_dir") / "bert_base_chinese_vocab.txt")
+
+
+# Entries after the special ones: with a capital, with punctuation inside, of punctuation alone.
+WORDS = [
+    *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "on", "mat", "apple"),
+    *("Apple", "pie", "un", "##known", "##s", ",", ".", "[EMAIL]", "mat,", "The"),
+]
+SMALL = {word: number for number, word in enumerate(WORDS)}
+
+
+def write_vocab(folder: Path, words: list[str] | None = None) -> Path:
+    (folder / "vocab.txt").write_text("\n".join(words or WORDS) + "\n", encoding="utf-8")
+    return folder
+
+
+def write_config(folder: Path, **fields) -> Path:
+    (folder / "tokenizer_config.json").write_text(json.dumps(fields), encoding="utf-8")
+    return folder
+
+
+def stock(vocab, **switches) -> transformers.BertTokenizer:
+    # The default was False in transformers 5.0, and is True before and after.
+    return transformers.BertTokenizer(vocab, **{"do_lower_case": True, **switches})
+
+
+def outputs(tokenizer, *args, **kwargs) -> dict:
+    # `return_token_type_ids` and the like are on by default, and are compared as well.
+    return dict(
+        tokenizer(*args, **kwargs, return_offsets_mapping=True, return_special_tokens_mask=True)
+    )
+
+
+# The same ids as upstream and as the reference
+
+
+SWITCHES = [
+    {},
+    {"do_lower_case": False},
+    {"do_lower_case": False, "strip_accents": True},
+    {"strip_accents": False},
+    {"tokenize_chinese_chars": False},
+]
+
+
+@pytest.mark.parametrize("switches", SWITCHES, ids=str)
+def test_hard_text_is_tokenized_like_upstream_and_the_reference(vocab_file, switches):
+    vocab = load_vocab(vocab_file)
+    ours = BertTokenizer(vocab, **switches)
+    upstream = stock(vocab, **switches)
+    for text in HARD_TEXTS:
+        assert outputs(ours, text) == outputs(upstream, text), ascii(text)
+        assert ours.tokenize(text) == tokenize(text, vocab, **switches), ascii(text)
+
+
+@pytest.mark.parametrize("do_lower_case", [True, False])
+def test_random_text_is_tokenized_like_upstream_and_the_reference(vocab_file, do_lower_case):
+    vocab = load_vocab(vocab_file)
+    ours = BertTokenizer(vocab, do_lower_case=do_lower_case)
+    upstream = stock(vocab, do_lower_case=do_lower_case)
+    rng = random.Random(1810_04805)
+    chars = [
+        chr(code)
+        for code in range(0x30000)
+        if code not in UNKNOWN_TO_LIBRARY and unicodedata.category(chr(code)) not in ("Cn", "Cs")
+    ]
+    known = [token.removeprefix("##") for token in vocab if not token.startswith("[")]
+    for _ in range(300):
+        parts = [
+            rng.choice(known)
+            if rng.random() < 0.5
+            else "".join(rng.choices(chars, k=rng.randint(1, 5)))
+            for _ in range(rng.randint(1, 12))
+        ]
+        text = "".join(part + rng.choice(["", "", " "]) for part in parts)
+        assert outputs(ours, text) == outputs(upstream, text), ascii(text)
+        assert ours.tokenize(text) == tokenize(text, vocab, do_lower_case=do_lower_case), ascii(
+            text
+        )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"padding": True},
+        {"padding": "max_length", "max_length": 23},
+        {"padding": True, "pad_to_multiple_of": 7, "return_tensors": "np"},
+        {"truncation": True, "max_length": 9},
+        {"truncation": "only_second", "max_length": 21},
+        {
+            "truncation": "only_first",
+            "max_length": 21,
+            "stride": 3,
+            "return_overflowing_tokens": True,
+        },
+        {"add_special_tokens": False},
+        {"return_token_type_ids": False, "return_length": True},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_pairs_padding_and_truncation_are_upstreams(minilm_path, options, side):
+    vocab = str(minilm_path / "vocab.txt")
+    first = ["The quick brown fox jumped over unbelievably lazy dogs.", "A cat, sat on the mat."]
+    second = [
+        "Which animals, exactly, were jumping over the others?",
+        "Where did the black cat sit?",
+    ]
+    sides = {"padding_side": side, "truncation_side": side}
+    ours, upstream = BertTokenizer(vocab, **sides), stock(vocab, **sides)
+    got, expected = (
+        outputs(ours, first, second, **options),
+        outputs(upstream, first, second, **options),
+    )
+    assert got.keys() == expected.keys()
+    for name in expected:
+        assert list(map(str, got[name])) == list(map(str, expected[name])), name
+
+
+def test_frame_and_token_types():
+    tokenizer = BertTokenizer(SMALL)
+    encoded = tokenizer("The cat", "sat.")
+    tokens = tokenizer.convert_ids_to_tokens(encoded["input_ids"])
+    assert tokens == ["[CLS]", "the", "cat", "[SEP]", "sat", ".", "[SEP]"]
+    assert encoded["token_type_ids"] == [0, 0, 0, 0, 1, 1, 1]
+    assert encoded.sequence_ids() == [None, 0, 0, None, 1, 1, None]
+    assert tokenizer.num_special_tokens_to_add(pair=True) == 3
+    assert tokenizer.model_input_names == ["input_ids", "token_type_ids", "attention_mask"]
+
+
+def test_offsets_point_into_the_text_as_given():
+    text = "Thé\u200b ÇAT, unknowns"
+    encoded = BertTokenizer(SMALL)(text, return_offsets_mapping=True, add_special_tokens=False)
+    assert encoded.tokens() == ["the", "cat", ",", "un", "##known", "##s"]
+    found = [text[start:end].strip("\u200b") for start, end in encoded["offset_mapping"]]
+    assert found == ["Thé", "ÇAT", ",", "un", "known", "s"]
+
+
+def test_special_tokens_in_the_text_and_decoding(minilm_path):
+    ours = BertTokenizer(str(minilm_path / "vocab.txt"))
+    upstream = stock(str(minilm_path / "vocab.txt"))
+    text = "Paris is the [MASK] of France. [SEP] [unused1] unbelievably, don't!"
+    ids = ours(text)["input_ids"]
+    assert ids == upstream(text)["input_ids"]
+    assert ours.mask_token_id in ids
+    for skip in (True, False):
+        for tidy in (True, False):
+            kwargs = {"skip_special_tokens": skip, "clean_up_tokenization_spaces": tidy}
+            assert ours.decode(ids, **kwargs) == upstream.decode(ids, **kwargs)
+
+
+def test_words_already_split(minilm_path):
+    words = ["Hello", "unbelievably", ",", "中文", ""]
+    ours = BertTokenizer(str(minilm_path / "vocab.txt"))(words, is_split_into_words=True)
+    upstream = stock(str(minilm_path / "vocab.txt"))(words, is_split_into_words=True)
+    assert ours["input_ids"] == upstream["input_ids"]
+    assert ours.word_ids() == upstream.word_ids()
+
+
+def test_names_ids_and_sizes_are_upstreams(minilm_path):
+    ours = BertTokenizer.from_pretrained(minilm_path)
+    upstream = transformers.BertTokenizer.from_pretrained(minilm_path)
+    assert ours.get_vocab() == upstream.get_vocab()
+    assert ours.special_tokens_map == upstream.special_tokens_map
+    assert ours.all_special_ids == upstream.all_special_ids
+    assert (len(ours), ours.vocab_size) == (len(upstream), upstream.vocab_size)
+    assert ours.model_max_length == upstream.model_max_length == 512
+    assert BertTokenizerFast is BertTokenizer and ours.is_fast
+
+
+# never_split and do_basic_tokenize
+
+
+@pytest.mark.parametrize(
+    ("text", "tokens"),
+    [
+        ("Apple pie", ["Apple", "pie"]),
+        ("apple APPLE", ["apple", "apple"]),  # another case is another word
+        ("the Apple.", ["the", "Apple", "."]),
+        ("Apples", ["apple", "##s"]),  # not inside a word
+        ("on [EMAIL], mat", ["on", "[EMAIL]", ",", "mat"]),
+        ("The the", ["the", "the"]),
+    ],
+)
+def test_never_split_keeps_tokens_whole_and_their_case(text, tokens):
+    tokenizer = BertTokenizer(SMALL, never_split=["Apple", "[EMAIL]"])
+    assert tokenizer.tokenize(text) == tokens
+    assert tokenizer.convert_tokens_to_ids(tokens) == [SMALL[token] for token in tokens]
+    assert len(tokenizer) == len(SMALL)
+    assert tokenizer.decode([SMALL["Apple"]], skip_special_tokens=True) == "Apple"
+
+
+def test_never_split_is_what_the_tokenizer_of_transformers_4_did(tmp_path):
+    write_vocab(tmp_path)
+    old = BertTokenizerLegacy(str(tmp_path / "vocab.txt"), never_split=["Apple", "[EMAIL]"])
+    new = BertTokenizer(SMALL, never_split=["Apple", "[EMAIL]"])
+    text = "The Apple sat on Apples and [EMAIL] apple"
+    assert new.tokenize(text) == old.tokenize(text)
+
+
+def test_never_split_names_what_the_vocabulary_lacks_and_the_remedy():
+    with pytest.warns(UserWarning) as caught:
+        tokenizer = BertTokenizer(SMALL, never_split=["Apple", "Banana", "Kiwi"])
+    assert len(caught) == 1
+    message = str(caught[0].message)
+    assert "['Banana', 'Kiwi']" in message and "add_tokens" in message and "\n" not in message
+    assert tokenizer.tokenize("Apple Banana") == ["Apple", "[UNK]"]
+    assert len(tokenizer) == len(SMALL)
+
+
+def test_never_split_leaves_special_tokens_special():
+    tokenizer = BertTokenizer(SMALL, never_split=["[MASK]"])
+    assert tokenizer.decode([SMALL["[MASK]"], SMALL["cat"]], skip_special_tokens=True) == "cat"
+
+
+def test_without_basic_tokenization_words_go_to_wordpiece_as_they_are(tmp_path):
+    write_vocab(tmp_path)
+    old = BertTokenizerLegacy(str(tmp_path / "vocab.txt"), do_basic_tokenize=False)
+    new = BertTokenizer(SMALL, do_basic_tokenize=False)
+    text = "The the\tAPPLE mat, cat. unknowns\n un\x00 \xa0on"
+    assert new.tokenize(text) == old.tokenize(text)
+    assert new.tokenize(text) == tokenize(text, SMALL, do_basic_tokenize=False)
+    assert new.tokenize("The mat, cat.") == ["The", "mat,", "[UNK]"]
+
+
+# Loading and saving
+
+
+def test_a_folder_with_vocab_txt_alone(tmp_path):
+    tokenizer = BertTokenizer.from_pretrained(write_vocab(tmp_path))
+    assert tokenizer.get_vocab() == SMALL
+    assert tokenizer.tokenize("The Cat") == ["the", "cat"]
+
+
+def test_a_folder_with_vocab_txt_and_config(tmp_path):
+    write_config(
+        write_vocab(tmp_path),
+        do_lower_case=False,
+        never_split=["Apple"],
+        model_max_length=77,
+        tokenizer_class="BertTokenizer",
+    )
+    tokenizer = BertTokenizer.from_pretrained(tmp_path)
+    assert tokenizer.tokenize("The cat") == ["The", "cat"]
+    assert tokenizer.model_max_length == 77 and tokenizer.never_split == ["Apple"]
+    lowered = BertTokenizer.from_pretrained(tmp_path, do_lower_case=True)  # arguments come first
+    assert lowered.tokenize("The cat") == ["the", "cat"]
+
+
+@pytest.mark.parametrize("do_lower_case", [True, False])
+def test_a_folder_with_tokenizer_json_alone_keeps_its_switches(tmp_path, do_lower_case):
+    # Upstream takes the vocabulary out of it and lower-cases whatever the file says.
+    BertTokenizer(SMALL, do_lower_case=do_lower_case, tokenize_chinese_chars=False).save_pretrained(
+        tmp_path
+    )
+    for path in tmp_path.iterdir():
+        if path.name != "tokenizer.json":
+            path.unlink()
+    tokenizer = BertTokenizer.from_pretrained(tmp_path)
+    assert tokenizer.tokenize("The cat") == ["the" if do_lower_case else "The", "cat"]
+    assert tokenizer.do_lower_case is do_lower_case
+    assert tokenizer.tokenize_chinese_chars is False
+    explicit = BertTokenizer.from_pretrained(tmp_path, do_lower_case=not do_lower_case)
+    assert explicit.tokenize("The") == ["The" if do_lower_case else "the"]
+
+
+@pytest.mark.parametrize("argument", ["vocab", "vocab_file", "tokenizer_file", "positional"])
+def test_the_constructor_takes_paths(tmp_path, argument):
+    BertTokenizer(SMALL).save_pretrained(tmp_path)
+    path = tmp_path / ("tokenizer.json" if argument == "tokenizer_file" else "vocab.txt")
+    if argument == "positional":
+        tokenizer = BertTokenizer(path)
+    else:
+        tokenizer = BertTokenizer(**{argument: str(path)})
+    assert tokenizer.get_vocab() == SMALL
+    assert tokenizer("The cat")["input_ids"] == BertTokenizer(SMALL)("The cat")["input_ids"]
+
+
+READERS = {
+    "ours": BertTokenizer,
+    "stock": transformers.BertTokenizer,
+    "auto": transformers.AutoTokenizer,
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("writer", ["ours", "stock"])
+@pytest.mark.parametrize("switches", SWITCHES, ids=str)
+def test_what_one_saves_the_others_read(tmp_path, writer, reader, switches):
+    write_config(tmp_path, model_type="bert")
+    (tmp_path / "tokenizer_config.json").rename(tmp_path / "config.json")
+    wide = [*WORDS, "é", "É", "e", "##́", "中", "文", "中文"]
+    vocab = {word: number for number, word in enumerate(wide)}
+    written = READERS[writer](vocab, **{"do_lower_case": True, **switches}, model_max_length=99)
+    written.add_tokens(["newword"])
+    written.save_pretrained(tmp_path)
+    read = READERS[reader].from_pretrained(tmp_path)
+    text = "The Apple, unknowns É é 中文 newword [MASK]"
+    assert outputs(read, text, "pie") == outputs(written, text, "pie")
+    assert read.model_max_length == 99
+    assert read.get_vocab() == written.get_vocab()
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_never_split_survives_saving_even_in_stock_tokenizers(tmp_path, reader):
+    write_config(tmp_path, model_type="bert")
+    (tmp_path / "tokenizer_config.json").rename(tmp_path / "config.json")
+    BertTokenizer(SMALL, never_split=["Apple"]).save_pretrained(tmp_path)
+    read = READERS[reader].from_pretrained(tmp_path)
+    assert read.tokenize("The Apple apple") == ["the", "Apple", "apple"]
+    if reader == "ours":
+        assert read.never_split == ["Apple"]
+
+
+@pytest.mark.parametrize("reader", ["ours", "auto"])
+def test_no_basic_tokenization_survives_saving(tmp_path, reader):
+    write_config(tmp_path, model_type="bert")
+    (tmp_path / "tokenizer_config.json").rename(tmp_path / "config.json")
+    BertTokenizer(SMALL, do_basic_tokenize=False).save_pretrained(tmp_path)
+    read = READERS[reader].from_pretrained(tmp_path)
+    assert read.tokenize("The mat, cat") == ["The", "mat,", "cat"]
+    assert read("The")["input_ids"] == [SMALL["[CLS]"], SMALL["The"], SMALL["[SEP]"]]
+
+
+def test_what_is_saved_names_no_new_arguments_unless_used(tmp_path):
+    BertTokenizer(SMALL).save_pretrained(tmp_path / "plain")
+    config = json.loads((tmp_path / "plain" / "tokenizer_config.json").read_text(encoding="utf-8"))
+    assert config["tokenizer_class"] == "BertTokenizer"
+    assert not {"never_split", "do_basic_tokenize"} & config.keys()
+
+
+def test_vocab_txt_is_written_too_and_has_the_same_ids(tmp_path):
+    written = BertTokenizer(SMALL)
+    written.save_pretrained(tmp_path)
+    assert load_vocab(tmp_path / "vocab.txt") == SMALL
+    (tmp_path / "tokenizer.json").unlink()
+    assert BertTokenizer.from_pretrained(tmp_path).get_vocab() == SMALL
+    written.save_pretrained(tmp_path / "json", legacy_format=False)
+    assert not (tmp_path / "json" / "vocab.txt").exists()
+
+
+def test_saving_twice_gives_the_same_files(tmp_path):
+    BertTokenizer(SMALL, never_split=["Apple"], do_lower_case=False).save_pretrained(tmp_path / "a")
+    BertTokenizer.from_pretrained(tmp_path / "a").save_pretrained(tmp_path / "b")
+    for name in ("vocab.txt", "tokenizer.json"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_ids_stay_in_their_lines_when_a_token_stands_twice(tmp_path):
+    write_vocab(tmp_path, ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "cat", "cat", "mat"])
+    tokenizer = BertTokenizer.from_pretrained(tmp_path)
+    assert tokenizer.convert_tokens_to_ids(["cat", "mat"]) == [6, 7]
+    (path,) = tokenizer.save_vocabulary(str(tmp_path), "again")
+    assert Path(path).name == "again-vocab.txt"
+    assert {**load_vocab(path), "": None} == {**tokenizer.get_vocab(), "": None}
+
+
+def test_line_ends_byte_order_mark_and_spaces_in_vocab_txt(tmp_path):
+    words = ["[PAD]", "[UNK] ", "[CLS]", "[SEP]", "[MASK]\t", "\u3000", "\u2028", "a"]
+    (tmp_path / "vocab.txt").write_bytes(b"\xef\xbb\xbf" + "\r\n".join(words).encode())
+    expected = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "\u3000", "\u2028", "a"]
+    assert list(load_vocab(tmp_path / "vocab.txt")) == expected
+
+
+def test_pickle_and_training_on_new_text():
+    tokenizer = BertTokenizer(SMALL, never_split=["Apple"])
+    again = pickle.loads(pickle.dumps(tokenizer))
+    assert again.tokenize("The Apple") == ["the", "Apple"]
+    texts = ["Zebras graze", "Zebras gaze", "a zebra"] * 5
+    with pytest.warns(UserWarning, match="Apple"):
+        trained = tokenizer.train_new_from_iterator(texts, vocab_size=60)
+    assert isinstance(trained, BertTokenizer)
+    assert trained.unk_token_id not in trained("zebras GAZE")["input_ids"]
+    assert trained("a")["input_ids"][0] == trained.cls_token_id
+
+
+def test_other_special_tokens():
+    vocab = {"<pad>": 0, "<unk>": 1, "<s>": 2, "</s>": 3, "<mask>": 4, "cat": 5}
+    names = {"pad_token": "<pad>", "unk_token": "<unk>", "mask_token": "<mask>"}
+    tokenizer = BertTokenizer(vocab, cls_token="<s>", sep_token="</s>", **names)
+    assert tokenizer("cat dog <mask>")["input_ids"] == [2, 5, 1, 4, 3]
+    tokenizer.sep_token = "cat"
+    tokenizer.update_post_processor()
+    assert tokenizer("cat")["input_ids"] == [2, 5, 5]
+
+
+# Bad input
+
+
+def one_line(error: pytest.ExceptionInfo) -> str:
+    message = str(error.value)
+    assert "\n" not in message
+    return message
+
+
+def test_missing_file(tmp_path):
+    for given in ({"vocab": tmp_path / "no.txt"}, {"vocab_file": str(tmp_path / "no.txt")}):
+        with pytest.raises(FileNotFoundError) as error:
+            BertTokenizer(**given)
+        assert "no.txt" in one_line(error) and "vocab.txt" in one_line(error)
+
+
+def test_empty_folder(tmp_path):
+    with pytest.raises(FileNotFoundError) as error:
+        BertTokenizer.from_pretrained(tmp_path)
+    assert str(tmp_path) in one_line(error) and "tokenizer.json" in one_line(error)
+
+
+@pytest.mark.parametrize("content", [b"", b"\n\n"])
+def test_empty_vocabulary(tmp_path, content):
+    (tmp_path / "vocab.txt").write_bytes(content)
+    with pytest.raises(ValueError, match="is empty") as error:
+        BertTokenizer.from_pretrained(tmp_path)
+    assert "one token a line" in one_line(error)
+
+
+def test_vocabulary_that_is_not_text(tmp_path):
+    (tmp_path / "vocab.txt").write_bytes(b"[PAD]\n\xff\xfe\n")
+    with pytest.raises(ValueError, match="not UTF-8") as error:
+        BertTokenizer(tmp_path / "vocab.txt")
+    assert "vocab.txt" in one_line(error)
+
+
+@pytest.mark.parametrize("name", ["unk_token", "cls_token", "sep_token"])
+def test_vocabulary_without_a_needed_token(tmp_path, name):
+    token = f"[{name[:3].upper()}]"
+    words = [word for word in WORDS if word != token]
+    for build in (
+        lambda: BertTokenizer.from_pretrained(write_vocab(tmp_path, words)),
+        lambda: BertTokenizer(dict.fromkeys(words, 0)),
+    ):
+        with pytest.raises(ValueError, match=name) as error:
+            build()
+        assert token in one_line(error) and f"{name}=" in one_line(error)
+
+
+def test_vocabulary_without_padding_and_mask_warns_of_new_ids():
+    words = {word: n for n, word in enumerate(["[UNK]", "[CLS]", "[SEP]", "cat"])}
+    with pytest.warns(UserWarning, match=r"\['\[PAD\]', '\[MASK\]'\]") as caught:
+        tokenizer = BertTokenizer(words)
+    assert len(caught) == 1
+    assert len(tokenizer) == 6
+
+
+def test_tokenizer_json_of_another_kind(tmp_path):
+    Tokenizer(models.BPE({"a": 0}, [])).save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(ValueError, match="BPE") as error:
+        BertTokenizer.from_pretrained(tmp_path)
+    assert "WordPiece" in one_line(error)
+
+
+def test_good_input_gives_no_warning(tmp_path):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        BertTokenizer(SMALL, never_split=["Apple"]).save_pretrained(tmp_path)
+        BertTokenizer.from_pretrained(tmp_path)
+        BertTokenizer()

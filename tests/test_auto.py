@@ -1,0 +1,323 @@
+"""`register` puts our classes behind the Auto classes, and `unregister` takes them back."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from transformers import AutoConfig, AutoTokenizer
+from transformers.models.auto import configuration_auto, modeling_auto, tokenization_auto
+
+import hf_bert_impl
+from hf_bert_impl.auto import MODEL_CLASSES
+from hf_bert_impl.model import modeling_bert
+from hf_bert_impl.model.configuration_bert import EXTENDED_MODEL_TYPE, BertConfig
+from hf_bert_impl.model.tokenization_bert import BertTokenizer
+
+AUTO_NAMES = sorted(MODEL_CLASSES)
+WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] the cat sat on a mat good bad is this about sport . ,"
+SIZES = {
+    "vocab_size": len(WORDS.split()),
+    "hidden_size": 12,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 3,
+    "intermediate_size": 17,
+    "max_position_embeddings": 31,
+}
+
+
+@pytest.fixture
+def registered() -> Iterator[None]:
+    hf_bert_impl.register()
+    yield
+    hf_bert_impl.unregister()
+
+
+@pytest.fixture(autouse=True)
+def registries_are_left_as_found() -> Iterator[None]:
+    before = registries()
+    yield
+    hf_bert_impl.unregister()
+    assert registries() == before
+
+
+def registries() -> dict[str, dict]:
+    """A copy of everything that a registration can touch."""
+    found = {
+        "configs": configuration_auto.CONFIG_MAPPING._extra_content,
+        "tokenizers": tokenization_auto.TOKENIZER_MAPPING._extra_content,
+        "tokenizer names": tokenization_auto.TOKENIZER_MAPPING_NAMES,
+        "tokenizer classes": tokenization_auto.REGISTERED_TOKENIZER_CLASSES,
+        "tokenizer aliases": tokenization_auto.REGISTERED_FAST_ALIASES,
+    }
+    for name in dir(modeling_auto):
+        if name.startswith("AutoModel"):
+            mapping = getattr(modeling_auto, name)._model_mapping
+            if mapping is not None:
+                found[name] = mapping._extra_content
+    return {name: dict(registry) for name, registry in found.items()}
+
+
+def model_class(auto_name: str) -> type:
+    return getattr(modeling_bert, MODEL_CLASSES[auto_name])
+
+
+def save_stock(folder: Path, head: str = "BertForMaskedLM", **config) -> Path:
+    """A checkpoint as transformers itself saves it, with a vocabulary."""
+    torch.manual_seed(3)
+    stock = getattr(transformers, head)(transformers.BertConfig(**SIZES, **config))
+    stock.save_pretrained(folder)
+    (folder / "vocab.txt").write_text(WORDS.replace(" ", "\n") + "\n", encoding="utf-8")
+    return folder
+
+
+def is_ours(thing: object) -> bool:
+    return type(thing).__module__.startswith("hf_bert_impl.")
+
+
+# What is registered
+
+
+def test_every_auto_class_with_a_stock_bert_is_covered():
+    stock = set()
+    for name in dir(modeling_auto):
+        mapping = getattr(getattr(modeling_auto, name), "_model_mapping", None)
+        if (
+            name.startswith("AutoModel")
+            and mapping is not None
+            and "bert" in mapping._model_mapping
+        ):
+            stock.add(name)
+    assert stock == set(MODEL_CLASSES)
+    for name in stock:
+        built_in = getattr(modeling_auto, name)._model_mapping._model_mapping["bert"]
+        assert MODEL_CLASSES[name] == built_in
+
+
+@pytest.mark.parametrize("auto_name", AUTO_NAMES)
+def test_auto_models_load_ours_from_a_stock_checkpoint(registered, tmp_path, auto_name):
+    auto = getattr(transformers, auto_name)
+    stock_head = MODEL_CLASSES[auto_name]
+    save_stock(tmp_path, stock_head, is_decoder=stock_head == "BertLMHeadModel")
+    model = auto.from_pretrained(tmp_path)
+    assert type(model) is model_class(auto_name)
+    assert type(model.config) is BertConfig
+    stock = getattr(transformers, stock_head).from_pretrained(tmp_path)
+    ids = torch.tensor([[2, 5, 6, 7, 3]])
+    if stock_head == "BertForMultipleChoice":
+        ids = ids.unsqueeze(1)
+    with torch.no_grad():
+        torch.testing.assert_close(model.eval()(ids)[0], stock.eval()(ids)[0])
+
+
+@pytest.mark.parametrize("auto_name", AUTO_NAMES)
+def test_the_type_of_the_config_object_decides_in_from_config(registered, auto_name):
+    auto = getattr(transformers, auto_name)
+    ours = auto.from_config(BertConfig(**SIZES))
+    stock = auto.from_config(transformers.BertConfig(**SIZES))
+    assert type(ours) is model_class(auto_name)
+    assert type(stock) is getattr(transformers, MODEL_CLASSES[auto_name])
+
+
+def test_auto_config(registered, tmp_path):
+    assert type(AutoConfig.from_pretrained(save_stock(tmp_path))) is BertConfig
+    assert type(AutoConfig.for_model("bert", **SIZES)) is BertConfig
+    assert type(AutoConfig.for_model(EXTENDED_MODEL_TYPE, **SIZES)) is BertConfig
+    assert type(AutoConfig.for_model("roberta")) is transformers.RobertaConfig
+
+
+@pytest.mark.parametrize("auto_name", AUTO_NAMES)
+def test_models_that_stock_would_compute_wrongly_load_under_their_own_type(
+    registered, tmp_path, auto_name
+):
+    config = BertConfig(**SIZES, position_embedding_type="relative_key")
+    config.is_decoder = auto_name == "AutoModelForCausalLM"
+    model_class(auto_name)(config).save_pretrained(tmp_path)
+    saved = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+    assert saved["model_type"] == EXTENDED_MODEL_TYPE
+    loaded, info = getattr(transformers, auto_name).from_pretrained(
+        tmp_path, output_loading_info=True
+    )
+    assert type(loaded) is model_class(auto_name)
+    assert loaded.config.position_embedding_type == "relative_key"
+    assert not info["missing_keys"] and not info["unexpected_keys"]
+
+
+@pytest.mark.parametrize("name", ["BertTokenizer", "BertTokenizerFast", None, "no file"])
+@pytest.mark.parametrize("model_type", ["bert", EXTENDED_MODEL_TYPE])
+@pytest.mark.parametrize("file", ["vocab.txt", "tokenizer.json"])
+def test_auto_tokenizer(registered, tmp_path, name, model_type, file):
+    vocab = {word: number for number, word in enumerate(WORDS.split())}
+    BertTokenizer(vocab).save_pretrained(tmp_path)
+    (tmp_path / ("tokenizer.json" if file == "vocab.txt" else "vocab.txt")).unlink()
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": model_type, **SIZES}))
+    config_file = tmp_path / "tokenizer_config.json"
+    if name == "no file":
+        config_file.unlink()
+    else:
+        config_file.write_text(json.dumps({"tokenizer_class": name} if name else {}))
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    assert type(tokenizer) is BertTokenizer
+    assert tokenizer.tokenize("The cat, unseen") == ["the", "cat", ",", "[UNK]"]
+
+
+def test_auto_tokenizer_without_a_model_config(registered, tmp_path):
+    vocab = {word: number for number, word in enumerate(WORDS.split())}
+    transformers.BertTokenizer(vocab, do_lower_case=True).save_pretrained(tmp_path)
+    assert type(AutoTokenizer.from_pretrained(tmp_path)) is BertTokenizer
+
+
+def test_other_models_keep_their_tokenizers(registered, tmp_path):
+    vocab = {word: number for number, word in enumerate([*WORDS.split(), "<s>", "</s>", "<pad>"])}
+    transformers.MPNetTokenizer({**vocab, "<unk>": 22, "<mask>": 23}).save_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "mpnet"}))
+    assert not is_ours(AutoTokenizer.from_pretrained(tmp_path))
+
+
+# Undoing it
+
+
+def test_importing_the_package_registers_nothing():
+    # In a process of its own: here, other tests have imported and registered before.
+    program = """
+import hf_bert_impl, hf_bert_impl.auto, hf_bert_impl.model.modeling_bert, transformers
+from transformers.models.auto import configuration_auto as c, tokenization_auto as t
+assert not c.CONFIG_MAPPING._extra_content, c.CONFIG_MAPPING._extra_content
+assert not t.REGISTERED_TOKENIZER_CLASSES and not t.REGISTERED_FAST_ALIASES
+assert not t.TOKENIZER_MAPPING._extra_content and "hf_bert_impl" not in t.TOKENIZER_MAPPING_NAMES
+assert not transformers.AutoModel._model_mapping._extra_content
+hf_bert_impl.unregister()
+assert transformers.AutoConfig.for_model("bert").__class__ is transformers.BertConfig
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_unregister_gives_stock_classes_back(tmp_path):
+    save_stock(tmp_path)
+    hf_bert_impl.register()
+    assert is_ours(transformers.AutoModelForMaskedLM.from_pretrained(tmp_path))
+    hf_bert_impl.unregister()
+    model = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path)
+    assert type(model) is transformers.BertForMaskedLM
+    assert type(AutoTokenizer.from_pretrained(tmp_path)) is transformers.BertTokenizer
+    with pytest.raises(ValueError, match=EXTENDED_MODEL_TYPE):
+        AutoConfig.for_model(EXTENDED_MODEL_TYPE)
+
+
+def test_both_are_idempotent():
+    start = registries()
+    hf_bert_impl.unregister()
+    assert registries() == start
+    hf_bert_impl.register()
+    once = registries()
+    assert once != start
+    hf_bert_impl.register()
+    assert registries() == once
+    hf_bert_impl.unregister()
+    assert registries() == start
+    hf_bert_impl.unregister()
+    assert registries() == start
+
+
+class TheirConfig(transformers.BertConfig):
+    pass
+
+
+class TheirTokenizer(transformers.BertTokenizer):
+    pass
+
+
+class TheirModel(modeling_bert.BertModel):
+    pass
+
+
+@pytest.fixture
+def third_party() -> Iterator[dict[str, dict]]:
+    """Another package's classes, registered for everything that is ours."""
+    configs = configuration_auto.CONFIG_MAPPING._extra_content
+    models = transformers.AutoModel._model_mapping._extra_content
+    classes = tokenization_auto.REGISTERED_TOKENIZER_CLASSES
+    aliases = tokenization_auto.REGISTERED_FAST_ALIASES
+    AutoConfig.register("bert", TheirConfig, exist_ok=True)
+    transformers.AutoModel.register(BertConfig, TheirModel, exist_ok=True)
+    classes["BertTokenizer"] = aliases["BertTokenizer"] = TheirTokenizer
+    yield registries()
+    hf_bert_impl.unregister()
+    del configs["bert"], models[BertConfig], classes["BertTokenizer"], aliases["BertTokenizer"]
+
+
+def test_what_a_third_party_registered_before_comes_back(third_party, tmp_path):
+    save_stock(tmp_path)
+    hf_bert_impl.register()
+    hf_bert_impl.register()
+    assert type(AutoConfig.for_model("bert")) is BertConfig
+    assert type(transformers.AutoModel.from_pretrained(tmp_path)) is modeling_bert.BertModel
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
+    assert type(AutoTokenizer.from_pretrained(tmp_path)) is BertTokenizer
+    hf_bert_impl.unregister()
+    assert registries() == third_party
+    assert type(AutoConfig.for_model("bert")) is TheirConfig
+    assert type(AutoTokenizer.from_pretrained(tmp_path)) is TheirTokenizer
+
+
+def test_what_a_third_party_registers_later_is_left_alone():
+    hf_bert_impl.register()
+    AutoConfig.register("bert", TheirConfig, exist_ok=True)
+    try:
+        hf_bert_impl.unregister()
+        assert type(AutoConfig.for_model("bert")) is TheirConfig
+        hf_bert_impl.register()  # in front again
+        assert type(AutoConfig.for_model("bert")) is BertConfig
+        hf_bert_impl.unregister()
+        assert type(AutoConfig.for_model("bert")) is TheirConfig
+    finally:
+        del configuration_auto.CONFIG_MAPPING._extra_content["bert"]
+
+
+# Pipelines
+
+
+@pytest.mark.parametrize(
+    ("task", "head", "text", "kwargs"),
+    [
+        ("fill-mask", "BertForMaskedLM", "the cat sat on [MASK] mat.", {}),
+        ("text-classification", "BertForSequenceClassification", "a good cat.", {"top_k": None}),
+        ("token-classification", "BertForTokenClassification", "the cat sat.", {}),
+        ("feature-extraction", "BertModel", "the cat sat.", {}),
+        (
+            "zero-shot-classification",
+            "BertForSequenceClassification",
+            "the cat sat on a mat.",
+            {"candidate_labels": ["sport", "cat"], "hypothesis_template": "this is about {}."},
+        ),
+    ],
+)
+def test_pipelines_run_on_ours_and_answer_as_stock(tmp_path, task, head, text, kwargs):
+    labels = {0: "contradiction", 1: "neutral", 2: "entailment"}
+    config = {"id2label": labels, "label2id": {name: number for number, name in labels.items()}}
+    save_stock(tmp_path, head, initializer_range=0.2, **config)
+    expected = transformers.pipeline(task, model=str(tmp_path))(text, **kwargs)
+    hf_bert_impl.register()
+    pipe = transformers.pipeline(task, model=str(tmp_path))
+    assert is_ours(pipe.model) and is_ours(pipe.tokenizer)
+    same(pipe(text, **kwargs), expected)
+
+
+def same(got: object, expected: object) -> None:
+    if isinstance(expected, dict):
+        assert isinstance(got, dict) and got.keys() == expected.keys()
+        for name in expected:
+            same(got[name], expected[name])
+    elif isinstance(expected, list):
+        assert isinstance(got, list) and len(got) == len(expected)
+        for one, other in zip(got, expected, strict=True):
+            same(one, other)
+    else:
+        assert got == (
+            pytest.approx(expected, abs=1e-4) if isinstance(expected, float) else expected
+        )

@@ -1,0 +1,110 @@
+"""The model folder keeps the rules of the hub's code loader, and loads without the package."""
+
+import ast
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import hf_bert_impl.model
+from tests.model.cases import HEADS, masks, random_batch, random_config, random_model
+
+LEAF = Path(hf_bert_impl.model.__file__).parent
+FILES = sorted(path for path in LEAF.glob("*.py") if path.name != "__init__.py")
+ALLOWED = {"torch", "transformers", "tokenizers"} | set(sys.stdlib_module_names)
+AUTO = {"BertModel": "AutoModel", "BertLMHeadModel": "AutoModelForCausalLM"}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_imports(path):
+    """Siblings by `from .name import x`; otherwise what every installation has."""
+    names = {file.stem for file in FILES}
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            assert {alias.name.split(".")[0] for alias in node.names} <= ALLOWED
+        elif isinstance(node, ast.ImportFrom):
+            if node.level:
+                assert node.level == 1, f"line {node.lineno}: only siblings"
+                assert node.module in names, f"line {node.lineno}: `from . import` is not followed"
+            else:
+                assert node.module.split(".")[0] in ALLOWED
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_no_text_reads_as_an_import(path):
+    """The loader finds imports by regular expression, in docstrings too."""
+    text = path.read_text()
+    real = {
+        node.lineno
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+    }
+    for number, line in enumerate(text.splitlines(), start=1):
+        if re.match(r"\s*(import\s+\S+\s*$|from\s+\S+\s+import\b)", line):
+            assert number in real, f"{path.name}:{number} looks like an import: {line.strip()}"
+
+
+def test_the_entry_names_every_file():
+    """Some releases copy what the entry imports, and not what those files import in turn."""
+    tree = ast.parse((LEAF / "modeling_bert.py").read_text())
+    named = {node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+    apart = {"modeling_bert", "tokenization_bert"}  # the tokenizer is an entry of its own
+    assert named == {path.stem for path in FILES} - apart
+
+
+def test_no_data_files():
+    others = {p.name for p in LEAF.iterdir()} - {p.name for p in FILES}
+    assert others <= {"__init__.py", "__pycache__"}
+
+
+LOAD = """
+import json, sys
+import torch, transformers
+sys.modules["hf_bert_impl"] = None  # as if it were not installed
+names, auto, folder = json.loads(sys.argv[1])
+batch = torch.load(folder + "/batch.pt")
+for name in names:
+    loader = getattr(transformers, auto.get(name, name.replace("Bert", "AutoModel", 1)))
+    model = loader.from_pretrained(f"{folder}/{name}", trust_remote_code=True).eval()
+    assert type(model).__module__.startswith("transformers_modules"), type(model)
+    assert type(model).__name__ == name
+    assert type(model.config).__module__.startswith("transformers_modules"), type(model.config)
+    with torch.no_grad():
+        first = model(**batch[name])[0]
+    assert torch.allclose(first, torch.load(f"{folder}/{name}/expected.pt"), atol=1e-6), name
+print("loaded", len(names))
+"""
+
+
+def test_loads_every_head_by_code_without_the_package(tmp_path):
+    batches = {}
+    for head in HEADS:
+        config = random_config(1, head)
+        model = random_model(head, config)
+        folder = tmp_path / head
+        loader = AUTO.get(head, head.replace("Bert", "AutoModel", 1))
+        config.auto_map = {
+            "AutoConfig": "configuration_bert.BertConfig",
+            loader: f"modeling_bert.{head}",
+        }
+        model.save_pretrained(folder)
+        assert json.loads((folder / "config.json").read_text())["model_type"] == "bert"
+        for path in FILES:
+            shutil.copy(path, folder)
+        batches[head] = random_batch(head, config, masks()["right"])
+        with torch.no_grad():
+            torch.save(model(**batches[head])[0], folder / "expected.pt")
+    torch.save(batches, tmp_path / "batch.pt")
+    ran = subprocess.run(
+        [sys.executable, "-c", LOAD, json.dumps([HEADS, AUTO, str(tmp_path)])],
+        capture_output=True,
+        text=True,
+        env={"HF_HOME": str(tmp_path / "hf"), "HF_HUB_OFFLINE": "1", "PATH": "/usr/bin:/bin"},
+    )
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    assert f"loaded {len(HEADS)}" in ran.stdout

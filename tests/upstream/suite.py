@@ -1,0 +1,90 @@
+"""Loads transformers' own model tests from where `download.py` has put them.
+
+The source distribution carries the files `tests/test_*.py` and nothing below them, so what these
+import from deeper folders is missing. It is replaced here, before they are imported:
+
+- `exporters.test_export.ExportTesterMixin`: an empty class. Tests of torch.export are not run.
+- `generation.test_utils.GenerationTesterMixin`: an empty class. Generation has tests of our own.
+- `utils.test_configuration_utils.config_common_kwargs`: our own values for the fields that every
+  configuration has; the check that they arrive is transformers'.
+
+`direct_transformers_import` would run `tests/__init__.py`, which is missing too, and in the end
+answers with the imported transformers; so it is given that at once.
+"""
+
+import importlib
+import importlib.util
+import os
+import sys
+import types
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import pytest
+import transformers
+
+from tests.upstream.download import tests_folder
+
+# The name under which the folder is imported: its own, `tests`, is taken by this project's.
+PACKAGE = "transformers_own_tests"
+
+CONFIG_COMMON_KWARGS: dict[str, Any] = {
+    "architectures": ["BertModel"],
+    "chunk_size_feed_forward": 5,
+    "dtype": "float16",
+    "id2label": {0: "label"},
+    "is_encoder_decoder": False,
+    "label2id": {"label": 0},
+    "output_attentions": True,
+    "output_hidden_states": True,
+    "pad_token_id": 7,
+    "problem_type": "regression",
+    "return_dict": False,
+    "tie_word_embeddings": False,
+}
+
+
+def folder() -> Path:
+    """The unpacked tests; HF_BERT_UPSTREAM_TESTS names another place than the usual one."""
+    named = os.environ.get("HF_BERT_UPSTREAM_TESTS")
+    return Path(named) if named else tests_folder()
+
+
+def load(name: str) -> types.ModuleType:
+    """Imports one of transformers' test modules.
+
+    Where the folder is missing, the calling test module is skipped; under CI that is an error.
+
+    Args:
+        name: The file's name without its ending, such as `test_modeling_common`.
+    """
+    path = folder()
+    if not path.is_dir():
+        reason = f"transformers' own tests are not in {path}: run `make upstream-tests`"
+        if os.environ.get("CI"):
+            raise FileNotFoundError(reason)
+        pytest.skip(reason, allow_module_level=True)
+    if PACKAGE not in sys.modules:
+        _put_stubs(path)
+    with mock.patch("transformers.utils.direct_transformers_import", lambda *_: transformers):
+        return importlib.import_module(f"{PACKAGE}.{name}")
+
+
+def _put_stubs(path: Path) -> None:
+    package = types.ModuleType(PACKAGE)
+    package.__path__ = [str(path)]
+    sys.modules[PACKAGE] = package
+    stubs: dict[str, dict[str, Any]] = {
+        "exporters.test_export": {"ExportTesterMixin": type("ExportTesterMixin", (), {})},
+        "generation.test_utils": {"GenerationTesterMixin": type("GenerationTesterMixin", (), {})},
+        "utils.test_configuration_utils": {"config_common_kwargs": CONFIG_COMMON_KWARGS},
+    }
+    for name, contents in stubs.items():
+        parent, child = (f"{PACKAGE}.{part}" for part in (name.split(".")[0], name))
+        if (path / name.split(".")[0]).is_dir():
+            continue  # a full checkout brings the real one
+        sys.modules[parent] = types.ModuleType(parent)
+        sys.modules[parent].__path__ = []
+        sys.modules[child] = types.ModuleType(child)
+        vars(sys.modules[child]).update(contents)
