@@ -26,8 +26,6 @@ HEADS = {
     "token-classification": "BertForTokenClassification",
     "question-answering": "BertForQuestionAnswering",
 }
-SAFETENSORS, SAFETENSORS_INDEX = "model.safetensors", "model.safetensors.index.json"
-WEIGHTS = (SAFETENSORS, SAFETENSORS_INDEX, "pytorch_model.bin", "pytorch_model.bin.index.json")
 TOKENIZERS = ("tokenizer.json", "vocab.txt")
 
 
@@ -58,14 +56,16 @@ def open_checkpoint(model: str) -> Checkpoint:
         The checkpoint with its config.
 
     Raises:
-        BadInput: There is no such checkpoint, it is not a BERT, or its files are damaged.
+        ValueError, OSError: There is no such checkpoint, it is not a BERT, or its files are damaged.
     """
     if not model.strip():
         raise BadInput("the model's name is empty", "a folder or a hub id", "name one")
+    from hf_bert_impl.model.loading import check_folder
+
     folder = Path(model).expanduser()
     if folder.is_dir():
+        check_folder(folder, {})
         config = _local_config(folder, model)
-        _check_weights(folder, model)
         path = str(folder)
     elif folder.exists():
         raise BadInput(
@@ -85,12 +85,6 @@ def open_checkpoint(model: str) -> Checkpoint:
 
 def _local_config(folder: Path, model: str) -> dict[str, Any]:
     file = folder / "config.json"
-    if not file.is_file():
-        raise BadInput(
-            f"{model} has no config.json",
-            "a folder that save_pretrained wrote (config.json and weights)",
-            "save the model there, or name another folder",
-        )
     try:
         config = json.loads(file.read_text(encoding="utf-8"))
     except ValueError as error:
@@ -131,41 +125,6 @@ def _check_is_bert(config: dict[str, Any], model: str) -> None:
             "a BERT (model_type 'bert')",
             "name a BERT checkpoint, or mend model_type in its config.json",
         )
-
-
-def _check_weights(folder: Path, model: str) -> None:
-    if not any((folder / name).is_file() for name in WEIGHTS):
-        raise BadInput(
-            f"{model} has no weights",
-            f"one of {', '.join(WEIGHTS)}",
-            "save the model there with save_pretrained, or name another folder",
-        )
-    files = []
-    if (folder / SAFETENSORS).is_file():
-        files = [folder / SAFETENSORS]
-    elif (folder / SAFETENSORS_INDEX).is_file():
-        index = json.loads((folder / SAFETENSORS_INDEX).read_text(encoding="utf-8"))
-        files = [folder / name for name in sorted(set(index["weight_map"].values()))]
-    from safetensors import SafetensorError, safe_open
-
-    for file in files:
-        if not file.is_file():
-            raise BadInput(
-                f"{file} is missing, though {SAFETENSORS_INDEX} names it",
-                "every shard of the index",
-                "copy it there",
-            )
-        try:
-            # Reads the header only, and compares it with the length of the file.
-            with safe_open(file, framework="pt"):
-                pass
-        except SafetensorError as error:
-            size = file.stat().st_size
-            raise BadInput(
-                f"{file} is damaged or cut short ({size} bytes; {one_line(error)})",
-                "a whole safetensors file",
-                "download or save it again",
-            ) from error
 
 
 def class_name(checkpoint: Checkpoint, head: str | None = None) -> str:

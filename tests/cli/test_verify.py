@@ -124,7 +124,7 @@ def test_bad_folders(hf_bert, one_error_line, save_tiny, tmp_path):
 
     folder = spoiled("without weights")
     (folder / "model.safetensors").unlink()
-    one_error_line(hf_bert("verify", folder), "has no weights", "model.safetensors")
+    one_error_line(hf_bert("verify", folder), "no weights", "model.safetensors")
 
     folder = spoiled("cut short")
     file = folder / "model.safetensors"
