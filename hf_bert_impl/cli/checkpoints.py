@@ -56,7 +56,7 @@ def open_checkpoint(model: str) -> Checkpoint:
         The checkpoint with its config.
 
     Raises:
-        ValueError, OSError: There is no such checkpoint, it is not a BERT, or its files are damaged.
+        ValueError, OSError: No such checkpoint, not a BERT, or damaged files.
     """
     if not model.strip():
         raise BadInput("the model's name is empty", "a folder or a hub id", "name one")
