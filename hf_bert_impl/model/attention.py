@@ -12,66 +12,16 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from .attention_functions import (
+    BIAS_BACKENDS,
+    PACKED_BACKENDS,
+    attend_varlen,
+    attention_probabilities,
+    eager_attention_forward,
+    takes_varlen,
+)
 from .configuration_bert import BertConfig
 from .padding import Packing
-
-#: Backends that take one group of equally long rows at a time, without a mask. Any other backend
-#: (flash attention, flex, one that a user registered) gets the padded batch and its own mask.
-PACKED_BACKENDS = ("eager", "sdpa")
-
-#: Backends that can add a position bias to the scores.
-BIAS_BACKENDS = ("eager", "sdpa")
-
-
-def attention_probabilities(
-    query: Tensor, key: Tensor, attention_mask: Tensor | None, scaling: float
-) -> Tensor:
-    """softmax(Q·Kᵀ·scaling + mask): Vaswani et al. 2017, equation 1.
-
-    Args:
-        query: (B, H, Q, d).
-        key: (B, H, K, d).
-        attention_mask: Broadcasts to (B, H, Q, K): bool (True attends) or added to the scores.
-        scaling: 1/√d in BERT.
-
-    Returns:
-        (B, H, Q, K) in the dtype of `query`.
-    """
-    scores = torch.matmul(query, key.transpose(-1, -2)) * scaling
-    if attention_mask is not None:
-        if attention_mask.dtype == torch.bool:
-            # A finite minimum, not -inf: a row that attends to nothing is uniform, never NaN.
-            scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
-        else:
-            scores = scores + attention_mask
-    return scores.softmax(dim=-1)
-
-
-def eager_attention_forward(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float | None = None,
-    dropout: float = 0.0,
-    query_mask: Tensor | None = None,
-    **kwargs: Any,
-) -> tuple[Tensor, Tensor]:
-    """Attention in plain matrix products, with the interface of transformers' backends.
-
-    Args:
-        query_mask: (B, 1, Q, 1) bool; probabilities of queries where it is False become zero.
-
-    Returns:
-        Context (B, Q, H, d) and the probabilities (B, H, Q, K) that gave it, after dropout.
-    """
-    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    probabilities = attention_probabilities(query, key, attention_mask, scaling)
-    probabilities = nn.functional.dropout(probabilities, p=dropout, training=module.training)
-    if query_mask is not None:
-        probabilities = probabilities.masked_fill(~query_mask, 0)
-    return torch.matmul(probabilities, value).transpose(1, 2).contiguous(), probabilities
 
 
 class BertSelfAttention(nn.Module):
@@ -120,6 +70,10 @@ class BertSelfAttention(nn.Module):
         return len(self.heads)
 
     @property
+    def _dropout(self) -> float:
+        return self.dropout.p if self.training else 0.0
+
+    @property
     def all_head_size(self) -> int:
         """Width of the queries, keys and values."""
         return len(self.heads) * self.attention_head_size
@@ -161,10 +115,10 @@ class BertSelfAttention(nn.Module):
         query = self.query(hidden_states).unflatten(-1, split)  # (B, Q, H, d) or (T, H, d)
         probabilities: Tensor | None = None
 
-        if packing is not None and self._packs(backend, output_attentions):
+        if packing is not None and self._packs(packing, backend, output_attentions):
             key = self.key(hidden_states).unflatten(-1, split)
             value = self.value(hidden_states).unflatten(-1, split)
-            context = self._attend_packed(query, key, value, packing)  # (T, H, d)
+            context = self.attend_packed(query, key, value, packing)  # (T, H, d)
         else:
             key, value = self._keys_and_values(
                 hidden_states, key_value_states, past_key_values, packing
@@ -186,7 +140,7 @@ class BertSelfAttention(nn.Module):
                 key,
                 value,
                 attention_mask,
-                dropout=self.dropout.p if self.training else 0.0,
+                dropout=self._dropout,
                 scaling=self.scaling,
                 **kwargs,
             )  # (B, Q, H, d)
@@ -203,7 +157,7 @@ class BertSelfAttention(nn.Module):
                 if query_mask is not None:
                     probabilities = probabilities.masked_fill(~query_mask, 0)
             if packing is not None:
-                context = packing.unpad(context)  # (T, H, d)
+                context = packing.from_grid(context)  # (T, H, d)
 
         if head_mask is not None:
             # A factor on a head's probabilities is a factor on its output, so it needs no backend
@@ -231,16 +185,32 @@ class BertSelfAttention(nn.Module):
     def _interface(self, backend: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
         return ALL_ATTENTION_FUNCTIONS.get_interface(backend, eager_attention_forward)
 
-    def _packs(self, backend: str, output_attentions: bool) -> bool:
+    def _packs(self, packing: Packing, backend: str, output_attentions: bool) -> bool:
         """Whether attention itself runs on packed tokens, not only what lies around it."""
-        return (
-            backend in PACKED_BACKENDS and not output_attentions and self.distance_embedding is None
+        if backend not in PACKED_BACKENDS or output_attentions or self.distance_embedding:
+            return False
+        if backend == "eager" or self.query.weight.device.type == "cpu":
+            return True
+        # An accelerator is kept waiting by a launch for every length: one launch for all sequences,
+        # or else a padded one. The variable-length kernel does not define a softmax over nothing.
+        return takes_varlen(self.query.weight, self._dropout) and all(
+            group.keys for group in packing.groups
         )
 
-    def _attend_packed(self, query: Tensor, key: Tensor, value: Tensor, packing: Packing) -> Tensor:
-        """Attention a group of equally long rows at a time: (T, H, d), no mask, no padding."""
-        interface = self._interface(self.config._attn_implementation or "eager")
-        dropout = self.dropout.p if self.training else 0.0
+    def attend_packed(self, query: Tensor, key: Tensor, value: Tensor, packing: Packing) -> Tensor:
+        """Attention within each sequence of packed tokens: no mask, no padding.
+
+        Args:
+            query: (T, H, d); likewise key and value.
+            packing: Where each sequence lies.
+
+        Returns:
+            (T, H, d).
+        """
+        backend = self.config._attn_implementation or "eager"
+        if backend == "sdpa" and takes_varlen(query, self._dropout):
+            return attend_varlen(query, key, value, packing, self.scaling)
+        interface = self._interface(backend)
         contexts, start = [], 0
         for rows, queries, keys in packing.groups:
             stop = start + rows * queries
@@ -249,18 +219,24 @@ class BertSelfAttention(nn.Module):
                 for x in (query, key, value)
             )  # (rows, H, queries, d), a view
             start = stop
-            if keys == 0:  # a row that attends to nothing
+            if keys == 0:  # a sequence that attends to nothing
                 contexts.append(q.new_zeros((rows * queries, *query.shape[1:])))
                 continue
             context, _ = interface(
-                self, q, k[:, :, :keys], v[:, :, :keys], None, dropout=dropout, scaling=self.scaling
+                self,
+                q,
+                k[:, :, :keys],
+                v[:, :, :keys],
+                None,
+                dropout=self._dropout,
+                scaling=self.scaling,
             )  # (rows, queries, H, d)
             contexts.append(context.flatten(0, 1))
         return torch.cat(contexts) if contexts else query
 
     def _to_heads(self, states: Tensor, packing: Packing | None) -> Tensor:
         """(B, S, H, d), or (T, H, d) with a packing, to (B, H, S, d)."""
-        return (packing.pad(states) if packing is not None else states).transpose(1, 2)
+        return (packing.to_grid(states) if packing is not None else states).transpose(1, 2)
 
     def _keys_and_values(
         self,
@@ -360,9 +336,16 @@ class BertAttention(nn.Module):
         self.self = BertSelfAttention(config, layer_idx, is_causal, is_cross_attention)
         self.output = BertSelfOutput(config, self.self.all_head_size)
 
-    def forward(self, hidden_states: Tensor, **kwargs: Any) -> tuple[Tensor, Tensor | None]:
-        """(..., D) to (..., D) and the probabilities; see `BertSelfAttention.forward`."""
+    def forward(
+        self, hidden_states: Tensor, kept: Tensor | None = None, **kwargs: Any
+    ) -> tuple[Tensor, Tensor | None]:
+        """(..., D) to (..., D), or of the tokens in `kept` only, and the probabilities.
+
+        Other arguments as in `BertSelfAttention.forward`.
+        """
         context, probabilities = self.self(hidden_states, **kwargs)
+        if kept is not None:
+            context, hidden_states = context[kept], hidden_states[kept]
         return self.output(context, hidden_states), probabilities
 
     def prune_heads(self, heads: set[int]) -> None:
@@ -386,4 +369,4 @@ def prune_linear(layer: nn.Linear, kept: list[int], dim: int) -> nn.Linear:
 def _query_mask(packing: Packing) -> Tensor:
     """(B, 1, S, 1) bool: which positions are computed, so have a row of probabilities."""
     computed = torch.ones_like(packing.token_index, dtype=torch.bool)
-    return packing.pad(computed)[:, None, :, None]
+    return packing.to_grid(computed)[:, None, :, None]

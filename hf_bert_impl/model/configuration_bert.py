@@ -48,6 +48,9 @@ class BertConfig(PreTrainedConfig):
             so anything but "absolute" is saved under `EXTENDED_MODEL_TYPE`.
         padding_free: Compute real tokens only. Hidden states at attended positions are the same,
             those under padding are zero. False computes every position as upstream does.
+        sparse_prediction: In training with labels, the masked-LM heads score the labelled tokens
+            only (a fifth of the forward work); `logits` are then (labelled tokens, V) in the order
+            of the flattened labels. The loss is the same. False scores every position.
         pruned_heads: Heads removed by `prune_heads`: layer number to head numbers.
         **kwargs: Fields of `PreTrainedConfig`, and anything else that a hub config carries.
 
@@ -86,6 +89,7 @@ class BertConfig(PreTrainedConfig):
         tie_word_embeddings: bool = True,
         position_embedding_type: str = "absolute",
         padding_free: bool = True,
+        sparse_prediction: bool = True,
         pruned_heads: Mapping[Any, Iterable[int]] | None = None,
         **kwargs: Any,
     ) -> None:
@@ -115,6 +119,7 @@ class BertConfig(PreTrainedConfig):
         self.tie_word_embeddings = tie_word_embeddings
         self.position_embedding_type = position_embedding_type
         self.padding_free = padding_free
+        self.sparse_prediction = sparse_prediction
         # JSON has string keys only.
         self.pruned_heads = {int(k): sorted(v) for k, v in (pruned_heads or {}).items()}
         self.check_values()

@@ -75,13 +75,18 @@ class BertLayer(GradientCheckpointingLayer):
         output_attentions: bool = False,
         score_mask: Tensor | None = None,
         encoder_score_mask: Tensor | None = None,
+        kept: Tensor | None = None,
         **kwargs: Any,
     ) -> Any:
         """Runs the layer; arguments as in `BertSelfAttention.forward`.
 
+        Args:
+            kept: (K,) the packed tokens whose output is read; all if None. The others are keys and
+                values only.
+
         Returns:
-            (..., D); with `output_attentions` a tuple of it, the self-attention probabilities
-            (B, H, Q, K) and those of cross-attention, or None.
+            (..., D), or (K, D); with `output_attentions` a tuple of it, the self-attention
+            probabilities (B, H, Q, K) and those of cross-attention, or None.
         """
         hidden_states, probabilities = self.attention(
             hidden_states,
@@ -91,6 +96,7 @@ class BertLayer(GradientCheckpointingLayer):
             head_mask=head_mask,
             output_attentions=output_attentions,
             score_mask=score_mask,
+            kept=kept,
             **kwargs,
         )
         cross_probabilities = None
@@ -140,6 +146,8 @@ class BertEncoder(nn.Module):
         super().__init__()
         self.config = config
         self.layer = nn.ModuleList(BertLayer(config, i) for i in range(config.num_hidden_layers))
+        #: Set by `prepare_for_inference`: packed layers to run in place of `layer`.
+        self.prepared: Any = None
 
     def forward(
         self,
@@ -152,6 +160,7 @@ class BertEncoder(nn.Module):
         head_mask: Tensor | None = None,
         output_hidden_states: bool | int | Sequence[int] = False,
         output_attentions: bool = False,
+        use_prepared: bool = False,
         **kwargs: Any,
     ) -> EncoderStates:
         """Runs every layer and collects what is asked for.
@@ -162,6 +171,7 @@ class BertEncoder(nn.Module):
             output_hidden_states: True for all; numbers (0 the embeddings, -1 the last layer) keep
                 those and leave None for the others.
             output_attentions: Whether to collect the probabilities.
+            use_prepared: Whether the prepared layers run; they take packed states only.
             **kwargs: As in `BertLayer.forward`.
         """
         wanted = _wanted_states(output_hidden_states, len(self.layer) + 1)
@@ -176,7 +186,7 @@ class BertEncoder(nn.Module):
             if packing is None:
                 states.append(hidden_states)
                 return hidden_states
-            padded = packing.pad_visible(hidden_states)
+            padded = packing.pad(hidden_states)
             states.append(padded)
             if not torch.is_grad_enabled():
                 return hidden_states
@@ -185,6 +195,10 @@ class BertEncoder(nn.Module):
 
         hidden_states = keep(hidden_states)
         for index, layer in enumerate(self.layer):
+            kept = packing.kept if packing is not None and layer is self.layer[-1] else None
+            if use_prepared:
+                hidden_states = keep(self.prepared.layers[index](hidden_states, packing, kept))
+                continue
             # Positional where gradients flow: reentrant checkpointing sees positional inputs only.
             output = layer(
                 hidden_states,
@@ -195,6 +209,7 @@ class BertEncoder(nn.Module):
                 packing=packing,
                 head_mask=None if head_mask is None else head_mask[index],
                 output_attentions=output_attentions,
+                kept=kept,
                 **kwargs,
             )
             if output_attentions:

@@ -3,120 +3,35 @@
 Notation: B batch, S sequence, D hidden size, H heads, T computed tokens (see `padding.py`).
 """
 
-from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
-from transformers import initialization as init
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
 from transformers.processing_utils import Unpack
-from transformers.utils import TransformersKwargs
+from transformers.utils import TransformersKwargs, logging
 from transformers.utils.generic import can_return_tuple
 
-from .attention import BIAS_BACKENDS
+from .attention_functions import BIAS_BACKENDS, PACKED_BACKENDS
 from .configuration_bert import BertConfig
-from .embeddings import BertEmbeddings, SinusoidalPositions
+from .embeddings import BertEmbeddings
 from .encoder import BertEncoder
-from .heads import BertLMPredictionHead, BertPooler
-from .loading import check_folder, mismatch_message
+from .heads import BertPooler
 from .masks import backend_mask, score_mask
-from .padding import Packing, plan_packing
-from .validation import check_inputs, check_mask
+from .modeling_pretrained import BertPreTrainedModel
+from .padding import (
+    Packing,
+    packed_lengths,
+    packed_positions,
+    plan_dense,
+    plan_packed_input,
+    plan_packing,
+    same_sequence,
+)
+from .validation import batch_shape, check_inputs, check_mask
 
-
-class BertPreTrainedModel(PreTrainedModel):
-    """Loading, saving, initialisation and head pruning for every BERT model."""
-
-    config: BertConfig
-    config_class = BertConfig
-    base_model_prefix = "bert"
-    supports_gradient_checkpointing = True
-    _supports_flash_attn = True
-    _supports_sdpa = True
-    _supports_flex_attn = True
-    _supports_attention_backend = True
-    _no_split_modules = ["BertEmbeddings", "BertLayer"]  # noqa: RUF012 (transformers' own form)
-    # A buffer that transformers before 4.31 saved; it holds 0, 1, 2, …
-    _keys_to_ignore_on_load_unexpected = [r"embeddings\.position_ids$"]  # noqa: RUF012
-
-    def __init__(self, config: Any, *inputs: Any, **kwargs: Any) -> None:
-        if not hasattr(config, "check_values"):  # a stock BertConfig
-            config = BertConfig.from_dict(config.to_dict())
-        config.check_values()  # again: fields may have been set since it was made
-        backend = config._attn_implementation or "eager"
-        if config.position_embedding_type.startswith("relative") and backend not in BIAS_BACKENDS:
-            raise ValueError(
-                f"attn_implementation={backend!r} cannot add the position bias of "
-                f"position_embedding_type={config.position_embedding_type!r}; use one of "
-                f"{', '.join(BIAS_BACKENDS)}"
-            )
-        super().__init__(config, *inputs, **kwargs)
-
-    @classmethod
-    def from_pretrained(
-        cls, pretrained_model_name_or_path: Any, *model_args: Any, **kwargs: Any
-    ) -> Any:
-        """Loads a model from a folder or the hub; arguments as in transformers.
-
-        Raises:
-            OSError: No config, no weights, or a safetensors file that is cut short.
-            RuntimeError: Tensors of other sizes than the config's (unless
-                `ignore_mismatched_sizes=True`).
-        """
-        check_folder(pretrained_model_name_or_path, kwargs)
-        wants_info = kwargs.pop("output_loading_info", False)
-        ignores_sizes = kwargs.pop("ignore_mismatched_sizes", False)
-        model, info = super().from_pretrained(
-            pretrained_model_name_or_path,
-            *model_args,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # reported below, by name
-            **kwargs,
-        )
-        if info["mismatched_keys"] and not ignores_sizes:
-            raise RuntimeError(  # transformers' own class for it
-                mismatch_message(pretrained_model_name_or_path, info["mismatched_keys"])
-            )
-        return (model, info) if wants_info else model
-
-    @torch.no_grad()
-    def _init_weights(self, module: nn.Module) -> None:
-        super()._init_weights(module)
-        if isinstance(module, BertLMPredictionHead):
-            init.zeros_(module.bias)
-        elif isinstance(module, SinusoidalPositions):
-            module.reset_table()
-
-    def prune_heads(self, heads_to_prune: Mapping[int, list[int]]) -> None:
-        """Removes attention heads for good; the config remembers which (`pruned_heads`).
-
-        Args:
-            heads_to_prune: Layer number to head numbers, by the numbering of the unpruned model.
-                Heads that are gone already are no error.
-
-        Raises:
-            ValueError: A layer or head that does not exist, or a layer left without heads.
-        """
-        config = self.config
-        layers: Any = cast("BertModel", self.base_model).encoder.layer
-        wanted = {int(layer): {int(h) for h in heads} for layer, heads in heads_to_prune.items()}
-        for layer, heads in wanted.items():
-            allowed = range(config.num_attention_heads)
-            if not 0 <= layer < len(layers) or not heads.issubset(allowed):
-                raise ValueError(
-                    f"cannot prune heads {sorted(heads)} of layer {layer}; the model has layers "
-                    f"0 to {len(layers) - 1} with heads 0 to {config.num_attention_heads - 1}"
-                )
-            if heads.issuperset(layers[layer].attention.self.heads):
-                raise ValueError(f"pruning {sorted(heads)} leaves layer {layer} without a head")
-        for layer, heads in wanted.items():
-            layers[layer].attention.prune_heads(heads)
-            gone = heads | set(config.pruned_heads.get(layer, []))
-            if gone:
-                config.pruned_heads[layer] = sorted(gone)
+logger = logging.get_logger(__name__)
 
 
 class BertModel(BertPreTrainedModel):
@@ -166,6 +81,7 @@ class BertModel(BertPreTrainedModel):
         use_cache: bool | None = None,
         head_mask: Tensor | None = None,
         required_positions: Tensor | None = None,
+        only_required: bool = False,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[Tensor, ...] | BaseModelOutputWithPoolingAndCrossAttentions:
         """Encodes a batch.
@@ -185,6 +101,8 @@ class BertModel(BertPreTrainedModel):
             required_positions: (B, S) bool: positions whose hidden state is wanted although they
                 are padding. Upstream computes all of them; with `config.padding_free` the others
                 are zero.
+            only_required: Whether the caller reads nothing but `required_positions` and the pooled
+                output; the last layer may then leave out the rest, which is zero.
             **kwargs: `output_hidden_states` (True, or the numbers of those to keep),
                 `output_attentions`, `return_dict`, and what an attention backend takes.
 
@@ -211,6 +129,11 @@ class BertModel(BertPreTrainedModel):
         else:
             use_cache = False
         past_length = past_key_values.get_seq_length() if past_key_values is not None else 0
+        totals = options.get("cu_seq_lens_q")
+        if totals is not None and position_ids is None:
+            ids_shape = batch_shape(input_ids, inputs_embeds)
+            lengths = packed_lengths(ids_shape, None, None, totals) or []
+            position_ids = packed_positions(lengths, totals.device)
         batch_size, length = check_inputs(
             input_ids,
             inputs_embeds,
@@ -235,13 +158,18 @@ class BertModel(BertPreTrainedModel):
             if encoder_hidden_states is not None:
                 past_key_values = EncoderDecoderCache(past_key_values, DynamicCache(config=config))
 
-        packing = None
-        if self._can_pack(attention_mask, past_key_values, encoder_hidden_states):
-            assert attention_mask is not None
-            attended = attention_mask != 0
-            packing = plan_packing(attended, required_positions, self.pooler is not None)
-            if packing is None and bool(attended.all()):
-                attention_mask = None
+        use_prepared = self._uses_prepared(output_attentions or head_mask is not None)
+        packing, attention_mask = self._plan(
+            (batch_size, length),
+            attention_mask,
+            position_ids,
+            options,
+            required_positions,
+            only_required and not output_hidden_states and not output_attentions,
+            is_encoder=past_key_values is None and encoder_hidden_states is None,
+        )
+        if use_prepared and packing is None and attention_mask is None:
+            packing = plan_dense(batch_size, length, self.embeddings.word_embeddings.weight.device)
         if position_ids is not None:
             options["position_ids"] = position_ids
         embeddings = self.embeddings(
@@ -255,7 +183,7 @@ class BertModel(BertPreTrainedModel):
 
         options |= self._masks(
             attention_mask,
-            embeddings if packing is None else embeddings.new_empty((batch_size, length, 0)),
+            embeddings if packing is None else embeddings.new_empty((*packing.grid, 0)),
             past_key_values,
             encoder_hidden_states,
             encoder_attention_mask,
@@ -269,6 +197,7 @@ class BertModel(BertPreTrainedModel):
             head_mask=layer_head_mask,
             output_hidden_states=output_hidden_states,
             output_attentions=output_attentions,
+            use_prepared=use_prepared and packing is not None,
             **options,
         )
         sequence_output, pooled_output = self._finish(states.hidden_states, packing)
@@ -288,25 +217,79 @@ class BertModel(BertPreTrainedModel):
             cross_attentions=states.cross_attentions,
         )
 
-    def _can_pack(
+    def _uses_prepared(self, needs_scores: bool) -> bool:
+        """Whether this call can run on the weights that `prepare_for_inference` packed."""
+        encoder = self.encoder
+        if encoder.prepared is None or self.training or needs_scores:
+            return False
+        if torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.jit.is_tracing():
+            return False
+        if self.config._attn_implementation not in PACKED_BACKENDS:
+            return False
+        if not encoder.prepared.is_current():
+            logger.warning(
+                "weights have changed since prepare_for_inference, which is undone; call it again"
+            )
+            encoder.prepared = None
+            return False
+        return True
+
+    def _plan(
         self,
+        shape: tuple[int, int],
         attention_mask: Tensor | None,
-        past_key_values: Cache | None,
-        encoder_hidden_states: Tensor | None,
-    ) -> bool:
-        """Whether this call's padding can be left out."""
-        return (
-            self.config.padding_free
-            and attention_mask is not None
-            and attention_mask.ndim == 2
-            and not self.config.is_decoder
-            and past_key_values is None
-            and encoder_hidden_states is None
-            # The number of tokens depends on the mask's values, which a trace does not have.
-            and not torch.compiler.is_compiling()
-            and not torch.jit.is_tracing()
-            and attention_mask.device.type != "meta"
-        )
+        position_ids: Tensor | None,
+        options: dict[str, Any],
+        required: Tensor | None,
+        only_required: bool,
+        is_encoder: bool,
+    ) -> tuple[Packing | None, Tensor | None]:
+        """What of this call can be left out, and the mask that is still needed.
+
+        Returns:
+            None where the padded computation runs, and the mask; the mask is None where it says
+            nothing. A packing comes with the mask of its grid (R, L).
+        """
+        device = self.embeddings.word_embeddings.weight.device
+        backend = self.config._attn_implementation or "eager"
+        takes_3d = backend in BIAS_BACKENDS
+        if _is_traced(device):
+            # The number of tokens depends on values, which a trace does not have.
+            if attention_mask is None and position_ids is not None and shape[0] == 1 and takes_3d:
+                attention_mask = same_sequence(position_ids)
+                if self.config.is_decoder:
+                    attention_mask = attention_mask.tril()
+            return None, attention_mask
+        if not is_encoder:
+            return None, attention_mask
+        totals = options.get("cu_seq_lens_q")
+        lengths = packed_lengths(shape, position_ids, attention_mask, totals)
+        if self.config.is_decoder:
+            # Backends without 3-D masks find the sequences by their positions themselves.
+            if lengths is not None and takes_3d:
+                attention_mask = same_sequence(packed_positions(lengths, device)).tril()
+            return None, attention_mask
+        for name in ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"):
+            options.pop(name, None)
+        first = self.pooler is not None
+        if required is not None:
+            required = required.to(device)
+        if lengths is not None:
+            packing = plan_packed_input(lengths, device, required, first, only_required)
+            ends = torch.tensor(lengths, device=device)[:, None]
+            return packing, torch.arange(packing.grid[1], device=device) < ends
+        if not self.config.padding_free or (attention_mask is not None and attention_mask.ndim > 2):
+            return None, attention_mask
+        if attention_mask is None:
+            if not only_required:
+                return None, None
+            attended = torch.ones(shape, dtype=torch.bool, device=device)
+        else:
+            attended = attention_mask.to(device) != 0
+        plan = plan_packing(attended, required, first, only_required)
+        if plan is None and attention_mask is not None and bool(attended.all()):
+            return None, None
+        return plan, attention_mask
 
     def _finish(
         self, hidden_states: Tensor, packing: Packing | None
@@ -316,11 +299,12 @@ class BertModel(BertPreTrainedModel):
             pooled = self.pooler(hidden_states) if self.pooler is not None else None
             return hidden_states, pooled
         packing = packing.to(hidden_states.device)
+        hidden_states = packing.expand_kept(hidden_states)
         pooled = None
         if self.pooler is not None:
             assert packing.first_token is not None
             pooled = self.pooler(hidden_states[packing.first_token][:, None])
-        return packing.pad_visible(hidden_states), pooled
+        return packing.pad(hidden_states), pooled
 
     def _masks(
         self,
@@ -398,6 +382,10 @@ class BertModel(BertPreTrainedModel):
                 f"({layers}, {heads}): heads keep their number when others are pruned"
             )
         return head_mask.expand(layers, heads)
+
+
+def _is_traced(device: torch.device) -> bool:
+    return torch.compiler.is_compiling() or torch.jit.is_tracing() or device.type == "meta"
 
 
 def _option(options: dict[str, Any], name: str, default: Any) -> Any:

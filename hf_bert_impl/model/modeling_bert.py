@@ -7,6 +7,7 @@
 # Older releases of transformers copy only the files that this one names when they load code from a
 # folder, so all are named here, needed or not.
 from .attention import BertSelfAttention  # noqa: F401
+from .attention_functions import eager_attention_forward  # noqa: F401
 from .configuration_bert import BertConfig
 from .embeddings import BertEmbeddings  # noqa: F401
 from .encoder import BertLayer
@@ -14,7 +15,7 @@ from .heads import BertPooler  # noqa: F401
 from .loading import check_folder  # noqa: F401
 from .losses import cross_entropy  # noqa: F401
 from .masks import backend_mask  # noqa: F401
-from .modeling_base import BertModel, BertPreTrainedModel
+from .modeling_base import BertModel
 from .modeling_language import (
     BertForMaskedLM,
     BertForNextSentencePrediction,
@@ -22,6 +23,7 @@ from .modeling_language import (
     BertForPreTrainingOutput,
     BertLMHeadModel,
 )
+from .modeling_pretrained import BertPreTrainedModel
 from .modeling_tasks import (
     BertForMultipleChoice,
     BertForQuestionAnswering,
@@ -29,6 +31,7 @@ from .modeling_tasks import (
     BertForTokenClassification,
 )
 from .padding import Packing  # noqa: F401
+from .prepared import PreparedEncoder  # noqa: F401
 from .validation import check_inputs  # noqa: F401
 
 __all__ = [

@@ -31,7 +31,9 @@ from .losses import (
     labelled,
     pretraining_loss,
 )
-from .modeling_base import BertModel, BertPreTrainedModel
+from .modeling_base import BertModel
+from .modeling_pretrained import BertPreTrainedModel
+from .padding import count_sequences
 from .validation import batch_shape, check_labels
 
 logger = logging.get_logger(__name__)
@@ -75,6 +77,10 @@ class _LanguageModelHead(BertPreTrainedModel):
         self.cls.predictions.decoder = new_embeddings
         self.cls.predictions.bias = new_embeddings.bias
 
+    def _is_sparse(self, labels: Tensor | None) -> bool:
+        """Whether this call scores labelled tokens only."""
+        return labels is not None and self.training and self.config.sparse_prediction
+
 
 class BertForPreTraining(_LanguageModelHead):
     """Masked-LM and next-sentence heads, as BERT was pre-trained."""
@@ -100,14 +106,19 @@ class BertForPreTraining(_LanguageModelHead):
         """Scores masked tokens and the sentence pair.
 
         Args:
-            labels: (B, S) token ids, -100 where there is nothing to predict.
+            labels: (B, S) token ids, -100 where there is nothing to predict; see
+                `BertConfig.sparse_prediction`.
             next_sentence_label: (B,), 0 if B follows A, 1 if it is random. The loss needs both.
         """
         options: dict[str, Any] = dict(kwargs)
         items = options.pop("num_items_in_batch", None)
         shape = batch_shape(input_ids, inputs_embeds)
         check_labels(labels, "labels", shape, self.config.vocab_size, "vocab_size")
-        check_labels(next_sentence_label, "next_sentence_label", shape[:1], 2, "classes")
+        if next_sentence_label is not None:
+            totals = options.get("cu_seq_lens_q")
+            rows = count_sequences(shape, position_ids, attention_mask, totals)
+            check_labels(next_sentence_label, "next_sentence_label", rows, 2, "classes")
+        sparse = self._is_sparse(labels)
         outputs = self.bert(
             input_ids,
             attention_mask=attention_mask,
@@ -115,12 +126,14 @@ class BertForPreTraining(_LanguageModelHead):
             position_ids=position_ids,
             inputs_embeds=inputs_embeds,
             required_positions=labelled(labels),
+            only_required=sparse,
             return_dict=True,
             **options,
         )
-        prediction_logits, seq_relationship_logits = self.cls(
-            outputs.last_hidden_state, outputs.pooler_output
-        )
+        states = outputs.last_hidden_state
+        if sparse:
+            states, labels = _select_labelled(states, labels)
+        prediction_logits, seq_relationship_logits = self.cls(states, outputs.pooler_output)
         loss = None
         if labels is not None and next_sentence_label is not None:
             loss = pretraining_loss(
@@ -241,12 +254,14 @@ class BertForMaskedLM(_LanguageModelHead):
         """Scores the vocabulary at every position.
 
         Args:
-            labels: (B, S) token ids, -100 where there is nothing to predict.
+            labels: (B, S) token ids, -100 where there is nothing to predict; see
+                `BertConfig.sparse_prediction`.
         """
         options: dict[str, Any] = dict(kwargs)
         items = options.pop("num_items_in_batch", None)
         shape = batch_shape(input_ids, inputs_embeds)
         check_labels(labels, "labels", shape, self.config.vocab_size, "vocab_size")
+        sparse = self._is_sparse(labels)
         outputs = self.bert(
             input_ids,
             attention_mask=attention_mask,
@@ -256,10 +271,14 @@ class BertForMaskedLM(_LanguageModelHead):
             encoder_hidden_states=encoder_hidden_states,
             encoder_attention_mask=encoder_attention_mask,
             required_positions=labelled(labels),
+            only_required=sparse,
             return_dict=True,
             **options,
         )
-        logits = self.cls(outputs.last_hidden_state)
+        states = outputs.last_hidden_state
+        if sparse:
+            states, labels = _select_labelled(states, labels)
+        logits = self.cls(states)
         return MaskedLMOutput(
             loss=None if labels is None else cross_entropy(logits, labels, items),
             logits=logits,
@@ -296,13 +315,17 @@ class BertForNextSentencePrediction(BertPreTrainedModel):
         options: dict[str, Any] = dict(kwargs)
         items = options.pop("num_items_in_batch", None)
         shape = batch_shape(input_ids, inputs_embeds)
-        check_labels(labels, "labels", shape[:1], 2, "classes")
+        if labels is not None:
+            totals = options.get("cu_seq_lens_q")
+            rows = count_sequences(shape, position_ids, attention_mask, totals)
+            check_labels(labels, "labels", rows, 2, "classes")
         outputs = self.bert(
             input_ids,
             attention_mask=attention_mask,
             token_type_ids=token_type_ids,
             position_ids=position_ids,
             inputs_embeds=inputs_embeds,
+            only_required=True,
             return_dict=True,
             **options,
         )
@@ -313,3 +336,11 @@ class BertForNextSentencePrediction(BertPreTrainedModel):
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
+
+
+def _select_labelled(states: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor]:
+    """(B, S, D) and (B, S) to the labelled tokens' states (N, D) and labels (N,)."""
+    assert labels is not None
+    labels = labels.to(states.device).flatten()
+    index = (labels != IGNORE_INDEX).nonzero().flatten()
+    return states.flatten(0, 1)[index], labels[index]

@@ -23,7 +23,9 @@ from transformers.utils.generic import can_return_tuple
 
 from .configuration_bert import BertConfig
 from .losses import classification_loss, cross_entropy, infer_problem_type, labelled, span_loss
-from .modeling_base import BertModel, BertPreTrainedModel
+from .modeling_base import BertModel
+from .modeling_pretrained import BertPreTrainedModel
+from .padding import count_sequences
 from .validation import batch_shape, check_labels
 
 
@@ -61,10 +63,12 @@ class BertForSequenceClassification(BertPreTrainedModel):
         if labels is not None:
             if self.config.problem_type is None:
                 self.config.problem_type = infer_problem_type(self.num_labels, labels)
-            batch = batch_shape(input_ids, inputs_embeds)[:1]
+            shape = batch_shape(input_ids, inputs_embeds)
+            totals = options.get("cu_seq_lens_q")
+            batch = count_sequences(shape, position_ids, attention_mask, totals)
             single = self.config.problem_type == "single_label_classification"
             per_label = not single and self.num_labels > 1
-            shape = (*batch, self.num_labels) if per_label else batch
+            shape = (*batch, self.num_labels) if per_label and batch else batch
             check_labels(labels, "labels", shape, self.num_labels if single else None)
         outputs = self.bert(
             input_ids,
@@ -72,6 +76,7 @@ class BertForSequenceClassification(BertPreTrainedModel):
             token_type_ids=token_type_ids,
             position_ids=position_ids,
             inputs_embeds=inputs_embeds,
+            only_required=True,
             return_dict=True,
             **options,
         )
@@ -131,6 +136,7 @@ class BertForMultipleChoice(BertPreTrainedModel):
             token_type_ids=_merge_choices(token_type_ids),
             position_ids=_merge_choices(position_ids),
             inputs_embeds=_merge_choices(inputs_embeds),
+            only_required=True,
             return_dict=True,
             **options,
         )

@@ -1,24 +1,26 @@
-"""Padding-free execution: which tokens of a padded batch are computed, and in which order.
+"""Padding-free execution: which tokens of a batch are computed, and in which order.
 
-Notation: B batch, S sequence, T computed tokens of the whole batch, `...` any trailing shape.
+Notation: B batch, S sequence, T computed tokens of the whole batch, R sequences, L the longest of
+them, `...` any trailing shape.
 
 A batch is unpadded once before the embeddings and padded once after the last layer; in between
-everything runs on `(T, hidden)`. Rows are ordered by length, so that rows of one length lie side by
-side and attention over them is a view of the packed tensor, not a copy (the idea of packing is that
-of flash-attention's BERT, https://github.com/Dao-AILab/flash-attention; the ordering is for
+everything runs on `(T, hidden)`. Sequences are ordered by length, so that those of one length lie
+side by side and attention over them is a view of the packed tensor, not a copy (the idea of packing
+is that of flash-attention's BERT, https://github.com/Dao-AILab/flash-attention; the ordering is for
 backends that take equal lengths only).
 """
 
-from dataclasses import dataclass, replace
-from itertools import groupby
-from typing import NamedTuple
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from itertools import groupby, pairwise
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 
 class RowGroup(NamedTuple):
-    """Neighbouring rows of equal length in the packed order."""
+    """Neighbouring sequences of equal length in the packed order."""
 
     rows: int
     #: Computed tokens a row. The first `keys` of them are attended.
@@ -29,33 +31,41 @@ class RowGroup(NamedTuple):
 
 @dataclass(frozen=True)
 class Packing:
-    """The computed tokens of a padded batch.
+    """The computed tokens of a batch.
 
     A token is computed when the mask attends to it, or when a head asks for its hidden state all
     the same (the pooler reads position 0, a loss reads every labelled position). The latter are
     queries only: nothing attends to them, as upstream's mask has it.
+
+    The caller's tensors are (B, S). Sequences are the rows of the batch, or, in input that came
+    packed, stretches of its only row; as a padded batch of their own they are (R, L).
     """
 
-    batch_size: int
-    sequence_length: int
-    #: (T,) flat position `row * S + column` of each computed token.
+    #: (B, S) of the caller's tensors.
+    shape: tuple[int, int]
+    #: (T,) flat position `row * S + column` of each computed token there.
     token_index: Tensor
-    #: (T,) whether the hidden state goes into the padded output; None when all do.
-    visible: Tensor | None
+    #: (R, L) of the padded batch of sequences; that of the caller unless the input came packed.
+    grid: tuple[int, int]
+    #: (T,) flat position of each computed token in it.
+    grid_index: Tensor
     #: Runs of equal length, in packed order.
     groups: tuple[RowGroup, ...]
-    #: (B,) where each row's position 0 lies in the packed order; None unless it was asked for.
-    first_token: Tensor | None
+    #: (T,) whether the hidden state goes into the padded output; None when all do.
+    visible: Tensor | None = None
+    #: (R,) where each sequence's position 0 lies in the packed order; None unless it was asked for.
+    first_token: Tensor | None = None
+    #: (K,) tokens whose state the caller reads after the last layer; None for all.
+    kept: Tensor | None = None
 
     def to(self, device: torch.device, non_blocking: bool = False) -> "Packing":
         """The same on another device. accelerate calls it where layers lie on several."""
         if self.token_index.device == torch.device(device):
             return self
-        tensors = ("token_index", "visible", "first_token")
-        moved = {
-            name: value.to(device, non_blocking=non_blocking)
-            for name in tensors
-            if (value := getattr(self, name)) is not None
+        moved: dict[str, Any] = {
+            field.name: value.to(device, non_blocking=non_blocking)
+            for field in fields(self)
+            if isinstance(value := getattr(self, field.name), Tensor)
         }
         return replace(self, **moved)
 
@@ -64,40 +74,79 @@ class Packing:
         return padded.flatten(0, 1).index_select(0, self.token_index)
 
     def pad(self, packed: Tensor) -> Tensor:
-        """(T, ...) to (B, S, ...), zero at every position that is not computed."""
-        padded = packed.new_zeros((self.batch_size * self.sequence_length, *packed.shape[1:]))
-        padded = padded.index_copy(0, self.token_index, packed)
-        return padded.unflatten(0, (self.batch_size, self.sequence_length))
-
-    def pad_visible(self, packed: Tensor) -> Tensor:
-        """As `pad`, leaving out tokens that were computed for the pooler alone."""
+        """(T, ...) to (B, S, ...), zero at every position that is not computed or not visible."""
         if self.visible is not None:
             packed = packed.masked_fill(~self.visible[:, None], 0)
-        return self.pad(packed)
+        return _scatter(packed, self.token_index, self.shape)
 
     def refill(self, padded: Tensor, packed: Tensor) -> Tensor:
         """(T, ...) out of `padded`, so that gradients pass through it; hidden ones of `packed`."""
         fresh = self.unpad(padded)
         return fresh if self.visible is None else torch.where(self.visible[:, None], fresh, packed)
 
+    def to_grid(self, packed: Tensor) -> Tensor:
+        """(T, ...) to (R, L, ...), zero at every position that is not computed."""
+        return _scatter(packed, self.grid_index, self.grid)
+
+    def from_grid(self, padded: Tensor) -> Tensor:
+        """(R, L, ...) to (T, ...)."""
+        return padded.flatten(0, 1).index_select(0, self.grid_index)
+
+    def expand_kept(self, states: Tensor) -> Tensor:
+        """(K, ...), the states of `kept`, to (T, ...) with zeros."""
+        if self.kept is None:
+            return states
+        count = self.token_index.shape[0]
+        return states.new_zeros((count, *states.shape[1:])).index_copy(0, self.kept, states)
+
+    @cached_property
+    def key_index(self) -> Tensor | None:
+        """(keys of all sequences,) where the attended tokens lie; None when all T are attended."""
+        if all(group.queries == group.keys for group in self.groups):
+            return None
+        starts, kept = 0, []
+        for rows, queries, keys in self.groups:
+            block = torch.arange(starts, starts + rows * queries).view(rows, queries)
+            kept.append(block[:, :keys].flatten())
+            starts += rows * queries
+        return torch.cat(kept).to(self.token_index.device)
+
+    @cached_property
+    def cumulative_lengths(self) -> tuple[Tensor, Tensor, int, int]:
+        """Running totals (R' + 1,) int32 of queries and of keys, and the longest of each.
+
+        What variable-length attention kernels take. R' leaves out sequences without tokens.
+        """
+        queries = [group.queries for group in self.groups for _ in range(group.rows)]
+        keys = [group.keys for group in self.groups for _ in range(group.rows)]
+        totals = torch.tensor([[0, *queries], [0, *keys]], dtype=torch.int32).cumsum(
+            dim=1, dtype=torch.int32
+        )
+        totals = totals.to(self.token_index.device, non_blocking=True)
+        return totals[0], totals[1], max(queries), max(keys)
+
 
 def plan_packing(
-    attended: Tensor, required: Tensor | None = None, first_token: bool = False
+    attended: Tensor,
+    required: Tensor | None = None,
+    first_token: bool = False,
+    only_required: bool = False,
 ) -> Packing | None:
-    """Decides which tokens of a batch are computed.
+    """Decides which tokens of a padded batch are computed.
 
     Args:
         attended: (B, S) bool, the attention mask.
         required: (B, S) bool, positions whose hidden state is wanted though they are not attended.
         first_token: Whether position 0 of every row is wanted, attended or not.
+        only_required: Whether nothing else is read after the last layer.
 
     Returns:
         The packing, or None where every hidden state is wanted and nothing is gained.
     """
-    batch_size, sequence_length = attended.shape
     visible = attended if required is None else attended | required
-    if bool(visible.all()):
+    if not only_required and bool(visible.all()):
         return None
+    batch_size, sequence_length = attended.shape
     computed = visible
     if first_token:
         computed = visible.clone()
@@ -108,29 +157,172 @@ def plan_packing(
     # One transfer for both lengths: on an accelerator this line waits for the device.
     lengths: list[list[int]] = torch.stack((queries, keys), dim=1)[order].tolist()
 
-    only_queries = [q - k for q, k in lengths]
-    if any(only_queries):
+    is_visible = None
+    if any(q != k for q, k in lengths):
         # Within a row attended tokens come first, so that a row's keys are a prefix of it.
         rank = (~attended).to(torch.int8) + (~computed).to(torch.int8)  # 0 attended, 1 query, 2 out
         columns = torch.argsort(rank[order], dim=1, stable=True)  # (B, S)
-        kept = torch.arange(sequence_length, device=order.device) < queries[order, None]
-        token_index = (order[:, None] * sequence_length + columns)[kept]
+        chosen = torch.arange(sequence_length, device=order.device) < queries[order, None]
+        token_index = (order[:, None] * sequence_length + columns)[chosen]
         is_visible = visible.flatten()[token_index]
     else:
         rows, columns = computed[order].nonzero(as_tuple=True)
         token_index = order[rows] * sequence_length + columns
-        is_visible = None
-
-    groups = []
-    for (q, k), rows_of_length in groupby(lengths):
-        if q:
-            groups.append(RowGroup(rows=len(list(rows_of_length)), queries=q, keys=k))
 
     first = None
     if first_token:
-        starts = torch.zeros_like(order)
-        starts[1:] = queries[order].cumsum(0)[:-1]
         # Column 0 is the row's first key, or the first of its queries that are not attended.
         offset = torch.where(attended[order, 0], 0, keys[order])
-        first = torch.empty_like(order).index_copy(0, order, starts + offset)
-    return Packing(batch_size, sequence_length, token_index, is_visible, tuple(groups), first)
+        first = _in_caller_order(order, _starts(queries[order]) + offset)
+    shape = (batch_size, sequence_length)
+    packing = Packing(
+        shape, token_index, shape, token_index, _groups(lengths), is_visible, first_token=first
+    )
+    return _keep(packing, required) if only_required else packing
+
+
+def plan_packed_input(
+    lengths: list[int],
+    device: torch.device,
+    required: Tensor | None = None,
+    first_token: bool = False,
+    only_required: bool = False,
+) -> Packing:
+    """The packing of a batch of one row that holds several sequences end to end.
+
+    Args:
+        lengths: Tokens of each sequence; their sum is S.
+        device: Where the tokens are.
+        required: (1, S) bool, as in `plan_packing`.
+        first_token: Whether the first token of every sequence is wanted.
+        only_required: As in `plan_packing`.
+    """
+    order = sorted(range(len(lengths)), key=lambda row: lengths[row])
+    ordered = torch.tensor([lengths[row] for row in order])  # (R,)
+    rows = torch.tensor(order)
+    source = _in_caller_order(rows, torch.arange(len(order)))  # place of each row in the order
+    starts = _starts(torch.tensor(lengths))[rows]  # where the ordered rows begin in the input
+    # Position of every token in its sequence, in packed order.
+    offset = torch.arange(int(ordered.sum())) - _starts(ordered).repeat_interleave(ordered)
+    token_index = starts.repeat_interleave(ordered) + offset
+    longest = int(ordered.max())
+    grid_index = rows.repeat_interleave(ordered) * longest + offset
+    first = _starts(ordered)[source].to(device) if first_token else None
+    packing = Packing(
+        (1, sum(lengths)),
+        token_index.to(device),
+        (len(lengths), longest),
+        grid_index.to(device),
+        _groups([[length, length] for length in ordered.tolist()]),
+        first_token=first,
+    )
+    return _keep(packing, required) if only_required else packing
+
+
+def plan_dense(batch_size: int, sequence_length: int, device: torch.device) -> Packing:
+    """The packing of a batch without padding: every token, in place."""
+    index = torch.arange(batch_size * sequence_length, device=device)
+    shape = (batch_size, sequence_length)
+    group = RowGroup(batch_size, sequence_length, sequence_length)
+    return Packing(shape, index, shape, index, (group,), first_token=index[::sequence_length])
+
+
+def packed_lengths(
+    shape: tuple[int, ...],
+    position_ids: Tensor | None,
+    attention_mask: Tensor | None,
+    cumulative_lengths: Tensor | None,
+) -> list[int] | None:
+    """Lengths of the sequences in input that came packed; None where it did not.
+
+    It did if `cumulative_lengths` (transformers' `cu_seq_lens_q`) says so, or if a batch of one
+    without mask has positions that are runs 0, 1, 2, … starting again at 0.
+
+    Raises:
+        ValueError: `cumulative_lengths` does not run from 0 to S in steps above 0, or there is
+            more than one row.
+    """
+    if cumulative_lengths is not None:
+        totals = cumulative_lengths.tolist()
+        lengths = [b - a for a, b in pairwise(totals)]
+        fits = len(shape) == 2 and shape[0] == 1 and totals[:1] == [0] and totals[-1] == shape[1]
+        if not fits or not lengths or min(lengths) < 1:
+            raise ValueError(
+                f"cu_seq_lens_q={totals} does not fit input of shape {tuple(shape)}; packed input "
+                "is one row, and its totals run from 0 to its length"
+            )
+        return lengths
+    if position_ids is None or attention_mask is not None or len(shape) != 2 or shape[0] != 1:
+        return None
+    positions = position_ids.reshape(-1)
+    if positions.shape[0] != shape[1]:
+        return None
+    starts = (positions == 0).nonzero().flatten()
+    if starts.numel() < 2 or int(starts[0]) != 0:
+        return None
+    ends = torch.cat((starts[1:], starts.new_tensor([shape[1]])))
+    lengths_tensor = ends - starts
+    runs = torch.arange(shape[1], device=positions.device)
+    runs = runs - starts.repeat_interleave(lengths_tensor)
+    return lengths_tensor.tolist() if torch.equal(runs, positions) else None
+
+
+def count_sequences(
+    shape: tuple[int, ...],
+    position_ids: Tensor | None,
+    attention_mask: Tensor | None,
+    cumulative_lengths: Tensor | None,
+) -> tuple[int, ...]:
+    """(R,), how many pooled vectors a batch of this shape gives; () for the shape ()."""
+    lengths = packed_lengths(shape, position_ids, attention_mask, cumulative_lengths)
+    return shape[:1] if lengths is None else (len(lengths),)
+
+
+def packed_positions(lengths: list[int], device: torch.device) -> Tensor:
+    """(1, S) positions 0, 1, 2, … of each sequence in turn."""
+    return torch.cat([torch.arange(length) for length in lengths]).to(device)[None]
+
+
+def same_sequence(position_ids: Tensor) -> Tensor:
+    """(1, S, S) which tokens of packed input belong together, by tensors alone, for traces.
+
+    Positions that are not runs 0, 1, 2, … starting again at 0 are of one sequence.
+    """
+    positions = position_ids.reshape(-1)
+    index = torch.arange(positions.shape[0], device=positions.device)
+    starts = torch.where(positions == 0, index, -1).cummax(0).values
+    is_packed = (index - starts == positions).all() & (positions[:1] == 0).all()
+    sequence = (positions == 0).cumsum(0)
+    return ((sequence[:, None] == sequence[None, :]) | ~is_packed)[None]
+
+
+def _keep(packing: Packing, required: Tensor | None) -> Packing:
+    """Marks the required tokens, and position 0 where it is wanted, as all that is read."""
+    wanted = torch.zeros_like(packing.token_index, dtype=torch.bool)
+    if required is not None:
+        wanted |= required.flatten()[packing.token_index]
+    if packing.first_token is not None:
+        wanted[packing.first_token] = True
+    return replace(packing, kept=wanted.nonzero().flatten())
+
+
+def _groups(lengths: list[list[int]]) -> tuple[RowGroup, ...]:
+    """Runs of equal (queries, keys) in the packed order; empty rows have no run."""
+    return tuple(
+        RowGroup(rows=len(list(same)), queries=q, keys=k) for (q, k), same in groupby(lengths) if q
+    )
+
+
+def _starts(lengths: Tensor) -> Tensor:
+    """(R,) lengths to where each begins when laid end to end."""
+    return lengths.cumsum(0) - lengths
+
+
+def _in_caller_order(order: Tensor, values: Tensor) -> Tensor:
+    """Values of the ordered rows, (R,), in the order in which the caller has the rows."""
+    return torch.empty_like(values).index_copy(0, order, values)
+
+
+def _scatter(packed: Tensor, index: Tensor, shape: tuple[int, int]) -> Tensor:
+    padded = packed.new_zeros((shape[0] * shape[1], *packed.shape[1:]))
+    return padded.index_copy(0, index, packed).unflatten(0, shape)

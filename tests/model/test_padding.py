@@ -21,8 +21,8 @@ def test_pad_undoes_unpad(name, first_token, with_required):
     if first_token:
         computed[:, 0] = True
     assert packed.shape == (int(computed.sum()), 3)
-    assert torch.equal(packing.pad(packed), values * computed[..., None])
-    assert torch.equal(packing.pad_visible(packed), values * visible[..., None])
+    assert torch.equal(packing.to_grid(packed), values * computed[..., None])
+    assert torch.equal(packing.pad(packed), values * visible[..., None])
     if first_token:
         assert torch.equal(packed[packing.first_token], values[:, 0])
 

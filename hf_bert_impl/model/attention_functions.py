@@ -1,0 +1,104 @@
+"""Attention as functions: plain, and over sequences of different lengths in one kernel.
+
+Notation: B batch, Q queries, K keys, H heads, d head size, T computed tokens (see `padding.py`).
+"""
+
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .padding import Packing
+
+varlen_attn: Any = None
+with suppress(ImportError):  # torch 2.10 and later
+    from torch.nn.attention.varlen import varlen_attn
+
+#: Backends that take one group of equally long rows at a time, without a mask. Any other backend
+#: (flash attention, flex, one that a user registered) gets the padded batch and its own mask.
+PACKED_BACKENDS = ("eager", "sdpa")
+
+#: Backends that can add a position bias to the scores.
+BIAS_BACKENDS = ("eager", "sdpa")
+
+
+def attention_probabilities(
+    query: Tensor, key: Tensor, attention_mask: Tensor | None, scaling: float
+) -> Tensor:
+    """softmax(Q·Kᵀ·scaling + mask): Vaswani et al. 2017, equation 1.
+
+    Args:
+        query: (B, H, Q, d).
+        key: (B, H, K, d).
+        attention_mask: Broadcasts to (B, H, Q, K): bool (True attends) or added to the scores.
+        scaling: 1/√d in BERT.
+
+    Returns:
+        (B, H, Q, K) in the dtype of `query`.
+    """
+    scores = torch.matmul(query, key.transpose(-1, -2)) * scaling
+    if attention_mask is not None:
+        if attention_mask.dtype == torch.bool:
+            # A finite minimum, not -inf: a row that attends to nothing is uniform, never NaN.
+            scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
+        else:
+            scores = scores + attention_mask
+    return scores.softmax(dim=-1)
+
+
+def eager_attention_forward(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    query_mask: Tensor | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor]:
+    """Attention in plain matrix products, with the interface of transformers' backends.
+
+    Args:
+        query_mask: (B, 1, Q, 1) bool; probabilities of queries where it is False become zero.
+
+    Returns:
+        Context (B, Q, H, d) and the probabilities (B, H, Q, K) that gave it, after dropout.
+    """
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    probabilities = attention_probabilities(query, key, attention_mask, scaling)
+    probabilities = nn.functional.dropout(probabilities, p=dropout, training=module.training)
+    if query_mask is not None:
+        probabilities = probabilities.masked_fill(~query_mask, 0)
+    return torch.matmul(probabilities, value).transpose(1, 2).contiguous(), probabilities
+
+
+def takes_varlen(tensor: Tensor, dropout: float) -> bool:
+    """Whether torch's variable-length flash attention computes this: half precision on CUDA."""
+    return (
+        varlen_attn is not None
+        and tensor.device.type == "cuda"
+        and tensor.dtype in (torch.float16, torch.bfloat16)
+        and dropout == 0
+    )
+
+
+def attend_varlen(
+    query: Tensor, key: Tensor, value: Tensor, packing: Packing, scaling: float
+) -> Tensor:
+    """All sequences in one kernel: (T, H, d) each."""
+    queries, keys, longest_query, longest_key = packing.cumulative_lengths
+    if packing.key_index is not None:
+        key, value = key[packing.key_index], value[packing.key_index]
+    return varlen_attn(
+        query.contiguous(),
+        key.contiguous(),
+        value.contiguous(),
+        queries,
+        keys,
+        longest_query,
+        longest_key,
+        scale=scaling,
+        num_splits=1,  # else a document's last bits depend on its neighbours
+    )

@@ -1,0 +1,165 @@
+"""What all BERT models share: loading, saving, initialisation, pruning, preparing for inference."""
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+from transformers import initialization as init
+from transformers.utils import logging
+
+from .attention_functions import BIAS_BACKENDS
+from .configuration_bert import BertConfig
+from .embeddings import SinusoidalPositions
+from .encoder import BertEncoder
+from .heads import BertLMPredictionHead
+from .loading import check_folder, mismatch_message
+from .prepared import DTYPES, PreparedEncoder, why_not
+
+logger = logging.get_logger(__name__)
+
+
+class BertPreTrainedModel(PreTrainedModel):
+    """Loading, saving, initialisation and head pruning for every BERT model."""
+
+    config: BertConfig
+    config_class = BertConfig
+    base_model_prefix = "bert"
+    supports_gradient_checkpointing = True
+    _supports_flash_attn = True
+    _supports_sdpa = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+    _no_split_modules = ["BertEmbeddings", "BertLayer"]  # noqa: RUF012 (transformers' own form)
+    # A buffer that transformers before 4.31 saved; it holds 0, 1, 2, …
+    _keys_to_ignore_on_load_unexpected = [r"embeddings\.position_ids$"]  # noqa: RUF012
+
+    def __init__(self, config: Any, *inputs: Any, **kwargs: Any) -> None:
+        if not hasattr(config, "check_values"):  # a stock BertConfig
+            config = BertConfig.from_dict(config.to_dict())
+        config.check_values()  # again: fields may have been set since it was made
+        backend = config._attn_implementation or "eager"
+        if config.position_embedding_type.startswith("relative") and backend not in BIAS_BACKENDS:
+            raise ValueError(
+                f"attn_implementation={backend!r} cannot add the position bias of "
+                f"position_embedding_type={config.position_embedding_type!r}; use one of "
+                f"{', '.join(BIAS_BACKENDS)}"
+            )
+        super().__init__(config, *inputs, **kwargs)
+
+    @classmethod
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: Any, *model_args: Any, **kwargs: Any
+    ) -> Any:
+        """Loads a model from a folder or the hub; arguments as in transformers.
+
+        Raises:
+            OSError: No config, no weights, or a safetensors file that is cut short.
+            RuntimeError: Tensors of other sizes than the config's (unless
+                `ignore_mismatched_sizes=True`).
+        """
+        check_folder(pretrained_model_name_or_path, kwargs)
+        wants_info = kwargs.pop("output_loading_info", False)
+        ignores_sizes = kwargs.pop("ignore_mismatched_sizes", False)
+        model, info = super().from_pretrained(
+            pretrained_model_name_or_path,
+            *model_args,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # reported below, by name
+            **kwargs,
+        )
+        if info["mismatched_keys"] and not ignores_sizes:
+            raise RuntimeError(  # transformers' own class for it
+                mismatch_message(pretrained_model_name_or_path, info["mismatched_keys"])
+            )
+        return (model, info) if wants_info else model
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, BertLMPredictionHead):
+            init.zeros_(module.bias)
+        elif isinstance(module, SinusoidalPositions):
+            module.reset_table()
+
+    def prune_heads(self, heads_to_prune: Mapping[int, list[int]]) -> None:
+        """Removes attention heads for good; the config remembers which (`pruned_heads`).
+
+        Args:
+            heads_to_prune: Layer number to head numbers, by the numbering of the unpruned model.
+                Heads that are gone already are no error.
+
+        Raises:
+            ValueError: A layer or head that does not exist, or a layer left without heads.
+        """
+        config = self.config
+        layers: Any = self._encoder().layer
+        wanted = {int(layer): {int(h) for h in heads} for layer, heads in heads_to_prune.items()}
+        for layer, heads in wanted.items():
+            allowed = range(config.num_attention_heads)
+            if not 0 <= layer < len(layers) or not heads.issubset(allowed):
+                raise ValueError(
+                    f"cannot prune heads {sorted(heads)} of layer {layer}; the model has layers "
+                    f"0 to {len(layers) - 1} with heads 0 to {config.num_attention_heads - 1}"
+                )
+            if heads.issuperset(layers[layer].attention.self.heads):
+                raise ValueError(f"pruning {sorted(heads)} leaves layer {layer} without a head")
+        for layer, heads in wanted.items():
+            layers[layer].attention.prune_heads(heads)
+            gone = heads | set(config.pruned_heads.get(layer, []))
+            if gone:
+                config.pruned_heads[layer] = sorted(gone)
+
+    def prepare_for_inference(self, dtype: torch.dtype | str | None = None) -> Self:
+        """Packs the encoder's weights for the CPU's kernels; `forward` is then faster.
+
+        The model stays what it was: same parameters, same state dict, same calls. The packed copies
+        (as large as the encoder's linear weights, a quarter of that in int8) are used in eval mode
+        without gradients; they are dropped by `train()` and where a weight has changed since.
+        Where the kernels are missing (CUDA, some CPUs) a warning says so and nothing else changes.
+
+        Args:
+            dtype: Converts the model first: torch.bfloat16 or "bfloat16", and so on. "int8"
+                quantises the linear layers of the encoder (weights by output channel, activations
+                by token, as they come) and leaves all else in float32. None keeps the dtype.
+
+        Returns:
+            The model itself, in eval mode.
+
+        Raises:
+            ValueError: An unknown dtype.
+        """
+        int8 = dtype in ("int8", torch.int8)
+        if isinstance(dtype, str):
+            if dtype not in (*DTYPES, "int8"):
+                raise ValueError(
+                    f"dtype={dtype!r} is not known; use one of {', '.join([*DTYPES, 'int8'])}"
+                )
+            dtype = DTYPES.get(dtype, torch.float32)
+        elif int8:
+            dtype = torch.float32
+        self.eval()
+        if dtype is not None:
+            if not dtype.is_floating_point:
+                raise ValueError(
+                    f"dtype={dtype} is not known; use one of {', '.join([*DTYPES, 'int8'])}"
+                )
+            self.to(dtype)
+        encoder = self._encoder()
+        reason = why_not(encoder, int8)
+        if reason is None:
+            encoder.prepared = PreparedEncoder(encoder, int8)
+        else:
+            encoder.prepared = None
+            logger.warning(f"not prepared for inference: {reason}; it computes as usual")
+        return self
+
+    def train(self, mode: bool = True) -> Self:
+        """Sets train or eval mode; train mode drops what `prepare_for_inference` packed."""
+        if mode and (encoder := self._encoder()) is not None:
+            encoder.prepared = None
+        return super().train(mode)
+
+    def _encoder(self) -> BertEncoder:
+        return getattr(self.base_model, "encoder", None)  # type: ignore[return-value]

@@ -1,0 +1,275 @@
+"""Prepared inference: weights in the layout of the CPU's kernels, with bias, activation and
+residual fused into the matrix products.
+
+torch stores a linear weight row by row; oneDNN's kernels read it in blocks, and reorder it at every
+call. Here that is done once, by the operators that torch's own compiler uses for frozen models
+(`torch.ops.mkldnn._linear_pointwise` for floats, `torch.ops.onednn.qlinear_pointwise` for int8).
+
+Notation: T computed tokens (see `padding.py`), K tokens kept after the last layer, D hidden size,
+F feed-forward width, N outputs of a linear layer.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from transformers.utils import logging
+
+from .encoder import BertEncoder, BertLayer
+from .padding import Packing
+
+logger = logging.get_logger(__name__)
+
+#: The activations that oneDNN computes with the product: name and algorithm of its post-operation.
+FUSED_ACTIVATIONS = {
+    "gelu": ("gelu", "none"),
+    "gelu_new": ("gelu", "tanh"),
+    "gelu_pytorch_tanh": ("gelu", "tanh"),
+    "relu": ("relu", ""),
+    "tanh": ("tanh", ""),
+    "silu": ("swish", ""),
+    "swish": ("swish", ""),
+}
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+#: Tokens that the blocked layout is chosen for; it serves any number.
+TYPICAL_TOKENS = 512
+
+
+class PackedLinear(Protocol):
+    """A linear layer whose weight has been reordered."""
+
+    def __call__(
+        self, states: Tensor, residual: Tensor | None = None, activation: str = "none"
+    ) -> Tensor:
+        """(T, in) to activation(states · Wᵀ + b) + residual, (T, N)."""
+
+
+class FloatLinear:
+    """W and b in float32, bfloat16 or float16."""
+
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight, TYPICAL_TOKENS)
+        self.bias = bias
+
+    def __call__(
+        self, states: Tensor, residual: Tensor | None = None, activation: str = "none"
+    ) -> Tensor:
+        """See `PackedLinear`."""
+        if residual is not None:
+            return torch.ops.mkldnn._linear_pointwise.binary(
+                states, residual, self.weight, self.bias, "add"
+            )
+        name, algorithm = FUSED_ACTIVATIONS.get(activation, ("none", ""))
+        return torch.ops.mkldnn._linear_pointwise(
+            states, self.weight, self.bias, name, [], algorithm
+        )
+
+
+class Int8Linear:
+    """W in int8, a scale an output channel; activations quantised as they come, a scale a token.
+
+    Both symmetric: q = round(x · 127 / max|x|). Activations are stored shifted by 128, because the
+    CPU's dot product takes unsigned by signed. Sums are exact in int32; bias, activation and
+    residual are added in float32.
+    """
+
+    ZERO_POINT = 128
+
+    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+        weight = weight.float()
+        self.scale = weight.abs().amax(dim=1).clamp(min=1e-12) / 127  # (N,)
+        quantised = (weight / self.scale[:, None]).round().to(torch.int8)  # (N, in)
+        self.weight = torch.ops.onednn.qlinear_prepack(quantised, [TYPICAL_TOKENS, weight.shape[1]])
+        self.zero_points = torch.zeros(weight.shape[0], dtype=torch.int32)
+        self.bias = bias.float()
+
+    def __call__(
+        self, states: Tensor, residual: Tensor | None = None, activation: str = "none"
+    ) -> Tensor:
+        """See `PackedLinear`."""
+        largest = torch.linalg.vector_norm(states, float("inf"), dim=-1, keepdim=True)
+        scale = largest.clamp_(min=1e-12).div_(127)  # (T, 1)
+        quantised = (states / scale).round_().add_(self.ZERO_POINT).to(torch.uint8)
+        product = torch.ops.onednn.qlinear_pointwise(
+            quantised,
+            1.0,
+            self.ZERO_POINT,
+            self.weight,
+            self.scale,
+            self.zero_points,
+            None,
+            1.0,
+            0,
+            torch.float32,
+            "none",
+            [],
+            "",
+        )  # (T, N), to be scaled by token
+        output = torch.addcmul(self.bias, product, scale)
+        if activation in FUSED_ACTIVATIONS:
+            output = _activate(output, activation)
+        return output if residual is None else output.add_(residual)
+
+
+def _activate(states: Tensor, activation: str) -> Tensor:
+    name, algorithm = FUSED_ACTIVATIONS[activation]
+    if name == "gelu":
+        return nn.functional.gelu(states, approximate=algorithm)
+    functions: dict[str, Callable[[Tensor], Tensor]] = {
+        "relu": torch.relu_,
+        "tanh": torch.tanh_,
+        "swish": nn.functional.silu,
+    }
+    return functions[name](states)
+
+
+class PreparedLayer:
+    """One encoder layer, its query, key and value weights joined into one product."""
+
+    def __init__(self, layer: BertLayer, linear: Callable[[Tensor, Tensor], PackedLinear]) -> None:
+        attention = layer.attention
+        self.attention = attention.self
+        parts = [attention.self.query, attention.self.key, attention.self.value]
+        self.projection = linear(
+            torch.cat([part.weight for part in parts]), torch.cat([part.bias for part in parts])
+        )
+        self.context_output = linear(attention.output.dense.weight, attention.output.dense.bias)
+        self.context_norm = attention.output.LayerNorm
+        self.intermediate = linear(layer.intermediate.dense.weight, layer.intermediate.dense.bias)
+        self.activation = layer.intermediate.intermediate_act_fn
+        act = attention.self.config.hidden_act
+        self.fused = act if isinstance(act, str) and act in FUSED_ACTIVATIONS else "none"
+        self.output = linear(layer.output.dense.weight, layer.output.dense.bias)
+        self.output_norm = layer.output.LayerNorm
+
+    def __call__(self, hidden_states: Tensor, packing: Packing, kept: Tensor | None) -> Tensor:
+        """(T, D) to (T, D), or to (K, D) where only the tokens in `kept` are read."""
+        attention = self.attention
+        projected = self.projection(hidden_states)  # (T, 3·H·d)
+        query, key, value = projected.unflatten(-1, (3, -1, attention.attention_head_size)).unbind(
+            1
+        )  # (T, H, d) each
+        context = attention.attend_packed(query, key, value, packing).flatten(-2)  # (T, H·d)
+        if kept is not None:
+            context, hidden_states = context[kept], hidden_states[kept]
+        attended = self.context_norm(self.context_output(context, hidden_states))
+        inner = self.intermediate(attended, activation=self.fused)  # (T, F)
+        if self.fused == "none":
+            inner = self.activation(inner)
+        return self.output_norm(self.output(inner, attended))
+
+
+class PreparedEncoder:
+    """The prepared layers of an encoder, as long as it is the one that was prepared.
+
+    It is no part of the model's state: a copy, a pickle or a saved model goes without it.
+    """
+
+    def __init__(self, encoder: BertEncoder, int8: bool) -> None:
+        linear = Int8Linear if int8 else FloatLinear
+        with torch.no_grad():
+            self.layers = [PreparedLayer(layer, linear) for layer in _layers(encoder)]
+        self.modules = list(encoder.modules())
+        self.slots = [
+            (slots, name, value)
+            for module in self.modules
+            for slots in (module._modules, module._parameters)
+            for name, value in slots.items()
+        ]
+        # Of what was copied. Other biases and the LayerNorms are used where they are.
+        self.marks = [_Mark(p) for module in _linears(encoder) for p in module.parameters()]
+
+    def is_current(self) -> bool:
+        """Whether no weight has changed, no module been replaced and no hook been added since."""
+        return (
+            all(slots.get(name) is value for slots, name, value in self.slots)
+            and not any(m._forward_hooks or m._forward_pre_hooks for m in self.modules)
+            and all(mark.holds() for mark in self.marks)
+        )
+
+    def __deepcopy__(self, memo: Any) -> None:
+        return None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(None), ()
+
+
+class _Mark:
+    """What tells that a parameter has changed: its memory, its version and two of its numbers.
+
+    Changes through `.data` leave the version alone, hence the numbers.
+    """
+
+    def __init__(self, parameter: Tensor) -> None:
+        self.parameter = parameter
+        self.pointer = parameter.data_ptr()
+        self.version = _version(parameter)
+        flat = parameter.detach().flatten()  # a view
+        if flat.dtype == torch.bfloat16:
+            flat = flat.view(torch.int16)  # NumPy has no bfloat16
+        self.sample = flat[:: max(1, flat.numel() - 1)].numpy()
+        self.numbers = self.sample.tobytes()
+
+    def holds(self) -> bool:
+        return (
+            self.parameter.data_ptr() == self.pointer
+            and _version(self.parameter) == self.version
+            and self.sample.tobytes() == self.numbers
+        )
+
+
+def _version(parameter: Tensor) -> int:
+    return 0 if parameter.is_inference() else parameter._version
+
+
+def why_not(encoder: BertEncoder, int8: bool) -> str | None:
+    """Why this encoder cannot be prepared on this machine, or None if it can."""
+    if not len(encoder.layer):
+        return "it has no layers"
+    weight = _layers(encoder)[0].attention.self.query.weight
+    if weight.device.type != "cpu":
+        return f"its weights are on {weight.device}, and the packed kernels are the CPU's"
+    if not torch.backends.mkldnn.is_available() or not hasattr(
+        torch.ops.mkldnn, "_linear_pointwise"
+    ):
+        return "this torch comes without oneDNN"
+    supported = {
+        torch.float32: True,
+        torch.bfloat16: torch.ops.mkldnn._is_mkldnn_bf16_supported(),
+        torch.float16: torch.ops.mkldnn._is_mkldnn_fp16_supported(),
+    }
+    if not supported.get(weight.dtype, False):
+        return f"this CPU has no {weight.dtype} kernels"
+    if int8 and not _int8_works():
+        return "this CPU or torch has no int8 kernels"
+    config = encoder.config
+    if config.is_decoder or config.position_embedding_type.startswith("relative"):
+        return "decoders and relative positions compute attention scores of their own"
+    for module in _linears(encoder):
+        # An adapter (LoRA, say) or a quantised layer may stand in its place.
+        if type(module) is not nn.Linear:
+            return f"one of its linear layers is a {type(module).__name__}"
+    if any(m._forward_hooks or m._forward_pre_hooks for m in encoder.modules()):
+        return "a module of it has a forward hook, which the prepared layers would not call"
+    return None
+
+
+def _int8_works() -> bool:
+    """Tries the operator on four numbers: which CPUs it needs differs between releases."""
+    try:
+        layer = Int8Linear(torch.eye(16), torch.zeros(16))
+        return bool(torch.allclose(layer(torch.eye(16)), torch.eye(16), atol=0.02))
+    except (RuntimeError, AttributeError, NotImplementedError):
+        return False
+
+
+def _layers(encoder: BertEncoder) -> list[BertLayer]:
+    return list(encoder.layer)  # type: ignore[arg-type]  # a ModuleList has no item type
+
+
+def _linears(encoder: BertEncoder) -> Iterable[nn.Module]:
+    for layer in _layers(encoder):
+        attention = layer.attention
+        yield from (attention.self.query, attention.self.key, attention.self.value)
+        yield from (attention.output.dense, layer.intermediate.dense, layer.output.dense)

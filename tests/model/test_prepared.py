@@ -1,0 +1,228 @@
+"""Prepared inference: same numbers, same model, never a stale weight."""
+
+import copy
+import io
+
+import pytest
+import torch
+from torch import nn
+
+from hf_bert_impl import BertModel
+from hf_bert_impl.model import prepared
+from tests.model.cases import HEADS, masks, random_batch, random_config, random_model
+
+ENCODERS = [head for head in HEADS if head != "BertLMHeadModel"]
+
+
+@pytest.fixture(autouse=True)
+def needs_kernels():
+    model = random_model("BertModel", random_config(1))
+    reason = prepared.why_not(model.encoder, int8=False)
+    if reason is not None:
+        pytest.skip(f"prepared inference does not run here: {reason}")
+
+
+def outputs(model, batch, **options):
+    with torch.inference_mode():
+        return model(**batch, **options)
+
+
+def is_prepared(model):
+    return model.base_model.encoder.prepared is not None
+
+
+@pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu", "silu", "tanh", "gelu_10"])
+@pytest.mark.parametrize("head", ENCODERS)
+def test_the_same_numbers(head, activation):
+    config = random_config(2, head, hidden_act=activation)
+    model = random_model(head, config)
+    for name, mask in masks().items():
+        batch = random_batch(head, config, mask)
+        expected = outputs(model, batch, output_hidden_states=True)
+        model.prepare_for_inference()
+        assert is_prepared(model)
+        found = outputs(model, batch, output_hidden_states=True)
+        plain = outputs(model, batch)
+        for key in expected:
+            if key == "hidden_states":
+                pairs = zip(found[key], expected[key], strict=True)
+            else:
+                pairs = [(found[key], expected[key]), (plain[key], expected[key])]
+            for a, b in pairs:
+                assert (a - b).abs().max() <= 2e-5 * b.abs().max().clamp(min=1), (name, key)
+        model.train()
+        model.eval()
+
+
+@pytest.mark.parametrize("head", ENCODERS)
+def test_bfloat16_error_is_that_of_the_model(head):
+    config = random_config(3, head, hidden_act="gelu")
+    model = random_model(head, config, std=0.1)
+    batch = random_batch(head, config, masks()["right"])
+    exact = outputs(model, batch)[0]
+    half = copy.deepcopy(model).to(torch.bfloat16)
+    own = (outputs(half, batch)[0] - exact).abs().mean()
+    half.prepare_for_inference()
+    assert is_prepared(half)
+    assert (outputs(half, batch)[0] - exact).abs().mean() < 1.5 * own + 1e-3
+    converted = copy.deepcopy(model).prepare_for_inference("bfloat16")
+    assert converted.dtype == torch.bfloat16
+    assert torch.equal(outputs(converted, batch)[0], outputs(half, batch)[0])
+
+
+def test_int8_is_close():
+    config = random_config(4, hidden_size=60, num_attention_heads=5, intermediate_size=96)
+    model = random_model("BertModel", config, std=0.1)
+    batch = random_batch("BertModel", config, masks()["right"])
+    exact = outputs(model, batch).last_hidden_state
+    model.prepare_for_inference("int8")
+    if not is_prepared(model):
+        pytest.skip("this CPU or torch has no int8 kernels")
+    found = outputs(model, batch).last_hidden_state
+    assert model.dtype == torch.float32
+    error = (found - exact).abs().mean() / exact.abs().mean()
+    assert 0 < error < 0.03
+
+
+def test_int8_linear_is_exact_on_whole_numbers():
+    """Weights and activations that int8 holds exactly give exact products."""
+    if not prepared._int8_works():
+        pytest.skip("this CPU or torch has no int8 kernels")
+    generator = torch.Generator().manual_seed(0)
+    weight = torch.randint(-127, 128, (24, 48), generator=generator).float()
+    weight[:, 0] = 127
+    states = torch.randint(-127, 128, (11, 48), generator=generator).float()
+    states[:, 1] = -127
+    bias = torch.randn(24, generator=generator)
+    residual = torch.randn(11, 24, generator=generator)
+    layer = prepared.Int8Linear(weight, bias)
+    expected = nn.functional.linear(states, weight, bias)
+    assert torch.allclose(layer(states), expected, rtol=1e-5, atol=1e-2)
+    assert torch.allclose(layer(states, residual), expected + residual, rtol=1e-5, atol=1e-2)
+
+
+def test_state_dict_and_saving_are_as_before(tmp_path):
+    config = random_config(5)
+    model = random_model("BertModel", config)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    model.prepare_for_inference()
+    assert list(model.state_dict()) == list(before)
+    assert all(torch.equal(model.state_dict()[name], value) for name, value in before.items())
+    model.save_pretrained(tmp_path)
+    again = BertModel.from_pretrained(tmp_path)
+    assert not is_prepared(again)
+    assert all(torch.equal(again.state_dict()[name], value) for name, value in before.items())
+    twin = copy.deepcopy(model)
+    assert not is_prepared(twin)
+    buffer = io.BytesIO()
+    torch.save(model, buffer)
+    buffer.seek(0)
+    assert not is_prepared(torch.load(buffer, weights_only=False))
+
+
+CHANGES = {
+    "in place": lambda w: torch.no_grad()(w.mul_)(1.5),
+    "through data": lambda w: w.data.mul_(1.5),
+    "data replaced": lambda w: setattr(w, "data", w.data * 1.5),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("name", ["query", "key", "value"])
+def test_a_changed_weight_is_seen(name, change):
+    config = random_config(6)
+    model = random_model("BertModel", config)
+    batch = random_batch("BertModel", config, masks()["right"])
+    model.prepare_for_inference()
+    outputs(model, batch)
+    for part in ("weight", "bias"):
+        CHANGES[change](getattr(getattr(model.encoder.layer[0].attention.self, name), part))
+    found = outputs(model, batch).last_hidden_state
+    assert not is_prepared(model)
+    expected = outputs(copy.deepcopy(model), batch).last_hidden_state
+    assert torch.equal(found, expected)
+
+
+def test_other_ways_to_change_the_model():
+    config = random_config(7, num_attention_heads=3, hidden_size=30)
+    batch = random_batch("BertModel", config, masks()["right"])
+
+    def replace(model):
+        model.encoder.layer[0].output.dense = nn.Linear(config.intermediate_size, 30)
+
+    def hook(model):
+        model.encoder.layer[0].register_forward_hook(lambda m, i, o: o * 2)
+
+    def load(model):
+        model.load_state_dict(random_model("BertModel", config, seed=9).state_dict())
+
+    for change in (
+        replace,
+        hook,
+        load,
+        lambda model: model.prune_heads({0: [1]}),
+        lambda model: model.double(),
+        lambda model: model.train(),
+    ):
+        model = random_model("BertModel", config).prepare_for_inference()
+        change(model)
+        model.eval()
+        found = outputs(model, batch).last_hidden_state
+        assert not is_prepared(model)
+        expected = outputs(copy.deepcopy(model), batch).last_hidden_state
+        assert torch.equal(found, expected)
+
+
+def test_layer_norms_and_embeddings_are_not_copied():
+    """What was not packed may change; the model stays prepared and right."""
+    config = random_config(8)
+    model = random_model("BertModel", config).prepare_for_inference()
+    batch = random_batch("BertModel", config, masks()["right"])
+    with torch.no_grad():
+        model.encoder.layer[0].output.LayerNorm.weight.mul_(1.5)
+        model.embeddings.word_embeddings.weight.mul_(1.5)
+    found = outputs(model, batch).last_hidden_state
+    assert is_prepared(model)
+    expected = outputs(copy.deepcopy(model), batch).last_hidden_state
+    assert (found - expected).abs().max() < 1e-4
+
+
+def test_gradients_and_scores_take_the_usual_way():
+    config = random_config(9)
+    model = random_model("BertModel", config).prepare_for_inference()
+    batch = random_batch("BertModel", config, masks()["right"])
+    model(**batch).last_hidden_state.sum().backward()
+    assert model.encoder.layer[0].output.dense.weight.grad is not None
+    assert outputs(model, batch, output_attentions=True).attentions is not None
+    assert outputs(model, batch, head_mask=torch.ones(config.num_attention_heads))
+    assert is_prepared(model)
+
+
+def test_a_backend_may_be_chosen_afterwards():
+    config = random_config(9)
+    model = random_model("BertModel", config).prepare_for_inference()
+    batch = random_batch("BertModel", config, masks()["right"])
+    a = outputs(model, batch).last_hidden_state
+    model.set_attn_implementation("eager")
+    b = outputs(model, batch).last_hidden_state
+    assert (a - b).abs().max() < 1e-4
+
+
+def test_where_it_cannot_be_prepared(caplog):
+    relative = random_model("BertModel", random_config(1, position_embedding_type="relative_key"))
+    decoder = random_model("BertLMHeadModel", random_config(1, "BertLMHeadModel"))
+    hooked = random_model("BertModel", random_config(1))
+    hooked.encoder.layer[0].register_forward_hook(lambda m, i, o: None)
+    empty = random_model("BertModel", random_config(1, num_hidden_layers=0))
+    for model in (relative, decoder, hooked, empty):
+        assert prepared.why_not(model.base_model.encoder, int8=False)
+        model.prepare_for_inference()
+        assert not is_prepared(model)
+        assert model(torch.tensor([[1, 2]]))[0].isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", ["float23", torch.int32])
+def test_unknown_dtype(dtype):
+    model = random_model("BertModel", random_config(1))
+    with pytest.raises(ValueError, match=r"is not known; use one of float32, .*int8"):
+        model.prepare_for_inference(dtype)

@@ -1,0 +1,90 @@
+"""Training scores labelled tokens only, and the last layer computes only what is read."""
+
+import pytest
+import torch
+
+from hf_bert_impl.evaluation.parity import reference_model
+from tests.model.cases import HEADS, masks, random_batch, random_config, random_labels, random_model
+
+NO_DROPOUT = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, classifier_dropout=0.0)
+MASKED_LM = ("BertForPreTraining", "BertForMaskedLM")
+
+
+@pytest.mark.parametrize("padding", list(masks()))
+@pytest.mark.parametrize("head", [head for head in HEADS if head != "BertModel"])
+def test_training_loss_and_gradients_are_upstreams(head, padding):
+    config = random_config(4, head, **NO_DROPOUT)
+    ours = random_model(head, config).train()
+    theirs = reference_model(ours).train()
+    batch = random_batch(head, config, masks()[padding])
+    labels = random_labels(head, config, batch)
+    a, b = ours(**batch, **labels), theirs(**batch, **labels)
+    assert torch.allclose(a.loss, b.loss, rtol=1e-5)
+    a.loss.backward()
+    b.loss.backward()
+    gradients = {n: p.grad for n, p in theirs.named_parameters() if p.grad is not None}
+    largest = max(gradient.abs().max() for gradient in gradients.values())
+    for name, gradient in gradients.items():
+        scale = gradient.abs().max().clamp(min=0.05 * largest)
+        assert (ours.get_parameter(name).grad - gradient).abs().max() < 2e-5 * scale, name
+
+
+@pytest.mark.parametrize("padding", ["right", "none"])
+@pytest.mark.parametrize("head", MASKED_LM)
+def test_logits_are_those_of_the_labelled_tokens(head, padding):
+    config = random_config(1, head, **NO_DROPOUT)
+    model = random_model(head, config)
+    batch = random_batch(head, config, masks()[padding])
+    labels = random_labels(head, config, batch)
+    key = "prediction_logits" if head == "BertForPreTraining" else "logits"
+    with torch.no_grad():
+        every = model(**batch, **labels)[key]
+        assert every.shape == (5, 13, config.vocab_size)
+        model.train()
+        some = model(**batch, **labels)[key]
+        unlabelled = model(**batch)[key]
+        model.config.sparse_prediction = False
+        dense = model(**batch, **labels)[key]
+    chosen = labels["labels"] != -100
+    assert some.shape == (int(chosen.sum()), config.vocab_size)
+    assert torch.allclose(some, every[chosen], atol=1e-5)
+    assert unlabelled.shape == dense.shape == every.shape
+    assert torch.allclose(dense[chosen], every[chosen], atol=1e-5)
+
+
+def rows_through(model, module):
+    seen = []
+    handle = module.register_forward_pre_hook(
+        lambda m, args: seen.append(args[0].shape[:-1].numel())
+    )
+    return seen, handle
+
+
+@pytest.mark.parametrize("padding", ["right", "left", "none"])
+def test_the_last_layer_computes_what_the_head_reads(padding):
+    head = "BertForSequenceClassification"
+    config = random_config(2, head, num_hidden_layers=3)
+    model = random_model(head, config)
+    mask = masks()[padding]
+    batch = random_batch(head, config, mask)
+    layers = model.bert.encoder.layer
+    first, _ = rows_through(model, layers[0].intermediate)
+    last, _ = rows_through(model, layers[-1].intermediate)
+    with torch.no_grad():
+        quick = model(**batch).logits
+        states = model(**batch, output_hidden_states=True)
+    tokens = 5 * 13 if mask is None else int(mask.sum()) + int((mask[:, 0] == 0).sum())
+    assert first == [tokens, 5 * 13 if mask is None else tokens]
+    assert last == [5, first[1]]
+    assert torch.allclose(quick, states.logits, atol=1e-5)
+
+
+def test_only_masked_tokens_reach_the_last_feed_forward():
+    head = "BertForMaskedLM"
+    config = random_config(2, head, num_hidden_layers=2)
+    model = random_model(head, config).train()
+    batch = random_batch(head, config, masks()["right"])
+    labels = random_labels(head, config, batch)
+    last, _ = rows_through(model, model.bert.encoder.layer[-1].intermediate)
+    model(**batch, **labels)
+    assert last == [int((labels["labels"] != -100).sum())]
