@@ -5,6 +5,8 @@ PYTHON ?= python3
 VENV := .venv
 FLOOR_VENV := .venv-floor
 EXTRAS := dev,demo
+# make splits the arguments of a call at commas.
+comma := ,
 # What a test run may take of the machine: two processes of one thread each.
 WORKERS ?= 2
 # More words for pytest: make test ARGS="tests/test_pipelines.py -k mask"
@@ -15,7 +17,7 @@ test floor: export OMP_NUM_THREADS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format floor upstream-tests clean
+.PHONY: help demo test bench lint format floor upstream-tests clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -25,6 +27,10 @@ demo: $(VENV)/.installed ## set up and run `hf-bert demo` on real weights
 
 test: $(VENV)/.installed upstream-tests ## set up and run the tests
 	$(VENV)/bin/python $(PYTEST) $(ARGS)
+
+# The peers are large: only this target installs them, into the same environment.
+bench: $(VENV)/.installed-bench ## measure the speed beside other runtimes (ARGS="--quick")
+	$(VENV)/bin/hf-bert benchmark $(ARGS)
 
 lint: $(VENV)/.installed ## ruff check, ruff format --check and mypy
 	$(VENV)/bin/ruff check .
@@ -58,6 +64,9 @@ endef
 
 $(VENV)/.installed: setup.cfg constraints.txt
 	$(call install,$(EXTRAS),constraints.txt)
+
+$(VENV)/.installed-bench: $(VENV)/.installed
+	$(call install,$(EXTRAS)$(comma)bench,constraints.txt)
 
 $(FLOOR_VENV)/.installed: setup.cfg constraints-floor.txt
 	$(call install,$(EXTRAS),constraints-floor.txt)

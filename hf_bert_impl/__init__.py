@@ -25,12 +25,14 @@ _HOMES = {
     "BertForMultipleChoice": _MODEL,
     "BertForTokenClassification": _MODEL,
     "BertForQuestionAnswering": _MODEL,
+    "TextEncoder": "hf_bert_impl.inference.text_encoder",
     "register": "hf_bert_impl.auto",
     "unregister": "hf_bert_impl.auto",
 }
 
 if TYPE_CHECKING:
     from hf_bert_impl.auto import register, unregister
+    from hf_bert_impl.inference.text_encoder import TextEncoder
     from hf_bert_impl.model.configuration_bert import BertConfig
     from hf_bert_impl.model.modeling_bert import (
         BertForMaskedLM,
@@ -62,6 +64,7 @@ __all__ = [
     "BertPreTrainedModel",
     "BertTokenizer",
     "BertTokenizerFast",
+    "TextEncoder",
     "__version__",
     "register",
     "unregister",

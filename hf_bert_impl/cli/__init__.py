@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from hf_bert_impl.cli import demo, errors, fill_mask, verify
+from hf_bert_impl.cli import benchmark, demo, embed, errors, fill_mask, verify
 
 app = typer.Typer(
     name="hf-bert",
@@ -27,6 +27,8 @@ app = typer.Typer(
 app.command("demo")(demo.demo)
 app.command("verify")(verify.verify)
 app.command("fill-mask")(fill_mask.fill_mask)
+app.command("embed")(embed.embed)
+app.command("benchmark")(benchmark.benchmark)
 
 
 def _print_version(wanted: bool) -> None:

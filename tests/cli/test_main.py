@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from hf_bert_impl.cli import app, errors, main, verify
 
-COMMANDS = ("demo", "verify", "fill-mask")
+COMMANDS = ("demo", "verify", "fill-mask", "embed", "benchmark")
 
 
 def run_script(*arguments, code="import sys; from hf_bert_impl.cli import main; sys.exit(main())"):

@@ -1,0 +1,151 @@
+"""The tables that a person reads: a table a case, what was missing, and what the figures mean."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from hf_bert_impl.benchmark.cases import CASES
+from hf_bert_impl.benchmark.results import Results, Row
+
+if TYPE_CHECKING:
+    from rich.console import Console
+    from rich.table import Table
+
+SHORT_DTYPES = {"float32": "fp32", "bfloat16": "bf16", "int8": "int8"}
+LEGEND = (
+    "times as fast: median of the rounds' ratios [least to greatest], each round ours and the peer "
+    "in turns.\n"
+    "error: largest difference from transformers in float32 eager at attended positions (training: "
+    "of the losses; encode: of the vectors).\n"
+    "GFLOP/s: operations on real tokens, attention included; share: of the best matrix product of "
+    "this run in the same precision.\n"
+    "MiB: rise of memory while it runs (training: peak beyond weights and gradients). "
+    "ours / peer throughout."
+)
+
+
+def render(results: Results, console: Console) -> None:
+    """Print everything.
+
+    Args:
+        results: What was measured.
+        console: Where to.
+    """
+    where = results.environment
+    versions = ", ".join(
+        f"{name} {where[name]}"
+        for name in ("torch", "transformers", "onnxruntime", "openvino", "ctranslate2")
+        if where.get(name)
+    )
+    console.print(
+        f"{results.settings.get('model', '')}; {where['cpu']}, {where['device']}, "
+        f"{where['threads']} thread(s); {versions}",
+        highlight=False,
+        markup=False,
+    )
+    for dtype, rates in results.products.items():
+        best = ", ".join(f"{kernel} {rate:.0f}" for kernel, rate in rates.items()) or "none"
+        console.print(f"best matrix product, {dtype}: {best} GFLOP/s", highlight=False)
+    for name in CASES:
+        rows = [row for row in results.rows if row.case == name]
+        if rows:
+            console.print(case_table(name, rows))
+    if results.line:
+        console.print(line_table(results))
+    for missing in results.missing:
+        case = "" if missing.case == "all" else f", {missing.case}"
+        console.print(
+            f"{missing.peer} ({SHORT_DTYPES.get(missing.dtype, missing.dtype)}{case}): "
+            f"not available: {missing.reason}",
+            highlight=False,
+            markup=False,
+            style="yellow",
+        )
+    if results.rows:
+        console.print(LEGEND, style="dim", highlight=False, markup=False)
+
+
+def case_table(name: str, rows: list[Row]) -> Table:
+    """Ours beside each peer on one case.
+
+    Args:
+        name: The case.
+        rows: Its rows.
+    """
+    unit = "texts" if name == "encode" else "rows"
+    batches = dict.fromkeys((row.rows, row.tokens, row.padding) for row in rows)
+    sizes = "; ".join(
+        f"{count} {unit}, {tokens} tokens"
+        + ("" if name == "encode" else f", {padding:.0%} padding")
+        for count, tokens, padding in batches
+    )
+    table = _table(f"{name}: {CASES[name]}\nmeasured: {sizes}")
+    if len(batches) > 1:
+        table.add_column("rows", justify="right")
+    table.add_column("ours")
+    table.add_column("peer")
+    table.add_column("ms", justify="right")
+    table.add_column("times as fast", justify="right", no_wrap=True)
+    table.add_column("error", justify="right")
+    table.add_column("GFLOP/s", justify="right")
+    table.add_column("share", justify="right", no_wrap=True)
+    table.add_column("MiB", justify="right")
+    for row in rows:
+        style = "bold green" if row.ratio >= 1 else "bold red"
+        ratio = f"[{style if row.peer != 'self' else 'dim'}]{row.ratio:.2f}[/]"
+        size = [str(row.rows)] if len(batches) > 1 else []
+        table.add_row(
+            *size,
+            f"{row.ours} {SHORT_DTYPES[row.ours_dtype]}",
+            f"{row.peer} {SHORT_DTYPES[row.peer_dtype]}",
+            f"{_milliseconds(row.ours_ms)} / {_milliseconds(row.peer_ms)}",
+            f"{ratio} \\[{row.ratio_min:.2f} to {row.ratio_max:.2f}]",
+            _both(row.ours_error, row.peer_error, ".0e"),
+            _both(row.ours_gflops, row.peer_gflops, ".0f"),
+            "" if row.share is None else f"{row.share:.0%}",
+            _both(row.ours_mib, row.peer_mib, ".0f"),
+        )
+    table.caption = "\n".join(
+        f"{row.peer}, {row.rows} rows: loss {row.notes['ours_loss']:.6f} / "
+        f"{row.notes['peer_loss']:.6f}, gradients differ by {row.notes['gradient_error']:.0e} of "
+        f"the largest, memory {row.notes['memory_ratio']:.2f} of the peer's"
+        for row in rows
+        if "ours_loss" in row.notes
+    )
+    table.caption_justify = "left"
+    return table
+
+
+def line_table(results: Results) -> Table:
+    """How straight the cost against real tokens is."""
+    table = _table(f"line: {CASES['line']}")
+    for column in ("", "µs a token", "fixed ms", "R² of a straight line", "cost of padding"):
+        table.add_column(column, justify="right" if column else "left")
+    for fit in results.line_fits():
+        table.add_row(
+            f"{fit['contestant']} {SHORT_DTYPES[fit['dtype']]}",
+            f"{fit['us_per_token']:.1f}",
+            f"{fit['fixed_ms']:.1f}",
+            f"{fit['r_squared']:.4f}",
+            f"{fit['padding_cost']:.2f} times",
+        )
+    return table
+
+
+def _table(title: str) -> Table:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    return Table(title=Text(title), box=box.SIMPLE_HEAD, title_justify="left", padding=(0, 1, 0, 0))
+
+
+def _milliseconds(value: float) -> str:
+    return f"{value:.0f}" if value >= 100 else f"{value:.1f}"
+
+
+def _both(ours: float | None, peer: float | None, form: str) -> str:
+    """Ours / the peer's, without what was not measured."""
+    if ours is None and peer is None:
+        return ""
+    return " / ".join("–" if value is None else format(value, form) for value in (ours, peer))

@@ -1,0 +1,201 @@
+"""What a run found: rows, what was not available, and where it ran."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import json
+import platform
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+PACKAGES = (
+    "hf_bert_impl",
+    "torch",
+    "transformers",
+    "numpy",
+    "onnx",
+    "onnxruntime",
+    "openvino",
+    "ctranslate2",
+    "sentence-transformers",
+)
+
+
+@dataclasses.dataclass
+class Row:
+    """One of ours beside one peer, on one case."""
+
+    case: str
+    rows: int
+    """Sequences in the batch (texts, for `encode`)."""
+    tokens: int
+    """Real tokens."""
+    padding: float
+    """Share of the padded batch that is padding."""
+    ours: str
+    """`unchanged`, `prepared`, `training step`, `AdamW step` or `TextEncoder`."""
+    ours_dtype: str
+    peer: str
+    peer_dtype: str
+    ours_ms: float
+    """Median milliseconds."""
+    peer_ms: float
+    ratio: float
+    """How many times as long the peer took: the median of the rounds' ratios."""
+    ratio_min: float
+    ratio_max: float
+    rounds: int
+    ours_gflops: float | None = None
+    """Useful GFLOP/s: operations on real tokens (`cases.forward_flops`) over the time."""
+    peer_gflops: float | None = None
+    share: float | None = None
+    """`ours_gflops` over the best matrix product of this run in the same precision."""
+    ours_error: float | None = None
+    """Largest difference from upstream's float32 eager states at attended positions; for training
+    the difference of the losses."""
+    peer_error: float | None = None
+    ours_mib: float | None = None
+    """Rise of the resident memory while it runs; on CUDA of torch's allocated memory; for training
+    the peak of tensors beyond weights and gradients."""
+    peer_mib: float | None = None
+    notes: dict[str, float] = dataclasses.field(default_factory=dict)
+    """Further figures, as the largest relative difference of gradients in training."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Missing:
+    """A peer, or one of ours, that could not run, and why."""
+
+    peer: str
+    dtype: str
+    reason: str
+    case: str = "all"
+
+
+@dataclasses.dataclass(frozen=True)
+class LinePoint:
+    """One batch of `line`, one contestant."""
+
+    contestant: str
+    dtype: str
+    tokens: int
+    padded_tokens: int
+    widths: int
+    """How many times as wide as its longest row the batch is."""
+    ms: float
+
+
+@dataclasses.dataclass
+class Results:
+    """Everything that a run found."""
+
+    environment: dict[str, Any]
+    settings: dict[str, Any]
+    rows: list[Row] = dataclasses.field(default_factory=list)
+    missing: list[Missing] = dataclasses.field(default_factory=list)
+    line: list[LinePoint] = dataclasses.field(default_factory=list)
+    products: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
+    """GFLOP/s of matrix products: by precision, by kernel."""
+
+    def best(self, dtype: str) -> float | None:
+        """The best matrix product of a precision in GFLOP/s."""
+        return max(self.products.get(dtype, {}).values(), default=None)
+
+    def add_products(self, dtype: str, rates: dict[str, float]) -> None:
+        """Keep the best rate of each kernel: the machine's speed varies during a run."""
+        known = self.products.setdefault(dtype, {})
+        for kernel, rate in rates.items():
+            known[kernel] = max(rate, known.get(kernel, 0.0))
+
+    def fill_shares(self) -> None:
+        """Set each row's share of the best product, when all products are measured."""
+        for row in self.rows:
+            best = self.best(row.ours_dtype)
+            if best and row.ours_gflops is not None:
+                row.share = row.ours_gflops / best
+
+    def line_fits(self) -> list[dict[str, Any]]:
+        """By contestant: how straight its line is, and what padding costs it.
+
+        Returns:
+            `contestant`, `dtype`, `us_per_token`, `fixed_ms`, `r_squared` (1: a straight line
+            through every point, whatever its padding) and `padding_cost` (the largest ratio of the
+            times of two batches of the same tokens).
+        """
+        fits = []
+        for name, dtype in dict.fromkeys((p.contestant, p.dtype) for p in self.line):
+            points = [p for p in self.line if (p.contestant, p.dtype) == (name, dtype)]
+            slope, fixed, squared = straight_line(
+                [p.tokens for p in points], [p.ms for p in points]
+            )
+            costs = []
+            for tokens in {p.tokens for p in points}:
+                same = [p.ms for p in points if p.tokens == tokens]
+                costs.append(max(same) / min(same))
+            fits.append(
+                {
+                    "contestant": name,
+                    "dtype": dtype,
+                    "us_per_token": 1000 * slope,
+                    "fixed_ms": fixed,
+                    "r_squared": squared,
+                    "padding_cost": max(costs),
+                }
+            )
+        return fits
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return dataclasses.asdict(self) | {"line_fits": self.line_fits()}
+
+    def to_json(self) -> str:
+        """One JSON object."""
+        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False)
+
+
+def straight_line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float, float]:
+    """The line of least squares: slope, value at 0, and the share of variance it explains."""
+    if len(set(x)) < 2:
+        return 0.0, statistics.fmean(y), 1.0
+    slope, fixed = statistics.linear_regression(x, y)
+    mean = statistics.fmean(y)
+    rest = sum((b - slope * a - fixed) ** 2 for a, b in zip(x, y, strict=True))
+    total = sum((b - mean) ** 2 for b in y)
+    return slope, fixed, 1 - rest / total if total else 1.0
+
+
+def environment(device: str, threads: int) -> dict[str, Any]:
+    """Versions, processor, device and threads of this run."""
+    import torch
+
+    found: dict[str, Any] = {
+        "python": platform.python_version(),
+        "system": f"{platform.system()} {platform.machine()}",
+        "cpu": cpu_name(),
+        "device": torch.cuda.get_device_name() if device.startswith("cuda") else "cpu",
+        "threads": threads,
+    }
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = None
+    return found
+
+
+def cpu_name() -> str:
+    """The processor's name as the system gives it, with the widest vector instructions."""
+    import torch
+
+    name = platform.processor() or platform.machine()
+    try:
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                name = line.partition(":")[2].strip()
+                break
+    except OSError:
+        pass
+    return f"{name} ({torch.backends.cpu.get_cpu_capability()})"

@@ -1,0 +1,209 @@
+"""`hf-bert benchmark`: this BERT's speed beside transformers' and other runtimes'."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hf_bert_impl.benchmark.cases import CASES, ENCODE_SENTENCES
+from hf_bert_impl.benchmark.models import RANDOM, Source
+from hf_bert_impl.benchmark.peers import DEFAULT_PEERS, PEERS, PRECISIONS
+from hf_bert_impl.cli import checkpoints
+from hf_bert_impl.cli.errors import BadInput, quiet_libraries
+from hf_bert_impl.cli.tables import console
+
+if TYPE_CHECKING:
+    from rich.live import Live
+
+ROUNDS, QUICK_ROUNDS, QUICK_SENTENCES = 9, 3, 200
+
+
+def benchmark(
+    model: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[MODEL]", help="A folder or a hub id; random weights where none is named."
+        ),
+    ] = None,
+    random: Annotated[
+        str | None,
+        typer.Option(help=f"Random weights of a size: {', '.join(RANDOM)}.", show_default="base"),
+    ] = None,
+    case_names: Annotated[
+        str | None,
+        typer.Option("--cases", help=f"Some of {', '.join(CASES)}.", show_default="all"),
+    ] = None,
+    peers: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Some of {', '.join(PEERS)}; none for ours alone.",
+            show_default="all but upstream-compile",
+        ),
+    ] = None,
+    dtype: Annotated[
+        str, typer.Option(help=f"One or several of {', '.join(PRECISIONS)}.")
+    ] = "float32",
+    rounds: Annotated[
+        int | None,
+        typer.Option(min=1, help="How many times each pair runs.", show_default=str(ROUNDS)),
+    ] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Threads of every contestant.", show_default="the cores of this process"
+        ),
+    ] = None,
+    batch_sizes: Annotated[
+        str | None,
+        typer.Option(help="Rows of a batch, as 1,8,32.", show_default="32, 8, 16, 1 by case"),
+    ] = None,
+    sentences: Annotated[
+        int | None,
+        typer.Option(
+            min=10, help="Sentences of the case encode.", show_default=str(ENCODE_SENTENCES)
+        ),
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="cpu or cuda.", show_default="cuda where there is one")
+    ] = None,
+    output: Annotated[Path | None, typer.Option(help="Write the results as JSON.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw them: a png, svg or pdf.")] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object, and no table.")
+    ] = False,
+    quick: Annotated[
+        bool,
+        typer.Option(
+            "--quick", help="MiniLM's size, small batches, few rounds: to see that it runs."
+        ),
+    ] = False,
+) -> None:
+    """Measure the speed of this BERT beside transformers' own and other runtimes.
+
+    Ours and each peer run in turns in one process, on the same batches, weights and threads. A peer
+    that is not installed is named with the reason. Figures need a machine that does nothing else.
+
+    Example: hf-bert benchmark --random base --cases short,sentence --output results.json
+    """
+    if model is not None and random is not None:
+        raise BadInput(
+            f"both a model ({model}) and --random {random} are given", "one of them", "drop one"
+        )
+    random = random or ("minilm" if quick else "base")
+    if random not in RANDOM:
+        raise BadInput(f"--random is {random!r}", f"one of {', '.join(RANDOM)}", "choose one")
+    chosen = _names("--cases", case_names, tuple(CASES), tuple(CASES))
+    rivals = _names("--peers", peers, tuple(PEERS), DEFAULT_PEERS)
+    dtypes = _names("--dtype", dtype, tuple(PRECISIONS), ("float32",))
+    sizes = _sizes(batch_sizes)
+    for name, file in (("--output", output), ("--plot", plot)):
+        if file is not None and not file.parent.is_dir():
+            raise BadInput(
+                f"{name} is {file}, and there is no folder {file.parent}",
+                "a file in an existing folder",
+                "make the folder",
+            )
+    if plot is not None:
+        _check_plot(plot)
+    # torch's profiler prints two lines about itself; it reads this when torch is imported.
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    from hf_bert_impl.benchmark.run import Benchmark, Settings
+
+    with quiet_libraries():
+        if model is not None:
+            model = checkpoints.open_checkpoint(model).path
+        settings = Settings(
+            cases=chosen,
+            peers=rivals,
+            dtypes=dtypes,
+            rounds=rounds or (QUICK_ROUNDS if quick else ROUNDS),
+            threads=threads or _cores(),
+            batch_sizes=sizes,
+            sentences=sentences or (QUICK_SENTENCES if quick else ENCODE_SENTENCES),
+            quick=quick,
+        )
+        source = Source(model, random, _device(device))
+        with _line() as line:
+            results = Benchmark(
+                source, settings, lambda text: line.update(text, refresh=True)
+            ).run()
+    if output is not None:
+        output.write_text(results.to_json() + "\n", encoding="utf-8")
+    if plot is not None:
+        from hf_bert_impl.benchmark.plot import draw
+
+        draw(results, plot)
+    if as_json:
+        typer.echo(results.to_json())
+    else:
+        from hf_bert_impl.benchmark.report import render
+
+        render(results, console())
+
+
+def _names(
+    option: str, given: str | None, known: tuple[str, ...], usual: tuple[str, ...]
+) -> tuple[str, ...]:
+    """The names of a list with commas, each once, in the order of what is known."""
+    if given is None:
+        return usual
+    if option == "--peers" and given == "none":
+        return ()
+    names = [name.strip() for name in given.split(",")]
+    for name in names:
+        if name not in known:
+            raise BadInput(
+                f"{option} has {name!r}", f"some of {', '.join(known)}", "separate them by commas"
+            )
+    return tuple(name for name in known if name in names)
+
+
+def _sizes(given: str | None) -> tuple[int, ...]:
+    if given is None:
+        return ()
+    try:
+        sizes = tuple(dict.fromkeys(int(size) for size in given.split(",")))
+    except ValueError:
+        sizes = (0,)
+    if min(sizes) < 1:
+        raise BadInput(f"--batch-sizes is {given!r}", "numbers from 1", "write 1,8,32")
+    return sizes
+
+
+def _check_plot(file: Path) -> None:
+    from hf_bert_impl.benchmark.plot import check_plotting
+
+    if file.suffix not in (".png", ".svg", ".pdf"):
+        raise BadInput(f"--plot is {file}", "a name in .png, .svg or .pdf", "rename it")
+    check_plotting()
+
+
+def _cores() -> int:
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # macOS and Windows
+        return os.cpu_count() or 1
+
+
+def _device(given: str | None) -> str:
+    import torch
+
+    if given not in (None, "cpu", "cuda"):
+        raise BadInput(f"--device is {given!r}", "cpu or cuda", "choose one")
+    if given == "cuda" and not torch.cuda.is_available():
+        raise BadInput("--device is cuda", "a CUDA device that torch sees", "take cpu")
+    return given or ("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def _line() -> Live:
+    """A line on standard error about what runs now, where someone looks at it.
+
+    It is redrawn only when told: a thread that turns a spinner would be measured too.
+    """
+    from rich.console import Console
+    from rich.live import Live
+
+    return Live(console=Console(stderr=True), auto_refresh=False, transient=True)

@@ -1,0 +1,188 @@
+"""`hf-bert embed`: a file of texts to a matrix of vectors, resumed where it was interrupted."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hf_bert_impl.cli import checkpoints
+from hf_bert_impl.cli.errors import BadInput, quiet_libraries
+from hf_bert_impl.cli.text_input import TextInput
+from hf_bert_impl.cli.vector_file import VectorFile
+
+if TYPE_CHECKING:
+    from hf_bert_impl.inference import TextEncoder
+
+#: Its vector tells whether the weights are those with which an interrupted run began.
+PROBE = "The quick brown fox jumps over the lazy dog."
+PROBE_TOLERANCE = 1e-3
+
+
+def embed(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A folder or a hub id.")],
+    file: Annotated[
+        str,
+        typer.Argument(metavar="FILE", help="One text a line, or .jsonl; - reads standard input."),
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The .npy file to write.")],
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            help="float32, bfloat16, float16 or int8.", show_default="as the weights are saved"
+        ),
+    ] = None,
+    batch_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Most tokens a batch.", show_default="4096")
+    ] = None,
+    normalize: Annotated[
+        bool, typer.Option("--normalize/--no-normalize", help="Make vectors of length 1.")
+    ] = False,
+    column: Annotated[
+        str | None,
+        typer.Option(
+            help="The field of JSON lines that holds the text; reads any FILE as JSON lines.",
+            show_default="text, for .jsonl",
+        ),
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace OUTPUT where it exists.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object about the result.")
+    ] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Show no progress and print no summary.")
+    ] = False,
+) -> None:
+    """Write the vectors of texts to a .npy file: float32, one row a text, in input order.
+
+    Works in constant memory. When it is interrupted, the same command goes on from there; OUTPUT
+    appears when it is complete.
+
+    Example: hf-bert embed sentence-transformers/all-MiniLM-L6-v2 lines.txt --output vectors.npy
+    """
+    check_output(output, overwrite)
+    with TextInput(file, column) as texts, quiet_libraries():
+        encoder = load_encoder(model, dtype)
+        settings = {
+            "model": model,
+            "dtype": dtype,
+            "normalize": normalize,
+            "max_length": encoder.max_length,
+        }
+        begin = time.perf_counter()
+        with VectorFile(output, encoder.dimension, settings) as vectors:
+            check_model(vectors, encoder)
+            resumed = vectors.skip(texts)
+            write_vectors(texts, vectors, encoder, batch_tokens, normalize, quiet)
+            vectors.finish()
+    done, seconds = vectors.rows - resumed, time.perf_counter() - begin
+    if as_json:
+        report = {
+            "output": str(output),
+            "rows": vectors.rows,
+            "dimension": encoder.dimension,
+            "resumed_from": resumed,
+            "seconds": round(seconds, 3),
+            "texts_per_second": round(done / seconds, 1),
+        }
+        typer.echo(json.dumps(report))
+    elif not quiet:
+        before = f", {resumed} of them from before" if resumed else ""
+        typer.echo(
+            f"{output}: {vectors.rows} vectors of {encoder.dimension} numbers{before}; "
+            f"{done / seconds:,.0f} texts a second"
+        )
+
+
+def check_output(output: Path, overwrite: bool) -> None:
+    """Check what can be checked before anything is loaded.
+
+    Raises:
+        BadInput: The output cannot be written, or exists.
+    """
+    if output.suffix != ".npy":
+        raise BadInput(f"--output is {output}", "a name that ends in .npy", "rename it")
+    if not output.parent.is_dir():
+        raise BadInput(f"there is no folder {output.parent}", "an existing one", "make it first")
+    if output.is_dir():
+        raise BadInput(f"{output} is a folder", "the name of a file", "choose another name")
+    if output.exists() and not overwrite:
+        raise BadInput(
+            f"{output} exists", "a new file", "choose another name, or replace it with --overwrite"
+        )
+
+
+def load_encoder(model: str, dtype: str | None) -> TextEncoder:
+    """Load the model.
+
+    Raises:
+        ValueError, OSError: There is no such dtype, or the checkpoint cannot be used.
+    """
+    from hf_bert_impl.inference import TextEncoder
+    from hf_bert_impl.inference.text_encoder import DTYPES
+
+    if dtype is not None and dtype not in DTYPES:
+        raise BadInput(f"--dtype is {dtype!r}", f"one of {', '.join(DTYPES)}", "choose one")
+    # Older sentence-transformers folders have BERT in a folder below, which this would not find.
+    if not (Path(model).expanduser() / "modules.json").is_file():
+        checkpoints.open_checkpoint(model)
+    return TextEncoder.from_pretrained(os.path.expanduser(model), dtype=dtype)
+
+
+def check_model(vectors: VectorFile, encoder: TextEncoder) -> None:
+    """Check that an interrupted run had a model that gives the same vectors.
+
+    Raises:
+        BadInput: It had another.
+    """
+    probe = encoder.encode(PROBE, normalize_embeddings=True)
+    before = vectors.extra.get("probe")
+    if before is not None and abs(probe - before).max() > PROBE_TOLERANCE:
+        raise vectors.changed("the model gives other vectors now")
+    vectors.extra["probe"] = [round(float(value), 6) for value in probe]
+
+
+def write_vectors(
+    texts: TextInput,
+    vectors: VectorFile,
+    encoder: TextEncoder,
+    batch_tokens: int | None,
+    normalize: bool,
+    quiet: bool,
+) -> None:
+    """Encode what is left of the texts, in order."""
+    from hf_bert_impl.inference.progress import text_progress
+
+    read: deque[tuple[str, int]] = deque()
+
+    def remembered() -> Iterator[str]:
+        for text in texts:
+            read.append((text, texts.bytes_read))
+            yield text
+
+    batches = encoder.encode_stream(
+        remembered(), token_budget=batch_tokens, normalize_embeddings=normalize, batches=True
+    )
+    try:
+        with text_progress(not quiet, texts.size, start=vectors.rows) as advance:
+            for batch in batches:
+                done = [read.popleft() for _ in range(len(batch))]
+                vectors.append([text for text, _ in done], batch.cpu().numpy())
+                advance(len(batch), done[-1][1])
+    except BaseException as error:
+        if vectors.rows:
+            vectors.checkpoint()
+            if isinstance(error, KeyboardInterrupt) and not quiet:
+                note = f"stopped after {vectors.rows} texts; the same command goes on from there"
+                typer.echo(note, err=True)
+        raise
+    finally:
+        batches.close()

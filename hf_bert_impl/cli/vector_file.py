@@ -1,0 +1,210 @@
+"""A .npy file that grows row by row, survives being killed, and appears when it is complete.
+
+Beside the output stand `OUTPUT.partial`, which holds a header of fixed length and the rows, and
+`OUTPUT.progress.json`, which says how many of these rows count, with which settings and texts they
+were made. The latter is replaced in one step, and only after the rows are on the disk; rows beyond
+those that it counts are cut off and made again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hf_bert_impl.cli.errors import BadInput
+
+if TYPE_CHECKING:
+    import numpy as np
+
+#: Bytes before the rows: enough for any shape, and a multiple of 64 as the format asks.
+HEADER = 128
+#: At most so much work is lost when the process is killed.
+CHECKPOINT_SECONDS = 2.0
+FORMAT = 1
+
+
+def npy_header(rows: int, dimension: int) -> bytes:
+    """The header of a float32 matrix, padded to `HEADER` bytes.
+
+    The format: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html, version 1.0.
+    """
+    start = b"\x93NUMPY\x01\x00" + (HEADER - 10).to_bytes(2, "little")
+    fields = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {dimension}), }}"
+    return start + fields.encode().ljust(HEADER - 11) + b"\n"
+
+
+class VectorFile:
+    """Writes a matrix row by row; to be used in a `with` statement.
+
+    Args:
+        output: The .npy file to make.
+        dimension: How many numbers a row has.
+        settings: What must be the same for a run to go on where another one was interrupted.
+
+    Raises:
+        BadInput: On entry: an interrupted run had other settings, or is still running.
+    """
+
+    def __init__(self, output: Path, dimension: int, settings: dict[str, Any]) -> None:
+        self.output = output
+        self.dimension = dimension
+        #: What else the progress file is to keep.
+        self.extra: dict[str, Any] = {}
+        self.partial = output.with_name(output.name + ".partial")
+        self.progress = output.with_name(output.name + ".progress.json")
+        self._settings = {"format": FORMAT, "dimension": dimension, **settings}
+        # Rows and the digest of their texts: one attribute, so that an interrupt finds both of one
+        # time.
+        self._done = (0, hashlib.sha256())
+        self._texts_before = ""
+        self._saved_at = -CHECKPOINT_SECONDS
+
+    def __enter__(self) -> VectorFile:
+        self._file = os.fdopen(os.open(self.partial, os.O_RDWR | os.O_CREAT, 0o666), "r+b")
+        try:
+            self._lock()
+            self._resume()
+        except BaseException:
+            self._file.close()
+            raise
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._file.close()
+        if self.rows == 0 and not self.progress.exists():
+            with contextlib.suppress(OSError):  # nothing to go on from
+                self.partial.unlink()
+
+    @property
+    def rows(self) -> int:
+        """Rows that are done; on entry, those of an interrupted run."""
+        return self._done[0]
+
+    def changed(self, what: str) -> BadInput:
+        """The error for a run that cannot go on where another one was interrupted."""
+        return BadInput(
+            f"{self.output} was begun by another run, and {what}",
+            "the same command and input to go on with it",
+            f"delete {self.partial} to start anew",
+        )
+
+    def skip(self, texts: Iterator[str]) -> int:
+        """Pass over the texts whose rows are there already.
+
+        Returns:
+            How many they are.
+
+        Raises:
+            BadInput: They are not the texts with which the rows were made.
+        """
+        rows, digest = self._done
+        found = 0
+        for text in itertools.islice(texts, rows):
+            found += 1
+            _add(digest, text)
+        if found < rows:
+            raise self.changed(f"the input has {found} texts where {rows} were done")
+        if rows and digest.hexdigest() != self._texts_before:
+            raise self.changed(f"the first {rows} texts are others now")
+        return rows
+
+    def append(self, texts: list[str], vectors: np.ndarray) -> None:
+        """Write rows.
+
+        Args:
+            texts: n texts.
+            vectors: (n, dimension) float32.
+        """
+        rows, digest = self.rows + len(texts), self._done[1].copy()
+        for text in texts:
+            _add(digest, text)
+        self._file.write(vectors.astype("<f4", copy=False).tobytes())
+        self._done = (rows, digest)
+        if time.monotonic() - self._saved_at >= CHECKPOINT_SECONDS:
+            self.checkpoint()
+
+    def checkpoint(self) -> None:
+        """Make what is written count."""
+        rows, digest = self._done
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        state = {
+            "settings": self._settings,
+            "rows": rows,
+            "texts_sha256": digest.hexdigest(),
+            "extra": self.extra,
+        }
+        fresh = self.progress.with_name(self.progress.name + ".new")
+        fresh.write_text(json.dumps(state), encoding="utf-8")
+        os.replace(fresh, self.progress)
+        self._saved_at = time.monotonic()
+
+    def finish(self) -> None:
+        """Give the file its header and its name."""
+        self._file.seek(0)
+        self._file.write(npy_header(self.rows, self.dimension))
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        os.replace(self.partial, self.output)
+        self.progress.unlink(missing_ok=True)
+
+    def _lock(self) -> None:
+        try:
+            import fcntl
+        except ImportError:  # Windows
+            return
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise BadInput(
+                f"another run is writing {self.output}", "one at a time", "wait, or stop that one"
+            ) from error
+
+    def _resume(self) -> None:
+        """Find the rows that count, and stand behind them."""
+        size = self._file.seek(0, os.SEEK_END)
+        state = self._read_progress() if size else None
+        if state is not None:
+            before = state["settings"]
+            for name in {**before, **self._settings}:
+                old, new = before.get(name), self._settings.get(name)
+                if old != new:
+                    raise self.changed(f"its {name} was {old!r}, now {new!r}")
+            rows = state["rows"]
+            if size < HEADER + rows * self.dimension * 4:
+                raise self.changed(f"{self.partial} is shorter than its {rows} rows")
+            self._done = (rows, hashlib.sha256())
+            self._texts_before = state["texts_sha256"]
+            self.extra = state["extra"]
+        else:
+            self.progress.unlink(missing_ok=True)  # it speaks of rows that are no longer there
+        self._file.seek(0)
+        self._file.write(npy_header(self.rows, self.dimension))
+        self._file.truncate(HEADER + self.rows * self.dimension * 4)
+        self._file.seek(0, os.SEEK_END)
+
+    def _read_progress(self) -> dict[str, Any] | None:
+        try:
+            state = json.loads(self.progress.read_text(encoding="utf-8"))
+            if isinstance(state["settings"], dict) and {"rows", "texts_sha256", "extra"} <= {
+                *state
+            }:
+                return dict(state)
+        except FileNotFoundError:
+            return None  # killed before the first rows
+        except (ValueError, KeyError, TypeError):
+            pass
+        raise self.changed(f"{self.progress} is damaged")
+
+
+def _add(digest: Any, text: str) -> None:
+    """Take a text into a digest, with its length, so that no two lists of texts look alike."""
+    data = text.encode("utf-8")
+    digest.update(len(data).to_bytes(8, "little") + data)

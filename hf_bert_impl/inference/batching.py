@@ -1,0 +1,95 @@
+"""From a stream of texts to batches of token ids, one step ahead of the model.
+
+The texts are read in the caller's thread, so that any iterator will do (a file, a database cursor,
+a generator); only the tokenizer runs beside it, on chunks that are already there. So nothing can be
+left waiting: a chunk ends by itself, and ending the generator ends the thread.
+"""
+
+import itertools
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+
+#: Texts are handed to the tokenizer in chunks of so many, or of so many characters.
+CHUNK_TEXTS = 256
+CHUNK_CHARACTERS = 1 << 18
+#: Chunks that are tokenized while the model works on the one before.
+CHUNKS_AHEAD = 1
+
+Ids = list[int]
+
+
+def token_batches(
+    texts: Iterable[str],
+    tokenize: Callable[[list[str]], list[Ids]],
+    *,
+    token_budget: int | None = None,
+    batch_size: int | None = None,
+) -> Generator[list[Ids], None, None]:
+    """Tokenizes in the background and cuts the stream into batches, in the order of the texts.
+
+    Args:
+        texts: Any number of texts. At most two chunks are held.
+        tokenize: Texts to their token ids; called in another thread,
+            unless all of them are one chunk.
+        token_budget: Most tokens a batch; a longer text is a batch of its own.
+        batch_size: Most texts a batch.
+
+    Yields:
+        The token ids of one text or more.
+
+    Raises:
+        TypeError: An entry is no str.
+    """
+    batch: list[Ids] = []
+    tokens = 0
+    ahead = _tokenized(texts, tokenize)
+    try:
+        for ids in ahead:
+            too_long = token_budget is not None and tokens + len(ids) > token_budget
+            if batch and (too_long or len(batch) == batch_size):
+                yield batch
+                batch, tokens = [], 0
+            batch.append(ids)
+            tokens += len(ids)
+        if batch:
+            yield batch
+    finally:
+        ahead.close()
+
+
+def _tokenized(
+    texts: Iterable[str], tokenize: Callable[[list[str]], list[Ids]]
+) -> Generator[Ids, None, None]:
+    chunks = _chunks(texts)
+    opening = list(itertools.islice(chunks, 2))
+    if len(opening) < 2:  # nothing to run beside: no thread for a text or two
+        for chunk in opening:
+            yield from tokenize(chunk)
+        return
+    pool = ThreadPoolExecutor(max_workers=1, thread_name_prefix="hf_bert_impl-tokenizer")
+    ready: deque[Future[list[Ids]]] = deque()
+    try:
+        for chunk in itertools.chain(opening, chunks):
+            ready.append(pool.submit(tokenize, chunk))
+            if len(ready) > CHUNKS_AHEAD:
+                yield from ready.popleft().result()
+        while ready:
+            yield from ready.popleft().result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _chunks(texts: Iterable[str]) -> Iterator[list[str]]:
+    chunk: list[str] = []
+    characters = 0
+    for index, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise TypeError(f"texts[{index}] is {type(text).__name__}; give each text as a str")
+        chunk.append(text)
+        characters += len(text)
+        if len(chunk) == CHUNK_TEXTS or characters >= CHUNK_CHARACTERS:
+            yield chunk
+            chunk, characters = [], 0
+    if chunk:
+        yield chunk

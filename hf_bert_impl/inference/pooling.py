@@ -1,0 +1,174 @@
+"""From token states to one vector a text: what sentence-transformers puts after BERT.
+
+Notation: N texts, T tokens of all of them side by side, D hidden size.
+
+The formulas are those of sentence-transformers (Reimers and Gurevych 2019,
+https://github.com/huggingface/sentence-transformers, its modules Pooling, Dense and LayerNorm).
+They run in float32 whatever the model's own dtype is.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+#: Names of sentence-transformers 5.7 and newer, in the order in which older ones concatenate.
+MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
+#: Their switches in a 1_Pooling/config.json of older releases.
+_SWITCHES = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+#: What a Dense module may name: a config never decides which code is imported.
+ACTIVATIONS: dict[str, type[nn.Module]] = {
+    kind.__name__: kind
+    for kind in (
+        *(nn.Identity, nn.Tanh, nn.Sigmoid, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.SELU),
+        *(nn.GELU, nn.SiLU, nn.Mish, nn.Hardswish, nn.Hardtanh, nn.Softplus, nn.Softsign),
+    )
+}
+
+
+class Pooling:
+    """Reduces the tokens of each text to one vector.
+
+    Args:
+        modes: One of `MODES`, or several, whose vectors are put side by side.
+        include_prompt: Whether the tokens of a prompt count.
+
+    Raises:
+        ValueError: There is no such mode.
+    """
+
+    def __init__(self, modes: str | Sequence[str] = "mean", include_prompt: bool = True) -> None:
+        self.modes = (modes,) if isinstance(modes, str) else tuple(modes)
+        self.include_prompt = include_prompt
+        unknown = [mode for mode in self.modes if mode not in MODES]
+        if unknown or not self.modes:
+            raise ValueError(f"pooling mode {unknown or 'none'}; choose from {', '.join(MODES)}")
+
+    @classmethod
+    def from_config(cls, config: Mapping[str, Any]) -> "Pooling":
+        """Reads the config.json of a Pooling module, of any release."""
+        modes = config.get("pooling_mode")
+        if modes is None:
+            modes = [mode for switch, mode in _SWITCHES.items() if config.get(switch)] or "mean"
+        return cls(modes, config.get("include_prompt", True))
+
+    def __call__(self, states: Tensor, lengths: Tensor, prompt_length: int = 0) -> Tensor:
+        """Pools.
+
+        Args:
+            states: (T, D), the tokens of the first text, then those of the second, and so on.
+            lengths: (N,) tokens a text; their sum is T.
+            prompt_length: Tokens at the start of each text that belong to a prompt ([CLS] among
+                them). Left out if `include_prompt` is False.
+
+        Returns:
+            (N, number of modes * D), float32.
+        """
+        states = states.float()
+        starts = lengths.cumsum(0) - lengths  # (N,)
+        text = torch.repeat_interleave(lengths)  # (T,): which text a token belongs to
+        position = torch.arange(len(states), device=states.device) - starts[text]  # (T,)
+        skipped = torch.zeros_like(lengths)
+        if prompt_length and not self.include_prompt:
+            skipped += prompt_length
+        counts = position >= skipped[text]  # (T,)
+        ones = counts.to(states)
+        found: list[Tensor] = []
+        for mode in self.modes:
+            if mode == "cls":
+                # The first token that counts; [CLS] itself where a prompt fills the whole text.
+                found.append(states[starts + torch.where(skipped < lengths, skipped, 0)])
+            elif mode == "lasttoken":
+                found.append(states[starts + lengths - 1])
+            elif mode == "max":
+                lowest = states.new_full((len(lengths), states.shape[1]), -torch.inf)
+                index = text[counts, None].expand(-1, states.shape[1])
+                found.append(lowest.scatter_reduce(0, index, states[counts], reduce="amax"))
+            else:
+                weights = ones * (position + 1) if mode == "weightedmean" else ones  # (T,)
+                empty = states.new_zeros((len(lengths), states.shape[1]))
+                total = empty.index_add(0, text, states * weights[:, None])  # (N, D)
+                weight = empty[:, 0].index_add(0, text, weights).clamp(min=1e-9)  # (N,)
+                root = mode == "mean_sqrt_len_tokens"
+                found.append(total / (weight.sqrt() if root else weight)[:, None])
+        return torch.cat(found, dim=-1)
+
+
+class Normalize(nn.Module):
+    """Vectors of length 1."""
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """(N, D) to (N, D)."""
+        return nn.functional.normalize(vectors, dim=-1)
+
+
+class Dense(nn.Module):
+    """A linear layer and an activation, with a residual beside them where the config says so.
+
+    Args:
+        config: The config.json of a Dense module.
+
+    Raises:
+        ValueError: An activation that is not in `ACTIVATIONS`, or a module that does not read and
+            write sentence vectors.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__()
+        check_reads_vectors(config)
+        width, size = config["in_features"], config["out_features"]
+        self.linear = nn.Linear(width, size, bias=config.get("bias", True))
+        self.activation = _activation(config.get("activation_function", "torch.nn.Tanh"))
+        self.use_residual = bool(config.get("use_residual", False))
+        if self.use_residual and width != size:
+            self.residual = nn.Linear(width, size, bias=False)
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """(N, in_features) to (N, out_features)."""
+        out: Tensor = self.activation(self.linear(vectors))
+        if self.use_residual:
+            same = self.linear.in_features == self.linear.out_features
+            out = out + (vectors if same else self.residual(vectors))
+        return out
+
+
+class LayerNorm(nn.Module):
+    """Layer normalisation of the vectors.
+
+    Args:
+        config: The config.json of a LayerNorm module.
+    """
+
+    def __init__(self, config: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(config["dimension"])
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """(N, D) to (N, D)."""
+        normed: Tensor = self.norm(vectors)
+        return normed
+
+
+def check_reads_vectors(config: Mapping[str, Any]) -> None:
+    """Raises ValueError if a module works on anything but sentence vectors."""
+    for key in ("module_input_name", "module_output_name"):
+        name = config.get(key) or "sentence_embedding"
+        if name != "sentence_embedding":
+            raise ValueError(f"{key} is {name!r}; only 'sentence_embedding' is supported")
+
+
+def _activation(name: str) -> nn.Module:
+    module, _, kind = name.rpartition(".")
+    if kind not in ACTIVATIONS or module.partition(".")[0] != "torch":
+        raise ValueError(
+            f"activation_function is {name!r}; supported are torch.nn's {', '.join(ACTIVATIONS)}"
+        )
+    return ACTIVATIONS[kind]()

@@ -1,0 +1,172 @@
+"""Reading a model in sentence-transformers' layout, from a folder or from the hub.
+
+modules.json lists the modules: the transformer, its pooling, and what follows. Each has a folder
+with a config.json, and weights where it has any; settings of the whole model are in
+config_sentence_transformers.json. A checkpoint without modules.json is a bare BERT: mean pooling,
+as sentence-transformers itself has it.
+"""
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers.utils import cached_file
+
+from hf_bert_impl.inference.pooling import (
+    Dense,
+    LayerNorm,
+    Normalize,
+    Pooling,
+    check_reads_vectors,
+)
+
+#: Settings of a Transformer module that change nothing about the vectors of a text.
+_TRANSFORMER_DEFAULTS = {
+    "transformer_task": "feature-extraction",
+    "module_output_name": "token_embeddings",
+    "query_expansion": None,
+    "tokenizer_name_or_path": None,
+}
+
+
+@dataclasses.dataclass
+class SentenceModel:
+    """What a checkpoint says about how it makes vectors."""
+
+    subfolder: str = ""
+    """Where BERT and its tokenizer are."""
+    pooling: Pooling = dataclasses.field(default_factory=Pooling)
+    modules: list[nn.Module] = dataclasses.field(default_factory=list)
+    """What comes after the pooling, in order."""
+    max_length: int | None = None
+    """Tokens at which a text is cut; None where the tokenizer says."""
+    do_lower_case: bool = False
+    """Whether texts are lower-cased before the tokenizer's own steps."""
+    prompts: dict[str, str] = dataclasses.field(default_factory=dict)
+    default_prompt_name: str | None = None
+    truncate_dim: int | None = None
+    """How many of a vector's numbers are kept; None for all."""
+
+
+def read_sentence_model(path: str | os.PathLike[str]) -> SentenceModel:
+    """Reads everything but BERT and its tokenizer.
+
+    Args:
+        path: A folder or a hub id.
+
+    Returns:
+        What the files say; for a checkpoint without modules.json, mean pooling.
+
+    Raises:
+        ValueError: A file is damaged, or names a module or setting that is not supported.
+        OSError: A module's files are missing.
+    """
+    path = os.fspath(path)
+    listed = _json(path, "modules.json")
+    if listed is None:
+        return SentenceModel()
+    try:
+        kinds = [entry["type"].rpartition(".")[2] for entry in listed]
+        folders = [entry["path"] for entry in listed]
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError(
+            f"modules.json of {path} is no list of modules with 'type' and 'path'; restore it"
+        ) from error
+    if kinds[:2] != ["Transformer", "Pooling"]:
+        raise ValueError(
+            f"modules.json of {path} begins with {', '.join(kinds[:2]) or 'nothing'}; expected "
+            "Transformer, then Pooling"
+        )
+    for folder in folders:
+        if os.path.isabs(folder) or ".." in Path(folder).parts:
+            raise ValueError(f"modules.json of {path} names {folder!r}, outside its own folder")
+
+    found = SentenceModel(subfolder=folders[0].strip("/"))
+    _read_transformer(path, found)
+    for kind, folder in zip(kinds[1:], folders[1:], strict=True):
+        try:
+            _add_module(path, found, kind, folder)
+        except (ValueError, KeyError, RuntimeError) as error:
+            what = f"no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
+            raise ValueError(f"module {folder or kind} of {path}: {what}") from error
+    settings = _json(path, "config_sentence_transformers.json") or {}
+    found.prompts = {name: text or "" for name, text in (settings.get("prompts") or {}).items()}
+    found.default_prompt_name = settings.get("default_prompt_name")
+    found.truncate_dim = settings.get("truncate_dim")
+    return found
+
+
+def _read_transformer(path: str, found: SentenceModel) -> None:
+    config = _json(path, "sentence_bert_config.json", found.subfolder) or {}
+    for name, value in _TRANSFORMER_DEFAULTS.items():
+        if config.get(name, value) != value:
+            raise ValueError(
+                f"sentence_bert_config.json of {path} sets {name}={config[name]!r}; only {value!r} "
+                "is supported"
+            )
+    options = dict(config.get("processing_kwargs") or {})
+    text = dict(options.pop("text", None) or {})
+    found.max_length = text.pop("max_length", None) or config.get("max_seq_length")
+    if options or text:
+        raise ValueError(
+            f"sentence_bert_config.json of {path} sets processing_kwargs {options | text}; only "
+            "'max_length' of 'text' is supported"
+        )
+    found.do_lower_case = bool(config.get("do_lower_case", False))
+
+
+def _add_module(path: str, found: SentenceModel, kind: str, folder: str) -> None:
+    config = _json(path, "config.json", folder)
+    if kind == "Pooling" and not found.modules:
+        if config is None:
+            raise OSError(f"module {folder} of {path} has no config.json; copy it there")
+        found.pooling = Pooling.from_config(config)
+    elif kind == "Normalize":
+        check_reads_vectors(config or {})
+        found.modules.append(Normalize())
+    elif kind in ("Dense", "LayerNorm"):
+        module: nn.Module = (Dense if kind == "Dense" else LayerNorm)(config or {})
+        module.load_state_dict(_weights(path, folder))
+        found.modules.append(module)
+    elif kind != "Dropout":  # which does nothing outside training
+        raise ValueError(
+            f"{kind} is not supported; supported are one Pooling, then Dense, LayerNorm, Normalize "
+            "and Dropout"
+        )
+
+
+def _weights(path: str, folder: str) -> dict[str, Tensor]:
+    file = _find(path, "model.safetensors", folder)
+    if file is not None:
+        from safetensors.torch import load_file
+
+        return load_file(file)
+    file = _find(path, "pytorch_model.bin", folder)
+    if file is None:
+        raise OSError(
+            f"module {folder} of {path} has no weights; model.safetensors or pytorch_model.bin is "
+            "expected there"
+        )
+    weights: dict[str, Tensor] = torch.load(file, map_location="cpu", weights_only=True)
+    return weights
+
+
+def _find(path: str, name: str, folder: str = "") -> str | None:
+    found: str | None = cached_file(
+        path, name, subfolder=folder.strip("/"), _raise_exceptions_for_missing_entries=False
+    )
+    return found
+
+
+def _json(path: str, name: str, folder: str = "") -> Any:
+    file = _find(path, name, folder)
+    if file is None:
+        return None
+    try:
+        return json.loads(Path(file).read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{name} of {path}/{folder} is not JSON ({error}); restore it") from error

@@ -1,0 +1,394 @@
+"""Sentence vectors: BERT, a pooling, and what sentence-transformers puts after it.
+
+Notation: N texts, T tokens of a batch side by side, D hidden size.
+"""
+
+import os
+from collections.abc import Generator, Iterable, Sequence
+from typing import Any, cast
+
+import torch
+from tokenizers import Tokenizer, normalizers
+from torch import Tensor, nn
+from transformers import AutoTokenizer, PreTrainedConfig
+from transformers.models.auto.tokenization_auto import get_tokenizer_config
+
+from hf_bert_impl.inference.batching import Ids, token_batches
+from hf_bert_impl.inference.pooling import Dense, Pooling
+from hf_bert_impl.inference.progress import text_progress
+from hf_bert_impl.inference.sentence_folder import read_sentence_model
+from hf_bert_impl.model.loading import check_folder
+from hf_bert_impl.model.modeling_bert import BertModel, BertPreTrainedModel
+from hf_bert_impl.model.tokenization_bert import BertTokenizer
+
+#: Tokens a batch where the caller says nothing.
+TOKEN_BUDGET = 4096
+#: What `dtype` may be called. "int8" means quantised linear layers, everything else in float32.
+DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "int8": torch.float32,
+}
+
+
+class _SentenceBert(BertModel):
+    """BERT without pooler; what checkpoints have for other heads is passed over in silence."""
+
+    _keys_to_ignore_on_load_unexpected = [  # noqa: RUF012 (transformers' own form)
+        r"embeddings\.position_ids$",
+        r"(^|\.)pooler\.",
+        r"^(cls|classifier|qa_outputs)\.",
+    ]
+
+    def __init__(self, config: Any) -> None:
+        super().__init__(config, add_pooling_layer=False)
+
+
+class TextEncoder:
+    """Turns texts into vectors.
+
+    Nothing is computed on padding, and the next texts are tokenized while the model works, so texts
+    need no sorting and come as a list or as a stream without end.
+
+    Args:
+        model: A BERT base model, on the device where it is to run. It is set to eval mode.
+        tokenizer: Its tokenizer; what it has set about truncation and padding stays as it is.
+        pooling: How the tokens of a text become one vector; see `pooling.MODES`.
+        modules: What follows, applied in order to (N, width) vectors.
+        max_length: Tokens, [CLS] and [SEP] among them, at which a text is cut; None for as many as
+            tokenizer and model allow.
+        do_lower_case: Lower-case texts before the tokenizer's own steps.
+        prompts: Texts by name, one of which can be put before every text.
+        default_prompt_name: The prompt where a call names none.
+        truncate_dim: How many of a vector's numbers to keep; None for all.
+
+    Raises:
+        ValueError: `max_length` is more than the model has positions for, or leaves no room for
+            text; or there is no such prompt.
+        TypeError: The model is not of this package.
+
+    Example:
+        >>> encoder = TextEncoder.from_pretrained("sentence-transformers/all-MiniLM-L6-v2")
+        >>> encoder.encode(["A cat naps.", "A kitten sleeps."]).shape  # doctest: +SKIP
+        (2, 384)
+    """
+
+    def __init__(
+        self,
+        model: BertPreTrainedModel,
+        tokenizer: Any,
+        *,
+        pooling: Pooling | str | Sequence[str] = "mean",
+        modules: Iterable[nn.Module] = (),
+        max_length: int | None = None,
+        do_lower_case: bool = False,
+        prompts: dict[str, str] | None = None,
+        default_prompt_name: str | None = None,
+        truncate_dim: int | None = None,
+    ) -> None:
+        if not isinstance(model, BertPreTrainedModel):
+            # Others would let the texts of a batch attend to each other, without a word.
+            raise TypeError(f"model is {type(model).__name__}; give an hf_bert_impl.BertModel")
+        self.model = model.eval()
+        self.tokenizer = tokenizer
+        self.pooling = pooling if isinstance(pooling, Pooling) else Pooling(pooling)
+        self.modules = nn.Sequential(*modules).float().to(self.device).eval()
+        self.prompts = dict(prompts or {})
+        self.default_prompt_name = default_prompt_name
+        self.truncate_dim = truncate_dim
+        self._prompt(None, default_prompt_name)
+
+        limit = int(model.config.max_position_embeddings)
+        if max_length is None:
+            max_length = min(tokenizer.model_max_length, limit)
+        shortest = tokenizer.num_special_tokens_to_add() + 1
+        if not shortest <= max_length <= limit:
+            raise ValueError(
+                f"max_length is {max_length}; it must be between {shortest} and {limit}, for which "
+                "the model has positions"
+            )
+        self.max_length = max_length
+        # A tokenizer of its own, so that no other user of the first one changes its truncation.
+        self._backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+        self._backend.no_padding()
+        self._backend.enable_truncation(max_length, direction=tokenizer.truncation_side)
+        if do_lower_case:
+            steps = [normalizers.Lowercase()]
+            if self._backend.normalizer is not None:
+                steps.append(self._backend.normalizer)
+            self._backend.normalizer = normalizers.Sequence(steps)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: str | os.PathLike[str],
+        dtype: str | torch.dtype | None = None,
+        device: str | torch.device | None = None,
+        max_length: int | None = None,
+        prepare: bool = True,
+    ) -> "TextEncoder":
+        """Loads a sentence-transformers model, or a bare BERT, which gets mean pooling.
+
+        Args:
+            path: A folder or a hub id.
+            dtype: "float32", "bfloat16", "float16", "int8", or a dtype of torch; None for what the
+                weights are saved in. Vectors are float32 all the same.
+            device: None takes a GPU where there is one.
+            max_length: Tokens at which a text is cut; None for what the model says.
+            prepare: Pack the weights for the device's kernels (`prepare_for_inference`).
+
+        Returns:
+            The encoder.
+
+        Raises:
+            ValueError: Not a BERT, weights are missing, or a module or dtype is not supported.
+            OSError: No such folder or model, or its files are missing.
+        """
+        loaded, prepared = _dtypes(dtype)
+        if prepared == "int8" and not prepare:
+            raise ValueError("dtype='int8' is made by preparing the model; leave prepare=True")
+        path = os.fspath(path)
+        check_folder(path, {"subfolder": "looked at below"})
+        found = read_sentence_model(path)
+        place = {"subfolder": found.subfolder} if found.subfolder else {}
+        if os.path.isdir(path):
+            path, place = os.path.join(path, found.subfolder), {}
+        kind = PreTrainedConfig.get_config_dict(path, **place)[0].get("model_type", "bert")
+        if kind not in ("bert", "hf_bert_impl"):
+            raise ValueError(f"{path} has model_type {kind!r}; expected a BERT (model_type 'bert')")
+        options = place | ({} if loaded is None else {"dtype": loaded})
+        model, info = _SentenceBert.from_pretrained(path, output_loading_info=True, **options)
+        if info["missing_keys"]:
+            missing = sorted(info["missing_keys"])
+            raise ValueError(
+                f"{path} lacks {len(missing)} of BERT's weights ({', '.join(missing[:2])}, ...); "
+                "restore its weights, or name another checkpoint"
+            )
+        model = model.to(_device(device)).eval()
+        if prepare:
+            model = model.prepare_for_inference(dtype=prepared)
+        if max_length is None and found.max_length is not None:
+            max_length = min(found.max_length, model.config.max_position_embeddings)
+        return cls(
+            model,
+            _load_tokenizer(path, place),
+            pooling=found.pooling,
+            modules=found.modules,
+            max_length=max_length,
+            do_lower_case=found.do_lower_case,
+            prompts=found.prompts,
+            default_prompt_name=found.default_prompt_name,
+            truncate_dim=found.truncate_dim,
+        )
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        device: torch.device = self.model.device
+        return device
+
+    @property
+    def dimension(self) -> int:
+        """How many numbers a vector has."""
+        size = self.model.config.hidden_size * len(self.pooling.modes)
+        for module in self.modules:
+            if isinstance(module, Dense):
+                size = module.linear.out_features
+        return min(size, self.truncate_dim or size)
+
+    def encode(
+        self,
+        texts: str | Sequence[str],
+        *,
+        batch_size: int | None = None,
+        token_budget: int | None = None,
+        normalize_embeddings: bool = False,
+        convert_to_tensor: bool = False,
+        convert_to_numpy: bool = True,
+        show_progress_bar: bool = False,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+    ) -> Any:
+        """Encodes one text or many.
+
+        Args:
+            texts: A text, or a sequence of texts. Longer ones than `max_length` are cut; an empty
+                one is just [CLS] and [SEP].
+            batch_size: Most texts that the model gets at once.
+            token_budget: Most tokens that it gets at once; `TOKEN_BUDGET` if `batch_size` is not
+                given either. It costs memory and changes no vector.
+            normalize_embeddings: Make vectors of length 1.
+            convert_to_tensor: Return a tensor on the model's device.
+            convert_to_numpy: Return a numpy array; if False, a list of tensors.
+            show_progress_bar: Show a bar on standard error.
+            prompt_name: Which of `prompts` to put before each text.
+            prompt: The text to put before each text; goes before `prompt_name`.
+
+        Returns:
+            (N, dimension) in the order of the texts, or (dimension,) for a single text; float32.
+
+        Raises:
+            TypeError: An entry is no str.
+            ValueError: There is no such prompt, or a size is below 1.
+        """
+        if not isinstance(texts, str) and not hasattr(texts, "__len__"):
+            raise TypeError(
+                f"texts is {type(texts).__name__}; give a str or a sequence, and an iterator to "
+                "encode_stream"
+            )
+        single = isinstance(texts, str)
+        given = [cast(str, texts)] if single else texts
+        batches = self.encode_stream(
+            given,
+            batch_size=batch_size,
+            token_budget=token_budget,
+            normalize_embeddings=normalize_embeddings,
+            prompt_name=prompt_name,
+            prompt=prompt,
+            batches=True,
+        )
+        device = self.device if convert_to_tensor else "cpu"
+        vectors = torch.empty(len(given), self.dimension, device=device)
+        row = 0
+        with text_progress(show_progress_bar, len(given)) as advance:
+            for batch in batches:
+                vectors[row : row + len(batch)] = batch
+                row += len(batch)
+                advance(len(batch))
+        if convert_to_tensor:
+            return vectors[0] if single else vectors
+        if convert_to_numpy:
+            return vectors.numpy()[0] if single else vectors.numpy()
+        return vectors[0] if single else list(vectors)
+
+    def encode_stream(
+        self,
+        texts: Iterable[str],
+        *,
+        batch_size: int | None = None,
+        token_budget: int | None = None,
+        normalize_embeddings: bool = False,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batches: bool = False,
+    ) -> Generator[Tensor, None, None]:
+        """Encodes a stream of any length in constant memory.
+
+        Args:
+            texts: Any iterable; it is read in the caller's thread, at most two chunks of a few
+                hundred texts ahead.
+            batch_size: As in `encode`.
+            token_budget: As in `encode`.
+            normalize_embeddings: As in `encode`.
+            prompt_name: As in `encode`.
+            prompt: As in `encode`.
+            batches: Yield what the model gave at once, (n, dimension), in place of single vectors.
+
+        Returns:
+            A generator of vectors (dimension,), in the order of the texts, on the model's device.
+            Closing it early ends the tokenizer's thread.
+
+        Raises:
+            TypeError: An entry is no str.
+            ValueError: There is no such prompt, or a size is below 1.
+        """
+        for name, value in (("batch_size", batch_size), ("token_budget", token_budget)):
+            if value is not None and value < 1:
+                raise ValueError(f"{name} is {value}; it must be at least 1")
+        if batch_size is None and token_budget is None:
+            token_budget = TOKEN_BUDGET
+        if isinstance(texts, str):
+            raise TypeError("texts is one str; give an iterable of texts, or call encode")
+        prompt = self._prompt(prompt, prompt_name)
+        # Generators check nothing before their first step; this function has.
+        return self._encode(texts, token_budget, batch_size, prompt, normalize_embeddings, batches)
+
+    def _encode(
+        self,
+        texts: Iterable[str],
+        token_budget: int | None,
+        batch_size: int | None,
+        prompt: str,
+        normalize: bool,
+        batches: bool,
+    ) -> Generator[Tensor, None, None]:
+        prompt_length = self._prompt_length(prompt)
+        ahead = token_batches(
+            texts,
+            lambda chunk: self._tokenize([prompt + text for text in chunk] if prompt else chunk),
+            token_budget=token_budget,
+            batch_size=batch_size,
+        )
+        try:
+            for batch in ahead:
+                # The copy is no inference tensor: the caller may train on it.
+                vectors = self._vectors(batch, prompt_length, normalize).clone()
+                if batches:
+                    yield vectors
+                else:
+                    yield from vectors
+        finally:
+            ahead.close()
+
+    @torch.inference_mode()
+    def _vectors(self, batch: list[Ids], prompt_length: int, normalize: bool) -> Tensor:
+        """(N, dimension) float32 of N tokenized texts."""
+        lengths = torch.tensor([len(ids) for ids in batch], device=self.device)  # (N,)
+        ids = torch.tensor([[n for row in batch for n in row]], device=self.device)  # (1, T)
+        ends = nn.functional.pad(lengths.cumsum(0), (1, 0)).int()  # (N + 1,)
+        # Already packed input, as DataCollatorWithFlattening makes it: no padding anywhere.
+        states = self.model(input_ids=ids, cu_seq_lens_q=ends).last_hidden_state[0]  # (T, D)
+        vectors = self.modules(self.pooling(states, lengths, prompt_length))
+        if self.truncate_dim is not None:
+            vectors = vectors[:, : self.truncate_dim]
+        return nn.functional.normalize(vectors, dim=-1) if normalize else vectors
+
+    def _tokenize(self, texts: list[str]) -> list[Ids]:
+        return [encoding.ids for encoding in self._backend.encode_batch_fast(texts)]
+
+    def _prompt(self, prompt: str | None, name: str | None) -> str:
+        """The text before each text, or an empty one."""
+        if prompt is not None:
+            return prompt
+        name = self.default_prompt_name if name is None else name
+        if name is not None and name not in self.prompts:
+            known = ", ".join(map(repr, self.prompts)) or "none"
+            raise ValueError(f"there is no prompt {name!r}; this model has {known}")
+        return self.prompts[name] if name is not None else ""
+
+    def _prompt_length(self, prompt: str) -> int:
+        """Tokens of a prompt, [CLS] among them."""
+        if not prompt:
+            return 0
+        ids = self._tokenize([prompt])[0]
+        return len(ids) - (ids[-1] in self.tokenizer.all_special_ids)
+
+
+def _dtypes(dtype: str | torch.dtype | None) -> tuple[torch.dtype | None, torch.dtype | str | None]:
+    """What to load the weights in, and what to prepare them for."""
+    if dtype is None:
+        return None, None
+    if isinstance(dtype, torch.dtype) and dtype in DTYPES.values():
+        return dtype, dtype
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype is {dtype!r}; expected one of {', '.join(DTYPES)}")
+    return DTYPES[dtype], ("int8" if dtype == "int8" else DTYPES[dtype])
+
+
+def _device(device: str | torch.device | None) -> torch.device:
+    if device is not None:
+        return torch.device(device)
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+def _load_tokenizer(path: str, place: dict[str, str]) -> Any:
+    """This package's tokenizer, or transformers' where the vocabulary is not BERT's own.
+
+    Some BERTs, multilingual-e5 for one, have another model's sentencepiece.
+    """
+    kind = get_tokenizer_config(path, **place).get("tokenizer_class")
+    ours = kind in (None, "BertTokenizer", "BertTokenizerFast")
+    return (BertTokenizer if ours else AutoTokenizer).from_pretrained(path, **place)

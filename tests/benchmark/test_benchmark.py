@@ -1,0 +1,286 @@
+"""The benchmark's arithmetic and its report; how long anything took decides nothing."""
+
+import dataclasses
+import importlib.util
+import json
+
+import pytest
+import torch
+from rich.console import Console
+from torch.utils.flop_counter import FlopCounterMode
+
+import hf_bert_impl
+from hf_bert_impl.benchmark import cases, plot, timing
+from hf_bert_impl.benchmark.models import Source
+from hf_bert_impl.benchmark.peers import Unavailable, build_peer, our_runners, require
+from hf_bert_impl.benchmark.report import render
+from hf_bert_impl.benchmark.results import LinePoint, Results, Row, straight_line
+from hf_bert_impl.benchmark.run import Benchmark, Settings
+from hf_bert_impl.evaluation import reference_model
+
+TINY = Source(random="tiny")
+
+
+@pytest.fixture(scope="module")
+def results():
+    """A whole run on a tiny model, beside upstream and itself."""
+    settings = Settings(
+        cases=("short", "sentence", "line", "train"),
+        peers=("self", "upstream-sdpa", "upstream-eager", "flash-attention-2"),
+        rounds=2,
+        batch_sizes=(2, 3),
+        quick=True,
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(timing, "TURN_SECONDS", 0.0)  # figures are of no interest here
+        return Benchmark(Source(random="tiny"), settings).run()
+
+
+@pytest.mark.parametrize(
+    ("name", "rows", "longest", "padding"),
+    [
+        ("short", 32, 128, 0.56),
+        ("uniform", 32, 127, 0.41),
+        ("long", 8, 488, 0.39),
+        ("full", 16, 64, 0.0),
+        ("sentence", 1, 12, 0.0),
+        ("train", 12, 118, 0.70),
+    ],
+)
+def test_cases_have_the_padding_that_the_readme_states(name, rows, longest, padding):
+    case = cases.make_case(name)
+    assert (case.rows, case.width) == (rows, longest)
+    assert case.padding == pytest.approx(padding, abs=0.01)
+    batch = cases.make_batch(case, vocab_size=1031)
+    assert batch["attention_mask"].sum(dim=1).tolist() == list(case.lengths)
+    assert 1 - batch["attention_mask"].float().mean().item() == pytest.approx(case.padding)
+    assert (batch["input_ids"][batch["attention_mask"] == 0] == 0).all()
+
+
+def test_line_pads_the_same_tokens_wider():
+    narrow, twice, widest = (
+        cases.make_batch(case, 1031) for case in cases.line_cases(512, rows=(5,))
+    )
+    width = narrow["input_ids"].shape[1]
+    for batch, factor in ((twice, 2), (widest, 4)):
+        assert batch["input_ids"].shape == (5, factor * width)
+        assert torch.equal(batch["input_ids"][:, :width], narrow["input_ids"])
+        assert batch["attention_mask"].sum() == narrow["attention_mask"].sum()
+
+
+def test_a_small_model_gets_shorter_lengths():
+    case = cases.make_case("long", positions=31)
+    assert max(case.lengths) <= 31
+    assert min(case.lengths) >= 1
+    assert max(case.width for case in cases.line_cases(31)) <= 31
+    with pytest.raises(ValueError, match="no single batch"):
+        cases.make_case("line")
+
+
+def test_labels_lie_on_real_tokens():
+    batch = cases.make_batch(cases.make_case("train"), 1031)
+    labels = cases.make_labels(batch)
+    chosen = labels != cases.IGNORED
+    assert not (chosen & (batch["attention_mask"] == 0)).any()
+    assert 0.08 < chosen.sum() / batch["attention_mask"].sum() < 0.25
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_the_formula_counts_what_torch_counts(rows):
+    model = reference_model(TINY.base)
+    model.set_attn_implementation("eager")
+    ids = torch.randint(5, 1000, (rows, 17))
+    with FlopCounterMode(display=False) as counter:
+        model(ids)
+    assert cases.forward_flops(model.config, [17] * rows) == counter.get_total_flops()
+
+
+def test_the_training_formula_counts_what_torch_counts():
+    model = reference_model(TINY.masked_lm())
+    model.set_attn_implementation("eager")
+    ids = torch.randint(5, 1000, (2, 17))
+    with FlopCounterMode(display=False) as counter:
+        model(ids, labels=ids).loss.backward()
+    # Upstream scores every position; so here every one is labelled.
+    assert cases.training_flops(model.config, [17, 17], 34) == counter.get_total_flops()
+
+
+def test_sentences_are_real_where_there_are_some(tmp_path, monkeypatch):
+    monkeypatch.delenv("HF_BERT_DATA", raising=False)
+    texts, origin = cases.sentences(20)
+    assert len(texts) == 20
+    assert "made-up" in origin
+    (tmp_path / "sst2").mkdir()
+    (tmp_path / "sst2" / "dev.tsv").write_text("a fine film\t1\ndull\t0\n", encoding="utf-8")
+    (tmp_path / "wikitext2").mkdir()
+    (tmp_path / "wikitext2" / "test.txt").write_text(
+        " \n = A heading = \n It rained .\n It stopped .\n", encoding="utf-8"
+    )
+    monkeypatch.setenv("HF_BERT_DATA", str(tmp_path))
+    texts, origin = cases.sentences(5)
+    assert set(texts) == {"a fine film", "dull", "It rained .", "It stopped ."}
+    assert "WikiText" in origin
+
+
+def test_turns_alternate_and_swap():
+    heard = []
+    times = timing.in_turns(
+        [lambda: heard.append("a") or sum(range(20000)), lambda: heard.append("b")], rounds=3
+    )
+    assert [len(side) for side in times] == [3, 3]
+    order = [x for x, before in zip(heard[2:], ["", *heard[2:]], strict=False) if x != before]
+    assert "".join(order) == "abab"  # a b, b a, a b
+    measured = timing.Paired((1.0, 2.0, 4.0), (2.0, 2.0, 12.0))
+    assert (measured.ratios, measured.ratio) == ([2.0, 1.0, 3.0], 2.0)
+
+
+def test_tensor_peak_counts_what_is_alive_at_once():
+    def call():
+        first = torch.ones(300, 1000)
+        second = first + 1
+        del first
+        return (second * 2).sum()
+
+    assert timing.tensor_peak(call) == pytest.approx(2 * 300 * 1000 * 4 / 2**20, rel=0.01)
+
+
+def test_resident_peak_sees_a_large_array():
+    peak = timing.resident_peak(lambda: torch.ones(25, 2**20).sum())
+    if peak is None:
+        pytest.skip("this system does not count the peak of resident memory")
+    assert 90 < peak < 250
+
+
+def test_products_are_measured_by_kernel():
+    for dtype in ("float32", "bfloat16", "int8"):
+        rates = timing.best_product(30, 44, dtype)
+        assert all(rate > 0 for rate in rates.values())
+        assert set(rates) <= {"linear", "packed", "int_mm"}
+
+
+def test_every_row_is_measured_and_exact(results):
+    known = {(row.case, row.rows, row.ours, row.peer) for row in results.rows}
+    assert ("short", 3, "unchanged", "upstream-sdpa") in known
+    assert ("sentence", 2, "unchanged", "upstream-eager") in known
+    assert ("train", 2, "training step", "upstream-sdpa") in known
+    assert {row.peer for row in results.rows if row.case == "short"} >= {"self"}
+    for row in results.rows:
+        assert row.ratio_min <= row.ratio <= row.ratio_max
+        assert row.ours_error is None or row.ours_error < 2e-5
+        assert row.share is None or row.share > 0
+    losses = [row.notes for row in results.rows if row.ours == "training step"]
+    assert losses
+    assert all(note["gradient_error"] < 2e-5 for note in losses)
+    assert [missing.peer for missing in results.missing] == ["flash-attention-2"]
+    assert results.missing[0].reason == "needs a CUDA device"
+
+
+def test_json_holds_everything(results):
+    data = json.loads(results.to_json())
+    assert set(data) == {
+        *("environment", "settings", "rows", "missing", "line", "products", "line_fits")
+    }
+    assert set(data["rows"][0]) == {field.name for field in dataclasses.fields(Row)}
+    assert {"torch", "transformers", "openvino", "cpu", "threads"} <= set(data["environment"])
+    assert data["settings"]["model"] == "random weights, tiny size"
+    assert {fit["contestant"] for fit in data["line_fits"]} >= {"unchanged", "upstream-sdpa"}
+
+
+def test_tables_name_ours_peers_and_what_is_missing(results):
+    console = Console(width=140, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    render(results, console)
+    text = console.export_text()
+    for words in ("unchanged fp32", "upstream-eager fp32", "times as fast", "share", "GFLOP/s"):
+        assert words in text
+    assert "flash-attention-2 (fp32): not available: needs a CUDA device" in text
+    assert "AdamW step" in text
+    assert "R² of a straight line" in text
+    assert " to " in text
+
+
+def test_a_straight_line_and_the_cost_of_padding():
+    assert straight_line([1, 2, 3], [5, 7, 9]) == pytest.approx((2, 3, 1))
+    assert straight_line([4, 4], [5, 7]) == (0.0, 6.0, 1.0)
+    points = [LinePoint("unchanged", "float32", t, t * w, w, t) for t in (10, 20) for w in (1, 2)]
+    points += [LinePoint("peer", "float32", t, t * w, w, t * w) for t in (10, 20) for w in (1, 2)]
+    ours, peer = Results({}, {}, line=points).line_fits()
+    assert (ours["r_squared"], ours["padding_cost"]) == pytest.approx((1, 1))
+    assert peer["r_squared"] < 0.9
+    assert peer["padding_cost"] == 2
+
+
+def test_the_plot_is_drawn(results, tmp_path):
+    pytest.importorskip("matplotlib", reason="needs matplotlib: pip install 'hf_bert_impl[bench]'")
+    plot.draw(results, tmp_path / "plot.png")
+    assert (tmp_path / "plot.png").stat().st_size > 10_000
+
+
+def test_speeds_of_the_plot(results):
+    speeds = plot.speeds(results)
+    assert list(speeds)[:2] == ["short x2", "short x3"]
+    names = list(speeds["short x2"])
+    assert names[0].startswith("ours, ")
+    assert "upstream-sdpa fp32" in names
+    assert not any("self" in name for name in names)
+
+
+def test_what_is_not_installed_is_unavailable(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(Unavailable, match=r"onnxruntime is not installed; pip install .*\[bench\]"):
+        build_peer("onnxruntime", reference_model(TINY.base), "float32", 1)
+    with pytest.raises(ValueError, match="matplotlib"):
+        plot.check_plotting()
+
+
+@pytest.mark.parametrize(
+    ("name", "package"),
+    [("onnxruntime", "onnxruntime"), ("openvino", "openvino"), ("ctranslate2", "ctranslate2")],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_runtimes_compute_the_same(name, package):
+    try:
+        for needed in (package, *(() if name == "ctranslate2" else ("onnx", "onnxscript"))):
+            require(needed)
+    except Unavailable as error:
+        pytest.skip(str(error))
+    upstream = reference_model(TINY.base)
+    runner = build_peer(name, upstream, "float32", 1)
+    for rows in (2, 5):
+        batch = cases.make_batch(cases.make_case("short", rows, positions=64), 1031)
+        expected = upstream(**batch).last_hidden_state
+        states = runner.states(runner.call(runner.convert(batch)))
+        attended = batch["attention_mask"].bool()
+        assert (states - expected)[attended].abs().max() < 2e-5
+    if runner.release is not None:
+        runner.release()
+    runner.close()
+    assert not hasattr(upstream.config, "position_embedding_type")
+    with pytest.raises(Unavailable):
+        build_peer(name, upstream, "int8" if name == "openvino" else "bfloat16", 1)
+
+
+def test_ours_stays_as_it_was():
+    before = {name: value.clone() for name, value in TINY.base.state_dict().items()}
+    runners, reasons = our_runners(TINY.base, "bfloat16")
+    assert runners[0].name == "unchanged"
+    assert set(reasons) <= {"prepared"}
+    batch = cases.make_batch(cases.make_case("sentence"), 1031)
+    for runner in runners:
+        assert runner.states(runner.call(batch)).dtype == torch.float32
+    after = TINY.base.state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(after[name], value) for name, value in before.items())
+
+
+def test_a_runner_of_ours_that_fails_is_missing(monkeypatch):
+    if not hasattr(hf_bert_impl.BertModel, "prepare_for_inference"):
+        pytest.skip("needs prepare_for_inference")
+
+    def fail(self, dtype=None):
+        raise RuntimeError("no kernels")
+
+    monkeypatch.setattr(hf_bert_impl.BertModel, "prepare_for_inference", fail)
+    settings = Settings(cases=("sentence",), peers=("upstream-sdpa",), rounds=1)
+    found = Benchmark(Source(random="tiny"), settings).run()
+    assert [(m.peer, m.reason) for m in found.missing] == [("prepared", "RuntimeError: no kernels")]
+    assert {row.ours for row in found.rows} == {"unchanged"}

@@ -1,0 +1,90 @@
+"""`hf-bert benchmark`: its outputs, and what it refuses before anything is measured."""
+
+import importlib.util
+import json
+
+import pytest
+
+from hf_bert_impl.benchmark import timing
+
+QUICK = ("--random", "tiny", "--cases", "sentence", "--rounds", "1", "--threads", "1")
+
+
+@pytest.fixture(autouse=True)
+def short_turns(monkeypatch):
+    """Figures are of no interest here."""
+    monkeypatch.setattr(timing, "TURN_SECONDS", 0.0)
+
+
+@pytest.fixture
+def hide(monkeypatch):
+    """Make a package seem not installed."""
+    find = importlib.util.find_spec
+
+    def hide_package(hidden):
+        monkeypatch.setattr(
+            importlib.util,
+            "find_spec",
+            lambda name, *rest: None if name == hidden else find(name, *rest),
+        )
+
+    return hide_package
+
+
+def test_table(hf_bert):
+    result = hf_bert("benchmark", *QUICK, "--peers", "upstream-sdpa,flash-attention-2")
+    assert result.status == 0, result.err
+    assert result.err == ""
+    assert "random weights, tiny size" in result.out
+    assert "not available: needs a CUDA device" in result.out
+    assert "times as fast" in result.out
+
+
+def test_json_of_a_checkpoint_and_the_file(hf_bert, save_tiny, tmp_path):
+    folder, file = save_tiny("BertModel"), tmp_path / "results.json"
+    arguments = ("--cases", "short", "--rounds", "1", "--batch-sizes", "2,3", "--threads", "1")
+    result = hf_bert(
+        "benchmark", folder, *arguments, "--peers", "upstream-eager", "--json", "--output", file
+    )
+    assert result.status == 0, result.err
+    data = json.loads(result.out)
+    assert data == json.loads(file.read_text(encoding="utf-8"))
+    assert {row["rows"] for row in data["rows"]} == {2, 3}
+    assert {row["peer"] for row in data["rows"]} == {"upstream-eager"}
+    assert data["settings"]["model"] == folder.name
+    assert str(tmp_path) not in result.out
+
+
+def test_a_missing_peer_is_a_line_and_no_failure(hf_bert, hide, monkeypatch):
+    hide("onnxruntime")
+    monkeypatch.setenv("COLUMNS", "160")
+    result = hf_bert("benchmark", *QUICK, "--peers", "onnxruntime")
+    assert result.status == 0, result.err
+    assert "onnxruntime (fp32): not available: onnxruntime is not installed" in result.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--cases", "short,nosuch"), ("--cases", "'nosuch'", "uniform")),
+        (("--peers", "nosuch"), ("--peers", "'nosuch'", "openvino")),
+        (("--dtype", "float64"), ("--dtype", "'float64'", "bfloat16")),
+        (("--random", "huge"), ("--random", "'huge'", "minilm")),
+        (("--random", "base", "some/model"), ("--random base", "drop one")),
+        (("--rounds", "0"), ("--rounds",)),
+        (("--batch-sizes", "4,x"), ("--batch-sizes", "'4,x'")),
+        (("--batch-sizes", "0"), ("--batch-sizes", "numbers from 1")),
+        (("--device", "tpu"), ("--device", "'tpu'", "cuda")),
+        (("--output", "nosuch/results.json"), ("--output", "no folder nosuch")),
+        (("--plot", "plot.txt"), ("--plot", ".png")),
+        (("./nosuch",), ("there is no folder",)),
+    ],
+)
+def test_bad_arguments_are_one_line(hf_bert, one_error_line, arguments, words):
+    one_error_line(hf_bert("benchmark", *arguments), *words)
+
+
+def test_a_plot_without_matplotlib_names_the_extra(hf_bert, one_error_line, hide):
+    hide("matplotlib")
+    result = hf_bert("benchmark", *QUICK, "--plot", "plot.png")
+    one_error_line(result, "matplotlib", "hf_bert_impl[bench]")

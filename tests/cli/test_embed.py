@@ -1,0 +1,327 @@
+"""`hf-bert embed`: texts in, a .npy file out, and no work lost when it is killed."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from hf_bert_impl import TextEncoder
+from hf_bert_impl.cli import app, embed, vector_file
+
+LINES = ["nice to meet you", "", "the river rose over night, and you.", "a", "Nice to the river"]
+WIDTH = 30
+SECONDS_TO_START = 60
+
+
+@pytest.fixture
+def model(save_tiny):
+    return save_tiny("BertModel")
+
+
+@pytest.fixture
+def lines(tmp_path):
+    file = tmp_path / "lines.txt"
+    file.write_text("\n".join(LINES) + "\n", encoding="utf-8")
+    return file
+
+
+@pytest.fixture
+def output(tmp_path):
+    folder = tmp_path / "out"
+    folder.mkdir()
+    return folder / "vectors.npy"
+
+
+def expected(model, texts=LINES, **options):
+    return TextEncoder.from_pretrained(model, device="cpu").encode(texts, **options)
+
+
+def assert_complete(output, vectors):
+    """The file holds these vectors, and nothing else is left in its folder."""
+    found = np.load(output)
+    assert found.dtype == np.float32
+    assert found.shape == vectors.shape
+    assert np.abs(found - vectors).max() < 1e-5
+    assert [file.name for file in output.parent.iterdir()] == [output.name]
+
+
+def test_a_vector_a_line(hf_bert, model, lines, output):
+    result = hf_bert("embed", model, lines, "--output", output)
+    assert result.status == 0, result.err
+    assert result.err == ""
+    assert f"{len(LINES)} vectors of {WIDTH} numbers" in " ".join(result.out.split())
+    assert_complete(output, expected(model))
+    mapped = np.load(output, mmap_mode="r")
+    assert mapped.shape == (len(LINES), WIDTH)
+
+
+def test_options(hf_bert, model, lines, output):
+    options = ("--normalize", "--batch-tokens", 5, "--dtype", "float32", "--json")
+    result = hf_bert("embed", model, lines, "-o", output, *options)
+    assert result.status == 0, result.err
+    report = json.loads(result.out)
+    assert report["rows"] == len(LINES)
+    assert report["dimension"] == WIDTH
+    assert report["resumed_from"] == 0
+    assert report["texts_per_second"] > 0
+    assert_complete(output, expected(model, normalize_embeddings=True))
+    assert hf_bert("embed", model, lines, "-o", output, "--overwrite", "--quiet") == (0, "", "")
+    assert_complete(output, expected(model))
+
+
+def json_lines(texts, column):
+    return "\n".join(json.dumps({"id": n, column: text}) for n, text in enumerate(texts)) + "\n\n"
+
+
+@pytest.mark.parametrize(
+    ("name", "column"), [("a.jsonl", None), ("a.jsonl", "body"), ("a.txt", "body")]
+)
+def test_json_lines(hf_bert, model, tmp_path, output, name, column):
+    (tmp_path / name).write_text(json_lines(LINES, column or "text"))
+    chosen = () if column is None else ("--column", column)
+    result = hf_bert("embed", model, tmp_path / name, "-o", output, *chosen)
+    assert result.status == 0, result.err
+    assert_complete(output, expected(model))
+
+
+def test_standard_input(hf_bert, model, output, monkeypatch):
+    data = "\ufeff" + "\r\n".join(LINES)  # as an editor on Windows saves it, without a last end
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data.encode())))
+    assert hf_bert("embed", model, "-", "-o", output).status == 0
+    assert_complete(output, expected(model))
+
+
+def test_other_line_ends_are_part_of_a_text(hf_bert, model, tmp_path, output):
+    (tmp_path / "x.txt").write_text("nice\u2028to\x0bmeet\x85you\nriver", encoding="utf-8")
+    assert hf_bert("embed", model, tmp_path / "x.txt", "-o", output, "--quiet").status == 0
+    assert len(np.load(output)) == 2
+
+
+# --- interrupted runs ------------------------------------------------------------------------
+
+MANY = [f"the river rose over night and {'you ' * (n % 11)}" for n in range(1500)]
+RUN = "import sys; from hf_bert_impl.cli import main; sys.exit(main())"
+
+
+def wait_for_rows(output, process):
+    progress = output.with_name(output.name + ".progress.json")
+    end = time.monotonic() + SECONDS_TO_START
+    while not progress.exists():
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    return json.loads(progress.read_text())["rows"]
+
+
+def test_killed_and_resumed(hf_bert, model, output, monkeypatch):
+    """Killed without warning while it waits for more texts; the same command goes on from there."""
+    command = ("embed", str(model), "-", "-o", str(output), "--batch-tokens", "64", "--json")
+    process = subprocess.Popen(
+        [sys.executable, "-c", RUN, *command],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    try:
+        process.stdin.write(("\n".join(MANY[:700]) + "\n").encode())
+        process.stdin.flush()
+        rows = wait_for_rows(output, process)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert 0 < rows <= 700
+    assert not output.exists()
+    before = output.with_name(output.name + ".partial").read_bytes()
+    first = np.frombuffer(before, "<f4", rows * WIDTH, offset=128).copy()
+
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("\n".join(MANY).encode())))
+    result = hf_bert(*command)
+    assert result.status == 0, result.err
+    assert json.loads(result.out)["resumed_from"] == rows
+    assert_complete(output, expected(model, MANY))
+    # Rows of the first run were kept, not made again.
+    assert np.array_equal(np.load(output)[:rows].ravel(), first)
+
+
+@pytest.fixture
+def interrupted(hf_bert, model, lines, output, monkeypatch):
+    """A run that an interrupt ended after two of five texts, as arguments to go on with."""
+    append = vector_file.VectorFile.append
+
+    def stop_at_two(self, texts, vectors):
+        if self.rows == 2:
+            raise KeyboardInterrupt
+        append(self, texts, vectors)
+
+    arguments = ("embed", model, lines, "-o", output, "--batch-tokens", 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(vector_file.VectorFile, "append", stop_at_two)
+        result = hf_bert(*arguments)
+    assert result.status == 130
+    assert result.err == "stopped after 2 texts; the same command goes on from there\n"
+    assert not output.exists()
+    return arguments
+
+
+def test_interrupted_and_resumed(hf_bert, interrupted, model, output):
+    result = hf_bert(*interrupted, "--json")
+    assert result.status == 0, result.err
+    assert json.loads(result.out)["resumed_from"] == 2
+    assert_complete(output, expected(model))
+
+
+def test_rows_that_do_not_count_are_made_again(hf_bert, interrupted, model, output):
+    with output.with_name("vectors.npy.partial").open("ab") as file:
+        file.write(b"\x01" * (WIDTH * 4 + 17))  # a row and a piece that no checkpoint counted
+    assert hf_bert(*interrupted).status == 0
+    assert_complete(output, expected(model))
+
+
+def test_resuming_with_other_texts(hf_bert, one_error_line, interrupted, lines, output, model):
+    text = lines.read_text()
+    lines.write_text(text.replace("meet", "rose"))
+    words = ("the first 2 texts are others now", "delete", "vectors.npy.partial to start anew")
+    one_error_line(hf_bert(*interrupted), *words)
+    lines.write_text("nice to meet you\n")
+    one_error_line(hf_bert(*interrupted), "has 1 texts where 2 were done")
+    lines.write_text(text)
+    one_error_line(hf_bert(*interrupted, "--normalize"), "its normalize was False, now True")
+    one_error_line(hf_bert(*interrupted, "--dtype", "float32"), "its dtype was None, now 'float32'")
+    # None of these has touched what was done; further texts are welcome.
+    with lines.open("a") as file:
+        file.write("river\n")
+    assert hf_bert(*interrupted).status == 0
+    assert_complete(output, expected(model, [*LINES, "river"]))
+
+
+def test_resuming_with_other_weights(hf_bert, one_error_line, interrupted, model):
+    from hf_bert_impl import BertModel
+
+    other = BertModel.from_pretrained(model)
+    other.embeddings.word_embeddings.weight.data.mul_(-1)
+    other.save_pretrained(model)
+    one_error_line(hf_bert(*interrupted), "the model gives other vectors now")
+
+
+def test_starting_anew(hf_bert, interrupted, model, output):
+    output.with_name("vectors.npy.partial").unlink()
+    assert hf_bert(*interrupted, "--normalize").status == 0
+    assert_complete(output, expected(model, normalize_embeddings=True))
+
+
+@pytest.mark.parametrize("content", ["{", '{"rows": 2}', "[]"])
+def test_damaged_progress(hf_bert, one_error_line, interrupted, output, content):
+    output.with_name("vectors.npy.progress.json").write_text(content)
+    one_error_line(hf_bert(*interrupted), "progress.json is damaged")
+
+
+def test_lost_rows(hf_bert, one_error_line, interrupted, output):
+    os.truncate(output.with_name("vectors.npy.partial"), 200)
+    one_error_line(hf_bert(*interrupted), "is shorter than its 2 rows")
+
+
+def test_two_runs_at_once(hf_bert, one_error_line, model, lines, output):
+    pytest.importorskip("fcntl", reason="locks files as Unix does")
+    with vector_file.VectorFile(output, WIDTH, {}):
+        result = hf_bert("embed", model, lines, "-o", output)
+    one_error_line(result, "another run is writing")
+
+
+def test_a_bad_line_costs_no_work(hf_bert, one_error_line, model, tmp_path, output):
+    """What was done before it counts, once the line is mended."""
+    good = json_lines(MANY[:700], "text").strip()
+    file = tmp_path / "a.jsonl"
+    file.write_text(good + "\n{oops\n")
+    arguments = ("embed", model, file, "-o", output, "--batch-tokens", 100)
+    one_error_line(hf_bert(*arguments), "line 701 of", "is not JSON")
+    assert not output.exists()
+    file.write_text(good + "\n")
+    result = hf_bert(*arguments, "--json")
+    assert json.loads(result.out)["resumed_from"] > 0
+    assert_complete(output, expected(model, MANY[:700]))
+
+
+# --- the header, and wrong input -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(0, 1), (7, 384), (2**63, 2**31)])
+def test_header_is_that_of_the_format(shape):
+    header = vector_file.npy_header(*shape)
+    assert len(header) == vector_file.HEADER
+    file = io.BytesIO(header)
+    assert np.lib.format.read_magic(file) == (1, 0)
+    assert np.lib.format.read_array_header_1_0(file) == (shape, False, np.dtype("<f4"))
+    assert file.tell() == vector_file.HEADER
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("none.txt", None, ("there is no file", "check the path")),
+        ("empty.txt", b"", ("is empty", "one text a line")),
+        ("empty.jsonl", b"\n\n", ("is empty",)),
+        ("latin.txt", "caf\xe9".encode("latin-1"), ("line 1 of", "is not UTF-8")),
+        ("a.jsonl", b'{"text": "a"}\n{"text": \n', ("line 2 of", "is not JSON")),
+        ("a.jsonl", b'{"text": "a"}\n\n{"id": 1, "body": "b"}', ("line 3", "'body'", "--column")),
+        ("a.jsonl", b'{"text": 3}', ("line 1 of", "has a int as 'text'")),
+        ("a.jsonl", b'["a"]', ("line 1 of", "holds a list")),
+        ("a.jsonl", b'{"text": "\\ud800"}', ("line 1 of", "surrogate")),
+    ],
+)
+def test_wrong_texts(hf_bert, one_error_line, model, tmp_path, output, name, content, words):
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    one_error_line(hf_bert("embed", model, tmp_path / name, "-o", output), *words)
+    assert list(output.parent.iterdir()) == []
+
+
+def test_wrong_arguments(hf_bert, one_error_line, model, lines, output, tmp_path, monkeypatch):
+    def run(*options, where=output, what=lines, which=model):
+        return hf_bert("embed", which, what, "--output", where, *options)
+
+    one_error_line(run("--dtype", "float8"), "'float8'", "float32, bfloat16, float16, int8")
+    one_error_line(run(where=tmp_path / "no" / "a.npy"), "there is no folder", "make it first")
+    one_error_line(run(where=tmp_path / "a.txt"), "a name that ends in .npy")
+    one_error_line(run(what=tmp_path), "is a folder")
+    one_error_line(run(which=tmp_path / "no"), "there is no folder")
+    one_error_line(run(which=tmp_path), "no config.json")
+    (tmp_path / "dir.npy").mkdir()
+    one_error_line(run(where=tmp_path / "dir.npy"), "dir.npy is a folder")
+    output.write_text("mine")
+    # Said before anything is loaded.
+    monkeypatch.setattr(embed, "load_encoder", None)
+    one_error_line(run(), "exists", "--overwrite")
+    assert output.read_text() == "mine"
+
+
+def test_the_old_output_stays_until_the_new_one_is_complete(
+    hf_bert, model, lines, output, monkeypatch
+):
+    output.write_text("old")
+
+    def fail(self):
+        assert output.read_text() == "old"
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(vector_file.VectorFile, "finish", fail)
+        result = hf_bert("embed", model, lines, "-o", output, "--overwrite")
+    assert result.status == 2
+    assert "No space left" in result.err
+    assert output.read_text() == "old"
+    assert hf_bert("embed", model, lines, "-o", output, "--overwrite").status == 0
+    assert_complete(output, expected(model))
+
+
+def test_help_has_an_example():
+    result = CliRunner().invoke(app, ["embed", "--help"])
+    assert result.exit_code == 0
+    assert "Example: hf-bert embed" in result.output
