@@ -150,9 +150,12 @@ def _line(axis: Any, results: Results) -> None:
                 color=COLOURS[index % len(COLOURS)],
                 marker=MARKERS.get(widths, "d"),
                 linewidth=1,
-                label=f"{label}, {widths} x as wide",
+                label=label if widths == min(LINE_WIDTHS) else None,
             )
-    axis.set_xlabel("real tokens in the batch")
+    axis.set_xlabel(
+        "real tokens in the batch (circles, squares, triangles: padded "
+        f"{', '.join(str(factor) for factor in LINE_WIDTHS)} times as wide)"
+    )
     axis.set_ylabel("ms")
     axis.set_ylim(bottom=0)
     axis.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))

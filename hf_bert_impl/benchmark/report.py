@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 SHORT_DTYPES = {"float32": "fp32", "bfloat16": "bf16", "int8": "int8"}
 LEGEND = (
-    "times as fast: median of the rounds' ratios [least to greatest], each round ours and the peer "
+    "times as fast: median of the rounds' ratios [least–greatest], each round ours and the peer "
     "in turns.\n"
     "error: largest difference from transformers in float32 eager at attended positions (training: "
     "of the losses; encode: of the vectors).\n"
     "GFLOP/s: operations on real tokens, attention included; share: of the best matrix product of "
     "this run in the same precision.\n"
     "MiB: rise of memory while it runs (training: peak beyond weights and gradients). "
-    "ours / peer throughout."
+    "ours/peer throughout."
 )
 
 
@@ -82,14 +82,17 @@ def case_table(name: str, rows: list[Row]) -> Table:
     table = _table(f"{name}: {CASES[name]}\nmeasured: {sizes}")
     if len(batches) > 1:
         table.add_column("rows", justify="right")
-    table.add_column("ours")
-    table.add_column("peer")
+    # Names are broken between words only.
+    table.add_column("ours", min_width=max(len(word) for row in rows for word in row.ours.split()))
+    table.add_column("peer", min_width=max(len(row.peer) for row in rows))
     table.add_column("ms", justify="right")
     table.add_column("times as fast", justify="right", no_wrap=True)
-    table.add_column("error", justify="right")
+    table.add_column("error", justify="right", no_wrap=True)
     table.add_column("GFLOP/s", justify="right")
     table.add_column("share", justify="right", no_wrap=True)
-    table.add_column("MiB", justify="right")
+    remembers = any(row.ours_mib is not None for row in rows)
+    if remembers:
+        table.add_column("MiB", justify="right")
     for row in rows:
         style = "bold green" if row.ratio >= 1 else "bold red"
         ratio = f"[{style if row.peer != 'self' else 'dim'}]{row.ratio:.2f}[/]"
@@ -98,12 +101,12 @@ def case_table(name: str, rows: list[Row]) -> Table:
             *size,
             f"{row.ours} {SHORT_DTYPES[row.ours_dtype]}",
             f"{row.peer} {SHORT_DTYPES[row.peer_dtype]}",
-            f"{_milliseconds(row.ours_ms)} / {_milliseconds(row.peer_ms)}",
-            f"{ratio} \\[{row.ratio_min:.2f} to {row.ratio_max:.2f}]",
+            f"{_milliseconds(row.ours_ms)}/{_milliseconds(row.peer_ms)}",
+            f"{ratio} \\[{row.ratio_min:.2f}–{row.ratio_max:.2f}]",
             _both(row.ours_error, row.peer_error, ".0e"),
             _both(row.ours_gflops, row.peer_gflops, ".0f"),
             "" if row.share is None else f"{row.share:.0%}",
-            _both(row.ours_mib, row.peer_mib, ".0f"),
+            *([_both(row.ours_mib, row.peer_mib, ".0f")] if remembers else []),
         )
     table.caption = "\n".join(
         f"{row.peer}, {row.rows} rows: loss {row.notes['ours_loss']:.6f} / "
@@ -137,7 +140,13 @@ def _table(title: str) -> Table:
     from rich.table import Table
     from rich.text import Text
 
-    return Table(title=Text(title), box=box.SIMPLE_HEAD, title_justify="left", padding=(0, 1, 0, 0))
+    return Table(
+        title=Text(title),
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+    )
 
 
 def _milliseconds(value: float) -> str:
@@ -148,4 +157,5 @@ def _both(ours: float | None, peer: float | None, form: str) -> str:
     """Ours / the peer's, without what was not measured."""
     if ours is None and peer is None:
         return ""
-    return " / ".join("–" if value is None else format(value, form) for value in (ours, peer))
+    shown = ("–" if value is None else format(value, form) for value in (ours, peer))
+    return "/".join(shown).replace("e-0", "e-").replace("0e+00", "0")

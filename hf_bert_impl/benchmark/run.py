@@ -172,7 +172,9 @@ class Benchmark:
         return True
 
     def _miss(self, peer: str, dtype: str, why: str, case: str = "all") -> None:
-        self.results.missing.append(Missing(peer, dtype, why, case))
+        same = (peer, why, case)
+        if same not in {(known.peer, known.reason, known.case) for known in self.results.missing}:
+            self.results.missing.append(Missing(peer, dtype, why, case))
 
     def _check(self, side: str, runner: Runner, case: Case) -> None:
         """Note a runner's largest error and its memory on a case, once."""
@@ -193,7 +195,7 @@ class Benchmark:
         for name in self.settings.peers:
             if name in ("self", "sentence-transformers"):
                 continue
-            for precision in PRECISIONS[dtype] if name in UPSTREAM else (dtype,):
+            for precision in PRECISIONS[dtype] if name == "upstream-sdpa" else (dtype,):
                 self.say(f"preparing {name} in {precision}")
                 try:
                     runner = build_peer(name, self.upstream, precision, self.settings.threads)

@@ -109,7 +109,8 @@ def training_rows(
             "memory_ratio": memory[0][0] / memory[1][0],
         },
     )
-    for side, (_, resident) in zip(("ours", "peer"), memory, strict=True):
+    for side, (_, fresh, resident) in zip(("ours", "peer"), memory, strict=True):
+        first.notes[f"{side}_with_gradients_mib"] = fresh
         if resident is not None:
             first.notes[f"{side}_resident_mib"] = resident
     return [first, row("AdamW step", updates)]
@@ -122,17 +123,22 @@ def _loss_and_gradients(model: PreTrainedModel, batch: Batch) -> float:
     return float(loss.detach())
 
 
-def _memory(model: PreTrainedModel, batch: Batch) -> tuple[float, float | None]:
-    """Peak of a step beyond weights and gradients in MiB: of tensors, and of resident memory.
+def _memory(model: PreTrainedModel, batch: Batch) -> tuple[float, float, float | None]:
+    """Peaks of a step in MiB, all beyond the weights.
 
-    The gradients are there before the step and are added to, so all that it allocates is beyond
-    them.
+    Returns:
+        Beyond the gradients too: they are there before the step and are added to, so all that it
+        allocates is beyond them. Then with the gradients, from none at the start, as a training
+        loop has it. Then the resident memory of the first kind.
     """
-    model.zero_grad(set_to_none=False)
 
     def step() -> None:
         model(**batch).loss.backward()
 
-    if model.device.type == "cuda":
-        return timing.cuda_peak(step), None
-    return timing.tensor_peak(step), timing.resident_peak(step)
+    peak = timing.cuda_peak if model.device.type == "cuda" else timing.tensor_peak
+    model.zero_grad()
+    with_gradients = peak(step)
+    model.zero_grad(set_to_none=False)
+    beyond = peak(step)
+    resident = None if model.device.type == "cuda" else timing.resident_peak(step)
+    return beyond, with_gradients, resident

@@ -3,6 +3,7 @@
 import dataclasses
 import importlib.util
 import json
+import re
 
 import pytest
 import torch
@@ -195,7 +196,7 @@ def test_tables_name_ours_peers_and_what_is_missing(results):
     assert "flash-attention-2 (fp32): not available: needs a CUDA device" in text
     assert "AdamW step" in text
     assert "R² of a straight line" in text
-    assert " to " in text
+    assert re.search(r"\d\.\d\d \[\d+\.\d\d–\d+\.\d\d\]", text)
 
 
 def test_a_straight_line_and_the_cost_of_padding():
