@@ -101,6 +101,17 @@ def test_int8_linear_is_exact_on_whole_numbers():
     assert torch.allclose(layer(states, residual), expected + residual, rtol=1e-5, atol=1e-2)
 
 
+@pytest.mark.parametrize("activation", ["gelu", "gelu_10"])
+def test_feed_forward_in_slices(monkeypatch, activation):
+    config = random_config(2, hidden_act=activation)
+    model = random_model("BertModel", config).prepare_for_inference()
+    batch = random_batch("BertModel", config, masks()["right"])
+    whole = outputs(model, batch).last_hidden_state
+    monkeypatch.setattr(prepared, "LARGEST_BLOCK", 0)
+    monkeypatch.setattr(prepared, "SLICE_TOKENS", 7)
+    assert (outputs(model, batch).last_hidden_state - whole).abs().max() < 1e-6
+
+
 def test_state_dict_and_saving_are_as_before(tmp_path):
     config = random_config(5)
     model = random_model("BertModel", config)
