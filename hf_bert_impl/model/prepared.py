@@ -32,9 +32,9 @@ FUSED_ACTIVATIONS = {
     "swish": ("swish", ""),
 }
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-#: Where the feed-forward layer is computed in slices: larger blocks of memory go back to the system
-#: after each use (glibc's greatest mmap threshold is 32 MiB), and getting them again costs more than
-#: the product in int8.
+#: Where the feed-forward layer is computed in slices: larger blocks of memory go back to the
+#: system after each use (glibc's greatest mmap threshold is 32 MiB), and getting them again costs
+#: more than the product in int8.
 LARGEST_BLOCK = 24 << 20
 SLICE_TOKENS = 512
 #: Tokens that the blocked layout is chosen for; it serves any number.
