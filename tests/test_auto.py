@@ -321,3 +321,14 @@ def same(got: object, expected: object) -> None:
         assert got == (
             pytest.approx(expected, abs=1e-4) if isinstance(expected, float) else expected
         )
+
+
+def test_stock_classes_can_still_be_imported_without_a_word():
+    """Their docstrings are completed from the registered config's, which has to name a model."""
+    code = (
+        "import hf_bert_impl; hf_bert_impl.register(); "
+        "from transformers.models.bert import modeling_bert"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    assert "ERROR" not in ran.stdout + ran.stderr

@@ -16,7 +16,9 @@ POSITION_EMBEDDING_TYPES = ("absolute", "relative_key", "relative_key_query", "s
 class BertConfig(PreTrainedConfig):
     """Sizes and switches of a BERT model (Devlin et al. 2019, https://arxiv.org/abs/1810.04805).
 
-    The defaults give bert-base-uncased. Unknown fields are kept as attributes and saved again.
+    The defaults give
+    [google-bert/bert-base-uncased](https://huggingface.co/google-bert/bert-base-uncased). Unknown
+    fields are kept as attributes and saved again.
 
     Args:
         vocab_size: Number of WordPiece tokens (V).
