@@ -142,7 +142,7 @@ def best_product(hidden: int, inner: int, dtype: str, device: str = "cpu") -> di
                     call()
                     seconds = [turn(call, 0.02, wait) for _ in range(PRODUCT_REPEATS)]
             except (RuntimeError, NotImplementedError):
-                continue
+                continue  # no such kernel here: the other products are the ceiling
             rates[name] = max(rates.get(name, 0.0), operations / statistics.median(seconds) / 1e9)
     return rates
 
@@ -167,7 +167,7 @@ def _products(library: Any, inputs: int, outputs: int, dtype: str, device: str) 
         try:
             packed = mkldnn._reorder_linear_weight(weight, PRODUCT_ROWS)
         except (RuntimeError, NotImplementedError):
-            return calls
+            return calls  # oneDNN has no kernel of this precision for this CPU
         calls["packed"] = lambda: mkldnn._linear_pointwise(states, packed, None, "none", [], "")
     return calls
 

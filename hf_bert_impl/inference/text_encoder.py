@@ -19,17 +19,13 @@ from hf_bert_impl.inference.progress import text_progress
 from hf_bert_impl.inference.sentence_folder import read_sentence_model
 from hf_bert_impl.model.loading import check_folder
 from hf_bert_impl.model.modeling_bert import BertModel, BertPreTrainedModel
+from hf_bert_impl.model.prepared import DTYPES as FLOAT_DTYPES
 from hf_bert_impl.model.tokenization_bert import BertTokenizer
 
 #: Tokens a batch where the caller says nothing.
 TOKEN_BUDGET = 4096
 #: What `dtype` may be called. "int8" means quantised linear layers, everything else in float32.
-DTYPES = {
-    "float32": torch.float32,
-    "bfloat16": torch.bfloat16,
-    "float16": torch.float16,
-    "int8": torch.float32,
-}
+DTYPES = {**FLOAT_DTYPES, "int8": torch.float32}
 
 
 class _SentenceBert(BertModel):

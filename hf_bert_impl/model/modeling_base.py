@@ -153,11 +153,6 @@ class BertModel(BertPreTrainedModel):
             exact=past_key_values is None,
         )
         layer_head_mask = self._expand_head_mask(head_mask)
-        if use_cache and past_key_values is None:
-            past_key_values = DynamicCache(config=config)
-            if encoder_hidden_states is not None:
-                past_key_values = EncoderDecoderCache(past_key_values, DynamicCache(config=config))
-
         use_prepared = self._uses_prepared(output_attentions or head_mask is not None)
         packing, attention_mask = self._plan(
             (batch_size, length),
@@ -166,8 +161,12 @@ class BertModel(BertPreTrainedModel):
             options,
             required_positions,
             only_required and not output_hidden_states and not output_attentions,
-            is_encoder=past_key_values is None and encoder_hidden_states is None,
+            stands_alone=past_key_values is None and encoder_hidden_states is None,
         )
+        if use_cache and past_key_values is None:
+            past_key_values = DynamicCache(config=config)
+            if encoder_hidden_states is not None:
+                past_key_values = EncoderDecoderCache(past_key_values, DynamicCache(config=config))
         if use_prepared and packing is None and attention_mask is None:
             packing = plan_dense(batch_size, length, self.embeddings.word_embeddings.weight.device)
         if position_ids is not None:
@@ -242,7 +241,7 @@ class BertModel(BertPreTrainedModel):
         options: dict[str, Any],
         required: Tensor | None,
         only_required: bool,
-        is_encoder: bool,
+        stands_alone: bool,
     ) -> tuple[Packing | None, Tensor | None]:
         """What of this call can be left out, and the mask that is still needed.
 
@@ -255,12 +254,13 @@ class BertModel(BertPreTrainedModel):
         takes_3d = backend in BIAS_BACKENDS
         if _is_traced(device):
             # The number of tokens depends on values, which a trace does not have.
-            if attention_mask is None and position_ids is not None and shape[0] == 1 and takes_3d:
+            is_one_row = stands_alone and attention_mask is None and shape[0] == 1
+            if is_one_row and position_ids is not None and takes_3d:
                 attention_mask = same_sequence(position_ids)
                 if self.config.is_decoder:
                     attention_mask = attention_mask.tril()
             return None, attention_mask
-        if not is_encoder:
+        if not stands_alone:  # cached tokens, or an encoder's, come in as well
             return None, attention_mask
         totals = options.get("cu_seq_lens_q")
         lengths = packed_lengths(shape, position_ids, attention_mask, totals)

@@ -155,13 +155,14 @@ def test_losses_equal_those_of_the_padded_batch(head, training):
         assert (gradient - other).abs().max() < 2e-5 * gradient.abs().max().clamp(min=0.1), name
 
 
+@pytest.mark.parametrize("use_cache", [True, False])
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_a_decoder_does_not_look_back_into_another_document(backend):
+def test_a_decoder_does_not_look_back_into_another_document(backend, use_cache):
     config = random_config(1, "BertLMHeadModel", attn_implementation=backend)
     model = random_model("BertLMHeadModel", config)
     rows = [{"input_ids": row["input_ids"]} for row in sequences(config)]
     with torch.no_grad():
-        logits = model(**packed(rows), position_ids=positions(), use_cache=False).logits
+        logits = model(**packed(rows), position_ids=positions(), use_cache=use_cache).logits
     start = 0
     for number, single in enumerate(alone(model, rows)):
         stop = start + LENGTHS[number]
@@ -211,3 +212,17 @@ def test_labels_are_one_a_sequence():
     with pytest.raises(ValueError, match=r"this batch needs \(5,\)"):
         model(**batch, labels=torch.tensor([1]))
     assert model(**batch, labels=torch.tensor([0, 1, 2, 0, 1])).logits.shape == (5, 3)
+
+
+def test_a_compiled_decoder_with_a_cache_sees_its_past():
+    """One row, positions and no mask: a step of generation, not packed input."""
+    config = random_config(1, "BertLMHeadModel", num_hidden_layers=2)
+    model = random_model("BertLMHeadModel", config)
+    tokens = torch.tensor([[3, 4, 5, 6, 7]])
+    compiled = torch.compile(model, backend="eager")
+    with torch.no_grad():
+        whole = model(tokens).logits[:, 3:]
+        past = model(tokens[:, :3]).past_key_values
+        position_ids = torch.tensor([[3, 4]])
+        step = compiled(tokens[:, 3:], position_ids=position_ids, past_key_values=past).logits
+    assert (whole - step).abs().max() < 1e-5
