@@ -1,0 +1,98 @@
+"""What every reader gives: a list of named tensors, each of them read when it is asked for."""
+
+from __future__ import annotations
+
+import abc
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+#: The dtypes that a reader may give a tensor in, by the name in `TensorInfo.dtype`.
+DTYPES: dict[str, torch.dtype] = {
+    "float64": torch.float64,
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "int64": torch.int64,
+    "int32": torch.int32,
+    "int16": torch.int16,
+    "int8": torch.int8,
+    "uint8": torch.uint8,
+    "bool": torch.bool,
+}
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """What is known of a tensor before it is read."""
+
+    name: str
+    """Its name, exactly as the file has it."""
+    shape: tuple[int, ...]
+    """Its sizes; () for a scalar."""
+    dtype: str
+    """A key of `DTYPES`, or the format's own word for one that torch lacks ("string")."""
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+
+class Reader(abc.ABC):
+    """An open checkpoint of one format, a context manager.
+
+    Opening reads and checks the lists (headers, indexes) and no tensor, so that a checkpoint of
+    any size can be looked at. Every failure is a `ConversionError`.
+    """
+
+    format: ClassVar[str]
+    """The format's short name: "tf1", "h5", "flax", "torch" or "safetensors"."""
+
+    software: str | None = None
+    """What the file says about the program that wrote it, where it says so."""
+
+    @property
+    @abc.abstractmethod
+    def files(self) -> tuple[Path, ...]:
+        """Every file of the checkpoint, index files included."""
+
+    @property
+    @abc.abstractmethod
+    def tensors(self) -> Mapping[str, TensorInfo]:
+        """All tensors by name, in the order of the file."""
+
+    @abc.abstractmethod
+    def read(self, name: str) -> Tensor:
+        """Read one tensor, and check it by whatever checksum the format has.
+
+        Args:
+            name: A key of `tensors`.
+
+        Returns:
+            The tensor in the dtype and shape that `tensors` names. It may lie in the mapped file:
+            it is not to be changed, and not to be used after `close`.
+
+        Raises:
+            ConversionError: The bytes are missing or damaged, or the dtype is none of `DTYPES`.
+        """
+
+    def close(self) -> None:
+        """Let go of the files."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()

@@ -1,0 +1,1 @@
+"""Writers: named tensors into a file format's bytes. They know nothing of BERT."""
