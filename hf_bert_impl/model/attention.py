@@ -15,9 +15,11 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from .attention_functions import (
     BIAS_BACKENDS,
     PACKED_BACKENDS,
+    attend_products,
     attend_varlen,
     attention_probabilities,
     eager_attention_forward,
+    takes_products,
     takes_varlen,
 )
 from .configuration_bert import BertConfig
@@ -211,6 +213,7 @@ class BertSelfAttention(nn.Module):
         if backend == "sdpa" and takes_varlen(query, self._dropout):
             return attend_varlen(query, key, value, packing, self.scaling)
         interface = self._interface(backend)
+        by_products = backend == "sdpa" and not self.is_causal
         contexts, start = [], 0
         for rows, queries, keys in packing.groups:
             stop = start + rows * queries
@@ -222,15 +225,13 @@ class BertSelfAttention(nn.Module):
             if keys == 0:  # a sequence that attends to nothing
                 contexts.append(q.new_zeros((rows * queries, *query.shape[1:])))
                 continue
-            context, _ = interface(
-                self,
-                q,
-                k[:, :, :keys],
-                v[:, :, :keys],
-                None,
-                dropout=self._dropout,
-                scaling=self.scaling,
-            )  # (rows, queries, H, d)
+            k, v = k[:, :, :keys], v[:, :, :keys]
+            if by_products and takes_products(q, queries, self._dropout):
+                context = attend_products(q, k, v, self.scaling)
+            else:
+                context, _ = interface(
+                    self, q, k, v, None, dropout=self._dropout, scaling=self.scaling
+                )  # (rows, queries, H, d)
             contexts.append(context.flatten(0, 1))
         return torch.cat(contexts) if contexts else query
 

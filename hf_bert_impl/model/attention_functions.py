@@ -22,6 +22,12 @@ PACKED_BACKENDS = ("eager", "sdpa")
 #: Backends that can add a position bias to the scores.
 BIAS_BACKENDS = ("eager", "sdpa")
 
+#: Longer sequences go through the fused kernel, whose blocks of scores stay in the cache.
+LONGEST_PRODUCT = 256
+#: Shorter rows of equal length are gathered into one product: there the launches cost the most.
+#: From here on a product a row, which reads its row in place.
+SHORTEST_ALONE = 32
+
 
 def attention_probabilities(
     query: Tensor, key: Tensor, attention_mask: Tensor | None, scaling: float
@@ -72,6 +78,41 @@ def eager_attention_forward(
     if query_mask is not None:
         probabilities = probabilities.masked_fill(~query_mask, 0)
     return torch.matmul(probabilities, value).transpose(1, 2).contiguous(), probabilities
+
+
+def takes_products(query: Tensor, queries: int, dropout: float) -> bool:
+    """Whether plain products beat the fused kernel: short float32 sequences on the CPU.
+
+    Without gradients only, since the probabilities would have to be kept for them. In half
+    precision the fused kernel is the more exact: it holds its scores in float32.
+    """
+    return (
+        query.device.type == "cpu"
+        and query.dtype == torch.float32
+        and queries <= LONGEST_PRODUCT
+        and dropout == 0
+        and not (torch.is_grad_enabled() and query.requires_grad)
+    )
+
+
+def attend_products(query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+    """Attention without mask over rows of equal length.
+
+    Args:
+        query: (R, H, Q, d); key and value (R, H, K, d). Views of packed tokens.
+        scaling: 1/√d in BERT.
+
+    Returns:
+        (R, Q, H, d).
+    """
+    rows = query.shape[0]
+    if rows > 1 and query.shape[2] >= SHORTEST_ALONE:
+        parts = zip(query.split(1), key.split(1), value.split(1), strict=True)
+        return torch.cat([attend_products(q, k, v, scaling) for q, k, v in parts])
+    q, k, v = query.flatten(0, 1), key.flatten(0, 1), value.flatten(0, 1)  # (R·H, ·, d)
+    scores = torch.baddbmm(q.new_empty(()), q, k.transpose(1, 2), beta=0, alpha=scaling)
+    context = torch.bmm(scores.softmax(dim=-1), v)  # (R·H, Q, d)
+    return context.unflatten(0, (rows, -1)).transpose(1, 2)
 
 
 def takes_varlen(tensor: Tensor, dropout: float) -> bool:
