@@ -83,7 +83,7 @@ class Reader(abc.ABC):
             ConversionError: The bytes are missing or damaged, or the dtype is none of `DTYPES`.
         """
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  # not every reader has something to let go of
         """Let go of the files."""
 
     def __enter__(self) -> Self:
