@@ -7,10 +7,26 @@ from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
 #: The ``model_type`` under which a model is saved that stock transformers would load and compute
-#: wrongly: it ignores `position_embedding_type`.
+#: wrongly: it ignores `position_embedding_type` and `variant`.
 EXTENDED_MODEL_TYPE = "hf_bert_impl"
 
 POSITION_EMBEDDING_TYPES = ("absolute", "relative_key", "relative_key_query", "sinusoidal")
+
+VARIANTS = ("bert", "codertimo")
+
+#: What codertimo/BERT-pytorch has hard-wired (commit d10dc4f9d5a6), in the fields of `BertConfig`.
+#: With its sizes this is a config: ``BertConfig(**CODERTIMO_FIELDS, vocab_size=…, hidden_size=…)``.
+#: Its feed-forward layer is four times as wide as the hidden states, and it has 512 positions.
+CODERTIMO_FIELDS: dict[str, Any] = {
+    "variant": "codertimo",
+    "hidden_act": "gelu_new",
+    "is_decoder": False,
+    "layer_norm_eps": 1e-6,
+    "pad_token_id": 0,
+    "position_embedding_type": "sinusoidal",
+    "tie_word_embeddings": False,
+    "type_vocab_size": 3,
+}
 
 
 class BertConfig(PreTrainedConfig):
@@ -48,6 +64,17 @@ class BertConfig(PreTrainedConfig):
             al. 2017, section 3.5), "relative_key" (Shaw et al. 2018, equation 5) or
             "relative_key_query" (Huang et al. 2020, method 4). transformers 5 ignores this field,
             so anything but "absolute" is saved under `EXTENDED_MODEL_TYPE`.
+        variant: "bert", or "codertimo", the architecture of
+            https://github.com/codertimo/BERT-pytorch, whose layers normalise their input, not their
+            output; saved under `EXTENDED_MODEL_TYPE` too. It needs the other fields as in
+            `CODERTIMO_FIELDS`. Token types are 1 and 2 for the first and the second sentence (1 if
+            not given) and 0 for padding. Without an attention mask, tokens other than
+            `pad_token_id` are attended; input that comes packed is taken to hold no padding. There
+            is no pooler: `pooler_output` is the state of the first token. In the next-sentence
+            scores and labels 1 means that B follows A. Labels to ignore are -100 as everywhere (the
+            original's own trainer ignores 0, in next-sentence labels as well).
+            `hidden_dropout_prob` is also the dropout within the feed-forward layer and after each
+            layer.
         padding_free: Compute real tokens only. Hidden states at attended positions are the same,
             those under padding are zero. False computes every position as upstream does.
         sparse_prediction: In training with labels, the masked-LM heads score the labelled tokens
@@ -90,6 +117,7 @@ class BertConfig(PreTrainedConfig):
         eos_token_id: int | list[int] | None = None,
         tie_word_embeddings: bool = True,
         position_embedding_type: str = "absolute",
+        variant: str = "bert",
         padding_free: bool = True,
         sparse_prediction: bool = True,
         pruned_heads: Mapping[Any, Iterable[int]] | None = None,
@@ -120,6 +148,7 @@ class BertConfig(PreTrainedConfig):
         self.eos_token_id = eos_token_id
         self.tie_word_embeddings = tie_word_embeddings
         self.position_embedding_type = position_embedding_type
+        self.variant = variant
         self.padding_free = padding_free
         self.sparse_prediction = sparse_prediction
         # JSON has string keys only.
@@ -129,7 +158,7 @@ class BertConfig(PreTrainedConfig):
     @property
     def is_extended(self) -> bool:
         """Whether stock transformers would compute this model wrongly, without a word."""
-        return self.position_embedding_type != "absolute"
+        return self.position_embedding_type != "absolute" or self.variant != "bert"
 
     @property
     def output_attentions(self) -> bool:
@@ -206,6 +235,9 @@ class BertConfig(PreTrainedConfig):
             "position_embedding_type",
             f"one of {', '.join(POSITION_EMBEDDING_TYPES)}",
         )
+        self._require(self.variant in VARIANTS, "variant", f"one of {', '.join(VARIANTS)}")
+        if self.variant == "codertimo":
+            self._check_codertimo()
         if self.hidden_size % self.num_attention_heads and not hasattr(self, "embedding_size"):
             raise ValueError(
                 f"hidden_size={self.hidden_size} is not a multiple of "
@@ -231,6 +263,19 @@ class BertConfig(PreTrainedConfig):
                 "pruned_heads",
                 f"layers below {self.num_hidden_layers}, each with different heads below "
                 f"{self.num_attention_heads}",
+            )
+
+    def _check_codertimo(self) -> None:
+        for name, value in CODERTIMO_FIELDS.items():
+            if getattr(self, name) != value:
+                raise ValueError(
+                    f"{name}={getattr(self, name)!r} does not fit variant='codertimo', which has "
+                    f"{name}={value!r}; start from BertConfig(**CODERTIMO_FIELDS, ...)"
+                )
+        if self.hidden_size == 1:
+            raise ValueError(
+                "hidden_size=1 does not fit variant='codertimo', whose LayerNorm divides by the "
+                "unbiased standard deviation of the width; use 2 or more"
             )
 
     def _require(self, holds: bool, name: str, allowed: str) -> None:

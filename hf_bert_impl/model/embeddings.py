@@ -1,4 +1,4 @@
-"""Input embeddings: word + position + token type, then LayerNorm and dropout.
+"""Input embeddings: word + position + token type, then LayerNorm (not in codertimo) and dropout.
 
 Notation: B batch, S sequence, T computed tokens (see `padding.py`), D hidden size.
 """
@@ -63,10 +63,25 @@ class BertEmbeddings(nn.Module):
             self.position_embeddings = SinusoidalPositions(positions, width)
         else:
             self.position_embeddings = nn.Embedding(positions, width)
-        self.token_type_embeddings = nn.Embedding(config.type_vocab_size, config.hidden_size)
-        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        is_codertimo = config.variant == "codertimo"
+        self.token_type_embeddings = nn.Embedding(
+            config.type_vocab_size, config.hidden_size, padding_idx=0 if is_codertimo else None
+        )
+        self.LayerNorm: nn.Module = nn.Identity()
+        if not is_codertimo:
+            self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = nn.Dropout(config.hidden_dropout_prob)
         self.adds_positions = not config.position_embedding_type.startswith("relative")
+        #: The token type of a first sentence.
+        self.first_type = 1 if is_codertimo else 0
+        #: The id that tells padding where no mask is given, if the variant is one that looks.
+        self.masked_id = config.pad_token_id if is_codertimo else None
+
+    def own_mask(self, input_ids: Tensor | None) -> Tensor | None:
+        """(B, S) bool: what a codertimo model attends to without a mask; None for other models."""
+        if self.masked_id is None or input_ids is None:
+            return None
+        return input_ids != self.masked_id
 
     def forward(
         self,
@@ -81,7 +96,7 @@ class BertEmbeddings(nn.Module):
 
         Args:
             input_ids: (B, S) token ids; or give `inputs_embeds`.
-            token_type_ids: (B, S), (1, S) or (S,); zeros if None.
+            token_type_ids: (B, S), (1, S) or (S,); if None zeros, or ones in a codertimo model.
             position_ids: (B, S), (1, S) or (S,); if None 0, 1, 2, … after the cached tokens.
             inputs_embeds: (B, S, D) instead of word embeddings.
             past_key_values_length: Number of cached tokens before this batch.
@@ -97,7 +112,7 @@ class BertEmbeddings(nn.Module):
             start = past_key_values_length
             position_ids = torch.arange(start, start + batch_shape[1], device=source.device)[None]
         if token_type_ids is None:
-            token_type_ids = torch.zeros((1, 1), dtype=torch.long, device=source.device)
+            token_type_ids = torch.full((1, 1), self.first_type, device=source.device)
         if packing is not None:
             token_type_ids = packing.unpad(token_type_ids.expand(batch_shape))
             position_ids = packing.unpad(position_ids.expand(batch_shape))

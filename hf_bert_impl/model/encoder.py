@@ -1,4 +1,5 @@
-"""The stack of Transformer encoder layers, post-norm as in Vaswani et al. 2017, section 3.1.
+"""The stack of Transformer encoder layers, post-norm as in Vaswani et al. 2017, section 3.1, or
+pre-norm as in codertimo/BERT-pytorch.
 
 Notation: B batch, S sequence, T computed tokens (see `padding.py`), D hidden size, F feed-forward
 width. `(..., D)` is `(B, S, D)` or, packed, `(T, D)`.
@@ -51,17 +52,72 @@ class BertOutput(nn.Module):
         return self.LayerNorm(self.dropout(self.dense(hidden_states)) + input_tensor)
 
 
+class DeviationLayerNorm(nn.LayerNorm):
+    """codertimo's LayerNorm: w · (x − mean) / (s + eps) + b, s the unbiased standard deviation.
+
+    Its checkpoints call w and b `a_2` and `b_2` (`bert_pytorch/model/utils/layer_norm.py`).
+    """
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        """(..., D) to (..., D), computed in float32 at least."""
+        dtype = hidden_states.dtype
+        precise = hidden_states.to(torch.promote_types(dtype, torch.float32))
+        deviation, mean = torch.std_mean(precise, dim=-1, keepdim=True)  # (..., 1)
+        normed = (precise - mean) / (deviation + self.eps)
+        return (self.weight * normed + self.bias).to(dtype)
+
+
+class PreNormAttention(BertAttention):
+    """codertimo's attention sub-layer: normalise, attend, project, add."""
+
+    def __init__(self, config: BertConfig, layer_idx: int) -> None:
+        super().__init__(config, layer_idx)
+        self.output.LayerNorm = DeviationLayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+
+    def forward(
+        self, hidden_states: Tensor, kept: Tensor | None = None, **kwargs: Any
+    ) -> tuple[Tensor, Tensor | None]:
+        """As `BertAttention.forward`."""
+        output = self.output
+        context, probabilities = self.self(output.LayerNorm(hidden_states), **kwargs)
+        if kept is not None:
+            context, hidden_states = context[kept], hidden_states[kept]
+        return hidden_states + output.dropout(output.dense(context)), probabilities
+
+
+class PreNormOutput(BertOutput):
+    """Second half of codertimo's feed-forward sub-layer, with the dropout around it.
+
+    One drops the activations, one what is added, one the whole layer's output.
+    """
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config)
+        #: Of the sub-layer's input, so `BertLayer` calls it.
+        self.LayerNorm = DeviationLayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+
+    def forward(self, hidden_states: Tensor, input_tensor: Tensor) -> Tensor:
+        """Projects back and adds."""
+        projected = self.dense(self.dropout(hidden_states))
+        return self.dropout(input_tensor + self.dropout(projected))
+
+
 class BertLayer(GradientCheckpointingLayer):
     """Self-attention, cross-attention in a decoder that has it, feed-forward."""
 
     def __init__(self, config: BertConfig, layer_idx: int) -> None:
         super().__init__()
         self.chunk_size_feed_forward = config.chunk_size_feed_forward
-        self.attention = BertAttention(config, layer_idx, is_causal=config.is_decoder)
+        self.is_pre_norm = config.variant == "codertimo"
+        self.attention = (
+            PreNormAttention(config, layer_idx)
+            if self.is_pre_norm
+            else BertAttention(config, layer_idx, is_causal=config.is_decoder)
+        )
         if config.add_cross_attention:
             self.crossattention = BertAttention(config, layer_idx, is_cross_attention=True)
         self.intermediate = BertIntermediate(config)
-        self.output = BertOutput(config)
+        self.output = PreNormOutput(config) if self.is_pre_norm else BertOutput(config)
 
     def forward(
         self,
@@ -123,7 +179,8 @@ class BertLayer(GradientCheckpointingLayer):
 
     def feed_forward(self, hidden_states: Tensor) -> Tensor:
         """(..., D) to (..., D)."""
-        return self.output(self.intermediate(hidden_states), hidden_states)
+        normed = self.output.LayerNorm(hidden_states) if self.is_pre_norm else hidden_states
+        return self.output(self.intermediate(normed), hidden_states)
 
 
 @dataclass

@@ -12,12 +12,15 @@ from .encoder import activation
 
 
 class BertPooler(nn.Module):
-    """tanh(W·h + b) of the first token, the [CLS]."""
+    """tanh(W·h + b) of the first token, the [CLS]; in a codertimo model h itself."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
-        self.activation = nn.Tanh()
+        self.dense: nn.Module = nn.Identity()
+        self.activation: nn.Module = nn.Identity()
+        if config.variant != "codertimo":
+            self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+            self.activation = nn.Tanh()
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         """(B, S, D) to (B, D)."""
@@ -54,12 +57,31 @@ class BertLMPredictionHead(nn.Module):
         return self.decoder(self.transform(hidden_states))
 
 
+class CodertimoLMPredictionHead(nn.Module):
+    """codertimo's scores over the vocabulary, by a linear layer alone: (..., D) to (..., V)."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.decoder = nn.Linear(config.hidden_size, config.vocab_size)  # never tied
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        """Logits before the softmax."""
+        return self.decoder(hidden_states)
+
+
+def prediction_head(config: BertConfig) -> BertLMPredictionHead | CodertimoLMPredictionHead:
+    """The masked-LM head of the config's variant."""
+    if config.variant == "codertimo":
+        return CodertimoLMPredictionHead(config)
+    return BertLMPredictionHead(config)
+
+
 class BertOnlyMLMHead(nn.Module):
     """The masked-LM head alone."""
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.predictions = BertLMPredictionHead(config)
+        self.predictions = prediction_head(config)
 
     def forward(self, sequence_output: Tensor) -> Tensor:
         """(..., D) to (..., V)."""
@@ -74,7 +96,7 @@ class BertOnlyNSPHead(nn.Module):
         self.seq_relationship = nn.Linear(config.hidden_size, 2)
 
     def forward(self, pooled_output: Tensor) -> Tensor:
-        """(B, D) to (B, 2): is the next sentence, is not."""
+        """(B, D) to (B, 2): is the next sentence, is not (codertimo: is not, is)."""
         return self.seq_relationship(pooled_output)
 
 
@@ -83,7 +105,7 @@ class BertPreTrainingHeads(nn.Module):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.predictions = BertLMPredictionHead(config)
+        self.predictions = prediction_head(config)
         self.seq_relationship = nn.Linear(config.hidden_size, 2)
 
     def forward(self, sequence_output: Tensor, pooled_output: Tensor) -> tuple[Tensor, Tensor]:

@@ -90,7 +90,7 @@ class BertModel(BertPreTrainedModel):
             input_ids: (B, S) token ids; or give `inputs_embeds`.
             attention_mask: (B, S), zero at padding on either side or in between; (B, S, S) or
                 (B, heads or 1, S, S) with zeros where a query must not look.
-            token_type_ids: (B, S) segments; zeros if None.
+            token_type_ids: (B, S) segments; zeros if None (codertimo: see `BertConfig.variant`).
             position_ids: (B, S) or (1, S); 0, 1, 2, … if None.
             inputs_embeds: (B, S, D) in place of word embeddings.
             encoder_hidden_states: (B, K, D), what a decoder's cross-attention reads.
@@ -157,6 +157,7 @@ class BertModel(BertPreTrainedModel):
         packing, attention_mask = self._plan(
             (batch_size, length),
             attention_mask,
+            self.embeddings.own_mask(input_ids),
             position_ids,
             options,
             required_positions,
@@ -237,6 +238,7 @@ class BertModel(BertPreTrainedModel):
         self,
         shape: tuple[int, int],
         attention_mask: Tensor | None,
+        own_mask: Tensor | None,
         position_ids: Tensor | None,
         options: dict[str, Any],
         required: Tensor | None,
@@ -259,7 +261,9 @@ class BertModel(BertPreTrainedModel):
                 attention_mask = same_sequence(position_ids)
                 if self.config.is_decoder:
                     attention_mask = attention_mask.tril()
-            return None, attention_mask
+                if own_mask is not None:
+                    attention_mask = attention_mask & own_mask[:, None]
+            return None, own_mask if attention_mask is None else attention_mask
         if not stands_alone:  # cached tokens, or an encoder's, come in as well
             return None, attention_mask
         totals = options.get("cu_seq_lens_q")
@@ -278,6 +282,8 @@ class BertModel(BertPreTrainedModel):
             packing = plan_packed_input(lengths, device, required, first, only_required)
             ends = torch.tensor(lengths, device=device)[:, None]
             return packing, torch.arange(packing.grid[1], device=device) < ends
+        if attention_mask is None:
+            attention_mask = own_mask
         if not self.config.padding_free or (attention_mask is not None and attention_mask.ndim > 2):
             return None, attention_mask
         if attention_mask is None:

@@ -23,7 +23,12 @@ from transformers.utils import ModelOutput, TransformersKwargs, logging
 from transformers.utils.generic import can_return_tuple
 
 from .configuration_bert import BertConfig
-from .heads import BertOnlyMLMHead, BertOnlyNSPHead, BertPreTrainingHeads
+from .heads import (
+    BertLMPredictionHead,
+    BertOnlyMLMHead,
+    BertOnlyNSPHead,
+    BertPreTrainingHeads,
+)
 from .losses import (
     IGNORE_INDEX,
     causal_lm_loss,
@@ -46,7 +51,8 @@ class BertForPreTrainingOutput(ModelOutput):
     Attributes:
         loss: Scalar, the sum of both losses.
         prediction_logits: (B, S, V) scores of the masked-LM head.
-        seq_relationship_logits: (B, 2) scores of "is the next sentence", "is not".
+        seq_relationship_logits: (B, 2) scores of "is the next sentence", "is not" (codertimo: of
+            "is not", "is").
         hidden_states: (B, S, D) each.
         attentions: (B, H, S, S) each.
     """
@@ -75,7 +81,8 @@ class _LanguageModelHead(BertPreTrainedModel):
     def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
         """Replaces the decoder and the bias tied to it."""
         self.cls.predictions.decoder = new_embeddings
-        self.cls.predictions.bias = new_embeddings.bias
+        if isinstance(self.cls.predictions, BertLMPredictionHead):
+            self.cls.predictions.bias = new_embeddings.bias
 
     def _is_sparse(self, labels: Tensor | None) -> bool:
         """Whether this call scores labelled tokens only."""
@@ -108,7 +115,8 @@ class BertForPreTraining(_LanguageModelHead):
         Args:
             labels: (B, S) token ids, -100 where there is nothing to predict; see
                 `BertConfig.sparse_prediction`.
-            next_sentence_label: (B,), 0 if B follows A, 1 if it is random. The loss needs both.
+            next_sentence_label: (B,), 0 if B follows A, 1 if it is random (codertimo: 1 if it
+                follows). The loss needs both.
         """
         options: dict[str, Any] = dict(kwargs)
         items = options.pop("num_items_in_batch", None)
@@ -310,7 +318,7 @@ class BertForNextSentencePrediction(BertPreTrainedModel):
         """Scores (B, 2) the pair.
 
         Args:
-            labels: (B,), 0 if B follows A, 1 if it is random.
+            labels: (B,), 0 if B follows A, 1 if it is random (codertimo: 1 if it follows).
         """
         options: dict[str, Any] = dict(kwargs)
         items = options.pop("num_items_in_batch", None)

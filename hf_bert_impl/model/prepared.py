@@ -262,6 +262,8 @@ def why_not(encoder: BertEncoder, int8: bool) -> str | None:
     config = encoder.config
     if config.is_decoder or config.position_embedding_type.startswith("relative"):
         return "decoders and relative positions compute attention scores of their own"
+    if config.variant != "bert":
+        return f"layers of variant={config.variant!r} normalise their input, not their output"
     for module in _linears(encoder):
         # An adapter (LoRA, say) or a quantised layer may stand in its place.
         if type(module) is not nn.Linear:

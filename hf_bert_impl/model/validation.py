@@ -178,7 +178,9 @@ def check_range(
 
 def _check_broadcast(tensor: Tensor, name: str, batch_size: int, length: int) -> None:
     shape = tuple(tensor.shape)
-    if shape not in ((batch_size, length), (1, length), (length,)):
+    # Size by size: where torch.compile has symbols for sizes, `in` finds no tuple of them.
+    fits = len(shape) in (1, 2) and shape[-1] == length
+    if not fits or (len(shape) == 2 and shape[0] not in (1, batch_size)):
         raise ValueError(
             f"{name} has shape {shape}; for this batch it must be ({batch_size}, {length}), or "
             f"(1, {length}) for all rows alike"

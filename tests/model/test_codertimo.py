@@ -1,0 +1,395 @@
+"""The codertimo variant: outputs of its own software, and its formulas written anew in float64."""
+
+import json
+import math
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+from transformers import AutoModel, AutoModelForPreTraining
+
+import hf_bert_impl
+from hf_bert_impl import (
+    BertConfig,
+    BertForNextSentencePrediction,
+    BertForPreTraining,
+    BertModel,
+)
+from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS, EXTENDED_MODEL_TYPE
+from tests.model.cases import random_config, random_labels, random_model
+
+TOLERANCE = 2e-5
+BACKENDS = ("eager", "sdpa")
+#: Sizes of tests/fixtures/codertimo; 512 positions are hard-wired in the original.
+FIXTURE_SIZES = dict(
+    vocab_size=139,
+    hidden_size=32,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    intermediate_size=128,
+    max_position_embeddings=512,
+)
+LAYER_NAMES = {
+    "attention.linear_layers.0": "attention.self.query",
+    "attention.linear_layers.1": "attention.self.key",
+    "attention.linear_layers.2": "attention.self.value",
+    "attention.output_linear": "attention.output.dense",
+    "input_sublayer.norm": "attention.output.LayerNorm",
+    "feed_forward.w_1": "intermediate.dense",
+    "feed_forward.w_2": "output.dense",
+    "output_sublayer.norm": "output.LayerNorm",
+}
+HEAD_NAMES = {
+    "bert.embedding.token.weight": "bert.embeddings.word_embeddings.weight",
+    "bert.embedding.segment.weight": "bert.embeddings.token_type_embeddings.weight",
+    "mask_lm.linear.weight": "cls.predictions.decoder.weight",
+    "mask_lm.linear.bias": "cls.predictions.decoder.bias",
+    "next_sentence.linear.weight": "cls.seq_relationship.weight",
+    "next_sentence.linear.bias": "cls.seq_relationship.bias",
+}
+ENDINGS = {"weight": "weight", "bias": "bias", "a_2": "weight", "b_2": "bias"}
+
+
+def names(layers):
+    """The original's parameter names to ours."""
+    table = dict(HEAD_NAMES)
+    for number in range(layers):
+        for theirs, ours in LAYER_NAMES.items():
+            pair = ("a_2", "b_2") if theirs.endswith("norm") else ("weight", "bias")
+            for ending in pair:
+                table[f"bert.transformer_blocks.{number}.{theirs}.{ending}"] = (
+                    f"bert.encoder.layer.{number}.{ours}.{ENDINGS[ending]}"
+                )
+    return table
+
+
+def codertimo_config(seed=3, head="BertForPreTraining", **fields):
+    values = dict(intermediate_size=52, num_hidden_layers=3, max_position_embeddings=23)
+    return random_config(seed, head, **(CODERTIMO_FIELDS | values | fields))
+
+
+def codertimo_batch(config, lengths=(11, 4, 7, 1, 7), seed=0):
+    """Ids and segments as the original's dataset makes them: padding is 0 in both."""
+    generator = torch.Generator().manual_seed(seed)
+    shape = (len(lengths), max(lengths))
+    real = torch.arange(shape[1]) < torch.tensor(lengths)[:, None]
+    ids = torch.randint(1, config.vocab_size, shape, generator=generator) * real
+    segments = (1 + (torch.arange(shape[1]) > 2).long()).expand(shape) * real
+    return {"input_ids": ids, "token_type_ids": segments}, real
+
+
+@pytest.fixture(scope="module")
+def original(request):
+    """The weights and the outputs of the original software."""
+    folder = request.path.parents[1] / "fixtures" / "codertimo"
+    with np.load(folder / "expected.npz") as file:
+        values = {name: torch.from_numpy(file[name]) for name in file.files}
+    weights = torch.load(folder / "bertlm.state_dict.pt", weights_only=True)
+    return weights, values
+
+
+@pytest.fixture(scope="module")
+def saved(original, tmp_path_factory):
+    weights, _ = original
+    model = BertForPreTraining(BertConfig(**CODERTIMO_FIELDS, **FIXTURE_SIZES))
+    table = names(2)
+    assert set(weights) == {*table, "bert.embedding.position.pe"}
+    model.load_state_dict({table[name]: weights[name] for name in table}, strict=True)
+    folder = tmp_path_factory.mktemp("codertimo")
+    model.save_pretrained(folder)
+    return folder
+
+
+def largest(difference):
+    return float(difference.detach().abs().max())
+
+
+# What follows is the original's arithmetic, from its formulas. `p` are the dropout probabilities.
+
+
+def original_norm(x, scale, shift):
+    mean = x.mean(-1, keepdim=True)
+    variance = ((x - mean) ** 2).sum(-1, keepdim=True) / (x.shape[-1] - 1)
+    return scale * (x - mean) / (variance.sqrt() + 1e-6) + shift
+
+
+def original_positions(length, width):
+    table = torch.zeros(length, width, dtype=torch.float64)
+    for place in range(length):
+        for column in range(width):
+            angle = place * math.exp(-(column // 2 * 2) * math.log(10000.0) / width)
+            table[place, column] = math.cos(angle) if column % 2 else math.sin(angle)
+    return table
+
+
+def original_forward(w, config, ids, segments, p=0.0, p_attention=0.0):
+    """Next-sentence and masked-LM log-probabilities, embeddings and layers' outputs."""
+
+    def drop(x, rate=p):
+        return functional.dropout(x, rate, training=rate > 0)
+
+    def linear(x, name):
+        return x @ w[f"{name}.weight"].T + w[f"{name}.bias"]
+
+    heads = config.num_attention_heads
+    rows, length = ids.shape
+    x = functional.embedding(ids, w["bert.embedding.token.weight"], padding_idx=0)
+    x = x + original_positions(length, x.shape[-1])
+    x = x + functional.embedding(segments, w["bert.embedding.segment.weight"], padding_idx=0)
+    x = drop(x)
+    states = [x]
+    for number in range(config.num_hidden_layers):
+        block = f"bert.transformer_blocks.{number}"
+        norm = f"{block}.input_sublayer.norm"
+        normed = original_norm(x, w[f"{norm}.a_2"], w[f"{norm}.b_2"])
+        query, key, value = (
+            linear(normed, f"{block}.attention.linear_layers.{i}")
+            .view(rows, length, heads, -1)
+            .transpose(1, 2)
+            for i in range(3)
+        )
+        scores = query @ key.transpose(-2, -1) / math.sqrt(query.shape[-1])
+        scores = scores.masked_fill((ids > 0)[:, None, None, :] == 0, -1e9)
+        attended = drop(scores.softmax(-1), p_attention) @ value
+        attended = attended.transpose(1, 2).reshape(rows, length, -1)
+        x = x + drop(linear(attended, f"{block}.attention.output_linear"))
+        norm = f"{block}.output_sublayer.norm"
+        inner = linear(
+            original_norm(x, w[f"{norm}.a_2"], w[f"{norm}.b_2"]), f"{block}.feed_forward.w_1"
+        )
+        inner = (
+            0.5 * inner * (1 + torch.tanh(math.sqrt(2 / math.pi) * (inner + 0.044715 * inner**3)))
+        )
+        x = drop(x + drop(linear(drop(inner), f"{block}.feed_forward.w_2")))
+        states.append(x)
+    nsp = linear(x[:, 0], "next_sentence.linear").log_softmax(-1)
+    return nsp, linear(x, "mask_lm.linear").log_softmax(-1), states
+
+
+def original_weights(model):
+    """The model's weights under the original's names, as leaves of their own."""
+    state = model.state_dict()
+    return {
+        theirs: state[ours].detach().clone().requires_grad_()
+        for theirs, ours in names(model.config.num_hidden_layers).items()
+    }
+
+
+def double(model):
+    """In float64, the position table too, which is kept rounded to the model's dtype."""
+    model.double().bert.embeddings.position_embeddings.reset_table()
+    return model
+
+
+def original_loss(weights, config, batch, labels, **dropout):
+    nsp, mlm, _ = original_forward(
+        weights, config, batch["input_ids"], batch["token_type_ids"], **dropout
+    )
+    return functional.nll_loss(nsp, labels["next_sentence_label"]) + functional.nll_loss(
+        mlm.transpose(1, 2), labels["labels"], ignore_index=-100
+    )
+
+
+# Outputs of the original software.
+
+
+@pytest.mark.parametrize("masked", [True, False])
+@pytest.mark.parametrize("padding_free", [True, False])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_outputs_of_the_original(original, saved, backend, padding_free, masked):
+    _, values = original
+    model, info = BertForPreTraining.from_pretrained(
+        saved, attn_implementation=backend, padding_free=padding_free, output_loading_info=True
+    )
+    assert not any(info.values()), info
+    real = values["input_ids"] > 0
+    mask = {"attention_mask": real.long()} if masked else {}
+    with torch.no_grad():
+        output = model(
+            values["input_ids"],
+            token_type_ids=values["segment_info"],
+            output_hidden_states=True,
+            **mask,
+        )
+        bare = model.bert(values["input_ids"], token_type_ids=values["segment_info"], **mask)
+    embedded, *layers = output.hidden_states
+    assert largest((embedded - values["embedding_output"])[real]) < TOLERANCE
+    for ours, theirs in zip(layers, values["all_encoder_layers"], strict=True):
+        assert largest((ours - theirs)[real]) < TOLERANCE
+    assert largest((bare.last_hidden_state - values["sequence_output"])[real]) < TOLERANCE
+    assert largest(bare.pooler_output - values["sequence_output"][:, 0]) < TOLERANCE
+    nsp = output.seq_relationship_logits.log_softmax(-1)
+    assert largest(nsp - values["nsp_log_probs"]) < TOLERANCE
+    mlm = output.prediction_logits.log_softmax(-1)
+    assert largest((mlm - values["mlm_log_probs"])[real]) < TOLERANCE
+
+
+def test_padding_too_is_computed_as_the_original_does(original, saved):
+    _, values = original
+    model = BertForPreTraining.from_pretrained(saved, padding_free=False)
+    with torch.no_grad():
+        output = model(values["input_ids"], token_type_ids=values["segment_info"])
+    assert largest(output.prediction_logits.log_softmax(-1) - values["mlm_log_probs"]) < TOLERANCE
+
+
+def test_its_position_table(original):
+    weights, _ = original
+    model = BertModel(BertConfig(**CODERTIMO_FIELDS, **FIXTURE_SIZES))
+    table = model.embeddings.position_embeddings(torch.arange(512))
+    # The original has rounded angles of up to 511 radians to float32.
+    assert largest(table - weights["bert.embedding.position.pe"][0]) < 511 * 2**-23
+
+
+def test_auto_classes(original, saved):
+    _, values = original
+    hf_bert_impl.register()
+    try:
+        bare = AutoModel.from_pretrained(saved)
+        heads = AutoModelForPreTraining.from_pretrained(saved)
+    finally:
+        hf_bert_impl.unregister()
+    assert (type(bare), type(heads)) == (BertModel, BertForPreTraining)
+    real = values["input_ids"] > 0
+    with torch.no_grad():
+        states = bare(values["input_ids"], token_type_ids=values["segment_info"])[0]
+        nsp = heads(values["input_ids"], token_type_ids=values["segment_info"])[1]
+    assert largest((states - values["sequence_output"])[real]) < TOLERANCE
+    assert largest(nsp.log_softmax(-1) - values["nsp_log_probs"]) < TOLERANCE
+
+
+STOCK = """
+import sys, transformers
+for name in ("AutoConfig", "AutoModel", "AutoModelForPreTraining"):
+    try:
+        getattr(transformers, name).from_pretrained(sys.argv[1])
+    except ValueError as error:
+        assert "hf_bert_impl" in str(error), error
+        print("refused", name)
+"""
+
+
+def test_stock_transformers_refuses_it(saved):
+    assert json.loads((saved / "config.json").read_text())["model_type"] == EXTENDED_MODEL_TYPE
+    ran = subprocess.run(
+        [sys.executable, "-c", STOCK, str(saved)],
+        capture_output=True,
+        text=True,
+        env={"HF_HUB_OFFLINE": "1", "PATH": "/usr/bin:/bin"},
+    )
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    assert ran.stdout.count("refused") == 3
+
+
+def test_keys(original, saved):
+    model = BertForPreTraining.from_pretrained(saved)
+    assert sorted(model.state_dict()) == sorted(names(2).values())
+    assert len(dict(model.named_parameters())) == len(names(2))
+    weights, _ = original
+    for theirs, ours in names(2).items():
+        assert torch.equal(model.state_dict()[ours], weights[theirs])
+
+
+# The formulas, in float64.
+
+
+@pytest.mark.parametrize("padding_free", [True, False])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradients_are_the_originals(backend, padding_free):
+    config = codertimo_config(attn_implementation=backend, padding_free=padding_free)
+    model = double(random_model("BertForPreTraining", config))
+    batch, real = codertimo_batch(config)
+    labels = random_labels("BertForPreTraining", config, batch)
+    labels["labels"][~real] = -100
+    weights = original_weights(model)
+    theirs = original_loss(weights, config, batch, labels)
+    theirs.backward()
+    ours = model(**batch, **labels).loss
+    ours.backward()
+    assert largest(ours - theirs) < 1e-10
+    parameters = dict(model.named_parameters())
+    assert len(parameters) == len(weights)
+    for name, ours_name in names(config.num_hidden_layers).items():
+        assert largest(parameters[ours_name].grad - weights[name].grad) < 1e-9, name
+    assert not parameters["bert.embeddings.token_type_embeddings.weight"].grad[0].any()
+    assert not parameters["bert.embeddings.word_embeddings.weight"].grad[0].any()
+
+
+def test_dropout_stands_where_the_original_has_it():
+    """Same seed, same random numbers in the same order, so the same loss in train mode."""
+    config = codertimo_config(attn_implementation="eager", padding_free=False)
+    model = double(random_model("BertForPreTraining", config)).train()
+    batch, real = codertimo_batch(config)
+    labels = random_labels("BertForPreTraining", config, batch)
+    labels["labels"][~real] = -100
+    weights = original_weights(model)
+    torch.manual_seed(5)
+    theirs = original_loss(weights, config, batch, labels, p=0.13, p_attention=0.17)
+    theirs.backward()
+    torch.manual_seed(5)
+    ours = model(**batch, **labels).loss
+    ours.backward()
+    assert largest(ours - theirs) < 1e-10
+    name = "bert.transformer_blocks.0.feed_forward.w_1.weight"
+    gradient = model.bert.encoder.layer[0].intermediate.dense.weight.grad
+    assert largest(gradient - weights[name].grad) < 1e-9
+
+
+@pytest.mark.parametrize("padding_free", [True, False])
+def test_train_mode_is_deterministic(padding_free):
+    config = codertimo_config(padding_free=padding_free)
+    model = random_model("BertForPreTraining", config).train()
+    batch, _ = codertimo_batch(config)
+    labels = random_labels("BertForPreTraining", config, batch)
+    losses = []
+    for seed in (1, 1, 2):
+        torch.manual_seed(seed)
+        losses.append(float(model(**batch, **labels).loss.detach()))
+    assert losses[0] == losses[1] != losses[2]
+
+
+def test_new_weights_are_initialised(saved, tmp_path):
+    """A checkpoint of the encoder alone, as the original's trainer saves it, takes heads."""
+    BertModel.from_pretrained(saved).save_pretrained(tmp_path)
+    model, info = BertForNextSentencePrediction.from_pretrained(tmp_path, output_loading_info=True)
+    assert info["missing_keys"] == {"cls.seq_relationship.weight", "cls.seq_relationship.bias"}
+    assert not info["unexpected_keys"]
+    fresh = BertModel(model.config)
+    assert bool((fresh.encoder.layer[0].output.LayerNorm.weight == 1).all())
+    assert not fresh.embeddings.token_type_embeddings.weight[0].any()
+
+
+# The config.
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"variant": "codertim"}, "variant='codertim' is not valid; use one of bert, codertimo"),
+        ({"hidden_act": "gelu"}, "hidden_act='gelu' does not fit.*hidden_act='gelu_new'"),
+        ({"is_decoder": True}, "is_decoder=True does not fit variant='codertimo'"),
+        ({"layer_norm_eps": 1e-12}, "layer_norm_eps=1e-12"),
+        ({"pad_token_id": 3}, "pad_token_id=3"),
+        ({"position_embedding_type": "absolute"}, "position_embedding_type='absolute'"),
+        ({"tie_word_embeddings": True}, "tie_word_embeddings=True"),
+        ({"type_vocab_size": 2}, "type_vocab_size=2.*type_vocab_size=3.*CODERTIMO_FIELDS"),
+        ({"hidden_size": 1, "num_attention_heads": 1}, "hidden_size=1.*use 2 or more"),
+    ],
+)
+def test_fields_that_do_not_fit(fields, said):
+    with pytest.raises(ValueError, match=said) as caught:
+        BertConfig(**(CODERTIMO_FIELDS | fields))
+    assert "\n" not in str(caught.value)
+
+
+def test_config_round_trip(tmp_path):
+    config = codertimo_config()
+    config.save_pretrained(tmp_path)
+    again = BertConfig.from_pretrained(tmp_path)
+    assert again == config
+    assert again.variant == "codertimo"
+    config.type_vocab_size = 2
+    with pytest.raises(ValueError, match="type_vocab_size=2"):
+        BertModel(config)
