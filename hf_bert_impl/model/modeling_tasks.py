@@ -241,8 +241,8 @@ class BertForQuestionAnswering(BertPreTrainedModel):
         check_labels(end_positions, "end_positions", shape[:1], None)
         has_labels = start_positions is not None and end_positions is not None
         every = None
-        if has_labels and attention_mask is not None:
-            every = torch.ones(shape, dtype=torch.bool, device=attention_mask.device)
+        if has_labels:  # without a mask too: a codertimo model makes one of its own
+            every = torch.ones(shape, dtype=torch.bool)
         outputs = self.bert(
             input_ids,
             attention_mask=attention_mask,
