@@ -1,0 +1,370 @@
+"""Which model a checkpoint holds, and whether a config fits it: from names and shapes alone."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from .errors import ConversionError
+from .maps import names
+from .planning import Plan, Step, listing
+from .rules import Operation
+from .tensors import TensorInfo
+
+#: What `--head` takes, and the class behind it.
+HEADS = {
+    "base": "BertModel",
+    "pretraining": "BertForPreTraining",
+    "masked-lm": "BertForMaskedLM",
+    "causal-lm": "BertLMHeadModel",
+    "next-sentence": "BertForNextSentencePrediction",
+    "sequence-classification": "BertForSequenceClassification",
+    "multiple-choice": "BertForMultipleChoice",
+    "token-classification": "BertForTokenClassification",
+    "question-answering": "BertForQuestionAnswering",
+}
+
+#: The modules of a head whose presence tells it: masked-LM, and the linear layers.
+_PARTS = ("cls.predictions", *names.HEADS)
+_PARTS_OF = {
+    "BertModel": set(),
+    "BertForPreTraining": {"cls.predictions", names.NEXT_SENTENCE},
+    "BertForMaskedLM": {"cls.predictions"},
+    "BertLMHeadModel": {"cls.predictions"},
+    "BertForNextSentencePrediction": {names.NEXT_SENTENCE},
+    "BertForSequenceClassification": {names.CLASSIFIER},
+    "BertForMultipleChoice": {names.CLASSIFIER},
+    "BertForTokenClassification": {names.CLASSIFIER},
+    "BertForQuestionAnswering": {names.ANSWERS},
+}
+_LAYER = re.compile(r"bert\.encoder\.layer\.([0-9]+)\.")
+_FIRST_LAYER = names.LAYER.format(layer=0)
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """What the names and shapes of a checkpoint say of its model."""
+
+    class_name: str
+    """The class of this package that holds it."""
+    reason: str
+    """Why this class, in words for the report."""
+    num_labels: int | None
+    """Rows of the classifier; None for a class without one."""
+    has_pooler: bool
+    vocab_size: int
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int | None
+    """None where the shapes do not show it, which is the rule."""
+    intermediate_size: int | None
+    """None without layers."""
+    max_position_embeddings: int | None
+    """None where positions are not stored."""
+    type_vocab_size: int | None
+    """None where token types are not stored."""
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The sizes that are known, by their names in a config."""
+        sizes = {
+            "vocab_size": self.vocab_size,
+            "hidden_size": self.hidden_size,
+            "num_hidden_layers": self.num_hidden_layers,
+            "num_attention_heads": self.num_attention_heads,
+            "intermediate_size": self.intermediate_size,
+            "max_position_embeddings": self.max_position_embeddings,
+            "type_vocab_size": self.type_vocab_size,
+        }
+        return {name: size for name, size in sizes.items() if size is not None}
+
+
+def infer(plan: Plan, config: Mapping[str, Any], head: str | None = None) -> Architecture:
+    """Infer head, labels and sizes.
+
+    The head is the one asked for; else the one that the config's `architectures` names, if the
+    checkpoint has just its parts; else the one whose parts are there, so that nothing is lost.
+
+    Args:
+        plan: The plan of the whole checkpoint, from `planning.plan`.
+        config: The config that came with it; may be empty.
+        head: A key of `HEADS`, a class name, or None.
+
+    Raises:
+        ConversionError: No such head, parts of several heads, or no BERT encoder.
+    """
+    infos = plan.target_infos
+    class_name, reason = _class(plan, config, head)
+    words = f"{names.WORDS}.weight"
+    vocab_size, hidden_size = _size(infos, words), _size(infos, words, axis=1)
+    if vocab_size is None or hidden_size is None:
+        raise ConversionError(
+            f"the checkpoint has no word embeddings, but {listing(infos, 'other tensor', most=5)}",
+            words,
+            "give all files of the checkpoint",
+        )
+    return Architecture(
+        class_name=class_name,
+        reason=reason,
+        num_labels=_labels(infos, class_name),
+        has_pooler=f"{names.POOLER}.weight" in infos,
+        vocab_size=vocab_size,
+        hidden_size=hidden_size,
+        num_hidden_layers=_layers(infos),
+        num_attention_heads=_attention_heads(plan),
+        intermediate_size=_size(infos, f"{_FIRST_LAYER}.intermediate.dense.weight"),
+        max_position_embeddings=_positions(plan),
+        type_vocab_size=_size(infos, f"{names.TOKEN_TYPES}.weight"),
+    )
+
+
+def check_config(config: Mapping[str, Any], found: Architecture) -> dict[str, Any]:
+    """Check a config against what was found in its checkpoint.
+
+    Args:
+        config: The config that came with the checkpoint; fields may be absent.
+        found: What the tensors say.
+
+    Returns:
+        A new config: the given one, with the sizes that it lacked and the number of labels.
+
+    Raises:
+        ConversionError: Sizes that differ, or a number of attention heads that is absent or does
+            not divide the hidden size.
+    """
+    wrong = [
+        f"{name} {config[name]!r} (the tensors have {size})"
+        for name, size in found.sizes.items()
+        if name in config and config[name] != size
+    ]
+    labels = _labels_said(config)
+    if None not in (labels, found.num_labels) and labels != found.num_labels:
+        wrong.append(f"{labels} labels (the tensors have {found.num_labels})")
+    if wrong:
+        raise ConversionError(
+            f"the config does not fit the tensors: it says {', '.join(wrong)}",
+            "the sizes that the tensors have",
+            "give the config that belongs to this checkpoint"
+            + (f"; {_gap(config, found)}" if _gap(config, found) else ""),
+        )
+    full = {**found.sizes, **config}
+    heads = full.get("num_attention_heads")
+    if heads is None:
+        raise ConversionError(
+            "nothing says how many attention heads the model has",
+            "num_attention_heads in a config beside the weights (tensors do not show it)",
+            "give --num-attention-heads, or a config with --config",
+        )
+    if not isinstance(heads, int) or heads < 1 or found.hidden_size % heads:
+        raise ConversionError(
+            f"num_attention_heads is {heads!r}",
+            f"a whole number that divides the hidden size {found.hidden_size}",
+            "give the number that the model was trained with",
+        )
+    if found.num_labels is not None and labels is None:
+        full["num_labels"] = found.num_labels
+    return full
+
+
+def fit(plan: Plan, class_name: str, config: Mapping[str, Any]) -> Plan:
+    """Cut a plan to one class: its tensors, under its names, in its order.
+
+    Tensors that the class lacks become ignored ones. Tied tensors are left out, as transformers
+    does; where `tie_word_embeddings` is false in the config they stay, and one that is not stored
+    is filled from the one that it would be tied to.
+
+    Args:
+        plan: The plan of the whole checkpoint, from `planning.plan`.
+        class_name: A value of `HEADS`.
+        config: A complete config, from `check_config`.
+
+    Returns:
+        The plan for the class; `missing` lists what the checkpoint lacks.
+
+    Raises:
+        ConversionError: The config has values out of range, or tensors have other shapes than the
+            class's.
+    """
+    shapes, tied = _target_shapes(class_name, config)
+    prefix = "bert." if class_name == "BertModel" else ""
+    partners = {**plan.table.tied, **{base: name for name, base in plan.table.tied.items()}}
+    steps, missing, wrong = {}, {}, []
+    for name, shape in shapes.items():
+        step = plan.steps.get(prefix + name) or plan.steps.get(partners.get(prefix + name, ""))
+        if step is None:
+            missing[name] = shape
+        elif step.target.shape != shape:
+            wrong.append(f"{step.source.name} gives {step.target.shape} for {name} {shape}")
+        else:
+            target = TensorInfo(name, shape, step.target.dtype)
+            steps[name] = Step(step.source, step.operation, target, step.copies)
+    if wrong:
+        raise ConversionError(
+            f"{len(wrong)} of the tensors have a wrong shape ({'; '.join(wrong[:3])}"
+            + ("; …)" if wrong[3:] else ")"),
+            f"the shapes of {class_name} with this config",
+            "give the config that belongs to this checkpoint, or another --head",
+        )
+    ignored = dict(plan.ignored)
+    used = {source for step in steps.values() for source in _sources(step)}
+    for name, step in plan.steps.items():
+        for source in _sources(step):
+            if source not in used:
+                ignored[source] = (
+                    f"tied to {tied[name]}" if name in tied else f"not part of {class_name}"
+                )
+    return Plan(plan.table, plan.sources, steps, ignored, missing)
+
+
+def require_complete(plan: Plan, class_name: str) -> None:
+    """Refuse a plan with missing tensors.
+
+    Args:
+        plan: The plan of one class, from `fit`.
+        class_name: That class.
+
+    Raises:
+        ConversionError: It lists what is missing.
+    """
+    if plan.missing:
+        raise ConversionError(
+            f"the checkpoint lacks {listing(plan.missing, 'tensor')}",
+            f"all tensors of {class_name}",
+            "choose the --head that the checkpoint has, or --allow-missing to start these anew",
+        )
+
+
+def _class(plan: Plan, config: Mapping[str, Any], head: str | None) -> tuple[str, str]:
+    if head is not None:
+        class_name = HEADS.get(head, head)
+        if class_name not in _PARTS_OF:
+            raise ConversionError(
+                f"--head is {head!r}", f"one of {', '.join(HEADS)}", "choose one of these"
+            )
+        return class_name, "asked for"
+    parts = {part for part in _PARTS if any(name.startswith(f"{part}.") for name in plan.steps)}
+    named = config.get("architectures")
+    for name in named if isinstance(named, list) else []:
+        class_name = re.sub("^(TF|Flax)", "", str(name))
+        if _PARTS_OF.get(class_name) == parts:
+            return class_name, "named in the config"
+    what = " and ".join(sorted(parts)) or "no head"
+    if parts == {names.CLASSIFIER}:
+        return _classifier(plan)
+    if parts == {"cls.predictions"} and config.get("is_decoder") is True:
+        return "BertLMHeadModel", "masked-LM head of a decoder"
+    for class_name, own in _PARTS_OF.items():
+        if own == parts:
+            return class_name, f"the checkpoint has {what}"
+    raise ConversionError(
+        f"the checkpoint has parts of several heads ({what})",
+        "one head",
+        f"choose one with --head ({', '.join(HEADS)}); the others are left out",
+    )
+
+
+def _classifier(plan: Plan) -> tuple[str, str]:
+    pooler = f"{names.POOLER}.weight"
+    if pooler not in plan.steps:
+        return "BertForTokenClassification", "a classifier and no pooler"
+    # Google's token classifiers keep the pooler, but what is not used gets no optimizer slots.
+    if _has_slots(plan, f"{names.CLASSIFIER}.weight") and not _has_slots(plan, pooler):
+        return "BertForTokenClassification", "a classifier, trained without the pooler"
+    return "BertForSequenceClassification", "a classifier and a pooler"
+
+
+def _has_slots(plan: Plan, target: str) -> bool:
+    source = plan.steps[target].source.name if target in plan.steps else target
+    return any(name.startswith(f"{source}/") for name in plan.ignored)
+
+
+def _size(infos: Mapping[str, TensorInfo], name: str, axis: int = 0) -> int | None:
+    """One side of a matrix; None if it is not there."""
+    if name not in infos:
+        return None
+    shape = infos[name].shape
+    if len(shape) != 2:
+        raise ConversionError(
+            f"{name} has the shape {shape}", "two axes", "give the checkpoint of a BERT"
+        )
+    return shape[axis]
+
+
+def _layers(infos: Mapping[str, TensorInfo]) -> int:
+    layers = {int(match[1]) for name in infos if (match := _LAYER.match(name))}
+    if gaps := [str(n) for n in range(max(layers, default=-1)) if n not in layers]:
+        raise ConversionError(
+            f"the checkpoint has layer {max(layers)}, but not {', '.join(gaps[:10])}"
+            + (f" and {len(gaps) - 10} more" if gaps[10:] else ""),
+            "all layers from 0 on",
+            "give all files of the checkpoint",
+        )
+    return len(layers)
+
+
+def _labels(infos: Mapping[str, TensorInfo], class_name: str) -> int | None:
+    if class_name in ("BertForSequenceClassification", "BertForTokenClassification"):
+        return _size(infos, f"{names.CLASSIFIER}.weight")
+    return None
+
+
+def _labels_said(config: Mapping[str, Any]) -> int | None:
+    """The number of labels that a config tells, if it does."""
+    said = config.get("id2label")
+    return len(said) if isinstance(said, Mapping) else config.get("num_labels")
+
+
+def _attention_heads(plan: Plan) -> int | None:
+    """Known where the software keeps the heads apart: (in, heads, head size)."""
+    step = plan.steps.get(f"{_FIRST_LAYER}.attention.self.query.weight")
+    return step.source.shape[1] if step and step.operation is Operation.MERGE_OUT else None
+
+
+def _positions(plan: Plan) -> int | None:
+    size = _size(plan.target_infos, f"{names.POSITIONS}.weight")
+    if size is not None:
+        return size
+    # codertimo's computed table, (1, positions, hidden size).
+    for name in plan.ignored:
+        if name.endswith("position.pe") and len(plan.sources[name].shape) == 3:
+            return plan.sources[name].shape[1]
+    return None
+
+
+def _gap(config: Mapping[str, Any], found: Architecture) -> str:
+    layers = config.get("num_hidden_layers")
+    if isinstance(layers, int) and layers > found.num_hidden_layers:
+        return f"the layers from {found.num_hidden_layers} on may be in files that are not there"
+    return ""
+
+
+def _sources(step: Step) -> tuple[str, ...]:
+    return (step.source.name, *(name for name, _ in step.copies))
+
+
+def _target_shapes(
+    class_name: str, config: Mapping[str, Any]
+) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
+    """State-dict names and shapes of a class without its tied tensors, and what these are tied to.
+
+    The class itself is asked: it is built without memory for its weights.
+    """
+    import hf_bert_impl
+
+    try:
+        fields = hf_bert_impl.BertConfig.from_dict(dict(config))
+        with torch.device("meta"):
+            model = getattr(hf_bert_impl, class_name)(fields)
+    except (ValueError, TypeError, AttributeError) as error:
+        raise ConversionError(
+            f"the config cannot be used ({' '.join(str(error).split())[:300]})",
+            "the fields of a BertConfig",
+            "mend the config",
+        ) from error
+    tied = dict(model._tied_weights_keys or {}) if fields.tie_word_embeddings else {}
+    shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+    return {name: shape for name, shape in shapes.items() if name not in tied}, tied

@@ -1,0 +1,53 @@
+"""codertimo/BERT-pytorch (`bert_pytorch`): its own names, for a model of ours of that variant.
+
+Names as in bert_pytorch/model of https://github.com/codertimo/BERT-pytorch. The LayerNorm of a
+block stands before the sublayer there; ours has it under the name of the one after. The decoder is
+not tied, and there is no pooler. The trainer saves the encoder alone, without `bert.`.
+"""
+
+from ..rules import Ignore, Rule, Table
+from . import names
+from .pytorch import SLOTS
+
+BLOCK = "[{wrapper}][{base}]transformer_blocks.{layer}"
+LAYER = names.LAYER
+
+#: Modules of bert_pytorch to ours, weight and bias.
+LINEARS = (
+    (f"{BLOCK}.attention.linear_layers.0", f"{LAYER}.attention.self.query"),
+    (f"{BLOCK}.attention.linear_layers.1", f"{LAYER}.attention.self.key"),
+    (f"{BLOCK}.attention.linear_layers.2", f"{LAYER}.attention.self.value"),
+    (f"{BLOCK}.attention.output_linear", f"{LAYER}.attention.output.dense"),
+    (f"{BLOCK}.feed_forward.w_1", f"{LAYER}.intermediate.dense"),
+    (f"{BLOCK}.feed_forward.w_2", f"{LAYER}.output.dense"),
+    ("[{wrapper}]mask_lm.linear", names.DECODER),
+    # Label 1 is "is the next sentence" there; the rows stay as they are.
+    ("[{wrapper}]next_sentence.linear", names.NEXT_SENTENCE),
+)
+NORMS = (
+    (f"{BLOCK}.input_sublayer.norm", f"{LAYER}.attention.output.LayerNorm"),
+    (f"{BLOCK}.output_sublayer.norm", f"{LAYER}.output.LayerNorm"),
+)
+
+CODERTIMO = Table(
+    software="codertimo/BERT-pytorch",
+    rules=(
+        Rule("[{wrapper}][{base}]embedding.token.weight", f"{names.WORDS}.weight"),
+        Rule("[{wrapper}][{base}]embedding.segment.weight", f"{names.TOKEN_TYPES}.weight"),
+        *(
+            Rule(f"{theirs}.{end}", f"{ours}.{end}")
+            for theirs, ours in LINEARS
+            for end in ("weight", "bias")
+        ),
+        *(Rule(f"{theirs}.a_2", f"{ours}.weight") for theirs, ours in NORMS),
+        *(Rule(f"{theirs}.b_2", f"{ours}.bias") for theirs, ours in NORMS),
+    ),
+    ignores=(
+        Ignore(
+            "[{wrapper}][{base}]embedding.position.pe", "sinusoidal positions, which are computed"
+        ),
+    ),
+    slots=SLOTS,
+    written=lambda class_name: {} if class_name == "BertModel" else {"base": "bert."},
+    tied=names.TIED,
+)

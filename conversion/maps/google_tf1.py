@@ -1,0 +1,63 @@
+"""google-research/bert: name-based TensorFlow 1 checkpoints.
+
+Names as in modeling.py, run_pretraining.py, run_classifier.py and run_squad.py of
+https://github.com/google-research/bert. Kernels are (in, out); the weights of the heads are
+variables of their own and already (labels, in). The masked-LM decoder is the word embeddings.
+"""
+
+from ..rules import Ignore, Operation, Rule, Table
+from . import names
+
+
+def _path(name: str) -> str:
+    return name.replace("layer.{layer}", "layer_{layer}").replace(".", "/")
+
+
+RULES = (
+    *(Rule(_path(name), f"{name}.weight") for name in names.EMBEDDINGS),
+    *(
+        Rule(f"{_path(name)}/kernel", f"{name}.weight", Operation.TRANSPOSE)
+        for name in names.LINEARS
+    ),
+    *(Rule(f"{_path(name)}/bias", f"{name}.bias") for name in names.LINEARS),
+    *(Rule(f"{_path(name)}/gamma", f"{name}.weight") for name in names.NORMS),
+    *(Rule(f"{_path(name)}/beta", f"{name}.bias") for name in names.NORMS),
+    Rule("cls/predictions/output_bias", names.SCORES_BIAS),
+    Rule("cls/seq_relationship/output_weights", f"{names.NEXT_SENTENCE}.weight"),
+    Rule("cls/seq_relationship/output_bias", f"{names.NEXT_SENTENCE}.bias"),
+    # run_classifier.py makes these two outside any scope.
+    Rule("output_weights", f"{names.CLASSIFIER}.weight"),
+    Rule("output_bias", f"{names.CLASSIFIER}.bias"),
+    Rule("cls/squad/output_weights", f"{names.ANSWERS}.weight"),
+    Rule("cls/squad/output_bias", f"{names.ANSWERS}.bias"),
+)
+
+IGNORES = (
+    Ignore("{any}/{first}", "first moment of the optimizer"),
+    Ignore("{any}/{second}", "second moment of the optimizer"),
+    # What tf.train.Optimizer calls the slots that it makes itself.
+    Ignore("{any}/{optimizer}", "state of the optimizer"),
+    Ignore("{any}/accum", "gradients collected over several steps"),
+    Ignore("{any}/ExponentialMovingAverage", "moving average kept beside the weights"),
+    Ignore("[{any}/]{step}", "count of training steps"),
+    Ignore("[{any}/]{power}", "power of Adam's decay rate after so many steps"),
+    Ignore("[{any}/]{scale}", "loss scaling of half-precision training"),
+    Ignore("[{any}/]learning_rate", "learning rate"),
+)
+
+GOOGLE_TF1 = Table(
+    software="google-research/bert (TensorFlow 1)",
+    rules=RULES,
+    ignores=IGNORES,
+    slots={
+        "any": ".+",
+        "first": "(?:adam|lamb)_m",
+        "second": "(?:adam|lamb)_v",
+        "optimizer": "(?:AdamWeightDecayOptimizer|LAMBOptimizer|AdamW|Adam|LAMB|Lamb|Momentum"
+        "|RMSProp|Adagrad|Adadelta|Adafactor)(?:_[0-9]+)?",
+        "step": "global_step|local_step",
+        "power": "beta[12]_power(?:_[0-9]+)?",
+        "scale": "(?:current_)?loss_scale|good_steps|bad_steps|batch_finite",
+    },
+    tied=names.TIED,
+)

@@ -1,0 +1,89 @@
+"""PyTorch: transformers (all releases) and its ancestor pytorch_pretrained_bert.
+
+Both have the names of this package. The ancestor (up to 2018's 0.3) calls a LayerNorm's weight and
+bias gamma and beta, and stores the tied decoder's weight without a bias of its own. transformers 4
+stores both in `.bin` files, and leaves both out of safetensors. A bare encoder has no `bert.`
+before its names; what wraps or saves a model in training puts words of its own there.
+"""
+
+from ..rules import Ignore, Rule, Table
+from . import names
+
+LINEARS = (
+    *names.LINEARS,
+    *names.HEADS,
+    # Attention of a decoder to an encoder's output (transformers' encoder-decoder models).
+    f"{names.LAYER}.crossattention.self.query",
+    f"{names.LAYER}.crossattention.self.key",
+    f"{names.LAYER}.crossattention.self.value",
+    f"{names.LAYER}.crossattention.output.dense",
+)
+NORMS = (*names.NORMS, f"{names.LAYER}.crossattention.output.LayerNorm")
+# Relative positions, which transformers 4 had: one table a layer.
+EMBEDDINGS = (*names.EMBEDDINGS, f"{names.LAYER}.attention.self.distance_embedding")
+
+
+def _name(name: str) -> str:
+    return "[{wrapper}]" + name.replace("bert.", "[{base}]")
+
+
+def _same(name: str, alias: bool = False) -> Rule:
+    return Rule(_name(name), name, alias=alias)
+
+
+def _norms(old: bool) -> tuple[Rule, ...]:
+    """Both spellings of a LayerNorm's parameters; one of them is written."""
+    spellings = (("weight", "gamma"), ("bias", "beta"))
+    return tuple(
+        Rule(_name(f"{norm}.{said}"), f"{norm}.{ours}", alias=(said == ours) == old)
+        for norm in NORMS
+        for ours, theirs in spellings
+        for said in (ours, theirs)
+    )
+
+
+COMMON = (
+    *(_same(f"{name}.weight") for name in (*EMBEDDINGS, *LINEARS)),
+    *(_same(f"{name}.bias") for name in LINEARS),
+    _same(names.SCORES_BIAS),
+    _same(f"{names.DECODER}.weight"),
+)
+
+IGNORES = (
+    Ignore(_name("bert.embeddings.position_ids"), "a buffer that holds 0, 1, 2, …"),
+    Ignore(_name("bert.embeddings.token_type_ids"), "a buffer that holds zeros"),
+    Ignore("{training}.{any}", "state of the optimizer or its schedule"),
+)
+
+SLOTS = {
+    # DataParallel, torch.compile, Lightning, and the dicts that training loops save.
+    "wrapper": r"(?:(?:module|_orig_mod|model|state_dict|model_state_dict)\.)+",
+    "base": r"bert\.",
+    "training": "(?:optimizer|lr_scheduler|scheduler)[a-z_]*",
+    "any": ".+",
+}
+
+
+def _written(class_name: str) -> dict[str, str]:
+    return {} if class_name == "BertModel" else {"base": "bert."}
+
+
+TRANSFORMERS = Table(
+    software="transformers (PyTorch)",
+    rules=(*COMMON, *_norms(old=False), _same(f"{names.DECODER}.bias")),
+    ignores=IGNORES,
+    slots=SLOTS,
+    written=_written,
+    tied=names.TIED,
+    fills=tuple(names.TIED),
+)
+
+PYTORCH_PRETRAINED_BERT = Table(
+    software="pytorch_pretrained_bert (PyTorch)",
+    rules=(*COMMON, *_norms(old=True), _same(f"{names.DECODER}.bias", alias=True)),
+    ignores=IGNORES,
+    slots=SLOTS,
+    written=_written,
+    tied=names.TIED,
+    fills=(f"{names.DECODER}.weight",),
+)

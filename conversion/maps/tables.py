@@ -1,0 +1,92 @@
+"""All tables, and the choice of the one that a checkpoint's names fit."""
+
+import re
+from collections.abc import Mapping
+
+from ..errors import ConversionError
+from ..planning import listing
+from ..rules import Table
+from ..tensors import TensorInfo
+from . import names
+from .codertimo import CODERTIMO
+from .flax import FLAX
+from .google_tf1 import GOOGLE_TF1
+from .keras_h5 import KERAS_H5
+from .model_garden import MODEL_GARDEN, MODEL_GARDEN_PRETRAINER
+from .pytorch import PYTORCH_PRETRAINED_BERT, TRANSFORMERS
+
+#: In the order in which they are preferred where names fit several equally well.
+TABLES = (
+    TRANSFORMERS,
+    PYTORCH_PRETRAINED_BERT,
+    GOOGLE_TF1,
+    KERAS_H5,
+    FLAX,
+    CODERTIMO,
+    MODEL_GARDEN,
+    MODEL_GARDEN_PRETRAINER,
+)
+
+#: What only another architecture's tensors are called, PyTorch, TensorFlow or Flax.
+_OTHERS = {
+    "RoBERTa": r"(^|[./])roberta[./]|^lm_head[./]layer_norm[./]",
+    "ALBERT": r"(^|[./])albert[./]|albert_layer_groups|/transformer/group_[0-9]|hidden_mapping_in",
+    "ELECTRA": r"(^|[./])electra[./]|(discriminator|generator)_predictions[./]|embeddings_project",
+    "DistilBERT": r"(^|[./])distilbert[./]|[./]attention[./]q_lin[./]",
+    "DeBERTa": r"(^|[./])deberta[./]|[./]rel_embeddings[./]|[./]pos_(q|key)_proj[./]|self\.in_proj",
+    "MobileBERT": r"(^|[./])mobilebert[./]|[./]bottleneck[./]|[./]embedding_transformation[./]",
+    "MPNet": r"(^|[./])mpnet[./]|relative_attention_bias[./]",
+    "GPT-2": r"(^|[./])wte([./]|$)|(^|[./])h[./_]{0,3}[0-9]+[./]attn[./]c_attn[./]",
+    "XLNet": r"[./]rel_attn[./]|(^|[./])mask_emb$",
+    "T5": r"[./]SelfAttention[./][qkvo][./]",
+    "BART": r"(^|[./])decoder[./]layers[./][0-9]+[./]encoder_attn[./]",
+    "ModernBERT": r"(^|[./])embeddings[./]tok_embeddings[./]|[./]attn[./]Wqkv[./]",
+    "LLaMA or another decoder": r"(^|[./])layers[./][0-9]+[./]self_attn[./]q_proj[./]",
+    "a vision transformer": r"[./]patch_embeddings?[./]",
+}
+_ANY_OTHER = re.compile("|".join(_OTHERS.values()))
+
+
+def detect(tensors: Mapping[str, TensorInfo]) -> Table:
+    """The table whose names a checkpoint has.
+
+    Args:
+        tensors: All tensors of the checkpoint.
+
+    Returns:
+        The table that leaves the fewest names unknown. Some may be: `rules.plan` names them.
+
+    Raises:
+        ConversionError: The names are those of another architecture, or of none that is known.
+    """
+    foreign = next((name for name in tensors if _ANY_OTHER.search(name)), "")
+    for other, pattern in _OTHERS.items():
+        if re.search(pattern, foreign):
+            raise ConversionError(
+                f"{foreign[:200]} is a tensor of {other}, not of BERT",
+                "a BERT",
+                "give the checkpoint of a BERT",
+            )
+    table = min(TABLES, key=lambda table: _misfits(table, tensors))
+    found = (table.find(name) for name in tensors)
+    if not any(match is not None and match[0].target.startswith(names.WORDS) for match in found):
+        raise ConversionError(
+            f"no tensor is the word embeddings of a BERT: the checkpoint has "
+            f"{listing(tensors, 'tensor', most=5)}",
+            f"names of {', '.join(table.software for table in TABLES)}",
+            "give all files of the checkpoint of a BERT",
+        )
+    return table
+
+
+def _misfits(table: Table, tensors: Mapping[str, TensorInfo]) -> tuple[int, int, int]:
+    """How badly names fit a table: first how many it does not know, then how many it does not map
+    (what one table ignores another one may map), then how many it knows as aliases only."""
+    unknown = unmapped = aliases = 0
+    for name in tensors:
+        if (match := table.find(name)) is not None:
+            aliases += match[0].alias
+        else:
+            unmapped += 1
+            unknown += table.reason(name) is None
+    return unknown, unmapped, aliases

@@ -1,0 +1,78 @@
+"""Files in memory without reading them: what the readers of plain layouts stand on."""
+
+from __future__ import annotations
+
+import math
+import mmap
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..errors import ConversionError
+from ..tensors import DTYPES
+
+#: More elements than any file holds; beside an axis of 0 nothing else bounds the other axes.
+_MAX_ELEMENTS = 1 << 48
+_MAX_AXES = 32
+
+
+def map_file(path: Path) -> mmap.mmap:
+    """Map a file, so that only what is looked at is read.
+
+    Args:
+        path: A regular file of one byte or more.
+
+    Returns:
+        The bytes, copy on write: torch takes no memory that it could not write to, and whoever
+        writes there changes the memory alone, not the file.
+
+    Raises:
+        ConversionError: The file cannot be opened, or is empty.
+    """
+    try:
+        size = path.stat().st_size if path.is_file() else 0  # a pipe would be waited for
+        if size:
+            with path.open("rb") as file:
+                return mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)
+    except (OSError, ValueError) as error:
+        raise ConversionError(
+            f"{path} cannot be read ({error})", "a checkpoint", "check the path"
+        ) from None
+    raise ConversionError(f"{path} is empty or no file", "a checkpoint", "download it again")
+
+
+def byte_size(shape: Sequence[int], dtype: str) -> int | None:
+    """The bytes of a tensor, or None where no tensor can be so large.
+
+    Args:
+        shape: Sizes as a file names them.
+        dtype: A key of `DTYPES`.
+    """
+    if len(shape) > _MAX_AXES or math.prod(max(size, 1) for size in shape) > _MAX_ELEMENTS:
+        return None
+    return math.prod(shape) * DTYPES[dtype].itemsize
+
+
+def tensor_at(data: mmap.mmap, offset: int, shape: Sequence[int], dtype: str) -> Tensor:
+    """The tensor that lies in mapped bytes, row-major and little-endian.
+
+    Args:
+        data: The bytes of a file.
+        offset: Where the tensor starts. The caller has checked that it ends inside the file.
+        shape: Its sizes.
+        dtype: A key of `DTYPES`.
+
+    Returns:
+        A view of the mapped bytes; a copy where they are not aligned, and of bools.
+    """
+    size = byte_size(shape, dtype)
+    if not size:
+        return torch.empty(tuple(shape), dtype=DTYPES[dtype])
+    raw = torch.frombuffer(data, dtype=torch.uint8, count=size, offset=offset)
+    if dtype == "bool":
+        return (raw != 0).reshape(tuple(shape))  # any byte but 0 and 1 would be undefined in torch
+    if offset % DTYPES[dtype].itemsize:
+        raw = raw.clone()
+    return raw.view(DTYPES[dtype]).reshape(tuple(shape))

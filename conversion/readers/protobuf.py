@@ -1,0 +1,104 @@
+"""The wire format of protocol buffers: numbered fields of a message, without its description.
+
+https://protobuf.dev/programming-guides/encoding/
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+#: Wire types. The deprecated groups (3, 4) are in none of the messages that are read here.
+VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
+_FIXED_SIZES = {FIXED64: 8, FIXED32: 4}
+
+
+class Damaged(ValueError):
+    """Bytes that break their format. Readers turn it into a `ConversionError` naming the file."""
+
+
+def read_varint(data: bytes, position: int, end: int) -> tuple[int, int]:
+    """Read an unsigned number of 7 bits a byte, the lowest first.
+
+    Args:
+        data: Holds it.
+        position: Where it begins.
+        end: Where its bytes must have ended.
+
+    Returns:
+        The number, below 2**64, and the position after it.
+
+    Raises:
+        Damaged: It goes on past `end`, or past 64 bits.
+    """
+    value = 0
+    for shift in range(0, 70, 7):
+        if position >= end:
+            raise Damaged("a number is cut off")
+        byte = data[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value >> 64:
+                break
+            return value, position
+    raise Damaged("a number has more than 64 bits")
+
+
+def signed(value: int) -> int:
+    """An int32, int64 or enum field: a varint read as two's complement of 64 bits."""
+    return value - (1 << 64) if value >> 63 else value
+
+
+def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
+    """Go through the fields of a message, unknown ones too.
+
+    Yields:
+        The field's number and its value: bytes for a string or a message, else an unsigned int.
+
+    Raises:
+        Damaged: A field is cut off, or of an unknown wire type.
+    """
+    position, end = 0, len(message)
+    while position < end:
+        tag, position = read_varint(message, position, end)
+        number, wire = tag >> 3, tag & 7
+        if wire == VARINT:
+            value, position = read_varint(message, position, end)
+            yield number, value
+            continue
+        if wire == BYTES:
+            size, position = read_varint(message, position, end)
+        elif wire in _FIXED_SIZES:
+            size = _FIXED_SIZES[wire]
+        else:
+            raise Damaged(f"field {number} of a record has the wire type {wire}")
+        if size > end - position:
+            raise Damaged(f"field {number} of a record is cut off")
+        content = message[position : position + size]
+        position += size
+        yield number, content if wire == BYTES else int.from_bytes(content, "little")
+
+
+def varint(value: int) -> bytes:
+    """The bytes of an unsigned number, as `read_varint` reads them."""
+    content = bytearray()
+    while value >= 0x80:
+        content.append(value & 0x7F | 0x80)
+        value >>= 7
+    content.append(value)
+    return bytes(content)
+
+
+def number_field(number: int, value: int) -> bytes:
+    """An unsigned number as a field; nothing for 0, which is what a missing field means."""
+    return varint(number << 3 | VARINT) + varint(value) if value else b""
+
+
+def fixed32_field(number: int, value: int) -> bytes:
+    """A number of four bytes as a field; nothing for 0."""
+    return varint(number << 3 | FIXED32) + value.to_bytes(4, "little") if value else b""
+
+
+def bytes_field(number: int, value: bytes) -> bytes:
+    """A string or a message as a field; an empty one is written too."""
+    return varint(number << 3 | BYTES) + varint(len(value)) + value

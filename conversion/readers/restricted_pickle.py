@@ -1,0 +1,374 @@
+"""A pickle machine that can run nothing: it knows no import and calls no callable of a pickle.
+
+A pickle is a program. `pickle.Unpickler` imports what it names and calls it, and even one that
+restricts the names allocates what a length claims and hashes what it is given. This machine reads
+the opcodes (by `pickletools`, which takes them apart and does not execute them) and keeps a stack
+of plain values: numbers, strings, lists, dicts, and the records below in place of objects. A name
+is a string to it, looked up in the tables of this file; any other ends the reading.
+
+PyTorch's own part of the format, the rebuild functions and the persistent ids of storages, is that
+of torch/_utils.py and torch/serialization.py.
+"""
+
+from __future__ import annotations
+
+import io
+import pickletools
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any, Protocol, cast
+
+from ..errors import ConversionError
+from .pickled_objects import (
+    Global,
+    Instance,
+    MalformedPickleError,
+    Storage,
+    TensorRecord,
+    UnsupportedTensor,
+    construct,
+    is_admitted,
+    is_key,
+    storage,
+)
+
+#: Steps of one pickle, about ten seconds: BERT's largest state dict takes 20 000, the vocabulary
+#: of codertimo's code eight a word.
+MAX_STEPS = 5_000_000
+#: Bytes of a pickled vocabulary.
+MAX_VOCABULARY_BYTES = 256 << 20
+
+_LITERALS = frozenset(
+    (
+        *("INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT"),
+        *("STRING", "BINSTRING", "SHORT_BINSTRING", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8"),
+        *("UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "BYTEARRAY8"),
+    )
+)
+_CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
+
+
+#: Protocols up to 2 have these names, whatever Python wrote them.
+_PYTHON_2_MODULES = {"__builtin__": "builtins", "copy_reg": "copyreg"}
+
+
+class Source(Protocol):
+    """Where a pickle is read from. A `read` past the end gives what there is."""
+
+    def read(self, size: int, /) -> bytes: ...
+
+    def readline(self) -> bytes: ...
+
+    def tell(self) -> int: ...
+
+
+class RestrictedUnpickler:
+    """Reads one pickle, without running any of it.
+
+    Args:
+        source: Stands at the pickle's first byte, and behind its last one after `load`.
+        path: The file, for errors.
+    """
+
+    def __init__(self, source: Source, path: Path) -> None:
+        self._source = source
+        self._path = path
+        self._stack: list[Any] = []
+        self._marks: list[list[Any]] = []
+        self._memo: dict[int, Any] = {}
+        self.storages: dict[str, Storage] = {}
+        """The storages that the pickle names, whole, by key."""
+
+    def load(self) -> Any:
+        """Read the pickle.
+
+        Returns:
+            Numbers, strings, bytes, None; dicts and lists (sets are lists), tuples; `Global`,
+            `Instance`, `Storage`, `TensorRecord`, `UnsupportedTensor`. They may be nested in
+            themselves, and shared without end.
+
+        Raises:
+            ConversionError: The pickle is damaged, takes too many steps, or names something that
+                is neither a tensor's part nor a known module's class.
+        """
+        try:
+            return self._run()
+        except MalformedPickleError as error:
+            raise ConversionError(
+                f"{self._path}: its pickle {error}",
+                "tensors in plain containers",
+                "download it again, or save it again as a plain state dict",
+            ) from None
+
+    def _run(self) -> Any:
+        for step, (name, argument) in enumerate(self._opcodes()):
+            if step == MAX_STEPS:
+                raise MalformedPickleError(f"takes more than {MAX_STEPS} steps")
+            if name in _LITERALS:
+                self._stack.append(argument)
+            elif name in _CONSTANTS:
+                self._stack.append(_CONSTANTS[name])
+            elif name in _HANDLERS:
+                _HANDLERS[name](self, argument)
+            elif name.startswith("EXT"):
+                raise self._forbidden(f"extension code {argument}")
+            elif name != "STOP":
+                raise MalformedPickleError(f"has the opcode {name}, which no checkpoint needs")
+        return self._pop()  # the last opcode was STOP
+
+    def _opcodes(self) -> Iterator[tuple[str, Any]]:
+        try:
+            for opcode, argument, _ in pickletools.genops(cast(IO[bytes], self._source)):
+                yield opcode.name, argument
+        # Of genops alone: what the consumer raises stays there. Warning: where they are errors.
+        except (ValueError, Warning) as error:
+            raise MalformedPickleError(f"is damaged ({str(error)[:120]!r})") from None
+
+    def _forbidden(self, name: str) -> ConversionError:
+        name = name.encode("unicode_escape").decode()[:160]
+        return ConversionError(
+            f"{self._path}: its pickle asks for {name}, which could run code; none of it was run",
+            "only tensors, plain containers, and modules of torch.nn and bert_pytorch",
+            "do not load this file with other programs; ask its author for a plain state dict",
+        )
+
+    # --- the stack ---------------------------------------------------------------------------
+
+    def _pop(self) -> Any:
+        if not self._stack:
+            raise MalformedPickleError("takes from an empty stack")
+        return self._stack.pop()
+
+    def _top(self) -> Any:
+        if not self._stack:
+            raise MalformedPickleError("takes from an empty stack")
+        return self._stack[-1]
+
+    def _pop_mark(self) -> list[Any]:
+        if not self._marks:
+            raise MalformedPickleError("goes back to a mark that is not there")
+        items, self._stack = self._stack, self._marks.pop()
+        return items
+
+    def _mark(self, _: Any) -> None:
+        self._marks.append(self._stack)
+        self._stack = []
+
+    def _drop(self, _: Any) -> None:
+        if self._stack:
+            self._stack.pop()
+        else:
+            self._pop_mark()
+
+    def _drop_mark(self, _: Any) -> None:
+        self._pop_mark()
+
+    def _duplicate(self, _: Any) -> None:
+        self._stack.append(self._top())
+
+    def _get(self, index: int) -> None:
+        if index not in self._memo:
+            raise MalformedPickleError("recalls a value that it never kept")
+        self._stack.append(self._memo[index])
+
+    def _put(self, index: int) -> None:
+        if not is_key(index):
+            raise MalformedPickleError("keeps a value under no number")
+        self._memo[index] = self._top()
+
+    def _memoize(self, _: Any) -> None:
+        self._put(len(self._memo))
+
+    # --- containers --------------------------------------------------------------------------
+
+    def _new_dict(self, _: Any) -> None:
+        self._stack.append({})
+
+    def _new_list(self, _: Any) -> None:
+        self._stack.append([])
+
+    def _tuple(self, _: Any) -> None:
+        items = tuple(self._pop_mark())
+        self._stack.append(items)
+
+    def _short_tuple(self, size: int) -> None:
+        items = tuple(reversed([self._pop() for _ in range(size)]))
+        self._stack.append(items)
+
+    def _list(self, _: Any) -> None:
+        items = self._pop_mark()
+        self._stack.append(items)
+
+    def _dict(self, _: Any) -> None:
+        items = self._pop_mark()
+        self._stack.append({})
+        self._set_all(items)
+
+    def _append(self, _: Any) -> None:
+        self._extend([self._pop()])
+
+    def _append_all(self, _: Any) -> None:
+        self._extend(self._pop_mark())
+
+    def _extend(self, items: list[Any]) -> None:
+        target = self._top()
+        if not isinstance(target, list):
+            raise MalformedPickleError(f"appends to a {type(target).__name__}")
+        target.extend(items)
+
+    def _set_item(self, _: Any) -> None:
+        value, key = self._pop(), self._pop()
+        self._set_all([key, value])
+
+    def _set_items(self, _: Any) -> None:
+        self._set_all(self._pop_mark())
+
+    def _set_all(self, items: list[Any]) -> None:
+        target = self._top()
+        if not isinstance(target, dict) or len(items) % 2:
+            raise MalformedPickleError(f"sets {len(items)} items of a {type(target).__name__}")
+        for key, value in zip(items[::2], items[1::2], strict=True):
+            if not is_key(key):
+                raise MalformedPickleError(f"has a dictionary key of type {type(key).__name__}")
+            target[key] = value
+
+    # --- names and what is made of them ------------------------------------------------------
+
+    def _global(self, names: str) -> None:
+        module, _, name = names.partition(" ")
+        self._stack.append(self._admit(module, name))
+
+    def _stack_global(self, _: Any) -> None:
+        name, module = self._pop(), self._pop()
+        if not isinstance(name, str) or not isinstance(module, str):
+            raise MalformedPickleError("names something by what is no string")
+        self._stack.append(self._admit(module, name))
+
+    def _admit(self, module: str, name: str) -> Global:
+        module = _PYTHON_2_MODULES.get(module, module)
+        if not is_admitted(module, name):
+            raise self._forbidden(f"{module[:80]}.{name[:80]}")
+        return Global(f"{module}.{name}")
+
+    def _inst(self, names: str) -> None:
+        module, _, name = names.partition(" ")
+        made = self._admit(module, name)
+        arguments = tuple(self._pop_mark())
+        self._stack.append(construct(made, arguments))
+
+    def _obj(self, _: Any) -> None:
+        items = self._pop_mark()
+        if not items:
+            raise MalformedPickleError("makes an object of no class")
+        self._stack.append(construct(items[0], tuple(items[1:])))
+
+    def _reduce(self, _: Any) -> None:
+        arguments, made = self._pop(), self._pop()
+        self._stack.append(construct(made, arguments))
+
+    def _new_object_with_keywords(self, _: Any) -> None:
+        self._pop()
+        self._reduce(None)
+
+    def _build(self, _: Any) -> None:
+        state, target = self._pop(), self._top()
+        if isinstance(target, Instance):
+            if isinstance(state, tuple) and len(state) == 2:  # __dict__, and __slots__
+                state = state[0]
+            if isinstance(state, dict):
+                target.state = state
+        elif not isinstance(target, dict | list | TensorRecord | UnsupportedTensor):
+            # The attributes of an OrderedDict or a Parameter hold nothing that is needed.
+            raise MalformedPickleError(f"sets the state of a {type(target).__name__}")
+
+    def _persistent(self, _: Any) -> None:
+        identity = self._pop()
+        match identity:
+            case ("module", Global() as made, *_):  # the class, its file and its source: torch 1.0
+                self._stack.append(made)
+            case ("storage", Global() as kind, str() as key, _, int() as size):
+                self._stack.append(self._storage(kind, key, size))
+            case ("storage", Global() as kind, str() as key, _, int() as size, view):
+                whole = self._storage(kind, key, size)
+                self._stack.append(whole if view is None else whole.part(view))
+            case _:
+                raise MalformedPickleError("has a persistent id that is no storage's")
+
+    def _storage(self, kind: Global, key: str, size: int) -> Storage:
+        found = storage(kind, key, size)
+        if self.storages.setdefault(key, found) != found:
+            raise MalformedPickleError(f"gives storage {key[:80]!r} two sizes or types")
+        return found
+
+    def _nothing(self, _: Any) -> None:
+        pass
+
+
+_HANDLERS: dict[str, Callable[[RestrictedUnpickler, Any], None]] = {
+    "PROTO": RestrictedUnpickler._nothing,
+    "FRAME": RestrictedUnpickler._nothing,
+    "MARK": RestrictedUnpickler._mark,
+    "POP": RestrictedUnpickler._drop,
+    "POP_MARK": RestrictedUnpickler._drop_mark,
+    "DUP": RestrictedUnpickler._duplicate,
+    **dict.fromkeys(("GET", "BINGET", "LONG_BINGET"), RestrictedUnpickler._get),
+    **dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT"), RestrictedUnpickler._put),
+    "MEMOIZE": RestrictedUnpickler._memoize,
+    "EMPTY_DICT": RestrictedUnpickler._new_dict,
+    **dict.fromkeys(("EMPTY_LIST", "EMPTY_SET"), RestrictedUnpickler._new_list),
+    "TUPLE": RestrictedUnpickler._tuple,
+    "TUPLE1": lambda machine, _: machine._short_tuple(1),
+    "TUPLE2": lambda machine, _: machine._short_tuple(2),
+    "TUPLE3": lambda machine, _: machine._short_tuple(3),
+    **dict.fromkeys(("LIST", "FROZENSET"), RestrictedUnpickler._list),
+    "DICT": RestrictedUnpickler._dict,
+    "APPEND": RestrictedUnpickler._append,
+    **dict.fromkeys(("APPENDS", "ADDITEMS"), RestrictedUnpickler._append_all),
+    "SETITEM": RestrictedUnpickler._set_item,
+    "SETITEMS": RestrictedUnpickler._set_items,
+    "GLOBAL": RestrictedUnpickler._global,
+    "STACK_GLOBAL": RestrictedUnpickler._stack_global,
+    "INST": RestrictedUnpickler._inst,
+    "OBJ": RestrictedUnpickler._obj,
+    **dict.fromkeys(("REDUCE", "NEWOBJ"), RestrictedUnpickler._reduce),
+    "NEWOBJ_EX": RestrictedUnpickler._new_object_with_keywords,
+    "BUILD": RestrictedUnpickler._build,
+    "BINPERSID": RestrictedUnpickler._persistent,
+}
+
+
+def read_pickled_vocabulary(path: Path) -> tuple[str, ...]:
+    """Read the vocabulary of codertimo/BERT-pytorch, a pickled `bert_pytorch.dataset.vocab` object.
+
+    Args:
+        path: What its `bert-vocab` wrote, in the README `data/vocab.small`.
+
+    Returns:
+        The tokens by id: `<pad>`, `<unk>`, `<eos>`, `<sos>`, `<mask>`, and the words.
+
+    Raises:
+        ConversionError: The file is no such pickle, or would run code.
+    """
+    try:
+        with path.open("rb") as file:
+            if file.seek(0, io.SEEK_END) > MAX_VOCABULARY_BYTES:
+                raise ConversionError(
+                    f"{path} has more than {MAX_VOCABULARY_BYTES} bytes",
+                    "a pickled vocabulary",
+                    "check the path",
+                )
+            file.seek(0)
+            content = file.read()
+    except OSError as error:
+        raise ConversionError(
+            f"{path} cannot be read ({error.strerror})", "a pickled vocabulary", "check the path"
+        ) from None
+    vocabulary = RestrictedUnpickler(io.BytesIO(content), path).load()
+    tokens = vocabulary.state.get("itos") if isinstance(vocabulary, Instance) else None
+    if not isinstance(tokens, list) or not tokens or not all(isinstance(t, str) for t in tokens):
+        raise ConversionError(
+            f"{path} holds no list of tokens `itos`",
+            "a vocabulary pickled by bert_pytorch",
+            "write it by bert-vocab, or give the tokens as vocab.txt",
+        )
+    return tuple(tokens)

@@ -1,0 +1,237 @@
+"""LevelDB's table, a file of sorted keys with a value each: TensorFlow's `.index` is one.
+
+Blocks of entries follow one another, each with five bytes behind it: how it is compressed, and a
+masked crc32c. The last block lists the others, and a footer of 48 bytes says where it lies:
+https://github.com/google/leveldb/blob/main/doc/table_format.md. TensorFlow's tables are the same
+but for a block size of 256 KiB (tensorflow/core/lib/io/table_options.h).
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import BinaryIO
+
+import numpy as np
+
+from ..errors import ConversionError
+from .protobuf import Damaged, read_varint, varint
+
+MAGIC = (0xDB4775248B80FB57).to_bytes(8, "little")
+FOOTER_SIZE = 48
+TRAILER_SIZE = 5
+PLAIN, SNAPPY = 0, 1
+#: A whole key stands at every so many entries; the others leave out what they share with the last.
+RESTART_INTERVAL = 16
+BLOCK_SIZE = 1 << 18
+#: Three bytes of snappy stand for 64 at most.
+_SNAPPY_RATIO = 22
+
+
+def masked_crc32c(data: bytes | np.ndarray) -> int:
+    """The checksum that stands beside bytes in LevelDB's and TensorFlow's files.
+
+    Args:
+        data: Bytes, or an array of uint8, which is not copied.
+
+    Returns:
+        An unsigned number of 32 bits.
+
+    Raises:
+        ConversionError: google-crc32c is not installed.
+    """
+    crc = _import("google_crc32c").value(data)
+    # Masked, so that a checksum over bytes that hold a checksum stays a good one.
+    return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
+
+
+def is_table(path: Path) -> bool:
+    """Whether a file ends with a table's magic number; False for one that cannot be read."""
+    try:
+        if not path.is_file():  # a pipe would be waited for
+            return False
+        with path.open("rb") as file:
+            size = file.seek(0, 2)
+            file.seek(max(0, size - len(MAGIC)))
+            return size >= FOOTER_SIZE and file.read() == MAGIC
+    except OSError:
+        return False
+
+
+def read_table(path: Path) -> Iterator[tuple[bytes, bytes]]:
+    """Read a table from front to back, one block in memory at a time.
+
+    Yields:
+        Keys, strictly increasing, with their values.
+
+    Raises:
+        Damaged: A checksum is wrong, something lies outside the file, or keys are out of order.
+        ConversionError: A library that the file needs is not installed.
+        OSError: The file cannot be read.
+    """
+    with path.open("rb") as file:
+        size = file.seek(0, 2)
+        footer_at = max(0, size - FOOTER_SIZE)
+        file.seek(footer_at)
+        footer = file.read()
+        if len(footer) < FOOTER_SIZE or not footer.endswith(MAGIC):
+            raise Damaged("its last bytes are not the footer of a table")
+        position = 0
+        handle = []  # offset and size of the block of metadata, and of the list of blocks
+        for _ in range(4):
+            number, position = read_varint(footer, position, FOOTER_SIZE - len(MAGIC))
+            handle.append(number)
+        index_at = handle[2]
+        last: bytes | None = None
+        free = 0
+        for _, value in _entries(_read_block(file, index_at, handle[3], footer_at)):
+            offset, position = read_varint(value, 0, len(value))
+            length, _ = read_varint(value, position, len(value))
+            # In the order of the file and apart from one another, as every writer lays them. A
+            # list that named one block again and again would cost its square.
+            if offset < free:
+                raise Damaged(f"its block at byte {offset} lies within another")
+            free = offset + length + TRAILER_SIZE
+            for key, content in _entries(_read_block(file, offset, length, index_at)):
+                if last is not None and key <= last:
+                    raise Damaged(f"the key {key!r} follows {last!r}")
+                last = key
+                yield key, content
+
+
+def _read_block(file: BinaryIO, offset: int, length: int, end: int) -> bytes:
+    if offset + length + TRAILER_SIZE > end:
+        raise Damaged(f"its block at byte {offset} has {length} bytes, beyond byte {end}")
+    file.seek(offset)
+    stored = file.read(length + TRAILER_SIZE)
+    if len(stored) < length + TRAILER_SIZE:
+        raise Damaged(f"its block at byte {offset} is cut off")
+    found = masked_crc32c(stored[: length + 1])
+    if found != int.from_bytes(stored[length + 1 :], "little"):
+        raise Damaged(f"the checksum of its block at byte {offset} is wrong")
+    if stored[length] == PLAIN:
+        return stored[:length]
+    if stored[length] != SNAPPY:
+        raise Damaged(f"its block at byte {offset} is compressed by method {stored[length]}")
+    cramjam = _import("cramjam")
+    try:
+        # Asked before anything is allocated: the length that is stored may be any.
+        if cramjam.snappy.decompress_raw_len(stored[:length]) > _SNAPPY_RATIO * length:
+            raise Damaged(f"its block at byte {offset} claims too great a length")
+        return bytes(cramjam.snappy.decompress_raw(stored[:length]))
+    except cramjam.DecompressionError as error:
+        raise Damaged(f"its block at byte {offset} cannot be decompressed: {error}") from None
+
+
+def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
+    # The restart points at the end serve a search; whoever reads all of it needs only their number.
+    end = len(block) - 4 - 4 * int.from_bytes(block[-4:], "little")
+    if end < 0:
+        raise Damaged("a block is shorter than the list at its end")
+    position = 0
+    key = b""
+    key_bytes = 0
+    while position < end:
+        shared, position = read_varint(block, position, end)
+        unshared, position = read_varint(block, position, end)
+        size, position = read_varint(block, position, end)
+        if shared > len(key) or unshared + size > end - position:
+            raise Damaged("an entry of a block is longer than the block")
+        key = key[:shared] + block[position : position + unshared]
+        position += unshared
+        # Else a long key, taken over again and again, would fill the memory from a small file.
+        key_bytes += len(key)
+        if key_bytes > RESTART_INTERVAL * len(block):
+            raise Damaged("the keys of a block are too long for its size")
+        yield key, block[position : position + size]
+        position += size
+
+
+def write_table(path: Path, entries: Iterable[tuple[bytes, bytes]]) -> None:
+    """Write a table as TensorFlow does, byte for byte, without compression.
+
+    Args:
+        path: The file; one that exists is replaced.
+        entries: Keys, strictly increasing, with their values.
+
+    Raises:
+        ConversionError: google-crc32c is not installed.
+        OSError: The file cannot be written.
+    """
+    with path.open("wb") as file:
+        index = _BlockBuilder(restart_interval=1)
+        block = _BlockBuilder(RESTART_INTERVAL)
+        for key, value in entries:
+            if block.size >= BLOCK_SIZE:
+                index.add(_between(block.last, key), _write_block(file, block))
+                block = _BlockBuilder(RESTART_INTERVAL)
+            block.add(key, value)
+        index.add(_between(block.last, b"\xff"), _write_block(file, block))
+        footer = _write_block(file, _BlockBuilder(RESTART_INTERVAL))  # metadata, of which is none
+        footer += _write_block(file, index)
+        file.write(footer.ljust(FOOTER_SIZE - len(MAGIC), b"\0") + MAGIC)
+
+
+def _write_block(file: BinaryIO, block: _BlockBuilder) -> bytes:
+    offset = file.tell()
+    content = block.finish() + bytes([PLAIN])
+    file.write(content + masked_crc32c(content).to_bytes(4, "little"))
+    return varint(offset) + varint(len(content) - 1)
+
+
+def _between(last: bytes, following: bytes) -> bytes:
+    """A short key that is not below `last` and, where that can be, below `following`."""
+    shared = _shared(last, following)
+    if shared < min(len(last), len(following)) and last[shared] + 1 < following[shared]:
+        return last[:shared] + bytes([last[shared] + 1])
+    return last
+
+
+def _shared(one: bytes, other: bytes) -> int:
+    """How many bytes are the same in front."""
+    for position, (a, b) in enumerate(zip(one, other, strict=False)):
+        if a != b:
+            return position
+    return min(len(one), len(other))
+
+
+class _BlockBuilder:
+    def __init__(self, restart_interval: int) -> None:
+        self.last = b""
+        self._interval = restart_interval
+        self._content = bytearray()
+        self._restarts = [0]
+        self._since_restart = 0
+
+    @property
+    def size(self) -> int:
+        return len(self._content) + 4 * len(self._restarts) + 4
+
+    def add(self, key: bytes, value: bytes) -> None:
+        shared = 0
+        if self._since_restart < self._interval:
+            shared = _shared(self.last, key)
+        else:
+            self._restarts.append(len(self._content))
+            self._since_restart = 0
+        self._content += varint(shared) + varint(len(key) - shared) + varint(len(value))
+        self._content += key[shared:] + value
+        self.last = key
+        self._since_restart += 1
+
+    def finish(self) -> bytes:
+        numbers = [*self._restarts, len(self._restarts)]
+        return bytes(self._content) + b"".join(n.to_bytes(4, "little") for n in numbers)
+
+
+def _import(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise ConversionError(
+            f"{name} is not installed",
+            "it, to read and write TensorFlow checkpoints",
+            "install it by pip install 'hf_bert_impl[convert]'",
+        ) from None

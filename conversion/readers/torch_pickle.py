@@ -1,0 +1,204 @@
+"""PyTorch's checkpoints: state dicts and pickled modules, of any torch since 0.2.
+
+Nothing of a checkpoint is run: see `restricted_pickle`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from ..errors import ConversionError
+from ..tensors import Reader, TensorInfo
+from .pickled_objects import Global, Instance, Storage, TensorRecord, UnsupportedTensor, is_key
+from .shard_index import read_shard_index
+from .shards import check_shards
+from .torch_containers import TorchFile, is_torch
+
+__all__ = ["TorchReader", "is_torch"]
+
+#: Containers in one another: a module of BERT lies seven deep, a container in itself without end.
+_MAX_DEPTH = 64
+_MAX_NAME = 1000
+#: Characters of all names together. A dict may be shared by many others, and a small pickle so
+#: have more names than fit in memory; a vocabulary of 250 000 words has five million.
+_MAX_CHARACTERS = 1 << 25
+_NAME_OVERHEAD = 32
+_SHOWN = 60
+
+
+class TorchReader(Reader):
+    """A checkpoint of PyTorch: `pytorch_model.bin`, `.pt`, `.pth`, codertimo's `.ep0`.
+
+    Nested dicts are flattened to dotted names ("model.bert.pooler.dense.bias"), and so are the
+    parameters and buffers of pickled modules, as their `state_dict()` would have named them.
+    Tied tensors come under each of their names.
+
+    Args:
+        path: The file, or the `*.index.json` of a sharded checkpoint.
+
+    Raises:
+        ConversionError: A file cannot be read, is damaged, holds no such thing, or would run code.
+    """
+
+    format = "torch"
+
+    def __init__(self, path: Path) -> None:
+        self.module_class: str | None = None
+        """The class of a pickled module, as "bert_pytorch.model.bert.BERT"."""
+        self.attributes: dict[str, int | float | bool | str] = {}
+        """The plain attributes of pickled modules, dotted: "transformer_blocks.0.attention.h"."""
+        self.other: dict[str, str] = {}
+        """What else there was: dotted names, and the type and a short form of the value."""
+        self._tensors: dict[str, TensorInfo] = {}
+        self._places: dict[str, tuple[TorchFile, TensorRecord]] = {}
+        index = read_shard_index(path) if path.suffix == ".json" else None
+        shards = index.files if index else (path,)
+        self._files = (path, *shards) if index else shards
+        names = {shard: self._add(TorchFile(shard)) for shard in shards}
+        if index:
+            check_shards(path, index, names)
+
+    def _add(self, file: TorchFile) -> list[str]:
+        found = _Contents(file)
+        self.software = file.software
+        self.module_class = self.module_class or found.module_class
+        self.attributes |= found.attributes
+        self.other |= found.other
+        for name, tensor in found.tensors.items():
+            self._tensors[name] = TensorInfo(name, tensor.shape, tensor.dtype)
+            self._places[name] = (file, tensor)
+        return list(found.tensors)
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        return self._files
+
+    @property
+    def tensors(self) -> Mapping[str, TensorInfo]:
+        return self._tensors
+
+    def read(self, name: str) -> Tensor:
+        file, tensor = self._places[name]
+        return file.read(name, tensor)
+
+    def close(self) -> None:
+        # A map closes by itself when the last tensor in it is gone.
+        self._places.clear()
+
+
+class _Contents:
+    """Everything in a pickled value, by dotted names."""
+
+    def __init__(self, file: TorchFile) -> None:
+        self.module_class: str | None = None
+        self.attributes: dict[str, int | float | bool | str] = {}
+        self.other: dict[str, str] = {}
+        self.tensors: dict[str, TensorRecord] = {}
+        self._path = file.path
+        self._characters = 0
+        if not isinstance(file.root, dict | Instance):
+            raise ConversionError(
+                f"{file.path} holds a {_describe(file.root)}",
+                "a state dict or a module",
+                "save its state_dict()",
+            )
+        self._visit(file.root, "", 0)
+
+    def _visit(self, value: Any, name: str, depth: int) -> None:
+        self._count(1, name)
+        if depth > _MAX_DEPTH:
+            raise self._endless(name)
+        if isinstance(value, dict):
+            for key, item in value.items():
+                self._visit(item, self._join(name, key), depth + 1)
+        elif isinstance(value, Instance) and isinstance(value.state.get("_modules"), dict):
+            self.module_class = self.module_class or value.cls
+            self._visit_module(value.state, name, depth)
+        elif isinstance(value, TensorRecord):
+            if name in self.tensors:
+                raise ConversionError(
+                    f"{self._path} has tensor {name!r} twice", "every name once", "rename one"
+                )
+            self.tensors[name] = value
+        elif isinstance(value, UnsupportedTensor):
+            raise ConversionError(
+                f"tensor {name!r} of {self._path} is {value.kind}",
+                "plain dense tensors",
+                "make it a dense one by torch and save it again",
+            )
+        else:
+            self.other[name] = _describe(value)
+
+    def _visit_module(self, state: dict[Any, Any], prefix: str, depth: int) -> None:
+        """The order is that of `torch.nn.Module.state_dict`: parameters, buffers, children."""
+        self._count(len(state), prefix)
+        for key, value in state.items():
+            if not isinstance(key, str) or key.startswith("_"):
+                continue
+            name = self._join(prefix, key)
+            if isinstance(value, float | str) or (isinstance(value, int) and is_key(value)):
+                self.attributes[name] = value
+            else:
+                self.other[name] = _describe(value)
+        unsaved = state.get("_non_persistent_buffers_set")  # since torch 1.6
+        unsaved = unsaved if isinstance(unsaved, list) else []
+        self._count(len(unsaved), prefix)
+        left_out = {key for key in unsaved if isinstance(key, str)}
+        for part in ("_parameters", "_buffers", "_modules"):
+            items = state.get(part)
+            if not isinstance(items, dict):
+                continue
+            self._count(len(items), prefix)
+            for key, value in items.items():
+                # None: a bias that the module was made without
+                if value is not None and not (part == "_buffers" and key in left_out):
+                    self._visit(value, self._join(prefix, key), depth + 1)
+
+    def _count(self, names: int, prefix: str) -> None:
+        """Take note of names that are about to be made, and refuse to make too many."""
+        self._characters += names * (len(prefix) + _NAME_OVERHEAD)
+        if self._characters > _MAX_CHARACTERS:
+            raise self._endless(prefix)
+
+    def _endless(self, name: str) -> ConversionError:
+        return ConversionError(
+            f"{self._path} nests its containers without end, as in {name!r:.100}",
+            f"a state dict, {_MAX_DEPTH} deep at most",
+            "save a plain state dict",
+        )
+
+    def _join(self, prefix: str, key: object) -> str:
+        name = f"{prefix}.{key}" if prefix else str(key)
+        if len(name) > _MAX_NAME or not name.isprintable():
+            raise ConversionError(
+                f"{self._path} has the name {name!r:.100}",
+                f"printable names of {_MAX_NAME} characters at most",
+                "save it again with other names",
+            )
+        return name
+
+
+def _describe(value: object) -> str:
+    """The type and, where it is short, the value."""
+    match value:
+        case Instance():
+            return value.cls
+        case Global():
+            return value.name
+        case Storage():
+            return f"Storage of {value.dtype}"
+        case TensorRecord():
+            return "Tensor"
+        case str() | bytes():
+            return f"{type(value).__name__} {value[:_SHOWN]!r}"
+        case int() if value.bit_length() > 64:
+            return f"int of {value.bit_length()} bits"
+        case bool() | int() | float():
+            return f"{type(value).__name__} {value}"
+        case list() | tuple():
+            return f"{type(value).__name__} of {len(value)}"
+    return type(value).__name__

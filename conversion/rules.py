@@ -1,0 +1,229 @@
+"""A map between two sets of tensor names: a table of rules, each with an invertible operation.
+
+A table says how one software names what BERT is made of; our names are the state-dict keys of this
+package's models, which are those of transformers. `planning` applies tables and inverts them.
+
+Names are written as patterns. `{layer}` stands for a layer number, `{layer+4}` for one that is
+counted from 4, `{layers+4}` for the number of layers plus 4, any other `{word}` for what the
+table's `slots` says. A part in [brackets] may be absent; it is written where the slots in it are
+known.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+#: Values of the slots of a pattern; layer numbers are ints.
+Values = dict[str, Any]
+#: Slots that hold a number. Four digits: a longer number is no layer's.
+_NUMBERS = {"layer": "[0-9]{1,4}", "layers": "[0-9]{1,4}"}
+#: Names of more characters are nobody's.
+LONGEST = 1000
+_SLOT = re.compile(r"\{(\w+)(?:\+([0-9]+))?\}")
+
+
+class Operation(enum.Enum):
+    """What happens to a tensor between two softwares; each member has its inverse.
+
+    Notation: I and O the input and output width, h heads, d head size.
+    """
+
+    IDENTITY = "identity"
+    TRANSPOSE = "transpose"
+    """(I, O) to (O, I)."""
+    MERGE_OUT = "merge heads of the output, transpose"
+    """(I, h, d) to (h·d, I)."""
+    SPLIT_OUT = "transpose, split heads of the output"
+    MERGE_IN = "merge heads of the input, transpose"
+    """(h, d, O) to (O, h·d)."""
+    SPLIT_IN = "transpose, split heads of the input"
+    MERGE = "merge heads"
+    """(h, d) to (h·d)."""
+    SPLIT = "split heads"
+
+    @property
+    def inverse(self) -> Operation:
+        """The operation that undoes this one."""
+        return _INVERSES.get(self, self)
+
+    def shape(self, shape: tuple[int, ...], heads: int | None = None) -> tuple[int, ...] | None:
+        """The shape that comes of a shape; None if the operation does not fit it.
+
+        Args:
+            shape: The tensor's sizes before.
+            heads: The number of attention heads; needed to split, no other operation looks at it.
+        """
+        match self, shape:
+            case Operation.IDENTITY, _:
+                return shape
+            case Operation.TRANSPOSE, (a, b):
+                return b, a
+            case Operation.MERGE_OUT, (a, h, d):
+                return h * d, a
+            case Operation.MERGE_IN, (h, d, b):
+                return b, h * d
+            case Operation.MERGE, (h, d):
+                return (h * d,)
+            case Operation.SPLIT_OUT, (b, a) if heads and b % heads == 0:
+                return a, heads, b // heads
+            case Operation.SPLIT_IN, (b, a) if heads and a % heads == 0:
+                return heads, a // heads, b
+            case Operation.SPLIT, (b,) if heads and b % heads == 0:
+                return heads, b // heads
+        return None
+
+    def apply(self, tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
+        """Rearrange a tensor.
+
+        Args:
+            tensor: The tensor before.
+            shape: What `shape` gave for it.
+
+        Returns:
+            The tensor of that shape, contiguous; the same memory where nothing had to move.
+        """
+        match self:
+            case Operation.TRANSPOSE:
+                tensor = tensor.t()
+            case Operation.MERGE_OUT | Operation.MERGE_IN:
+                tensor = tensor.reshape(shape[1], shape[0]).t()
+            case Operation.SPLIT_OUT | Operation.SPLIT_IN:
+                tensor = tensor.t().reshape(shape)
+            case Operation.MERGE | Operation.SPLIT:
+                tensor = tensor.reshape(shape)
+        return tensor.contiguous()
+
+
+_PAIRS = (
+    (Operation.MERGE_OUT, Operation.SPLIT_OUT),
+    (Operation.MERGE_IN, Operation.SPLIT_IN),
+    (Operation.MERGE, Operation.SPLIT),
+)
+_INVERSES = {a: b for pair in _PAIRS for a, b in (pair, pair[::-1])}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """One tensor's name in the software and in ours."""
+
+    source: str
+    """Pattern of the software's name."""
+    target: str
+    """Pattern of our name; it has `{layer}` and no other slot."""
+    operation: Operation = Operation.IDENTITY
+    """From the software's tensor to ours."""
+    alias: bool = False
+    """Another spelling of the name: read, never written."""
+    repeated_with: str = ""
+    """For a second copy of a tensor that another rule names: our tensor beside which the software
+    keeps it. It must equal the first, and is written where that tensor is."""
+
+
+@dataclass(frozen=True)
+class Ignore:
+    """Names that hold nothing of the model."""
+
+    source: str
+    """Pattern of the software's name."""
+    reason: str
+    """What it is, in words for the report."""
+
+
+@dataclass(frozen=True, eq=False)  # tables are few, and each is itself
+class Table:
+    """How one software names the parts of BERT."""
+
+    software: str
+    """The software and its format, in words for the report."""
+    rules: tuple[Rule, ...]
+    ignores: tuple[Ignore, ...] = ()
+    slots: Mapping[str, str] = field(default_factory=dict)
+    """Regular expressions of the slots that are no layer numbers."""
+    written: Callable[[str], Mapping[str, str]] = lambda class_name: {}
+    """Class of our model to the values that the slots get on writing."""
+    tied: Mapping[str, str] = field(default_factory=dict)
+    """Our names that are another name's tensor in a usual model, to that name."""
+    fills: tuple[str, ...] = ()
+    """Those of `tied` that the software stores nevertheless."""
+
+    def match(self, pattern: str, name: str) -> Values | None:
+        """The values of the slots where a name fits a pattern of this table, else None."""
+        found = _compile((pattern,), tuple(self.slots.items())).fullmatch(name)
+        if found is None:
+            return None
+        values: Values = found.groupdict()
+        for slot, offset in _SLOT.findall(pattern):
+            if slot in _NUMBERS:
+                values[slot] = int(values[slot]) - int(offset or 0)
+                if values[slot] < 0:
+                    return None
+        return values
+
+    def find(self, name: str) -> tuple[Rule, Values] | None:
+        """The first rule that a name of the software fits, with the values of its slots."""
+        if len(name) <= LONGEST and self._any_rule.fullmatch(name):
+            for rule in self.rules:
+                if (values := self.match(rule.source, name)) is not None:
+                    return rule, values
+        return None
+
+    def reason(self, name: str) -> str | None:
+        """Why a name of the software is ignored; None if it is not."""
+        if len(name) <= LONGEST and self._any_ignore.fullmatch(name):
+            for ignore in self.ignores:
+                if self.match(ignore.source, name) is not None:
+                    return ignore.reason
+        return None
+
+    # One look at a name that fits nothing: a file can have millions of them.
+    @functools.cached_property
+    def _any_rule(self) -> re.Pattern[str]:
+        return _compile(tuple(rule.source for rule in self.rules), tuple(self.slots.items()))
+
+    @functools.cached_property
+    def _any_ignore(self) -> re.Pattern[str]:
+        return _compile(tuple(rule.source for rule in self.ignores), tuple(self.slots.items()))
+
+
+@functools.lru_cache(maxsize=2048)
+def _compile(patterns: tuple[str, ...], slots: tuple[tuple[str, str], ...]) -> re.Pattern[str]:
+    """Patterns as one regular expression; the slots of a single one are its named groups."""
+    known = {**_NUMBERS, **dict(slots)}
+    expressions = []
+    for pattern in patterns:
+        expression = ""
+        for part in re.split(r"(\{[^}]*\}|[\[\]])", pattern):
+            slot = _SLOT.fullmatch(part)
+            if slot:
+                group = f"?P<{slot[1]}>" if len(patterns) == 1 else "?:"
+                expression += f"({group}{known[slot[1]]})"
+            else:
+                expression += {"[": "(?:", "]": ")?"}.get(part) or re.escape(part)
+        expressions.append(expression)
+    return re.compile("|".join(expressions), re.DOTALL)
+
+
+def write(pattern: str, values: Mapping[str, Any]) -> str:
+    """The name that a pattern gives for values of its slots.
+
+    Args:
+        pattern: A pattern of a rule.
+        values: Values of the slots; a bracketed part with an unknown one is left out.
+    """
+
+    def part(match: re.Match[str]) -> str:
+        inner = match[1]
+        return inner if all(slot in values for slot, _ in _SLOT.findall(inner)) else ""
+
+    def slot(match: re.Match[str]) -> str:
+        value = values[match[1]]
+        return str(value + int(match[2] or 0)) if match[1] in _NUMBERS else str(value)
+
+    return _SLOT.sub(slot, re.sub(r"\[([^\]]*)\]", part, pattern))

@@ -1,0 +1,83 @@
+"""TensorFlow's tensor bundles, as `tf.train.Saver` writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..errors import ConversionError
+from ..readers.sstable import masked_crc32c, write_table
+from ..readers.tensor_bundle import Entry, write_entry, write_header
+from ..tensors import DTYPES, TensorInfo
+
+
+def write_tf1(
+    prefix: Path, tensors: Mapping[str, TensorInfo], read: Callable[[str], Tensor]
+) -> tuple[Path, ...]:
+    """Write a checkpoint that TensorFlow restores, byte for byte the one that it would write.
+
+    Args:
+        prefix: What TensorFlow will know the checkpoint by (`…/bert_model.ckpt`). Files of this
+            name are replaced.
+        tensors: All tensors, by name.
+        read: Gives one of them. One is in memory at a time, in the order of their names.
+
+    Returns:
+        `PREFIX.index` and `PREFIX.data-00000-of-00001`.
+
+    Raises:
+        ConversionError: A name or a dtype is none of TensorFlow's, or `read` gives something else
+            than `tensors` says.
+        OSError: A file cannot be written.
+    """
+    keys = {_key(name): info for name, info in tensors.items()}
+    for name, info in tensors.items():
+        if info.dtype not in DTYPES:
+            raise ConversionError(
+                f"the tensor {name!r} is of dtype {info.dtype}",
+                f"one of {', '.join(DTYPES)}",
+                "leave it out",
+            )
+    index = prefix.with_name(f"{prefix.name}.index")
+    data = prefix.with_name(f"{prefix.name}.data-00000-of-00001")
+    records = [(b"", write_header())]
+    with data.open("wb") as file:
+        for key, info in sorted(keys.items()):
+            tensor = read(info.name)
+            if tensor.dtype != DTYPES[info.dtype] or tuple(tensor.shape) != info.shape:
+                raise ConversionError(
+                    f"the tensor {info.name!r} is {tensor.dtype} of shape {list(tensor.shape)}",
+                    f"{info.dtype} of shape {list(info.shape)}",
+                    "list it as it is",
+                )
+            content = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+            entry = Entry(
+                dtype=info.dtype,
+                shape=info.shape,
+                shard=0,
+                offset=file.tell(),
+                size=content.size,
+                crc=masked_crc32c(content),
+            )
+            file.write(content.data)
+            records.append((key, write_entry(entry)))
+    write_table(index, records)
+    return index, data
+
+
+def _key(name: str) -> bytes:
+    try:
+        key = name.encode()
+    except UnicodeEncodeError:
+        key = b""
+    # Keys with a zero in front are parts of variables, and the empty one is the header.
+    if not key or key.startswith(b"\0"):
+        raise ConversionError(
+            f"a tensor has the name {name!r}",
+            "a name of Unicode characters that does not begin with a zero byte",
+            "name it otherwise",
+        )
+    return key

@@ -1,0 +1,50 @@
+"""PyTorch's own files: a state dict by `torch.save`."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ..errors import ConversionError
+from ..tensors import TensorInfo
+from .safetensors import check_announced
+
+
+def write_torch(
+    path: Path, tensors: Mapping[str, TensorInfo], read: Callable[[str], Tensor]
+) -> tuple[Path, ...]:
+    """Write a state dict that `torch.load(path, weights_only=True)` reads.
+
+    All of it is held in memory: `torch.save` wants it at once.
+
+    Args:
+        path: The file, `pytorch_model.bin` in a folder for transformers; replaced if it is there.
+        tensors: What to write, by name, in this order.
+        read: Gives a tensor of `tensors`, once for each.
+
+    Returns:
+        The file.
+
+    Raises:
+        ConversionError: A tensor is not as announced, or the file cannot be written.
+    """
+    state: OrderedDict[str, Tensor] = OrderedDict()
+    for name, info in tensors.items():
+        tensor = read(name)
+        check_announced(name, info, tensor)
+        # A copy: of a view torch.save would write all that it is a view of.
+        state[name] = tensor.clone(memory_format=torch.contiguous_format)
+    try:
+        with path.open("wb") as file:  # a name given to torch.save would be in the bytes
+            torch.save(state, file)
+    except (OSError, RuntimeError) as error:  # RuntimeError: torch's own writer
+        raise ConversionError(
+            f"{path} cannot be written ({error})",
+            "a folder that can be written to, with room for the result",
+            "free some space, or give another folder",
+        ) from None
+    return (path,)

@@ -1,0 +1,237 @@
+"""Which model a checkpoint holds, and what of it one class takes."""
+
+import re
+
+import pytest
+import torch
+
+import hf_bert_impl
+from hf_bert_impl.cli import checkpoints
+from hf_bert_impl.conversion import heads
+from hf_bert_impl.conversion.errors import ConversionError
+from hf_bert_impl.conversion.heads import check_config, fit, infer, require_complete
+from hf_bert_impl.conversion.maps import names
+from hf_bert_impl.conversion.maps.google_tf1 import GOOGLE_TF1
+from hf_bert_impl.conversion.maps.pytorch import TRANSFORMERS
+from hf_bert_impl.conversion.maps.tables import detect
+from hf_bert_impl.conversion.planning import plan, same_bits
+from tests.conversion.cases import (
+    ANSWERING,
+    CHOICE,
+    CLASSES,
+    CLASSIFICATION,
+    MASKED,
+    PRETRAINING,
+    TOKENS,
+    Memory,
+    names_only,
+    random_model,
+    reader,
+)
+
+
+def test_heads_are_those_of_the_command_line():
+    assert heads.HEADS == checkpoints.HEADS
+
+
+@pytest.mark.parametrize("class_name", CLASSES)
+def test_parts_and_ties_are_those_of_the_classes(class_name):
+    with torch.device("meta"):
+        model = getattr(hf_bert_impl, class_name)(hf_bert_impl.BertConfig(num_hidden_layers=1))
+    parts = {part for part in heads._PARTS if any(n.startswith(part) for n in model.state_dict())}
+    assert heads._PARTS_OF[class_name] == parts
+    assert (model._tied_weights_keys or {}) == (names.TIED if "cls.predictions" in parts else {})
+
+
+def whole_plan(class_name, **sizes):
+    state, fields = random_model(class_name, **sizes)
+    tensors = Memory(state).tensors
+    return plan(detect(tensors), tensors), fields
+
+
+@pytest.mark.parametrize(
+    ("held", "config", "head", "expected"),
+    [
+        (CLASSIFICATION, {}, None, CLASSIFICATION),
+        (CLASSIFICATION, {"architectures": [TOKENS]}, None, TOKENS),
+        (CLASSIFICATION, {"architectures": ["TFBertForTokenClassification"]}, None, TOKENS),
+        (CLASSIFICATION, {"architectures": ["FlaxBertForMultipleChoice"]}, None, CHOICE),
+        (CLASSIFICATION, {"architectures": [MASKED]}, None, CLASSIFICATION),
+        (CLASSIFICATION, {"architectures": ["BertModel"]}, None, CLASSIFICATION),
+        (CLASSIFICATION, {"architectures": [TOKENS]}, "sequence-classification", CLASSIFICATION),
+        (CLASSIFICATION, {}, "multiple-choice", CHOICE),
+        (CLASSIFICATION, {"architectures": "no list"}, None, CLASSIFICATION),
+        (CLASSIFICATION, {"architectures": [None, 3]}, None, CLASSIFICATION),
+        (CHOICE, {}, None, CLASSIFICATION),
+        (TOKENS, {}, None, TOKENS),
+        (PRETRAINING, {"architectures": [MASKED]}, None, PRETRAINING),  # loses nothing
+        (PRETRAINING, {}, "masked-lm", MASKED),
+        (PRETRAINING, {}, "BertModel", "BertModel"),
+        ("BertForNextSentencePrediction", {}, None, "BertForNextSentencePrediction"),
+        (ANSWERING, {}, None, ANSWERING),
+        (MASKED, {"is_decoder": True}, None, "BertLMHeadModel"),
+        ("BertModel", {"architectures": [ANSWERING]}, None, "BertModel"),
+    ],
+)  # fmt: skip
+def test_inferred_class(held, config, head, expected):
+    whole, _ = whole_plan(held)
+    found = infer(whole, config, head)
+    assert found.class_name == expected
+    assert found.reason
+
+
+def test_inferred_sizes():
+    whole, fields = whole_plan(CLASSIFICATION, num_labels=4, num_hidden_layers=12)
+    found = infer(whole, {})
+    assert found.num_labels == 4
+    assert found.has_pooler
+    assert found.sizes == {
+        name: size
+        for name, size in fields.items()
+        if name not in ("num_labels", "num_attention_heads")
+    }
+    whole, _ = whole_plan("BertModel", num_hidden_layers=0)
+    assert infer(whole, {}).sizes.keys() == found.sizes.keys() - {"intermediate_size"}
+    assert infer(whole, {}).num_hidden_layers == 0
+
+
+def test_a_classifier_trained_without_pooler_is_one_of_tokens():
+    with reader("tf1_classifier", "model.ckpt-1000") as source:
+        slots = {"output_weights/adam_m": (3, 32), "output_bias/adam_m": (3,)}
+        whole = plan(GOOGLE_TF1, source.tensors | names_only(slots))
+        assert infer(whole, {}).class_name == TOKENS
+        slots["bert/pooler/dense/kernel/adam_m"] = (32, 32)
+        whole = plan(GOOGLE_TF1, source.tensors | names_only(slots))
+        assert infer(whole, {}).class_name == CLASSIFICATION
+
+
+def test_heads_that_cannot_be():
+    state, _ = random_model(PRETRAINING)
+    tensors = Memory(state | {"classifier.weight": torch.ones(2, 6)}).tensors
+    whole = plan(TRANSFORMERS, tensors)
+    with pytest.raises(ConversionError, match=r"several heads \(classifier and cls\.pred.*--head"):
+        infer(whole, {})
+    assert infer(whole, {}, "sequence-classification").num_labels == 2
+    with pytest.raises(ConversionError, match="--head is 'mlm'; expected one of base, pretraining"):
+        infer(whole, {}, "mlm")
+
+
+def test_missing_layers_and_embeddings():
+    state, _ = random_model("BertModel", num_hidden_layers=5)
+
+    def found(lacking):
+        tensors = Memory({n: t for n, t in state.items() if not re.search(lacking, n)}).tensors
+        return infer(plan(TRANSFORMERS, tensors), {})
+
+    with pytest.raises(ConversionError, match="has layer 4, but not 1, 3; expected all layers"):
+        found(r"layer\.[13]\.")
+    with pytest.raises(ConversionError, match=r"has no word embeddings, but 86 other tensors"):
+        found("word_embeddings")
+    assert found(r"layer\.4\.").num_hidden_layers == 4
+    tensors = Memory(state | {"embeddings.word_embeddings.weight": torch.ones(3)}).tensors
+    with pytest.raises(ConversionError, match=r"word_embeddings\.weight has the shape \(3,\)"):
+        infer(plan(TRANSFORMERS, tensors), {})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hidden_size": 9}, r"hidden_size 9 \(the tensors have 6\)"),
+        ({"vocab_size": 14}, r"vocab_size 14 \(the tensors have 13\)"),
+        ({"intermediate_size": "7"}, r"intermediate_size '7' \(the tensors have 7\)"),
+        ({"max_position_embeddings": 512}, r"max_position_embeddings 512 \(the tensors have 11\)"),
+        ({"type_vocab_size": 2}, r"type_vocab_size 2 \(the tensors have 5\)"),
+        ({"num_hidden_layers": 1}, r"num_hidden_layers 1 \(the tensors have 2\)"),
+        ({"num_hidden_layers": 3}, r"num_hidden_layers 3 .*; the layers from 2 on may be in files"),
+        ({"num_hidden_layers": 3, "vocab_size": 1}, r"vocab_size 1 .*, num_hidden_layers 3"),
+        ({"num_attention_heads": 4}, r"num_attention_heads is 4; .* divides the hidden size 6"),
+        ({"num_attention_heads": 0}, "num_attention_heads is 0"),
+        ({"num_attention_heads": "3"}, "num_attention_heads is '3'"),
+        ({"num_attention_heads": None}, r"nothing says how many .*--num-attention-heads"),
+        ({"id2label": {"0": "a", "1": "b"}}, r"2 labels \(the tensors have 4\)"),
+        ({"num_labels": 3}, r"3 labels \(the tensors have 4\)"),
+    ],
+)
+def test_configs_that_do_not_fit(changes, message):
+    whole, fields = whole_plan(CLASSIFICATION, num_labels=4)
+    found = infer(whole, {})
+    assert check_config(fields, found) == fields
+    with pytest.raises(ConversionError, match=message):
+        check_config(fields | changes, found)
+
+
+def test_configs_are_completed():
+    whole, fields = whole_plan(CLASSIFICATION, num_labels=4)
+    given = {"num_attention_heads": 3, "hidden_act": "gelu_new"}
+    full = check_config(given, infer(whole, {}))
+    assert full == fields | given
+    assert given.keys() == {"num_attention_heads", "hidden_act"}
+    labels = {"id2label": {str(n): f"l{n}" for n in range(4)}}
+    assert "num_labels" not in check_config(given | labels, infer(whole, {}))
+
+
+def test_another_head_drops_and_lacks():
+    whole, fields = whole_plan(PRETRAINING)
+    masked = fit(whole, MASKED, fields)
+    dropped = {n for n, reason in masked.ignored.items() if reason == f"not part of {MASKED}"}
+    assert dropped == {
+        *("bert.pooler.dense.weight", "bert.pooler.dense.bias"),
+        *("cls.seq_relationship.weight", "cls.seq_relationship.bias"),
+    }
+    require_complete(masked, MASKED)
+    answering = fit(whole, ANSWERING, fields)
+    assert answering.missing == {"qa_outputs.weight": (2, 6), "qa_outputs.bias": (2,)}
+    with pytest.raises(ConversionError, match=r"lacks 2 tensors \(qa_outputs\.weight, qa_outputs"):
+        require_complete(answering, ANSWERING)
+    bare = fit(whole, "BertModel", fields)
+    assert "embeddings.word_embeddings.weight" in bare.steps
+    assert bare.target_infos["pooler.dense.bias"].name == "pooler.dense.bias"
+
+
+def test_a_bare_encoder_gets_the_prefix_of_a_head():
+    whole, fields = whole_plan("BertModel")
+    cut = fit(whole, CLASSIFICATION, fields)
+    assert set(cut.missing) == {"classifier.weight", "classifier.bias"}
+    assert cut.steps["bert.pooler.dense.bias"].source.name == "pooler.dense.bias"
+
+
+def test_ties_follow_the_config():
+    state, fields = random_model(MASKED)
+    source = Memory(state | {f"{names.DECODER}.weight": torch.randn(13, 6)})
+    whole = plan(TRANSFORMERS, source.tensors)
+    assert whole.untied(source) == (f"{names.DECODER}.weight",)
+    tied = fit(whole, MASKED, fields)
+    assert set(tied.steps) == set(state)
+    assert tied.ignored == {f"{names.DECODER}.weight": f"tied to {names.WORDS}.weight"}
+    untied = fit(whole, MASKED, fields | {"tie_word_embeddings": False})
+    assert not untied.missing
+    decoder = untied.read(source, f"{names.DECODER}.weight")
+    assert same_bits(decoder, source.values[f"{names.DECODER}.weight"])
+    assert untied.steps[f"{names.DECODER}.bias"].source.name == names.SCORES_BIAS
+    # The bias may be stored under its other name only.
+    other = {n.replace(names.SCORES_BIAS, f"{names.DECODER}.bias"): t for n, t in state.items()}
+    cut = fit(plan(TRANSFORMERS, Memory(other).tensors), MASKED, fields)
+    assert not cut.missing
+    assert cut.steps[names.SCORES_BIAS].source.name == f"{names.DECODER}.bias"
+
+
+def test_shapes_must_be_those_of_the_class():
+    state, fields = random_model(MASKED)
+    state["bert.encoder.layer.1.attention.self.key.weight"] = torch.ones(6, 5)
+    tensors = Memory(state).tensors
+    with pytest.raises(ConversionError, match=r"1 of the tensors .*key\.weight gives \(6, 5\) for"):
+        fit(plan(TRANSFORMERS, tensors), MASKED, fields)
+    whole, fields = whole_plan(ANSWERING)
+    with pytest.raises(ConversionError, match=r"num_labels=3 does not fit question answering"):
+        fit(whole, ANSWERING, fields | {"num_labels": 3})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"hidden_act": "nosuch"}, {"layer_norm_eps": "x"}, {"pruned_heads": 5}, {"id2label": 7}],
+    ids=str,
+)
+def test_configs_that_cannot_be_used(changes):
+    whole, fields = whole_plan(MASKED)
+    with pytest.raises(ConversionError, match="the config cannot be used"):
+        fit(whole, MASKED, fields | changes)

@@ -1,0 +1,427 @@
+"""The tables on real checkpoints of every software, and back."""
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import hf_bert_impl
+from hf_bert_impl.conversion.errors import ConversionError
+from hf_bert_impl.conversion.heads import check_config, fit, infer, require_complete
+from hf_bert_impl.conversion.maps import names
+from hf_bert_impl.conversion.maps.codertimo import CODERTIMO
+from hf_bert_impl.conversion.maps.flax import FLAX
+from hf_bert_impl.conversion.maps.google_tf1 import GOOGLE_TF1
+from hf_bert_impl.conversion.maps.keras_h5 import KERAS_H5, model_name
+from hf_bert_impl.conversion.maps.model_garden import MODEL_GARDEN, MODEL_GARDEN_PRETRAINER
+from hf_bert_impl.conversion.maps.pytorch import PYTORCH_PRETRAINED_BERT, TRANSFORMERS
+from hf_bert_impl.conversion.maps.tables import TABLES, detect
+from hf_bert_impl.conversion.planning import invert, plan
+from hf_bert_impl.conversion.tensors import TensorInfo
+from tests.conversion.cases import (
+    ANSWERING,
+    CHOICE,
+    CLASSES,
+    CLASSIFICATION,
+    MASKED,
+    PRETRAINING,
+    TOKENS,
+    Memory,
+    assert_same,
+    config_of,
+    converted,
+    names_only,
+    random_model,
+    reader,
+)
+
+OLD, NEW = PYTORCH_PRETRAINED_BERT, TRANSFORMERS
+#: Folder, file, table, class, labels.
+CHECKPOINTS = (
+    ("tf1", "bert_model.ckpt", GOOGLE_TF1, PRETRAINING, None),
+    ("tf1_sharded", "bert_model.ckpt", GOOGLE_TF1, PRETRAINING, None),
+    ("tf1_squad", "model.ckpt-1000", GOOGLE_TF1, ANSWERING, None),
+    ("tf1_classifier", "model.ckpt-1000", GOOGLE_TF1, CLASSIFICATION, 3),
+    ("tf2_h5", "tf_model.h5", KERAS_H5, PRETRAINING, None),
+    ("tf2_h5_classifier", "tf_model.h5", KERAS_H5, CLASSIFICATION, 3),
+    ("tf2_h5_sharded", "tf_model.h5.index.json", KERAS_H5, CLASSIFICATION, 3),
+    ("tf2_h5_qa", "tf_model.h5", KERAS_H5, ANSWERING, None),
+    ("flax", "flax_model.msgpack", FLAX, PRETRAINING, None),
+    ("flax_classifier", "flax_model.msgpack", FLAX, CLASSIFICATION, 3),
+    ("flax_sharded", "flax_model.msgpack.index.json", FLAX, CLASSIFICATION, 3),
+    ("pytorch_pretrained_bert", "pytorch_model.bin", OLD, PRETRAINING, None),
+    ("pytorch_pretrained_bert_0.6.2", "pytorch_model.bin", NEW, PRETRAINING, None),
+    ("pytorch_pretrained_bert_classifier", "pytorch_model.bin", OLD, CLASSIFICATION, 3),
+    ("pytorch_pretrained_bert_squad", "pytorch_model.bin", OLD, ANSWERING, None),
+    ("hf_legacy", "pytorch_model.bin", NEW, PRETRAINING, None),
+    ("hf_legacy_sharded", "pytorch_model.bin.index.json", NEW, PRETRAINING, None),
+    ("hf_legacy_fp16_token_classifier", "pytorch_model.bin", NEW, TOKENS, 3),
+    ("hf_safetensors", "model.safetensors", NEW, PRETRAINING, None),
+    ("hf_safetensors_sharded", "model.safetensors.index.json", NEW, PRETRAINING, None),
+    ("hf_base_no_prefix", "model.safetensors", NEW, "BertModel", None),
+    ("hf_mlm_no_pooler", "model.safetensors", NEW, MASKED, None),
+    ("hf_bf16_classifier", "model.safetensors", NEW, CLASSIFICATION, 3),
+    ("head_mask", "model.safetensors", NEW, CLASSIFICATION, 4),
+    ("head_mask_pruned", "model.safetensors", NEW, CLASSIFICATION, 4),
+    ("positions_relative_key", "model.safetensors", NEW, MASKED, None),
+    ("positions_relative_key_query", "model.safetensors", NEW, MASKED, None),
+)
+FILES = {folder: file for folder, file, *_ in CHECKPOINTS}
+TENSORS_OF = {
+    PRETRAINING: 46,
+    CLASSIFICATION: 41,
+    ANSWERING: 39,
+    TOKENS: 39,
+    MASKED: 42,
+    "BertModel": 39,
+}
+
+
+# --- checkpoints that the softwares themselves wrote ------------------------------------------
+
+
+@pytest.mark.parametrize(("folder", "file", "table", "class_name", "labels"), CHECKPOINTS)
+def test_every_tensor_is_mapped_or_ignored(folder, file, table, class_name, labels):
+    with reader(folder, FILES[folder]) as source:
+        assert detect(source.tensors) is table
+        tensors = dict(source.tensors)
+    state, cut, found = converted(folder, FILES[folder])
+    assert found.class_name == class_name
+    assert found.num_labels == labels
+    assert not cut.missing
+    assert len(state) == TENSORS_OF[class_name] + (2 if "relative" in folder else 0)
+    used = [step.source.name for step in cut.steps.values()]
+    used += [name for step in cut.steps.values() for name, _ in step.copies]
+    assert sorted([*used, *cut.ignored]) == sorted(tensors)
+    config = hf_bert_impl.BertConfig(**check_config(config_of(folder), found))
+    if class_name in ("BertForSequenceClassification", "BertForTokenClassification"):
+        assert config.num_labels == labels
+    model = getattr(hf_bert_impl, class_name)(config)
+    result = model.load_state_dict(state, strict=False)
+    assert not result.unexpected_keys
+    assert set(result.missing_keys) <= set(names.TIED)
+
+
+TRAINING = {
+    "first moment of the optimizer",
+    "second moment of the optimizer",
+    "count of training steps",
+}
+TIES = {f"tied to {names.WORDS}.weight", f"tied to {names.SCORES_BIAS}"}
+BUFFER = {"a buffer that holds 0, 1, 2, …"}
+
+
+@pytest.mark.parametrize(
+    ("folder", "reasons"),
+    [
+        ("tf1", TRAINING),
+        ("tf1_sharded", {"count of training steps"}),
+        ("tf1_squad", TRAINING | {f"not part of {ANSWERING}"}),
+        ("tf2_h5", set()),
+        ("flax_sharded", set()),
+        ("pytorch_pretrained_bert", {f"tied to {names.WORDS}.weight"}),
+        ("pytorch_pretrained_bert_squad", {f"not part of {ANSWERING}"}),
+        ("hf_legacy", TIES | BUFFER),
+        ("hf_legacy_fp16_token_classifier", BUFFER),
+    ],
+)  # fmt: skip
+def test_reasons(folder, reasons):
+    assert set(converted(folder, FILES[folder])[1].ignored.values()) == reasons
+
+
+@pytest.mark.parametrize(
+    "folders",
+    [
+        ("hf_safetensors", "tf1", "tf1_sharded", "tf2_h5", "flax"),
+        ("tf2_h5_classifier", "tf2_h5_sharded"),
+        ("flax_classifier", "flax_sharded"),
+        ("pytorch_pretrained_bert", "pytorch_pretrained_bert_0.6.2"),
+        ("hf_legacy", "hf_legacy_sharded", "hf_safetensors_sharded"),
+    ],
+    ids=lambda folders: folders[0],
+)
+def test_the_same_weights_have_the_same_bits(folders):
+    expected = converted(folders[0], FILES[folders[0]])[0]
+    for folder in folders[1:]:
+        assert_same(converted(folder, FILES[folder])[0], expected)
+
+
+@pytest.mark.parametrize(
+    "folder",
+    [
+        *("tf1_sharded", "tf1_classifier", "tf2_h5", "tf2_h5_classifier", "tf2_h5_qa", "flax"),
+        *("flax_classifier", "pytorch_pretrained_bert", "pytorch_pretrained_bert_classifier"),
+        *("hf_legacy", "hf_legacy_fp16_token_classifier", "hf_base_no_prefix"),
+        "positions_relative_key",
+    ],
+)
+def test_inverse_gives_the_software_its_own_names_and_bits(folder):
+    state, cut, found = converted(folder, FILES[folder])
+    ours = Memory(state)
+    table = PYTORCH_PRETRAINED_BERT if folder.startswith("pytorch") else cut.table
+    back = invert(table, ours.tensors, found.class_name)
+    with reader(folder, FILES[folder]) as source:
+        bookkeeping = {"global_step", "bert.embeddings.position_ids"}
+        expected = {n: source.read(n).clone() for n in source.tensors if n not in bookkeeping}
+    if folder == "positions_relative_key":  # safetensors leave out what a .bin file has
+        expected |= {n: state[base] for n, base in names.TIED.items()}
+    assert_same({name: back.read(ours, name) for name in back.steps}, expected)
+
+
+def test_tied_tensors_of_real_files_are_equal():
+    for folder in ("hf_legacy", "hf_legacy_sharded", "pytorch_pretrained_bert"):
+        with reader(folder, FILES[folder]) as source:
+            whole = plan(detect(source.tensors), source.tensors)
+            assert len(whole.ties) == (2 if "legacy" in folder else 1)
+            assert whole.untied(source) == ()
+
+
+@pytest.mark.parametrize(
+    ("file", "class_name", "count"),
+    [
+        ("bert.model.ep0", "BertModel", 34),
+        ("bert.state_dict.pt", "BertModel", 34),
+        ("torch1.0/bert.model.ep0", "BertModel", 34),
+        ("bertlm.state_dict.pt", PRETRAINING, 38),
+    ],
+)
+def test_codertimo(file, class_name, count):
+    with reader("codertimo", file) as source:
+        assert detect(source.tensors) is CODERTIMO
+        whole = plan(CODERTIMO, source.tensors)
+        found = infer(whole, {})
+        assert found.class_name == class_name
+        assert found.sizes == {
+            "vocab_size": 139,
+            "hidden_size": 32,
+            "num_hidden_layers": 2,
+            "intermediate_size": 128,
+            "max_position_embeddings": 512,
+            "type_vocab_size": 3,
+        }
+        assert not found.has_pooler
+        assert len(whole.steps) == count
+        assert set(whole.ignored.values()) == {"sinusoidal positions, which are computed"}
+        prefix = "bert." if "bertlm" in file else ""
+        second = f"{prefix}transformer_blocks.1."
+        for ours, theirs in {
+            "attention.self.query.weight": "attention.linear_layers.0.weight",
+            "attention.self.key.bias": "attention.linear_layers.1.bias",
+            "attention.self.value.weight": "attention.linear_layers.2.weight",
+            "attention.output.dense.weight": "attention.output_linear.weight",
+            "attention.output.LayerNorm.weight": "input_sublayer.norm.a_2",
+            "output.LayerNorm.bias": "output_sublayer.norm.b_2",
+            "intermediate.dense.weight": "feed_forward.w_1.weight",
+            "output.dense.weight": "feed_forward.w_2.weight",
+        }.items():
+            assert whole.steps[f"bert.encoder.layer.1.{ours}"].source.name == second + theirs
+        if class_name == PRETRAINING:
+            assert whole.untied(source) == ("cls.predictions.decoder.weight",)
+        with pytest.raises(ConversionError, match="give --num-attention-heads"):
+            check_config({}, found)
+        back = invert(CODERTIMO, _ours(whole, class_name), class_name)
+        pe = f"{prefix}embedding.position.pe"
+        assert back.target_infos == {n: i for n, i in source.tensors.items() if n != pe}
+
+
+def _ours(whole, class_name):
+    cut = len("bert.") if class_name == "BertModel" else 0
+    return {n[cut:]: TensorInfo(n[cut:], i.shape, i.dtype) for n, i in whole.target_infos.items()}
+
+
+# --- there and back on random models -----------------------------------------------------------
+
+#: What a software has no place for, or reads back as another class.
+NO_PLACE = {
+    MODEL_GARDEN: {PRETRAINING, "BertForNextSentencePrediction", ANSWERING},
+    MODEL_GARDEN_PRETRAINER: {CLASSIFICATION, CHOICE, TOKENS, ANSWERING},
+}
+
+
+@pytest.mark.parametrize(
+    "table", [t for t in TABLES if t is not CODERTIMO], ids=lambda t: t.software
+)
+@given(data=st.data())
+@settings(deadline=None, max_examples=12)
+def test_there_and_back_is_the_identity(table, data):
+    class_name = data.draw(st.sampled_from(CLASSES))
+    count, size = data.draw(st.sampled_from([(1, 5), (3, 2), (2, 3)]))
+    state, fields = random_model(
+        class_name,
+        seed=data.draw(st.integers(0, 99)),
+        hidden_size=count * size,
+        num_attention_heads=count,
+        num_hidden_layers=data.draw(st.integers(1, 11)),
+        intermediate_size=data.draw(st.integers(1, 9)),
+        vocab_size=data.draw(st.integers(1, 9)),
+        num_labels=2 if class_name == ANSWERING else data.draw(st.integers(1, 5)),
+    )
+    ours = Memory(state)
+    if class_name in NO_PLACE.get(table, ()):
+        with pytest.raises(ConversionError, match="has no place"):
+            invert(table, ours.tensors, class_name, count)
+        return
+    there = invert(table, ours.tensors, class_name, count)
+    theirs = Memory({name: there.read(ours, name) for name in there.steps})
+    assert {n: i for n, i in theirs.tensors.items()} == there.target_infos
+    # Without next-sentence head both tables of TensorFlow 2 are right, but for the pooler.
+    if table is not MODEL_GARDEN_PRETRAINER:
+        assert detect(theirs.tensors) is table
+    back = fit(plan(table, theirs.tensors), class_name, fields)
+    require_complete(back, class_name)
+    assert_same({name: back.read(theirs, name) for name in back.steps}, state)
+
+
+def test_heads_that_do_not_divide_are_named():
+    state, _ = random_model("BertModel")
+    with pytest.raises(ConversionError, match=r"query\.weight has the shape \(6, 6\).* 4 heads"):
+        invert(MODEL_GARDEN, Memory(state).tensors, "BertModel", 4)
+
+
+def test_flax_keeps_a_decoder_that_is_not_tied():
+    state, fields = random_model(MASKED, tie_word_embeddings=False)
+    assert f"{names.DECODER}.weight" in state
+    del state[f"{names.DECODER}.bias"]  # Flax has one bias
+    ours = Memory(state)
+    there = invert(FLAX, ours.tensors, MASKED)
+    assert there.target_infos["cls/predictions/decoder/kernel"].shape == (6, 13)
+    theirs = Memory({name: there.read(ours, name) for name in there.steps})
+    whole = plan(FLAX, theirs.tensors)
+    assert whole.untied(theirs) == (f"{names.DECODER}.weight",)
+    back = fit(whole, MASKED, fields)
+    found = {name: back.read(theirs, name) for name in back.steps}
+    assert_same(found, {**state, f"{names.DECODER}.bias": state[names.SCORES_BIAS]})
+    with pytest.raises(ConversionError, match=r"decoder\.weight\) for which google-research"):
+        invert(GOOGLE_TF1, ours.tensors, MASKED)
+
+
+# --- names around the weights ------------------------------------------------------------------
+
+
+def test_training_state_of_tensorflow_1_is_ignored():
+    with reader("tf1_classifier", FILES["tf1_classifier"]) as source:
+        tensors = dict(source.tensors)
+    kernel = "bert/encoder/layer_0/output/dense/kernel"
+    extra = (
+        *(
+            f"{kernel}/{slot}"
+            for slot in ("adam_m", "adam_v", "lamb_m", "lamb_v", "Adam", "Adam_1")
+        ),
+        *(f"{kernel}/{slot}" for slot in ("LAMB", "LAMB_1", "AdamWeightDecayOptimizer_1", "accum")),
+        f"{kernel}/ExponentialMovingAverage",
+        *("beta1_power", "beta2_power", "training/beta1_power_1", "local_step", "loss_scale"),
+        *("current_loss_scale", "good_steps", "batch_finite", "learning_rate"),
+    )
+    found = plan(detect(tensors), tensors | names_only(dict.fromkeys(extra, (1,))))
+    assert set(found.ignored) == {*extra, "global_step"}
+    with pytest.raises(
+        ConversionError, match=r"1 tensor \(bert/.*/kernel/sparsity_mask\) that google"
+    ):
+        plan(GOOGLE_TF1, tensors | names_only({f"{kernel}/sparsity_mask": (1,)}))
+
+
+@pytest.mark.parametrize(
+    "wrapper", ["module.", "_orig_mod.", "model.", "module.model.", "state_dict.model."]
+)
+@pytest.mark.parametrize("class_name", [MASKED, "BertModel"])
+def test_wrapped_models(wrapper, class_name):
+    state, fields = random_model(class_name)
+    source = Memory({wrapper + name: tensor for name, tensor in state.items()})
+    step = {"optimizer_states.0.state.0.exp_avg": TensorInfo("", (6,), "float32")}
+    assert detect(source.tensors) is TRANSFORMERS
+    whole = plan(TRANSFORMERS, source.tensors | step)
+    assert list(whole.ignored) == list(step)
+    cut = fit(whole, class_name, fields)
+    assert_same({name: cut.read(source, name) for name in cut.steps}, state)
+
+
+def test_both_spellings_of_layer_norms_are_read():
+    state, fields = random_model(MASKED)
+    mixed = {
+        re.sub(r"(layer\.1.*LayerNorm)\.weight", r"\1.gamma", name): t for name, t in state.items()
+    }
+    assert len(set(mixed) - set(state)) == 2
+    source = Memory(mixed)
+    cut = fit(plan(detect(source.tensors), source.tensors), MASKED, fields)
+    assert_same({name: cut.read(source, name) for name in cut.steps}, state)
+
+
+def test_decoder_with_cross_attention():
+    state, fields = random_model("BertLMHeadModel", is_decoder=True, add_cross_attention=True)
+    assert any("crossattention" in name for name in state)
+    source = Memory(state)
+    whole = plan(detect(source.tensors), source.tensors)
+    assert infer(whole, {"is_decoder": True}).class_name == "BertLMHeadModel"
+    assert infer(whole, {}).class_name == MASKED
+    assert not fit(whole, "BertLMHeadModel", fields).missing
+
+
+@pytest.mark.parametrize(
+    ("class_name", "keras"),
+    [
+        ("BertModel", "tf_bert_model"),
+        (MASKED, "tf_bert_for_masked_lm"),
+        ("BertLMHeadModel", "tf_bert_lm_head_model"),
+        ("BertForNextSentencePrediction", "tf_bert_for_next_sentence_prediction"),
+        ("BertForMultipleChoice", "tf_bert_for_multiple_choice"),
+    ],
+)
+def test_names_of_keras_models(class_name, keras):
+    assert model_name(class_name) == keras
+
+
+def test_keras_models_have_a_number_where_there_were_several():
+    with reader("tf2_h5", FILES["tf2_h5"]) as source:
+        several = {
+            name.replace("for_pre_training/", "for_pre_training_4/"): info
+            for name, info in source.tensors.items()
+        }
+    assert len(plan(detect(several), several).steps) == 46
+
+
+@pytest.mark.parametrize(
+    ("name", "other"),
+    [
+        ("roberta.embeddings.word_embeddings.weight", "RoBERTa"),
+        ("roberta/tf_roberta_model/roberta/pooler/dense/kernel:0", "RoBERTa"),
+        ("albert.encoder.embedding_hidden_mapping_in.weight", "ALBERT"),
+        (
+            "bert/encoder/transformer/group_0/inner_group_0/ffn_1/intermediate/dense/kernel",
+            "ALBERT",
+        ),
+        ("electra/embeddings/word_embeddings", "ELECTRA"),
+        ("discriminator_predictions.dense.weight", "ELECTRA"),
+        ("distilbert.transformer.layer.0.attention.q_lin.weight", "DistilBERT"),
+        ("deberta.encoder.layer.0.attention.self.in_proj.weight", "DeBERTa"),
+        ("bert/encoder/layer_0/bottleneck/input/dense/kernel", "MobileBERT"),
+        ("mpnet.encoder.relative_attention_bias.weight", "MPNet"),
+        ("transformer.h.0.attn.c_attn.weight", "GPT-2"),
+        ("wte.weight", "GPT-2"),
+        ("model/h0/attn/c_attn/w", "GPT-2"),
+        ("transformer.layer.0.rel_attn.q", "XLNet"),
+        ("encoder.block.0.layer.0.SelfAttention.q.weight", "T5"),
+        ("model.decoder.layers.0.encoder_attn.k_proj.weight", "BART"),
+        ("model.embeddings.tok_embeddings.weight", "ModernBERT"),
+        ("model.layers.0.self_attn.q_proj.weight", "LLaMA"),
+        ("vit.embeddings.patch_embeddings.projection.weight", "vision"),
+    ],
+)
+def test_other_architectures_are_named(name, other):
+    bert = {"bert.embeddings.word_embeddings.weight": (7, 3)}
+    for tensors in ({name: (3, 3)}, bert | {name: (3, 3)}):
+        with pytest.raises(ConversionError, match=f"is a tensor of .*{other}.*, not of BERT"):
+            detect(names_only(tensors))
+
+
+def test_no_known_software():
+    with pytest.raises(ConversionError, match=r"4 tensors \(conv\*\.weight \(3 times\), fc\)"):
+        detect(
+            names_only(
+                {"conv1.weight": (1,), "conv2.weight": (1,), "conv3.weight": (1,), "fc": (1,)}
+            )
+        )
+    with pytest.raises(ConversionError, match="the checkpoint has no tensors"):
+        detect({})
+    with pytest.raises(ConversionError, match="no tensor is the word embeddings"):
+        detect(names_only({"bert.pooler.dense.weight": (3, 3)}))

@@ -1,0 +1,324 @@
+"""Rules and the engine: patterns, operations, plans there and back, and their errors."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_bert_impl.conversion.errors import ConversionError
+from hf_bert_impl.conversion.planning import invert, listing, plan, same_bits
+from hf_bert_impl.conversion.rules import Ignore, Operation, Rule, Table, write
+from hf_bert_impl.conversion.tensors import TensorInfo
+
+SMALL = Table(
+    software="small",
+    rules=(
+        Rule("words", "bert.embeddings.word_embeddings.weight"),
+        Rule(
+            "{scope}/b{layer+4}/w", "bert.encoder.layer.{layer}.dense.weight", Operation.TRANSPOSE
+        ),
+        Rule("{scope}/b{layer+4}/old", "bert.encoder.layer.{layer}.dense.weight", alias=True),
+        Rule("{scope}/b{layers+4}/p", "bert.pooler.dense.weight", Operation.TRANSPOSE),
+        Rule("[{wrapper}]out.bias", "cls.predictions.bias"),
+        Rule(
+            "out.words",
+            "bert.embeddings.word_embeddings.weight",
+            repeated_with="cls.predictions.bias",
+        ),
+    ),
+    ignores=(Ignore("{any}/slot", "a slot"), Ignore("step", "a count")),
+    slots={"scope": "[a-z]+", "wrapper": "(?:module\\.)+", "any": ".+"},
+    written=lambda class_name: {"scope": class_name[:4].lower()},
+    tied={"cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight"},
+)
+SHAPES = {
+    "words": (7, 3),
+    "x/b4/w": (3, 5),
+    "x/b5/w": (3, 5),
+    "x/b6/p": (3, 2),
+    "out.bias": (7,),
+    "out.words": (7, 3),
+}
+
+
+class Memory:
+    """Tensors by name, read one by one."""
+
+    def __init__(self, tensors):
+        self.values = tensors
+        self.tensors = infos({n: tuple(t.shape) for n, t in tensors.items()})
+        self.reads = []
+
+    def read(self, name):
+        self.reads.append(name)
+        return self.values[name]
+
+
+def infos(shapes, dtype="float32"):
+    return {name: TensorInfo(name, shape, dtype) for name, shape in shapes.items()}
+
+
+def random(shapes):
+    generator = torch.Generator().manual_seed(3)
+    memory = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+    if "out.words" in memory:
+        memory["out.words"] = memory["words"].clone()
+    return Memory(memory)
+
+
+# --- patterns --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name", "values"),
+    [
+        ("words", "words", {}),
+        ("words", "words ", None),
+        ("words", "xwords", None),
+        ("a.b", "aXb", None),  # a dot is a dot
+        ("{scope}/b{layer+4}/w", "abc/b16/w", {"scope": "abc", "layer": 12}),
+        ("{scope}/b{layer+4}/w", "abc/b3/w", None),  # would be layer -1
+        ("{scope}/b{layer+4}/w", "abc/d/b7/w", None),
+        ("b{layer}", "b٣", None),  # another script's digit
+        ("b{layer}", "b12345", None),
+        ("b{layer}", "b" + "9" * 5000, None),
+        ("[{wrapper}]out.bias", "out.bias", {"wrapper": None}),
+        ("[{wrapper}]out.bias", "module.module.out.bias", {"wrapper": "module.module."}),
+        ("[{wrapper}]out.bias", "modul.out.bias", None),
+        ("{any}/slot", "a\nb/slot", {"any": "a\nb"}),
+    ],
+)
+def test_match(pattern, name, values):
+    assert SMALL.match(pattern, name) == values
+
+
+@pytest.mark.parametrize(
+    ("pattern", "values", "name"),
+    [
+        ("words", {}, "words"),
+        ("{scope}/b{layer+4}/w", {"scope": "s", "layer": 8}, "s/b12/w"),
+        ("b{layers+4}", {"layers": 3}, "b7"),
+        ("[{wrapper}]out.bias", {}, "out.bias"),
+        ("[{wrapper}]out.bias", {"wrapper": "module."}, "module.out.bias"),
+        ("[g/{scope}/]x[.y]", {"scope": "s"}, "g/s/x.y"),
+        ("[g/{scope}/]x", {"layer": 1}, "x"),
+    ],
+)
+def test_write(pattern, values, name):
+    assert write(pattern, values) == name
+
+
+# --- operations ------------------------------------------------------------------------------
+
+
+def test_operations_by_definition():
+    heads, size, width = 3, 2, 5
+    kernel = torch.randn(width, heads, size)  # (I, h, d), as an einsum layer keeps it
+    shape = Operation.MERGE_OUT.shape((width, heads, size))
+    merged = Operation.MERGE_OUT.apply(kernel, shape)
+    x = torch.randn(4, width)
+    expected = torch.einsum("bi,ihd->bhd", x, kernel).reshape(4, heads * size)
+    assert torch.allclose(x @ merged.t(), expected, atol=1e-6)
+
+    kernel = torch.randn(heads, size, width)  # (h, d, O)
+    merged = Operation.MERGE_IN.apply(kernel, Operation.MERGE_IN.shape((heads, size, width)))
+    x = torch.randn(4, heads, size)
+    expected = torch.einsum("bhd,hdo->bo", x, kernel)
+    assert torch.allclose(x.reshape(4, -1) @ merged.t(), expected, atol=1e-6)
+
+    kernel = torch.randn(3, 4)
+    assert torch.equal(Operation.TRANSPOSE.apply(kernel, (4, 3)), kernel.t())
+    bias = torch.randn(3, 4)
+    assert torch.equal(Operation.MERGE.apply(bias, (12,)), bias.reshape(12))
+
+
+@given(
+    operation=st.sampled_from(Operation),
+    sizes=st.tuples(*[st.integers(1, 7)] * 3),
+    dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.float16, torch.float64]),
+)
+@settings(deadline=None, max_examples=150)
+def test_operations_are_undone_by_their_inverse(operation, sizes, dtype):
+    a, heads, size = sizes
+    shape = {
+        Operation.IDENTITY: sizes,
+        Operation.TRANSPOSE: (a, size),
+        Operation.MERGE_OUT: sizes,
+        Operation.MERGE_IN: (heads, size, a),
+        Operation.MERGE: (heads, size),
+        Operation.SPLIT_OUT: (heads * size, a),
+        Operation.SPLIT_IN: (a, heads * size),
+        Operation.SPLIT: (heads * size,),
+    }[operation]
+    tensor = torch.randn(shape).to(dtype)
+    there = operation.shape(shape, heads)
+    result = operation.apply(tensor, there)
+    assert result.shape == there
+    assert result.is_contiguous()
+    assert operation.inverse.shape(there, heads) == shape
+    assert same_bits(operation.inverse.apply(result, shape), tensor)
+    assert operation.inverse.inverse is operation
+
+
+@pytest.mark.parametrize(
+    ("operation", "shape"),
+    [
+        (Operation.TRANSPOSE, (3,)),
+        (Operation.TRANSPOSE, (3, 4, 5)),
+        (Operation.MERGE_OUT, (3, 4)),
+        (Operation.MERGE_IN, ()),
+        (Operation.MERGE, (3,)),
+        (Operation.SPLIT, (9,)),
+        (Operation.SPLIT_OUT, (9, 4)),
+        (Operation.SPLIT_IN, (4, 9)),
+    ],
+)
+def test_operations_refuse_other_shapes(operation, shape):
+    assert operation.shape(shape, 4) is None
+    assert Operation.SPLIT.shape((8,)) is None  # nobody said how many heads
+
+
+def test_same_bits():
+    zero, minus = torch.tensor([0.0, 1.0]), torch.tensor([-0.0, 1.0])
+    nan = torch.tensor([float("nan"), 1.0])
+    assert not same_bits(zero, minus)
+    assert same_bits(nan, nan.clone())
+    assert not same_bits(zero, zero.double())
+    assert not same_bits(zero, zero[:1])
+    assert same_bits(zero.bfloat16(), zero.bfloat16())
+
+
+# --- plans -----------------------------------------------------------------------------------
+
+
+def test_plan_maps_ignores_and_reads_one_tensor_at_a_time():
+    source = random(SHAPES)
+    extra = infos({"x/b4/w/slot": (3, 5)}) | infos({"step": ()}, "int64")
+    found = plan(SMALL, {**source.tensors, **extra})
+    assert found.ignored == {"x/b4/w/slot": "a slot", "step": "a count"}
+    assert found.target_infos == infos(
+        {
+            "bert.embeddings.word_embeddings.weight": (7, 3),
+            "bert.encoder.layer.0.dense.weight": (5, 3),
+            "bert.encoder.layer.1.dense.weight": (5, 3),
+            "bert.pooler.dense.weight": (2, 3),
+            "cls.predictions.bias": (7,),
+        }
+    )
+    assert not source.reads
+    second = found.read(source, "bert.encoder.layer.1.dense.weight")
+    assert torch.equal(second, source.values["x/b5/w"].t())
+    assert second.is_contiguous()
+    assert source.reads == ["x/b5/w"]
+    assert found.sources["step"].dtype == "int64"
+
+
+def test_inverse_gives_every_name_back():
+    source = random(SHAPES)
+    there = plan(SMALL, source.tensors)
+    ours = Memory({name: there.read(source, name) for name in there.steps})
+    back = invert(SMALL, ours.tensors, "xxxxx")
+    assert back.target_infos == {
+        n.replace("x/", "xxxx/"): TensorInfo(n.replace("x/", "xxxx/"), i.shape, i.dtype)
+        for n, i in source.tensors.items()
+    }
+    for name in back.steps:
+        assert same_bits(back.read(ours, name), source.values[name.replace("xxxx/", "x/")])
+
+
+def test_copies_are_written_beside_their_head_only():
+    ours = infos({"bert.embeddings.word_embeddings.weight": (7, 3)})
+    assert list(invert(SMALL, ours, "x").steps) == ["words"]
+    ours |= infos({"cls.predictions.bias": (7,)})
+    assert set(invert(SMALL, ours, "x").steps) == {"words", "out.words", "out.bias"}
+
+
+def test_copies_must_equal():
+    source = random(SHAPES)
+    found = plan(SMALL, source.tensors)
+    name = "bert.embeddings.word_embeddings.weight"
+    assert found.steps[name].copies == (("out.words", Operation.IDENTITY),)
+    found.read(source, name)
+    source.values["out.words"][6, 2] += 1e-6
+    with pytest.raises(ConversionError, match=r"words and out\.words differ; expected one tensor"):
+        found.read(source, name)
+    alone = {n: i for n, i in source.tensors.items() if n != "words"}
+    assert plan(SMALL, alone).steps[name].source.name == "out.words"
+    with pytest.raises(ConversionError, match=r"words and out\.words are both bert\.embeddings"):
+        plan(SMALL, source.tensors | infos({"out.words": (6, 3)}))
+
+
+def test_two_tensors_for_one_of_ours():
+    with pytest.raises(ConversionError, match=r"x/b4/w and x/b4/old are both .*layer\.0\.dense"):
+        plan(SMALL, infos(SHAPES | {"x/b4/old": (5, 3)}))
+    with pytest.raises(ConversionError, match=r"x/b4/w and y/b4/w are both"):
+        plan(SMALL, infos(SHAPES | {"y/b4/w": (3, 5)}))
+
+
+def test_unknown_names_are_listed_in_groups():
+    unknown = {f"crf/layer_{n}/kernel": (2,) for n in range(12)} | {"Words": (7, 3)}
+    with pytest.raises(ConversionError) as caught:
+        plan(SMALL, infos(SHAPES | unknown))
+    assert "13 tensors (crf/layer_*/kernel (12 times), Words) that small" in str(caught.value)
+
+
+def test_a_number_of_layers_in_a_name_must_be_theirs():
+    moved = {name.replace("b6", "b7"): shape for name, shape in SHAPES.items()}
+    with pytest.raises(ConversionError, match=r"1 tensor \(x/b\*/p\) that small"):
+        plan(SMALL, infos(moved))
+
+
+def test_listing():
+    names = [f"{chr(97 + n)}.bias" for n in range(14)]
+    text = listing(names, "tensor")
+    assert text.startswith("14 tensors (a.bias, b.bias,")
+    assert text.endswith("j.bias and 4 more)")
+    assert listing(["a"], "tensor") == "1 tensor (a)"
+    assert listing([], "tensor") == "no tensors"
+    assert len(listing(["x" * 10**6], "tensor")) < 300
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "dtype", "message"),
+    [
+        ("x/b4/w", (3,), "float32", r"x/b4/w has the shape \(3,\); .*layer\.0\.dense\.weight"),
+        ("x/b4/w", (3, 5, 1), "float32", r"has the shape \(3, 5, 1\)"),
+        ("words", (7, 3), "int8", "words holds int8; expected floating-point weights"),
+        ("words", (7, 3), "string", "words holds string"),
+    ],
+)
+def test_shapes_and_dtypes_that_no_weight_has(name, shape, dtype, message):
+    with pytest.raises(ConversionError, match=message):
+        plan(SMALL, infos(SHAPES) | infos({name: shape}, dtype))
+
+
+def test_inverse_refuses_what_the_software_has_no_place_for():
+    ours = infos({"bert.embeddings.word_embeddings.weight": (7, 3), "classifier.weight": (2, 3)})
+    with pytest.raises(ConversionError, match=r"1 tensor \(classifier\.weight\) for which small"):
+        invert(SMALL, ours, "BertForSequenceClassification")
+
+
+def test_ties_are_compared():
+    decoder = Rule("decoder", "cls.predictions.decoder.weight")
+    table = Table("tied", (*SMALL.rules[:1], decoder), tied=SMALL.tied)
+    words = torch.randn(5, 3)
+    source = Memory({"words": words, "decoder": words.clone()})
+    found = plan(table, source.tensors)
+    assert found.ties == dict(SMALL.tied)
+    assert found.untied(source) == ()
+    source.values["decoder"][0, 0] += 1
+    assert found.untied(source) == ("cls.predictions.decoder.weight",)
+    assert plan(table, infos({"words": (5, 3)})).ties == {}
+    wider = infos({"words": (5, 3), "decoder": (6, 3)})
+    assert plan(table, wider).untied(source) == ("cls.predictions.decoder.weight",)
+
+
+@given(st.lists(st.text(max_size=30), unique=True, max_size=8))
+@settings(deadline=None, max_examples=100)
+def test_any_names_give_a_plan_or_an_error(names):
+    tensors = infos(dict.fromkeys(names, (2, 2)))
+    try:
+        found = plan(SMALL, tensors)
+    except ConversionError:
+        return
+    assert {step.source.name for step in found.steps.values()} | set(found.ignored) == set(names)

@@ -1,0 +1,453 @@
+"""Checkpoints of torch.save, compared with torch.load, and the writer of state dicts."""
+
+import collections
+import io
+import pickle
+import shutil
+import struct
+import tarfile
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from hf_bert_impl.conversion.errors import ConversionError
+from hf_bert_impl.conversion.readers.torch_pickle import TorchReader, is_torch
+from hf_bert_impl.conversion.tensors import DTYPES, TensorInfo
+from hf_bert_impl.conversion.writers.torch_zip import write_torch
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+STATE_DICTS = (
+    "pytorch_pretrained_bert/pytorch_model.bin",
+    "pytorch_pretrained_bert_classifier/pytorch_model.bin",
+    "pytorch_pretrained_bert_squad/pytorch_model.bin",
+    "pytorch_pretrained_bert_0.6.2/pytorch_model.bin",
+    "hf_legacy/pytorch_model.bin",
+    "hf_legacy_sharded/pytorch_model-00002-of-00003.bin",
+    "hf_legacy_fp16_token_classifier/pytorch_model.bin",
+    "codertimo/bert.state_dict.pt",
+    "codertimo/bertlm.state_dict.pt",
+    "codertimo/torch1.0/bert.state_dict.pt",
+)
+SHARDED = FIXTURES / "hf_legacy_sharded" / "pytorch_model.bin.index.json"
+CONTAINERS = pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
+#: What any dtype can hold.
+NUMBERS = [[0, 1, 2], [3, 100, 5]]
+
+
+def read_all(path):
+    with TorchReader(path) as reader:
+        found = {name: reader.read(name).clone() for name in reader.tensors}
+        for name, info in reader.tensors.items():
+            assert info == TensorInfo(name, tuple(found[name].shape), str(found[name].dtype)[6:])
+    return found
+
+
+def assert_same(found, expected):
+    assert list(found) == list(expected)
+    for name, tensor in expected.items():
+        assert found[name].dtype == tensor.dtype, name
+        assert found[name].shape == tensor.shape, name
+        assert torch.equal(found[name], tensor), name
+
+
+def save(path, value, zipped=True, **options):
+    torch.save(value, path, _use_new_zipfile_serialization=zipped, **options)
+    return path
+
+
+# --- the checkpoints of the original software ------------------------------------------------
+
+
+@pytest.mark.parametrize("name", STATE_DICTS)
+def test_equals_torch(name):
+    path = FIXTURES / name
+    assert is_torch(path)
+    assert_same(read_all(path), torch.load(path, weights_only=True))
+
+
+def test_sharded_equals_unsharded():
+    with TorchReader(SHARDED) as reader:
+        assert [file.name for file in reader.files] == [
+            "pytorch_model.bin.index.json",
+            "pytorch_model-00001-of-00003.bin",
+            "pytorch_model-00002-of-00003.bin",
+            "pytorch_model-00003-of-00003.bin",
+        ]
+    found = read_all(SHARDED)
+    whole = torch.load(FIXTURES / "hf_legacy" / "pytorch_model.bin", weights_only=True)
+    assert found.keys() == whole.keys()
+    assert_same({name: found[name] for name in whole}, whole)
+
+
+@pytest.mark.parametrize("folder", ["codertimo", "codertimo/torch1.0"])
+def test_pickled_module(folder):
+    path = FIXTURES / folder / "bert.model.ep0"
+    assert is_torch(path)
+    expected = torch.load(FIXTURES / folder / "bert.state_dict.pt", weights_only=True)
+    assert_same(read_all(path), expected)
+    with TorchReader(path) as reader:
+        assert reader.module_class == "bert_pytorch.model.bert.BERT"
+        facts = reader.attributes
+    assert (facts["hidden"], facts["n_layers"], facts["attn_heads"]) == (32, 2, 4)
+    assert facts["transformer_blocks.1.attention.h"] == 4
+    assert facts["transformer_blocks.0.attention.d_k"] == 8
+    assert facts["transformer_blocks.0.dropout.p"] == 0.1
+    assert facts["embedding.token.padding_idx"] == 0
+    assert facts["training"] is True
+    assert not [name for name in facts if "_parameters" in name or "_modules" in name]
+
+
+def test_what_a_file_says_of_itself():
+    with TorchReader(FIXTURES / "hf_legacy" / "pytorch_model.bin") as reader:
+        assert reader.format == "torch"
+        assert "zip container" in reader.software
+        assert reader.module_class is None
+        assert reader.attributes == reader.other == {}
+    with TorchReader(FIXTURES / "pytorch_pretrained_bert" / "pytorch_model.bin") as reader:
+        assert "before torch 1.6" in reader.software
+
+
+def test_other_files_are_no_torch(tmp_path):
+    with zipfile.ZipFile(tmp_path / "other.zip", "w") as archive:
+        archive.writestr("deep/er/data.pkl", b"")
+        archive.writestr("model.bin", b"")
+    (tmp_path / "empty").touch()
+    (tmp_path / "half.zip").write_bytes(b"PK\x03\x04" + b"\0" * 50)
+    others = [*tmp_path.iterdir(), tmp_path, tmp_path / "nothing", *FIXTURES.rglob("*.npz")]
+    for suffix in ("*.safetensors", "*.h5", "*.msgpack", "*.json", "*.index", "vocab.*", "*.gz"):
+        others += FIXTURES.rglob(suffix)
+    assert [path for path in others if is_torch(path)] == []
+    for path in others[:8]:
+        with pytest.raises(ConversionError):
+            TorchReader(path)
+
+
+# --- all that a state dict may hold ----------------------------------------------------------
+
+
+@CONTAINERS
+@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
+def test_dtypes_shapes_and_views(zipped, protocol, tmp_path):
+    torch.manual_seed(0)
+    whole = torch.randn(7, 5)
+    tied = torch.randn(3, 2)
+    state = {name: torch.tensor(NUMBERS).to(dtype) for name, dtype in DTYPES.items()}
+    state |= {
+        "scalar": torch.tensor(2.5),
+        "empty": torch.zeros(0, 3),
+        "empty of bools": torch.zeros(4, 0, dtype=torch.bool),
+        "transposed": whole.T,
+        "column": whole[:, 2],
+        "row": whole[3],
+        "steps": whole[1::2, ::3],
+        "tied": tied,
+        "also tied": tied,
+        "one, expanded": torch.arange(4).expand(1, -1),
+        "parameter": torch.nn.Parameter(torch.randn(2)),
+        "frozen": torch.nn.Parameter(torch.randn(3), requires_grad=False),
+    }
+    path = save(tmp_path / "any.pt", state, zipped, pickle_protocol=protocol)
+    assert is_torch(path)
+    assert_same(read_all(path), state)
+
+
+@CONTAINERS
+def test_tensors_are_aligned_and_in_the_mapped_file(zipped, tmp_path):
+    path = save(
+        tmp_path / "any.pt", {"a": torch.zeros(5, dtype=torch.int8), "b": torch.ones(3)}, zipped
+    )
+    with TorchReader(path) as reader:
+        twice = [reader.read("b") for _ in range(2)]
+        assert all(tensor.data_ptr() % 4 == 0 for tensor in twice)
+        assert not zipped or twice[0].data_ptr() == twice[1].data_ptr()
+    assert torch.equal(twice[0], torch.ones(3))  # as long as it is held
+
+
+@CONTAINERS
+def test_nested_checkpoint(zipped, tmp_path):
+    torch.manual_seed(0)
+    model = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    value = {
+        "epoch": 7,
+        "state_dict": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "best": np.float64(0.5),
+        "random": {"numpy": np.arange(3), "torch": torch.arange(5, dtype=torch.uint8)},
+        "name": "x" * 200,
+        "device": torch.device("cpu"),
+        "dtype": torch.float16,
+        "sizes": torch.Size([3, 2]),
+        "seen": {3, 4},
+        "big": 3**5000,
+        "none": None,
+        5: {True: torch.ones(1)},
+    }
+    path = save(tmp_path / "checkpoint.pt", value, zipped)
+    found = read_all(path)
+    state = optimizer.state_dict()["state"]
+    assert_same(
+        found,
+        {
+            "state_dict.weight": model.weight.data,
+            "state_dict.bias": model.bias.data,
+            **{f"optimizer.state.0.{name}": tensor for name, tensor in state[0].items()},
+            **{f"optimizer.state.1.{name}": tensor for name, tensor in state[1].items()},
+            "random.torch": value["random"]["torch"],
+            "5.True": torch.ones(1),
+        },
+    )
+    with TorchReader(path) as reader:
+        other = reader.other
+        assert reader.attributes == {}
+        assert reader.module_class is None
+    assert other["epoch"] == "int 7"
+    assert other["name"].startswith("str 'xxxx")
+    assert other["big"] == "int of 7925 bits"
+    assert other["none"] == "NoneType"
+    assert other["device"] == "torch.device"
+    assert other["dtype"] == "torch.float16"
+    assert other["sizes"] == "tuple of 2"
+    assert other["seen"] == "list of 2"
+    assert other["best"].endswith("multiarray.scalar")
+    assert other["optimizer.param_groups"] == "list of 1"
+    assert max(map(len, other.values())) < 80
+
+
+@CONTAINERS
+def test_module_equals_its_state_dict(zipped, tmp_path):
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(
+        collections.OrderedDict(
+            first=torch.nn.Linear(3, 5, bias=False),
+            norm=torch.nn.BatchNorm1d(5),
+            attention=torch.nn.MultiheadAttention(5, 1),
+            list=torch.nn.ModuleList([torch.nn.LayerNorm(4, eps=0.5), torch.nn.Dropout(0.25)]),
+        )
+    )
+    model.first.register_buffer("kept", torch.randn(2))
+    model.first.register_buffer("left_out", torch.randn(2), persistent=False)
+    model.tied = model.list[0]
+    path = save(tmp_path / "model.pt", {"model": model}, zipped)
+    expected = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    assert_same(read_all(path), expected)
+    with TorchReader(path) as reader:
+        assert reader.module_class == "torch.nn.modules.container.Sequential"
+        assert reader.attributes["model.list.0.eps"] == 0.5
+        assert reader.attributes["model.list.1.p"] == 0.25
+        assert reader.other["model.list.0.normalized_shape"] == "tuple of 1"
+
+
+def test_dtypes_that_are_listed_and_not_read(tmp_path):
+    state = {
+        "eighth": torch.ones(3, 2).to(torch.float8_e4m3fn),
+        "complex": torch.ones(2, dtype=torch.complex64),
+        "unsigned": torch.ones(5).to(torch.uint16),
+        "good": torch.ones(1),
+    }
+    with TorchReader(save(tmp_path / "some.pt", state)) as reader:
+        assert [(info.dtype, info.shape) for info in reader.tensors.values()] == [
+            ("float8_e4m3fn", (3, 2)),
+            ("complex64", (2,)),
+            ("uint16", (5,)),
+            ("float32", (1,)),
+        ]
+        for name in ("eighth", "complex", "unsigned"):
+            with pytest.raises(ConversionError, match=f"tensor '{name}' of .* is of dtype"):
+                reader.read(name)
+        assert torch.equal(reader.read("good"), torch.ones(1))
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR", "ignore:torch.quantize_per_tensor")
+@pytest.mark.parametrize(
+    ("kind", "make"),
+    [
+        ("sparse", lambda ones: ones.to_sparse()),
+        ("sparse", lambda ones: ones.to_sparse_csr()),
+        ("quantized", lambda ones: torch.quantize_per_tensor(ones, 0.5, 0, torch.qint8)),
+        ("meta", lambda ones: ones.to("meta")),
+        ("conjugated", lambda ones: ones.to(torch.complex64).conj()),
+    ],
+)
+def test_tensors_of_other_kinds_are_refused_by_name(kind, make, tmp_path):
+    state = {"fine": torch.ones(1), "layer": {"odd": make(torch.ones(2, 3))}}
+    path = save(tmp_path / "some.pt", state)
+    with pytest.raises(ConversionError, match=f"tensor 'layer.odd' of .* is .*{kind}"):
+        TorchReader(path)
+
+
+def test_file_without_checksums(tmp_path):
+    torch.serialization.set_crc32_options(False)
+    try:
+        path = save(tmp_path / "some.pt", {"a": torch.arange(5)})
+    finally:
+        torch.serialization.set_crc32_options(True)
+    assert_same(read_all(path), {"a": torch.arange(5)})
+
+
+def test_bools_are_0_or_1(tmp_path):
+    stored = torch.tensor([0, 1, 2, 255], dtype=torch.uint8).view(torch.bool)
+    path = save(tmp_path / "some.pt", {"a": stored})
+    assert read_all(path)["a"].view(torch.uint8).tolist() == [0, 1, 1, 1]
+
+
+# --- the old container, as older torch wrote it ----------------------------------------------
+
+
+class _Storage:
+    """Pickles as the persistent id of a storage of floats."""
+
+    def __init__(self, key, size, view=None):
+        self.identity = ("storage", torch.FloatStorage, key, "cuda:0", size, view)
+
+
+class _Pickler(pickle.Pickler):
+    def persistent_id(self, value):
+        return value.identity if isinstance(value, _Storage) else None
+
+
+class _Rebuilt:
+    def __init__(self, function, *arguments):
+        self.call = (function, arguments)
+
+    def __reduce__(self):
+        return self.call
+
+
+def legacy(path, value, storages, little=True):
+    """The stream that torch.save wrote before 1.6."""
+    with path.open("wb") as file:
+        pickle.dump(0x1950A86A20F9469CFC6C, file, protocol=2)
+        pickle.dump(1001, file, protocol=2)
+        sizes = {"short": 2, "int": 4, "long": 4}
+        system = {"protocol_version": 1001, "little_endian": little, "type_sizes": sizes}
+        pickle.dump(system, file, protocol=2)
+        _Pickler(file, protocol=2).dump(value)
+        pickle.dump(list(storages), file, protocol=2)
+        for numbers in storages.values():
+            file.write(struct.pack(f"<q{len(numbers)}f", len(numbers), *numbers))
+    return path
+
+
+def test_storages_that_are_views(tmp_path):
+    """Until torch 0.4 a storage could be a part of another; and `_rebuild_tensor` had no hooks."""
+    rebuild = torch._utils._rebuild_tensor
+    value = {
+        "part": _Rebuilt(rebuild, _Storage("k", 7, ("v", 2, 4)), 1, (3,), (1,)),
+        "whole": _Rebuilt(rebuild, _Storage("k", 7), 0, (7,), (1,)),
+    }
+    path = legacy(tmp_path / "old.bin", value, {"k": [0, 1, 2, 3, 4, 5, 6]})
+    found = read_all(path)
+    assert_same(found, {"part": torch.arange(3.0, 6.0), "whole": torch.arange(7.0)})
+    assert torch.equal(torch.load(path, map_location="cpu")["part"], found["part"])
+    value["part"] = _Rebuilt(rebuild, _Storage("k", 7, ("v", 4, 4)), 0, (3,), (1,))
+    with pytest.raises(ConversionError, match="a view that does not lie in storage 'k'"):
+        TorchReader(legacy(path, value, {"k": [0.0] * 7}))
+
+
+def test_legacy_list_of_storages(tmp_path):
+    tensor = _Rebuilt(torch._utils._rebuild_tensor, _Storage("k", 3), 0, (3,), (1,))
+    path = tmp_path / "old.bin"
+    for storages in ({}, {"j": [1, 2, 3]}, {"k": [1, 2, 3], "j": [1]}):
+        with pytest.raises(ConversionError, match="lists other storages than its pickle names"):
+            TorchReader(legacy(path, {"a": tensor}, storages))
+    with pytest.raises(ConversionError, match="gives storage 'k' two sizes"):
+        TorchReader(legacy(path, {"a": tensor}, {"k": [1, 2, 3, 4]}))
+    with pytest.raises(ConversionError, match="ends within storage 'k'"):
+        TorchReader(legacy(path, {"a": tensor}, {"k": [1, 2]}))
+
+
+def test_big_endian(tmp_path):
+    with pytest.raises(ConversionError, match="another byte order"):
+        TorchReader(legacy(tmp_path / "old.bin", {}, {}, little=False))
+    source, path = save(tmp_path / "new.bin", {"a": torch.ones(3)}), tmp_path / "big.bin"
+    with zipfile.ZipFile(source) as old, zipfile.ZipFile(path, "w") as new:
+        for info in old.infolist():
+            big = info.filename.endswith("/byteorder")
+            new.writestr(info.filename, b"big" if big else old.read(info))
+    with pytest.raises(ConversionError, match="another byte order"):
+        TorchReader(path)
+
+
+def test_tar_of_torch_0_1(tmp_path):
+    path = tmp_path / "old.pt"
+    with tarfile.open(path, "w") as archive:
+        for name in ("sys_info", "pickle", "tensors", "storages"):
+            archive.addfile(tarfile.TarInfo(name), io.BytesIO())
+    assert is_torch(path)
+    with pytest.raises(ConversionError, match=r"a tar file of torch 0\.1"):
+        TorchReader(path)
+
+
+def test_torchscript(tmp_path):
+    path = tmp_path / "script.pt"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name in ("data.pkl", "constants.pkl", "code/__torch__.py"):
+            archive.writestr(f"script/{name}", b"N.")
+    with pytest.raises(ConversionError, match="TorchScript"):
+        TorchReader(path)
+
+
+# --- shards ----------------------------------------------------------------------------------
+
+
+def test_shards_that_do_not_fit_their_index(tmp_path):
+    folder = tmp_path / "sharded"
+    shutil.copytree(SHARDED.parent, folder)
+    index = folder / SHARDED.name
+    first, second = (folder / f"pytorch_model-0000{n}-of-00003.bin" for n in (1, 2))
+    state = torch.load(first, weights_only=True)
+    name = "bert.embeddings.word_embeddings.weight"
+    save(first, {key: value for key, value in state.items() if key != name})
+    with pytest.raises(ConversionError, match=f"places '{name}' in files that do not have"):
+        TorchReader(index)
+    save(first, state | {"more": torch.ones(1)})
+    with pytest.raises(ConversionError, match="hold 'more', which it does not list"):
+        TorchReader(index)
+    save(first, state | torch.load(second, weights_only=True))
+    with pytest.raises(ConversionError, match=f"lies in both {first.name} and {second.name}"):
+        TorchReader(index)
+    first.unlink()
+    with pytest.raises(ConversionError, match=first.name):
+        TorchReader(index)
+
+
+# --- the writer ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["hf_legacy", "pytorch_pretrained_bert"])
+def test_written_file_loads_in_torch(name, tmp_path):
+    source = FIXTURES / name / "pytorch_model.bin"
+    target = tmp_path / "pytorch_model.bin"
+    with TorchReader(source) as reader:
+        assert write_torch(target, reader.tensors, reader.read) == (target,)
+    expected = torch.load(source, weights_only=True)
+    found = torch.load(target, weights_only=True)
+    assert type(found) is collections.OrderedDict
+    assert_same(found, expected)
+    assert_same(read_all(target), expected)
+    other = tmp_path / "another name.bin"
+    with TorchReader(source) as reader:
+        write_torch(other, reader.tensors, reader.read)
+    assert other.read_bytes() == target.read_bytes()
+
+
+def test_writer_stores_no_more_than_the_tensor(tmp_path):
+    whole = torch.zeros(1000, 1000)
+    infos = {"row": TensorInfo("row", (1000,), "float32")}
+    write_torch(tmp_path / "a.bin", infos, lambda name: whole[3])
+    assert (tmp_path / "a.bin").stat().st_size < 8000
+
+
+def test_writer_errors(tmp_path):
+    infos = {"a": TensorInfo("a", (3,), "float32")}
+    for tensor in (torch.zeros(2), torch.zeros(3, dtype=torch.float64)):
+        with pytest.raises(ConversionError, match="tensor 'a' came as"):
+            write_torch(tmp_path / "a.bin", infos, lambda name, tensor=tensor: tensor)
+    with pytest.raises(ConversionError, match="cannot be written"):
+        write_torch(tmp_path / "nowhere" / "a.bin", infos, lambda name: torch.zeros(3))

@@ -1,0 +1,431 @@
+"""Damaged and malicious checkpoints of torch: one clear error each, and nothing runs."""
+
+import functools
+import os
+import pickle
+import random
+import struct
+import zipfile
+from collections import OrderedDict
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_bert_impl.conversion.errors import ConversionError
+from hf_bert_impl.conversion.readers.torch_pickle import TorchReader, is_torch
+
+FIXTURES = Path(__file__).parents[1] / "fixtures"
+ZIP = FIXTURES / "hf_legacy" / "pytorch_model.bin"
+LEGACY = FIXTURES / "pytorch_pretrained_bert" / "pytorch_model.bin"
+MODULE = FIXTURES / "codertimo" / "torch1.0" / "bert.model.ep0"
+#: Of pickletools, for the strings of Python 2.
+pytestmark = pytest.mark.filterwarnings("ignore:invalid escape")
+CONTAINERS = pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
+
+
+class Runs:
+    """Pickles as a call."""
+
+    def __init__(self, function, *arguments):
+        self.call = (function, arguments)
+
+    def __reduce__(self):
+        return self.call
+
+
+def view(size, offset, shape, strides):
+    """A tensor that torch would not make."""
+    storage = torch.zeros(size)._typed_storage()
+    rebuild = torch._utils._rebuild_tensor_v2
+    return Runs(rebuild, storage, offset, shape, strides, False, OrderedDict())
+
+
+def read_all(path):
+    with TorchReader(path) as reader:
+        return {name: reader.read(name).clone() for name in reader.tensors}
+
+
+def refuse(path, match=None):
+    with pytest.raises(ConversionError, match=match) as raised:
+        read_all(path)
+    message = str(raised.value)
+    assert message.startswith((str(path), "tensor "))
+    assert path.name in message
+    assert "\n" not in message
+    assert len(message) < 800
+    return message
+
+
+def save(path, value, zipped=True):
+    torch.save(value, path, _use_new_zipfile_serialization=zipped)
+    return path
+
+
+def entries(path):
+    with zipfile.ZipFile(path) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def pack(path, content, compression=zipfile.ZIP_STORED):
+    with zipfile.ZipFile(path, "w", compression) as archive:
+        for name, data in content.items():
+            archive.writestr(name, data)
+    return path
+
+
+# --- code ------------------------------------------------------------------------------------
+
+
+def gadgets(marker):
+    command = f"touch {marker}"
+    return [
+        (r"(posix|nt)\.system", Runs(os.system, command)),
+        (r"builtins\.eval", Runs(eval, f"open({str(marker)!r}, 'w')")),
+        (r"builtins\.exec", Runs(exec, f"open({str(marker)!r}, 'w')")),
+        (r"(_io|io)\.open", Runs(open, str(marker), "w")),
+        (r"functools\.partial", Runs(functools.partial, os.system, command)),
+        (r"torch\.serialization\.save", Runs(torch.save, [1], str(marker))),
+        (r"torch\.serialization\.load", Runs(torch.load, str(marker))),
+        (r"torch\.hub\.load", Runs(torch.hub.load, "owner/name", "model")),
+        (r"torch\.nn\.functional\.relu", Runs(torch.nn.functional.relu, torch.ones(1))),
+        (r"pathlib\.PosixPath|pathlib\.WindowsPath", Runs(type(marker), str(marker))),
+    ]
+
+
+@CONTAINERS
+def test_nothing_runs(zipped, tmp_path):
+    marker, path = tmp_path / "marker", tmp_path / "model.bin"
+    for name, gadget in gadgets(marker):
+        for value in (gadget, {"a": torch.ones(2), "b": gadget}, [gadget]):
+            save(path, value, zipped)
+            assert is_torch(path)
+            refuse(path, f"asks for ({name}), which could run code; none of it was run")
+            assert not marker.exists()
+
+
+def test_nothing_runs_in_any_pickle_of_the_old_container(tmp_path):
+    marker, path = tmp_path / "marker", tmp_path / "model.bin"
+    gadget = pickle.dumps(Runs(os.system, f"touch {marker}"), 2)
+    content = LEGACY.read_bytes()
+    starts = [0]
+    for _ in range(4):
+        starts.append(content.index(b".\x80\x02", starts[-1]) + 1)
+    for start in starts:
+        path.write_bytes(content[:start] + gadget + content[start:])
+        # The first pickle is what the file is known by.
+        refuse(path, "is no file of torch.save" if not start else r"(posix|nt)\.system")
+        assert not marker.exists()
+
+
+def test_class_with_a_reduce_of_its_own(tmp_path):
+    """A module's class may say how it is made: by a function."""
+    module = torch.nn.Linear(2, 3)
+    module.hook = Runs(os.getcwd)
+    refuse(save(tmp_path / "model.bin", module), r"(posix|nt)\.getcwd")
+
+
+# --- damage ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("source", [ZIP, LEGACY, MODULE], ids=["zip", "legacy", "module"])
+def test_truncated(source, tmp_path):
+    content, path = source.read_bytes(), tmp_path / "cut.bin"
+    size = len(content)
+    cuts = {*range(100), *range(100, size, 997), *range(size - 100, size)}
+    for cut in sorted(cuts):
+        path.write_bytes(content[:cut])
+        refuse(path)
+
+
+def test_flipped_byte_of_a_zip(tmp_path):
+    """Each is found, but for those in fields and entries that no reader looks at."""
+    rng = random.Random(0)
+    content, path = ZIP.read_bytes(), tmp_path / "flipped.bin"
+    expected = read_all(ZIP)
+    storage = torch.load(ZIP, weights_only=True)["bert.pooler.dense.weight"]
+    at = content.index(storage.numpy().tobytes())
+    places = [at, at + 1000, *(rng.randrange(len(content)) for _ in range(250))]
+    places += [len(content) - n for n in range(1, 120)]
+    found = 0
+    for place in places:
+        flipped = bytearray(content)
+        flipped[place] ^= 1 << rng.randrange(8)
+        path.write_bytes(flipped)
+        try:
+            tensors = read_all(path)
+        except ConversionError as error:
+            assert "\n" not in str(error)
+            found += 1
+        else:
+            assert tensors.keys() == expected.keys(), place
+            assert all(torch.equal(tensors[n], expected[n]) for n in expected), place
+    assert found > len(places) // 2
+
+
+def test_checksum_names_the_tensor(tmp_path):
+    content = bytearray(ZIP.read_bytes())
+    storage = torch.load(ZIP, weights_only=True)["bert.pooler.dense.weight"]
+    content[content.index(storage.numpy().tobytes()) + 5] ^= 4
+    path = tmp_path / "flipped.bin"
+    path.write_bytes(content)
+    with TorchReader(path) as reader:
+        reader.read("bert.pooler.dense.bias")
+        for _ in range(2):
+            with pytest.raises(
+                ConversionError, match=r"wrong crc32 in tensor 'bert\.pooler\.dense\.w"
+            ):
+                reader.read("bert.pooler.dense.weight")
+
+
+@pytest.mark.parametrize("source", [LEGACY, MODULE], ids=["state dict", "module"])
+def test_flipped_byte_of_the_old_container(source, tmp_path):
+    """It has no checksum: an error or other numbers, and nothing else."""
+    rng = random.Random(0)
+    content, path = source.read_bytes(), tmp_path / "flipped.bin"
+    for _ in range(150):
+        flipped = bytearray(content)
+        flipped[rng.randrange(14_000)] ^= 1 << rng.randrange(8)
+        path.write_bytes(flipped)
+        try:
+            read_all(path)
+        except ConversionError as error:
+            assert "\n" not in str(error)
+
+
+def test_no_file(tmp_path):
+    for path in (tmp_path, tmp_path / "nothing"):
+        with pytest.raises(ConversionError):
+            TorchReader(path)
+
+
+# --- lies ------------------------------------------------------------------------------------
+
+CENTRAL = {"flags": 8, "method": 10, "crc": 16, "compressed": 20, "size": 24, "offset": 42}
+
+
+def edit_directory(source, path, name, **fields):
+    """Change an entry of the zip's directory."""
+    content = bytearray(source.read_bytes())
+    at = content.index(name, content.index(b"PK\x01\x02")) - 46
+    assert content[at : at + 4] == b"PK\x01\x02"
+    for field, value in fields.items():
+        form = "<H" if field in ("flags", "method") else "<I"
+        struct.pack_into(form, content, at + CENTRAL[field], value)
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("fields", "match"),
+    [
+        ({"size": 0xFFFFFFF0, "compressed": 0xFFFFFFF0}, "outside the file"),
+        ({"size": 0xFFFFFFFF, "compressed": 0xFFFFFFFF, "offset": 0xFFFFFFFF}, "outside the file"),
+        ({"size": 1 << 30, "compressed": 1 << 30}, "outside the file"),
+        ({"size": 8}, "two sizes"),
+        ({"size": 8, "compressed": 8}, "has 8 bytes in .*, and names 12 of float32"),
+        ({"size": 0, "compressed": 0}, "has 0 bytes"),
+        ({"offset": 0xFFFFFFF0}, "outside the file"),
+        ({"offset": 5}, "outside the file"),
+        ({"method": 8}, "compressed or encrypted"),
+        ({"method": 99}, "compressed or encrypted"),
+        ({"flags": 1}, "compressed or encrypted"),
+        ({"crc": 5}, "wrong crc32 in tensor 'a'"),
+    ],
+)
+def test_lying_directory(fields, match, tmp_path):
+    source = save(tmp_path / "good.bin", {"a": torch.arange(12.0)})
+    refuse(edit_directory(source, tmp_path / "bad.bin", b"good/data/0", **fields), match)
+
+
+def test_lying_end_of_directory(tmp_path):
+    source, path = save(tmp_path / "good.bin", {"a": torch.arange(12.0)}), tmp_path / "bad.bin"
+    content = source.read_bytes()
+    end = content.rindex(b"PK\x05\x06")
+    for place in range(4, 20, 2):
+        for value in (0, 1, 0xFF, 0xFFFE, 0xFFFF):
+            lying = bytearray(content)
+            struct.pack_into("<H", lying, end + place, value)
+            path.write_bytes(lying)
+            try:
+                assert torch.equal(read_all(path)["a"], torch.arange(12.0))
+            except ConversionError as error:
+                assert "\n" not in str(error)
+
+
+def test_compressed_entries(tmp_path):
+    content = entries(save(tmp_path / "good.bin", {"a": torch.zeros(1000, 1000)}))
+    path = pack(tmp_path / "bad.bin", content, zipfile.ZIP_DEFLATED)
+    assert path.stat().st_size < 10_000  # four million bytes, were it unpacked
+    refuse(path, "compressed or encrypted")
+    assert torch.equal(read_all(pack(path, content))["a"], torch.zeros(1000, 1000))
+
+
+@pytest.mark.parametrize("data", [bytes(52), bytes(44), b""])
+def test_storages_of_another_size(data, tmp_path):
+    content = entries(save(tmp_path / "good.bin", {"a": torch.arange(12.0)[3:5]}))
+    path = pack(tmp_path / "bad.bin", content | {"good/data/0": data})
+    refuse(path, f"has {len(data)} bytes in good/data/0, and names 12 of float32 there")
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_entries_that_are_missing_or_twice(tmp_path):
+    content = entries(save(tmp_path / "good.bin", {"a": torch.ones(3)}))
+    path = tmp_path / "bad.bin"
+    without = {name: data for name, data in content.items() if name != "good/data/0"}
+    refuse(pack(path, without), "has no entry good/data/0")
+    refuse(pack(path, content | {"evil/data.pkl": b"N."}), "holds 2 pickles")
+    with zipfile.ZipFile(pack(path, content), "a") as archive:
+        archive.writestr("good/data/0", b"\0" * 12)
+    refuse(path, "an entry of its zip file twice")
+
+
+@CONTAINERS
+@pytest.mark.parametrize(
+    ("offset", "shape", "strides"),
+    [
+        (0, (7,), (1,)),
+        (1, (6,), (1,)),
+        (6, (1,), (1,)),
+        (0, (2, 3), (4, 1)),
+        (0, (2,), (6,)),
+        (0, (7,), (0,)),
+        (0, (1 << 40,), (0,)),
+        (0, (1 << 31, 1 << 31), (0, 0)),
+        (0, (1 << 62, 4), (0, 0)),
+        (-1, (2,), (1,)),
+        (0, (-2,), (1,)),
+        (0, (-2, -3), (1, 1)),
+        (5, (2,), (-1,)),
+        (0, (2,), (1, 1)),
+        (0, (2.0,), (1,)),
+        (0, ("2",), (1,)),
+        (0, (True,), (1,)),
+        (0, (1 << 70,), (1,)),
+        (1 << 70, (1,), (1,)),
+        (0, (0, 1 << 62, 4), (1, 1, 1)),
+        (0, (1,) * 40, (1,) * 40),
+        (0, None, (1,)),
+        (0, 6, 1),
+    ],
+)
+def test_views_that_lie(zipped, offset, shape, strides, tmp_path):
+    path = save(tmp_path / "bad.bin", {"a": view(6, offset, shape, strides)}, zipped)
+    refuse(path, "its pickle has a tensor")
+
+
+@CONTAINERS
+def test_views_that_do_not_lie(zipped, tmp_path):
+    value = {"a": view(6, 1, (2, 2), (3, 1)), "b": view(6, 6, (0, 5), (5, 1))}
+    found = read_all(save(tmp_path / "good.bin", value, zipped))
+    assert [tensor.shape for tensor in found.values()] == [(2, 2), (0, 5)]
+
+
+def test_expanded_tensor(tmp_path):
+    path = save(tmp_path / "bad.bin", {"a": torch.zeros(3).as_strided((1000, 1000), (0, 0))})
+    refuse(path, r"a tensor of shape \(1000, 1000\) that storage '0' cannot hold")
+
+
+@pytest.mark.parametrize("size", [13, 11, 0, 1 << 40, (1 << 63) - 1])
+def test_storage_sizes_that_lie(size, tmp_path):
+    content = entries(save(tmp_path / "good.bin", {"a": torch.arange(12.0)}))
+    pickled = content["good/data.pkl"]
+    number = b"K\x0ct"  # the end of the persistent id
+    assert pickled.count(number) == 1
+    content["good/data.pkl"] = pickled.replace(number, b"\x8a\x08" + struct.pack("<q", size) + b"t")
+    refuse(pack(tmp_path / "bad.bin", content), "has 48 bytes in|cannot hold")
+
+
+# --- bombs -----------------------------------------------------------------------------------
+
+
+@CONTAINERS
+def test_containers_without_end(zipped, tmp_path):
+    path, value = tmp_path / "bomb.bin", {"tensor": torch.ones(1)}
+    shared = value
+    for _ in range(40):  # 2 ** 40 names
+        shared = {"a": shared, "b": shared}
+    refuse(save(path, shared, zipped), "nests its containers without end")
+    value["self"] = value
+    refuse(save(path, value, zipped), "nests its containers without end")
+    deep = torch.ones(1)
+    for _ in range(100):
+        deep = {"a": deep}
+    refuse(save(path, deep, zipped), "nests its containers without end")
+
+
+def test_modules_without_end(tmp_path):
+    path, module = tmp_path / "bomb.bin", torch.nn.Linear(2, 3)
+    module._modules["self"] = module
+    refuse(save(path, module), "nests its containers without end")
+    # A state of many attributes, shared by many modules of many names.
+    module = torch.nn.Linear(2, 3)
+    module.__dict__.update({f"_{n}": None for n in range(20_000)})
+    shared = {str(n): module for n in range(20_000)}
+    refuse(save(path, shared), "nests its containers without end")
+    module = torch.nn.Linear(2, 3)
+    module._non_persistent_buffers_set = {str(n) for n in range(20_000)}
+    refuse(save(path, {str(n): module for n in range(20_000)}), "nests its containers without end")
+
+
+def test_names(tmp_path):
+    path = tmp_path / "names.bin"
+    refuse(save(path, {"a\nb": torch.ones(1)}), r"the name 'a\\nb'")
+    refuse(save(path, {"x" * 2000: torch.ones(1)}), "the name 'xxx")
+    refuse(save(path, {"a.b": torch.ones(1), "a": {"b": torch.ones(2)}}), r"tensor 'a\.b' twice")
+
+
+@pytest.mark.parametrize("value", [[torch.ones(1)], torch.ones(1), "text", 5, None, {3}])
+def test_no_state_dict(value, tmp_path):
+    refuse(save(tmp_path / "other.bin", value), "a state dict or a module")
+
+
+# --- fuzz ------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory):
+    """A checkpoint of all kinds of things, in both containers."""
+    folder = tmp_path_factory.mktemp("small")
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
+    value = {"model": model, "state": model.state_dict(), "epoch": 3, "half": torch.ones(3).half()}
+    return save(folder / "zip.bin", value), save(folder / "legacy.bin", value, zipped=False)
+
+
+def survives(path):
+    try:
+        read_all(path)
+    except ConversionError as error:
+        assert "\n" not in str(error)
+
+
+EDITS = st.lists(
+    st.tuples(st.floats(0, 1), st.integers(0, 8), st.binary(max_size=8)), min_size=1, max_size=3
+)
+
+
+def edited(content, edits):
+    for place, removed, added in edits:
+        at = int(place * len(content))
+        content = content[:at] + added + content[at + removed :]
+    return content
+
+
+@settings(deadline=None, max_examples=300)
+@given(edits=EDITS)
+def test_fuzz_pickle(small, edits, tmp_path_factory):
+    content = entries(small[0])
+    content["zip/data.pkl"] = edited(content["zip/data.pkl"], edits)
+    path = tmp_path_factory.getbasetemp() / "fuzz.bin"
+    survives(pack(path, content))
+
+
+@settings(deadline=None, max_examples=300)
+@given(edits=EDITS, zipped=st.booleans())
+def test_fuzz_file(small, edits, zipped, tmp_path_factory):
+    path = tmp_path_factory.getbasetemp() / "fuzz.bin"
+    path.write_bytes(edited(small[0 if zipped else 1].read_bytes(), edits))
+    is_torch(path)
+    survives(path)
