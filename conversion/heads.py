@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 
 from .errors import ConversionError
 from .maps import names
@@ -359,7 +360,7 @@ def _target_shapes(
         fields = hf_bert_impl.BertConfig.from_dict(dict(config))
         with torch.device("meta"):
             model = getattr(hf_bert_impl, class_name)(fields)
-    except (ValueError, TypeError, AttributeError) as error:
+    except (ValueError, TypeError, AttributeError, StrictDataclassError) as error:
         raise ConversionError(
             f"the config cannot be used ({' '.join(str(error).split())[:300]})",
             "the fields of a BertConfig",

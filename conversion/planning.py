@@ -219,13 +219,18 @@ def listing(names: Iterable[str], noun: str, most: int = 10) -> str:
         noun: What they name, in the singular.
         most: How many kinds are shown.
     """
-    kinds = Counter(re.sub("[0-9]+", "*", name[:200]) for name in names)
+    kinds = Counter(_kind(name[:200]) for name in names)
     total = sum(kinds.values())
     shown = [f"{kind} ({n} times)" if n > 1 else kind for kind, n in kinds.items()]
     rest = sum(list(kinds.values())[most:])
     tail = f" and {rest} more" if rest else ""
     count = f"{total or 'no'} {noun}{'' if total == 1 else 's'}"
     return f"{count} ({', '.join(shown[:most])}{tail})" if total else count
+
+
+def _kind(name: str) -> str:
+    kind = re.sub("[0-9]+", "*", name)
+    return kind if kind.isprintable() else ascii(kind)  # an error is one line
 
 
 def _layers(values: Iterable[Values]) -> int:

@@ -63,7 +63,7 @@ def detect(tensors: Mapping[str, TensorInfo]) -> Table:
     for other, pattern in _OTHERS.items():
         if re.search(pattern, foreign):
             raise ConversionError(
-                f"{foreign[:200]} is a tensor of {other}, not of BERT",
+                f"{foreign[:200]!r} is a tensor of {other}, not of BERT",
                 "a BERT",
                 "give the checkpoint of a BERT",
             )

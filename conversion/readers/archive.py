@@ -141,8 +141,8 @@ class _Target:
     def expect(self, size: int) -> None:
         """Count content of so many bytes, or refuse it: no more than this is read of it."""
         self._bytes += size
-        if self._bytes > self.limit:
-            self.refuse(f"unpacks to more than {self.limit} bytes", "an archive of weights")
+        if size < 0 or self._bytes > self.limit:
+            self.refuse(f"unpacks to more than {self.limit} bytes, or says so", "weights")
         free = shutil.disk_usage(self.folder).free
         if size > free:
             raise ConversionError(

@@ -19,6 +19,7 @@ from hf_bert_impl.conversion.maps.pytorch import PYTORCH_PRETRAINED_BERT, TRANSF
 from hf_bert_impl.conversion.maps.tables import TABLES, detect
 from hf_bert_impl.conversion.planning import invert, plan
 from hf_bert_impl.conversion.tensors import TensorInfo
+from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS
 from tests.conversion.cases import (
     ANSWERING,
     CHOICE,
@@ -220,14 +221,13 @@ def test_codertimo(file, class_name, count):
             assert whole.untied(source) == ("cls.predictions.decoder.weight",)
         with pytest.raises(ConversionError, match="give --num-attention-heads"):
             check_config({}, found)
-        back = invert(CODERTIMO, _ours(whole, class_name), class_name)
+        config = check_config({**CODERTIMO_FIELDS, "num_attention_heads": 4}, found)
+        cut = fit(whole, class_name, config)
+        require_complete(cut, class_name)
+        assert len(cut.steps) == count
+        back = invert(CODERTIMO, cut.target_infos, class_name)
         pe = f"{prefix}embedding.position.pe"
         assert back.target_infos == {n: i for n, i in source.tensors.items() if n != pe}
-
-
-def _ours(whole, class_name):
-    cut = len("bert.") if class_name == "BertModel" else 0
-    return {n[cut:]: TensorInfo(n[cut:], i.shape, i.dtype) for n, i in whole.target_infos.items()}
 
 
 # --- there and back on random models -----------------------------------------------------------
@@ -239,16 +239,16 @@ NO_PLACE = {
 }
 
 
-@pytest.mark.parametrize(
-    "table", [t for t in TABLES if t is not CODERTIMO], ids=lambda t: t.software
-)
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.software)
 @given(data=st.data())
 @settings(deadline=None, max_examples=12)
 def test_there_and_back_is_the_identity(table, data):
-    class_name = data.draw(st.sampled_from(CLASSES))
+    classes = ("BertModel", PRETRAINING) if table is CODERTIMO else CLASSES
+    class_name = data.draw(st.sampled_from(classes))
     count, size = data.draw(st.sampled_from([(1, 5), (3, 2), (2, 3)]))
     state, fields = random_model(
         class_name,
+        **(CODERTIMO_FIELDS if table is CODERTIMO else {}),
         seed=data.draw(st.integers(0, 99)),
         hidden_size=count * size,
         num_attention_heads=count,

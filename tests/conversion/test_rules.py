@@ -276,6 +276,7 @@ def test_listing():
     assert listing(["a"], "tensor") == "1 tensor (a)"
     assert listing([], "tensor") == "no tensors"
     assert len(listing(["x" * 10**6], "tensor")) < 300
+    assert listing(["a\nb"], "tensor") == r"1 tensor ('a\nb')"
 
 
 @pytest.mark.parametrize(
