@@ -4,7 +4,7 @@
 PYTHON ?= python3
 VENV := .venv
 FLOOR_VENV := .venv-floor
-EXTRAS := dev,demo,convert
+EXTRAS := dev,demo,convert,train
 # make splits the arguments of a call at commas.
 comma := ,
 # What a test run may take of the machine: two processes of one thread each.

@@ -152,6 +152,8 @@ class Table:
     """Our names that are another name's tensor in a usual model, to that name."""
     fills: tuple[str, ...] = ()
     """Those of `tied` that the software stores nevertheless."""
+    tanh_gelu: bool = False
+    """Whether releases of the software compute what they call "gelu" by the tanh formula."""
 
     def match(self, pattern: str, name: str) -> Values | None:
         """The values of the slots where a name fits a pattern of this table, else None."""

@@ -25,13 +25,17 @@ _HOMES = {
     "BertForMultipleChoice": _MODEL,
     "BertForTokenClassification": _MODEL,
     "BertForQuestionAnswering": _MODEL,
+    "QuestionAnsweringPipeline": "hf_bert_impl.inference.question_answering",
     "TextEncoder": "hf_bert_impl.inference.text_encoder",
+    "load_any": "hf_bert_impl.conversion.pipeline",
     "register": "hf_bert_impl.auto",
     "unregister": "hf_bert_impl.auto",
 }
 
 if TYPE_CHECKING:
     from hf_bert_impl.auto import register, unregister
+    from hf_bert_impl.conversion.pipeline import load_any
+    from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline
     from hf_bert_impl.inference.text_encoder import TextEncoder
     from hf_bert_impl.model.configuration_bert import BertConfig
     from hf_bert_impl.model.modeling_bert import (
@@ -64,8 +68,10 @@ __all__ = [
     "BertPreTrainedModel",
     "BertTokenizer",
     "BertTokenizerFast",
+    "QuestionAnsweringPipeline",
     "TextEncoder",
     "__version__",
+    "load_any",
     "register",
     "unregister",
 ]

@@ -47,6 +47,7 @@ IGNORES = (
 
 GOOGLE_TF1 = Table(
     software="google-research/bert (TensorFlow 1)",
+    tanh_gelu=True,
     rules=RULES,
     ignores=IGNORES,
     slots={

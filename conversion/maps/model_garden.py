@@ -101,6 +101,7 @@ SLOTS = {
 
 MODEL_GARDEN = Table(
     software="tensorflow/models official.nlp (TensorFlow 2)",
+    tanh_gelu=True,
     rules=(
         *BODY,
         *_kernel_and_bias(NUMBERED_POOLER, names.POOLER),
@@ -115,6 +116,7 @@ MODEL_GARDEN = Table(
 
 MODEL_GARDEN_PRETRAINER = Table(
     software="tensorflow/models official.nlp pre-training (TensorFlow 2)",
+    tanh_gelu=True,
     rules=(
         *BODY,
         *_kernel_and_bias("classification_heads/0/dense", names.POOLER),

@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from hf_bert_impl.cli import benchmark, demo, embed, errors, fill_mask, verify
+from hf_bert_impl.cli import benchmark, convert, demo, embed, errors, fill_mask, verify
 
 app = typer.Typer(
     name="hf-bert",
@@ -28,6 +28,8 @@ app.command("demo")(demo.demo)
 app.command("verify")(verify.verify)
 app.command("fill-mask")(fill_mask.fill_mask)
 app.command("embed")(embed.embed)
+app.command("convert")(convert.convert)
+app.command("inspect")(convert.inspect)
 app.command("benchmark")(benchmark.benchmark)
 
 

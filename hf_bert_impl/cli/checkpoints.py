@@ -195,7 +195,7 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
     Raises:
         BadInput: The folder has none.
     """
-    import hf_bert_impl
+    from hf_bert_impl.inference.text_encoder import load_tokenizer as load
 
     if not has_tokenizer(checkpoint):
         raise BadInput(
@@ -203,4 +203,4 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
             f"{' or '.join(TOKENIZERS)} beside the weights",
             "save the tokenizer there with save_pretrained",
         )
-    return hf_bert_impl.BertTokenizer.from_pretrained(checkpoint.path)
+    return load(checkpoint.path, {})

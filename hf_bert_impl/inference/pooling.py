@@ -34,23 +34,55 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 }
 
 
+#: What people call the poolings that sentence vectors of a bare BERT are compared by: modes, and
+#: whether the first layer counts.
+NAMED_POOLINGS = {
+    "cls": ("cls", False),
+    "mean": ("mean", False),
+    "max": ("max", False),
+    "first-last-average": ("mean", True),
+}
+
+
 class Pooling:
     """Reduces the tokens of each text to one vector.
 
     Args:
         modes: One of `MODES`, or several, whose vectors are put side by side.
         include_prompt: Whether the tokens of a prompt count.
+        first_and_last: Whether a token's state is the average of the first and the last layer's
+            (Su et al. 2021, https://arxiv.org/abs/2103.15316) in place of the last layer's.
 
     Raises:
         ValueError: There is no such mode.
     """
 
-    def __init__(self, modes: str | Sequence[str] = "mean", include_prompt: bool = True) -> None:
+    def __init__(
+        self,
+        modes: str | Sequence[str] = "mean",
+        include_prompt: bool = True,
+        first_and_last: bool = False,
+    ) -> None:
         self.modes = (modes,) if isinstance(modes, str) else tuple(modes)
         self.include_prompt = include_prompt
+        self.first_and_last = first_and_last
         unknown = [mode for mode in self.modes if mode not in MODES]
         if unknown or not self.modes:
             raise ValueError(f"pooling mode {unknown or 'none'}; choose from {', '.join(MODES)}")
+
+    @classmethod
+    def named(cls, name: str) -> "Pooling":
+        """One of `NAMED_POOLINGS`.
+
+        Raises:
+            ValueError: There is no such pooling.
+        """
+        if name not in NAMED_POOLINGS:
+            raise ValueError(
+                f"pooling is {name!r}; expected one of {', '.join(NAMED_POOLINGS)}; choose one"
+            )
+        modes, first_and_last = NAMED_POOLINGS[name]
+        return cls(modes, first_and_last=first_and_last)
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "Pooling":
@@ -64,7 +96,8 @@ class Pooling:
         """Pools.
 
         Args:
-            states: (T, D), the tokens of the first text, then those of the second, and so on.
+            states: (T, D), the tokens of the first text, then those of the second, and so on;
+                averaged over layers already where `first_and_last` asks for that.
             lengths: (N,) tokens a text; their sum is T.
             prompt_length: Tokens at the start of each text that belong to a prompt ([CLS] among
                 them). Left out if `include_prompt` is False.

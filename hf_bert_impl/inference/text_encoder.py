@@ -123,6 +123,7 @@ class TextEncoder:
         device: str | torch.device | None = None,
         max_length: int | None = None,
         prepare: bool = True,
+        pooling: Pooling | None = None,
     ) -> "TextEncoder":
         """Loads a sentence-transformers model, or a bare BERT, which gets mean pooling.
 
@@ -133,6 +134,8 @@ class TextEncoder:
             device: None takes a GPU where there is one.
             max_length: Tokens at which a text is cut; None for what the model says.
             prepare: Pack the weights for the device's kernels (`prepare_for_inference`).
+            pooling: A pooling in place of the model's own; the modules that follow that one are
+                then left out.
 
         Returns:
             The encoder.
@@ -168,9 +171,9 @@ class TextEncoder:
             max_length = min(found.max_length, model.config.max_position_embeddings)
         return cls(
             model,
-            _load_tokenizer(path, place),
-            pooling=found.pooling,
-            modules=found.modules,
+            load_tokenizer(path, place),
+            pooling=pooling or found.pooling,
+            modules=[] if pooling else found.modules,
             max_length=max_length,
             do_lower_case=found.do_lower_case,
             prompts=found.prompts,
@@ -334,7 +337,11 @@ class TextEncoder:
         ids = torch.tensor([[n for row in batch for n in row]], device=self.device)  # (1, T)
         ends = nn.functional.pad(lengths.cumsum(0), (1, 0)).int()  # (N + 1,)
         # Already packed input, as DataCollatorWithFlattening makes it: no padding anywhere.
-        states = self.model(input_ids=ids, cu_seq_lens_q=ends).last_hidden_state[0]  # (T, D)
+        layers = [1] if self.pooling.first_and_last else False
+        output = self.model(input_ids=ids, cu_seq_lens_q=ends, output_hidden_states=layers)
+        states = output.last_hidden_state[0]  # (T, D)
+        if layers:
+            states = (states.float() + output.hidden_states[1][0].float()) / 2
         vectors = self.modules(self.pooling(states, lengths, prompt_length))
         if self.truncate_dim is not None:
             vectors = vectors[:, : self.truncate_dim]
@@ -380,10 +387,15 @@ def _device(device: str | torch.device | None) -> torch.device:
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
 
 
-def _load_tokenizer(path: str, place: dict[str, str]) -> Any:
+def load_tokenizer(path: str, place: dict[str, str]) -> Any:
     """This package's tokenizer, or transformers' where the vocabulary is not BERT's own.
 
-    Some BERTs, multilingual-e5 for one, have another model's sentencepiece.
+    Some BERTs, multilingual-e5 for one, have another model's sentencepiece, and those of
+    codertimo/BERT-pytorch have words.
+
+    Args:
+        path: A folder or a hub id.
+        place: `revision`, `subfolder` and the like for `from_pretrained`.
     """
     kind = get_tokenizer_config(path, **place).get("tokenizer_class")
     ours = kind in (None, "BertTokenizer", "BertTokenizerFast")

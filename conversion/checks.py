@@ -1,0 +1,292 @@
+"""Whether a result is what its source was: beside transformers, reference outputs, second formats.
+
+Notation: B batch, S sequence, H hidden size, N layers, V vocabulary, L labels.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import zipfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+import hf_bert_impl
+
+from .errors import ConversionError
+from .heads import fit
+from .planning import Plan, same_bits
+from .source import open_source
+from .target import Target
+from .tensors import Reader
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+#: Largest absolute difference from outputs that the original software computed in float32.
+OUTPUT_TOLERANCE = 2e-5
+#: The same for codertimo, whose LayerNorm divides by a deviation without an epsilon in the root.
+CODERTIMO_TOLERANCE = 2e-4
+_MAX_REFERENCE_BYTES = 1 << 30
+#: Two unequal lengths, odd, so that padding and positions are seen.
+_LENGTHS = (5, 23)
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """One comparison of the result with something else."""
+
+    name: str
+    """What was compared with what."""
+    passed: bool | None
+    """None where it could not be compared, or where no bound applies."""
+    max_error: float | None = None
+    """Largest absolute difference."""
+    tolerance: float | None = None
+    """The bound on it."""
+    note: str = ""
+
+
+def check_upstream(folder: Path, target: Target) -> Check:
+    """Load a result by this package and by transformers; compare tensors and outputs.
+
+    Args:
+        folder: The result, in safetensors.
+        target: What was written there.
+
+    Returns:
+        The check; not passed where transformers misses or does not know a tensor.
+    """
+    import transformers
+
+    name = f"outputs beside transformers {transformers.__version__}"
+    if target.config.is_extended:
+        return Check(name, None, note="transformers does not have this architecture and refuses it")
+    # Only here: it imports what conversion alone does not need.
+    from hf_bert_impl.evaluation import FP32_TOLERANCE, compare_models, load_reference
+    from hf_bert_impl.evaluation.parity_cases import parity_batches, random_tokens
+
+    if target.config.pruned_heads:
+        return Check(name, None, note="transformers 5 does not have pruned heads and refuses them")
+    reference, info = load_reference(target.class_name, str(folder), dtype=torch.float32)
+    wrong = {
+        kind: sorted(map(str, info.get(kind) or ()))
+        for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")
+    }
+    if any(wrong.values()):
+        said = "; ".join(
+            f"{kind.replace('_', ' ')} {keys[:5]}" for kind, keys in wrong.items() if keys
+        )
+        return Check(name, False, note=f"transformers loads it with {said}")
+    model = load_result(folder, target.class_name)
+    pairs = zip(model.state_dict().items(), reference.state_dict().items(), strict=True)
+    if any(ours != theirs or not same_bits(a, b) for (ours, a), (theirs, b) in pairs):
+        return Check(name, False, note="the two do not load the same tensors")
+    choices = 2 if target.class_name == "BertForMultipleChoice" else 0
+    tokens = random_tokens(target.config, _LENGTHS)
+    batch = parity_batches(tokens, target.config, choices=choices)["padded right"]
+    report = compare_models(model, reference, {"padded right": batch})
+    worst = report.worst
+    if target.allow_nan and not all(found.is_finite for found in target.ranges.values()):
+        return Check(name, None, note="weights that are no finite numbers cannot be compared")
+    assert worst is not None  # a model has outputs
+    return Check(
+        name,
+        report.passed,
+        worst.max_relative,
+        FP32_TOLERANCE,
+        f"largest error of {len(report.rows)} tensors, relative; {worst.name}",
+    )
+
+
+def load_result(folder: Path, class_name: str) -> PreTrainedModel:
+    """Load a result by this package, in float32 and eval mode."""
+    cls = getattr(hf_bert_impl, class_name)
+    model: PreTrainedModel = cls.from_pretrained(folder, dtype=torch.float32)
+    return model.eval()
+
+
+def find_references(folders: tuple[Path, ...]) -> list[Path]:
+    """The files of reference outputs that came with a checkpoint: `.npz` with `input_ids`."""
+    found = []
+    for path in sorted(folders[0].glob("*.npz")) if folders else ():
+        with contextlib.suppress(OSError, ValueError, zipfile.BadZipFile):
+            if "input_ids.npy" in zipfile.ZipFile(path).namelist():
+                found.append(path)
+    return found
+
+
+def check_outputs(model: PreTrainedModel, target: Target, file: Path) -> Check:
+    """Compare outputs with those in a numpy archive, at every position, padding included.
+
+    Args:
+        model: The result, in float32.
+        target: What it was made of.
+        file: An `.npz` with `input_ids` (B, S), with or without `attention_mask` and
+            `token_type_ids` (or `segment_info`), and some of `embedding_output` (B, S, H),
+            `all_encoder_layers` (N, B, S, H), `sequence_output`, `pooled_output` (B, H),
+            `mlm_logits` and `mlm_log_probs` (B, S, V), `nsp_logits` and `nsp_log_probs` (B, 2),
+            `logits` and `probabilities` (B, L) or (B, S, L), `start_logits` and `end_logits`.
+
+    Returns:
+        The check, with the name of the output that differs most.
+
+    Raises:
+        ConversionError: The file cannot be read, or does not fit the model.
+    """
+    arrays = _load_arrays(file)
+    inputs = {
+        "input_ids": arrays.get("input_ids"),
+        "attention_mask": arrays.get("attention_mask"),
+        "token_type_ids": arrays.get("token_type_ids", arrays.get("segment_info")),
+    }
+    given = {name: torch.from_numpy(value) for name, value in inputs.items() if value is not None}
+    codertimo = target.config.variant == "codertimo"
+    tolerance = CODERTIMO_TOLERANCE if codertimo else OUTPUT_TOLERANCE
+    try:
+        computed = dict(_outputs(model, target.class_name, given))
+    except (ValueError, RuntimeError, IndexError, KeyError, TypeError) as error:
+        raise _misfit(file, f"the model cannot take its inputs: {error}") from error
+    errors: dict[str, float] = {}
+    for name in computed.keys() & arrays.keys():
+        expected = torch.from_numpy(arrays[name])
+        if expected.shape != computed[name].shape:
+            shapes = f"{tuple(expected.shape)}, the model gives {tuple(computed[name].shape)}"
+            raise _misfit(file, f"{name} has the shape {shapes}")
+        errors[name] = (computed[name] - expected).abs().max().item()
+    title = f"outputs beside {file.name}"
+    if not errors:
+        return Check(title, None, note="it has no output that this model has")
+    worst = max(errors, key=lambda name: (errors[name] != errors[name], errors[name]))
+    note = f"largest error of {len(errors)} outputs; {worst}"
+    if any(name in target.plan.missing for name in target.tensors):
+        return Check(title, None, errors[worst], None, note + "; some weights are new")
+    return Check(title, errors[worst] <= tolerance, errors[worst], tolerance, note)
+
+
+def _outputs(
+    model: PreTrainedModel, class_name: str, inputs: Mapping[str, Tensor]
+) -> Iterator[tuple[str, Tensor]]:
+    base = model if class_name == "BertModel" else model.bert
+    padding_free, model.config.padding_free = model.config.padding_free, False
+    try:
+        with torch.no_grad():
+            encoded = base(**inputs, output_hidden_states=True)
+            result = encoded if base is model else model(**inputs)
+    finally:
+        model.config.padding_free = padding_free
+    yield "embedding_output", encoded.hidden_states[0]
+    yield "all_encoder_layers", torch.stack(encoded.hidden_states[1:])
+    yield "sequence_output", encoded.last_hidden_state
+    if encoded.get("pooler_output") is not None:
+        yield "pooled_output", encoded.pooler_output
+    scores: dict[str, Tensor] = {}
+    if class_name == "BertForPreTraining":
+        scores = {"mlm": result.prediction_logits, "nsp": result.seq_relationship_logits}
+    elif class_name in ("BertForMaskedLM", "BertLMHeadModel"):
+        scores = {"mlm": result.logits}
+    elif class_name == "BertForNextSentencePrediction":
+        scores = {"nsp": result.logits}
+    elif class_name == "BertForQuestionAnswering":
+        yield "start_logits", result.start_logits
+        yield "end_logits", result.end_logits
+    elif class_name != "BertModel":
+        yield "logits", result.logits
+        yield "probabilities", result.logits.softmax(-1)
+    for name, logits in scores.items():
+        yield f"{name}_logits", logits
+        yield f"{name}_log_probs", logits.log_softmax(-1)
+
+
+def _load_arrays(file: Path) -> dict[str, np.ndarray]:
+    try:
+        with zipfile.ZipFile(file) as archive:
+            size = sum(info.file_size for info in archive.infolist())
+        if size > _MAX_REFERENCE_BYTES:
+            raise _misfit(file, f"it unpacks to {size:,} bytes")
+        with np.load(file, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except ConversionError:
+        raise
+    except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
+        raise _misfit(file, str(error)) from error
+
+
+def _misfit(file: Path, what: str) -> ConversionError:
+    return ConversionError(
+        f"{file} cannot be compared with ({' '.join(what.split())[:300]})",
+        "a numpy archive with inputs and outputs of this model",
+        "leave --reference out, or give the file that belongs to the checkpoint",
+    )
+
+
+def check_checkpoint(target: Target, path: Path) -> Check:
+    """Compare a source with a second checkpoint of the same model, tensor by tensor.
+
+    Args:
+        target: What the source becomes.
+        path: The other checkpoint: a folder, prefix, file or archive.
+
+    Returns:
+        The check. It passes where every tensor that both have is the same up to the rounding of
+        the coarser dtype, and they have the word embeddings in common.
+
+    Raises:
+        ConversionError: The other checkpoint cannot be read, or is of another shape.
+    """
+    title = f"tensors beside {path.name}"
+    fields = {**target.config.to_dict(), "model_type": "bert"}
+    with open_source(path) as other:
+        plan = fit(other.plan, target.class_name, fields)
+        common = [name for name in target.plan.steps if name in plan.steps]
+        largest, beyond, equal = 0.0, [], 0
+        for name in common:
+            error, bound = _difference(target, plan, other.reader, name)
+            equal += error == 0.0
+            largest = max(largest, error) if error == error else error
+            if not error <= bound:
+                beyond.append(name)
+    note = f"{equal} of {len(common)} tensors in common are the same, bit for bit"
+    if beyond:
+        note += f"; {len(beyond)} differ, {beyond[0]} among them"
+    return Check(title, not beyond and bool(common), largest, None, note)
+
+
+def _difference(target: Target, plan: Plan, reader: Reader, name: str) -> tuple[float, float]:
+    """Largest difference of a tensor, 0 for the same bits, and what rounding may make of it."""
+    mine = target.plan.read(target.source.reader, name)
+    theirs = plan.read(reader, name)
+    if same_bits(mine, theirs):
+        return 0.0, 0.0
+    coarse = max((mine.dtype, theirs.dtype), key=lambda dtype: torch.finfo(dtype).eps)
+    a, b = mine.double(), theirs.double()
+    error = (a - b).abs().max().item() if a.numel() else 0.0
+    # Of one dtype there is no rounding between them.
+    same_dtype = mine.dtype == theirs.dtype
+    bound = 0.0 if same_dtype else torch.finfo(coarse).eps * b.abs().max().item()
+    return max(error, torch.finfo(torch.float64).tiny), bound
+
+
+def check_read_back(target: Target, folder: Path, software_plan: Plan, reader: Reader) -> Check:
+    """Compare what was written in another software's format with its source, bit for bit.
+
+    Args:
+        target: What was written.
+        folder: Where.
+        software_plan: The plan from the written names to ours, of the whole checkpoint.
+        reader: The written checkpoint, open.
+    """
+    fields = {**target.config.to_dict(), "model_type": "bert"}
+    plan = fit(software_plan, target.class_name, fields)
+    different = [
+        name
+        for name in target.tensors
+        if name not in plan.steps or not same_bits(target.read(name), plan.read(reader, name))
+    ]
+    note = f"{len(target.tensors) - len(different)} of {len(target.tensors)} tensors are the same"
+    return Check(f"{folder.name} read back", not different, None, None, note + ", bit for bit")

@@ -1,0 +1,240 @@
+"""Which checkpoint a path means, and in which format it is: by signature, not by name.
+
+Names only decide where nothing else can: which of several files a folder's checkpoint is, and which
+reader says what is wrong with a file whose first bytes are damaged.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from .errors import ConversionError
+from .planning import listing
+from .readers.archive import is_archive
+from .readers.flax import FlaxReader, is_flax
+from .readers.h5 import H5Reader, is_h5
+from .readers.safetensors import SafetensorsReader, is_safetensors
+from .readers.shard_index import read_shard_index
+from .readers.tf1 import Tf1Reader, is_tf1
+from .readers.torch_containers import is_torch
+from .readers.torch_pickle import TorchReader
+from .tensors import Reader
+
+_INDEX = ".index.json"
+_SHARD = re.compile(r"-[0-9]{5}-of-[0-9]{5}\.[a-z0-9]+")
+_TF_PART = re.compile(r"\.(index|meta|data-[0-9]{5}-of-[0-9]{5})")
+#: TensorFlow's note of the newest checkpoint in a folder.
+_STATE_FILE = "checkpoint"
+_STATE = re.compile(r'^\s*model_checkpoint_path:\s*"([^"\n]*)"', re.MULTILINE)
+_MAX_STATE_BYTES = 1 << 20
+#: What training loops leave beside the weights, in PyTorch's format.
+_LEFTOVERS = re.compile(
+    r"(optimizer|scheduler|scaler)\.(pt|bin)|training_args\.bin|rng_state(_[0-9]+)?\.pth"
+)
+_SHOWN = 8
+
+
+@dataclass(frozen=True)
+class Format:
+    """One format of checkpoint files."""
+
+    reader: Callable[[Path], Reader]
+    is_file: Callable[[Path], bool]
+    """Whether a file has the format's signature."""
+    suffix: re.Pattern[str]
+    """Names that promise it."""
+    names: tuple[str, ...]
+    """What the libraries call it in a folder, without `.index.json`."""
+
+
+#: In the order in which they are preferred where a folder has several. PyTorch's come first: the
+#: others were mostly converted from them.
+FORMATS = {
+    "safetensors": Format(
+        SafetensorsReader, is_safetensors, re.compile(r"\.safetensors"), ("model.safetensors",)
+    ),
+    "torch": Format(
+        TorchReader, is_torch, re.compile(r"\.(bin|pt|pth|ep[0-9]*|pkl)"), ("pytorch_model.bin",)
+    ),
+    "flax": Format(FlaxReader, is_flax, re.compile(r"\.msgpack"), ("flax_model.msgpack",)),
+    "h5": Format(H5Reader, is_h5, re.compile(r"\.(h5|hdf5)"), ("tf_model.h5",)),
+    "tf1": Format(Tf1Reader, is_tf1, re.compile(r"\.index"), ("bert_model.ckpt.index",)),
+}
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A checkpoint that could be read."""
+
+    path: Path
+    """What its reader takes: a file, or the index of several."""
+    format: str
+    """A key of `FORMATS`."""
+
+    def open(self) -> Reader:
+        """Open it.
+
+        Raises:
+            ConversionError: It is damaged.
+        """
+        return FORMATS[self.format].reader(self.path)
+
+
+def format_of(path: Path) -> str | None:
+    """The format of a file: by its signature, else by its name; None if neither tells.
+
+    Args:
+        path: A file, or the index of several.
+    """
+    if path.name.endswith(_INDEX):
+        # By the first shard: an index says nothing of the format.
+        return format_of(read_shard_index(path).files[0])
+    for name, known in FORMATS.items():
+        if known.is_file(path):
+            return name
+    for name, known in FORMATS.items():
+        if known.suffix.fullmatch(path.suffix):
+            return name  # its reader says what is wrong with it
+    return None
+
+
+def find_file(path: Path) -> Candidate | None:
+    """The checkpoint that a file or a TensorFlow prefix belongs to.
+
+    Args:
+        path: A file of a checkpoint, or a prefix such as `bert_model.ckpt`.
+
+    Returns:
+        The checkpoint; None for an archive.
+
+    Raises:
+        ConversionError: There is no such file, or it is in no known format.
+    """
+    index = _tensorflow_index(path)
+    if index is not None:
+        return Candidate(index, "tf1")
+    if not path.exists():
+        raise ConversionError(
+            f"there is no {path}",
+            "a folder, a checkpoint's prefix (bert_model.ckpt), a file or an archive",
+            "check the path; a model of the hub has to be downloaded first (hf download NAME "
+            "--local-dir DIR)",
+        )
+    if not path.is_file():
+        raise ConversionError(f"{path} is no regular file", "a file", "give a file or a folder")
+    if path.name == _STATE_FILE and (named := _named_in_state(path.parent)):
+        return Candidate(named, "tf1")
+    if path.suffix == ".json" and not path.name.endswith(_INDEX):
+        raise ConversionError(
+            f"{path} holds no tensors", "a file of weights", f"give the folder {path.parent}"
+        )
+    if _SHARD.search(path.name) and (home := _index_naming(path)):
+        path = home
+    kind = format_of(path)
+    if kind is None and is_archive(path):
+        return None
+    if kind is None:
+        with path.open("rb") as file:
+            start = file.read(8)
+        if start[:1] == b"\x80":  # how a pickle begins, and PyTorch's oldest files are pickles
+            return Candidate(path, "torch")
+        raise ConversionError(
+            f"{path} is in no known format (it begins with {start.hex(' ') or 'nothing'})",
+            f"a checkpoint ({', '.join(FORMATS)}), or a zip or tar archive of one",
+            "get the file again, or give the checkpoint's folder",
+        )
+    return Candidate(path, kind)
+
+
+def find_in_folder(folder: Path) -> list[list[Candidate]]:
+    """The checkpoints of a folder: for each format the files that could be it, best format first.
+
+    Where a format has a file by the name that the libraries give it, there is this one alone; so
+    there is where TensorFlow's `checkpoint` file names the newest.
+
+    Args:
+        folder: An existing folder; folders in it are not looked into.
+
+    Raises:
+        ConversionError: The folder cannot be read, or an index in it is damaged.
+    """
+    try:
+        files = sorted(path for path in folder.iterdir() if path.is_file())
+    except OSError as error:
+        raise ConversionError(
+            f"{folder} cannot be read ({error.strerror})", "a folder of files", "check it"
+        ) from None
+    indexes = [path for path in files if path.name.endswith(_INDEX)]
+    shards = {shard for index in indexes for shard in read_shard_index(index).files}
+    found: dict[str, list[Candidate]] = {name: [] for name in FORMATS}
+    for path in files:
+        if path in shards or path.name.startswith(".") or _LEFTOVERS.fullmatch(path.name):
+            continue
+        kind = None if path.suffix == ".json" and path not in indexes else format_of(path)
+        if kind is not None:
+            found[kind].append(Candidate(path, kind))
+    choices = [_by_name(folder, name, some) for name, some in found.items() if some]
+    return choices or [[Candidate(path, "archive")] for path in files if is_archive(path)]
+
+
+def nothing_found(folder: Path) -> ConversionError:
+    """The error for a folder without a checkpoint."""
+    files = [path.name for path in sorted(folder.iterdir()) if path.is_file()]
+    folders = [path for path in sorted(folder.iterdir()) if path.is_dir()]
+    inside = next((path for path in folders if any(find_in_folder(path))), None)
+    remedy = f"give {inside}" if inside else "give the folder or the file with the weights"
+    return ConversionError(
+        f"{folder} has no checkpoint, but {listing(files, 'file')}",
+        f"weights in one of the formats {', '.join(FORMATS)}",
+        remedy,
+    )
+
+
+def several(paths: Iterable[Path]) -> ConversionError:
+    """The error for checkpoints of which none is the one that is meant."""
+    names = [path.name for path in paths]
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ConversionError(
+        f"the folder has several checkpoints that differ ({', '.join(names[:_SHOWN])}{more})",
+        "one",
+        "give the file that you mean",
+    )
+
+
+def _by_name(folder: Path, kind: str, found: list[Candidate]) -> list[Candidate]:
+    if kind == "tf1" and len(found) > 1 and (named := _named_in_state(folder)):
+        return [Candidate(named, "tf1")]
+    usual = [name + end for name in FORMATS[kind].names for end in ("", _INDEX)]
+    known = [candidate for name in usual for candidate in found if candidate.path.name == name]
+    return known[:1] or found
+
+
+def _tensorflow_index(path: Path) -> Path | None:
+    """The index of a TensorFlow checkpoint that a prefix, or one of its files, belongs to."""
+    part = _TF_PART.fullmatch(path.suffix)
+    prefix = path.with_suffix("") if part else path
+    index = prefix.with_name(f"{prefix.name}.index")
+    return index if index.is_file() and (part or not path.exists()) else None
+
+
+def _named_in_state(folder: Path) -> Path | None:
+    """The index that a `checkpoint` file names; its path is of the machine that wrote it."""
+    file = folder / _STATE_FILE
+    if not file.is_file():
+        return None
+    with file.open("rb") as stream:
+        text = stream.read(_MAX_STATE_BYTES).decode(errors="replace")
+    name = re.split(r"[/\\]", match[1])[-1] if (match := _STATE.search(text)) else ""
+    index = folder / f"{name}.index"
+    return index if name and index.is_file() else None
+
+
+def _index_naming(shard: Path) -> Path | None:
+    """The index beside a shard that lists it."""
+    for index in sorted(shard.parent.glob(f"*{_INDEX}")):
+        if shard.name in {file.name for file in read_shard_index(index).files}:
+            return index
+    return None

@@ -1,0 +1,273 @@
+"""What a conversion did, for people (a table, a model card) and for programs (JSON)."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .checks import Check
+from .target import Target, parameter_count
+from .vocabulary import Vocabulary
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_HASH_CHUNK = 1 << 22
+_SHOWN = 6
+_PIPELINES = {
+    "BertModel": "feature-extraction",
+    "BertForPreTraining": "fill-mask",
+    "BertForMaskedLM": "fill-mask",
+    "BertLMHeadModel": "text-generation",
+    "BertForSequenceClassification": "text-classification",
+    "BertForTokenClassification": "token-classification",
+    "BertForQuestionAnswering": "question-answering",
+}
+
+
+@dataclasses.dataclass
+class Report:
+    """The report of one conversion."""
+
+    source: dict[str, Any]
+    """Name, format, software and files with their sizes and sha256 sums."""
+    result: dict[str, Any]
+    """Format, class, config choices, parameter count and files."""
+    mapped: list[dict[str, Any]]
+    """A row for every tensor of the result: names, operation, shape, dtypes, range."""
+    ignored: list[dict[str, Any]]
+    """A row for every tensor of the source that was left out, with the reason."""
+    missing: list[str]
+    """Tensors that the source lacked and that were started anew."""
+    checks: list[Check]
+    notes: list[str]
+    versions: dict[str, str]
+
+    @property
+    def passed(self) -> bool:
+        """Whether no check failed."""
+        return all(check.passed is not False for check in self.checks)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as JSON types."""
+        return _plain(dataclasses.asdict(self))
+
+    def render(self, console: Console) -> None:
+        """Print the report as tables.
+
+        Args:
+            console: Where to.
+        """
+        from rich import box
+        from rich.markup import escape
+        from rich.table import Table
+
+        table = Table(box=box.SIMPLE, show_header=False, padding=(0, 2, 0, 0))
+        table.add_column(style="bold", no_wrap=True)
+        table.add_column(overflow="fold")
+        for label, value in self._summary():
+            table.add_row(label, escape(value))
+        console.print(table)
+        for check in self.checks:
+            mark, style = _MARKS[check.passed]
+            figures = "" if check.max_error is None else f" {check.max_error:.1e}"
+            bound = "" if check.tolerance is None else f" (at most {check.tolerance:.0e})"
+            console.print(
+                f"  [{style}]{mark}[/] {escape(check.name)}{figures}{bound}"
+                + (f": {escape(check.note)}" if check.note else ""),
+                highlight=False,
+            )
+
+    def _summary(self) -> list[tuple[str, str]]:
+        source, result = self.source, self.result
+        rows = [
+            ("source", f"{source['name']}: {source['format']}, {source['software']}"),
+            ("result", f"{result['class']} ({result['why']}), {result['format']}"),
+            ("parameters", f"{result['parameters']:,} in {len(self.mapped)} tensors"),
+            ("mapped", _operations(self.mapped)),
+        ]
+        reasons = Counter(row["reason"] for row in self.ignored)
+        shown = [f"{count} {reason}" for reason, count in reasons.most_common(_SHOWN)]
+        rows.append(("ignored", "; ".join(shown) or "nothing"))
+        rows.append(("missing", ", ".join(self.missing) or "nothing"))
+        changes = Counter(
+            f"{row['source_dtype']} to {row['dtype']}"
+            for row in self.mapped
+            if row["source_dtype"] not in (None, row["dtype"])
+        )
+        rows.append(("dtype", ", ".join(f"{n} {c}" for c, n in changes.items()) or "unchanged"))
+        ranges = [row for row in self.mapped if row["min"] is not None]
+        low = min(ranges, key=lambda row: row["min"], default=None)
+        high = max(ranges, key=lambda row: row["max"], default=None)
+        if low and high:
+            rows.append(
+                ("numbers", f"from {low['min']:.4g} to {high['max']:.4g}, {self._finite()}")
+            )
+        if result["tokenizer"]:
+            rows.append(("tokenizer", result["tokenizer"]))
+        rows += [("note", note) for note in self.notes]
+        return rows
+
+    def _finite(self) -> str:
+        odd = sum(not row["finite"] for row in self.mapped)
+        return f"{odd} tensors with NaN or infinity" if odd else "all finite"
+
+
+_MARKS = {True: ("✓", "green"), False: ("✗", "bold red"), None: ("–", "yellow")}
+
+
+def make_report(
+    target: Target, *, to: str, vocabulary: Vocabulary | None, notes: list[str], names: list[str]
+) -> Report:
+    """The report of a conversion, without checks and sums of files.
+
+    Args:
+        target: What was converted; all of it was read.
+        to: The format written.
+        vocabulary: What the tokenizer was made of.
+        notes: What the user should know, beside the target's own notes.
+        names: The names of the tensors in the files written.
+    """
+    import torch
+    import transformers
+
+    import hf_bert_impl
+
+    source = target.source
+    mapped = []
+    for name, info in target.tensors.items():
+        step = target.plan.steps.get(name)
+        found = target.ranges[name]
+        mapped.append(
+            {
+                "target": name,
+                "source": step.source.name if step else None,
+                "operation": step.operation.value if step else "started anew",
+                "shape": list(info.shape),
+                "dtype": info.dtype,
+                "source_dtype": step.source.dtype if step else None,
+                "min": found.low if found.is_finite else None,
+                "max": found.high if found.is_finite else None,
+                "finite": found.is_finite,
+            }
+        )
+    ignored = [
+        {
+            "source": name,
+            "reason": reason,
+            "shape": list(target.plan.sources[name].shape),
+            "dtype": target.plan.sources[name].dtype,
+        }
+        for name, reason in target.plan.ignored.items()
+    ]
+    said = target.config.hidden_act
+    return Report(
+        source={
+            # The name alone: a report is published, and the path is nobody's business.
+            "name": source.given.resolve().name,
+            "archive": source.archive.name if source.archive else None,
+            "format": source.reader.format,
+            "software": target.plan.table.software,
+            "container": source.reader.software,
+            "config": source.config_file.name if source.config_file else None,
+            "tensors": len(target.plan.sources),
+            "files": [],
+        },
+        result={
+            "format": to,
+            "class": target.class_name,
+            "why": target.architecture.reason,
+            "num_labels": target.architecture.num_labels,
+            "hidden_act": said if isinstance(said, str) else getattr(said, "__name__", str(said)),
+            "model_type": target.config.to_dict()["model_type"],
+            "parameters": parameter_count(target),
+            "tensors": names,
+            "tokenizer": _tokenizer_line(vocabulary),
+            "files": [],
+        },
+        mapped=mapped,
+        ignored=ignored,
+        missing=list(target.plan.missing),
+        checks=[],
+        notes=[*target.notes, *notes],
+        versions={
+            "hf_bert_impl": hf_bert_impl.__version__,
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+        },
+    )
+
+
+def file_rows(files: list[Path]) -> list[dict[str, Any]]:
+    """Name, size in bytes and sha256 of files."""
+    rows = []
+    for path in files:
+        sums = hashlib.sha256()
+        with path.open("rb") as file:
+            while chunk := file.read(_HASH_CHUNK):
+                sums.update(chunk)
+        rows.append({"name": path.name, "bytes": path.stat().st_size, "sha256": sums.hexdigest()})
+    return rows
+
+
+def write_report(report: Report, path: Path) -> None:
+    """Write the report as JSON."""
+    path.write_text(json.dumps(report.to_dict(), indent=2) + "\n", encoding="utf-8")
+
+
+def model_card(report: Report) -> str:
+    """A model card that says where the model came from; its author completes it."""
+    result, source = report.result, report.source
+    pipeline = _PIPELINES.get(result["class"])
+    lines = ["---", "library_name: transformers"]
+    lines += [f"pipeline_tag: {pipeline}"] if pipeline and result["model_type"] == "bert" else []
+    lines += ["tags:", "- bert", "- hf_bert_impl", "---", "", f"# {source['name']}", ""]
+    lines += [
+        f"A {result['class']} of {result['parameters']:,} parameters, converted from "
+        f"{source['software']} ({source['format']}) by `hf-bert convert`.",
+        "",
+        "```python",
+        "import hf_bert_impl",
+        "",
+        f'model = hf_bert_impl.{result["class"]}.from_pretrained("…")',
+        "```",
+        "",
+        f"The activation is `{result['hidden_act']}`. `{source['name']}` had {source['tensors']} "
+        f"tensors, of which {len(report.ignored)} were left out (see `conversion_report.json`).",
+    ]
+    lines += [f"- {note}" for note in report.notes]
+    if report.checks:
+        lines += ["", "| check | largest error | bound | |", "|---|---|---|---|"]
+        for check in report.checks:
+            error = "" if check.max_error is None else f"{check.max_error:.1e}"
+            bound = "" if check.tolerance is None else f"{check.tolerance:.0e}"
+            word = "passed: " if check.passed else ""
+            lines.append(f"| {check.name} | {error} | {bound} | {word}{check.note} |")
+    return "\n".join(lines) + "\n"
+
+
+def _operations(mapped: list[dict[str, Any]]) -> str:
+    counts = Counter(row["operation"] for row in mapped)
+    return ", ".join(f"{count} {operation}" for operation, count in counts.most_common())
+
+
+def _tokenizer_line(vocabulary: Vocabulary | None) -> str | None:
+    if vocabulary is None:
+        return None
+    how = "lower-cased" if vocabulary.lower_case else "cased"
+    return f"{vocabulary.path.name}, {how} ({vocabulary.reason})"
+
+
+def _plain(value: Any) -> Any:
+    """Numbers that JSON lacks (a NaN error) as words."""
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and value - value != 0:
+        return str(value)
+    return value

@@ -1,0 +1,289 @@
+"""An opened source: the checkpoint's tensors, its config and what else came with it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS, EXTENDED_MODEL_TYPE
+
+from .errors import ConversionError
+from .formats import Candidate, find_file, find_in_folder, nothing_found, several
+from .maps.codertimo import CODERTIMO
+from .maps.tables import detect
+from .planning import Plan, plan, same_bits
+from .readers.archive import open_archive
+from .readers.torch_pickle import TorchReader
+from .tensors import Reader
+
+#: In the order in which they are preferred.
+CONFIG_NAMES = ("config.json", "bert_config.json")
+_MAX_CONFIG_BYTES = 16 << 20
+#: By which a config is told from other JSON files.
+_CONFIG_FIELD = "num_attention_heads"
+
+
+@dataclass(frozen=True)
+class Source:
+    """A checkpoint whose lists were read, and no tensor of it."""
+
+    given: Path
+    """What the user named."""
+    archive: Path | None
+    """The archive that it was unpacked from."""
+    folders: tuple[Path, ...]
+    """Where to look for what came with it, nearest first."""
+    reader: Reader
+    plan: Plan
+    """What becomes of every tensor, whatever the head."""
+    config: dict[str, Any]
+    """Its fields, from the file and from what the software has hard-wired; {} without a file."""
+    config_file: Path | None
+    others: tuple[Candidate, ...] = field(default=())
+    """Checkpoints of other formats beside it."""
+
+
+@dataclass(frozen=True)
+class Files:
+    """An open checkpoint of which nothing is known but its tensors' names."""
+
+    given: Path
+    archive: Path | None
+    folders: tuple[Path, ...]
+    reader: Reader
+    siblings: tuple[Reader, ...]
+    """All readers of the same model, `reader` among them."""
+    others: tuple[Candidate, ...]
+
+
+@contextlib.contextmanager
+def open_files(path: Path | str) -> Iterator[Files]:
+    """Find and open a checkpoint, whatever its names.
+
+    Args:
+        path: A folder, a TensorFlow prefix, a file, or an archive. An archive is unpacked into a
+            temporary folder, which is gone afterwards.
+
+    Yields:
+        The open files.
+
+    Raises:
+        ConversionError: There is no checkpoint, or more than one, or it is damaged.
+    """
+    given = Path(path).expanduser()
+    with contextlib.ExitStack() as stack:
+        archive, where = None, given
+        candidates = _candidates(where)
+        if candidates[0][0].format == "archive":
+            archive = candidates[0][0].path
+            if len(candidates) > 1:
+                raise several(found[0].path for found in candidates)
+            into = stack.enter_context(tempfile.TemporaryDirectory(prefix="hf-bert-convert-"))
+            where = open_archive(archive, Path(into))
+            candidates = _candidates(where)
+            if candidates[0][0].format == "archive":
+                raise ConversionError(
+                    f"{archive} holds an archive and no checkpoint",
+                    "an archive of a checkpoint",
+                    "unpack it, and give what is inside",
+                )
+        reader, siblings = _choose(candidates[0], stack)
+        folders = [reader.files[0].parent, where if where.is_dir() else where.parent]
+        folders.append(given if given.is_dir() else given.parent)
+        yield Files(
+            given=given,
+            archive=archive,
+            folders=tuple(dict.fromkeys(folders)),
+            reader=reader,
+            siblings=siblings,
+            others=tuple(found[0] for found in candidates[1:] if len(found) == 1),
+        )
+
+
+@contextlib.contextmanager
+def open_source(
+    path: Path | str,
+    *,
+    config: Path | str | None = None,
+    num_attention_heads: int | None = None,
+    hidden_act: str | None = None,
+) -> Iterator[Source]:
+    """Find and open the checkpoint of a BERT.
+
+    Args:
+        path: As for `open_files`.
+        config: The config file, or a folder with one; None looks beside the weights.
+        num_attention_heads: For checkpoints that no config comes with.
+        hidden_act: Replaces the activation that the config names.
+
+    Yields:
+        The source.
+
+    Raises:
+        ConversionError: As for `open_files`; or it is no BERT, or the config is damaged.
+    """
+    with open_files(path) as files:
+        folders = list(files.folders)
+        file = _config_file(Path(config).expanduser()) if config else _find(folders)
+        if file is not None:
+            folders.append(file.parent)
+        whole = plan(detect(files.reader.tensors), files.reader.tensors)
+        fields = _read_config(file) if file else {}
+        if whole.table is CODERTIMO:
+            fields = {**CODERTIMO_FIELDS, **_codertimo_sizes(files.siblings), **fields}
+        if num_attention_heads is not None:
+            said = fields.setdefault(_CONFIG_FIELD, num_attention_heads)
+            if said != num_attention_heads:
+                raise ConversionError(
+                    f"--num-attention-heads is {num_attention_heads}, and the config says {said}",
+                    "one number",
+                    "leave the option out, or mend the config",
+                )
+        if hidden_act is not None:
+            fields["hidden_act"] = hidden_act
+        yield Source(
+            given=files.given,
+            archive=files.archive,
+            folders=tuple(dict.fromkeys(folders)),
+            reader=files.reader,
+            plan=whole,
+            config=fields,
+            config_file=file,
+            others=files.others,
+        )
+
+
+def _candidates(path: Path) -> list[list[Candidate]]:
+    if path.is_dir():
+        found = find_in_folder(path)
+        # TensorFlow 2's SavedModel keeps its weights one folder below.
+        found = found or (find_in_folder(path / "variables") if _is_saved_model(path) else [])
+        if not found:
+            raise nothing_found(path)
+        return found
+    candidate = find_file(path)
+    return [[candidate or Candidate(path, "archive")]]
+
+
+def _is_saved_model(path: Path) -> bool:
+    return (path / "saved_model.pb").is_file() and (path / "variables").is_dir()
+
+
+def _choose(
+    candidates: list[Candidate], stack: contextlib.ExitStack
+) -> tuple[Reader, tuple[Reader, ...]]:
+    """The checkpoint to read, and all those that hold the same model (itself among them).
+
+    Several files are one model if they agree bit for bit in what they have in common: codertimo's
+    trainer writes the encoder alone, and people save its state dict and the heads beside it. The
+    one with most of the model is taken.
+    """
+    readers = [stack.enter_context(candidate.open()) for candidate in candidates]
+    if len(readers) == 1:
+        return readers[0], (readers[0],)
+    plans = [plan(detect(reader.tensors), reader.tensors) for reader in readers]
+    # max takes the first of equals: prefer the one that knows its attention heads.
+    order = sorted(range(len(readers)), key=lambda n: not _codertimo_sizes((readers[n],)))
+    best = max(order, key=lambda n: len(plans[n].steps))
+    for number, other in enumerate(plans):
+        for name in other.steps:
+            if number != best and (
+                name not in plans[best].steps
+                or not same_bits(
+                    plans[best].read(readers[best], name), other.read(readers[number], name)
+                )
+            ):
+                raise several(candidate.path for candidate in candidates)
+    return readers[best], tuple(readers)
+
+
+def _codertimo_sizes(readers: tuple[Reader, ...]) -> dict[str, Any]:
+    """What the attributes of a pickled module tell of its config (bert_pytorch/model/bert.py)."""
+    fields: dict[str, Any] = {}
+    for reader in readers:
+        attributes = reader.attributes if isinstance(reader, TorchReader) else {}
+        for name, value in attributes.items():
+            # The attributes are those of BERT, or of a BERTLM that holds one as `bert`.
+            if name in ("attn_heads", "bert.attn_heads") and isinstance(value, int):
+                fields.setdefault(_CONFIG_FIELD, value)
+            if name.endswith("embedding.dropout.p") and isinstance(value, float):
+                fields.setdefault("hidden_dropout_prob", value)
+                fields.setdefault("attention_probs_dropout_prob", value)
+    return fields
+
+
+def _config_file(path: Path) -> Path:
+    file = _find([path]) if path.is_dir() else path
+    if file is None or not file.is_file():
+        raise ConversionError(
+            f"--config is {path}, where there is no config",
+            "a JSON file with the sizes of the model",
+            "check the path",
+        )
+    return file
+
+
+def _find(folders: list[Path]) -> Path | None:
+    """The config in the first of the folders that has one."""
+    for folder in dict.fromkeys(folders):
+        for name in CONFIG_NAMES:
+            if (folder / name).is_file():
+                return folder / name
+        found = [path for path in sorted(folder.glob("*.json")) if _is_config(path)]
+        if len(found) > 1:
+            raise ConversionError(
+                f"{folder} has several configs ({', '.join(path.name for path in found)})",
+                "one",
+                "choose it with --config",
+            )
+        if found:
+            return found[0]
+    return None
+
+
+def _is_config(path: Path) -> bool:
+    try:
+        return _CONFIG_FIELD in _read_json(path)
+    except ConversionError:
+        return False  # some other JSON file, which is nobody's business here
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            content = file.read(_MAX_CONFIG_BYTES + 1)
+        fields = json.loads(content[:_MAX_CONFIG_BYTES].decode("utf-8-sig"))
+    except OSError as error:
+        raise ConversionError(
+            f"{path} cannot be read ({error.strerror})", "a JSON file", "check the path"
+        ) from None
+    except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, or nested without end
+        raise ConversionError(
+            f"{path} is no JSON ({' '.join(str(error).split())[:200]})",
+            "a JSON object with the sizes of the model",
+            "get the file again, or give another one with --config",
+        ) from None
+    if not isinstance(fields, dict):
+        raise ConversionError(
+            f"{path} holds a {type(fields).__name__}",
+            "a JSON object with the sizes of the model",
+            "get the file again, or give another one with --config",
+        )
+    return fields
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    fields = _read_json(path)
+    kind = fields.get("model_type")
+    if kind not in (None, "bert", EXTENDED_MODEL_TYPE):
+        raise ConversionError(
+            f"{path} is the config of a {str(kind)[:60]!r}",
+            "a BERT (model_type 'bert' or none)",
+            "give the checkpoint of a BERT, or mend model_type",
+        )
+    return fields

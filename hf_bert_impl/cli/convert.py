@@ -1,0 +1,230 @@
+"""`hf-bert convert` and `hf-bert inspect`: checkpoints of any format."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hf_bert_impl.cli import checkpoints
+from hf_bert_impl.cli.errors import quiet_libraries
+from hf_bert_impl.cli.tables import console
+
+if TYPE_CHECKING:
+    from hf_bert_impl.conversion.source import Files
+
+_SOURCE = "A folder, a TensorFlow prefix (bert_model.ckpt), a file, or a zip or tar archive."
+_UNITS = ("bytes", "kB", "MB", "GB")
+
+
+def convert(
+    src: Annotated[Path, typer.Argument(metavar="SRC", help=_SOURCE)],
+    dst: Annotated[Path, typer.Argument(metavar="DST", help="The folder to make.")],
+    to: Annotated[
+        str, typer.Option("--to", help="safetensors, tf1, h5, flax or torch (the original names).")
+    ] = "safetensors",
+    head: Annotated[
+        str | None,
+        typer.Option(
+            help=f"The head to keep: {', '.join(checkpoints.HEADS)}.",
+            show_default="what the checkpoint has",
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="The config file.", show_default="the one beside the weights"),
+    ] = None,
+    num_attention_heads: Annotated[
+        int | None, typer.Option(min=1, help="For checkpoints that no config comes with.")
+    ] = None,
+    hidden_act: Annotated[
+        str | None,
+        typer.Option(
+            help="The activation: gelu (exact) or gelu_new (tanh, Google's code since November "
+            "2018, which calls it gelu as well).",
+            show_default="the config's",
+        ),
+    ] = None,
+    do_lower_case: Annotated[
+        bool | None,
+        typer.Option(
+            "--do-lower-case/--no-do-lower-case",
+            help="Whether the vocabulary is of lower-cased words.",
+            show_default="inferred",
+        ),
+    ] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(help="float32, float16, bfloat16 or float64.", show_default="unchanged"),
+    ] = None,
+    max_shard_size: Annotated[
+        str | None, typer.Option(help="Most bytes of a safetensors file, as in 500MB.")
+    ] = None,
+    allow_missing: Annotated[
+        bool, typer.Option("--allow-missing", help="Start tensors anew that SRC lacks.")
+    ] = False,
+    allow_nan: Annotated[
+        bool, typer.Option("--allow-nan", help="Take weights with NaN and infinities.")
+    ] = False,
+    check: Annotated[
+        bool,
+        typer.Option("--check/--no-check", help="Compare the result with transformers' own BERT."),
+    ] = True,
+    reference: Annotated[
+        Path | None,
+        typer.Option(help="Outputs (.npz) or a second checkpoint that the result must equal."),
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace DST where it has files.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the report as one JSON object.")
+    ] = False,
+) -> None:
+    """Convert any BERT checkpoint to a verified folder: weights, config, tokenizer, report.
+
+    Reads TensorFlow checkpoints, Keras .h5, Flax .msgpack, PyTorch (all its containers, whole
+    pickled modules too) and safetensors, without the software that wrote them, and never runs code
+    that a checkpoint carries. DST appears when all went well.
+
+    Example: hf-bert convert uncased_L-12_H-768_A-12.zip bert-base-uncased
+    """
+    with quiet_libraries():
+        from hf_bert_impl.conversion import convert as run
+
+        with _progress(not as_json) as progress:
+            report = run(
+                src,
+                dst,
+                to=to,
+                head=head,
+                config=config,
+                num_attention_heads=num_attention_heads,
+                hidden_act=hidden_act,
+                do_lower_case=do_lower_case,
+                dtype=dtype,
+                max_shard_size=max_shard_size,
+                allow_missing=allow_missing,
+                allow_nan=allow_nan,
+                check=check,
+                reference=reference,
+                overwrite=overwrite,
+                progress=progress,
+            )
+    if as_json:
+        typer.echo(json.dumps(report.to_dict()))
+        return
+    report.render(console())
+    typer.echo(f"{dst}: {', '.join(file['name'] for file in report.result['files'])}")
+
+
+def inspect(
+    src: Annotated[Path, typer.Argument(metavar="SRC", help=_SOURCE)],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """List the tensors of a checkpoint, and what each would become, without loading them.
+
+    Example: hf-bert inspect bert_model.ckpt
+    """
+    with quiet_libraries():
+        from hf_bert_impl.conversion.source import open_files
+
+        with open_files(src) as files:
+            found = _describe(files)
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    _print_tensors(found)
+
+
+def _describe(files: Files) -> dict[str, Any]:
+    from hf_bert_impl.conversion import ConversionError
+    from hf_bert_impl.conversion.heads import infer
+    from hf_bert_impl.conversion.maps.tables import detect
+    from hf_bert_impl.conversion.planning import plan
+
+    reader = files.reader
+    targets: dict[str, str] = {}
+    software = class_name = problem = None
+    try:
+        whole = plan(detect(reader.tensors), reader.tensors)
+        software = whole.table.software
+        for name, step in whole.steps.items():
+            for source in (step.source.name, *(copy for copy, _ in step.copies)):
+                targets[source] = name
+        targets |= {name: f"({reason})" for name, reason in whole.ignored.items()}
+        class_name = infer(whole, {}).class_name
+    except ConversionError as error:
+        problem = str(error)  # still worth a list: perhaps it is what the user wants to see
+    return {
+        "path": str(files.given),
+        "format": reader.format,
+        "software": software,
+        "container": reader.software,
+        "class": class_name,
+        "problem": problem,
+        "files": [{"name": file.name, "bytes": file.stat().st_size} for file in reader.files],
+        "numbers": sum(info.size for info in reader.tensors.values()),
+        "tensors": [
+            {
+                "name": name,
+                "shape": list(info.shape),
+                "dtype": info.dtype,
+                "becomes": targets.get(name),
+            }
+            for name, info in reader.tensors.items()
+        ],
+    }
+
+
+def _print_tensors(found: dict[str, Any]) -> None:
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD)
+    table.add_column("tensor", overflow="fold")
+    table.add_column("shape", justify="right", no_wrap=True)
+    table.add_column("dtype", no_wrap=True)
+    table.add_column("becomes", overflow="fold", style="dim")
+    for row in found["tensors"]:
+        shape = " × ".join(map(str, row["shape"])) or "scalar"
+        becomes = row["becomes"] or ""
+        table.add_row(Text(row["name"]), shape, row["dtype"], Text(becomes))
+    out = console()
+    what = found["software"] or "unknown names"
+    out.print(Text(f"{found['path']}: {found['format']}, {what}; {found['container'] or ''}"))
+    for file in found["files"]:
+        out.print(Text(f"  {file['name']}, {_size(file['bytes'])}"))
+    out.print(table)
+    count = f"{len(found['tensors'])} tensors, {found['numbers']:,} numbers"
+    out.print(Text(f"{count}; {found['class'] or 'no class'}"))
+    if found["problem"]:
+        out.print(Text(f"cannot be converted as it is: {found['problem']}", style="yellow"))
+
+
+def _size(count: float) -> str:
+    unit = 0
+    while count >= 1000 and unit < len(_UNITS) - 1:
+        count, unit = count / 1000, unit + 1
+    return f"{count:.{1 if unit else 0}f} {_UNITS[unit]}"
+
+
+@contextlib.contextmanager
+def _progress(show: bool) -> Iterator[Callable[[int, int], None] | None]:
+    """A bar of the bytes written, where a person can see it."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TransferSpeedColumn
+
+    screen = Console(stderr=True)
+    if not (show and screen.is_terminal):
+        yield None
+        return
+    columns = (BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    with Progress(*columns, console=screen, transient=True) as bar:
+        task = bar.add_task("", total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
