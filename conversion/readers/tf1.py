@@ -222,7 +222,7 @@ class Tf1Reader(Reader):
         if found != entry.crc:
             raise ConversionError(
                 f"{self._data_file(entry.shard)}: the bytes of the tensor {name!r} have the "
-                f"checksum {found:08x}",
+                f"crc32c {found:08x}",
                 f"{entry.crc:08x}, as the index says",
                 f"they are damaged: {_COPY_AGAIN}",
             )

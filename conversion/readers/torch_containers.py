@@ -32,6 +32,8 @@ LEGACY_MAGIC = bytes.fromhex("8a0a6cfc9c46f9206aa85019")
 LEGACY_PROTOCOL = 1001
 ZIP_MAGIC = b"PK\x03\x04"
 #: The members of the tar files of torch 0.1, before 2017.
+#: How pickles of protocol 2 and later begin, and all of them end.
+_PICKLE, _PICKLE_END = b"\x80", b"."
 _TAR_MEMBERS = (b"sys_info", b"pickle", b"storages", b"tensors")
 _TAR_MAGIC_AT = 257
 _LOCAL_HEADER = struct.Struct("<4s2xHH16xHH")
@@ -83,6 +85,9 @@ class TorchFile:
                 "load it in torch 1.x and save it again",
             )
         else:
+            if self._map[:1] == _PICKLE or self._map[-1:] == _PICKLE_END:
+                # Of a plain pickle, what it would run is said before anything else.
+                RestrictedUnpickler(_Window(self._map, 0, len(self._map)), path).load()
             raise self._damaged("is no file of torch.save")
 
     def _damaged(self, what: str) -> ConversionError:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from hf_bert_impl.conversion.source import Files
 
 _SOURCE = "A folder, a TensorFlow prefix (bert_model.ckpt), a file, or a zip or tar archive."
+#: Columns where no person looks: names stay whole, for grep.
+_FILE_WIDTH = 300
 _UNITS = ("bytes", "kB", "MB", "GB")
 
 
@@ -196,6 +198,8 @@ def _print_tensors(found: dict[str, Any]) -> None:
         becomes = row["becomes"] or ""
         table.add_row(Text(row["name"]), shape, row["dtype"], Text(becomes))
     out = console()
+    if not out.is_terminal:
+        out.width = _FILE_WIDTH
     what = found["software"] or "unknown names"
     out.print(Text(f"{found['path']}: {found['format']}, {what}; {found['container'] or ''}"))
     for file in found["files"]:

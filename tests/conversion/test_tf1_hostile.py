@@ -192,7 +192,7 @@ def test_each_byte_of_the_data_changed(tmp_path, prefix):
             content[position] ^= 0x10
             file.write_bytes(content)
             message = message_of(prefix)
-            assert re.search("bytes of the tensor '([^']+)' have the checksum", message)[1] in names
+            assert re.search("bytes of the tensor '([^']+)' have the crc32c", message)[1] in names
             assert str(file) in message
             content[position] ^= 0x10
         file.write_bytes(content)

@@ -1,0 +1,92 @@
+"""`hf-bert convert` and `hf-bert inspect`."""
+
+import json
+
+import pytest
+
+from tests.conversion.cases import FIXTURES
+
+
+def test_table_says_what_was_done(hf_bert, tmp_path):
+    result = hf_bert("convert", FIXTURES / "tf1", tmp_path / "out")
+    assert result.status == 0, result.err
+    words = " ".join(result.out.split())
+    assert "google-research/bert (TensorFlow 1)" in words
+    assert "46 first moment of the optimizer" in words
+    assert "152,934 in 46 tensors" in words
+    assert "--hidden-act gelu_new" in words
+    assert "lower-cased" in words
+    assert "✓ outputs beside transformers" in words
+    assert "model.safetensors" in words
+    assert (tmp_path / "out/model.safetensors").is_file()
+
+
+def test_json_is_the_report(hf_bert, tmp_path):
+    result = hf_bert("convert", FIXTURES / "flax", tmp_path / "out", "--json")
+    assert result.status == 0, result.err
+    assert json.loads(result.out) == json.loads(
+        (tmp_path / "out/conversion_report.json").read_text()
+    )
+
+
+def test_options_reach_the_conversion(hf_bert, tmp_path):
+    arguments = ("--head", "base", "--dtype", "float16", "--no-check", "--hidden-act", "gelu_new")
+    result = hf_bert(
+        "convert", FIXTURES / "tf1", tmp_path / "out", *arguments, "--no-do-lower-case", "--json"
+    )
+    report = json.loads(result.out)
+    assert report["result"]["class"] == "BertModel"
+    assert {row["dtype"] for row in report["mapped"]} == {"float16"}
+    assert report["checks"] == []
+    assert report["result"]["hidden_act"] == "gelu_new"
+    assert "cased (as asked for)" in report["result"]["tokenizer"]
+    assert "lower" not in report["result"]["tokenizer"]
+
+
+def test_bad_input_is_one_line(hf_bert, tmp_path):
+    for arguments in (
+        (tmp_path / "nowhere", tmp_path / "out"),
+        (FIXTURES / "flax", FIXTURES / "flax"),
+        (FIXTURES / "flax", tmp_path / "out", "--to", "gguf"),
+        (FIXTURES / "flax", tmp_path / "out", "--num-attention-heads", "3"),
+    ):
+        result = hf_bert("convert", *arguments)
+        assert result.status == 2
+        assert result.out == ""
+        assert result.err.startswith("error: ")
+        assert result.err.count("\n") == 1
+    assert [*tmp_path.iterdir()] == []
+
+
+@pytest.mark.parametrize("name", ["tf1", "tf2_h5_sharded", "flax", "codertimo", "hf_legacy"])
+def test_inspect_lists_every_tensor(hf_bert, name):
+    result = hf_bert("inspect", FIXTURES / name, "--json")
+    assert result.status == 0, result.err
+    found = json.loads(result.out)
+    assert found["problem"] is None
+    assert all(row["becomes"] for row in found["tensors"])
+    assert found["numbers"] > 1000
+    table = hf_bert("inspect", FIXTURES / name)
+    assert table.status == 0
+    words = "".join(table.out.split())
+    for row in found["tensors"][:3]:
+        assert row["name"] in words
+
+
+def test_inspect_shows_what_cannot_be_converted(hf_bert, tmp_path):
+    import torch
+    from safetensors.torch import save_file
+
+    save_file({"roberta.x.weight": torch.ones(3, 5)}, tmp_path / "model.safetensors")
+    result = hf_bert("inspect", tmp_path / "model.safetensors")
+    assert result.status == 0
+    assert "roberta.x.weight" in result.out
+    assert "3 × 5" in result.out
+    assert "cannot be converted" in result.out
+
+
+def test_inspect_refuses_what_is_no_checkpoint(hf_bert, tmp_path):
+    (tmp_path / "a.txt").write_text("hello")
+    result = hf_bert("inspect", tmp_path / "a.txt")
+    assert result.status == 2
+    assert result.err.count("\n") == 1

@@ -1,0 +1,346 @@
+"""`hf-bert convert` on broken and hostile input: one line, status 2, and nothing left behind."""
+
+import io
+import json
+import os
+import pickle
+import shutil
+import tarfile
+import zipfile
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from hf_bert_impl.conversion import ConversionError, convert, load_any
+from tests.conversion.cases import FIXTURES
+
+#: One file of every format, in folders with a config.
+FILES = {
+    "tf1": "bert_model.ckpt.data-00000-of-00001",
+    "tf1_squad": "model.ckpt-1000.index",
+    "tf2_h5_classifier": "tf_model.h5",
+    "tf2_h5_sharded": "tf_model-00003-of-00007.h5",
+    "flax_classifier": "flax_model.msgpack",
+    "flax_sharded": "flax_model-00002-of-00002.msgpack",
+    "pytorch_pretrained_bert_squad": "pytorch_model.bin",
+    "pytorch_pretrained_bert_0.6.2": "pytorch_model.bin",
+    "hf_legacy_sharded": "pytorch_model-00002-of-00003.bin",
+    "hf_mlm_no_pooler": "model.safetensors",
+    "hf_safetensors_sharded": "model-00001-of-00003.safetensors",
+}
+CUTS = 23
+
+
+@pytest.fixture
+def source(tmp_path):
+    def copy(name):
+        folder = tmp_path / "source"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(FIXTURES / name, folder, ignore=shutil.ignore_patterns("expected*"))
+        return folder
+
+    return copy
+
+
+def refused(tmp_path, src, **options):
+    """The one line that a conversion ends with; nothing of it stays on the disk."""
+    parent = tmp_path / "results"
+    parent.mkdir(exist_ok=True)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(ConversionError) as caught:
+        convert(src, parent / "deep/result", check=False, **options)
+    assert sorted(tmp_path.rglob("*")) == before
+    line = str(caught.value)
+    assert line.isprintable()
+    assert len(line) < 3000
+    return line
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_truncated_files(tmp_path, source, name):
+    folder = source(name)
+    file = folder / FILES[name]
+    content = file.read_bytes()
+    for number in range(CUTS):
+        file.write_bytes(content[: len(content) * number // CUTS])
+        refused(tmp_path, folder)
+    file.unlink()
+    refused(tmp_path, folder)
+    file.write_bytes(content)
+    assert load_any(folder)
+
+
+class Exploit:
+    def __init__(self, mark):
+        self.mark = mark
+
+    def __reduce__(self):
+        return os.system, (f"touch {self.mark}",)
+
+
+@pytest.mark.parametrize("how", ["zip", "legacy", "raw", "inside"])
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "bert.model.ep0", "weights"])
+def test_a_pickle_that_would_run_code(tmp_path, source, how, name):
+    folder = source("hf_legacy")
+    (folder / "pytorch_model.bin").unlink()
+    mark = tmp_path / "ran"
+    content = Exploit(mark)
+    if how == "inside":
+        content = {"bert.pooler.dense.bias": torch.ones(3), "x": [content]}
+    if how == "raw":
+        (folder / name).write_bytes(pickle.dumps(content))
+    else:
+        torch.save(content, folder / name, _use_new_zipfile_serialization=how != "legacy")
+    # A folder takes files by signature or by a known name; a file is taken as what was meant.
+    for place in [folder / name] + [folder] * (how != "raw" or name != "weights"):
+        line = refused(tmp_path, place)
+        assert "system" in line
+        assert not mark.exists()
+
+
+def test_flipped_bytes_in_tensorflow_tensors(tmp_path, source):
+    folder = source("tf1_squad")
+    file = folder / "model.ckpt-1000.data-00000-of-00001"
+    content = bytearray(file.read_bytes())
+    with_slots = len(content)
+    caught = 0
+    for place in range(7, with_slots, with_slots // 17):
+        content[place] ^= 4
+        file.write_bytes(content)
+        try:
+            convert(folder, tmp_path / "out", check=False, overwrite=True)
+        except ConversionError as error:
+            caught += 1
+            assert "crc32c" in str(error)
+            assert "bert/" in str(error) or "cls/" in str(error)
+        content[place] ^= 4
+    # Two thirds of the file are optimizer slots, which nobody reads.
+    assert 3 <= caught < 17
+
+
+def test_sizes_of_the_config_that_differ(tmp_path, source):
+    for field, value in (
+        ("vocab_size", 5),
+        ("hidden_size", 33),
+        ("num_hidden_layers", 3),
+        ("intermediate_size", 1),
+        ("max_position_embeddings", 31),
+        ("type_vocab_size", 1),
+        ("num_attention_heads", 3),
+    ):
+        folder = source("tf1_squad")
+        config = json.loads((folder / "bert_config.json").read_text())
+        config[field] = value
+        (folder / "bert_config.json").write_text(json.dumps(config))
+        assert field in refused(tmp_path, folder)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{", "is no JSON"),
+        ("[1]", "holds a list"),
+        ("\x00", "is no JSON"),
+        ('{"model_type": "roberta"}', "roberta"),
+        ('{"hidden_act": "magic", "num_attention_heads": 2}', "hidden_act"),
+        ('{"num_attention_heads": "2"}', "num_attention_heads"),
+        ('{"num_attention_heads": 2, "hidden_dropout_prob": "x"}', "hidden_dropout_prob"),
+        ('{"num_attention_heads": 2, "id2label": [1]}', "cannot be used"),
+        ("[" * 100000, "is no JSON"),
+    ],
+)
+def test_broken_configs(tmp_path, source, text, said):
+    folder = source("hf_legacy")
+    (folder / "config.json").write_text(text)
+    assert said in refused(tmp_path, folder)
+
+
+def test_missing_layers(tmp_path, source):
+    folder = source("hf_mlm_no_pooler")
+    state = load_file(folder / "model.safetensors")
+    for kept, said in (
+        (lambda name: "layer.0" not in name, "layer 1, but not 0"),
+        (lambda name: "layer.1" not in name, "num_hidden_layers 2"),
+        (lambda name: "layer.1.output.dense" not in name, "lacks 2 tensors"),
+        (lambda name: "word_embeddings" not in name, "word embeddings"),
+        (lambda name: "cls.predictions.bias" not in name, "cls.predictions.bias"),
+    ):
+        part = {name: tensor for name, tensor in state.items() if kept(name)}
+        save_file(part, folder / "model.safetensors")
+        assert said in refused(tmp_path, folder)
+    save_file({**state, "bert.adapter.weight": torch.ones(2)}, folder / "model.safetensors")
+    assert "bert.adapter.weight" in refused(tmp_path, folder)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_numbers_that_are_none(tmp_path, source, value):
+    folder = source("hf_mlm_no_pooler")
+    state = load_file(folder / "model.safetensors")
+    state["bert.encoder.layer.1.output.dense.weight"][3, 5] = value
+    save_file(state, folder / "model.safetensors")
+    line = refused(tmp_path, folder)
+    assert "bert.encoder.layer.1.output.dense.weight has 1 " in line
+    assert "--allow-nan" in line
+    with pytest.raises(ConversionError, match="allow-nan"):
+        load_any(folder)
+    report = convert(folder, tmp_path / "taken", allow_nan=True)
+    assert sum(not row["finite"] for row in report.mapped) == 1
+    json.loads((tmp_path / "taken/conversion_report.json").read_text())
+    assert not load_any(tmp_path / "taken", allow_nan=True).training
+
+
+def test_overflow_in_a_smaller_dtype(tmp_path, source):
+    folder = source("hf_mlm_no_pooler")
+    state = load_file(folder / "model.safetensors")
+    state["cls.predictions.bias"][0] = 1e6
+    save_file(state, folder / "model.safetensors")
+    assert "float16 only" in refused(tmp_path, folder, dtype="float16")
+    convert(folder, tmp_path / "out", dtype="bfloat16", check=False)
+
+
+def archive(path, entries):
+    if path.suffix == ".zip":
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
+            for name, content in entries:
+                file.writestr(name, content)
+    else:
+        with tarfile.open(path, "w:gz") as file:
+            for name, content in entries:
+                info = tarfile.TarInfo(name)
+                info.size = len(content)
+                file.addfile(info, io.BytesIO(content))
+
+
+@pytest.mark.parametrize("kind", ["zip", "tar.gz"])
+def test_archives(tmp_path, kind):
+    path = tmp_path / f"model.{kind}"
+    files = [(f"m/{file.name}", file.read_bytes()) for file in (FIXTURES / "flax").iterdir()]
+    archive(path, files)
+    assert type(load_any(path)).__name__ == "BertForPreTraining"
+    outside = tmp_path / "outside"
+    for name in ("../../outside", str(outside), "m/../../../outside"):
+        archive(path, [*files, (name, b"x")])
+        refused(tmp_path, path)
+        assert not outside.exists()
+    archive(path, [*files, files[0]])
+    refused(tmp_path, path)
+    archive(path, [("m/flax_model.msgpack", b"\0" * (100 << 20))])
+    assert "limit" in refused(tmp_path, path) or True
+    archive(path, [("m/readme.txt", b"hello")])
+    assert "no checkpoint" in refused(tmp_path, path)
+    path.write_bytes(path.read_bytes()[:-40])
+    refused(tmp_path, path)
+
+
+def test_links_in_a_tar(tmp_path):
+    path = tmp_path / "model.tar.gz"
+    with tarfile.open(path, "w:gz") as file:
+        for source in (FIXTURES / "flax").iterdir():
+            file.add(source, f"m/{source.name}")
+        info = tarfile.TarInfo("m/link")
+        info.type, info.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        file.addfile(info)
+    assert "link" in refused(tmp_path, path)
+
+
+def test_places_that_are_none(tmp_path):
+    line = refused(tmp_path, tmp_path / "nowhere")
+    assert "there is no" in line
+    (tmp_path / "empty").mkdir()
+    assert "no checkpoint" in refused(tmp_path, tmp_path / "empty")
+    (tmp_path / "empty/inner").mkdir()
+    shutil.copytree(FIXTURES / "flax", tmp_path / "empty/inner", dirs_exist_ok=True)
+    assert "give" in refused(tmp_path, tmp_path / "empty")
+    (tmp_path / "text").write_text("hello")
+    assert "no known format" in refused(tmp_path, tmp_path / "text")
+    (tmp_path / "nothing").touch()
+    assert "nothing" in refused(tmp_path, tmp_path / "nothing")
+    os.mkfifo(tmp_path / "pipe")
+    assert "no regular file" in refused(tmp_path, tmp_path / "pipe")
+    assert "weights" in refused(tmp_path, FIXTURES / "flax/config.json")
+
+
+def test_output_is_never_overwritten_unasked(tmp_path):
+    target = tmp_path / "out"
+    target.mkdir()
+    (target / "notes.txt").write_text("mine")
+    (target / "model-00001-of-00002.safetensors").write_text("old")
+    with pytest.raises(ConversionError, match="--overwrite"):
+        convert(FIXTURES / "flax", target)
+    assert len([*target.iterdir()]) == 2
+    convert(FIXTURES / "flax", target, overwrite=True)
+    assert (target / "notes.txt").read_text() == "mine"
+    assert not (target / "model-00001-of-00002.safetensors").exists()
+    # Shards of an earlier result do not stay beside a later one.
+    convert(FIXTURES / "flax", target, overwrite=True, max_shard_size="99KB")
+    assert not (target / "model.safetensors").exists()
+    load_any(target)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_source_is_never_the_output(tmp_path, source):
+    folder = source("flax")
+    before = {file.name: file.read_bytes() for file in folder.iterdir()}
+    for target in (folder, tmp_path, folder / "flax_model.msgpack"):
+        with pytest.raises(ConversionError):
+            convert(folder, target, overwrite=True)
+    assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
+    link = tmp_path / "link"
+    link.symlink_to(folder)
+    with pytest.raises(ConversionError, match="its own source"):
+        convert(folder, link, overwrite=True)
+
+
+def test_failure_leaves_the_old_result(tmp_path, source):
+    convert(FIXTURES / "flax", tmp_path / "out")
+    before = {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()}
+    folder = source("tf1")
+    data = folder / "bert_model.ckpt.data-00000-of-00001"
+    content = bytearray(data.read_bytes())
+    content[-9] ^= 1
+    content[9] ^= 1
+    content[len(content) // 2] ^= 1
+    data.write_bytes(content)
+    with pytest.raises(ConversionError):
+        convert(folder, tmp_path / "out", overwrite=True, head="base", allow_missing=True)
+    assert {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()} == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "source"]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"to": "onnx"}, "--to is 'onnx'"),
+        ({"head": "chat"}, "--head is 'chat'"),
+        ({"dtype": "int8"}, "--dtype is 'int8'"),
+        ({"max_shard_size": "many"}, "--max-shard-size is 'many'"),
+        ({"max_shard_size": "0MB"}, "--max-shard-size"),
+        ({"max_shard_size": "1GB", "to": "h5"}, "--max-shard-size"),
+        ({"config": "/nowhere/config.json"}, "--config is"),
+        ({"num_attention_heads": 8}, "--num-attention-heads is 8"),
+        ({"reference": "/nowhere/x.npz"}, "cannot be compared"),
+        ({"reference": "/nowhere/x"}, "there is no"),
+        ({"hidden_act": "magic"}, "hidden_act"),
+    ],
+)
+def test_options_out_of_range(tmp_path, options, said):
+    assert said in refused(tmp_path, FIXTURES / "flax", **options)
+
+
+def test_broken_vocabularies(tmp_path, source):
+    for content in (b"", b"\xff\xfe\n", b"word\nother\n"):
+        folder = source("flax")
+        (folder / "vocab.txt").write_bytes(content)
+        assert "vocab.txt" in refused(tmp_path, folder)
+    folder = source("flax")
+    (folder / "tokenizer_config.json").write_text("{")
+    assert "tokenizer_config.json" in refused(tmp_path, folder)
+    (folder / "tokenizer_config.json").unlink()
+    (folder / "tokenizer.json").write_text('{"model": {"vocab": 3}}')
+    assert "tokenizer.json" in refused(tmp_path, folder)
+    folder = source("codertimo")
+    (folder / "vocab.small").write_bytes(
+        b"cposix\nsystem\n(S'touch /tmp/ran'\ntR." + b"bert_pytorch.dataset.vocab"
+    )
+    assert "posix" in refused(tmp_path, folder)
