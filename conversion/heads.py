@@ -11,23 +11,11 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 
 from .errors import ConversionError
+from .head_names import HEADS
 from .maps import names
 from .planning import Plan, Step, listing
 from .rules import Operation
 from .tensors import TensorInfo
-
-#: What `--head` takes, and the class behind it.
-HEADS = {
-    "base": "BertModel",
-    "pretraining": "BertForPreTraining",
-    "masked-lm": "BertForMaskedLM",
-    "causal-lm": "BertLMHeadModel",
-    "next-sentence": "BertForNextSentencePrediction",
-    "sequence-classification": "BertForSequenceClassification",
-    "multiple-choice": "BertForMultipleChoice",
-    "token-classification": "BertForTokenClassification",
-    "question-answering": "BertForQuestionAnswering",
-}
 
 #: The modules of a head whose presence tells it: masked-LM, and the linear layers.
 _PARTS = ("cls.predictions", *names.HEADS)

@@ -77,10 +77,12 @@ def output_folder(folder: Path) -> Iterator[Path]:
             os.chmod(fresh, 0o777 & ~_umask())
         except OSError as error:
             raise _unwritable(folder, error) from None
-        yield fresh
         try:
+            yield fresh
             _replace(fresh, folder)
         except OSError as error:
+            if error.errno is None:  # transformers' own, about a file that it cannot use
+                raise
             raise _unwritable(folder, error) from None
         made, fresh = [], None
     finally:

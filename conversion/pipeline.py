@@ -36,7 +36,7 @@ from .rules import Table
 from .source import open_source
 from .target import Target, resolve
 from .tensors import DTYPES, TensorInfo
-from .vocabulary import find_vocabulary, make_tokenizer
+from .vocabulary import find_vocabulary, make_tokenizer, save_tokenizer
 from .writers.flax import write_flax
 from .writers.h5 import write_h5
 from .writers.safetensors import write_safetensors
@@ -146,9 +146,9 @@ def convert(
         target = resolve(
             source, head=head, dtype=dtype, allow_missing=allow_missing, allow_nan=allow_nan
         )
-        names = (source.given.name, *(folder.name for folder in source.folders))
-        archive = (source.archive.name,) if source.archive else ()
-        vocabulary = find_vocabulary(source.folders, (*archive, *names), do_lower_case)
+        names = [place.resolve().name for place in (source.given, *source.folders)]
+        archive = [source.archive.name] if source.archive else []
+        vocabulary = find_vocabulary(source.folders, archive + names, do_lower_case)
         tokenizer = None
         if vocabulary is not None:
             tokenizer = make_tokenizer(vocabulary, target.config.max_position_embeddings)
@@ -163,7 +163,7 @@ def convert(
             written = _write(target, folder, to, shard_bytes, progress)
             _write_config(target, folder, to)
             if tokenizer is not None:
-                tokenizer.save_pretrained(folder)
+                save_tokenizer(tokenizer, folder)
             report = make_report(target, to=to, vocabulary=vocabulary, notes=notes, names=written)
             if check:
                 report.checks += _checks(target, folder, to)

@@ -131,6 +131,22 @@ def make_tokenizer(vocabulary: Vocabulary, max_length: int | None) -> PreTrained
         ) from error
 
 
+def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
+    """Write a tokenizer's files.
+
+    Raises:
+        ConversionError: They cannot be written.
+    """
+    try:
+        tokenizer.save_pretrained(folder)
+    except Exception as error:  # the library raises this class itself, for a full disk too
+        raise ConversionError(
+            f"the tokenizer cannot be written ({' '.join(str(error).split())[:300]})",
+            "a place that can be written to, with room for the result",
+            "free some space, or name another folder",
+        ) from error
+
+
 def _has_tokenizer(folder: Path) -> bool:
     return any((folder / name).is_file() for name in (TOKENIZER_FILE, CONFIG_FILE))
 

@@ -10,22 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_bert_impl.cli.errors import BadInput, one_line
+from hf_bert_impl.conversion.head_names import HEADS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-#: What `--head` takes, and the class behind it.
-HEADS = {
-    "base": "BertModel",
-    "pretraining": "BertForPreTraining",
-    "masked-lm": "BertForMaskedLM",
-    "causal-lm": "BertLMHeadModel",
-    "next-sentence": "BertForNextSentencePrediction",
-    "sequence-classification": "BertForSequenceClassification",
-    "multiple-choice": "BertForMultipleChoice",
-    "token-classification": "BertForTokenClassification",
-    "question-answering": "BertForQuestionAnswering",
-}
 TOKENIZERS = ("tokenizer.json", "vocab.txt")
 
 

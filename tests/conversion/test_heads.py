@@ -6,7 +6,6 @@ import pytest
 import torch
 
 import hf_bert_impl
-from hf_bert_impl.cli import checkpoints
 from hf_bert_impl.conversion import heads
 from hf_bert_impl.conversion.errors import ConversionError
 from hf_bert_impl.conversion.heads import check_config, fit, infer, require_complete
@@ -28,10 +27,6 @@ from tests.conversion.cases import (
     random_model,
     reader,
 )
-
-
-def test_heads_are_those_of_the_command_line():
-    assert heads.HEADS == checkpoints.HEADS
 
 
 @pytest.mark.parametrize("class_name", CLASSES)
