@@ -4,7 +4,8 @@
 PYTHON ?= python3
 VENV := .venv
 FLOOR_VENV := .venv-floor
-EXTRAS := dev,demo,convert,train
+EXTRAS ?= dev,demo,convert,train
+FLOOR_EXTRAS := dev,demo,convert,train
 # make splits the arguments of a call at commas.
 comma := ,
 # What a test run may take of the machine: two processes of one thread each.
@@ -41,9 +42,10 @@ format: $(VENV)/.installed ## mend what ruff can mend
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
-# transformers' own suite runs with the newest release only, to keep this short.
+# transformers' own suite and the other libraries run with the newest release only, to keep this
+# short.
 floor: $(FLOOR_VENV)/.installed ## run the tests with the oldest supported transformers
-	$(FLOOR_VENV)/bin/python $(PYTEST) --ignore=tests/upstream $(ARGS)
+	$(FLOOR_VENV)/bin/python $(PYTEST) --ignore=tests/upstream --ignore=tests/ecosystem $(ARGS)
 
 # Without a network this only warns: the tests that need the folder then skip and say why.
 upstream-tests: $(VENV)/.installed ## fetch transformers' own test-suite of the installed version
@@ -69,4 +71,4 @@ $(VENV)/.installed-bench: $(VENV)/.installed
 	$(call install,$(EXTRAS)$(comma)bench,constraints.txt)
 
 $(FLOOR_VENV)/.installed: setup.cfg constraints-floor.txt
-	$(call install,$(EXTRAS),constraints-floor.txt)
+	$(call install,$(FLOOR_EXTRAS),constraints-floor.txt)

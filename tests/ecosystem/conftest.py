@@ -1,0 +1,98 @@
+"""What the ecosystem's tests share: libraries that must be there in CI, and small models."""
+
+import importlib
+import os
+
+import pytest
+import torch
+import transformers
+
+import hf_bert_impl
+
+SIZES = {
+    "vocab_size": 61,
+    "hidden_size": 24,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 37,
+    "max_position_embeddings": 40,
+}
+LENGTHS = (11, 7, 4)
+LETTERS = "abcdefghijkl"
+
+
+@pytest.fixture(scope="session")
+def library():
+    """Imports a library; where it is absent the test skips, but fails in CI."""
+
+    def load(name):
+        try:
+            return importlib.import_module(name)
+        except ModuleNotFoundError:
+            if os.environ.get("CI"):
+                raise
+            pytest.skip(f"needs {name}: pip install 'hf_bert_impl[ecosystem]'")
+
+    return load
+
+
+@pytest.fixture
+def model():
+    """A small random model of a class, in eval mode."""
+
+    def make(name, **fields):
+        torch.manual_seed(1)
+        config = hf_bert_impl.BertConfig(**{**SIZES, "initializer_range": 0.2, **fields})
+        return getattr(hf_bert_impl, name)(config).eval()
+
+    return make
+
+
+@pytest.fixture
+def upstream():
+    """transformers' own model with the weights of one of ours."""
+
+    def make(ours):
+        cls = getattr(transformers.models.bert.modeling_bert, type(ours).__name__)
+        config = transformers.BertConfig(**{**SIZES, "num_labels": ours.config.num_labels})
+        theirs = cls(config)
+        theirs.load_state_dict(ours.state_dict())
+        return theirs.eval()
+
+    return make
+
+
+@pytest.fixture
+def batch():
+    """Ids and mask of three rows of unequal lengths."""
+    generator = torch.Generator().manual_seed(2)
+    ids = torch.randint(5, SIZES["vocab_size"], (3, max(LENGTHS)), generator=generator)
+    mask = torch.tensor([[int(place < n) for place in range(max(LENGTHS))] for n in LENGTHS])
+    return {"input_ids": ids * mask, "attention_mask": mask}
+
+
+@pytest.fixture
+def registered():
+    hf_bert_impl.register()
+    yield
+    hf_bert_impl.unregister()
+
+
+@pytest.fixture
+def text_folder(tmp_path):
+    """A small model with a tokenizer, saved."""
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS]
+    words += [f"##{letter}" for letter in LETTERS]
+
+    def save(name, **fields):
+        torch.manual_seed(3)
+        config = hf_bert_impl.BertConfig(
+            **{**SIZES, "vocab_size": len(words), "initializer_range": 0.2, **fields}
+        )
+        folder = tmp_path / name
+        getattr(hf_bert_impl, name)(config).save_pretrained(folder)
+        tokens = {word: number for number, word in enumerate(words)}
+        hf_bert_impl.BertTokenizer(tokens).save_pretrained(folder)
+        return folder
+
+    return save

@@ -1,0 +1,84 @@
+"""sentence-transformers on this package's BERT, and its clients KeyBERT and SetFit."""
+
+import numpy as np
+import pytest
+
+TEXTS = ["A cat naps.", "The kitten sleeps on the warm mat in the sun.", "Stocks fell."]
+
+
+@pytest.fixture
+def encoder(library, minilm_path, registered):
+    return library("sentence_transformers").SentenceTransformer(str(minilm_path), device="cpu")
+
+
+def test_its_vectors_are_those_of_the_text_encoder(encoder, minilm_path):
+    import hf_bert_impl
+
+    assert type(encoder[0].auto_model) is hf_bert_impl.BertModel
+    ours = hf_bert_impl.TextEncoder.from_pretrained(minilm_path, device="cpu")
+    np.testing.assert_allclose(encoder.encode(TEXTS), ours.encode(TEXTS), atol=1e-5)
+
+
+def test_a_training_step_as_on_upstream(library, minilm_path, tmp_path):
+    import hf_bert_impl
+
+    st, datasets = library("sentence_transformers"), library("datasets")
+    losses = library("sentence_transformers.losses")
+    pairs = datasets.Dataset.from_dict({"anchor": TEXTS, "positive": TEXTS[::-1]})
+    found = []
+    for ours in (True, False):
+        if ours:
+            hf_bert_impl.register()
+        try:
+            model = st.SentenceTransformer(str(minilm_path), device="cpu")
+            for module in model.modules():
+                if hasattr(module, "p"):
+                    module.p = 0.0  # dropout draws other numbers without padding
+            trainer = st.SentenceTransformerTrainer(
+                model=model,
+                args=st.SentenceTransformerTrainingArguments(
+                    str(tmp_path / str(ours)),
+                    max_steps=2,
+                    per_device_train_batch_size=3,
+                    report_to=[],
+                    disable_tqdm=True,
+                    use_cpu=True,
+                    save_strategy="no",
+                ),
+                train_dataset=pairs,
+                loss=losses.MultipleNegativesRankingLoss(model),
+            )
+            loss = trainer.train().training_loss
+            model.save(str(tmp_path / f"saved-{ours}"))
+            found.append((loss, model.encode(TEXTS)))
+        finally:
+            hf_bert_impl.unregister()
+    assert found[0][0] == pytest.approx(found[1][0], rel=1e-4)
+    np.testing.assert_allclose(found[0][1], found[1][1], atol=1e-4)
+    again = hf_bert_impl.TextEncoder.from_pretrained(tmp_path / "saved-True", device="cpu")
+    np.testing.assert_allclose(again.encode(TEXTS), found[0][1], atol=1e-5)
+
+
+def test_keybert(library, minilm_path, registered):
+    text = "Supervised learning is the task of learning a function from labelled examples."
+    words = dict(library("keybert").KeyBERT(str(minilm_path)).extract_keywords(text))
+    assert "supervised" in words
+
+
+def test_setfit(library, minilm_path, registered, tmp_path):
+    setfit, datasets = library("setfit"), library("datasets")
+    import hf_bert_impl
+
+    model = setfit.SetFitModel.from_pretrained(str(minilm_path), device="cpu")
+    assert type(model.model_body[0].auto_model) is hf_bert_impl.BertModel
+    texts = ["I loved it", "great fun", "a joy", "awful", "boring and bad", "a waste of time"]
+    data = datasets.Dataset.from_dict({"text": texts, "label": [1, 1, 1, 0, 0, 0]})
+    arguments = setfit.TrainingArguments(
+        output_dir=str(tmp_path),
+        max_steps=2,
+        batch_size=4,
+        report_to="none",
+        show_progress_bar=False,
+    )
+    setfit.Trainer(model=model, args=arguments, train_dataset=data).train()
+    assert model.predict(["wonderful", "terrible"]).tolist() == [1, 0]

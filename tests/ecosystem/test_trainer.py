@@ -1,0 +1,75 @@
+"""transformers' Trainer, with data of the datasets library: losses as on upstream's model."""
+
+import pytest
+import torch
+import transformers
+
+import hf_bert_impl
+
+ROWS = 12
+
+
+@pytest.fixture
+def rows(library):
+    datasets = library("datasets")
+    generator = torch.Generator().manual_seed(5)
+    lengths = torch.randint(3, 30, (ROWS,), generator=generator).tolist()
+    return datasets.Dataset.from_dict(
+        {
+            "input_ids": [
+                torch.randint(5, 17, (n,), generator=generator).tolist() for n in lengths
+            ],
+            "labels": [n % 3 for n in lengths],
+        }
+    )
+
+
+def train(model, tokenizer, rows, folder):
+    trainer = transformers.Trainer(
+        model=model,
+        args=transformers.TrainingArguments(
+            str(folder),
+            max_steps=5,
+            per_device_train_batch_size=4,
+            logging_steps=1,
+            save_steps=3,
+            eval_strategy="steps",
+            eval_steps=5,
+            report_to=[],
+            disable_tqdm=True,
+            use_cpu=True,
+            seed=3,
+        ),
+        train_dataset=rows,
+        eval_dataset=rows,
+        data_collator=transformers.DataCollatorWithPadding(tokenizer),
+        compute_metrics=lambda answer: {
+            "accuracy": float((answer.predictions.argmax(-1) == answer.label_ids).mean())
+        },
+    )
+    trainer.train()
+    return trainer.state.log_history
+
+
+def test_losses_are_upstreams(text_folder, rows, tmp_path):
+    fields = {
+        "num_labels": 3,
+        "hidden_dropout_prob": 0.0,
+        "attention_probs_dropout_prob": 0.0,
+    }
+    folder = text_folder("BertForSequenceClassification", **fields)
+    tokenizer = hf_bert_impl.BertTokenizer.from_pretrained(folder)
+    histories = []
+    for library in (hf_bert_impl, transformers):
+        model = library.BertForSequenceClassification.from_pretrained(folder)
+        place = tmp_path / library.__name__
+        histories.append(train(model, tokenizer, rows, place))
+    for ours, theirs in zip(*histories, strict=True):
+        for name in ("loss", "eval_loss", "eval_accuracy"):
+            if name in theirs:
+                assert ours[name] == pytest.approx(theirs[name], abs=1e-4)
+    # A checkpoint is plain: no code copied beside it, and stock transformers resumes from it.
+    checkpoint = tmp_path / "hf_bert_impl/checkpoint-3"
+    assert not [*checkpoint.glob("*.py")]
+    model = transformers.BertForSequenceClassification.from_pretrained(checkpoint)
+    assert type(model).__module__.startswith("transformers.")
