@@ -18,7 +18,7 @@ test floor: export OMP_NUM_THREADS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench lint format floor upstream-tests clean
+.PHONY: help demo test bench lint format floor smoke upstream-tests clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -47,12 +47,22 @@ format: $(VENV)/.installed ## mend what ruff can mend
 floor: $(FLOOR_VENV)/.installed ## run the tests with the oldest supported transformers
 	$(FLOOR_VENV)/bin/python $(PYTEST) --ignore=tests/upstream --ignore=tests/ecosystem $(ARGS)
 
+# A clean environment: what setup.cfg asks for is all that there is.
+smoke: ## build sdist and wheel, install the wheel alone and use it
+	@rm -rf build dist .venv-smoke
+	@$(PYTHON) -m venv .venv-smoke
+	@.venv-smoke/bin/python -m pip install --quiet 'setuptools>=77'
+	@.venv-smoke/bin/python -c "from setuptools import build_meta as b; b.build_sdist('dist'); b.build_wheel('dist')" >/dev/null
+	@.venv-smoke/bin/python -m pip install --quiet -c constraints.txt dist/*.whl
+	@ls -l dist
+	@cd /tmp && $(CURDIR)/.venv-smoke/bin/python -I $(CURDIR)/tests/smoke.py
+
 # Without a network this only warns: the tests that need the folder then skip and say why.
 upstream-tests: $(VENV)/.installed ## fetch transformers' own test-suite of the installed version
 	@$(VENV)/bin/python tests/upstream/download.py || echo "upstream-tests: not fetched; the tests that need them will skip"
 
 clean: ## remove the environments, build results and caches
-	rm -rf $(VENV) $(FLOOR_VENV) build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(FLOOR_VENV) .venv-smoke build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One recipe for both environments. The stamp is written last, so a broken installation is tried again.

@@ -1,0 +1,65 @@
+"""What an installed wheel can do with nothing but its own dependencies; run by `make smoke`.
+
+A script, not a test file: the environment that it runs in has no pytest.
+"""
+
+import importlib.util
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+OPTIONAL = ("datasets", "h5py", "matplotlib", "msgpack", "pytest", "seqeval", "sklearn")
+FIXTURES = Path(__file__).parent / "fixtures"
+MOST_IMPORTED = 40  # modules; the package's own names are imported on first use
+
+
+def run(*arguments: object) -> subprocess.CompletedProcess[str]:
+    command = [str(Path(sys.executable).with_name("hf-bert")), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def main() -> None:
+    present = [name for name in OPTIONAL if importlib.util.find_spec(name)]
+    assert not present, f"the environment is not minimal: {present}"
+
+    before = set(sys.modules)
+    import hf_bert_impl
+
+    assert "torch" not in sys.modules
+    assert len(set(sys.modules) - before) < MOST_IMPORTED
+    assert "site-packages" in hf_bert_impl.__file__, hf_bert_impl.__file__
+    assert (Path(hf_bert_impl.__file__).parent / "py.typed").is_file()
+    assert importlib.util.find_spec("conversion") is None
+
+    import torch
+
+    config = hf_bert_impl.BertConfig(
+        vocab_size=31,
+        hidden_size=12,
+        num_hidden_layers=2,
+        num_attention_heads=3,
+        intermediate_size=17,
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        model = hf_bert_impl.BertForMaskedLM(config).eval()
+        model.save_pretrained(f"{folder}/model")
+        again = hf_bert_impl.load_any(f"{folder}/model")
+        ids = torch.tensor([[2, 7, 9, 3, 0], [2, 5, 3, 0, 0]])
+        batch = {"input_ids": ids, "attention_mask": (ids > 0).long()}
+        assert torch.equal(model(**batch).logits, again(**batch).logits)
+
+        # The formats that need no optional library.
+        for name in ("hf_safetensors", "pytorch_pretrained_bert", "codertimo", "flax", "tf2_h5"):
+            result = run("convert", FIXTURES / name, f"{folder}/{name}")
+            assert result.returncode == 0, result.stderr
+        result = run("convert", FIXTURES / "flax", f"{folder}/h5", "--to", "h5")
+        assert result.returncode == 2
+        assert "pip install 'hf_bert_impl[convert]'" in result.stderr, result.stderr
+    assert "hf_bert_impl" in run("--version").stdout
+    assert "Usage" in run("--help").stdout
+    print("smoke: the wheel works by itself")
+
+
+if __name__ == "__main__":
+    main()
