@@ -1,4 +1,4 @@
-"""Optional libraries: imported when they are needed, and asked for by the extra that brings them."""
+"""Optional libraries: imported when needed, and asked for by the extra that brings them."""
 
 from __future__ import annotations
 
