@@ -23,6 +23,7 @@ from .attention_functions import (
     takes_varlen,
 )
 from .configuration_bert import BertConfig
+from .linear import linear
 from .padding import Packing
 
 
@@ -114,12 +115,12 @@ class BertSelfAttention(nn.Module):
         """
         backend = self.config._attn_implementation or "eager"
         split = (-1, self.attention_head_size)
-        query = self.query(hidden_states).unflatten(-1, split)  # (B, Q, H, d) or (T, H, d)
+        query = linear(self.query, hidden_states).unflatten(-1, split)  # (B, Q, H, d) or (T, H, d)
         probabilities: Tensor | None = None
 
         if packing is not None and self._packs(packing, backend, output_attentions):
-            key = self.key(hidden_states).unflatten(-1, split)
-            value = self.value(hidden_states).unflatten(-1, split)
+            key = linear(self.key, hidden_states).unflatten(-1, split)
+            value = linear(self.value, hidden_states).unflatten(-1, split)
             context = self.attend_packed(query, key, value, packing)  # (T, H, d)
         else:
             key, value = self._keys_and_values(
@@ -261,10 +262,13 @@ class BertSelfAttention(nn.Module):
         elif self.is_cross_attention:
             cache = None  # a plain cache holds self-attention only
 
-        source = key_value_states if self.is_cross_attention else hidden_states
+        source = hidden_states
+        if self.is_cross_attention:
+            assert key_value_states is not None
+            source = key_value_states
         split = (-1, self.attention_head_size)
-        key = self._to_heads(self.key(source).unflatten(-1, split), packing)
-        value = self._to_heads(self.value(source).unflatten(-1, split), packing)
+        key = self._to_heads(linear(self.key, source).unflatten(-1, split), packing)
+        value = self._to_heads(linear(self.value, source).unflatten(-1, split), packing)
         if cache is not None:
             key, value = cache.update(key, value, self.layer_idx)
             if self.is_cross_attention and isinstance(past_key_values, EncoderDecoderCache):
@@ -320,7 +324,8 @@ class BertSelfOutput(nn.Module):
 
     def forward(self, hidden_states: Tensor, input_tensor: Tensor) -> Tensor:
         """(..., context) and the sub-layer's input (..., D) to (..., D)."""
-        return self.LayerNorm(self.dropout(self.dense(hidden_states)) + input_tensor)
+        projected = linear(self.dense, hidden_states)
+        return self.LayerNorm(self.dropout(projected) + input_tensor)
 
 
 class BertAttention(nn.Module):

@@ -17,7 +17,14 @@ from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .attention import BertAttention
 from .configuration_bert import BertConfig
+from .linear import is_hooked, linear, takes_onednn
 from .padding import Packing
+
+#: Larger blocks of memory go back to the system after each use (glibc's greatest mmap threshold is
+#: 32 MiB), and getting them again costs a good part of the product. So the feed-forward layer is
+#: computed in slices where its product is a quick one.
+LARGEST_BLOCK = 24 << 20
+SLICE_TOKENS = 512
 
 
 def activation(config: BertConfig) -> Callable[[Tensor], Tensor]:
@@ -35,7 +42,7 @@ class BertIntermediate(nn.Module):
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         """Projects and activates."""
-        return self.intermediate_act_fn(self.dense(hidden_states))
+        return linear(self.dense, hidden_states, self.intermediate_act_fn)
 
 
 class BertOutput(nn.Module):
@@ -49,7 +56,8 @@ class BertOutput(nn.Module):
 
     def forward(self, hidden_states: Tensor, input_tensor: Tensor) -> Tensor:
         """Projects back, adds and normalises."""
-        return self.LayerNorm(self.dropout(self.dense(hidden_states)) + input_tensor)
+        projected = linear(self.dense, hidden_states)
+        return self.LayerNorm(self.dropout(projected) + input_tensor)
 
 
 class DeviationLayerNorm(nn.LayerNorm):
@@ -82,7 +90,8 @@ class PreNormAttention(BertAttention):
         context, probabilities = self.self(output.LayerNorm(hidden_states), **kwargs)
         if kept is not None:
             context, hidden_states = context[kept], hidden_states[kept]
-        return hidden_states + output.dropout(output.dense(context)), probabilities
+        projected = linear(output.dense, context)
+        return hidden_states + output.dropout(projected), probabilities
 
 
 class PreNormOutput(BertOutput):
@@ -98,7 +107,7 @@ class PreNormOutput(BertOutput):
 
     def forward(self, hidden_states: Tensor, input_tensor: Tensor) -> Tensor:
         """Projects back and adds."""
-        projected = self.dense(self.dropout(hidden_states))
+        projected = linear(self.dense, self.dropout(hidden_states))
         return self.dropout(input_tensor + self.dropout(projected))
 
 
@@ -171,11 +180,26 @@ class BertLayer(GradientCheckpointingLayer):
             # the (..., F) activations. The last slice may be shorter.
             chunks = hidden_states.split(self.chunk_size_feed_forward, dim=-2)
             hidden_states = torch.cat([self.feed_forward(chunk) for chunk in chunks], dim=-2)
+        elif self._is_sliced(hidden_states):
+            slices = hidden_states.flatten(0, -2).split(SLICE_TOKENS)
+            shape = hidden_states.shape
+            hidden_states = torch.cat([self.feed_forward(part) for part in slices]).view(shape)
         else:
             hidden_states = self.feed_forward(hidden_states)
         if output_attentions:
             return hidden_states, probabilities, cross_probabilities
         return hidden_states
+
+    def _is_sliced(self, hidden_states: Tensor) -> bool:
+        """Whether the (..., F) activations are too large to be had at once, as oneDNN has them."""
+        inner: Any = self.intermediate.dense
+        return (
+            takes_onednn(inner, hidden_states)
+            and hidden_states.shape[:-1].numel() * inner.out_features * 4 > LARGEST_BLOCK
+            # A hook is to see all tokens at once.
+            and not any(is_hooked(module) for module in self.intermediate.modules())
+            and not any(is_hooked(module) for module in self.output.modules())
+        )
 
     def feed_forward(self, hidden_states: Tensor) -> Tensor:
         """(..., D) to (..., D)."""

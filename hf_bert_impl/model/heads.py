@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from .configuration_bert import BertConfig
 from .encoder import activation
+from .linear import linear
 
 
 class BertPooler(nn.Module):
@@ -24,7 +25,7 @@ class BertPooler(nn.Module):
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         """(B, S, D) to (B, D)."""
-        return self.activation(self.dense(hidden_states[:, 0]))
+        return linear(self.dense, hidden_states[:, 0], self.activation)
 
 
 class BertPredictionHeadTransform(nn.Module):
@@ -38,7 +39,7 @@ class BertPredictionHeadTransform(nn.Module):
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         """Projects, activates, normalises."""
-        return self.LayerNorm(self.transform_act_fn(self.dense(hidden_states)))
+        return self.LayerNorm(linear(self.dense, hidden_states, self.transform_act_fn))
 
 
 class BertLMPredictionHead(nn.Module):
@@ -54,7 +55,7 @@ class BertLMPredictionHead(nn.Module):
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         """Logits before the softmax."""
-        return self.decoder(self.transform(hidden_states))
+        return linear(self.decoder, self.transform(hidden_states))
 
 
 class CodertimoLMPredictionHead(nn.Module):
@@ -66,7 +67,7 @@ class CodertimoLMPredictionHead(nn.Module):
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         """Logits before the softmax."""
-        return self.decoder(hidden_states)
+        return linear(self.decoder, hidden_states)
 
 
 def prediction_head(config: BertConfig) -> BertLMPredictionHead | CodertimoLMPredictionHead:

@@ -12,6 +12,7 @@ from .configuration_bert import BertConfig
 from .embeddings import BertEmbeddings  # noqa: F401
 from .encoder import BertLayer
 from .heads import BertPooler  # noqa: F401
+from .linear import linear  # noqa: F401
 from .loading import check_folder  # noqa: F401
 from .losses import cross_entropy  # noqa: F401
 from .masks import backend_mask  # noqa: F401

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers.utils import logging
 
-from .encoder import BertEncoder, BertLayer
+from .encoder import LARGEST_BLOCK, SLICE_TOKENS, BertEncoder, BertLayer
 from .padding import Packing
 
 logger = logging.get_logger(__name__)
@@ -32,11 +32,6 @@ FUSED_ACTIVATIONS = {
     "swish": ("swish", ""),
 }
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-#: Where the feed-forward layer is computed in slices: larger blocks of memory go back to the
-#: system after each use (glibc's greatest mmap threshold is 32 MiB), and getting them again costs
-#: more than the product in int8.
-LARGEST_BLOCK = 24 << 20
-SLICE_TOKENS = 512
 #: Tokens that the blocked layout is chosen for; it serves any number.
 TYPICAL_TOKENS = 512
 

@@ -1,0 +1,160 @@
+"""Linear layers in inference, by the quicker of torch's two libraries for float32 on a CPU.
+
+`nn.functional.linear` computes float32 by MKL. On AMD's processors MKL keeps to AVX2, half the
+width that those with AVX-512 have; oneDNN, in the same torch, uses all of it, on the weight as it
+lies. On Intel's both are as fast, so there nothing changes.
+
+What is computed is the same, in another order of summation. Whatever changes, records or
+transforms a linear layer (an adapter, hooks, quantisation, gradients, autocast, a compiler, a
+tracer, `torch.func`, modes, patches of torch) is served as ever: then the layer itself is called.
+`torch.backends.mkldnn.flags(enabled=False)` switches oneDNN off.
+
+Notation: T computed tokens (see `padding.py`), N outputs of a linear layer.
+"""
+
+import platform
+from collections.abc import Callable
+from contextlib import suppress
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.nn.modules import module as hooks_of_all
+from transformers.activations import GELUActivation
+
+#: From so many weights on they do not lie in a core's cache, and any number of rows is quicker.
+MANY_WEIGHTS = 1 << 19
+#: Below, so many products of rows and weights outweigh the few microseconds that a call costs more.
+MANY_PRODUCTS = 1 << 21
+
+#: As torch has them; tools that count or record put their own in their place.
+_TORCH = (nn.Module.__call__, nn.Linear.forward, nn.functional.linear)
+
+
+def linear(
+    layer: nn.Module, states: Tensor, activation: Callable[[Tensor], Tensor] | None = None
+) -> Tensor:
+    """(..., in) to activation(layer(states)), (..., N).
+
+    Args:
+        layer: A linear layer, or whatever stands in its place.
+        states: Its input.
+        activation: Follows, if given. The exact GELU is then part of the product.
+    """
+    if not takes_onednn(layer, states):
+        output = layer(states)
+        return output if activation is None else activation(output)
+    parameters: Any = layer._parameters
+    if activation is not None and _is_exact_gelu(activation):
+        operation, algorithm, activation = "gelu", "none", None
+    else:
+        operation, algorithm = "none", ""
+    output = torch.ops.mkldnn._linear_pointwise(
+        states, parameters["weight"], parameters["bias"], operation, [], algorithm
+    )
+    return output if activation is None else activation(output)
+
+
+def takes_onednn(layer: nn.Module, states: Tensor) -> bool:
+    """Whether this call is a plain product that oneDNN computes faster."""
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return False
+    # Exact types: a subclass may stand for anything, and so may what `torch.func.functional_call`
+    # puts in a parameter's place.
+    if type(states) is not Tensor or not states.is_cpu:
+        return False
+    if type(layer) is not nn.Linear or layer.training or not is_faster_here():
+        return False
+    weight, bias = layer._parameters.get("weight"), layer._parameters.get("bias")
+    return (
+        type(weight) is nn.Parameter
+        and type(bias) is nn.Parameter
+        and weight.ndim == 2
+        and _is_large(states, weight)
+        and states.shape[-1] == weight.shape[1]
+        and bias.shape == weight.shape[:1]
+        and states.dtype is weight.dtype is bias.dtype is torch.float32
+        and weight.is_cpu
+        and bias.is_cpu
+        and weight.is_contiguous()
+        and bias.is_contiguous()
+        and not is_hooked(layer)
+        and (nn.Module.__call__, nn.Linear.forward, nn.functional.linear) == _TORCH
+        and not _is_transformed(states)
+        and not (
+            torch.is_grad_enabled()
+            and (states.requires_grad or weight.requires_grad or bias.requires_grad)
+        )
+    )
+
+
+@cache
+def is_faster_here() -> bool:
+    """Whether this machine has both libraries, and MKL uses half of it."""
+    return (
+        torch.backends.mkl.is_available()
+        and torch.backends.mkldnn.is_available()
+        and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+        and torch.backends.cpu.get_cpu_capability() == "AVX512"
+        and _is_amd()
+        and _can_tell()
+    )
+
+
+def _can_tell() -> bool:
+    """Whether this torch has the private names that tell what a call is part of."""
+    return (
+        hasattr(torch._C, "_len_torch_dispatch_stack")
+        and hasattr(getattr(torch._C, "_functorch", None), "is_functorch_wrapped_tensor")
+        and hasattr(nn.Module, "_compiled_call_impl")
+        and hasattr(hooks_of_all, "_has_any_global_hook")
+    )
+
+
+def _is_amd() -> bool:
+    with suppress(OSError), open("/proc/cpuinfo") as file:
+        return "AuthenticAMD" in file.read(1000)  # of the first core
+    return "AuthenticAMD" in platform.processor()  # Windows has no such file
+
+
+def _is_large(states: Tensor, weight: Tensor) -> bool:
+    """Whether the product is worth what the call costs more."""
+    weights = weight.numel()
+    if weights >= MANY_WEIGHTS:
+        return states.numel() > 0
+    return states.numel() * weight.shape[0] >= MANY_PRODUCTS
+
+
+def is_hooked(module: nn.Module) -> bool:
+    """Whether someone else's code runs where the module is called without gradients."""
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or "forward" in module.__dict__  # accelerate's way
+        or module._compiled_call_impl is not None  # `module.compile()`
+        or hooks_of_all._has_any_global_hook()
+    )
+
+
+def _is_transformed(states: Tensor) -> bool:
+    """Whether more than these numbers is wanted: tangents, another precision, a record."""
+    return (
+        torch.is_autocast_enabled("cpu")
+        or not torch.backends.mkldnn.enabled
+        or torch.overrides.has_torch_function((states,))  # a mode
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._functorch.is_functorch_wrapped_tensor(states)
+        or forward_ad.unpack_dual(states).tangent is not None
+    )
+
+
+def _is_exact_gelu(activation: Callable[[Tensor], Tensor]) -> bool:
+    """Whether it is `hidden_act="gelu"` as transformers makes it, which oneDNN has as well."""
+    return (
+        isinstance(activation, nn.Module)
+        and type(activation) is GELUActivation
+        and activation.act is nn.functional.gelu
+        and not is_hooked(activation)
+    )

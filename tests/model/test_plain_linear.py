@@ -1,0 +1,314 @@
+"""Inference by oneDNN on the weights as they are: same numbers, and only where nobody watches."""
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch import nn
+from transformers.activations import ACT2FN
+
+from hf_bert_impl import BertModel
+from hf_bert_impl.model import encoder, linear
+from tests.model.cases import HEADS, masks, random_batch, random_config, random_model
+from tests.model.test_codertimo import codertimo_batch, codertimo_config
+
+KERNELS = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
+@pytest.fixture(autouse=True)
+def everywhere(monkeypatch):
+    """oneDNN on any processor, and for products of any size."""
+    if not KERNELS:
+        pytest.skip("this torch comes without oneDNN")
+    monkeypatch.setattr(linear, "is_faster_here", lambda: True)
+    monkeypatch.setattr(linear, "MANY_WEIGHTS", 0)
+
+
+def outputs(model, batch, **options):
+    with torch.no_grad():
+        return model(**batch, **options)
+
+
+def usual(model, batch, **options):
+    """The outputs by `nn.functional.linear`."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(linear, "is_faster_here", lambda: False)
+        return outputs(model, batch, **options)
+
+
+@contextmanager
+def counted() -> Iterator[list[str]]:
+    """The names of oneDNN's linear operators that run inside."""
+    found: list[str] = []
+    with torch.profiler.profile() as profile:
+        yield found
+    found += [event.name for event in profile.events() if "_linear_pointwise" in event.name]
+
+
+def linear_layers(model) -> int:
+    return sum(type(module) is nn.Linear for module in model.modules())
+
+
+@pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu"])
+@pytest.mark.parametrize("padding_free", [True, False])
+@pytest.mark.parametrize("head", HEADS)
+def test_the_same_numbers(head, padding_free, activation):
+    config = random_config(2, head, hidden_act=activation, padding_free=padding_free)
+    model = random_model(head, config)
+    for name, mask in masks().items():
+        batch = random_batch(head, config, mask)
+        expected = usual(model, batch, output_hidden_states=True)
+        with counted() as products:
+            found = outputs(model, batch, output_hidden_states=True)
+        # Classifiers on top are small and called as they are.
+        assert len(products) >= 6 * config.num_hidden_layers
+        for key in expected:
+            if key == "past_key_values":
+                continue
+            pairs = [(found[key], expected[key])]
+            if key == "hidden_states":
+                pairs = list(zip(found[key], expected[key], strict=True))
+            for a, b in pairs:
+                assert (a - b).abs().max() <= 2e-5 * b.abs().max().clamp(min=1), (name, key)
+
+
+def test_codertimo():
+    config = codertimo_config()
+    model = random_model("BertForPreTraining", config)
+    batch, real = codertimo_batch(config)
+    expected = usual(model, batch)
+    with counted() as products:
+        found = outputs(model, batch)
+    assert len(products) == linear_layers(model) - 1  # the next-sentence head has two outputs
+    for a, b in zip(found[:2], expected[:2], strict=True):
+        a, b = (x[real] if x.ndim == 3 else x for x in (a, b))
+        assert (a - b).abs().max() <= 2e-5 * b.abs().max()
+
+
+def test_cross_attention():
+    config = random_config(3, "BertLMHeadModel", add_cross_attention=True)
+    model = random_model("BertLMHeadModel", config)
+    batch = random_batch("BertLMHeadModel", config, masks()["right"])
+    encoded = torch.randn(5, 7, config.hidden_size, generator=torch.Generator().manual_seed(0))
+    expected = usual(model, batch, encoder_hidden_states=encoded)[0]
+    with counted() as products:
+        found = outputs(model, batch, encoder_hidden_states=encoded)[0]
+    assert len(products) == linear_layers(model)
+    assert (found - expected).abs().max() <= 2e-5 * expected.abs().max()
+
+
+def test_gelu_is_exact():
+    """In the product it errs no more than torch's own does after it."""
+    layer = nn.Linear(1, 1).eval().requires_grad_(False)
+    nn.init.ones_(layer.weight)
+    nn.init.zeros_(layer.bias)
+    states = torch.linspace(-12, 12, 20001)[:, None]
+    exact = nn.functional.gelu(states.double())
+    with counted() as products:
+        found = linear.linear(layer, states, ACT2FN["gelu"])
+    assert len(products) == 1
+    own = (nn.functional.gelu(states) - exact).abs().max()
+    assert (found - exact).abs().max() <= max(own, 5e-7)
+
+
+@pytest.mark.parametrize(
+    "activation",
+    [
+        nn.functional.gelu,
+        nn.GELU(),
+        ACT2FN["gelu_10"],
+        ACT2FN["gelu_python"],
+        ACT2FN["relu"],
+        torch.tanh,
+    ],
+)
+def test_other_activations_follow(activation):
+    layer = nn.Linear(13, 7).eval().requires_grad_(False)
+    states = torch.randn(11, 13, generator=torch.Generator().manual_seed(0)) * 9
+    expected = activation(nn.functional.linear(states, layer.weight, layer.bias))
+    assert (linear.linear(layer, states, activation) - expected).abs().max() < 1e-5
+
+
+def test_an_observed_activation_is_called():
+    layer = nn.Linear(13, 7).eval().requires_grad_(False)
+    states = torch.randn(11, 13)
+    seen = []
+    hooked, other = ACT2FN["gelu"], ACT2FN["gelu"]
+    hooked.register_forward_hook(lambda module, inputs, output: seen.append(inputs[0]))
+    other.act = lambda projected: seen.append(projected) or projected
+    for activation in (hooked, other):
+        linear.linear(layer, states, activation)
+        assert torch.allclose(seen.pop(), layer(states), atol=1e-5)
+
+
+SHAPES = {
+    "packed": lambda x: x.flatten(0, 1),
+    "batched": lambda x: x,
+    "first tokens": lambda x: x[:, 0],
+    "transposed": lambda x: x.transpose(0, 1),
+    "every second": lambda x: x[:, ::2],
+    "one": lambda x: x[0, 0],
+    "none": lambda x: x[:0],
+}
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_shapes_and_strides(shape):
+    layer = nn.Linear(13, 7).eval().requires_grad_(False)
+    states = SHAPES[shape](torch.randn(5, 6, 13, generator=torch.Generator().manual_seed(0)))
+    expected = nn.functional.linear(states, layer.weight, layer.bias)
+    found = linear.linear(layer, states)
+    assert found.shape == expected.shape
+    assert found.is_contiguous()
+    assert torch.allclose(found, expected, atol=1e-5)
+
+
+def test_a_wrong_width_is_the_layers_own_error():
+    layer = nn.Linear(13, 7).eval().requires_grad_(False)
+    with pytest.raises(RuntimeError, match="mat1 and mat2 shapes"):
+        linear.linear(layer, torch.randn(5, 12))
+
+
+def test_gradients_are_those_of_the_usual_way():
+    config = random_config(6)
+    model = random_model("BertModel", config)
+    batch = random_batch("BertModel", config, masks()["right"])
+    with counted() as products:
+        model(**batch).last_hidden_state.sum().backward()
+    assert not products
+    assert all(p.grad is not None for p in model.encoder.parameters())
+
+
+CHANGES = {
+    "in place": lambda w: torch.no_grad()(w.mul_)(1.5),
+    "through data": lambda w: w.data.mul_(1.5),
+    "data replaced": lambda w: setattr(w, "data", w.data * 1.5),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_weights_are_never_stale(change):
+    config = random_config(6)
+    model = random_model("BertModel", config)
+    batch = random_batch("BertModel", config, masks()["right"])
+    before = outputs(model, batch)[0]
+    for parameter in model.encoder.layer[0].attention.self.query.parameters():
+        CHANGES[change](parameter)
+    found = outputs(model, batch)[0]
+    assert not torch.equal(found, before)
+    assert torch.equal(found, outputs(copy.deepcopy(model), batch)[0])
+
+
+@pytest.mark.parametrize("head", ["BertModel", "BertForMaskedLM"])
+def test_a_document_leaves_the_others_bit_by_bit(head):
+    """At a real width, with the numbers at which oneDNN is taken, too."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(linear, "MANY_WEIGHTS", 1 << 19)
+        config = random_config(
+            7,
+            head,
+            hidden_size=320,
+            num_attention_heads=5,
+            intermediate_size=1300,
+            num_hidden_layers=2,
+            max_position_embeddings=64,
+        )
+        model = random_model(head, config, std=0.05)
+        lengths = torch.tensor([41, 7, 7, 23, 1, 64, 13])
+        mask = (torch.arange(64) < lengths[:, None]).long()
+        batch = random_batch(head, config, mask, length=64)
+        with counted() as products:
+            before = outputs(model, batch)[0]
+        assert products
+        for row in range(len(lengths)):
+            changed = dict(batch, input_ids=batch["input_ids"].clone())
+            changed["input_ids"][row] = (changed["input_ids"][row] + 5) % config.vocab_size
+            after = outputs(model, changed)[0]
+            others = torch.arange(len(lengths)) != row
+            assert torch.equal(after[others], before[others])
+            length = int(lengths[row])
+            assert not torch.equal(after[row, :length], before[row, :length])
+            alone = {name: value[row : row + 1, :length] for name, value in batch.items()}
+            assert (outputs(model, alone)[0] - before[row, :length]).abs().max() < 1e-5
+
+
+@pytest.fixture
+def rows(monkeypatch) -> list[int]:
+    """Rows of each call of a feed-forward layer, and slices of seven."""
+    found: list[int] = []
+    feed_forward = encoder.BertLayer.feed_forward
+
+    def recorded(self, states):
+        found.append(states.shape[:-1].numel())
+        return feed_forward(self, states)
+
+    monkeypatch.setattr(encoder, "SLICE_TOKENS", 7)
+    monkeypatch.setattr(encoder.BertLayer, "feed_forward", recorded)
+    return found
+
+
+@pytest.mark.parametrize("padding_free", [True, False])
+def test_feed_forward_in_slices(monkeypatch, rows, padding_free):
+    config = random_config(2, padding_free=padding_free, hidden_act="gelu", num_hidden_layers=2)
+    model = random_model("BertModel", config)
+    batch = random_batch("BertModel", config, masks()["right"])
+    tokens = int(batch["attention_mask"].sum()) if padding_free else batch["input_ids"].numel()
+    bytes_inside = tokens * config.intermediate_size * 4
+    monkeypatch.setattr(encoder, "LARGEST_BLOCK", bytes_inside)
+    whole = outputs(model, batch)[0]
+    assert rows == [tokens] * 2
+    rows.clear()
+    monkeypatch.setattr(encoder, "LARGEST_BLOCK", bytes_inside - 1)
+    found = outputs(model, batch)[0]
+    assert max(rows) == 7
+    assert sum(rows) == tokens * 2
+    assert (found - whole).abs().max() < 1e-5
+
+
+@pytest.mark.parametrize("part", ["intermediate", "intermediate.dense", "output", "output.dropout"])
+def test_who_watches_sees_all_tokens_at_once(monkeypatch, rows, part):
+    config = random_config(2, num_hidden_layers=2)
+    model = random_model("BertModel", config)
+    batch = random_batch("BertModel", config, masks()["right"])
+    tokens = int(batch["attention_mask"].sum())
+    monkeypatch.setattr(encoder, "LARGEST_BLOCK", 0)
+    seen: list[int] = []
+    model.encoder.layer[0].get_submodule(part).register_forward_hook(
+        lambda module, inputs, output: seen.append(len(output))
+    )
+    outputs(model, batch)
+    assert seen == [tokens]
+    assert rows[0] == tokens
+    assert max(rows[1:]) == 7  # the other layer
+    rows.clear()
+    model(**batch)  # with gradients
+    assert rows == [tokens] * 2
+
+
+@pytest.mark.parametrize(
+    ("capability", "amd", "mkl"),
+    [
+        ("AVX512", True, True),
+        ("AVX512", False, True),
+        ("AVX2", True, True),
+        ("AVX512", True, False),
+    ],
+)
+def test_only_where_it_pays(monkeypatch, capability, amd, mkl):
+    """On a processor of another maker, or without AVX-512, or without MKL, nothing changes."""
+    monkeypatch.undo()
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: mkl)
+    monkeypatch.setattr(linear, "_is_amd", lambda: amd)
+    assert linear.is_faster_here.__wrapped__() == ((capability, amd, mkl) == ("AVX512", True, True))
+
+
+def test_saved_and_copied_as_ever(tmp_path):
+    config = random_config(6)
+    model = random_model("BertModel", config)
+    batch = random_batch("BertModel", config, masks()["right"])
+    expected = outputs(model, batch)[0]
+    model.save_pretrained(tmp_path)
+    assert torch.equal(outputs(BertModel.from_pretrained(tmp_path), batch)[0], expected)
