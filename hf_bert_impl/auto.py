@@ -9,7 +9,7 @@ from collections.abc import MutableMapping
 from typing import Any, NamedTuple
 
 import transformers
-from transformers import AutoConfig, AutoTokenizer
+from transformers import AutoConfig, AutoTokenizer, pipelines
 from transformers.models.auto import configuration_auto, tokenization_auto
 
 #: Auto class to the class that it gives for BERT, the same names as in transformers itself.
@@ -25,6 +25,11 @@ MODEL_CLASSES = {
     "AutoModelForQuestionAnswering": "BertForQuestionAnswering",
     "AutoModelForTextEncoding": "BertModel",
 }
+
+#: The task of the pipeline that transformers 5 dropped.
+TASK = "question-answering"
+#: What transformers 4 took where no model is named, and its commit.
+DEFAULT_MODEL = ("distilbert/distilbert-base-cased-distilled-squad", "564e9b5")
 
 _ABSENT = object()
 
@@ -46,7 +51,8 @@ def register() -> None:
     That holds for checkpoints with ``model_type`` "bert", and for "hf_bert_impl", under which
     models are saved that stock transformers would compute wrongly. AutoTokenizer finds a tokenizer
     by the name in tokenizer_config.json, so checkpoints of other models that name "BertTokenizer"
-    get ours too, with the same ids. Calling it again changes nothing, unless another package has
+    get ours too, with the same ids. `pipeline("question-answering")` works again, for every model
+    that transformers has for it. Calling it again changes nothing, unless another package has
     registered its own classes in between: then ours are in front again.
 
     Example:
@@ -88,6 +94,8 @@ def register() -> None:
         _note(aliases, name, BertTokenizer)
         aliases[name] = BertTokenizer
 
+    _register_pipeline()
+
 
 def unregister() -> None:
     """Puts back what each Auto class gave before `register`, also another package's classes.
@@ -103,6 +111,29 @@ def unregister() -> None:
             del change.registry[change.key]
         else:
             change.registry[change.key] = change.before
+
+
+def _register_pipeline() -> None:
+    from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline
+
+    # `PipelineRegistry.register_pipeline` marks the class, so that every saved pipeline would take
+    # a copy of its module along.
+    tasks = pipelines.PIPELINE_REGISTRY.supported_tasks
+    present = tasks.get(TASK)
+    if present is None or present.get("impl") is not QuestionAnsweringPipeline:
+        entry = {
+            "impl": QuestionAnsweringPipeline,
+            "pt": (transformers.AutoModelForQuestionAnswering,),
+            "default": {"model": DEFAULT_MODEL},
+            "type": "text",
+        }
+        _note(tasks, TASK, entry)
+        tasks[TASK] = entry
+    # Newer releases refuse the names in this table before they look into the registry.
+    removed = getattr(pipelines, "REMOVED_TASKS", {})
+    if TASK in removed:
+        _note(removed, TASK, _ABSENT)
+        del removed[TASK]
 
 
 def _note(registry: MutableMapping[Any, Any], key: Any, ours: Any) -> None:

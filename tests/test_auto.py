@@ -53,6 +53,8 @@ def registries() -> dict[str, dict]:
         "tokenizer names": tokenization_auto.TOKENIZER_MAPPING_NAMES,
         "tokenizer classes": tokenization_auto.REGISTERED_TOKENIZER_CLASSES,
         "tokenizer aliases": tokenization_auto.REGISTERED_FAST_ALIASES,
+        "pipelines": transformers.pipelines.PIPELINE_REGISTRY.supported_tasks,
+        "removed pipelines": getattr(transformers.pipelines, "REMOVED_TASKS", {}),
     }
     for name in dir(modeling_auto):
         if name.startswith("AutoModel"):
@@ -190,6 +192,7 @@ assert not c.CONFIG_MAPPING._extra_content, c.CONFIG_MAPPING._extra_content
 assert not t.REGISTERED_TOKENIZER_CLASSES and not t.REGISTERED_FAST_ALIASES
 assert not t.TOKENIZER_MAPPING._extra_content and "hf_bert_impl" not in t.TOKENIZER_MAPPING_NAMES
 assert not transformers.AutoModel._model_mapping._extra_content
+assert "question-answering" not in transformers.pipelines.get_supported_tasks()
 hf_bert_impl.unregister()
 assert transformers.AutoConfig.for_model("bert").__class__ is transformers.BertConfig
 """
@@ -306,6 +309,32 @@ def test_pipelines_run_on_ours_and_answer_as_stock(tmp_path, task, head, text, k
     pipe = transformers.pipeline(task, model=str(tmp_path))
     assert is_ours(pipe.model) and is_ours(pipe.tokenizer)
     same(pipe(text, **kwargs), expected)
+
+
+def test_question_answering_is_a_task_again():
+    get_supported_tasks = transformers.pipelines.get_supported_tasks
+    hf_bert_impl.register()
+    hf_bert_impl.register()
+    assert "question-answering" in get_supported_tasks()
+    name, task, _ = transformers.pipelines.check_task("question-answering")
+    assert name == "question-answering"
+    assert task["impl"] is hf_bert_impl.QuestionAnsweringPipeline
+    assert "document-question-answering" in get_supported_tasks()
+    hf_bert_impl.unregister()
+    assert "question-answering" not in get_supported_tasks()
+
+
+def test_a_third_partys_question_answering_comes_back():
+    tasks = transformers.pipelines.PIPELINE_REGISTRY.supported_tasks
+    theirs = {"impl": object, "pt": (), "type": "text"}
+    tasks["question-answering"] = theirs
+    try:
+        hf_bert_impl.register()
+        assert tasks["question-answering"]["impl"] is hf_bert_impl.QuestionAnsweringPipeline
+        hf_bert_impl.unregister()
+        assert tasks["question-answering"] is theirs
+    finally:
+        del tasks["question-answering"]
 
 
 def same(got: object, expected: object) -> None:

@@ -12,7 +12,21 @@ from typing import Annotated
 
 import typer
 
-from hf_bert_impl.cli import benchmark, convert, demo, embed, errors, fill_mask, verify
+from hf_bert_impl.cli import (
+    answer,
+    attention,
+    benchmark,
+    convert,
+    demo,
+    embed,
+    errors,
+    evaluate,
+    fill_mask,
+    finetune,
+    prune_heads,
+    tokenizer,
+    verify,
+)
 
 app = typer.Typer(
     name="hf-bert",
@@ -28,8 +42,14 @@ app.command("demo")(demo.demo)
 app.command("verify")(verify.verify)
 app.command("fill-mask")(fill_mask.fill_mask)
 app.command("embed")(embed.embed)
+app.command("answer")(answer.answer)
 app.command("convert")(convert.convert)
 app.command("inspect")(convert.inspect)
+app.add_typer(tokenizer.app, name="tokenizer")
+app.command("finetune")(finetune.finetune)
+app.add_typer(evaluate.app, name="evaluate")
+app.command("attention")(attention.attention)
+app.command("prune-heads")(prune_heads.prune_heads)
 app.command("benchmark")(benchmark.benchmark)
 
 

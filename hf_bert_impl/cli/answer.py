@@ -1,0 +1,375 @@
+"""`hf-bert answer`: answers out of a text, to one question or to a file of them."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import json
+import sys
+import warnings
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hf_bert_impl.cli import checkpoints
+from hf_bert_impl.cli.errors import BadInput, one_line, quiet_libraries
+from hf_bert_impl.cli.tables import console
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline
+
+#: Characters of the context that are shown on either side of an answer.
+AROUND = 24
+
+
+def answer(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A folder or a hub id.")],
+    file: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[FILE]", help="JSON lines with question and context; - reads standard input."
+        ),
+    ] = None,
+    question: Annotated[
+        list[str] | None, typer.Option(help="A question; give several by repeating the option.")
+    ] = None,
+    context: Annotated[str | None, typer.Option(help="The text with the answer.")] = None,
+    context_file: Annotated[
+        str | None, typer.Option(help="A file with that text; - reads standard input.")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", help="Where to write the answers.", show_default="standard output"
+        ),
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace OUTPUT where it exists.")
+    ] = False,
+    top_k: Annotated[int, typer.Option(min=1, help="Most answers a question.")] = 1,
+    handle_impossible_answer: Annotated[
+        bool | None,
+        typer.Option(
+            "--handle-impossible-answer/--always-answer",
+            help="Whether it is an answer that the text holds none.",
+            show_default="whether the model was tuned for it",
+        ),
+    ] = None,
+    null_score_diff_threshold: Annotated[
+        float | None,
+        typer.Option(
+            help="How far 'no answer' has to be ahead.", show_default="the model's own, or 0"
+        ),
+    ] = None,
+    max_answer_len: Annotated[int, typer.Option(min=1, help="Most tokens of an answer.")] = 15,
+    max_question_len: Annotated[
+        int, typer.Option(min=1, help="Tokens at which a question is cut.")
+    ] = 64,
+    max_seq_len: Annotated[
+        int | None, typer.Option(min=1, help="Most tokens of a window.", show_default="384")
+    ] = None,
+    doc_stride: Annotated[
+        int | None,
+        typer.Option(min=0, help="Tokens that two windows share.", show_default="128"),
+    ] = None,
+    align_to_words: Annotated[
+        bool,
+        typer.Option("--align-to-words/--no-align-to-words", help="Widen answers to whole words."),
+    ] = True,
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            help="float32, bfloat16, float16 or int8.", show_default="as the weights are saved"
+        ),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object a question, and no table.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+) -> None:
+    """Find the answers to questions in a text, and where they stand in it.
+
+    With FILE the answers are JSON lines, with the id of the line where it has one. The context
+    stands in the line, or is given for all of them.
+
+    Example: hf-bert answer MODEL --question "Who naps?" --context "Anna's cat naps."
+    """
+    if file == context_file == "-":
+        raise BadInput("FILE and --context-file are both -", "one of them", "name a file")
+    shared = read_context(context, context_file)
+    check_arguments(file, question, shared, output, overwrite)
+    total, questions = None, []
+    if file is None:
+        questions = [{"question": text, "context": shared or ""} for text in question or []]
+        for item in questions:
+            check_record(item, "the command")
+    elif file != "-":
+        total = sum(1 for _ in read_questions(file, shared))  # every line is read before any work
+    parameters = {
+        "top_k": top_k,
+        "handle_impossible_answer": handle_impossible_answer,
+        "null_score_diff_threshold": null_score_diff_threshold,
+        "max_answer_len": max_answer_len,
+        "max_question_len": max_question_len,
+        "max_seq_len": max_seq_len,
+        "doc_stride": doc_stride,
+        "align_to_words": align_to_words,
+    }
+    with quiet_libraries():
+        pipeline = load_pipeline(model, dtype, **parameters)
+    if file is not None:
+        with quiet_libraries(), notes(), writer(output) as stream:
+            answer_all(pipeline, read_questions(file, shared), stream, total, quiet)
+        return
+    with quiet_libraries(), notes(), writer(output) as stream:
+        for item, found in zip(questions, pipeline(iter(questions)), strict=True):
+            answers = found if isinstance(found, list) else [found]
+            if as_json or output is not None:
+                stream.write(json_line({"question": item["question"], "answers": answers}))
+            else:
+                console().print(answer_table(item["question"], item["context"], answers))
+
+
+def read_context(context: str | None, context_file: str | None) -> str | None:
+    """The context that was given for all questions, or None.
+
+    Raises:
+        BadInput: It is given twice, is empty, or cannot be read.
+    """
+    if context_file is None:
+        if context is not None and not context.strip():
+            raise BadInput("--context is empty", "a text", "give one")
+        return context
+    if context is not None:
+        raise BadInput("--context and --context-file are given", "one of them", "leave one out")
+    path = Path(context_file).expanduser()
+    if context_file == "-":
+        content = sys.stdin.buffer.read()
+    elif path.is_dir() or not path.exists():
+        what = f"{path} is a folder" if path.is_dir() else f"there is no file {path}"
+        raise BadInput(what, "a text file", "check --context-file")
+    else:
+        content = path.read_bytes()
+    try:
+        text = content.removeprefix(codecs.BOM_UTF8).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise BadInput(
+            f"{context_file} is not UTF-8 ({error.reason})", "UTF-8 text", "save it as UTF-8"
+        ) from error
+    if not text.strip():
+        raise BadInput(f"{context_file} is empty", "a text", "give another --context-file")
+    return text
+
+
+def check_arguments(
+    file: str | None,
+    question: list[str] | None,
+    context: str | None,
+    output: Path | None,
+    overwrite: bool,
+) -> None:
+    """Check what can be checked before anything is loaded.
+
+    Raises:
+        BadInput: Nothing is asked, or in two ways, or the output cannot be written.
+    """
+    if bool(file) == bool(question):
+        given = "FILE and --question are" if file else "neither FILE nor --question is"
+        raise BadInput(f"{given} given", "one of them", "see --help")
+    if question and context is None:
+        raise BadInput("no context is given", "a text to look in", "add --context TEXT")
+    if output is None:
+        return
+    if not output.absolute().parent.is_dir():
+        raise BadInput(f"there is no folder {output.parent}", "an existing one", "make it first")
+    if output.is_dir():
+        raise BadInput(f"{output} is a folder", "the name of a file", "choose another name")
+    if output.exists() and not overwrite:
+        raise BadInput(
+            f"{output} exists", "a new file", "choose another name, or replace it with --overwrite"
+        )
+
+
+def load_pipeline(model: str, dtype: str | None, **parameters: Any) -> QuestionAnsweringPipeline:
+    """Load a model for question answering.
+
+    Args:
+        model: A folder or a hub id.
+        dtype: What to compute in, or None.
+        **parameters: Arguments of the pipeline.
+
+    Raises:
+        ValueError, OSError: There is no such dtype, or the checkpoint cannot be used.
+    """
+    from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline, check_head
+    from hf_bert_impl.inference.text_encoder import DTYPES
+
+    if dtype is not None and dtype not in DTYPES:
+        raise BadInput(f"--dtype is {dtype!r}", f"one of {', '.join(DTYPES)}", "choose one")
+    checkpoint = checkpoints.open_checkpoint(model)
+    tokenizer = checkpoints.load_tokenizer(checkpoint)
+    options = {} if dtype is None else {"dtype": DTYPES[dtype]}
+    loaded, info = checkpoints.load_model(checkpoint, "BertForQuestionAnswering", **options)
+    check_head(model, info)
+    prepare = "int8" if dtype == "int8" else True
+    return QuestionAnsweringPipeline(loaded, tokenizer, prepare=prepare, **parameters)
+
+
+def read_questions(file: str, context: str | None) -> Iterator[dict[str, Any]]:
+    """Read JSON lines.
+
+    Args:
+        file: A path, or `-` for standard input.
+        context: The context of lines without one.
+
+    Yields:
+        The record of each line that is not empty, with `question` and `context`.
+
+    Raises:
+        BadInput: There is no such file, no question in it, or a line is of another form.
+    """
+    name = "standard input" if file == "-" else file
+    path = Path(file).expanduser()
+    if file != "-" and not path.exists():
+        raise BadInput(f"there is no file {file}", "JSON lines, or -", "check the path")
+    if path.is_dir():
+        raise BadInput(f"{file} is a folder", "a file of JSON lines", "name a file in it")
+    number = 0
+    with contextlib.ExitStack() as stack:
+        stream = sys.stdin.buffer if file == "-" else stack.enter_context(path.open("rb"))
+        for line, content in enumerate(stream, start=1):
+            if not content.removeprefix(codecs.BOM_UTF8).strip():
+                continue
+            number += 1
+            where = f"line {line} of {name}"
+            try:
+                record = json.loads(content.decode("utf-8-sig"))
+            except ValueError as error:
+                raise BadInput(
+                    f"{where} is not JSON in UTF-8 ({one_line(error)})",
+                    "one object a line",
+                    "mend the line",
+                ) from error
+            if isinstance(record, dict) and context is not None:
+                record.setdefault("context", context)
+            check_record(record, where)
+            yield record
+    if not number:
+        raise BadInput(f"{name} is empty", "a question a line", "give a file with questions")
+
+
+def check_record(record: Any, where: str) -> None:
+    """Check that a record asks something.
+
+    Raises:
+        BadInput: It lacks a question or a context, or one of them is empty.
+    """
+    for key in ("question", "context"):
+        value = record.get(key) if isinstance(record, dict) else None
+        what = "has an empty" if isinstance(value, str) else "has no"
+        if isinstance(value, str) and value.strip():
+            if not any("\ud800" <= letter <= "\udfff" for letter in value):
+                continue
+            what = "has half a surrogate pair in its"
+        remedy = "give the context of all lines with --context" if key == "context" else "add it"
+        raise BadInput(f"{where} {what} {key!r}", "a question and a context, both texts", remedy)
+
+
+@contextlib.contextmanager
+def notes() -> Iterator[None]:
+    """Say on standard error, once, that questions are cut."""
+    from hf_bert_impl.data.windows import QuestionCut
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", QuestionCut)
+        yield
+    cut = [item for item in caught if issubclass(item.category, QuestionCut)]
+    if cut:
+        typer.echo(f"note: {cut[0].message} (--max-question-len)", err=True)
+
+
+@contextlib.contextmanager
+def writer(output: Path | None) -> Iterator[IO[str]]:
+    """Standard output, or a file that appears under its name once it is complete."""
+    if output is None:
+        yield sys.stdout
+        return
+    part = output.with_name(f".{output.name}.part")
+    try:
+        with part.open("w", encoding="utf-8", newline="\n") as stream:
+            yield stream
+        part.replace(output)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def answer_all(
+    pipeline: QuestionAnsweringPipeline,
+    records: Iterator[dict[str, Any]],
+    stream: IO[str],
+    total: int | None,
+    quiet: bool,
+) -> None:
+    """Write a JSON line for each record, in order."""
+    from hf_bert_impl.inference.progress import text_progress
+
+    asked: deque[dict[str, Any]] = deque()
+
+    def remembered() -> Iterator[dict[str, Any]]:
+        for record in records:
+            asked.append({key: record[key] for key in ("id", "question") if key in record})
+            yield record
+
+    with text_progress(not quiet, total) as advance:
+        for found in pipeline(remembered()):
+            answers = found if isinstance(found, list) else [found]
+            stream.write(json_line({**asked.popleft(), "answers": answers}))
+            advance(1)
+
+
+def json_line(record: dict[str, Any]) -> str:
+    """A record as a line of JSON."""
+    return json.dumps(record, ensure_ascii=False) + "\n"
+
+
+def answer_table(question: str, context: str, answers: list[dict[str, Any]]) -> Table:
+    """The answers to a question, best first, each within its context."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(
+        title=Text(flat(question)), box=box.SIMPLE_HEAD, title_justify="left", title_style="italic"
+    )
+    table.add_column("", justify="right", style="dim")
+    table.add_column("answer", style="bold")
+    table.add_column("score", justify="right", no_wrap=True)
+    table.add_column("characters", justify="right", no_wrap=True)
+    table.add_column("in the text")
+    for rank, item in enumerate(answers, start=1):
+        start, end = item["start"], item["end"]
+        left, right = max(start - AROUND, 0), min(end + AROUND, len(context))
+        cells = [
+            Text(flat(item["answer"])),
+            Text(f"{item['score']:.4f}"),
+            Text(f"{start}–{end}"),
+            Text.assemble(
+                ("…" if left else "") + flat(context[left:start]),
+                (flat(context[start:end]), "bold cyan"),
+                flat(context[end:right]) + ("…" if right < len(context) else ""),
+            ),
+        ]
+        if start == end:
+            cells = [Text("no answer", style="not bold dim"), cells[1], Text(), Text()]
+        table.add_row(str(rank), *cells)
+    return table
+
+
+def flat(text: str) -> str:
+    """A text on one line, its length unchanged."""
+    return "".join(" " if letter.isspace() else letter for letter in text)

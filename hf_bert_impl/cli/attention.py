@@ -1,0 +1,158 @@
+"""`hf-bert attention`: an interactive page, or a picture, of a model's attention over a text."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hf_bert_impl.cli import checkpoints
+from hf_bert_impl.cli.errors import BadInput, quiet_libraries
+
+if TYPE_CHECKING:
+    from hf_bert_impl.visualization import AttentionMaps
+
+PAGE = ".html"
+PICTURES = (".png", ".svg", ".pdf")
+NUMBERS = re.compile(r"\s*([0-9]{1,6})\s*(?:-\s*([0-9]{1,6})\s*)?")
+
+
+def attention(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A folder or a hub id.")],
+    text: Annotated[str, typer.Argument(metavar="TEXT", help="The text.")],
+    text_b: Annotated[
+        str | None, typer.Argument(metavar="TEXT_B", help="The second text of a pair.")
+    ] = None,
+    *,
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", help="What to write: page.html, or a picture in .png, .svg or .pdf."
+        ),
+    ],
+    layers: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NUMBERS", help="Layers from 0: 0,3 or 2-5 or both.", show_default="all"
+        ),
+    ] = None,
+    heads: Annotated[
+        str | None,
+        typer.Option(metavar="NUMBERS", help="Heads from 0, likewise.", show_default="all"),
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace OUTPUT where it exists.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no summary.")] = False,
+) -> None:
+    """Show how much each token of a text takes from each, in every layer and head.
+
+    The page is one file that works without a network: lines between tokens, all heads of a layer
+    or of the model, by mouse or keyboard. The picture has a heat map for each head.
+
+    Example: hf-bert attention google-bert/bert-base-cased "The cat sat." "It was tired."
+    --output page.html --layers 0,3 --heads 1-4
+    """
+    check_output(output, overwrite)
+    chosen_layers = None if layers is None else parse_numbers("--layers", layers)
+    chosen_heads = None if heads is None else parse_numbers("--heads", heads)
+    with quiet_libraries():
+        checkpoint = checkpoints.open_checkpoint(model)
+        maps = load_maps(checkpoint, text, text_b, chosen_layers, chosen_heads)
+        if output.suffix == PAGE:
+            from hf_bert_impl.visualization import AttentionPage
+
+            AttentionPage(maps).save(output)
+        else:
+            from hf_bert_impl.visualization import draw_attention
+
+            draw_attention(output, maps)
+    if not quiet:
+        count = sum(len(layer.heads) for layer in maps.layers)
+        typer.echo(f"{output}: tokens {len(maps.tokens)}, layers {len(maps.layers)}, heads {count}")
+
+
+def check_output(output: Path, overwrite: bool) -> None:
+    """Check what can be checked before anything is loaded.
+
+    Raises:
+        BadInput: The output cannot be written, or exists.
+        ValueError: A picture is asked for, and matplotlib is missing.
+    """
+    if output.suffix not in (PAGE, *PICTURES):
+        raise BadInput(
+            f"--output is {output}",
+            f"a name that ends in {PAGE}, {', '.join(PICTURES[:-1])} or {PICTURES[-1]}",
+            "rename it",
+        )
+    if not output.parent.is_dir():
+        raise BadInput(f"there is no folder {output.parent}", "an existing one", "make it first")
+    if output.is_dir():
+        raise BadInput(f"{output} is a folder", "the name of a file", "choose another name")
+    if output.exists() and not overwrite:
+        raise BadInput(
+            f"{output} exists", "a new file", "choose another name, or replace it with --overwrite"
+        )
+    if output.suffix != PAGE:
+        from hf_bert_impl.evaluation.pictures import check_picture
+
+        check_picture(output)
+
+
+def parse_numbers(option: str, text: str) -> list[int]:
+    """Numbers and ranges with commas between them: "0,3-5" is 0, 3, 4 and 5.
+
+    Args:
+        option: The option's name, for the message.
+        text: As the user wrote it.
+
+    Raises:
+        BadInput: It is written otherwise.
+    """
+    found: list[int] = []
+    for part in text.split(","):
+        match = NUMBERS.fullmatch(part)
+        if match is None or int(match[2] or match[1]) < int(match[1]):
+            raise BadInput(f"{option} is {text!r}", "numbers such as 0,3 or 1-4", "write it so")
+        found += range(int(match[1]), int(match[2] or match[1]) + 1)
+    return found
+
+
+def load_maps(
+    checkpoint: checkpoints.Checkpoint,
+    text: str,
+    text_b: str | None,
+    layers: list[int] | None,
+    heads: list[int] | None,
+) -> AttentionMaps:
+    """The attention of a checkpoint, in float32.
+
+    Raises:
+        ValueError: The texts do not fit the model, there are no such layers or heads, or weights
+            are missing.
+    """
+    import torch
+
+    from hf_bert_impl.model.configuration_bert import BertConfig
+    from hf_bert_impl.visualization.attention_maps import attention_maps, choose, tokenize
+
+    tokenizer = checkpoints.load_tokenizer(checkpoint)
+    # Before the weights are loaded, which takes longest.
+    config = BertConfig.from_pretrained(checkpoint.path)
+    tokenize(tokenizer, text, text_b, config.max_position_embeddings)
+    choose("layers", layers, config.num_hidden_layers)
+    choose("heads", heads, config.num_attention_heads)
+    model, info = checkpoints.load_model(
+        checkpoint, "BertModel", dtype=torch.float32, add_pooling_layer=False
+    )
+    if info["missing_keys"]:
+        missing = sorted(info["missing_keys"])
+        raise BadInput(
+            f"{checkpoint.name} lacks {len(missing)} of BERT's weights ({', '.join(missing[:2])}), "
+            "and random ones would show noise",
+            "a whole BERT",
+            "restore its files",
+        )
+    return attention_maps(model, tokenizer, text, text_b, layers=layers, heads=heads)

@@ -1,0 +1,338 @@
+"""`hf-bert evaluate`: how good a model is at a task."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hf_bert_impl.cli import checkpoints, evaluate_squad
+from hf_bert_impl.cli.errors import quiet_libraries
+from hf_bert_impl.cli.score_tables import print_scores
+
+if TYPE_CHECKING:
+    from hf_bert_impl.inference import TextEncoder
+
+app = typer.Typer(
+    name="evaluate",
+    help="Measure models: similarity, probes, classification, tags, numbers, masked words.",
+    epilog="Example: hf-bert evaluate sts MODEL --data sts/2014 --pooling mean",
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+)
+app.command("squad")(evaluate_squad.squad)
+
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="A folder or a hub id.")]
+Data = Annotated[
+    str, typer.Option("--data", metavar="FILE", help="The labelled data; with --dataset a split.")
+]
+Text = Annotated[
+    str | None,
+    typer.Option(
+        "--text-column",
+        help="The text: a name in the header, or a number from 0 where there is none.",
+        show_default="text; tokens",
+    ),
+]
+Pair = Annotated[str | None, typer.Option("--text-pair-column", help="The second text of a pair.")]
+Label = Annotated[
+    str | None,
+    typer.Option("--label-column", help="The right answer.", show_default="label; tags"),
+]
+Dataset = Annotated[
+    str | None,
+    typer.Option(help="A datasets id (ID:CONFIGURATION) or folder in place of files."),
+]
+MaxLength = Annotated[
+    int | None,
+    typer.Option(help="Tokens at which a sequence is cut.", show_default="what the model takes"),
+]
+Pooling = Annotated[
+    str | None,
+    typer.Option(
+        help="cls, mean, max or first-last-average.", show_default="the model's own, or mean"
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, and no table.")]
+Picture = Annotated[Path | None, typer.Option(help="Draw the result: a png, svg or pdf.")]
+
+
+@app.command()
+def sts(
+    model: Model,
+    data: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE_OR_FOLDER",
+            help="gold TAB sentence TAB sentence; the files of a folder are one set.",
+        ),
+    ],
+    pooling: Pooling = None,
+    picture: Picture = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare cosines of sentence vectors with people's similarity scores.
+
+    Correlations are times 100, over all pairs of a set. Lines without gold are skipped.
+
+    Example: hf-bert evaluate sts sentence-transformers/all-MiniLM-L6-v2 --data sts/2014
+    """
+    from hf_bert_impl.evaluation.sts import evaluate_sts, read_sts
+
+    _check_picture(picture)
+    with quiet_libraries():
+        files = read_sts(data)
+        encoder = _load_encoder(model, pooling)
+        total, by_file = evaluate_sts(encoder.encode, files)
+    if picture is not None:
+        from hf_bert_impl.evaluation.pictures import draw_bars
+
+        bars = {name: score.spearman for name, score in by_file.items()} | {"all": total.spearman}
+        draw_bars(picture, f"{_last(model)}: {_last(data)}", bars, "Spearman correlation times 100")
+    if as_json:
+        parts = {name: vars(score) for name, score in by_file.items()}
+        _print_json({"pooling": pooling, **vars(total), "files": parts})
+        return
+    rows = [
+        (name, f"{score.pairs:,}", f"{score.spearman:.2f}", f"{score.pearson:.2f}")
+        for name, score in [*by_file.items(), ("all", total)]
+    ]
+    print_scores(f"{_last(model)}: {_last(data)}", ("pairs", "Spearman", "Pearson"), rows)
+
+
+@app.command()
+def probe(
+    model: Model,
+    train: Annotated[str, typer.Option(help="Training data; cross-validated if alone.")],
+    validation: Annotated[
+        str | None, typer.Option(help="Data by which the penalty is chosen.")
+    ] = None,
+    test: Annotated[str | None, typer.Option(help="Data to judge by.")] = None,
+    protocol: Annotated[
+        str, typer.Option(help="classification, pair, entailment or relatedness.")
+    ] = "classification",
+    classifier: Annotated[str, typer.Option(help="logistic or mlp.")] = "logistic",
+    folds: Annotated[int, typer.Option(help="Folds of the cross-validation.")] = 10,
+    text_column: Text = None,
+    text_pair_column: Pair = None,
+    label_column: Label = None,
+    dataset: Dataset = None,
+    pooling: Pooling = None,
+    seed: Annotated[int, typer.Option(help="Of the folds and of the MLP.")] = 1111,
+    picture: Picture = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train a simple classifier on fixed sentence vectors, as SentEval does.
+
+    Example: hf-bert evaluate probe MODEL --train train.tsv --test test.tsv --text-column 0
+    --label-column 1
+    """
+    from hf_bert_impl.evaluation.probes import ProbeOptions, encoder_batcher, read_probe, run_probe
+    from hf_bert_impl.evaluation.task import Columns
+
+    _check_picture(picture)
+    named = {"train": train, "validation": validation, "test": test}
+    with quiet_libraries():
+        options = ProbeOptions(classifier=classifier, folds=folds, seed=seed)
+        task, examples = read_probe(
+            protocol,
+            {name: source for name, source in named.items() if source is not None},
+            Columns(text_column, text_pair_column, label_column),
+            dataset,
+        )
+        batcher = encoder_batcher(_load_encoder(model, pooling).encode)
+        result = run_probe(protocol, task, examples, batcher, options=options)
+    title = f"{_last(model)}: {protocol} by {classifier}"
+    if picture is not None:
+        _draw_scores(picture, title, result.scores)
+    if as_json:
+        report: dict[str, Any] = {"protocol": protocol, "classifier": classifier}
+        report |= {"examples": result.examples, **result.scores}
+        if result.deviations is not None:
+            report |= {"folds": folds, "standard_deviations": result.deviations}
+        _print_json(report)
+        return
+    heads = ["test"] if result.deviations is None else [f"mean of {folds} folds", "deviation"]
+    columns = [result.scores] if result.deviations is None else [result.scores, result.deviations]
+    rows = [(name, *(f"{column[name]:.4f}" for column in columns)) for name in result.scores]
+    print_scores(title, heads, rows)
+
+
+@app.command()
+def classification(
+    model: Model,
+    data: Data,
+    text_column: Text = None,
+    text_pair_column: Pair = None,
+    label_column: Label = None,
+    dataset: Dataset = None,
+    max_length: MaxLength = None,
+    picture: Picture = None,
+    as_json: AsJson = False,
+) -> None:
+    """Score a fine-tuned classifier; the picture is its confusion matrix.
+
+    Example: hf-bert evaluate classification sentiment --data test.tsv --text-column 0
+    --label-column 1
+    """
+    columns = (text_column, text_pair_column, label_column)
+    _evaluate("classification", model, data, columns, dataset, max_length, picture, as_json)
+
+
+@app.command("token-classification")
+def token_classification(
+    model: Model,
+    data: Data,
+    text_column: Text = None,
+    label_column: Label = None,
+    dataset: Dataset = None,
+    max_length: MaxLength = None,
+    picture: Picture = None,
+    as_json: AsJson = False,
+) -> None:
+    """Score a fine-tuned tagger by whole entities; the picture is the confusion matrix of tags.
+
+    Example: hf-bert evaluate token-classification tagger --data test.conll
+    """
+    columns = (text_column, None, label_column)
+    _evaluate("token-classification", model, data, columns, dataset, max_length, picture, as_json)
+
+
+@app.command()
+def regression(
+    model: Model,
+    data: Data,
+    text_column: Text = None,
+    text_pair_column: Pair = None,
+    label_column: Label = None,
+    dataset: Dataset = None,
+    max_length: MaxLength = None,
+    picture: Picture = None,
+    as_json: AsJson = False,
+) -> None:
+    """Score a model that was fine-tuned to give numbers; the picture sets them against gold.
+
+    Example: hf-bert evaluate regression relatedness --data dev.tsv --text-column sentence_A
+    --text-pair-column sentence_B --label-column score
+    """
+    columns = (text_column, text_pair_column, label_column)
+    _evaluate("regression", model, data, columns, dataset, max_length, picture, as_json)
+
+
+@app.command("masked-lm")
+def masked_lm(
+    model: Model,
+    data: Annotated[
+        str,
+        typer.Option(metavar="FILE", help="One text a line, or a table; with --dataset a split."),
+    ],
+    text_column: Text = None,
+    dataset: Dataset = None,
+    max_length: MaxLength = None,
+    limit: Annotated[
+        int | None, typer.Option(min=1, help="Only so many texts, from the start.")
+    ] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Mask every token in turn and guess it: the pseudo-perplexity of texts.
+
+    A text of n tokens is computed n times.
+
+    Example: hf-bert evaluate masked-lm google-bert/bert-base-cased --data texts.txt --limit 500
+    """
+    from hf_bert_impl.evaluation.pseudo_perplexity import pseudo_perplexity
+    from hf_bert_impl.evaluation.task import Columns
+    from hf_bert_impl.evaluation.task_evaluation import load_fine_tuned
+    from hf_bert_impl.evaluation.tasks import make_task
+    from hf_bert_impl.inference.progress import text_progress
+
+    with quiet_libraries():
+        checkpoint = checkpoints.open_checkpoint(model)
+        tokenizer = checkpoints.load_tokenizer(checkpoint)
+        task = make_task("masked-lm", Columns(text_column), dataset)
+        texts = [example.text for example in task.read(data)][:limit]
+        loaded = load_fine_tuned(checkpoint.path, task.head)
+        with text_progress(not quiet, len(texts)) as advance:
+            found = pseudo_perplexity(loaded, tokenizer, texts, max_length, advance)
+    if as_json:
+        _print_json(vars(found))
+        return
+    rows = [
+        ("pseudo-perplexity", f"{found.pseudo_perplexity:,.3f}"),
+        ("accuracy", f"{found.accuracy:.4f}"),
+        ("tokens", f"{found.tokens:,}"),
+        ("texts", f"{found.texts:,}"),
+        ("texts cut", f"{found.cut:,}"),
+    ]
+    print_scores(f"{_last(model)}: {_last(data)}", ("",), rows)
+
+
+def _evaluate(
+    name: str,
+    model: str,
+    data: str,
+    columns: tuple[str | None, str | None, str | None],
+    dataset: str | None,
+    max_length: int | None,
+    picture: Path | None,
+    as_json: bool,
+) -> None:
+    from hf_bert_impl.evaluation.task import Columns
+    from hf_bert_impl.evaluation.task_evaluation import evaluate_task, task_for_model
+    from hf_bert_impl.model.configuration_bert import BertConfig
+
+    _check_picture(picture)
+    with quiet_libraries():
+        checkpoint = checkpoints.open_checkpoint(model)
+        if not checkpoints.has_tokenizer(checkpoint):
+            checkpoints.load_tokenizer(checkpoint)  # which says what is missing
+        config = BertConfig.from_pretrained(checkpoint.path)
+        task = task_for_model(name, config, Columns(*columns), dataset)
+        scores, split, outputs = evaluate_task(task, checkpoint.path, data, max_length)
+    title = f"{_last(model)}: {_last(data)}, {len(split.examples):,} examples"
+    if picture is not None and not task.draw(picture, split, outputs, title):
+        _draw_scores(picture, title, scores)
+    if as_json:
+        _print_json({"task": name, "examples": len(split.examples), **scores})
+        return
+    print_scores(title, ("",), [(metric, f"{score:.4f}") for metric, score in scores.items()])
+
+
+def _load_encoder(model: str, pooling: str | None) -> TextEncoder:
+    from hf_bert_impl.inference import TextEncoder
+    from hf_bert_impl.inference.pooling import Pooling as Poolings
+
+    chosen = None if pooling is None else Poolings.named(pooling)
+    path = Path(model).expanduser()
+    # Older sentence-transformers folders have BERT in a folder below, which this would not find.
+    if not (path / "modules.json").is_file():
+        checkpoints.open_checkpoint(model)
+    return TextEncoder.from_pretrained(path if path.is_dir() else model, pooling=chosen)
+
+
+def _last(name: str) -> str:
+    """The last part of a path or a hub id: titles are short."""
+    return Path(name).name or name
+
+
+def _check_picture(picture: Path | None) -> None:
+    if picture is not None:
+        from hf_bert_impl.evaluation.pictures import check_picture
+
+        check_picture(picture)
+
+
+def _draw_scores(picture: Path, title: str, scores: Mapping[str, float]) -> None:
+    from hf_bert_impl.evaluation.pictures import draw_bars
+
+    draw_bars(picture, title, scores, "score")
+
+
+def _print_json(report: Mapping[str, Any]) -> None:
+    from hf_bert_impl.evaluation.metrics import finite
+
+    typer.echo(json.dumps(finite(report), ensure_ascii=False))

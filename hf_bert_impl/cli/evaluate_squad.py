@@ -1,0 +1,251 @@
+"""`hf-bert evaluate squad`: exact match and F1 of a model, or of predictions without one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hf_bert_impl.cli.answer import load_pipeline
+from hf_bert_impl.cli.errors import BadInput, quiet_libraries
+from hf_bert_impl.cli.tables import console
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from hf_bert_impl.data.squad import Squad
+
+#: What `--output` writes: the answers, and for v2.0 what the threshold decided between.
+PREDICTIONS, SPANS, DIFFERENCES = (
+    "predictions.json",
+    "predictions_without_null.json",
+    "null_score_diffs.json",
+)
+
+
+def squad(
+    model: Annotated[
+        str | None, typer.Argument(metavar="[MODEL]", help="A folder or a hub id.")
+    ] = None,
+    data: Annotated[
+        str, typer.Option(help="Questions with their answers, in SQuAD's format (v1.1 or v2.0).")
+    ] = "",
+    predictions: Annotated[
+        str | None, typer.Option(help="A JSON file of id to text, in place of MODEL.")
+    ] = None,
+    na_prob: Annotated[
+        str | None, typer.Option(help="With --predictions: a JSON file of id to number.")
+    ] = None,
+    na_prob_threshold: Annotated[
+        float, typer.Option(help="With --na-prob: no answer where the number is above.")
+    ] = 1.0,
+    null_score_diff_threshold: Annotated[
+        float | None,
+        typer.Option(
+            help="How far 'no answer' has to be ahead.", show_default="the model's own, or 0"
+        ),
+    ] = None,
+    tune_threshold: Annotated[
+        bool,
+        typer.Option(
+            "--tune-threshold",
+            help="Take the threshold with the best F1 and store it in MODEL's config.json.",
+        ),
+    ] = False,
+    max_answer_len: Annotated[int, typer.Option(min=1, help="Most tokens of an answer.")] = 30,
+    max_question_len: Annotated[
+        int, typer.Option(min=1, help="Tokens at which a question is cut.")
+    ] = 64,
+    max_seq_len: Annotated[
+        int | None, typer.Option(min=1, help="Most tokens of a window.", show_default="384")
+    ] = None,
+    doc_stride: Annotated[
+        int | None,
+        typer.Option(min=0, help="Tokens that two windows share.", show_default="128"),
+    ] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            help="float32, bfloat16, float16 or int8.", show_default="as the weights are saved"
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="A folder for MODEL's predictions.")
+    ] = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="Draw the result: a png, svg or pdf.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object, and no table.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+) -> None:
+    """Measure answers to SQuAD's questions: exact match and F1 as the official scripts have them.
+
+    For v2.0 also of the questions with an answer and of those without, and the best figures that
+    any threshold for 'no answer' gives. --predictions scores a file in the official format.
+
+    Example: hf-bert evaluate squad MODEL --data dev-v2.0.json
+    """
+    check_arguments(model, data, predictions, na_prob, tune_threshold, output)
+    with quiet_libraries():
+        from hf_bert_impl.data.squad import read_squad
+        from hf_bert_impl.evaluation import pictures
+        from hf_bert_impl.evaluation import squad as scoring
+
+        if picture is not None:
+            pictures.check_picture(picture)
+        questions = read_squad(data, check_places=False)
+        if predictions is not None:
+            texts = scoring.read_predictions(predictions)
+            na_probs = None if na_prob is None else scoring.read_na_probs(na_prob)
+            metrics = scoring.evaluate_predictions(questions, texts, na_probs, na_prob_threshold)
+            missing = sum(question.id not in texts for question in questions.questions)
+            if missing:
+                note = f"note: {missing} questions have no prediction and count as wrong"
+                typer.echo(note, err=True)
+        else:
+            metrics = evaluate_model(
+                questions,
+                str(model),
+                dtype,
+                null_score_diff_threshold,
+                tune_threshold,
+                output,
+                quiet,
+                max_answer_len=max_answer_len,
+                max_question_len=max_question_len,
+                max_seq_len=max_seq_len,
+                doc_stride=doc_stride,
+            )
+    title = f"{Path(data).name}: {predictions or model}"
+    if picture is not None:
+        parts = ("", "HasAns_", "NoAns_", "best_")
+        names = [part + name for part in parts for name in ("exact", "f1")]
+        bars = {name: metrics[name] for name in names if name in metrics}
+        pictures.draw_bars(picture, title, bars, "%")
+    if as_json:
+        typer.echo(json.dumps(metrics))
+    else:
+        console().print(metrics_table(title, metrics))
+
+
+def check_arguments(
+    model: str | None,
+    data: str,
+    predictions: str | None,
+    na_prob: str | None,
+    tune_threshold: bool,
+    output: Path | None,
+) -> None:
+    """Check what can be checked before anything is read.
+
+    Raises:
+        BadInput: Arguments are missing or exclude each other.
+    """
+    if not data:
+        raise BadInput("no data is given", "a file in SQuAD's format", "add --data FILE")
+    if (model is None) == (predictions is None):
+        given = (
+            "neither MODEL nor --predictions is" if model is None else "MODEL and --predictions are"
+        )
+        raise BadInput(f"{given} given", "one of them", "see --help")
+    if na_prob is not None and predictions is None:
+        raise BadInput("--na-prob is given", "--predictions beside it", "add it, or leave it out")
+    if predictions is not None and (tune_threshold or output is not None):
+        what = "--tune-threshold" if tune_threshold else "--output"
+        raise BadInput(f"{what} is given", "a MODEL for it", "name one, or leave it out")
+    if tune_threshold and not Path(str(model)).expanduser().is_dir():
+        raise BadInput(
+            f"{model} is no folder", "one to store the threshold in", "download it first"
+        )
+    if output is not None and output.exists() and not output.is_dir():
+        raise BadInput(f"{output} is a file", "a folder", "choose another name")
+
+
+def evaluate_model(
+    questions: Squad,
+    model: str,
+    dtype: str | None,
+    threshold: float | None,
+    tune: bool,
+    output: Path | None,
+    quiet: bool,
+    **parameters: Any,
+) -> dict[str, float]:
+    """Answer all questions and score the answers.
+
+    Returns:
+        The figures of `evaluate_predictions`, for v2.0 with the `null_score_diff_threshold` that
+        was used.
+
+    Raises:
+        ValueError, OSError: The checkpoint cannot be used, or a number is out of its range.
+    """
+    from hf_bert_impl.evaluation import squad as scoring
+    from hf_bert_impl.inference.progress import text_progress
+
+    with_null = questions.version == 2
+    if tune and not with_null:
+        raise BadInput(
+            "the data is SQuAD v1.1, whose questions all have answers",
+            "v2.0 to tune the threshold on",
+            "give such a file as --data",
+        )
+    pipeline = load_pipeline(model, dtype, **parameters)
+    with text_progress(not quiet, len(questions.questions)) as advance:
+        spans, differences = scoring.predict_squad(
+            pipeline, questions.questions, advance, **parameters
+        )
+    texts = spans
+    if with_null:
+        if tune:
+            threshold = scoring.tune_null_threshold(questions, spans, differences)
+            scoring.store_null_threshold(Path(model).expanduser(), threshold)
+        elif threshold is None:
+            threshold = pipeline.null_score_diff_threshold
+        texts = scoring.decide(spans, differences, threshold)
+        metrics = scoring.evaluate_predictions(questions, spans, differences, threshold)
+        metrics["null_score_diff_threshold"] = threshold
+    else:
+        metrics = scoring.evaluate_predictions(questions, spans)
+    if output is not None:
+        parts = {SPANS: spans, DIFFERENCES: differences} if with_null else {}
+        scoring.write_json(output, {PREDICTIONS: texts, **parts})
+    return metrics
+
+
+def metrics_table(title: str, metrics: dict[str, float]) -> Table:
+    """The figures, a row a set of questions, and the best that a threshold gives."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(
+        title=Text(title), box=box.SIMPLE_HEAD, title_justify="left", title_style="italic"
+    )
+    table.add_column("")
+    for name in ("questions", "exact match", "F1"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("threshold")
+    used = metrics.get("null_score_diff_threshold")
+    for prefix, name in (("", "all"), ("HasAns_", "with an answer"), ("NoAns_", "without")):
+        if f"{prefix}total" in metrics:
+            table.add_row(
+                name,
+                f"{metrics[f'{prefix}total']:,}",
+                f"{metrics[f'{prefix}exact']:.2f}",
+                f"{metrics[f'{prefix}f1']:.2f}",
+                "" if used is None or prefix else f"{used:.4g}",
+            )
+    if "best_f1" in metrics:
+        table.add_row(
+            "best, by threshold",
+            "",
+            f"{metrics['best_exact']:.2f}",
+            f"{metrics['best_f1']:.2f}",
+            f"exact {metrics['best_exact_thresh']:.4g}, F1 {metrics['best_f1_thresh']:.4g}",
+        )
+    return table

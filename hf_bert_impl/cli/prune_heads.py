@@ -1,0 +1,323 @@
+"""`hf-bert prune-heads`: how much each attention head matters, and the model without the least."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hf_bert_impl.cli import checkpoints
+from hf_bert_impl.cli.errors import BadInput, quiet_libraries
+from hf_bert_impl.cli.tables import console
+
+if TYPE_CHECKING:
+    from rich.console import Group
+    from rich.table import Table
+
+    from hf_bert_impl.evaluation.head_importance import HeadImportance
+    from hf_bert_impl.evaluation.metrics import Metrics
+    from hf_bert_impl.evaluation.task import Columns, Split, Task
+
+REPORT = "head_importance.json"
+
+
+def prune_heads(
+    model: Annotated[
+        str, typer.Argument(metavar="MODEL", help="A model with a trained head: folder or hub id.")
+    ],
+    data: Annotated[
+        str, typer.Option(metavar="FILE", help="Data that the importance is measured on.")
+    ],
+    test: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="Data that the model is scored on.", show_default="--data"
+        ),
+    ] = None,
+    share: Annotated[
+        float | None, typer.Option(help="What share of the heads to remove: 0.25.")
+    ] = None,
+    count: Annotated[int | None, typer.Option(help="Or how many of them.")] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="The folder to write the pruned model to."),
+    ] = None,
+    picture: Annotated[
+        Path | None, typer.Option(help="Draw the importance: a png, svg or pdf.")
+    ] = None,
+    text_column: Annotated[
+        str | None,
+        typer.Option(
+            help="The text: a name in the header, or a number from 0 where there is none.",
+            show_default="text; tokens",
+        ),
+    ] = None,
+    text_pair_column: Annotated[str | None, typer.Option(help="The second text of a pair.")] = None,
+    label_column: Annotated[
+        str | None, typer.Option(help="The right answer.", show_default="label; tags")
+    ] = None,
+    max_length: Annotated[
+        int | None,
+        typer.Option(help="Tokens at which a sequence is cut.", show_default="what fits"),
+    ] = None,
+    limit: Annotated[
+        int | None,
+        typer.Option(min=1, help="Measure the importance on only so many sequences of --data."),
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace OUTPUT where it exists.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object, and no table.")
+    ] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+) -> None:
+    """Measure which attention heads a task needs, and remove those that matter least.
+
+    The task is that of the model's head: classification, tagging, question answering, masked
+    words. The importance of a head is how much the loss changes with a factor on its output, by
+    gradient (Michel et al. 2019). Scores before and after are of the same data. Without --share or
+    --count nothing is removed, without --output nothing is written.
+
+    Example: hf-bert prune-heads sentiment --data train.tsv --test dev.tsv --text-column 0
+    --label-column 1 --share 0.3 --output sentiment-pruned
+    """
+    check_arguments(share, count, output, picture)
+    with quiet_libraries():
+        from hf_bert_impl.evaluation.head_importance import head_importance, task_examples
+        from hf_bert_impl.evaluation.metrics import finite
+        from hf_bert_impl.evaluation.task import Columns
+        from hf_bert_impl.evaluation.task_evaluation import load_fine_tuned
+        from hf_bert_impl.inference.progress import text_progress
+
+        checkpoint = checkpoints.open_checkpoint(model)
+        if output is not None:
+            check_folder(output, checkpoint, overwrite)
+        tokenizer = checkpoints.load_tokenizer(checkpoint)
+        columns = Columns(text_column, text_pair_column, label_column)
+        task, splits = read_data(checkpoint, tokenizer, [data, test or data], columns, max_length)
+        measured = dataclasses.replace(splits[0], features=splits[0].features[:limit])
+
+        loaded = load_fine_tuned(checkpoint.path, task.head, prepare=False).float()
+        with text_progress(not quiet, len(measured.features)) as advance:
+            importance = head_importance(loaded, task_examples(task, measured, tokenizer), advance)
+        pruned = choose_heads(importance, share, count)
+        report: dict[str, Any] = {
+            "model": model,
+            "task": task.name,
+            "data": data,
+            "test": test or data,
+            "examples": importance.examples,
+            "heads": importance.heads,
+            "importance": importance.scores.tolist(),
+            "normalized": importance.normalized.tolist(),
+            "pruned": pruned,
+        }
+        if pruned:
+            report["before"] = score(task, loaded, splits[1], tokenizer)
+            loaded.prune_heads(pruned)
+            report["after"] = score(task, loaded, splits[1], tokenizer)
+        report = finite(report)
+        title = f"{Path(model).name or model}: importance of heads for {task.name}"
+        if output is not None:
+            save_pruned(checkpoint, tokenizer, output, report)
+        if picture is not None:
+            from hf_bert_impl.visualization import draw_head_importance
+
+            draw_head_importance(picture, importance, pruned, title)
+    if as_json:
+        typer.echo(json.dumps(report, ensure_ascii=False))
+        return
+    console().print(importance_table(title, importance, pruned))
+    if pruned:
+        console().print(score_table(report, len(splits[1].examples)))
+
+
+def check_arguments(
+    share: float | None, count: int | None, output: Path | None, picture: Path | None
+) -> None:
+    """Check what can be checked before anything is loaded.
+
+    Raises:
+        ValueError: The options contradict each other, or the picture cannot be drawn.
+    """
+    if share is not None and count is not None:
+        raise BadInput("--share and --count were both given", "one of them", "leave one out")
+    if share is not None and not 0 < share < 1:
+        raise BadInput(f"--share is {share:g}", "more than 0 and less than 1", "choose such a one")
+    if output is not None and share is None and count is None:
+        raise BadInput(
+            f"--output {output} was given, and nothing to remove",
+            "--share or --count with it",
+            "give one of them",
+        )
+    if picture is not None:
+        from hf_bert_impl.evaluation.pictures import check_picture
+
+        check_picture(picture)
+
+
+def check_folder(output: Path, checkpoint: checkpoints.Checkpoint, overwrite: bool) -> None:
+    """Check that the pruned model can be written there.
+
+    Raises:
+        ValueError: It is a file, holds files, or is the model itself.
+    """
+    from hf_bert_impl.conversion.output_folder import check_output
+
+    check_output(output.expanduser(), Path(checkpoint.path), overwrite)
+
+
+def read_data(
+    checkpoint: checkpoints.Checkpoint,
+    tokenizer: Any,
+    sources: list[str],
+    columns: Columns,
+    max_length: int | None,
+) -> tuple[Task, list[Split]]:
+    """The task of a checkpoint's head, and its data.
+
+    Args:
+        checkpoint: An open checkpoint.
+        tokenizer: Its tokenizer.
+        sources: Files.
+        columns: Where they have what.
+        max_length: Tokens at which sequences are cut, or None.
+
+    Returns:
+        The task, and for each file its examples.
+
+    Raises:
+        ValueError: There is no task for the head, or the data do not fit it.
+    """
+    from hf_bert_impl.evaluation.task import Split, sequence_length
+    from hf_bert_impl.evaluation.task_evaluation import task_for_model
+    from hf_bert_impl.model.configuration_bert import BertConfig
+
+    config = BertConfig.from_pretrained(checkpoint.path)
+    task = task_for_model(task_name(checkpoint, config), config, columns)
+    length = sequence_length(task, tokenizer, config, max_length)
+    examples = {source: task.read(source) for source in dict.fromkeys(sources)}
+    task.take_config(config, [example for found in examples.values() for example in found])
+    for found in examples.values():
+        task.check_labels(found)
+    splits = {
+        source: Split(found, task.features(found, tokenizer, length))
+        for source, found in examples.items()
+    }
+    return task, [splits[source] for source in sources]
+
+
+def task_name(checkpoint: checkpoints.Checkpoint, config: Any) -> str:
+    """The task that a checkpoint's head was trained for.
+
+    Raises:
+        BadInput: It has no head, or one that no task is known for.
+    """
+    from hf_bert_impl.evaluation.tasks import TASKS
+
+    named = (checkpoint.config.get("architectures") or ["BertModel"])[0]
+    head = "BertForMaskedLM" if named == "BertForPreTraining" else named
+    names = [name for name, task in TASKS.items() if task.head == head]
+    if not names:
+        heads = sorted({task.head for task in TASKS.values()})
+        raise BadInput(
+            f"{checkpoint.name} is a {named}, which no task is known for",
+            f"one of {', '.join(heads)}",
+            "fine-tune it with hf-bert finetune, and name that model",
+        )
+    numbers = config.problem_type == "regression" or (
+        config.problem_type is None and config.num_labels == 1
+    )
+    return "regression" if "regression" in names and numbers else names[0]
+
+
+def choose_heads(
+    importance: HeadImportance, share: float | None, count: int | None
+) -> dict[int, list[int]]:
+    """The heads to remove: layer to heads.
+
+    Raises:
+        ValueError: There are not so many, or the share is less than one.
+    """
+    if share is not None:
+        count = round(share * importance.heads)
+        if not count:
+            raise BadInput(
+                f"--share {share:g} of {importance.heads} heads is none",
+                "one or more",
+                f"choose {1 / importance.heads:.2g} or more",
+            )
+    return {} if count is None else importance.least(count)
+
+
+def score(task: Task, model: Any, split: Split, tokenizer: Any) -> Metrics:
+    """The scores of a model as it is."""
+    model.prepare_for_inference()
+    return task.score(split, task.predict(model, split, tokenizer))
+
+
+def save_pruned(
+    checkpoint: checkpoints.Checkpoint, tokenizer: Any, output: Path, report: dict[str, Any]
+) -> None:
+    """Write the checkpoint without the pruned heads: same class, same dtype, with the report."""
+    from hf_bert_impl.conversion.output_folder import output_folder
+
+    # Afresh: what was measured is in float32, and may lack heads that the task does not use.
+    model, _ = checkpoints.load_model(checkpoint, checkpoints.class_name(checkpoint))
+    model.prune_heads(report["pruned"])
+    with output_folder(output.expanduser()) as folder:
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        text = json.dumps(report, indent=2, ensure_ascii=False)
+        (folder / REPORT).write_text(text + "\n", encoding="utf-8")
+
+
+def importance_table(
+    title: str, importance: HeadImportance, pruned: Mapping[int, Sequence[int]]
+) -> Group:
+    """The normalised importance of each head, a row a layer; the pruned ones are marked."""
+    from rich import box
+    from rich.console import Group
+    from rich.table import Table
+    from rich.text import Text
+
+    scores = importance.normalized.tolist()
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
+    table.add_column("layer", justify="right", no_wrap=True)
+    for head in range(len(scores[0])):
+        table.add_column(str(head), justify="right", no_wrap=True)
+    for layer, row in enumerate(scores):
+        gone = pruned.get(layer, ())
+        cells = []
+        for head, value in enumerate(row):
+            text = "–" if math.isnan(value) else f"{value:.2f}".removeprefix("0")
+            cells.append(Text(f"{text}*" if head in gone else text, "red" if head in gone else ""))
+        table.add_row(str(layer), *cells)
+    note = f"mean |gradient| of {importance.examples:,} examples, ℓ2 norm of a layer 1"
+    if pruned:
+        note += f"; * pruned: {sum(map(len, pruned.values()))} of {importance.heads} heads"
+    # A title of the table itself would be broken to the width of the table.
+    return Group(Text(title, "italic"), table, Text(note, "dim"))
+
+
+def score_table(report: Mapping[str, Any], examples: int) -> Table:
+    """The scores before and after."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    title = Text(f"{Path(report['test']).name}, {examples:,} examples")
+    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="italic")
+    for column in ("", "before", "after"):
+        table.add_column(column, justify="right" if column else "left", no_wrap=True)
+    for name, value in report["before"].items():
+        table.add_row(
+            name, *("–" if x is None else f"{x:.4f}" for x in (value, report["after"][name]))
+        )
+    return table

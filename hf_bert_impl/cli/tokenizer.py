@@ -1,0 +1,128 @@
+"""`hf-bert tokenizer`: a vocabulary of one's own."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hf_bert_impl.cli.checkpoints import TOKENIZERS
+from hf_bert_impl.cli.errors import BadInput, quiet_libraries
+from hf_bert_impl.cli.tables import console
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from hf_bert_impl.data.tokenizer_training import VocabularyReport
+
+app = typer.Typer(
+    help="Make a vocabulary.",
+    epilog="Example: hf-bert tokenizer train corpus.txt --vocab-size 8000 --output my-tokenizer",
+    no_args_is_help=True,
+)
+
+
+@app.callback()
+def tokenizer() -> None:
+    """Make a vocabulary."""
+
+
+@app.command("train")
+def tokenizer_train(
+    files: Annotated[
+        list[str],
+        typer.Argument(metavar="FILES...", help="Text, or .jsonl with a field `text`; UTF-8."),
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", metavar="DIR", help="The folder to write.")
+    ],
+    vocab_size: Annotated[int, typer.Option(min=6, help="Most tokens.")] = 30522,
+    lowercase: Annotated[
+        bool, typer.Option("--lowercase/--no-lowercase", help="Lower-case, and drop accents.")
+    ] = True,
+    min_frequency: Annotated[
+        int, typer.Option(min=1, help="How often pieces stand together to be merged.")
+    ] = 2,
+    character_coverage: Annotated[
+        float,
+        typer.Option(help="The share of the text whose characters get a token, up to 1."),
+    ] = 0.9999,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the tokenizer in DIR.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object, and no table.")
+    ] = False,
+) -> None:
+    """Learn a WordPiece vocabulary from text; the same text gives the same vocabulary.
+
+    [PAD], [UNK], [CLS], [SEP] and [MASK] have the ids 0 to 4. Every Chinese character is a word of
+    its own, as in BERT.
+
+    Example: hf-bert tokenizer train corpus.txt --vocab-size 8000 --output my-tokenizer
+    """
+    check_output(output, overwrite)
+    from hf_bert_impl.data.atomic_files import atomic_files
+    from hf_bert_impl.data.tokenizer_training import train_tokenizer
+
+    begin = time.perf_counter()
+    with quiet_libraries():
+        trained, report = train_tokenizer(
+            files,
+            vocab_size=vocab_size,
+            lowercase=lowercase,
+            min_frequency=min_frequency,
+            character_coverage=character_coverage,
+        )
+        with atomic_files(output) as folder:
+            trained.save_pretrained(folder)
+    if as_json:
+        typer.echo(json.dumps({"output": str(output), **dataclasses.asdict(report)}))
+        return
+    out = console()
+    out.print(report_table(report, vocab_size))
+    out.print(f"{output}: written in {time.perf_counter() - begin:.1f} s", highlight=False)
+
+
+def check_output(output: Path, overwrite: bool) -> None:
+    """Check what can be checked before anything is read.
+
+    Raises:
+        BadInput: The output cannot be written, or holds a tokenizer.
+    """
+    if output.exists() and not output.is_dir():
+        raise BadInput(f"{output} is a file", "a folder", "choose another name")
+    if not output.absolute().parent.is_dir():
+        raise BadInput(f"there is no folder {output.parent}", "an existing one", "make it first")
+    if not overwrite and any((output / name).exists() for name in TOKENIZERS):
+        raise BadInput(
+            f"{output} holds a tokenizer",
+            "a new folder",
+            "choose another, or replace what is in it with --overwrite",
+        )
+
+
+def report_table(report: VocabularyReport, asked: int) -> Table:
+    """What a vocabulary came to.
+
+    Args:
+        report: Of the trainer.
+        asked: The vocabulary size that was asked for.
+    """
+    from rich import box
+    from rich.table import Table
+
+    table = Table(box=box.SIMPLE_HEAD, show_header=False)
+    size = f"{report.vocab_size:,}"
+    if report.vocab_size < asked:
+        size += f" of {asked:,}: the text has no more pieces to merge"
+    table.add_row("vocabulary", size)
+    table.add_row("alphabet", f"{report.alphabet:,} characters")
+    table.add_row("characters covered", f"{report.character_coverage:.4%}")
+    table.add_row("pieces a word", f"{report.pieces_per_word:.3f}")
+    table.add_row("unknown tokens", f"{report.unknown_rate:.4%}")
+    return table

@@ -1,0 +1,78 @@
+"""Batches for pre-training: masked anew, padded to the longest sequence or packed end to end."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from hf_bert_impl.data.masking import IGNORE_INDEX, Masker
+
+Example = Mapping[str, Any]
+
+
+class PretrainingCollator:
+    """Masks examples and makes a batch of them.
+
+    An example has `input_ids` with special tokens, and may have `token_type_ids`,
+    `next_sentence_label`, and `sequence_lengths` if it is a pack of several sequences. Its
+    `mask_key`, whole numbers, decides its masks together with the seed: the same key gives the same
+    masks, in whatever process and batch (`pretraining_data.Epochs` makes it of epoch and number).
+
+    Args:
+        masker: Chooses and replaces tokens.
+        seed: Of all masks.
+        pad_id: Fills the batch.
+    """
+
+    def __init__(self, masker: Masker, *, seed: int, pad_id: int) -> None:
+        self.masker = masker
+        self.seed = seed
+        self.pad_id = pad_id
+
+    def __call__(self, examples: Sequence[Example]) -> dict[str, Tensor]:
+        """Makes a batch.
+
+        Args:
+            examples: One or more.
+
+        Returns:
+            `input_ids`, `labels` and, as the examples have them, `token_type_ids`, (B, S) each;
+            `attention_mask` (B, S); `next_sentence_label` (B,). Of packs, one row of all of them:
+            (1, T) each, with `position_ids` that begin at 0 for each sequence, and no mask.
+        """
+        columns: dict[str, list[np.ndarray]] = {"input_ids": [], "labels": []}
+        for example in examples:
+            ids = np.asarray(example["input_ids"], dtype=np.int64)
+            rng = np.random.default_rng([self.seed, *example["mask_key"]])
+            seen, labels = self.masker.mask(ids, rng)
+            columns["input_ids"].append(seen)
+            columns["labels"].append(labels)
+            if "token_type_ids" in example:
+                types = np.asarray(example["token_type_ids"], dtype=np.int64)
+                columns.setdefault("token_type_ids", []).append(types)
+        if "sequence_lengths" in examples[0]:
+            columns["position_ids"] = [
+                np.arange(length) for example in examples for length in example["sequence_lengths"]
+            ]
+            return {
+                name: torch.from_numpy(np.concatenate(rows))[None] for name, rows in columns.items()
+            }
+        fills = {"input_ids": self.pad_id, "labels": IGNORE_INDEX}
+        columns["attention_mask"] = [np.ones_like(row) for row in columns["input_ids"]]
+        batch = {
+            name: pad_sequence(
+                [torch.from_numpy(row) for row in rows],
+                batch_first=True,
+                padding_value=fills.get(name, 0),
+            )
+            for name, rows in columns.items()
+        }
+        if "next_sentence_label" in examples[0]:
+            follows = [int(example["next_sentence_label"]) for example in examples]
+            batch["next_sentence_label"] = torch.tensor(follows)
+        return batch

@@ -1,0 +1,173 @@
+"""Documents out of text files: lists of sentences, in the order in which they were written.
+
+What a line is differs from corpus to corpus, so a layout says it (`LAYOUTS`). A `.jsonl` file holds
+one document a line in the field `text`, whatever the layout.
+"""
+
+import codecs
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+from hf_bert_impl.data.sentence_splitter import split_sentences
+
+#: How lines make documents.
+LAYOUTS = {
+    "sentences": "a sentence a line, a blank line between documents (Google's own format)",
+    "paragraphs": "prose, a blank line between documents; sentences are found",
+    "lines": "a document a line; sentences are found",
+    "files": "a document a file; sentences are found",
+    "wikitext": "articles under a line `= Title =`; sentences are found, headings left out",
+}
+JSON_LINES = (".jsonl", ".ndjson")
+
+#: The sentences of a document, none of them empty.
+Document = list[str]
+
+
+def read_documents(files: Iterable[str | Path], layout: str = "sentences") -> Iterator[Document]:
+    """The documents of text files, one at a time.
+
+    Args:
+        files: UTF-8 text, or JSON lines with a field `text`.
+        layout: One of `LAYOUTS`.
+
+    Yields:
+        Documents, none of them empty. A document ends with its file.
+
+    Raises:
+        ValueError: There is no such layout, or a line cannot be read.
+        FileNotFoundError: There is no such file.
+    """
+    if layout not in LAYOUTS:
+        raise ValueError(f"layout={layout!r} is not known; use one of {', '.join(LAYOUTS)}")
+    for file in files:
+        lines = read_lines(file)
+        if is_json_lines(file):
+            documents: Iterable[Document] = (split_sentences(text) for text in lines)
+        elif layout == "sentences":
+            documents = _between_blank_lines(line.strip() for line in lines)
+        elif layout == "paragraphs":
+            documents = map(_sentences, _between_blank_lines(lines))
+        elif layout == "lines":
+            documents = map(split_sentences, lines)
+        elif layout == "files":
+            documents = [_sentences(lines)]
+        else:
+            documents = map(_sentences, _articles(lines))
+        yield from filter(None, documents)
+
+
+def read_lines(file: str | Path) -> Iterator[str]:
+    """The lines of a text file, or the texts of a file of JSON lines.
+
+    Raises:
+        ValueError: A line is not UTF-8, or is no JSON object with a `text`.
+        FileNotFoundError: There is no such file.
+    """
+    path = Path(file)
+    with path.open("rb") as stream:
+        for number, raw in enumerate(stream, start=1):
+            if number == 1:
+                raw = raw.removeprefix(codecs.BOM_UTF8)
+            try:
+                line = raw.decode("utf-8").rstrip("\r\n")
+            except UnicodeDecodeError as error:
+                raise ValueError(
+                    f"line {number} of {file} is not UTF-8 ({error.reason}); expected UTF-8 text; "
+                    "save the file as UTF-8"
+                ) from error
+            if not is_json_lines(file):
+                yield line
+            elif line.strip():
+                yield _text_field(line, number, file)
+
+
+def check_files(files: Iterable[str | Path]) -> None:
+    """Check that files are there and hold something, before any of them is read.
+
+    Raises:
+        ValueError: One is a folder or empty, or none is named.
+        FileNotFoundError: There is no such file.
+    """
+    paths = [Path(file) for file in files]
+    if not paths:
+        raise ValueError("no files are named; expected at least one text file; name one")
+    for path in paths:
+        if path.is_dir():
+            raise ValueError(f"{path} is a folder; expected a text file; name the files in it")
+        if not path.exists():
+            raise FileNotFoundError(f"there is no file {path}; expected a text file; mend the path")
+        if path.stat().st_size == 0:
+            raise ValueError(f"{path} is empty; expected text; leave it out, or fill it")
+
+
+def no_text(files: Sequence[str | Path]) -> ValueError:
+    """What to raise where files hold nothing to train on."""
+    return ValueError(
+        f"{files[0]} holds no text that the tokenizer knows; expected documents; check the file"
+    )
+
+
+def content_digest(files: Iterable[str | Path]) -> str:
+    """A digest of what files hold, which their names and times do not change."""
+    digest = hashlib.blake2b(digest_size=16)
+    for file in files:
+        with Path(file).open("rb") as stream:
+            digest.update(hashlib.file_digest(stream, "blake2b").digest())
+        digest.update(b"jsonl" if is_json_lines(file) else b"text")
+    return digest.hexdigest()
+
+
+def is_json_lines(file: str | Path) -> bool:
+    """Whether a file's name says that it holds JSON lines."""
+    return Path(file).suffix in JSON_LINES
+
+
+def _text_field(line: str, number: int, file: str | Path) -> str:
+    try:
+        record = json.loads(line)
+    except ValueError:
+        record = None
+    if not isinstance(record, dict) or not isinstance(record.get("text"), str):
+        raise ValueError(
+            f"line {number} of {file} is no JSON object with a text in its field 'text'; expected "
+            'one such as {"text": "A sentence. Another."}; mend the line'
+        )
+    return str(record["text"])
+
+
+def _between_blank_lines(lines: Iterable[str]) -> Iterator[list[str]]:
+    block: list[str] = []
+    for line in lines:
+        if line.strip():
+            block.append(line)
+        elif block:
+            yield block
+            block = []
+    if block:
+        yield block
+
+
+def _articles(lines: Iterable[str]) -> Iterator[list[str]]:
+    article: list[str] = []
+    before = ""
+    for line in map(str.strip, lines):
+        is_heading = line.startswith("= ") and line.endswith(" =") and len(line) > 4
+        # `= = Section = =` is a heading inside the article. A title follows a blank line; a line of
+        # text that begins with an equals sign (a formula) follows other text.
+        is_section = line.startswith("= = ")
+        if is_heading and not is_section and not before:
+            if article:
+                yield article
+            article = []
+        elif line and not is_heading:
+            article.append(line)
+        before = line
+    if article:
+        yield article
+
+
+def _sentences(lines: Iterable[str]) -> Document:
+    return [sentence for line in lines for sentence in split_sentences(line)]

@@ -1,0 +1,143 @@
+"""The order of training: examples epoch by epoch, prepared before or made as files are read."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch.utils.data import Dataset as TorchDataset
+from torch.utils.data import IterableDataset as TorchIterableDataset
+
+from hf_bert_impl.data.documents import check_files, no_text, read_documents
+from hf_bert_impl.data.examples import Example, ExampleOptions, check_pairs, cut_examples
+from hf_bert_impl.data.tokenized import TokenizedDocument, tokenize
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+#: Documents whose examples are made together, with one stream of random numbers.
+GROUP = 1000
+TOKENIZER_BATCH = 200
+
+
+class Epochs(TorchDataset):
+    """Prepared examples in a new order each epoch, as many as make whole batches.
+
+    Args:
+        examples: Rows, as `make_examples` returns them.
+        batch_size: Examples of an optimizer step, over all processes.
+        seed: Of the orders.
+        shuffle: False keeps the rows' order, and all of them.
+
+    Raises:
+        ValueError: There are fewer examples than a batch.
+    """
+
+    def __init__(
+        self, examples: Dataset, *, batch_size: int, seed: int, shuffle: bool = True
+    ) -> None:
+        if shuffle and len(examples) < batch_size:
+            raise ValueError(
+                f"the text makes {len(examples)} examples, fewer than a batch of {batch_size}; "
+                "give more text, or a smaller batch"
+            )
+        self.examples = examples
+        self.seed = seed
+        self.shuffle = shuffle
+        self._length = len(examples) // batch_size * batch_size if shuffle else len(examples)
+        self.set_epoch(0)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Goes to an epoch; the Trainer calls it before each."""
+        self.epoch = epoch
+        count = len(self.examples)
+        if self.shuffle:
+            self._order = np.random.default_rng([self.seed, epoch]).permutation(count)
+        else:
+            self._order = np.arange(count)
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: int) -> Example:
+        return self.__getitems__([index])[0]
+
+    def __getitems__(self, indices: list[int]) -> list[Example]:
+        """The examples of a batch at once, which is how torch's data loader asks for them."""
+        numbers = self._order[indices]
+        columns = self.examples[numbers]
+        return [
+            {name: values[row] for name, values in columns.items()}
+            | {"mask_key": (self.epoch, int(number))}
+            for row, number in enumerate(numbers)
+        ]
+
+
+class StreamedExamples(TorchIterableDataset):
+    """Examples made while the files are read, over and over, in constant memory.
+
+    Pairs are drawn from, and examples shuffled within, windows of `GROUP` documents or more.
+
+    Args:
+        files: Text files.
+        tokenizer: Cuts sentences into token ids.
+        options: How to cut documents.
+        layout: One of `documents.LAYOUTS`.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[str | Path],
+        tokenizer: Any,
+        options: ExampleOptions,
+        *,
+        layout: str = "sentences",
+    ) -> None:
+        check_files(files)
+        self.files = list(files)
+        self.tokenizer = tokenizer
+        self.options = options
+        self.layout = layout
+
+    def __iter__(self) -> Iterator[Example]:
+        epoch = 0
+        while True:
+            number = 0
+            for window, documents in enumerate(self._windows()):
+                if self.options.objective == "mlm+nsp" and not epoch and not window:
+                    check_pairs(len(documents), max(map(len, documents)))
+                rng = random.Random(f"{self.options.seed}/{epoch}/{window}")
+                indices = range(len(documents))
+                made = [*cut_examples(documents, indices, rng, self.tokenizer, self.options)]
+                rng.shuffle(made)
+                for example in made:
+                    yield example | {"mask_key": (epoch, number)}
+                    number += 1
+            if not number:
+                raise no_text(self.files)
+            epoch += 1
+
+    def _windows(self) -> Iterator[list[TokenizedDocument]]:
+        held: list[TokenizedDocument] = []
+        for documents in _batches(read_documents(self.files, self.layout), TOKENIZER_BATCH):
+            held += filter(len, tokenize(documents, self.tokenizer))
+            # Two windows are held, so that the last one is never a document or two.
+            if len(held) >= 2 * GROUP:
+                yield held[:GROUP]
+                held = held[GROUP:]
+        if held:
+            yield held
+
+
+def _batches(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
+    batch: list[Any] = []
+    for item in items:
+        batch.append(item)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch

@@ -1,0 +1,121 @@
+"""Pre-training examples: pairs or spans of documents with their special tokens."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from hf_bert_impl.data.next_sentence import make_pairs
+from hf_bert_impl.data.packing import make_spans, pack
+from hf_bert_impl.data.tokenized import TokenizedDocument
+
+OBJECTIVES = ("mlm+nsp", "mlm")
+
+Example = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ExampleOptions:
+    """How documents become examples."""
+
+    objective: str = "mlm+nsp"
+    """`mlm+nsp` makes next-sentence pairs, `mlm` spans of one document."""
+    max_length: int = 128
+    """Most tokens of an example, special tokens included."""
+    short_seq_prob: float = 0.1
+    """Share of documents that are cut to a target length drawn at random."""
+    packing: bool = False
+    """Fill examples with several spans (objective `mlm`)."""
+    dupe_factor: int = 1
+    """How often each document is cut, with other cuts and other random partners."""
+    seed: int = 0
+    """Of cuts and partners."""
+
+    def __post_init__(self) -> None:
+        if self.objective not in OBJECTIVES:
+            raise ValueError(
+                f"objective {self.objective!r} is not known; use one of {', '.join(OBJECTIVES)}"
+            )
+        if self.packing and self.objective != "mlm":
+            raise ValueError(
+                f"packing does not go with objective {self.objective!r}, whose pairs are of full "
+                "length; use objective 'mlm', or leave packing out"
+            )
+        if not 0 <= self.short_seq_prob <= 1:
+            raise ValueError(f"short_seq_prob={self.short_seq_prob} is not a probability; use 0.1")
+        if self.dupe_factor < 1:
+            raise ValueError(f"dupe_factor={self.dupe_factor} is not valid; use 1 or more")
+
+
+def cut_examples(
+    documents: Sequence[TokenizedDocument],
+    indices: Sequence[int],
+    rng: random.Random,
+    tokenizer: Any,
+    options: ExampleOptions,
+) -> Iterator[Example]:
+    """Cuts documents into examples.
+
+    Args:
+        documents: All documents, for random pairs; none of them is empty.
+        indices: Those to cut, in this order.
+        rng: Decides everything.
+        tokenizer: Has the special tokens.
+        options: How to cut.
+
+    Yields:
+        Examples as `collators.PretrainingCollator` takes them.
+
+    Raises:
+        ValueError: The documents make no pairs, or the length leaves no room.
+    """
+    cls, sep = [tokenizer.cls_token_id], [tokenizer.sep_token_id]
+    length, short = options.max_length, options.short_seq_prob
+    if options.objective == "mlm+nsp":
+        for first, second, is_random in make_pairs(
+            documents, indices, rng, max_length=length, short_seq_prob=short
+        ):
+            ids = cls + first + sep + second + sep
+            types = np.zeros(len(ids), dtype=np.int8)
+            types[len(first) + 2 :] = 1
+            yield {
+                "input_ids": np.array(ids, dtype=np.int32),
+                "token_type_ids": types,
+                "next_sentence_label": int(is_random),
+            }
+        return
+    spans = [
+        cls + span + sep
+        for index in indices
+        for span in make_spans(documents[index], rng, max_length=length, short_seq_prob=short)
+    ]
+    if not options.packing:
+        yield from ({"input_ids": np.array(span, dtype=np.int32)} for span in spans)
+        return
+    for numbers in pack([len(span) for span in spans], options.max_length):
+        yield {
+            "input_ids": np.concatenate([spans[n] for n in numbers]).astype(np.int32),
+            "sequence_lengths": np.array([len(spans[n]) for n in numbers], dtype=np.int32),
+        }
+
+
+def check_pairs(documents: int, longest: int) -> None:
+    """Check that documents can make true pairs.
+
+    Args:
+        documents: How many there are.
+        longest: Sentences of the longest one.
+
+    Raises:
+        ValueError: Each is a single sentence: none could be followed by another.
+    """
+    if longest < 2:
+        raise ValueError(
+            f"each of the {documents} documents is a single sentence, which no other follows; "
+            "expected documents of several sentences for next-sentence pairs; give another layout, "
+            "or train without them (objective 'mlm')"
+        )

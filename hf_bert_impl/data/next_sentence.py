@@ -1,0 +1,134 @@
+"""Next-sentence pairs, as the `create_pretraining_data.py` of Google's BERT release makes them.
+
+A document's sentences are gathered until they reach a target length, and the gathered chunk is cut
+into A and B. Half of the time B is replaced by text from another document, and the sentences that
+were to be B begin the next chunk instead. Most targets are the full length; a share of
+`short_seq_prob` is drawn at random, so that the model meets short input, too. A pair that is too
+long is cut at both ends.
+
+One thing differs: a chunk of one sentence has no B of its own and so always gets a random one,
+which in Google's data makes random pairs the larger half. Here each of these is made up for by a
+pair that would have been random and is true instead.
+"""
+
+import random
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from hf_bert_impl.data.tokenized import TokenizedDocument
+
+#: [CLS] and two [SEP].
+PAIR_SPECIAL_TOKENS = 3
+SHORTEST_TARGET = 2
+
+
+class SentencePair(NamedTuple):
+    """Two segments without special tokens."""
+
+    first: list[int]
+    second: list[int]
+    #: Whether `second` comes from another document; otherwise it follows `first`.
+    is_random: bool
+
+
+def make_pairs(
+    documents: Sequence[TokenizedDocument],
+    indices: Sequence[int],
+    rng: random.Random,
+    *,
+    max_length: int,
+    short_seq_prob: float = 0.1,
+) -> Iterator[SentencePair]:
+    """Cuts documents into pairs.
+
+    Args:
+        documents: All documents, for the random ones; none of them is empty.
+        indices: Those to cut, in this order.
+        rng: Decides everything.
+        max_length: Most tokens of a pair with its three special tokens.
+        short_seq_prob: How probable it is that a document's target length is drawn at random.
+
+    Yields:
+        Pairs with at least one token on each side and at most `max_length - 3` in all.
+
+    Raises:
+        ValueError: There are fewer than two documents, or no room for a pair.
+    """
+    if len(documents) < 2:
+        raise ValueError(
+            "next-sentence pairs need text from other documents, and there is no other one; "
+            "expected at least 2 documents; give more text, or another layout, or train without "
+            "next-sentence prediction (objective 'mlm')"
+        )
+    room = max_length - PAIR_SPECIAL_TOKENS
+    if room < SHORTEST_TARGET:
+        raise ValueError(
+            f"max_length={max_length} leaves no room for two segments and 3 special tokens; use at "
+            f"least {PAIR_SPECIAL_TOKENS + SHORTEST_TARGET}"
+        )
+    balance = _Balance(rng)
+    for index in indices:
+        is_short = rng.random() < short_seq_prob
+        target = rng.randint(SHORTEST_TARGET, room) if is_short else room
+        yield from _cut(documents, index, target, room, balance, rng)
+
+
+class _Balance:
+    """Decides which pairs are random: half of them, those that cannot be true included."""
+
+    def __init__(self, rng: random.Random) -> None:
+        self._rng = rng
+        self._forced = 0
+
+    def is_random(self, can_be_true: bool) -> bool:
+        wanted = self._rng.random() < 0.5
+        if not can_be_true:
+            self._forced += not wanted
+            return True
+        if wanted and self._forced:
+            self._forced -= 1
+            return False
+        return wanted
+
+
+def _cut(
+    documents: Sequence[TokenizedDocument],
+    index: int,
+    target: int,
+    room: int,
+    balance: _Balance,
+    rng: random.Random,
+) -> Iterator[SentencePair]:
+    """The pairs of one document."""
+    document = documents[index]
+    start = 0
+    while start < len(document):
+        end = document.reach(start, target)
+        # A is at least one sentence, and so is B where it is of this chunk.
+        cut = rng.randint(start + 1, end - 1) if end - start > 1 else end
+        first = document.tokens(start, cut)
+        is_random = balance.is_random(can_be_true=cut < end)
+        if is_random:
+            drawn = rng.randrange(len(documents) - 1)
+            other = documents[drawn + (drawn >= index)]  # any but this one
+            begin = rng.randrange(len(other))
+            second = other.tokens(begin, other.reach(begin, max(1, target - len(first))))
+            start = cut  # what was not used begins the next chunk
+        else:
+            second = document.tokens(cut, end)
+            start = end
+        _truncate(first, second, room, rng)
+        yield SentencePair(first, second, is_random)
+
+
+def _truncate(first: list[int], second: list[int], room: int, rng: random.Random) -> None:
+    """Drops tokens from the longer segment until both fit, at either end with even odds."""
+    # Counted first and cut once: dropping a list's head token by token is quadratic.
+    lengths = [len(first), len(second)]
+    heads = [0, 0]
+    while sum(lengths) > room:
+        longer = 0 if lengths[0] > lengths[1] else 1
+        lengths[longer] -= 1
+        heads[longer] += rng.random() < 0.5
+    for segment, length, head in zip((first, second), lengths, heads, strict=True):
+        segment[:] = segment[head : head + length]

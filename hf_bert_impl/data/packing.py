@@ -1,0 +1,90 @@
+"""Spans of text for training on masks alone, and packs of them that fill a whole sequence.
+
+A span is neighbouring sentences of one document, up to the full length. Documents end where they
+end, so many spans are short: a pack is several spans, one behind the other, that fill a sequence
+together. Each keeps its own positions, and the model's attention stays within each (Krell et al.
+2021, "Efficient sequence packing without cross-contamination"), so that a step has the same work
+whatever the documents are like.
+"""
+
+import bisect
+import random
+from collections.abc import Iterator, Sequence
+
+from hf_bert_impl.data.tokenized import TokenizedDocument
+
+#: [CLS] and [SEP].
+SPAN_SPECIAL_TOKENS = 2
+
+
+def make_spans(
+    document: TokenizedDocument,
+    rng: random.Random,
+    *,
+    max_length: int,
+    short_seq_prob: float = 0.0,
+) -> Iterator[list[int]]:
+    """Cuts a document into spans of whole sentences; only a sentence that is too long is cut.
+
+    Args:
+        document: What to cut.
+        rng: Decides the target length.
+        max_length: Most tokens of a span with its two special tokens.
+        short_seq_prob: How probable it is that the document's target length is drawn at random.
+
+    Yields:
+        Spans without special tokens; together they are the document.
+
+    Raises:
+        ValueError: There is no room for a token.
+    """
+    room = max_length - SPAN_SPECIAL_TOKENS
+    if room < 1:
+        raise ValueError(
+            f"max_length={max_length} leaves no room beside 2 special tokens; use at least "
+            f"{SPAN_SPECIAL_TOKENS + 1}"
+        )
+    target = rng.randint(1, room) if rng.random() < short_seq_prob else room
+    span: list[int] = []
+    for number, length in enumerate(document.lengths):
+        if span and len(span) + length > target:
+            yield span
+            span = []
+        span += document.tokens(number, number + 1)
+        while len(span) > target:
+            yield span[:target]
+            span = span[target:]
+    if span:
+        yield span
+
+
+def pack(lengths: Sequence[int], capacity: int) -> list[list[int]]:
+    """Fills sequences with spans: best fit, the longest first.
+
+    Args:
+        lengths: Tokens of each span, special tokens included.
+        capacity: Tokens of a sequence.
+
+    Returns:
+        Packs, each the numbers of its spans; every span is in one of them.
+
+    Raises:
+        ValueError: A span is longer than the capacity.
+    """
+    if lengths and max(lengths) > capacity:
+        raise ValueError(f"a span of {max(lengths)} tokens does not fit the capacity {capacity}")
+    packs: list[list[int]] = []
+    # Open packs by the room that is left, fullest first.
+    open_packs: list[tuple[int, int]] = []
+    for number in sorted(range(len(lengths)), key=lambda index: -lengths[index]):
+        length = lengths[number]
+        place = bisect.bisect_left(open_packs, (length, 0))
+        if place == len(open_packs):
+            room, chosen = capacity, len(packs)
+            packs.append([])
+        else:
+            room, chosen = open_packs.pop(place)
+        packs[chosen].append(number)
+        if room > length:
+            bisect.insort(open_packs, (room - length, chosen))
+    return packs

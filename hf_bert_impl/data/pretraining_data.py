@@ -1,0 +1,256 @@
+"""Text files to pre-training examples, prepared once and kept on disk.
+
+Preparation is done by the `datasets` library in as many processes as are wanted, and its results
+are files that are mapped into memory, so a corpus may be larger than that. They are found again by
+what goes into them: the files' content, the tokenizer and the options.
+
+All that is random depends on the seed and on numbers that the data itself gives (the document's
+group, the epoch, the example), never on which process comes first: the same seed makes the same
+examples with any number of processes, and a resumed run meets those that it would have met.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hf_bert_impl.data.documents import (
+    Document,
+    check_files,
+    content_digest,
+    no_text,
+    read_documents,
+)
+from hf_bert_impl.data.epochs import GROUP, TOKENIZER_BATCH
+from hf_bert_impl.data.examples import ExampleOptions, check_pairs, cut_examples
+from hf_bert_impl.data.tokenized import TokenizedDocument, tokenize
+from hf_bert_impl.extras import require
+
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+#: Part of every cache key: to be raised when the same input gives other examples.
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """What a corpus came to."""
+
+    documents: int
+    sentences: int
+    tokens: int
+    """Without special tokens, each document counted once."""
+    examples: int
+    unigram_entropy: float
+    """Nats a token: the loss of guessing each token by its frequency in this text alone."""
+    random_pairs: float | None
+    """The share of examples whose second segment is random; None without pairs."""
+
+
+def tokenize_documents(
+    files: Sequence[str | Path],
+    tokenizer: Any,
+    *,
+    layout: str = "sentences",
+    processes: int = 1,
+    cache_dir: str | Path | None = None,
+) -> Dataset:
+    """Reads and tokenizes documents, or finds what an earlier call left.
+
+    Args:
+        files: Text files.
+        tokenizer: Cuts sentences into token ids.
+        layout: One of `documents.LAYOUTS`.
+        processes: How many to tokenize with.
+        cache_dir: Where results are kept; None for the cache of `datasets`.
+
+    Returns:
+        A row a document: `tokens` of all its sentences, and the `lengths` of the sentences.
+
+    Raises:
+        ValueError: A file cannot be read, or there is no text in them.
+        FileNotFoundError: There is no such file.
+    """
+    datasets = require("datasets", "train", "preparing pre-training data")
+    check_files(files)
+    names = [str(Path(file).resolve()) for file in files]
+    source = {"files": names, "layout": layout, "digest": content_digest(files), "format": FORMAT}
+    try:
+        texts = datasets.Dataset.from_generator(
+            _generate_documents,
+            gen_kwargs=source,
+            features=datasets.Features({"sentences": [datasets.Value("string")]}),
+            cache_dir=cache_dir and str(cache_dir),
+        )
+    except datasets.exceptions.DatasetGenerationError as error:
+        if isinstance(error.__cause__, ValueError | OSError):
+            raise error.__cause__ from None  # what is wrong with the files, without the wrapping
+        raise
+    tokenized = texts.map(
+        _tokenize,
+        batched=True,
+        batch_size=TOKENIZER_BATCH,
+        num_proc=_useful(processes, len(texts)),
+        remove_columns=texts.column_names,
+        fn_kwargs={"tokenizer": tokenizer},
+        new_fingerprint=_fingerprint(source, tokenizer.backend_tokenizer.to_str()),
+        desc="tokenizing",
+    )
+    if not len(tokenized):
+        raise no_text(names)
+    return tokenized
+
+
+def hold_out(documents: Dataset, share: float, seed: int) -> tuple[Dataset, Dataset]:
+    """Sets whole documents aside, drawn at random.
+
+    Args:
+        documents: Rows of any kind.
+        share: How large a share is set aside, at least one document.
+        seed: Of the draw.
+
+    Returns:
+        Those that stay, and those set aside, both in their order.
+
+    Raises:
+        ValueError: The share is no share, or nothing would stay.
+    """
+    count = max(1, round(share * len(documents)))
+    if not 0 < share < 1 or count >= len(documents):
+        raise ValueError(
+            f"holding out {share} of {len(documents)} documents leaves nothing on one side; "
+            "expected a share between 0 and 1 of several documents; name validation files instead"
+        )
+    drawn = np.sort(np.random.default_rng(seed).permutation(len(documents))[:count])
+    return documents.select(np.setdiff1d(np.arange(len(documents)), drawn)), documents.select(drawn)
+
+
+def make_examples(
+    documents: Dataset, tokenizer: Any, options: ExampleOptions, *, processes: int = 1
+) -> Dataset:
+    """Cuts tokenized documents into examples, or finds what an earlier call left.
+
+    Args:
+        documents: As `tokenize_documents` returns them.
+        tokenizer: Has the special tokens.
+        options: How to cut.
+        processes: How many to cut with.
+
+    Returns:
+        A row an example, as `PretrainingCollator` takes them.
+
+    Raises:
+        ValueError: The documents make no pairs.
+    """
+    datasets = require("datasets", "train", "preparing pre-training data")
+    if options.objective == "mlm+nsp":
+        lengths = documents.select_columns("lengths").iter(batch_size=GROUP)
+        longest = (max(map(len, rows["lengths"])) for rows in lengths)
+        check_pairs(len(documents), next((found for found in longest if found > 1), 1))
+    groups = (len(documents) + GROUP - 1) // GROUP
+    jobs = datasets.Dataset.from_dict(
+        {
+            "copy": [copy for copy in range(options.dupe_factor) for _ in range(groups)],
+            "group": [*range(groups)] * options.dupe_factor,
+        }
+    )
+    key = _fingerprint(documents._fingerprint, asdict(options), tokenizer.all_special_ids)
+    folder = Path(documents.cache_files[0]["filename"]).parent
+    examples = jobs.map(
+        _make_group,
+        batched=True,
+        batch_size=1,
+        num_proc=_useful(processes, len(jobs)),
+        remove_columns=jobs.column_names,
+        fn_kwargs={"documents": documents, "tokenizer": tokenizer, "options": options},
+        new_fingerprint=key,
+        cache_file_name=str(folder / f"examples-{key}.arrow"),
+        desc="making examples",
+    )
+    return examples
+
+
+def describe(documents: Dataset, examples: Dataset) -> Statistics:
+    """Counts what a corpus came to."""
+    sentences = random_pairs = 0
+    counts = np.zeros(0, dtype=np.int64)
+    for rows in documents.with_format("numpy").iter(batch_size=GROUP):
+        sentences += sum(map(len, rows["lengths"]))
+        found = np.bincount(np.concatenate(list(rows["tokens"])), minlength=len(counts))
+        found[: len(counts)] += counts
+        counts = found
+    has_pairs = "next_sentence_label" in examples.column_names
+    if has_pairs:
+        for rows in examples.select_columns("next_sentence_label").iter(batch_size=GROUP):
+            random_pairs += sum(rows["next_sentence_label"])
+    shares = counts[counts > 0] / counts.sum()
+    return Statistics(
+        documents=len(documents),
+        sentences=sentences,
+        tokens=int(counts.sum()),
+        examples=len(examples),
+        unigram_entropy=float(-(shares * np.log(shares)).sum()),
+        random_pairs=random_pairs / len(examples) if has_pairs else None,
+    )
+
+
+class _StoredDocuments(Sequence[TokenizedDocument]):
+    """Documents that are read from the disk one by one."""
+
+    def __init__(self, rows: Dataset) -> None:
+        self._rows = rows.with_format("numpy")
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        row = self._rows[int(index)]
+        return TokenizedDocument(row["tokens"], row["lengths"])
+
+
+def _generate_documents(
+    files: list[str], layout: str, digest: str, format: int
+) -> Iterator[dict[str, Document]]:
+    """For `datasets`, which keeps the result under its arguments, the digest among them."""
+    is_empty = True
+    for document in read_documents(files, layout):
+        is_empty = False
+        yield {"sentences": document}
+    if is_empty:
+        raise no_text(files)
+
+
+def _tokenize(rows: dict[str, list[Document]], tokenizer: Any) -> dict[str, list[Any]]:
+    documents = [document for document in tokenize(rows["sentences"], tokenizer) if len(document)]
+    return {
+        "tokens": [document.ids for document in documents],
+        "lengths": [document.lengths for document in documents],
+    }
+
+
+def _make_group(
+    job: dict[str, list[int]], documents: Dataset, tokenizer: Any, options: ExampleOptions
+) -> dict[str, list[Any]]:
+    copy, group = job["copy"][0], job["group"][0]
+    rng = Random(f"{options.seed}/{copy}/{group}")
+    indices = range(group * GROUP, min((group + 1) * GROUP, len(documents)))
+    made = [*cut_examples(_StoredDocuments(documents), indices, rng, tokenizer, options)]
+    return {name: [example[name] for example in made] for name in made[0]}
+
+
+def _fingerprint(*parts: Any) -> str:
+    from datasets.fingerprint import Hasher
+
+    return str(Hasher.hash([FORMAT, *parts]))
+
+
+def _useful(processes: int, rows: int) -> int | None:
+    """What `datasets` takes: no more processes than rows, and None for its own one."""
+    processes = min(processes, rows)
+    return processes if processes > 1 else None

@@ -1,0 +1,95 @@
+"""From the features of single examples to batches of tensors.
+
+A feature is a dict. `input_ids` and `token_type_ids` are lists of numbers, or a list of such lists
+where an example is several sequences (the choices of a question). `token_labels` has a label a
+token; `labels`, `start_positions` and `end_positions` belong to the whole example. Anything else
+stays out of the batch.
+
+Notation: B examples, C choices, S the longest sequence of a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hf_bert_impl.model.losses import IGNORE_INDEX
+
+Feature = dict[str, Any]
+#: What belongs to an example as a whole.
+WHOLE = ("labels", "start_positions", "end_positions")
+
+
+def pad(rows: Sequence[Sequence[int]], fill: int) -> Tensor:
+    """(B, S) of rows of any lengths, filled on the right."""
+    width = max(len(row) for row in rows)
+    return torch.tensor([[*row, *[fill] * (width - len(row))] for row in rows])
+
+
+class Collator:
+    """Makes a batch, padded to its longest sequence: the model does not compute on padding.
+
+    Args:
+        pad_id: The token id that fills.
+    """
+
+    def __init__(self, pad_id: int) -> None:
+        self.pad_id = pad_id
+
+    def __call__(self, features: Sequence[Feature]) -> dict[str, Tensor]:
+        """The batch.
+
+        Args:
+            features: B features of one kind.
+
+        Returns:
+            `input_ids`, `attention_mask` and `token_type_ids` (B, S), or (B, C, S) of choices;
+            `labels` (B, S) of tokens, or whatever shape the examples' own have.
+        """
+        ids = [feature["input_ids"] for feature in features]
+        types = [feature["token_type_ids"] for feature in features]
+        choices = 0
+        if isinstance(ids[0][0], list):
+            choices = len(ids[0])
+            ids = [row for several in ids for row in several]
+            types = [row for several in types for row in several]
+        batch = {
+            "input_ids": pad(ids, self.pad_id),
+            "attention_mask": pad([[1] * len(row) for row in ids], 0),
+            "token_type_ids": pad(types, 0),
+        }
+        if choices:
+            batch = {name: value.unflatten(0, (-1, choices)) for name, value in batch.items()}
+        if "token_labels" in features[0]:
+            batch["labels"] = pad([feature["token_labels"] for feature in features], IGNORE_INDEX)
+        for name in WHOLE:
+            if name in features[0]:
+                batch[name] = torch.tensor([feature[name] for feature in features])
+        return batch
+
+
+def cut_batches(features: Iterable[Feature], token_budget: int) -> Iterator[list[Feature]]:
+    """Cuts features into batches, in order.
+
+    Args:
+        features: Any number.
+        token_budget: Most tokens a batch; a longer example is a batch of its own.
+
+    Yields:
+        One feature or more.
+    """
+    batch: list[Feature] = []
+    tokens = 0
+    for feature in features:
+        ids = feature["input_ids"]
+        size = sum(map(len, ids)) if isinstance(ids[0], list) else len(ids)
+        if batch and tokens + size > token_budget:
+            yield batch
+            batch, tokens = [], 0
+        batch.append(feature)
+        tokens += size
+    if batch:
+        yield batch

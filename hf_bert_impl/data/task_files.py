@@ -1,0 +1,264 @@
+"""Rows of labelled data out of TSV, CSV, JSON lines and CoNLL files, or out of a `datasets` id."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from hf_bert_impl.data.conll import read_conll
+from hf_bert_impl.extras import require
+
+TAB_SUFFIXES = (".tsv", ".txt", ".tab")
+JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
+CONLL_SUFFIXES = (".conll", ".bio", ".iob", ".iob2")
+SUFFIXES = (*TAB_SUFFIXES, ".csv", *JSON_SUFFIXES, *CONLL_SUFFIXES)
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """The wanted columns of one record."""
+
+    values: tuple[Any, ...]
+    """In the order in which the columns were asked for."""
+    place: str
+    """Where it stands, for messages: "line 7 of train.tsv"."""
+
+
+def read_rows(file: str | Path, columns: Sequence[str]) -> list[Row]:
+    """Reads columns of a file; its ending says of what form it is.
+
+    Tab-separated text (.tsv, .txt) knows no quotes, as the GLUE and SentEval files are written; in
+    .csv a field may stand in quotes. JSON is an object a line, or one list of objects. A sentence
+    of CoNLL is one row, whose columns are lists with an entry a word.
+
+    Args:
+        file: The file, in UTF-8.
+        columns: Names out of the first line (of the JSON objects); or numbers from 0, where the
+            file has no header. In CoNLL they are numbers, and negative ones count from the end.
+
+    Returns:
+        A row a record, in order. Empty lines are passed over.
+
+    Raises:
+        ValueError: There is no such file or column, it is empty, or a line cannot be read.
+    """
+    path = Path(file).expanduser()
+    if path.suffix not in SUFFIXES:
+        raise ValueError(
+            f"{path} ends in {path.suffix or 'nothing'}; expected one of {', '.join(SUFFIXES)}, "
+            "which say how it is read; rename it"
+        )
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}; expected labelled data; check the path")
+    if path.suffix in CONLL_SUFFIXES:
+        rows = [Row(values, place) for values, place in read_conll(path, _numbers(path, columns))]
+    elif path.suffix in JSON_SUFFIXES:
+        rows = list(_json_rows(path, columns))
+    else:
+        rows = list(_table_rows(path, columns))
+    if not rows:
+        raise ValueError(f"{path} is empty; expected a record a line; give a file with data")
+    return rows
+
+
+def read_lines(file: str | Path) -> list[Row]:
+    """Reads plain text: a row with one value for each line that is not blank.
+
+    Raises:
+        ValueError: There is no such file, it is empty or not UTF-8.
+    """
+    path = Path(file).expanduser()
+    if not path.is_file():
+        raise ValueError(f"there is no file {path}; expected one text a line; check the path")
+    rows = [
+        Row((line,), f"line {number} of {path}") for number, line in _lines(path) if line.strip()
+    ]
+    if not rows:
+        raise ValueError(f"{path} is empty; expected one text a line; give a file with texts")
+    return rows
+
+
+def read_dataset(name: str, split: str, columns: Sequence[str]) -> list[Row]:
+    """Reads a split of a data set by the `datasets` library.
+
+    Class numbers become the names that the data set gives them.
+
+    Args:
+        name: A hub id or a folder, with `:CONFIGURATION` after it where there are several.
+        split: The split, such as "train" or "train[:1000]".
+        columns: Names of columns.
+
+    Returns:
+        A row a record.
+
+    Raises:
+        ValueError: There is no such data set, split or column; or `datasets` is missing.
+    """
+    datasets = require("datasets", "train", "reading a data set by its id")
+    path, _, configuration = name.partition(":")
+    try:
+        table = datasets.load_dataset(path, configuration or None, split=split)
+    except (ValueError, OSError, datasets.exceptions.DatasetsError) as error:
+        reason = " ".join(str(error).split())[:300]
+        raise ValueError(
+            f"split {split!r} of the data set {name!r} could not be read ({reason}); expected a "
+            "hub id or a folder, ID:CONFIGURATION where there are several; check name and network"
+        ) from error
+    missing = [column for column in columns if column not in table.column_names]
+    if missing:
+        raise _no_column(f"the data set {name}", missing[0], table.column_names)
+    if not len(table):
+        raise ValueError(f"split {split!r} of the data set {name!r} is empty; name another split")
+    names = [_class_names(table.features[column]) for column in columns]
+    return [
+        Row(
+            tuple(
+                _named(record[column], classes)
+                for column, classes in zip(columns, names, strict=True)
+            ),
+            f"row {number} of {name} {split}",
+        )
+        for number, record in enumerate(table.select_columns(list(columns)))
+    ]
+
+
+def _class_names(feature: Any) -> list[str] | None:
+    feature = getattr(feature, "feature", feature)  # of a list
+    return getattr(feature, "names", None)
+
+
+def _named(value: Any, classes: list[str] | None) -> Any:
+    if classes is None:
+        return value
+    if isinstance(value, list):
+        return [_named(item, classes) for item in value]
+    # -1 stands for a label that the makers of the data set keep to themselves.
+    return classes[value] if value is not None and value >= 0 else None
+
+
+def _table_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
+    by_number = all(column.isdecimal() for column in columns)
+    if not by_number and any(column.isdecimal() for column in columns):
+        raise ValueError(
+            f"the columns are {', '.join(columns)}; expected names for a file with a header, or "
+            "numbers from 0 for one without; choose one way"
+        )
+    places = [int(column) for column in columns] if by_number else []
+    width = 0
+    for number, fields in _fields(path):
+        if not by_number and not places:
+            places = [_place(path, column, fields) for column in columns]
+            width = len(fields)
+            continue
+        if by_number and max(places) >= len(fields) and not width:
+            raise _no_column(str(path), str(max(places)), [str(n) for n in range(len(fields))])
+        # A file's first line without a header says how many fields the others have.
+        width = width or len(fields)
+        if len(fields) != width:
+            raise ValueError(
+                f"line {number} of {path} has {len(fields)} fields; expected {width} as before; "
+                "mend the line"
+            )
+        yield Row(tuple(fields[place] for place in places), f"line {number} of {path}")
+
+
+def _place(path: Path, column: str, header: list[str]) -> int:
+    if column not in header:
+        raise _no_column(str(path), column, header)
+    return header.index(column)
+
+
+def _fields(path: Path) -> Iterator[tuple[int, list[str]]]:
+    """Line number and fields of each line that is not empty."""
+    if path.suffix in TAB_SUFFIXES:
+        for number, line in _lines(path):
+            if line:
+                yield number, line.split("\t")
+        return
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as stream:
+            reader = csv.reader(stream, strict=True)
+            for fields in reader:
+                if fields:
+                    yield reader.line_num, fields
+    except UnicodeDecodeError as error:
+        raise _not_utf8(path, error) from error
+    except csv.Error as error:
+        raise ValueError(
+            f"line {reader.line_num} of {path} is no CSV ({error}); expected fields with commas "
+            "between them, in double quotes where they hold any; mend the line"
+        ) from error
+
+
+def _json_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
+    for place, record in _records(path):
+        if not isinstance(record, dict):
+            raise ValueError(
+                f"{place} holds a {type(record).__name__}; expected an object with "
+                f"{', '.join(map(repr, columns))}; mend it"
+            )
+        for column in columns:
+            if column not in record:
+                raise _no_column(place, column, list(record))
+        yield Row(tuple(record[column] for column in columns), place)
+
+
+def _records(path: Path) -> Iterator[tuple[str, Any]]:
+    first = next((line for _, line in _lines(path) if line.strip()), "")
+    whole = first.lstrip().startswith("[")
+    if whole:
+        pieces: Iterator[tuple[int, str]] = iter([(1, path.read_text(encoding="utf-8-sig"))])
+    else:
+        pieces = _lines(path)
+    for number, text in pieces:
+        if not text.strip():
+            continue
+        try:
+            record = json.loads(text)
+        except ValueError as error:
+            where = str(path) if whole else f"line {number} of {path}"
+            raise ValueError(
+                f"{where} is not JSON ({' '.join(str(error).split())}); expected one object a "
+                "line, or one list of objects; mend it"
+            ) from error
+        if whole:
+            for index, item in enumerate(record):
+                yield f"record {index} of {path}", item
+        else:
+            yield f"line {number} of {path}", record
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Line numbers from 1, and lines without their ends, which are line feeds and nothing else."""
+    try:
+        with path.open(encoding="utf-8-sig", newline="\n") as stream:
+            for number, line in enumerate(stream, start=1):
+                yield number, line.removesuffix("\n").removesuffix("\r")
+    except UnicodeDecodeError as error:
+        raise _not_utf8(path, error) from error
+
+
+def _not_utf8(path: Path, error: UnicodeDecodeError) -> ValueError:
+    return ValueError(f"{path} is not UTF-8 text ({error.reason}); save the file as UTF-8")
+
+
+def _numbers(path: Path, columns: Sequence[str]) -> list[int]:
+    try:
+        return [int(column) for column in columns]
+    except ValueError as error:
+        raise ValueError(
+            f"the columns of {path} are {', '.join(columns)}; expected numbers from 0 (-1 is the "
+            "last), as a CoNLL file has no header; give numbers"
+        ) from error
+
+
+def _no_column(where: str, column: str, known: Sequence[str]) -> ValueError:
+    names = ", ".join(map(repr, known)) or "none"
+    return ValueError(
+        f"{where} has no column {column!r}; expected one of {names}; name one of these, or give "
+        "numbers from 0 where a file has no header"
+    )

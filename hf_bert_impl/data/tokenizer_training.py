@@ -1,0 +1,184 @@
+"""A WordPiece vocabulary learnt from text, by the trainer of the `tokenizers` library.
+
+The trainer numbers the pieces of the alphabet as it meets them, in an order that differs from run
+to run, and breaks ties between merges by these numbers. So the alphabet is sorted first and handed
+over in that order: the same text makes the same vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tokenizers.trainers import WordPieceTrainer
+
+from hf_bert_impl.data.documents import check_files, read_lines
+from hf_bert_impl.model.tokenization_bert import BertTokenizer
+
+#: In BERT's order: their ids are 0 to 4.
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+VOCAB_SIZE = 30522
+#: The report reads this many lines, spread evenly over the text.
+REPORT_LINES = 100_000
+
+
+@dataclass(frozen=True)
+class VocabularyReport:
+    """How well a vocabulary fits a text."""
+
+    vocab_size: int
+    alphabet: int
+    """Characters that have a token."""
+    character_coverage: float
+    """The share of the text's characters, white space left out, that are in the alphabet."""
+    words: int
+    """Words of the lines that were looked at."""
+    pieces_per_word: float
+    """Tokens a word, [UNK] counted as one."""
+    unknown_rate: float
+    """The share of tokens that are [UNK]."""
+
+
+def train_tokenizer(
+    files: Sequence[str | Path],
+    *,
+    vocab_size: int = VOCAB_SIZE,
+    lowercase: bool = True,
+    min_frequency: int = 2,
+    character_coverage: float = 0.9999,
+) -> tuple[BertTokenizer, VocabularyReport]:
+    """Learns a vocabulary from text files.
+
+    Args:
+        files: UTF-8 text, or JSON lines with a field `text`.
+        vocab_size: Most tokens. There are fewer if the text has no more pieces to merge.
+        lowercase: Whether to lower-case the text and to drop accents, then and later.
+        min_frequency: How often two pieces must stand together to be merged.
+        character_coverage: The share of the text's characters that get a token, the most frequent
+            first; words with another character become [UNK]. 1 takes all.
+
+    Returns:
+        The tokenizer, and how well it fits the text.
+
+    Raises:
+        ValueError: A file cannot be read or there is no text; an argument is out of range; the
+            alphabet alone does not fit.
+        FileNotFoundError: There is no such file.
+    """
+    if min_frequency < 1:
+        raise ValueError(f"min_frequency={min_frequency} is not valid; use 1 or more")
+    if not 0 < character_coverage <= 1:
+        raise ValueError(
+            f"character_coverage={character_coverage} is not valid; use a share up to 1, as 0.9999"
+        )
+    check_files(files)
+    tokenizer = BertTokenizer(do_lower_case=lowercase)
+    characters, lines = _count_characters(files, tokenizer)
+    if not characters:
+        raise ValueError(f"{files[0]} holds nothing but white space; expected text; fill it")
+    alphabet = _most_frequent(characters, character_coverage)
+    first = _train(files, lowercase, SPECIAL_TOKENS, alphabet, vocab_size=0)
+    pieces = sorted(
+        set(first) - set(SPECIAL_TOKENS), key=lambda piece: (piece.startswith("##"), piece)
+    )
+    least = len(SPECIAL_TOKENS) + len(pieces)
+    if least > vocab_size:
+        raise ValueError(
+            f"a vocabulary of {vocab_size} tokens has no room for the {len(alphabet)} characters "
+            f"of the text; expected at least {least}, with special tokens and continuations; raise "
+            "the vocabulary size, or lower the character coverage"
+        )
+    vocab = _train(
+        files, lowercase, [*SPECIAL_TOKENS, *pieces], alphabet, vocab_size, min_frequency
+    )
+    trained = BertTokenizer(vocab, do_lower_case=lowercase)
+    covered = sum(characters[char] for char in alphabet) / characters.total()
+    return trained, _report(files, trained, len(alphabet), covered, step=lines // REPORT_LINES + 1)
+
+
+def _lines(files: Iterable[str | Path]) -> Iterator[str]:
+    for file in files:
+        yield from read_lines(file)
+
+
+def _count_characters(
+    files: Sequence[str | Path], tokenizer: BertTokenizer
+) -> tuple[Counter[str], int]:
+    """How often each character stands in the normalized text, and the number of lines."""
+    normalize = tokenizer.backend_tokenizer.normalizer.normalize_str
+    characters: Counter[str] = Counter()
+    lines = 0
+    for line in _lines(files):
+        characters.update(normalize(line))
+        lines += 1
+    for char in [char for char in characters if char.isspace()]:
+        del characters[char]
+    return characters, lines
+
+
+def _most_frequent(characters: Counter[str], coverage: float) -> list[str]:
+    """The fewest characters that make up the share, in the order of their code points."""
+    wanted = coverage * characters.total()
+    kept, count = [], 0
+    for char in sorted(characters, key=lambda char: (-characters[char], char)):
+        if count >= wanted:
+            break
+        kept.append(char)
+        count += characters[char]
+    return sorted(kept)
+
+
+def _train(
+    files: Sequence[str | Path],
+    lowercase: bool,
+    known: Sequence[str],
+    alphabet: list[str],
+    vocab_size: int,
+    min_frequency: int = 1,
+) -> dict[str, int]:
+    """The vocabulary: the known tokens in their order, then merges, the most frequent first."""
+    trainer = WordPieceTrainer(
+        vocab_size=vocab_size,
+        min_frequency=min_frequency,
+        special_tokens=list(known),
+        # These and no others.
+        initial_alphabet=alphabet,
+        limit_alphabet=len(alphabet),
+        show_progress=False,
+    )
+    backend = BertTokenizer(do_lower_case=lowercase).backend_tokenizer
+    backend.train_from_iterator(_lines(files), trainer=trainer)
+    vocab: dict[str, int] = backend.get_vocab()
+    return vocab
+
+
+def _report(
+    files: Sequence[str | Path], tokenizer: BertTokenizer, alphabet: int, covered: float, step: int
+) -> VocabularyReport:
+    words = pieces = unknown = 0
+    batch: list[str] = []
+
+    def count() -> None:
+        nonlocal words, pieces, unknown
+        for encoding in tokenizer.backend_tokenizer.encode_batch(batch, add_special_tokens=False):
+            pieces += len(encoding.ids)
+            unknown += encoding.ids.count(tokenizer.unk_token_id)
+            words += len(set(encoding.word_ids))
+        batch.clear()
+
+    for number, line in enumerate(_lines(files)):
+        if number % step == 0:
+            batch.append(line)
+        if len(batch) == 1000:
+            count()
+    count()
+    return VocabularyReport(
+        vocab_size=len(tokenizer),
+        alphabet=alphabet,
+        character_coverage=covered,
+        words=words,
+        pieces_per_word=pieces / max(1, words),
+        unknown_rate=unknown / max(1, pieces),
+    )

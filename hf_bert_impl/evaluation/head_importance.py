@@ -1,0 +1,151 @@
+"""How much each attention head matters to a loss (Michel, Levy and Neubig 2019).
+
+"Are Sixteen Heads Really Better than One?", section 4.1: a head's output is multiplied by a mask
+variable ξ_h, and its importance is the expected size of the loss's derivative by it, at a mask of
+ones (equation 3): I_h = E_x |∂L(x) / ∂ξ_h|. The expectation is over single examples, since the
+derivatives of several would cancel each other. As in the paper, the scores of a layer are divided
+by their ℓ2 norm (after Molchanov et al. 2017) before heads of different layers are compared.
+
+Notation: L layers, H heads of a layer before pruning.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hf_bert_impl.evaluation.task import Split, Task
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class HeadImportance:
+    """The importance of every head."""
+
+    scores: Tensor
+    """(L, H) float64: the mean absolute derivative; NaN for heads that were pruned before."""
+    examples: int
+    """How many examples it is the mean of."""
+
+    @property
+    def normalized(self) -> Tensor:
+        """(L, H): the scores of each layer divided by their ℓ2 norm; zeros stay zeros."""
+        norms = self.scores.nan_to_num().norm(dim=1, keepdim=True)
+        return self.scores / torch.where(norms > 0, norms, 1.0)
+
+    @property
+    def heads(self) -> int:
+        """How many heads there are."""
+        return int((~self.scores.isnan()).sum())
+
+    def least(self, count: int) -> dict[int, list[int]]:
+        """The heads that matter least by the normalised scores, a last one a layer left alone.
+
+        Args:
+            count: How many.
+
+        Returns:
+            Layer to heads, as `prune_heads` takes them.
+
+        Raises:
+            ValueError: There are not so many heads to remove.
+        """
+        left = (~self.scores.isnan()).sum(dim=1).tolist()
+        most = self.heads - sum(map(bool, left))
+        if not 1 <= count <= most:
+            raise ValueError(
+                f"{count} heads are to be removed of {self.heads}; expected 1 to {most}, as each "
+                "layer keeps one; choose another number"
+            )
+        # NaN comes last in torch's order.
+        order = self.normalized.flatten().sort(stable=True).indices.tolist()
+        chosen: dict[int, list[int]] = {}
+        for place in order:
+            layer, head = divmod(place, self.scores.shape[1])
+            if left[layer] > 1 and count:
+                chosen.setdefault(layer, []).append(head)
+                left[layer] -= 1
+                count -= 1
+        return {layer: sorted(chosen[layer]) for layer in sorted(chosen)}
+
+
+def head_importance(
+    model: Any,
+    examples: Iterable[Mapping[str, Tensor]],
+    advance: Callable[[int], object] | None = None,
+) -> HeadImportance:
+    """Measures the importance of all heads of a model, without dropout.
+
+    Args:
+        model: A model of this package with a head that gives a loss; it stays as it is.
+        examples: For each example the arguments of `forward`, labels among them, in a batch of one.
+        advance: Called with 1 after each example.
+
+    Returns:
+        The scores.
+
+    Raises:
+        ValueError: There is no example, one gives no loss, or a batch has several.
+
+    Example:
+        >>> batch = tokenizer("A fine film.", return_tensors="pt")  # doctest: +SKIP
+        >>> labels = torch.tensor([1])  # doctest: +SKIP
+        >>> head_importance(model, [{**batch, "labels": labels}]).normalized  # doctest: +SKIP
+    """
+    config = model.config
+    shape = (config.num_hidden_layers, config.num_attention_heads)
+    total = torch.zeros(shape, dtype=torch.float64)
+    count = 0
+    training = model.training
+    model.eval()
+    for example in examples:
+        several = len(example["input_ids"])
+        if several != 1:
+            raise ValueError(
+                f"a batch has {several} examples; expected 1, as derivatives of several cancel "
+                "each other; cut it up"
+            )
+        head_mask = torch.ones(shape, dtype=model.dtype, device=model.device, requires_grad=True)
+        inputs = {name: value.to(model.device) for name, value in example.items()}
+        with torch.enable_grad():
+            loss = model(**inputs, head_mask=head_mask).loss
+        if loss is None:
+            raise ValueError(
+                f"{type(model).__name__} gives no loss for {', '.join(inputs)}; expected a model "
+                "with a head, and labels; add them"
+            )
+        if loss.requires_grad:  # an example with nothing to predict has none
+            (gradient,) = torch.autograd.grad(loss, head_mask)
+            total += gradient.abs().double().cpu()
+        count += 1
+        if advance is not None:
+            advance(1)
+    model.train(training)
+    if not count:
+        raise ValueError("there are no examples; expected some to measure the loss on; give some")
+    for layer, heads in config.pruned_heads.items():
+        total[layer, list(heads)] = torch.nan
+    return HeadImportance(total / count, count)
+
+
+def task_examples(task: Task, split: Split, tokenizer: Any) -> Iterator[dict[str, Tensor]]:
+    """What `head_importance` takes of a task's data.
+
+    Args:
+        task: The task.
+        split: Its data.
+        tokenizer: The model's tokenizer.
+
+    Yields:
+        The batch of each feature alone, with its labels.
+    """
+    collator = task.collator(tokenizer)
+    for number, feature in enumerate(split.features):
+        # The masks of a masked-language model are the same each time, whoever else draws.
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(number)
+            batch = collator([feature])
+        yield batch

@@ -1,0 +1,133 @@
+"""The figures by which predictions are judged, a function a kind of task.
+
+All but the ranks, counts and perplexities come from scikit-learn, scipy and seqeval.
+
+Notation: N items, L labels.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hf_bert_impl.extras import require
+
+Metrics = dict[str, float]
+PURPOSE = "evaluation"
+
+
+def classification_metrics(gold: Any, predicted: Any, num_labels: int) -> Metrics:
+    """Judges one class an item.
+
+    Args:
+        gold: (N,) class numbers.
+        predicted: (N,) class numbers.
+        num_labels: L.
+
+    Returns:
+        `accuracy`; `f1`, of class 1 where there are two classes and else the mean over classes;
+        `macro_f1`, that mean; and `matthews_correlation`.
+    """
+    sklearn = require("sklearn.metrics", "train", PURPOSE)
+    every = list(range(num_labels))
+    macro = sklearn.f1_score(gold, predicted, labels=every, average="macro", zero_division=0.0)
+    f1 = macro
+    if num_labels == 2:
+        f1 = sklearn.f1_score(gold, predicted, pos_label=1, average="binary", zero_division=0.0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a set with a single class
+        matthews = sklearn.matthews_corrcoef(gold, predicted)
+    return {
+        "accuracy": float(sklearn.accuracy_score(gold, predicted)),
+        "f1": float(f1),
+        "macro_f1": float(macro),
+        "matthews_correlation": float(matthews),
+    }
+
+
+def multilabel_metrics(gold: Any, predicted: Any) -> Metrics:
+    """Judges any number of labels an item.
+
+    Args:
+        gold: (N, L) of zeros and ones.
+        predicted: (N, L) of zeros and ones.
+
+    Returns:
+        `accuracy`, the share of items whose labels are all right; `f1` over all labels of all
+        items; and `macro_f1`, its mean over labels.
+    """
+    sklearn = require("sklearn.metrics", "train", PURPOSE)
+    options = {"zero_division": 0.0}
+    return {
+        "accuracy": float(sklearn.accuracy_score(gold, predicted)),
+        "f1": float(sklearn.f1_score(gold, predicted, average="micro", **options)),
+        "macro_f1": float(sklearn.f1_score(gold, predicted, average="macro", **options)),
+    }
+
+
+def regression_metrics(gold: Any, predicted: Any) -> Metrics:
+    """Judges numbers.
+
+    Args:
+        gold: (N,).
+        predicted: (N,).
+
+    Returns:
+        `pearson` and `spearman`, 0 where one side is constant; and `mse`.
+    """
+    gold, predicted = np.asarray(gold, np.float64), np.asarray(predicted, np.float64)
+    stats = require("scipy.stats", "train", PURPOSE)
+    found = {"pearson": 0.0, "spearman": 0.0}
+    if len(gold) > 1 and np.ptp(gold) > 0 and np.ptp(predicted) > 0:
+        found["pearson"] = float(stats.pearsonr(gold, predicted)[0])
+        found["spearman"] = float(stats.spearmanr(gold, predicted)[0])
+    return found | {"mse": float(np.mean((gold - predicted) ** 2))}
+
+
+def entity_metrics(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> Metrics:
+    """Judges the tags of words, in BIO or another scheme of chunks.
+
+    Args:
+        gold: The tags of each sentence.
+        predicted: As many for each sentence.
+
+    Returns:
+        `f1`, `precision` and `recall` of whole entities as conlleval counts them, and the
+        `accuracy` of single tags.
+    """
+    seqeval = require("seqeval.metrics", "train", PURPOSE)
+    gold, predicted = [list(tags) for tags in gold], [list(tags) for tags in predicted]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of tags without a prefix, and of sets without entities
+        return {
+            "f1": float(seqeval.f1_score(gold, predicted)),
+            "precision": float(seqeval.precision_score(gold, predicted)),
+            "recall": float(seqeval.recall_score(gold, predicted)),
+            "accuracy": float(seqeval.accuracy_score(gold, predicted)),
+        }
+
+
+def accuracy(gold: Any, predicted: Any) -> Metrics:
+    """`accuracy`, the share of equal entries of two arrays of one shape."""
+    return {"accuracy": float(np.mean(np.asarray(gold) == np.asarray(predicted)))}
+
+
+def perplexity(total_loss: float, tokens: int) -> float:
+    """The exponential of the mean loss in nats; infinite where it is too large for a number."""
+    try:
+        return math.exp(total_loss / max(tokens, 1))
+    except OverflowError:
+        return math.inf
+
+
+def finite(value: Any) -> Any:
+    """The same with None for infinite and undefined numbers, which JSON does not have."""
+    if isinstance(value, Mapping):
+        return {str(key): finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

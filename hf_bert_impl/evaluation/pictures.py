@@ -1,0 +1,184 @@
+"""Pictures of results: bars of scores, confusion matrices, predictions against gold, curves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hf_bert_impl.extras import require
+
+#: Okabe and Ito's colours, which people with any colour vision can tell apart.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#999999")
+FORMATS = (".png", ".svg", ".pdf")
+#: Labels up to which the cells of a confusion matrix are wide enough for their counts.
+COUNTED_LABELS = 20
+
+
+def check_picture(file: str | Path) -> None:
+    """Checks that a picture can be drawn, before anything is computed.
+
+    Raises:
+        ValueError: The ending names no known format, the folder is missing, or matplotlib is.
+    """
+    path = Path(file)
+    if path.suffix not in FORMATS:
+        raise ValueError(f"the picture is {path}; expected a name that ends in {_or(FORMATS)}")
+    if not path.absolute().parent.is_dir():
+        raise ValueError(f"there is no folder {path.parent} for the picture; make it first")
+    require("matplotlib", "train", "drawing")
+
+
+def draw_bars(file: str | Path, title: str, bars: Mapping[str, float], unit: str) -> None:
+    """Draws a horizontal bar a score, the first on top.
+
+    Args:
+        file: Where to; its ending names the format (png, svg, pdf).
+        title: What was measured.
+        bars: Lengths by name.
+        unit: What the lengths are.
+    """
+    figure, axis = _figure(7, 1.1 + 0.38 * len(bars), title)
+    places, lengths = range(len(bars)), list(bars.values())
+    axis.barh(places, lengths, color=COLOURS[0], height=0.7)
+    axis.set_yticks(places, list(bars))
+    axis.invert_yaxis()
+    axis.set_xlabel(unit)
+    for place, length in zip(places, lengths, strict=True):
+        axis.annotate(
+            f"{length:.4g}",
+            (max(length, 0), place),
+            xytext=(4, 0),
+            textcoords="offset points",
+            va="center",
+            fontsize=8,
+        )
+    axis.margins(x=0.12)
+    axis.spines[["top", "right"]].set_visible(False)
+    _save(figure, file)
+
+
+def draw_confusion_matrix(
+    file: str | Path, title: str, gold: Any, predicted: Any, labels: Sequence[str]
+) -> None:
+    """Draws how often each class was taken for each: a row a gold class, shaded by its share.
+
+    Args:
+        file: Where to; its ending names the format.
+        title: What was measured.
+        gold: (N,) class numbers.
+        predicted: (N,) class numbers.
+        labels: The names of the classes.
+    """
+    size = len(labels)
+    counts = np.zeros((size, size), np.int64)
+    np.add.at(counts, (np.asarray(gold), np.asarray(predicted)), 1)
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
+    figure, axis = _figure(min(3 + 0.55 * size, 14), min(2.6 + 0.5 * size, 13), title)
+    axis.imshow(shares, cmap="Blues", vmin=0, vmax=1, aspect="auto")
+    axis.set_xticks(range(size), labels, rotation=45, ha="right")
+    axis.set_yticks(range(size), labels)
+    axis.set_xlabel("predicted")
+    axis.set_ylabel("gold")
+    for row in range(size if size <= COUNTED_LABELS else 0):
+        for column in range(size):
+            colour = "white" if shares[row, column] > 0.5 else "black"
+            axis.text(
+                *(column, row, f"{counts[row, column]:,}"),
+                ha="center",
+                va="center",
+                color=colour,
+                fontsize=8,
+            )
+    _save(figure, file)
+
+
+def draw_scatter(file: str | Path, title: str, gold: Any, predicted: Any) -> None:
+    """Draws predicted numbers against gold ones.
+
+    Args:
+        file: Where to; its ending names the format.
+        title: What was measured.
+        gold: (N,).
+        predicted: (N,).
+    """
+    figure, axis = _figure(5, 4.6, title)
+    axis.scatter(gold, predicted, s=8, alpha=0.5, color=COLOURS[0], edgecolors="none")
+    ends = [min(gold), max(gold)]
+    axis.plot(ends, ends, color="#999999", linewidth=1, linestyle="--")
+    axis.set_xlabel("gold")
+    axis.set_ylabel("predicted")
+    axis.spines[["top", "right"]].set_visible(False)
+    _save(figure, file)
+
+
+def draw_training(
+    file: str | Path,
+    title: str,
+    losses: Sequence[tuple[float, float]],
+    scores: Mapping[str, Sequence[tuple[float, float]]],
+) -> None:
+    """Draws the training loss, and beside it the validation scores.
+
+    Args:
+        file: Where to; its ending names the format.
+        title: What was trained.
+        losses: Epoch and loss.
+        scores: By name of a score, epoch and value.
+    """
+    figure, left, right = _panels(title)
+    left.plot(*_columns(losses), color=COLOURS[0], linewidth=1.2)
+    left.set_ylabel("training loss")
+    left.set_ylim(bottom=0)
+    for index, (name, points) in enumerate(scores.items()):
+        colour = COLOURS[index % len(COLOURS)]
+        right.plot(*_columns(points), color=colour, marker="o", markersize=4, label=name)
+    for axis in (left, right):
+        axis.set_xlabel("epoch")
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(axis="y", color="#dddddd", linewidth=0.6)
+        axis.set_axisbelow(True)
+    right.set_ylabel("on the validation set")
+    if scores:
+        right.legend(fontsize=8)
+    else:
+        right.remove()
+    _save(figure, file)
+
+
+def _columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    return [x for x, _ in points], [y for _, y in points]
+
+
+def _panels(title: str) -> tuple[Any, Any, Any]:
+    figure, first = _figure(9, 4, title)
+    first.remove()
+    return figure, *figure.subplots(1, 2)
+
+
+def _figure(width: float, height: float, title: str) -> tuple[Any, Any]:
+    """A figure with one axis, on white whatever the viewer's background."""
+    require("matplotlib", "train", "drawing")
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), facecolor="white", layout="constrained")
+    FigureCanvasAgg(figure)
+    figure.suptitle(title, fontsize=10)
+    return figure, figure.subplots()
+
+
+def _save(figure: Any, file: str | Path) -> None:
+    path = Path(file)
+    part = path.with_name(f".{path.name}.part")
+    try:
+        figure.savefig(part, dpi=130, format=path.suffix[1:])
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _or(names: Sequence[str]) -> str:
+    return f"{', '.join(names[:-1])} or {names[-1]}"

@@ -1,0 +1,106 @@
+"""Pseudo-perplexity: how surprising a masked language model finds texts.
+
+Each token is masked in turn and guessed from all others; the figure is the exponential of the mean
+negative logarithm of its probability (Salazar et al. 2020, https://arxiv.org/abs/1910.14659).
+
+Notation: R rows of a batch (one a masked token), S sequence, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+
+from hf_bert_impl.data.task_batches import Collator, Feature, cut_batches
+from hf_bert_impl.evaluation.metrics import perplexity
+
+TOKEN_BUDGET = 8192
+
+
+@dataclasses.dataclass(frozen=True)
+class PseudoPerplexity:
+    """What a model thinks of texts."""
+
+    pseudo_perplexity: float
+    accuracy: float
+    """The share of tokens that are the model's first guess."""
+    tokens: int
+    """Tokens that were guessed: all but the special ones."""
+    texts: int
+    cut: int
+    """Texts that were longer than the model takes, whose ends were left out."""
+
+
+@torch.inference_mode()
+def pseudo_perplexity(
+    model: Any,
+    tokenizer: Any,
+    texts: Sequence[str],
+    max_length: int | None = None,
+    progress: Callable[[int], object] | None = None,
+) -> PseudoPerplexity:
+    """Guesses every token of every text.
+
+    A text of n tokens is computed n times.
+
+    Args:
+        model: A `BertForMaskedLM` in eval mode.
+        tokenizer: Its tokenizer.
+        texts: The texts.
+        max_length: Tokens at which a text is cut; None for as many as the model takes.
+        progress: Called with a number of texts, before they are guessed.
+
+    Returns:
+        The figures over all tokens.
+
+    Raises:
+        ValueError: There is no token to guess, or `max_length` is more than the model takes.
+    """
+    limit = int(model.config.max_position_embeddings)
+    length = limit if max_length is None else max_length
+    if not 3 <= length <= limit:
+        raise ValueError(
+            f"max_length is {length}; expected 3 to {limit}, for which the model has positions; "
+            "choose one of these"
+        )
+    special = set(tokenizer.all_special_ids)
+    cut = 0
+
+    def rows() -> Iterator[Feature]:
+        nonlocal cut
+        for text in texts:
+            ids = tokenizer(text, truncation=True, max_length=length)["input_ids"]
+            # Encoded whole only where it may have been cut.
+            if len(ids) == length:
+                cut += len(tokenizer(text, verbose=False)["input_ids"]) > length
+            if progress is not None:
+                progress(1)
+            for place, gold in enumerate(ids):
+                if gold not in special:
+                    hidden = [*ids[:place], tokenizer.mask_token_id, *ids[place + 1 :]]
+                    zeros = [0] * len(ids)
+                    yield {
+                        "input_ids": hidden,
+                        "token_type_ids": zeros,
+                        "place": place,
+                        "gold": gold,
+                    }
+
+    collator = Collator(tokenizer.pad_token_id)
+    loss, right, count = 0.0, 0, 0
+    for features in cut_batches(rows(), TOKEN_BUDGET):
+        batch = {name: value.to(model.device) for name, value in collator(features).items()}
+        places = torch.tensor([feature["place"] for feature in features], device=model.device)
+        gold = torch.tensor([feature["gold"] for feature in features], device=model.device)
+        states = model.bert(**batch).last_hidden_state  # (R, S, D)
+        own = torch.arange(len(features), device=model.device)
+        logits = model.cls(states[own, places]).float()  # (R, V)
+        loss += float(torch.nn.functional.cross_entropy(logits, gold, reduction="sum"))
+        right += int((logits.argmax(dim=-1) == gold).sum())
+        count += len(features)
+    if not count:
+        raise ValueError("the texts hold no token to guess; expected words; give other texts")
+    return PseudoPerplexity(perplexity(loss, count), right / count, count, len(texts), cut)

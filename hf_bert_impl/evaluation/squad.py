@@ -1,0 +1,301 @@
+"""SQuAD's exact match and F1, as the official scripts of v1.1 and v2.0 count them.
+
+Texts are compared in lower case, without ASCII punctuation and the articles a, an and the. F1 is
+that of the bags of words. Where a question has several right answers the best one counts. All
+figures are times 100 (Rajpurkar et al. 2016, section 6.1; 2018, section 5).
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+import math
+import re
+import string
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hf_bert_impl.data.atomic_files import atomic_files
+from hf_bert_impl.data.squad import Question, Squad, read_json
+
+if TYPE_CHECKING:
+    from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline
+
+#: Most tokens of an answer, as in run_squad.py.
+MAX_ANSWER_LEN = 30
+#: The official script's `--na-prob-thresh`.
+NA_PROB_THRESHOLD = 1.0
+
+Metrics = dict[str, float]
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
+
+
+def normalize_answer(text: str) -> str:
+    """The form in which answers are compared."""
+    bare = text.lower().translate(_NO_PUNCTUATION)
+    return " ".join(_ARTICLES.sub(" ", bare).split())
+
+
+def exact_match(prediction: str, answer: str) -> float:
+    """1 where both are the same after `normalize_answer`, else 0."""
+    return float(normalize_answer(prediction) == normalize_answer(answer))
+
+
+def f1(prediction: str, answer: str, version: int = 2) -> float:
+    """The F1 of the words, from 0 to 1.
+
+    Args:
+        prediction: The text that was predicted.
+        answer: A right answer.
+        version: Two texts without words agree in v2.0, and do not in v1.1.
+    """
+    predicted, right = normalize_answer(prediction).split(), normalize_answer(answer).split()
+    if not predicted or not right:
+        return float(version == 2 and predicted == right)
+    common = (collections.Counter(predicted) & collections.Counter(right)).total()
+    if common == 0:
+        return 0.0
+    precision, recall = common / len(predicted), common / len(right)
+    return 2 * precision * recall / (precision + recall)
+
+
+def evaluate_predictions(
+    squad: Squad,
+    predictions: Mapping[str, str],
+    na_probs: Mapping[str, float] | None = None,
+    na_prob_threshold: float = NA_PROB_THRESHOLD,
+) -> Metrics:
+    """Scores predictions.
+
+    Args:
+        squad: The questions with their right answers.
+        predictions: The text for each question's id, empty for no answer. A question without one
+            counts as wrong; other ids are passed over.
+        na_probs: For each id how likely the question has no answer, on any scale.
+        na_prob_threshold: Above it a question counts as predicted to have no answer.
+
+    Returns:
+        `exact`, `f1` and `total`; the same of the questions with an answer (`HasAns_exact`, …) and
+        of those without (`NoAns_exact`, …), where there are any; with `na_probs` also `best_exact`
+        and `best_f1`, the highest that any threshold gives, and those thresholds
+        (`best_exact_thresh`, `best_f1_thresh`).
+
+    Raises:
+        ValueError: No prediction belongs to a question, or one has no entry in `na_probs`.
+    """
+    raw = _raw_scores(squad, predictions)
+    if na_probs is not None:
+        _check_na_probs(raw["exact"], na_probs)
+    decided = {name: dict(scores) for name, scores in raw.items()}
+    for question in squad.questions:
+        likely_none = (na_probs or {}).get(question.id, -math.inf) > na_prob_threshold
+        if likely_none and question.id in raw["exact"]:
+            for scores in decided.values():
+                scores[question.id] = float(not question.answers)
+    metrics = _averages(decided, squad.questions)
+    for prefix, part in (
+        ("HasAns", [question for question in squad.questions if question.answers]),
+        ("NoAns", [question for question in squad.questions if not question.answers]),
+    ):
+        if part:
+            averages = _averages(decided, part)
+            metrics |= {f"{prefix}_{name}": value for name, value in averages.items()}
+    if na_probs is not None:
+        for name, scores in raw.items():
+            best, threshold = _best_threshold(squad, predictions, scores, na_probs)
+            metrics |= {f"best_{name}": best, f"best_{name}_thresh": threshold}
+    return metrics
+
+
+def tune_null_threshold(
+    squad: Squad, predictions: Mapping[str, str], null_score_diffs: Mapping[str, float]
+) -> float:
+    """The threshold for `null_score_diff_threshold` that gives the best F1.
+
+    Args:
+        squad: A development set of v2.0.
+        predictions: For each id the best answer other than the null answer.
+        null_score_diffs: For each id by how much the null answer's score is ahead of it.
+
+    Returns:
+        The official script's `best_f1_thresh`; where no answer at all is best, a number below all
+        differences, in place of the official 0.
+
+    Raises:
+        ValueError: As `evaluate_predictions`.
+    """
+    metrics = evaluate_predictions(squad, predictions, null_score_diffs)
+    if metrics["best_f1"] == 100 * metrics.get("NoAns_total", 0) / metrics["total"]:
+        return min(null_score_diffs.values()) - 1
+    return metrics["best_f1_thresh"]
+
+
+def predict_squad(
+    pipeline: QuestionAnsweringPipeline,
+    questions: Sequence[Question],
+    advance: Callable[[int], Any] = lambda done: None,
+    *,
+    max_answer_len: int = MAX_ANSWER_LEN,
+    **parameters: Any,
+) -> tuple[dict[str, str], dict[str, float]]:
+    """Answers the questions of SQuAD.
+
+    Args:
+        pipeline: A model and its tokenizer.
+        questions: The questions.
+        advance: Called with 1 after each question.
+        max_answer_len: Most tokens of an answer.
+        **parameters: Others of `QuestionAnsweringPipeline.find_answers`.
+
+    Returns:
+        For each id the best answer other than the null answer, and by how much the null answer's
+        score is ahead of it.
+    """
+    pairs = [(question.text, question.context) for question in questions]
+    found = pipeline.find_answers(pairs, max_answer_len=max_answer_len, **parameters)
+    texts, differences = {}, {}
+    for question, answers in zip(questions, found, strict=True):
+        texts[question.id] = answers.best_text()
+        differences[question.id] = answers.null_score_diff
+        advance(1)
+    return texts, differences
+
+
+def decide(
+    predictions: Mapping[str, str], null_score_diffs: Mapping[str, float], threshold: float
+) -> dict[str, str]:
+    """The predictions with empty ones where the null answer is ahead by more than the threshold."""
+    return {
+        key: "" if null_score_diffs[key] > threshold else text for key, text in predictions.items()
+    }
+
+
+def store_null_threshold(folder: str | Path, threshold: float) -> None:
+    """Writes `null_score_diff_threshold` into a model's config.json, where the pipeline finds it.
+
+    Args:
+        folder: The model's folder.
+        threshold: From `tune_null_threshold`.
+
+    Raises:
+        ValueError: The folder has no config.json.
+    """
+    config = read_json(Path(folder) / "config.json", "the config of a model")
+    config["null_score_diff_threshold"] = threshold
+    write_json(folder, {"config.json": config})
+
+
+def write_json(folder: str | Path, files: Mapping[str, Any]) -> None:
+    """Writes JSON files into a folder, all of them or none.
+
+    Args:
+        folder: The folder; it is made if it is missing.
+        files: Contents by name.
+    """
+    with atomic_files(Path(folder)) as fresh:
+        for name, content in files.items():
+            text = json.dumps(content, ensure_ascii=False, indent=2) + "\n"
+            (fresh / name).write_text(text, encoding="utf-8")
+
+
+def read_predictions(file: str | Path) -> dict[str, str]:
+    """Reads predictions in the official format: a JSON object of id to text.
+
+    Raises:
+        ValueError: There is no such file, or it holds something else.
+    """
+    return _read_object(file, str, "texts")
+
+
+def read_na_probs(file: str | Path) -> dict[str, float]:
+    """Reads how likely each question has no answer: a JSON object of id to number.
+
+    Raises:
+        ValueError: There is no such file, or it holds something else.
+    """
+    return _read_object(file, (int, float), "numbers")
+
+
+def _read_object(file: str | Path, kind: Any, what: str) -> dict[str, Any]:
+    path = Path(file).expanduser()
+    expected = f"a JSON object of question ids to {what}"
+    content = read_json(path, expected)
+    if not isinstance(content, dict) or not content:
+        raise ValueError(
+            f"{path} holds {'an empty' if content == {} else 'a'} {type(content).__name__}; "
+            f"expected {expected}; give such a file"
+        )
+    for key, value in content.items():
+        wrong = not isinstance(value, kind) or isinstance(value, bool)
+        if wrong or (isinstance(value, float) and not math.isfinite(value)):
+            shown = json.dumps(value, ensure_ascii=False)[:60]
+            raise ValueError(f"{path} has {shown} for {key!r}; expected {expected}; mend it")
+    return content
+
+
+def _raw_scores(squad: Squad, predictions: Mapping[str, str]) -> dict[str, dict[str, float]]:
+    """Exact match and F1 of each question that has a prediction, by id."""
+    exact, overlap = {}, {}
+    for question in squad.questions:
+        if question.id not in predictions:
+            continue
+        prediction = predictions[question.id]
+        answers = [answer.text for answer in question.answers]
+        if squad.version == 2:
+            answers = [text for text in answers if normalize_answer(text)]
+        answers = answers or [""]
+        exact[question.id] = max(exact_match(prediction, text) for text in answers)
+        overlap[question.id] = max(f1(prediction, text, squad.version) for text in answers)
+    if not exact:
+        raise ValueError(
+            f"none of the {len(predictions)} predictions belongs to one of the "
+            f"{len(squad.questions)} questions; expected the ids of the data; give the predictions "
+            "for these questions"
+        )
+    return {"exact": exact, "f1": overlap}
+
+
+def _check_na_probs(scored: Iterable[str], na_probs: Mapping[str, float]) -> None:
+    missing = [key for key in scored if key not in na_probs]
+    if missing:
+        raise ValueError(
+            f"{len(missing)} predicted questions ({missing[0]!r} first) have no no-answer "
+            "probability; expected one for each; complete the file"
+        )
+
+
+def _averages(scores: Mapping[str, Mapping[str, float]], part: Sequence[Question]) -> Metrics:
+    means = {
+        name: 100 * sum(values.get(question.id, 0.0) for question in part) / len(part)
+        for name, values in scores.items()
+    }
+    return {**means, "total": len(part)}
+
+
+def _best_threshold(
+    squad: Squad,
+    predictions: Mapping[str, str],
+    scores: Mapping[str, float],
+    na_probs: Mapping[str, float],
+) -> tuple[float, float]:
+    """The best mean score that a threshold on `na_probs` gives, times 100, and that threshold.
+
+    It begins with no answer to any question and gives the answers one by one, the likeliest to
+    exist first.
+    """
+    has_answer = {question.id: bool(question.answers) for question in squad.questions}
+    best = current = float(sum(not has_answer[key] for key in scores))
+    threshold = 0.0
+    for key in sorted(na_probs, key=lambda key: na_probs[key]):
+        if key not in scores:
+            continue
+        if has_answer[key]:
+            current += scores[key]
+        elif predictions[key]:
+            current -= 1
+        if current > best:
+            best, threshold = current, na_probs[key]
+    return 100 * best / len(has_answer), threshold

@@ -1,0 +1,145 @@
+"""Semantic textual similarity: how well cosines of sentence vectors rank pairs as people do.
+
+The figure is Spearman's correlation over all pairs of a set ("all" in Gao et al. 2021, appendix B,
+https://arxiv.org/abs/2104.08821), not the mean over its files.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hf_bert_impl.evaluation.metrics import regression_metrics
+
+
+@dataclasses.dataclass(frozen=True)
+class StsFile:
+    """The pairs of one source."""
+
+    name: str
+    gold: list[float]
+    """The similarity that people gave each pair."""
+    pairs: list[tuple[str, str]]
+
+
+@dataclasses.dataclass(frozen=True)
+class StsScore:
+    """Correlations of a set, times 100."""
+
+    pairs: int
+    spearman: float
+    pearson: float
+
+
+def read_sts(path: str | Path) -> list[StsFile]:
+    """Reads `gold TAB sentence TAB sentence`.
+
+    Lines without gold are passed over: the sets of 2015 and 2016 have many.
+
+    Args:
+        path: A file, or a folder whose files are one set.
+
+    Returns:
+        The files that have pairs with gold, by name.
+
+    Raises:
+        ValueError: There is no such file, no pair in it, or a line of another form.
+    """
+    path = Path(path).expanduser()
+    if not path.exists():
+        raise ValueError(
+            f"there is no file or folder {path}; expected gold TAB sentence TAB sentence; "
+            "check the path"
+        )
+    names = [path]
+    if path.is_dir():
+        names = sorted(
+            file for file in path.iterdir() if file.is_file() and file.name[0] not in "._"
+        )
+    files = [file for file in map(_read_file, names) if file.pairs]
+    if not files:
+        raise ValueError(
+            f"{path} has no pair with a gold score; expected gold TAB sentence TAB sentence; "
+            "name another file or folder"
+        )
+    return files
+
+
+def _read_file(path: Path) -> StsFile:
+    found = StsFile(path.name, [], [])
+    try:
+        # Sentences hold line separators of Unicode, at which only `splitlines` would cut.
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{path} is not UTF-8 text ({error.reason}); save it as UTF-8") from error
+    for number, line in enumerate(lines, start=1):
+        fields = line.rstrip("\r").split("\t")
+        if not fields[0].strip():
+            continue
+        expected = "expected gold TAB sentence TAB sentence; mend the line"
+        if len(fields) != 3:
+            raise ValueError(f"line {number} of {path} has {len(fields)} fields; {expected}")
+        try:
+            gold = float(fields[0])
+        except ValueError:
+            gold = math.nan
+        if not math.isfinite(gold):
+            raise ValueError(
+                f"line {number} of {path} has the gold score {fields[0]!r}, no number; {expected}"
+            )
+        found.gold.append(gold)
+        found.pairs.append((fields[1], fields[2]))
+    return found
+
+
+def similarities(
+    encode: Callable[[list[str]], Any], pairs: Sequence[tuple[str, str]]
+) -> np.ndarray[Any, Any]:
+    """The cosine of each pair.
+
+    Args:
+        encode: Texts to (texts, D) vectors, such as `TextEncoder.encode`.
+        pairs: N pairs of texts.
+
+    Returns:
+        (N,) float64.
+    """
+    # A sentence stands in several pairs: it is encoded once.
+    texts = list(dict.fromkeys(text for pair in pairs for text in pair))
+    row = {text: index for index, text in enumerate(texts)}
+    vectors = np.asarray(encode(texts), np.float64)  # (texts, D)
+    vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    left = vectors[[row[first] for first, _ in pairs]]  # (N, D)
+    right = vectors[[row[second] for _, second in pairs]]
+    found: np.ndarray[Any, Any] = (left * right).sum(axis=1)
+    return found
+
+
+def evaluate_sts(
+    encode: Callable[[list[str]], Any], files: Sequence[StsFile]
+) -> tuple[StsScore, dict[str, StsScore]]:
+    """Compares cosines with gold scores.
+
+    Args:
+        encode: Texts to (texts, D) vectors, such as `TextEncoder.encode`.
+        files: What `read_sts` gave.
+
+    Returns:
+        The score over all pairs, and that of each file by its name.
+    """
+    cosines = similarities(encode, [pair for file in files for pair in file.pairs])
+    by_file, start = {}, 0
+    for file in files:
+        by_file[file.name] = _score(file.gold, cosines[start : start + len(file.gold)])
+        start += len(file.gold)
+    return _score([gold for file in files for gold in file.gold], cosines), by_file
+
+
+def _score(gold: Sequence[float], cosines: np.ndarray[Any, Any]) -> StsScore:
+    found = regression_metrics(gold, cosines)
+    return StsScore(len(gold), 100 * found["spearman"], 100 * found["pearson"])

@@ -1,0 +1,129 @@
+"""Question answering: finding the answer in a text, or that there is none."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from hf_bert_impl.data.squad import (
+    Question,
+    Squad,
+    questions_from_rows,
+    read_squad,
+    training_features,
+)
+from hf_bert_impl.data.task_batches import Feature
+from hf_bert_impl.data.task_files import read_dataset
+from hf_bert_impl.evaluation import squad
+from hf_bert_impl.evaluation.metrics import Metrics
+from hf_bert_impl.evaluation.task import Columns, Split, Task
+from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline
+
+#: What a data set of the hub has, as "squad" and "squad_v2" do.
+FIELDS = ("id", "question", "context", "answers")
+
+
+@dataclasses.dataclass
+class Predictions:
+    """What a model says to all questions of a split."""
+
+    texts: dict[str, str]
+    """For each id the best answer other than the null answer."""
+    null_score_diffs: dict[str, float]
+    """By how much the null answer is ahead of it."""
+    threshold: float
+    """Above which the null answer is given."""
+
+
+class QuestionAnswering(Task):
+    """SQuAD's JSON, v1 or v2; or a data set with its columns.
+
+    Args:
+        columns: Not needed: the format says where what is.
+        dataset: As in `Task`.
+        doc_stride: Tokens that neighbouring windows of a long context share; None for 128, or less
+            where windows are short.
+    """
+
+    name = "question-answering"
+    head = "BertForQuestionAnswering"
+    best_metric = "f1"
+    default_max_length = 384
+
+    def __init__(
+        self,
+        columns: Columns | None = None,
+        dataset: str | None = None,
+        doc_stride: int | None = None,
+    ) -> None:
+        super().__init__(columns, dataset)
+        if columns not in (None, Columns()):
+            raise ValueError(
+                "question answering was given columns; expected none, as SQuAD's format has its "
+                "own; leave them out"
+            )
+        self.doc_stride = doc_stride
+        self.version = 1
+        self._max_length: int | None = None
+
+    def read(self, source: str) -> list[Question]:
+        if self.dataset is None:
+            found = read_squad(source)
+        else:
+            rows = read_dataset(self.dataset, source, FIELDS)
+            questions = questions_from_rows(
+                dict(zip(FIELDS, row.values, strict=True)) for row in rows
+            )
+            without = any(not question.answers for question in questions)
+            found = Squad(tuple(questions), 2 if without else 1)
+        self.version = max(self.version, found.version)
+        if self.version == 2:
+            # At the best threshold: the one in use is tuned only at the end.
+            self.best_metric = "best_f1"
+        return list(found.questions)
+
+    def config(self) -> dict[str, Any]:
+        return {"num_labels": 2}
+
+    def take_config(self, config: Any, examples: Sequence[Any]) -> None:
+        """The head scores starts and ends, so there are no label names to take."""
+
+    def features(
+        self, examples: Sequence[Question], tokenizer: Any, max_length: int
+    ) -> list[Feature]:
+        self._max_length = max_length
+        found = training_features(
+            tokenizer, examples, max_seq_len=max_length, doc_stride=self.doc_stride
+        )
+        return list(found)
+
+    def predict(self, model: Any, split: Split, tokenizer: Any) -> list[Any]:
+        training = model.training
+        pipeline = QuestionAnsweringPipeline(
+            model=model, tokenizer=tokenizer, prepare=False, device=model.device
+        )
+        texts, differences = squad.predict_squad(
+            pipeline, split.examples, max_seq_len=self._max_length, doc_stride=self.doc_stride
+        )
+        model.train(training)
+        threshold = getattr(model.config, "null_score_diff_threshold", None)
+        return [Predictions(texts, differences, 0.0 if threshold is None else float(threshold))]
+
+    def tune(self, model: Any, split: Split, outputs: list[Any]) -> None:
+        """Stores the threshold that gives the best F1 in the model's config."""
+        if self.version == 2:
+            found: Predictions = outputs[0]
+            found.threshold = squad.tune_null_threshold(
+                Squad(tuple(split.examples), 2), found.texts, found.null_score_diffs
+            )
+            model.config.null_score_diff_threshold = found.threshold
+
+    def score(self, split: Split, outputs: list[Any]) -> Metrics:
+        found: Predictions = outputs[0]
+        data = Squad(tuple(split.examples), self.version)
+        if self.version == 1:
+            return squad.evaluate_predictions(data, found.texts)
+        return squad.evaluate_predictions(
+            data, found.texts, found.null_score_diffs, found.threshold
+        ) | {"null_score_diff_threshold": found.threshold}

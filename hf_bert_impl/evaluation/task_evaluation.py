@@ -1,0 +1,87 @@
+"""Measuring a fine-tuned model on labelled data."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import hf_bert_impl
+from hf_bert_impl.evaluation.metrics import Metrics
+from hf_bert_impl.evaluation.task import Columns, Split, Task, sequence_length
+from hf_bert_impl.evaluation.tasks import make_task
+
+
+def task_for_model(
+    name: str, config: Any, columns: Columns | None = None, dataset: str | None = None
+) -> Task:
+    """The task that a model was fine-tuned for.
+
+    Args:
+        name: One of `tasks.TASKS`.
+        config: The model's config, which says whether it gives several labels.
+        columns: Where the files have what.
+        dataset: A `datasets` id in place of files.
+
+    Raises:
+        ValueError: There is no such task.
+    """
+    several = getattr(config, "problem_type", None) == "multi_label_classification"
+    options = {"multi_label": True} if several and name == "classification" else {}
+    return make_task(name, columns, dataset, **options)
+
+
+def load_fine_tuned(path: str | os.PathLike[str], head: str, prepare: bool = True) -> Any:
+    """Loads a model whose head was trained.
+
+    Args:
+        path: A folder or a hub id.
+        head: The class.
+        prepare: Pack the weights for the CPU's kernels (`prepare_for_inference`).
+
+    Returns:
+        The model in eval mode.
+
+    Raises:
+        ValueError: Weights of the head are missing.
+    """
+    model_class = getattr(hf_bert_impl, head)
+    model, info = model_class.from_pretrained(os.fspath(path), output_loading_info=True)
+    if info["missing_keys"]:
+        missing = sorted(info["missing_keys"])
+        raise ValueError(
+            f"{path} lacks {len(missing)} weights of a {head} ({', '.join(missing[:2])}), and "
+            "random ones would say nothing; expected a model fine-tuned for it; name one"
+        )
+    model = model.eval()
+    return model.prepare_for_inference() if prepare else model
+
+
+def evaluate_task(
+    task: Task, path: str | os.PathLike[str], source: str, max_length: int | None = None
+) -> tuple[Metrics, Split, list[Any]]:
+    """Scores a fine-tuned model.
+
+    Args:
+        task: From `task_for_model`; it gets the label names of the model.
+        path: The model: a folder or a hub id.
+        source: A file, or the name of a split where the task has a data set.
+        max_length: Tokens at which sequences are cut; None for as many as the model takes.
+
+    Returns:
+        The scores, the data and the model's outputs, which `task.draw` takes.
+
+    Raises:
+        ValueError: The data cannot be read, have labels that the model does not know, or the model
+            was not fine-tuned for the task.
+    """
+    config = hf_bert_impl.BertConfig.from_pretrained(path)
+    tokenizer = hf_bert_impl.BertTokenizer.from_pretrained(path)
+    length = sequence_length(task, tokenizer, config, max_length)
+    examples = task.read(source)
+    task.take_config(config, examples)
+    task.check_labels(examples, "the model does not have")
+    # Before the weights are loaded, which takes longest.
+    split = Split(examples, task.features(examples, tokenizer, length))
+    model = load_fine_tuned(path, task.head)
+    outputs = task.predict(model, split, tokenizer)
+    return task.score(split, outputs), split, outputs

@@ -1,0 +1,123 @@
+"""Masked language modelling on one's own texts: guessing words that are hidden.
+
+Notation: M masked tokens of a batch, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from hf_bert_impl.data.masking import Masker, MaskingOptions
+from hf_bert_impl.data.task_batches import Collator, Feature
+from hf_bert_impl.data.task_files import JSON_SUFFIXES, Row, read_lines
+from hf_bert_impl.evaluation.metrics import Metrics, perplexity
+from hf_bert_impl.evaluation.task import Columns, Example, RowTask, Split, check_text
+from hf_bert_impl.model.losses import IGNORE_INDEX
+
+#: What may have several columns; other files are texts, one a line, unless a column is named.
+TABLES = (*JSON_SUFFIXES, ".csv", ".tsv")
+
+
+class MaskedLanguageModeling(RowTask):
+    """Texts without labels. Long ones are cut into several sequences, and nothing is left out.
+
+    Args:
+        columns: Where tables have the text; other files are one text a line.
+        dataset: As in `Task`.
+        masking: "token" or "whole-word".
+    """
+
+    name = "masked-lm"
+    head = "BertForMaskedLM"
+    best_metric = "loss"
+    greater_is_better = False
+
+    def __init__(
+        self, columns: Columns | None = None, dataset: str | None = None, masking: str = "token"
+    ) -> None:
+        super().__init__(columns, dataset)
+        self.masking = MaskingOptions(unit=masking)
+
+    def wanted(self, source: str) -> list[str]:
+        return [self.columns.text or self.text_column]
+
+    def rows(self, source: str, wanted: Sequence[str]) -> list[Row]:
+        plain = self.columns.text is None and Path(source).suffix not in TABLES
+        if self.dataset is None and plain:
+            return read_lines(source)
+        return super().rows(source, wanted)
+
+    def example(self, row: Row) -> Example:
+        return Example(check_text(row, row.values[0]), None, None, row.place)
+
+    def config(self) -> dict[str, Any]:
+        return {}
+
+    def features(
+        self, examples: Sequence[Example], tokenizer: Any, max_length: int
+    ) -> list[Feature]:
+        texts = [example.text for example in examples]
+        encoded = tokenizer(
+            texts,
+            truncation=True,
+            max_length=max_length,
+            return_overflowing_tokens=True,
+            return_attention_mask=False,
+        )
+        pieces = zip(encoded["input_ids"], encoded["token_type_ids"], strict=True)
+        return [{"input_ids": ids, "token_type_ids": types} for ids, types in pieces]
+
+    def collator(self, tokenizer: Any) -> Callable[[Sequence[Feature]], dict[str, Tensor]]:
+        masker, collator = Masker(tokenizer, self.masking), Collator(tokenizer.pad_token_id)
+
+        def masked(features: Sequence[Feature]) -> dict[str, Tensor]:
+            # Of torch's generator, which the Trainer seeds and keeps in checkpoints.
+            seed = int(torch.randint(2**62, ()))
+            return collator(_mask(masker, features, [seed]))
+
+        return masked
+
+    def predict(self, model: Any, split: Split, tokenizer: Any) -> list[Any]:
+        # The same masks each time, so that epochs and models can be compared.
+        masked = _mask(Masker(tokenizer, self.masking), split.features, [0])
+        return super().predict(model, Split(split.examples, masked), tokenizer)
+
+    def outputs(self, model: Any, batch: dict[str, Tensor], features: list[Feature]) -> list[Any]:
+        """For each feature its loss in nats, and how many of its masked tokens are right."""
+        labels = [label for feature in features for label in feature["token_labels"]]
+        real = batch["attention_mask"].bool()
+        gold = torch.full_like(batch["input_ids"], IGNORE_INDEX)
+        gold[real] = torch.tensor(labels, device=gold.device)
+        chosen = gold != IGNORE_INDEX  # (B, S)
+        # Only the masked tokens get logits: a row of the vocabulary each is much.
+        logits = model.cls(model.bert(**batch).last_hidden_state[chosen]).float()  # (M, V)
+        loss = nn.functional.cross_entropy(logits, gold[chosen], reduction="none")
+        right = logits.argmax(dim=-1) == gold[chosen]
+        sizes = chosen.sum(dim=1).tolist()
+        return [
+            (float(part.sum()), int(hits.sum()), len(part))
+            for part, hits in zip(loss.split(sizes), right.split(sizes), strict=True)
+        ]
+
+    def score(self, split: Split, outputs: list[Any]) -> Metrics:
+        loss, right, count = (sum(column) for column in zip(*outputs, strict=True))
+        return {
+            "loss": loss / max(count, 1),
+            "perplexity": perplexity(loss, count),
+            "accuracy": right / max(count, 1),
+        }
+
+
+def _mask(masker: Masker, features: Sequence[Feature], seed: list[int]) -> list[Feature]:
+    found = []
+    for number, feature in enumerate(features):
+        rng = np.random.default_rng([*seed, number])
+        seen, labels = masker.mask(np.asarray(feature["input_ids"]), rng)
+        found.append(feature | {"input_ids": seen.tolist(), "token_labels": labels.tolist()})
+    return found

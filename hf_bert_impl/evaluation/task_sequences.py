@@ -1,0 +1,246 @@
+"""Tasks that judge a whole text or pair: classes, several labels, numbers, choices.
+
+Notation: N examples, L labels, C choices.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from hf_bert_impl.data.task_batches import Feature
+from hf_bert_impl.data.task_files import Row
+from hf_bert_impl.evaluation import metrics, pictures
+from hf_bert_impl.evaluation.metrics import Metrics
+from hf_bert_impl.evaluation.task import (
+    Columns,
+    Example,
+    RowTask,
+    Split,
+    check_text,
+    encode,
+    label_name,
+)
+
+
+class _SequenceTask(RowTask):
+    """A text or a pair in, a row of logits out."""
+
+    head = "BertForSequenceClassification"
+
+    def example(self, row: Row) -> Example:
+        text, *pair, label = row.values
+        return Example(
+            check_text(row, text),
+            check_text(row, pair[0]) if pair else None,
+            self.label(row, label),
+            row.place,
+        )
+
+    def label(self, row: Row, value: Any) -> Any:
+        """The label of a record."""
+        return label_name(row, value)
+
+    def number(self, label: Any) -> Any:
+        """A label as the model's loss takes it."""
+        return self.labels.index(label)
+
+    def features(
+        self, examples: Sequence[Example], tokenizer: Any, max_length: int
+    ) -> list[Feature]:
+        pairs = [example.pair for example in examples]
+        found = encode(
+            tokenizer,
+            [example.text for example in examples],
+            None if pairs[0] is None else pairs,
+            max_length,
+        )
+        for feature, example in zip(found, examples, strict=True):
+            feature["labels"] = self.number(example.label)
+        return found
+
+    def outputs(self, model: Any, batch: dict[str, Tensor], features: list[Feature]) -> list[Any]:
+        return list(model(**batch).logits.float().cpu().numpy())
+
+    def gold(self, split: Split) -> np.ndarray[Any, Any]:
+        """The labels of all examples as the loss takes them."""
+        return np.array([feature["labels"] for feature in split.features])
+
+
+class Classification(_SequenceTask):
+    """One class a text or pair."""
+
+    name = "classification"
+    best_metric = "accuracy"
+    min_labels = 2
+
+    def names_in(self, example: Example) -> Sequence[str]:
+        return [example.label]
+
+    def config(self) -> dict[str, Any]:
+        return super().config() | {"problem_type": "single_label_classification"}
+
+    def score(self, split: Split, outputs: list[Any]) -> Metrics:
+        predicted = np.argmax(outputs, axis=1)
+        return metrics.classification_metrics(self.gold(split), predicted, len(self.labels))
+
+    def draw(self, file: Path, split: Split, outputs: list[Any], title: str) -> bool:
+        predicted = np.argmax(outputs, axis=1)
+        pictures.draw_confusion_matrix(file, title, self.gold(split), predicted, self.labels)
+        return True
+
+
+class MultiLabelClassification(_SequenceTask):
+    """Any number of labels a text or pair: a list in JSON, names with commas between in tables."""
+
+    name = "classification"
+    best_metric = "f1"
+    min_labels = 1
+
+    def label(self, row: Row, value: Any) -> list[str]:
+        if isinstance(value, str):
+            value = [name for name in value.split(",") if name.strip()]
+        if not isinstance(value, list):
+            raise ValueError(
+                f"{row.place} has the label {value!r}; expected a list of names, or names with "
+                "commas between them; mend it"
+            )
+        return [label_name(row, name) for name in value]
+
+    def names_in(self, example: Example) -> Sequence[str]:
+        names: list[str] = example.label
+        return names
+
+    def number(self, label: Any) -> list[float]:
+        return [float(name in label) for name in self.labels]
+
+    def config(self) -> dict[str, Any]:
+        return super().config() | {"problem_type": "multi_label_classification"}
+
+    def score(self, split: Split, outputs: list[Any]) -> Metrics:
+        # A logit above 0 is a probability above one half.
+        return metrics.multilabel_metrics(self.gold(split), np.array(outputs) > 0)
+
+
+class Regression(_SequenceTask):
+    """A number a text or pair, such as how similar two sentences are."""
+
+    name = "regression"
+    best_metric = "pearson"
+
+    def label(self, row: Row, value: Any) -> float:
+        try:
+            number = float(value)
+        except (TypeError, ValueError):
+            number = math.nan
+        if not math.isfinite(number):
+            raise ValueError(
+                f"{row.place} has the label {value!r}; expected a number; mend it, or name another "
+                "label column"
+            )
+        return number
+
+    def number(self, label: Any) -> float:
+        return float(label)
+
+    def config(self) -> dict[str, Any]:
+        names = {"id2label": {0: "score"}, "label2id": {"score": 0}}
+        return {"num_labels": 1, "problem_type": "regression"} | names
+
+    def take_config(self, config: Any, examples: Sequence[Example]) -> None:
+        if config.num_labels != 1:
+            raise ValueError(
+                f"the model has {config.num_labels} labels; expected one number for regression; "
+                "name a model that was fine-tuned for it"
+            )
+
+    def start_head(self, model: Any, train: Split) -> None:
+        # Else much of the training goes into moving every prediction from 0 to the mean.
+        nn.init.constant_(model.classifier.bias, float(self.gold(train).mean()))
+
+    def score(self, split: Split, outputs: list[Any]) -> Metrics:
+        return metrics.regression_metrics(self.gold(split), np.array(outputs)[:, 0])
+
+    def draw(self, file: Path, split: Split, outputs: list[Any], title: str) -> bool:
+        pictures.draw_scatter(file, title, self.gold(split), np.array(outputs)[:, 0])
+        return True
+
+
+class MultipleChoice(_SequenceTask):
+    """The number, from 0, of the right one among several continuations of a text.
+
+    The choices are columns with commas between their names, or one column with a list.
+    """
+
+    name = "multiple-choice"
+    head = "BertForMultipleChoice"
+    best_metric = "accuracy"
+
+    def __init__(self, columns: Columns | None = None, dataset: str | None = None) -> None:
+        super().__init__(columns, dataset)
+        if self.columns.pair is None:
+            raise ValueError(
+                "multiple choice has no columns of choices; expected their names with commas "
+                "between them, or one column with lists; name them as the text-pair column"
+            )
+
+    def wanted(self, source: str) -> list[str]:
+        text, pair, label = super().wanted(source)
+        return [text, *pair.split(","), label]
+
+    def example(self, row: Row) -> Example:
+        text, *choices, label = row.values
+        if len(choices) == 1 and isinstance(choices[0], list):
+            choices = choices[0]
+        choices = [check_text(row, choice) for choice in choices]
+        number = int(label) if str(label).strip().isdecimal() else -1
+        if not 0 <= number < len(choices) or len(choices) < 2:
+            raise ValueError(
+                f"{row.place} has {len(choices)} choice(s) and the label {label!r}; expected at "
+                "least 2 and the number of the right one, from 0; mend it"
+            )
+        return Example(check_text(row, text), choices, number, row.place)
+
+    def number(self, label: Any) -> int:
+        return int(label)
+
+    def config(self) -> dict[str, Any]:
+        return {}
+
+    def take_config(self, config: Any, examples: Sequence[Example]) -> None:
+        """The head scores choices, so there are no label names to take."""
+
+    def features(
+        self, examples: Sequence[Example], tokenizer: Any, max_length: int
+    ) -> list[Feature]:
+        count = len(examples[0].pair)
+        other = next((example for example in examples if len(example.pair) != count), None)
+        if other is not None:
+            raise ValueError(
+                f"{other.place} has {len(other.pair)} choices; expected {count} as in "
+                f"{examples[0].place}; give every question as many"
+            )
+        rows = encode(
+            tokenizer,
+            [example.text for example in examples for _ in range(count)],
+            [choice for example in examples for choice in example.pair],
+            max_length,
+        )
+        return [
+            {
+                **{
+                    name: [row[name] for row in rows[index * count : (index + 1) * count]]
+                    for name in ("input_ids", "token_type_ids")
+                },
+                "labels": example.label,
+            }
+            for index, example in enumerate(examples)
+        ]
+
+    def score(self, split: Split, outputs: list[Any]) -> Metrics:
+        return metrics.accuracy(self.gold(split), np.argmax(outputs, axis=1))

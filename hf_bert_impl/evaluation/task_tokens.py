@@ -1,0 +1,117 @@
+"""Tagging: a label a word, which the word's first piece predicts (Devlin et al. 2019, 5.3)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from hf_bert_impl.data.task_batches import Feature
+from hf_bert_impl.data.task_files import CONLL_SUFFIXES, Row
+from hf_bert_impl.evaluation import metrics, pictures
+from hf_bert_impl.evaluation.metrics import Metrics
+from hf_bert_impl.evaluation.task import Example, RowTask, Split, label_name
+from hf_bert_impl.model.losses import IGNORE_INDEX
+
+
+class TokenClassification(RowTask):
+    """A tag a word: CoNLL files, or columns of words and of tags (lists, or texts with blanks)."""
+
+    name = "token-classification"
+    head = "BertForTokenClassification"
+    best_metric = "f1"
+    min_labels = 2
+    text_column = "tokens"
+    label_column = "tags"
+
+    def wanted(self, source: str) -> list[str]:
+        conll = self.dataset is None and Path(source).suffix in CONLL_SUFFIXES
+        # The word comes first and the tag last, whatever stands between.
+        return [
+            self.columns.text or ("0" if conll else self.text_column),
+            self.columns.label or ("-1" if conll else self.label_column),
+        ]
+
+    def example(self, row: Row) -> Example:
+        words, tags = (
+            value.split(" ") if isinstance(value, str) else value for value in row.values
+        )
+        if not isinstance(words, list) or not isinstance(tags, list) or len(words) != len(tags):
+            sizes = [len(value) if isinstance(value, list) else 0 for value in (words, tags)]
+            raise ValueError(
+                f"{row.place} has {sizes[0]} words and {sizes[1]} tags; expected lists, or texts "
+                "with blanks, with a tag for each word; mend it"
+            )
+        if not words:
+            raise ValueError(f"{row.place} has no words; expected at least one; leave it out")
+        tags = [label_name(row, tag) for tag in tags]
+        return Example([str(word) for word in words], None, tags, row.place)
+
+    def names_in(self, example: Example) -> Sequence[str]:
+        tags: list[str] = example.label
+        return tags
+
+    def features(
+        self, examples: Sequence[Example], tokenizer: Any, max_length: int
+    ) -> list[Feature]:
+        encoded = tokenizer(
+            [example.text for example in examples],
+            is_split_into_words=True,
+            truncation=True,
+            max_length=max_length,
+            return_attention_mask=False,
+        )
+        number = {name: index for index, name in enumerate(self.labels)}
+        found = []
+        for index, example in enumerate(examples):
+            firsts: dict[int, int] = {}  # word to the position of its first piece
+            for position, word in enumerate(encoded.word_ids(index)):
+                if word is not None:
+                    firsts.setdefault(word, position)
+            labels = [IGNORE_INDEX] * len(encoded["input_ids"][index])
+            for word, position in firsts.items():
+                labels[position] = number[example.label[word]]
+            found.append(
+                {
+                    "input_ids": encoded["input_ids"][index],
+                    "token_type_ids": encoded["token_type_ids"][index],
+                    "token_labels": labels,
+                    "first_pieces": firsts,
+                }
+            )
+        return found
+
+    def outputs(self, model: Any, batch: dict[str, Tensor], features: list[Feature]) -> list[Any]:
+        best = model(**batch).logits.argmax(dim=-1).cpu().numpy()  # (B, S)
+        return [
+            {word: int(row[position]) for word, position in feature["first_pieces"].items()}
+            for row, feature in zip(best, features, strict=True)
+        ]
+
+    def tags(self, split: Split, outputs: list[dict[int, int]]) -> list[list[str]]:
+        """The predicted tags of all words.
+
+        A word that the tokenizer drops (a control character) or that stands beyond the length at
+        which the model's input is cut is outside every entity.
+        """
+        outside = self.labels.index("O") if "O" in self.labels else 0
+        return [
+            [self.labels[found.get(word, outside)] for word in range(len(example.label))]
+            for example, found in zip(split.examples, outputs, strict=True)
+        ]
+
+    def score(self, split: Split, outputs: list[Any]) -> Metrics:
+        gold = [example.label for example in split.examples]
+        return metrics.entity_metrics(gold, self.tags(split, outputs))
+
+    def draw(self, file: Path, split: Split, outputs: list[Any], title: str) -> bool:
+        number = {name: index for index, name in enumerate(self.labels)}
+        chain = itertools.chain.from_iterable
+        gold = np.array([number[tag] for tag in chain(e.label for e in split.examples)])
+        predicted = np.array([number[tag] for tag in chain(self.tags(split, outputs))])
+        pictures.draw_confusion_matrix(file, title, gold, predicted, self.labels)
+        return True

@@ -1,0 +1,368 @@
+"""Extractive question answering: the pipeline that transformers 5 dropped, without the padding.
+
+Notation: T tokens of a batch side by side, W tokens of a window.
+"""
+
+from __future__ import annotations
+
+import inspect
+import itertools
+import os
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers.pipelines.base import Pipeline
+
+from hf_bert_impl.data.spans import Answers, best_answers
+from hf_bert_impl.data.windows import (
+    MAX_QUESTION_LEN,
+    MAX_SEQ_LEN,
+    Window,
+    check_lengths,
+    cut_windows,
+)
+from hf_bert_impl.inference.question_answering_inputs import Pair, parse_inputs
+from hf_bert_impl.inference.text_encoder import DTYPES, TOKEN_BUDGET
+from hf_bert_impl.model.loading import check_folder
+from hf_bert_impl.model.modeling_bert import BertForQuestionAnswering, BertPreTrainedModel
+from hf_bert_impl.model.tokenization_bert import BertTokenizer
+
+#: Questions whose windows are sorted and computed together.
+QUESTIONS_AT_ONCE = 1024
+
+#: Start and end logits of a window, (W,) each.
+Logits = tuple[np.ndarray, np.ndarray]
+_PREPROCESS = ("max_seq_len", "doc_stride", "max_question_len")
+_POSTPROCESS = ("top_k", "max_answer_len", "align_to_words")
+_NULL = ("handle_impossible_answer", "null_score_diff_threshold")
+
+
+class QuestionAnsweringPipeline(Pipeline):
+    """Finds the answer to a question in a text, with the arguments and outputs of transformers 4.
+
+    The windows of all questions of a call are sorted by length and go through the model in batches
+    that hold no padding. Models of transformers' own classes work too, on padded batches.
+    Where a context fits in one window the answers are those of transformers 4. Where it takes
+    several, each token counts in the window where it has the most context, and scores of all
+    windows are compared, as in run_squad.py (see `hf_bert_impl.data.spans`); transformers 4
+    compared probabilities within each window, and gave answers twice.
+
+    All arguments after `prepare` can be given here, for every call, or to a call.
+
+    Args:
+        model: A `BertForQuestionAnswering`. It is set to eval mode.
+        tokenizer: Its tokenizer.
+        prepare: Pack the weights for the CPU's kernels (`prepare_for_inference`); the name of a
+            dtype, "bfloat16" or "int8" say, converts first. False leaves the model as it is.
+        top_k: Most answers a question; of those with the same characters only the best is given.
+        doc_stride: Tokens of a long context that neighbouring windows share. None takes 128, or
+            half of the window or of its room for the context where that is less.
+        max_answer_len: Most tokens of an answer.
+        max_seq_len: Most tokens of a window. None takes 384, or what the model and its tokenizer
+            allow where that is less.
+        max_question_len: Tokens at which a question is cut, with a warning.
+        handle_impossible_answer: Whether the null answer is one of the answers. None decides by
+            the model's config: True if it has a `null_score_diff_threshold`.
+        align_to_words: Widen answers to whole words. What is a word the tokenizer says: every
+            Chinese character is one, but so is a row of Japanese kana.
+        null_score_diff_threshold: The null answer comes before those whose score, start logit plus
+            end logit, it exceeds by more than this. None takes the config's
+            `null_score_diff_threshold`, which fine-tuning and `hf-bert evaluate squad` store there,
+            or 0.
+        batch_size: Most windows at once; by default as many as `TOKEN_BUDGET` tokens allow.
+        **kwargs: Those of transformers' `Pipeline`, such as `device`.
+
+    Raises:
+        ValueError: A number is out of its range.
+        TypeError: The model does not answer questions, or an argument is not known.
+
+    Example:
+        >>> answerer = QuestionAnsweringPipeline.from_pretrained("my-squad-bert")  # doctest: +SKIP
+        >>> answerer(question="Who naps?", context="Anna's cat naps.")  # doctest: +SKIP
+        {'score': 0.93, 'start': 0, 'end': 10, 'answer': "Anna's cat"}
+    """
+
+    default_input_names = "question,context"
+    _load_processor = False
+    _load_image_processor = False
+    _load_video_processor = False
+    _load_feature_extractor = False
+    _load_tokenizer = True
+
+    def __init__(
+        self, model: Any, tokenizer: Any, prepare: bool | str = True, **kwargs: Any
+    ) -> None:
+        if "start_positions" not in inspect.signature(model.forward).parameters:
+            raise TypeError(
+                f"model is {type(model).__name__}, which does not answer questions; give an "
+                "hf_bert_impl.BertForQuestionAnswering"
+            )
+        super().__init__(model=model.eval(), tokenizer=tokenizer, **kwargs)
+        if prepare and isinstance(model, BertPreTrainedModel) and self.device.type == "cpu":
+            model.prepare_for_inference(prepare if isinstance(prepare, str) else None)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: str | os.PathLike[str],
+        dtype: str | None = None,
+        device: str | torch.device | None = None,
+        prepare: bool = True,
+        **kwargs: Any,
+    ) -> QuestionAnsweringPipeline:
+        """Loads a model with its tokenizer.
+
+        Args:
+            path: A folder or a hub id of a BERT fine-tuned for question answering.
+            dtype: "float32", "bfloat16", "float16" or "int8"; None for what the weights are saved
+                in.
+            device: None takes a GPU where there is one.
+            prepare: Pack the weights for the CPU's kernels.
+            **kwargs: Arguments of the pipeline.
+
+        Returns:
+            The pipeline.
+
+        Raises:
+            ValueError: An unknown dtype, or the weights of the head are missing.
+            OSError: No such folder or model, or its files are missing.
+        """
+        if dtype is not None and dtype not in DTYPES:
+            raise ValueError(f"dtype is {dtype!r}; expected one of {', '.join(DTYPES)}")
+        if dtype == "int8" and not prepare:
+            raise ValueError("dtype='int8' is made by preparing the model; leave prepare=True")
+        path = os.fspath(path)
+        check_folder(path, {})
+        options = {} if dtype is None else {"dtype": DTYPES[dtype]}
+        model, info = BertForQuestionAnswering.from_pretrained(
+            path, output_loading_info=True, **options
+        )
+        check_head(path, info)
+        if device is not None:
+            kwargs["device"] = device
+        packed: bool | str = "int8" if dtype == "int8" else prepare
+        return cls(model, BertTokenizer.from_pretrained(path), prepare=packed, **kwargs)
+
+    @property
+    def null_score_diff_threshold(self) -> float:
+        """The threshold that the model's config holds, or 0."""
+        return float(getattr(self.model.config, "null_score_diff_threshold", None) or 0)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Answers questions.
+
+        Args:
+            *args: In place of the keywords: a question and a context; or one dict with `question`
+                and `context`, a list of such, or any iterable of such (a generator, a data set).
+            question: A question, or a list.
+            context: The context of all questions, or a list with one for each.
+            **kwargs: See the class.
+
+        Returns:
+            For a question a dict with `score` (the probability of start and of end, multiplied),
+            `start` and `end` (the first character of the context, and the one after the last) and
+            `answer`; where there are several answers a list of dicts, best first. The null answer
+            is empty, from 0 to 0. For several questions a list of these; for an iterable other
+            than a list a generator of them, which reads `QUESTIONS_AT_ONCE` questions at a time.
+
+        Raises:
+            ValueError: A question or a context is empty, or a number is out of its range.
+            TypeError: Other arguments than these.
+        """
+        kwargs.pop("num_workers", None)  # of transformers' Pipeline; nothing is loaded beside
+        inputs = parse_inputs(
+            args, {k: kwargs.pop(k) for k in ("question", "context") if k in kwargs}
+        )
+        batch_size = kwargs.pop("batch_size", self._batch_size)
+        pre, _, post = self._sanitize_parameters(**kwargs)
+        pre, post = {**self._preprocess_params, **pre}, {**self._postprocess_params, **post}
+        null = {name: post.pop(name, None) for name in _NULL}
+
+        def answers() -> Generator[Any, None, None]:
+            for found in self._answers(inputs, batch_size, pre, post):
+                yield self.postprocess(found, top_k=post.get("top_k", 1), **null)
+
+        if not isinstance(inputs, list):
+            return answers()
+        done = list(answers())
+        return done[0] if len(done) == 1 else done
+
+    def find_answers(
+        self, pairs: Iterable[Pair], *, batch_size: int | None = None, **parameters: Any
+    ) -> Iterator[Answers]:
+        """The scored answers to questions, as the evaluation needs them.
+
+        Args:
+            pairs: Questions with their contexts.
+            batch_size: As in the class.
+            **parameters: `top_k`, `doc_stride`, `max_answer_len`, `max_seq_len`,
+                `max_question_len` and `align_to_words`, as in the class.
+
+        Yields:
+            The answers to each question, in order.
+
+        Raises:
+            ValueError: A question or a context is empty, or a number is out of its range.
+        """
+        pre, _, post = self._sanitize_parameters(**parameters)
+        pre, post = {**self._preprocess_params, **pre}, {**self._postprocess_params, **post}
+        for name in _NULL:
+            post.pop(name, None)
+        yield from self._answers(pairs, batch_size or self._batch_size, pre, post)
+
+    def _answers(
+        self,
+        pairs: Iterable[Pair],
+        batch_size: int | None,
+        preprocess: dict[str, Any],
+        postprocess: dict[str, Any],
+    ) -> Iterator[Answers]:
+        remaining = iter(pairs)
+        while chunk := list(itertools.islice(remaining, QUESTIONS_AT_ONCE)):
+            cut = self.preprocess(chunk, **preprocess)
+            logits = iter(self._window_logits([w for windows in cut for w in windows], batch_size))
+            for windows in cut:
+                starts, ends = zip(*itertools.islice(logits, len(windows)), strict=True)
+                yield best_answers(windows, starts, ends, **postprocess)
+
+    def _window_logits(self, windows: Sequence[Window], batch_size: int | None) -> list[Logits]:
+        """Scores windows in batches of similar lengths; gives them back in order."""
+        order = sorted(range(len(windows)), key=lambda n: -len(windows[n]))
+        found: list[Logits] = [(np.empty(0), np.empty(0))] * len(windows)
+        while order:
+            size = batch_size or max(1, TOKEN_BUDGET // len(windows[order[0]]))
+            batch, order = order[:size], order[size:]
+            outputs = self.forward({"windows": [windows[n] for n in batch]})
+            for number, start, end in zip(batch, outputs["start"], outputs["end"], strict=True):
+                found[number] = start.numpy(), end.numpy()
+        return found
+
+    def preprocess(self, input_: Sequence[Pair], **parameters: Any) -> list[list[Window]]:
+        """The windows of each question with its context; see `windows.cut_windows`."""
+        for question, context in input_:
+            for name, text in (("question", question), ("context", context)):
+                if not text.strip():
+                    beside = context if name == "question" else question
+                    raise ValueError(
+                        f"the {name} beside {beside[:60]!r} is empty; expected a text; give one"
+                    )
+        limit = getattr(self.model.config, "max_position_embeddings", MAX_SEQ_LEN)
+        default = min(MAX_SEQ_LEN, limit, self.tokenizer.model_max_length)
+        max_seq_len = parameters.pop("max_seq_len", default)
+        return cut_windows(self.tokenizer, input_, max_seq_len=max_seq_len, **parameters)
+
+    def _forward(self, input_tensors: Any, **parameters: Any) -> dict[str, list[Tensor]]:
+        """Start and end logits of some windows, each (W,), float32."""
+        windows: list[Window] = input_tensors["windows"]
+        lengths = [len(window) for window in windows]
+        packed = isinstance(self.model, BertPreTrainedModel)
+        outputs = self.model(**(self._packed(windows) if packed else self._padded(windows)))
+
+        def each(logits: Tensor) -> list[Tensor]:
+            if packed:
+                return list(logits[0].float().split(lengths))
+            return [row[:length] for row, length in zip(logits.float(), lengths, strict=True)]
+
+        return {"start": each(outputs.start_logits), "end": each(outputs.end_logits)}
+
+    def _packed(self, windows: Sequence[Window]) -> dict[str, Tensor]:
+        """The windows end to end, (1, T), as DataCollatorWithFlattening makes it."""
+        ids = [n for window in windows for n in window.input_ids]
+        types = [n for window in windows for n in window.token_type_ids]
+        lengths = torch.tensor([len(window) for window in windows], device=self.device)
+        return {
+            "input_ids": torch.tensor([ids], device=self.device),
+            "token_type_ids": torch.tensor([types], device=self.device),
+            "cu_seq_lens_q": nn.functional.pad(lengths.cumsum(0), (1, 0)).int(),
+        }
+
+    def _padded(self, windows: Sequence[Window]) -> dict[str, Tensor]:
+        """The windows as rows, (windows, longest W), for models of other classes."""
+        rows = {
+            "input_ids": [window.input_ids for window in windows],
+            "token_type_ids": [window.token_type_ids for window in windows],
+        }
+        batch = self.tokenizer.pad(rows, padding_side="right", return_tensors="pt")
+        names = self.tokenizer.model_input_names
+        return {k: v.to(self.device) for k, v in batch.items() if k in names}
+
+    def postprocess(
+        self,
+        model_outputs: Answers,
+        top_k: int = 1,
+        handle_impossible_answer: bool | None = None,
+        null_score_diff_threshold: float | None = None,
+        **parameters: Any,
+    ) -> Any:
+        """Answers in transformers' form; see `__call__`."""
+        if handle_impossible_answer is None:
+            tuned = getattr(self.model.config, "null_score_diff_threshold", None)
+            handle_impossible_answer = tuned is not None
+        threshold = null_score_diff_threshold
+        if threshold is None:
+            threshold = self.null_score_diff_threshold
+        found = [
+            {
+                "score": span.probability,
+                "start": span.start,
+                "end": span.end,
+                "answer": model_outputs.text(span),
+            }
+            for span in model_outputs.spans
+        ]
+        if handle_impossible_answer:
+            scores = [span.score for span in model_outputs.spans]
+            place = sum(model_outputs.null_score - score <= threshold for score in scores)
+            null = {"score": model_outputs.null_probability, "start": 0, "end": 0, "answer": ""}
+            found.insert(place, null)
+        found = found[:top_k]
+        return found[0] if len(found) == 1 else found
+
+    def _sanitize_parameters(
+        self, padding: Any = None, **parameters: Any
+    ) -> tuple[dict[str, Any], dict[str, Any], dict[str, Any]]:
+        """Sorts arguments by the step that takes them, and checks them.
+
+        `padding` is one of transformers 4's arguments; there is nothing to pad here.
+        """
+        unknown = [name for name in parameters if name not in (*_PREPROCESS, *_POSTPROCESS, *_NULL)]
+        if unknown:
+            known = ", ".join((*_PREPROCESS, *_POSTPROCESS, *_NULL))
+            raise TypeError(f"unknown argument {unknown[0]!r}; question answering takes {known}")
+        given = {name: value for name, value in parameters.items() if value is not None}
+        pre = {name: given[name] for name in _PREPROCESS if name in given}
+        post = {name: given[name] for name in (*_POSTPROCESS, *_NULL) if name in given}
+        for name in ("top_k", "max_answer_len"):
+            if post.get(name, 1) < 1:
+                raise ValueError(f"{name} is {post[name]}; it must be at least 1")
+        limit = getattr(self.model.config, "max_position_embeddings", None)
+        longest = pre.get("max_seq_len", limit or MAX_SEQ_LEN)
+        if limit is not None and longest > limit:
+            raise ValueError(
+                f"max_seq_len is {longest}; it must be at most {limit}, for which the model has "
+                "positions"
+            )
+        check_lengths(longest, pre.get("doc_stride"), pre.get("max_question_len", MAX_QUESTION_LEN))
+        return pre, {}, post
+
+
+def check_head(name: str, info: dict[str, Any]) -> None:
+    """Checks that a checkpoint had all weights, so that the answers are not noise.
+
+    Args:
+        name: The checkpoint's name.
+        info: The loading info of `from_pretrained`.
+
+    Raises:
+        ValueError: Weights are missing.
+    """
+    missing = sorted(info["missing_keys"])
+    if missing:
+        raise ValueError(
+            f"{name} lacks {len(missing)} weights of a BertForQuestionAnswering "
+            f"({', '.join(missing[:2])}), and random ones would answer noise; expected a "
+            "checkpoint that was fine-tuned for question answering; name one"
+        )

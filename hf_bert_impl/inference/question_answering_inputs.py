@@ -1,0 +1,66 @@
+"""The forms in which questions and contexts are given, as in transformers 4's pipeline."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+#: A question and its context.
+Pair = tuple[str, str]
+
+
+def parse_inputs(args: tuple[Any, ...], named: Mapping[str, Any]) -> list[Pair] | Iterator[Pair]:
+    """The questions of a call with their contexts.
+
+    Args:
+        args: A question and a context; or a dict with both, a list of such, or an iterable.
+        named: The keywords `question` and `context`, where they are given.
+
+    Returns:
+        A list; an iterator for an iterable other than a list or tuple.
+
+    Raises:
+        TypeError: Something else is given.
+        ValueError: There are more questions than contexts, or fewer.
+    """
+    wanted = "a question and a context, or dicts with both"
+    if len(args) == 2 and not named and all(isinstance(arg, str) for arg in args):
+        return [(args[0], args[1])]
+    if len(args) == 1 and not named:
+        given = args[0]
+        if isinstance(given, dict):
+            return [_pair(given)]
+        # A data set of torch has __getitem__ alone.
+        if isinstance(given, str) or not (
+            isinstance(given, Iterable) or hasattr(given, "__getitem__")
+        ):
+            raise TypeError(f"the argument is a {type(given).__name__}; expected {wanted}")
+        if isinstance(given, list | tuple):
+            return [_pair(item) for item in given]
+        return (_pair(item) for item in given)
+    if args or set(named) != {"question", "context"}:
+        raise TypeError(
+            f"{len(args)} arguments and {', '.join(named) or 'no keywords'} given; expected "
+            f"{wanted}"
+        )
+    question, context = named["question"], named["context"]
+    if isinstance(question, str):
+        return [_pair({"question": question, "context": context})]
+    questions = list(question)
+    contexts = [context] * len(questions) if isinstance(context, str) else list(context)
+    if len(questions) != len(contexts):
+        raise ValueError(
+            f"{len(questions)} questions and {len(contexts)} contexts are given; expected one "
+            "context, or one for each question"
+        )
+    return [_pair({"question": q, "context": c}) for q, c in zip(questions, contexts, strict=True)]
+
+
+def _pair(item: Any) -> Pair:
+    if not isinstance(item, dict) or not {"question", "context"} <= set(item):
+        shown = ", ".join(map(repr, item)) if isinstance(item, dict) else type(item).__name__
+        raise TypeError(f"an input has {shown}; expected a dict with 'question' and 'context'")
+    for name in ("question", "context"):
+        if not isinstance(item[name], str):
+            raise TypeError(f"the {name} is a {type(item[name]).__name__}; give it as a str")
+    return item["question"], item["context"]

@@ -1,0 +1,1 @@
+"""Recipes on the Trainer of transformers: pre-training and fine-tuning."""

@@ -1,0 +1,316 @@
+"""Fine-tuning: a pre-trained BERT and labelled data in, a model for one task with its figures out.
+
+The engine is the Trainer of transformers; what is here reads, prepares, chooses and writes. The
+output appears complete or not at all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import shutil
+import statistics
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import PartialState
+from transformers import set_seed
+
+import hf_bert_impl
+from hf_bert_impl.evaluation.metrics import Metrics
+from hf_bert_impl.evaluation.task import Split, Task, sequence_length
+from hf_bert_impl.extras import require
+from hf_bert_impl.training.finetuning_output import OutputFolder, write_pictures
+from hf_bert_impl.training.finetuning_trainer import Progress, build_trainer, class_weights
+
+#: What a checkpoint for another head lacks, or has in another size.
+HEAD_KEYS = ("classifier.", "qa_outputs.", "cls.", "bert.pooler.")
+
+
+@dataclasses.dataclass(frozen=True)
+class FinetuningOptions:
+    """How to fine-tune."""
+
+    model: str
+    """The checkpoint to begin with: a folder or a hub id."""
+    output: Path
+    """The folder to write."""
+    epochs: float = 3.0
+    """How often every training example is seen."""
+    batch_size: int = 32
+    """Examples a step and process."""
+    learning_rate: float = 5e-5
+    """The highest rate, reached after the warm-up; from there it falls to 0 along a line."""
+    seeds: tuple[int, ...] = (42,)
+    """A run each; the best on the validation data is kept, and the spread of all reported."""
+    max_length: int | None = None
+    """Tokens at which a sequence is cut; None for as many as task and model allow."""
+    warmup: float = 0.1
+    """The share of steps over which the rate rises from 0."""
+    weight_decay: float = 0.01
+    """AdamW's, on weights; biases and LayerNorm have none."""
+    gradient_accumulation: int = 1
+    """Batches whose gradients make one step."""
+    class_weights: str | None = None
+    """"balanced" (every class counts as much as any other), or NAME=WEIGHT,… (others 1)."""
+    early_stopping: int | None = None
+    """Epochs without a better validation score after which to stop; None never does."""
+    bf16: bool = False
+    """Compute in bfloat16 where autocast allows it."""
+    overwrite: bool = False
+    """Replace the output where it exists."""
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch_size", "learning_rate", "gradient_accumulation"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} is {getattr(self, name)}; expected more than 0; raise it")
+        if not 0 <= self.warmup < 1:
+            raise ValueError(f"warmup is {self.warmup}; expected a share from 0 to below 1; set it")
+        if self.early_stopping is not None and self.early_stopping < 1:
+            raise ValueError("early_stopping is below 1; expected epochs, at least 1; raise it")
+        if not self.seeds or len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0:
+            raise ValueError(
+                f"the seeds are {self.seeds}; expected numbers from 0, each once; mend them"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class Sources:
+    """Where the data are: files, or splits of the task's data set."""
+
+    train: str
+    validation: str | None = None
+    test: str | None = None
+
+    def named(self) -> dict[str, str]:
+        """Those that there are."""
+        every = {"train": self.train, "validation": self.validation, "test": self.test}
+        return {part: source for part, source in every.items() if source is not None}
+
+
+@dataclasses.dataclass
+class _Run:
+    """What one seed gave."""
+
+    seed: int
+    scores: dict[str, Metrics]
+    history: list[dict[str, Any]]
+    best_epoch: float | None
+
+
+def finetune(
+    task: Task,
+    sources: Sources,
+    options: FinetuningOptions,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Fine-tunes a model and writes it with its tokenizer, figures, pictures and card.
+
+    Args:
+        task: The task, with its columns.
+        sources: Its data.
+        options: How to train.
+        progress: Called after each step with the number of examples and the share that is done.
+
+    Returns:
+        What `metrics.json` holds: `task`, `model`, `labels`; `validation` and `test`, the metrics
+        of each that there is; `training` (settings, time and the scores of each epoch); and for
+        several seeds `seeds` and `spread`.
+
+    Raises:
+        ValueError, OSError: Input that cannot be used, in one line, before anything is trained; or
+            a disk that is full, after which the best checkpoint so far is still there.
+    """
+    for module in ("sklearn", "matplotlib"):
+        require(module, "train", "fine-tuning")
+    if options.early_stopping is not None and sources.validation is None:
+        raise ValueError(
+            "early stopping has no validation data; expected some to stop by; name a file"
+        )
+    state = PartialState()
+    folder = OutputFolder(options.output, options.overwrite, state.is_main_process)
+    if state.is_main_process:
+        folder.check()
+    tokenizer = hf_bert_impl.BertTokenizer.from_pretrained(options.model)
+    config = hf_bert_impl.BertConfig.from_pretrained(options.model)
+    named = sources.named()
+    splits, max_length = prepare(task, named, tokenizer, config, options.max_length)
+    weights = class_weights(options.class_weights, task, splits["train"])
+
+    begin = time.perf_counter()
+    runs: list[_Run] = []
+    best: _Run | None = None
+    with folder as work:
+        state.wait_for_everyone()
+        for number, seed in enumerate(options.seeds):
+            set_seed(seed)  # before loading, where the weights of a new head are drawn
+            place = work / f"seed-{seed}"
+            model = load_for_task(options.model, task, splits["train"])
+            trainer = build_trainer(
+                *(model, tokenizer, task, splits, options, seed, place / "checkpoints", weights),
+                progress=_part(progress, number, len(options.seeds)),
+            )
+            trainer.run()
+            outputs = _predict(task, trainer.model, splits, tokenizer)
+            scores = {part: task.score(splits[part], found) for part, found in outputs.items()}
+            run = _Run(seed, scores, trainer.state.log_history, trainer.best_epoch)
+            runs.append(run)
+            chosen = best is None or (
+                "validation" in scores
+                and task.is_better(scores["validation"], best.scores["validation"])
+            )
+            if chosen:
+                best = run
+                trainer.save_best(place / "model")
+            state.wait_for_everyone()
+            if state.is_main_process and chosen:
+                write_pictures(place / "model", task, splits, outputs, run.history)
+                folder.keep(place / "model")
+                shutil.rmtree(place / "checkpoints", ignore_errors=True)
+            elif state.is_main_process:
+                shutil.rmtree(place)
+        assert best is not None
+        seconds = round(time.perf_counter() - begin, 1)
+        report = _report(task, options, splits, runs, best, max_length, seconds)
+        if state.is_main_process:
+            folder.finish(report)
+    return report
+
+
+def prepare(
+    task: Task,
+    named: Mapping[str, str],
+    tokenizer: Any,
+    config: Any,
+    max_length: int | None,
+) -> tuple[dict[str, Split], int]:
+    """Reads and tokenizes data to train on, and sets the task's labels.
+
+    Args:
+        task: The task.
+        named: The sources, "train" among them.
+        tokenizer: The model's tokenizer.
+        config: The config of the checkpoint to begin with.
+        max_length: As in the options.
+
+    Returns:
+        The splits by name, and the length at which sequences are cut.
+
+    Raises:
+        ValueError: The data cannot be used.
+    """
+    length = sequence_length(task, tokenizer, config, max_length)
+    examples = {part: task.read(source) for part, source in named.items()}
+    known = [config.id2label[number] for number in sorted(config.id2label)]
+    task.learn_labels(examples["train"], known)
+    for part in examples:
+        task.check_labels(examples[part])
+    splits = {
+        part: Split(found, task.features(found, tokenizer, length))
+        for part, found in examples.items()
+    }
+    return splits, length
+
+
+def load_for_task(path: str, task: Task, train: Split) -> Any:
+    """Loads a checkpoint into the task's class; a head that does not fit is drawn anew.
+
+    Args:
+        path: The checkpoint.
+        task: The task.
+        train: The training data, by which a new head may start.
+
+    Raises:
+        ValueError: Weights other than the head's are missing or have another size.
+    """
+    model_class = getattr(hf_bert_impl, task.head)
+    model, info = model_class.from_pretrained(
+        path,
+        output_loading_info=True,
+        ignore_mismatched_sizes=True,
+        dtype=torch.float32,
+        **task.config(),
+    )
+    new = {*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])}
+    wrong = sorted(key for key in new if not key.startswith(HEAD_KEYS))
+    if wrong:
+        raise ValueError(
+            f"{path} lacks {len(wrong)} of BERT's weights, or has them in another size "
+            f"({', '.join(wrong[:2])}, …); expected a whole BERT; restore its files"
+        )
+    if "classifier.bias" in new:
+        task.start_head(model, train)
+    return model
+
+
+def _part(progress: Progress | None, number: int, count: int) -> Progress | None:
+    """The progress of one run among several."""
+    if progress is None:
+        return None
+    return lambda examples, share: progress(examples, (number + share) / count)
+
+
+def _predict(
+    task: Task, model: Any, splits: Mapping[str, Split], tokenizer: Any
+) -> dict[str, list[Any]]:
+    """The outputs of validation and test data, after tuning on the first."""
+    outputs = {}
+    for part, split in splits.items():
+        if part != "train":
+            outputs[part] = task.predict(model, split, tokenizer)
+        if part == "validation":
+            task.tune(model, split, outputs[part])
+    return outputs
+
+
+def _report(
+    task: Task,
+    options: FinetuningOptions,
+    splits: Mapping[str, Split],
+    runs: list[_Run],
+    best: _Run,
+    max_length: int,
+    seconds: float,
+) -> dict[str, Any]:
+    settings = {
+        name: value
+        for name, value in dataclasses.asdict(options).items()
+        if name not in ("model", "output", "overwrite", "seeds")
+    }
+    report: dict[str, Any] = {"task": task.name, "model": options.model}
+    if task.labels:
+        report["labels"] = task.labels
+    report |= best.scores
+    report["training"] = settings | {
+        "max_length": max_length,
+        "examples": {part: len(split.examples) for part, split in splits.items()},
+        "seed": best.seed,
+        "best_epoch": best.best_epoch,
+        "seconds": seconds,
+        "history": [
+            {name.removeprefix("eval_"): value for name, value in entry.items()}
+            for entry in best.history
+            if f"eval_{task.best_metric}" in entry
+        ],
+    }
+    if len(runs) > 1:
+        report["seeds"] = {run.seed: run.scores for run in runs}
+        report["spread"] = {
+            part: {
+                name: spread([run.scores[part][name] for run in runs]) for name in best.scores[part]
+            }
+            for part in best.scores
+        }
+    return report
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """`mean`, sample standard deviation `std`, `min` and `max` of two values or more."""
+    return {
+        "mean": statistics.fmean(values),
+        "std": statistics.stdev(values),
+        "min": min(values),
+        "max": max(values),
+    }

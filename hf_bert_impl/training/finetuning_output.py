@@ -1,0 +1,224 @@
+"""The folder that fine-tuning leaves: it appears complete or not at all.
+
+Notation: OUT the folder that was asked for, OUT.unfinished where it grows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from transformers.trainer import TRAINER_STATE_NAME
+
+from hf_bert_impl.evaluation import pictures
+from hf_bert_impl.evaluation.metrics import finite
+from hf_bert_impl.evaluation.task import Split, Task
+from hf_bert_impl.training.finetuning_trainer import is_disk_full
+
+METRICS = "metrics.json"
+CARD = "README.md"
+CURVE = "training.png"
+PREDICTIONS = "predictions.png"
+#: The files besides the model's own that this module writes.
+MADE = (METRICS, CARD, CURVE, PREDICTIONS)
+
+
+class OutputFolder:
+    """OUT while it is made; a context manager that gives OUT.unfinished.
+
+    Args:
+        folder: OUT.
+        overwrite: Whether an OUT with files in it is replaced.
+        owner: Whether this process, among several, makes and removes folders.
+    """
+
+    def __init__(self, folder: Path, overwrite: bool = False, owner: bool = True) -> None:
+        self.folder = folder
+        self.overwrite = overwrite
+        self.owner = owner
+        #: The best model so far, whole.
+        self.kept: Path | None = None
+        self.work = folder.with_name(f"{folder.name}.unfinished")
+
+    def check(self) -> None:
+        """Checks what can be checked before anything is read.
+
+        Raises:
+            ValueError: OUT is a file or has files in it, or a run that stopped left its own.
+        """
+        if self.folder.exists() and not self.folder.is_dir():
+            raise ValueError(
+                f"{self.folder} is a file; expected a folder to write; choose another name"
+            )
+        for path, content in ((self.folder, "files"), (self.work, "the checkpoint of a run")):
+            if path.is_dir() and any(path.iterdir()) and not self.overwrite:
+                raise ValueError(
+                    f"{path} exists and has {content} in it; expected a new or empty folder; "
+                    "choose another name, or replace it with --overwrite"
+                )
+
+    def __enter__(self) -> Path:
+        if self.overwrite and self.owner:
+            shutil.rmtree(self.work, ignore_errors=True)
+        self.work.mkdir(parents=True, exist_ok=True)
+        return self.work
+
+    def keep(self, model: Path) -> None:
+        """Takes a folder in OUT.unfinished, which is whole, in place of the one before."""
+        if self.kept is not None:
+            shutil.rmtree(self.kept.parent)
+        self.kept = model
+
+    def finish(self, report: Mapping[str, Any]) -> None:
+        """Writes the report and puts the kept folder in OUT's place."""
+        assert self.kept is not None
+        write_report(self.kept, report)
+        old = self.folder.with_name(f"{self.folder.name}.replaced")
+        if self.folder.exists():
+            # Nothing of it is deleted before the new one is in its place.
+            shutil.rmtree(old, ignore_errors=True)
+            self.folder.rename(old)
+        try:
+            self.kept.rename(self.folder)
+        except OSError:
+            with contextlib.suppress(FileNotFoundError):
+                old.rename(self.folder)
+            raise
+        shutil.rmtree(old, ignore_errors=True)
+        shutil.rmtree(self.work)
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if error is None or not self.owner:
+            return
+        whole = sorted(file.parent for file in self.work.rglob(TRAINER_STATE_NAME))
+        kept = self.kept or (whole[-1] if whole else None)
+        for model in self.work.glob("*/model"):
+            if model not in (self.kept, *whole):  # it was being written
+                shutil.rmtree(model, ignore_errors=True)
+        if kept is None:
+            shutil.rmtree(self.work, ignore_errors=True)
+        if is_disk_full(error):
+            rest = "nothing was written"
+            if kept is not None:
+                rest = f"the best model so far is whole in {kept}"
+            raise OSError(
+                f"no space is left on the disk of {self.folder}; expected room for the model; "
+                f"{rest}; free some space and run again"
+            ) from error
+
+
+def write_pictures(
+    folder: Path,
+    task: Task,
+    splits: Mapping[str, Split],
+    outputs: Mapping[str, list[Any]],
+    history: list[dict[str, Any]],
+) -> None:
+    """Draws the course of training, and predictions beside gold labels where the task has that.
+
+    Args:
+        folder: Where to.
+        task: The task.
+        splits: The data by name.
+        outputs: What the model gave, by the name of the data. Test data are drawn before
+            validation data.
+        history: What the Trainer logged.
+    """
+    key = f"eval_{task.best_metric}"
+    losses = [(entry["epoch"], entry["loss"]) for entry in history if "loss" in entry]
+    scored = [(entry["epoch"], entry[key]) for entry in history if key in entry]
+    scores = {task.best_metric: scored} if scored else {}
+    if losses:
+        pictures.draw_training(folder / CURVE, f"{task.name}: training", losses, scores)
+    for part in ("test", "validation"):
+        if part in outputs:
+            title = f"{task.name}: {part}, {len(splits[part].examples):,} examples"
+            task.draw(folder / PREDICTIONS, splits[part], outputs[part], title)
+            break
+
+
+def write_report(folder: Path, report: Mapping[str, Any]) -> None:
+    """Writes metrics.json and the model card.
+
+    Args:
+        folder: Where to.
+        report: What `finetune` returns.
+    """
+    text = json.dumps(finite(report), indent=2, ensure_ascii=False)
+    (folder / METRICS).write_text(text + "\n", encoding="utf-8")
+    (folder / CARD).write_text(model_card(folder, report), encoding="utf-8")
+
+
+def model_card(folder: Path, report: Mapping[str, Any]) -> str:
+    """The model card: what the model is, how it was made, and its figures.
+
+    Args:
+        folder: Of the model; pictures that lie there are shown.
+        report: What `finetune` returns.
+    """
+    from huggingface_hub import ModelCardData
+
+    base = str(report["model"])
+    on_hub = not Path(base).expanduser().exists()
+    data = ModelCardData(
+        library_name="transformers",
+        tags=["bert", report["task"], "hf_bert_impl"],
+        base_model=base if on_hub else None,
+    )
+    training = report["training"]
+    parts = [part for part in ("validation", "test") if part in report]
+    lines = [
+        "---",
+        data.to_yaml(),
+        "---",
+        "",
+        f"# {Path(base).name} fine-tuned for {report['task']}",
+        "",
+        f"Trained by `hf-bert finetune {report['task']}` on "
+        f"{training['examples']['train']:,} examples: {training['epochs']:g} epochs, batches of "
+        f"{training['batch_size']}, learning rate {training['learning_rate']:g}, seed "
+        f"{training['seed']}, sequences of up to {training['max_length']} tokens"
+        + (f", best after epoch {training['best_epoch']:g}." if training["best_epoch"] else "."),
+        "",
+    ]
+    if report.get("labels"):
+        lines += [f"Labels: {', '.join(f'`{label}`' for label in report['labels'])}.", ""]
+    if parts:
+        lines += [f"| | {' | '.join(parts)} |", f"|---|{'---|' * len(parts)}"]
+        examples = [f"{training['examples'][part]:,}" for part in parts]
+        lines.append(f"| examples | {' | '.join(examples)} |")
+        for name in report[parts[0]]:
+            cells = [_cell(report, part, name) for part in parts]
+            lines.append(f"| {name} | {' | '.join(cells)} |")
+        lines.append("")
+        if "spread" in report:
+            lines += [
+                f"With several seeds: mean ± standard deviation of {len(report['seeds'])} runs in "
+                "brackets.",
+                "",
+            ]
+    for name in (CURVE, PREDICTIONS):
+        if (folder / name).is_file():
+            lines += [f"![{name.removesuffix('.png')}]({name})", ""]
+    return "\n".join(lines)
+
+
+def _cell(report: Mapping[str, Any], part: str, name: str) -> str:
+    value = report[part].get(name)
+    if value is None:
+        return ""
+    text = f"{value:.4g}"
+    if "spread" in report:
+        found = report["spread"][part][name]
+        text += f" ({found['mean']:.4g} ± {found['std']:.2g})"
+    return text

@@ -1,0 +1,273 @@
+"""The Trainer as fine-tuning sets it up: the task's own scores, class weights, the best checkpoint.
+
+Notation: B examples, S tokens, L labels.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import (
+    CONFIG_NAME,
+    EarlyStoppingCallback,
+    PrinterCallback,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+)
+from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
+
+from hf_bert_impl.evaluation.task import Split, Task
+from hf_bert_impl.model.losses import IGNORE_INDEX
+
+if TYPE_CHECKING:
+    from hf_bert_impl.training.finetuning import FinetuningOptions
+
+#: A function of the examples of a step and of the share of all steps that is done.
+Progress = Callable[[int, float], object]
+#: Points of the curve of the training loss.
+POINTS = 60
+
+
+class FinetuningTrainer(Trainer):
+    """A Trainer that judges by the task's own predictions, on batches without padding.
+
+    Args:
+        task: The task.
+        validation: The data to judge by, or None.
+        **options: Of `Trainer`.
+    """
+
+    def __init__(self, task: Task, validation: Split | None, **options: Any) -> None:
+        super().__init__(**options)
+        self.control: Any
+        self.task = task
+        self.validation = validation
+
+    def evaluate(
+        self,
+        eval_dataset: Any = None,
+        ignore_keys: list[str] | None = None,
+        metric_key_prefix: str = "eval",
+    ) -> dict[str, float]:
+        """Scores the validation data; the arguments of `Trainer` but the prefix are not needed."""
+        assert self.validation is not None
+        outputs = self.task.predict(self.model, self.validation, self.processing_class)
+        scores = self.task.score(self.validation, outputs)
+        found = {f"{metric_key_prefix}_{name}": value for name, value in scores.items()}
+        self.log(found)
+        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, found)
+        return found
+
+    def run(self) -> None:
+        """Trains, and ends with the best weights where there are validation data."""
+        try:
+            self.train()
+        except BaseException:
+            # The Trainer's state is a checkpoint's last file: one without it was being written.
+            for checkpoint in Path(self.args.output_dir).glob("checkpoint-*"):
+                if not (checkpoint / TRAINER_STATE_NAME).is_file():
+                    shutil.rmtree(checkpoint, ignore_errors=True)
+            raise
+
+    def save_best(self, folder: Path) -> None:
+        """Leaves the model, with its tokenizer, in a folder of its own."""
+        best = self.state.best_model_checkpoint
+        if best is None:
+            self.save_model(str(folder))
+        if not self.is_world_process_zero():
+            return
+        if best is not None:
+            # Tuned since. Written beside and moved, so that a full disk damages nothing.
+            fresh = folder.with_name("config")
+            self.model.config.save_pretrained(fresh)
+            (fresh / CONFIG_NAME).replace(Path(best) / CONFIG_NAME)
+            # Not copied: a disk needs room for one model only.
+            Path(best).rename(folder)
+        for name in (TRAINER_STATE_NAME, TRAINING_ARGS_NAME):
+            # The course of training is in metrics.json; the other is a pickle of this machine.
+            (folder / name).unlink(missing_ok=True)
+
+    @property
+    def best_epoch(self) -> float | None:
+        """The epoch whose weights are the best, or None without validation data."""
+        step = self.state.best_global_step
+        entries = [entry for entry in self.state.log_history if entry["step"] == step]
+        return float(entries[-1]["epoch"]) if step and entries else None
+
+
+def build_trainer(
+    model: Any,
+    tokenizer: Any,
+    task: Task,
+    splits: Mapping[str, Split],
+    options: FinetuningOptions,
+    seed: int,
+    folder: Path,
+    weights: Tensor | None = None,
+    progress: Progress | None = None,
+) -> FinetuningTrainer:
+    """Sets up the Trainer for one run.
+
+    Args:
+        model: The model, loaded.
+        tokenizer: Its tokenizer, saved beside it.
+        task: The task.
+        splits: "train", and "validation" where the best epoch is to be kept.
+        options: How to train.
+        seed: Of the order of the examples and of dropout.
+        folder: For checkpoints.
+        weights: From `class_weights`.
+        progress: Called after each step with the number of examples and the share that is done.
+    """
+    features = splits["train"].features
+    validation = splits.get("validation")
+    examples = options.batch_size * options.gradient_accumulation
+    steps = math.ceil(math.ceil(len(features) / examples) * options.epochs)
+    judged = "epoch" if validation is not None else "no"
+    arguments = TrainingArguments(
+        output_dir=str(folder),
+        num_train_epochs=options.epochs,
+        per_device_train_batch_size=options.batch_size,
+        gradient_accumulation_steps=options.gradient_accumulation,
+        learning_rate=options.learning_rate,
+        warmup_steps=round(options.warmup * steps),
+        weight_decay=options.weight_decay,
+        bf16=options.bf16,
+        seed=seed,
+        eval_strategy=judged,
+        # Only what is better than before is written, and without the optimizer's state.
+        save_strategy="best" if validation is not None else "no",
+        save_only_model=True,
+        save_total_limit=1,
+        load_best_model_at_end=validation is not None,
+        metric_for_best_model=task.best_metric,
+        greater_is_better=task.greater_is_better,
+        logging_steps=max(1, steps // POINTS),
+        dataloader_pin_memory=torch.cuda.is_available(),
+        remove_unused_columns=False,
+        report_to="none",
+        disable_tqdm=True,
+    )
+    callbacks: list[TrainerCallback] = []
+    if options.early_stopping is not None:
+        callbacks.append(EarlyStoppingCallback(options.early_stopping))
+    if progress is not None:
+        callbacks.append(_Progress(progress, examples))
+    trainer = FinetuningTrainer(
+        task,
+        validation,
+        model=model,
+        args=arguments,
+        data_collator=task.collator(tokenizer),
+        train_dataset=features,
+        # Never read: `evaluate` has its own, but the Trainer wants one.
+        eval_dataset=None if validation is None else validation.features,
+        processing_class=tokenizer,
+        compute_loss_func=None if weights is None else _weighted_loss(weights, model.config),
+        callbacks=callbacks,
+    )
+    trainer.remove_callback(PrinterCallback)
+    return trainer
+
+
+class _Progress(TrainerCallback):
+    def __init__(self, advance: Progress, examples: int) -> None:
+        self.advance = advance
+        self.examples = examples
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        self.advance(self.examples, state.global_step / state.max_steps)
+
+
+def class_weights(wanted: str | None, task: Task, split: Split) -> Tensor | None:
+    """How much each class counts in the loss.
+
+    Args:
+        wanted: "balanced", NAME=WEIGHT,… or None.
+        task: The task, with its labels.
+        split: The training data.
+
+    Returns:
+        (L,) weights whose mean over the training labels is 1, so that the learning rate keeps its
+        meaning; for several labels an example the weight of each label's presence. None where
+        every class counts as it is.
+
+    Raises:
+        ValueError: The task has no classes, or there is no such class or number.
+    """
+    if wanted is None:
+        return None
+    if not task.labels:
+        raise ValueError(
+            f"class weights were given for {task.name}, which has no classes; leave them out"
+        )
+    key = "token_labels" if "token_labels" in split.features[0] else "labels"
+    labels = np.array([label for f in split.features for label in np.atleast_1d(f[key])])
+    several = task.config().get("problem_type") == "multi_label_classification"
+    size, total = len(task.labels), len(split.features)
+    if several:
+        counts = labels.reshape(-1, size).sum(axis=0)
+    else:
+        labels = labels[labels != IGNORE_INDEX]
+        counts, total = np.bincount(labels, minlength=size), len(labels)
+    counts = np.maximum(counts, 1)
+    if wanted == "balanced":
+        found = (total - counts) / counts if several else total / (size * counts)
+        return torch.tensor(found, dtype=torch.float32)
+    found = np.ones(size)
+    for entry in wanted.split(","):
+        name, _, value = entry.rpartition("=")
+        try:
+            found[task.labels.index(name.strip())] = float(value)
+        except ValueError as error:
+            raise ValueError(
+                f"the class weight is {entry!r}; expected 'balanced', or NAME=WEIGHT with commas "
+                f"between and a name among {', '.join(task.labels[:20])}; mend it"
+            ) from error
+    if not (np.isfinite(found).all() and (found >= 0).all() and found.any()):
+        raise ValueError(f"the class weights are {wanted}; expected numbers from 0; mend them")
+    if not several:
+        found *= total / (found * counts).sum()
+    return torch.tensor(found, dtype=torch.float32)
+
+
+def _weighted_loss(weights: Tensor, config: Any) -> Callable[..., Tensor]:
+    """Cross-entropy with class weights, of one label an example or token, or of several."""
+    several = config.problem_type == "multi_label_classification"
+
+    def loss(outputs: Any, labels: Tensor, num_items_in_batch: Any = None) -> Tensor:
+        logits = outputs["logits"].float()  # (B, L) or (B, S, L)
+        factors = weights.to(logits.device)
+        if several:
+            total = nn.functional.binary_cross_entropy_with_logits(
+                logits, labels, pos_weight=factors, reduction="sum"
+            )
+        else:
+            total = nn.functional.cross_entropy(
+                logits.flatten(0, -2),
+                labels.flatten(),
+                weight=factors,
+                ignore_index=IGNORE_INDEX,
+                reduction="sum",
+            )
+        if num_items_in_batch is None:
+            num_items_in_batch = (labels != IGNORE_INDEX).sum().clamp(min=1)
+        return total / num_items_in_batch
+
+    return loss
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Whether an exception, of whatever library, says that no space is left."""
+    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
+    # safetensors and torch report it in words only.
+    return full or any(word in str(error) for word in ("No space left", "PytorchStreamWriter"))

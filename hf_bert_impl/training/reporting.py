@@ -1,0 +1,135 @@
+"""What a run tells while it trains: a progress bar or lines, TensorBoard, and a JSON file."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback
+
+from hf_bert_impl.data.atomic_files import atomic_files
+from hf_bert_impl.extras import require
+from hf_bert_impl.training.checkpointing import writing
+
+#: One JSON object a line: what the Trainer logged, step by step.
+LOG = "training_log.jsonl"
+TENSORBOARD = "tensorboard"
+#: How the figures of a log entry are shown, in this order.
+SHOWN = {
+    "mlm_loss": "mlm {:.3f}",
+    "mlm_accuracy": "acc {:.3f}",
+    "perplexity": "ppl {:,.1f}",
+    "nsp_loss": "nsp {:.3f}",
+    "nsp_accuracy": "acc {:.3f}",
+    "tokens_per_second": "{:,.0f} tokens/s",
+    "flop_share": "{:.0%} of the best product",
+}
+
+
+class JsonLog(TrainerCallback):
+    """Writes each entry of the log as a line; a resumed run rewrites what came before.
+
+    Args:
+        folder: Of the run.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        """Drops the entries of steps after the checkpoint, which come again."""
+        if state.is_world_process_zero:
+            with atomic_files(self.folder) as fresh:
+                text = "".join(_line(entry) for entry in state.log_history)
+                (fresh / LOG).write_text(text, encoding="utf-8")
+
+    def on_log(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        """Appends the newest entry."""
+        if state.is_world_process_zero:
+            with writing("the log", self.folder), (self.folder / LOG).open("a") as file:
+                file.write(_line(state.log_history[-1]))
+
+
+class Progress(TrainerCallback):
+    """A progress bar with the newest figures; lines where there is no terminal."""
+
+    def __init__(self) -> None:
+        self._bar: Any = None
+        self._task: Any = None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        """Shows the bar."""
+        if not state.is_world_process_zero or not sys.stderr.isatty():
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
+        from rich.progress import Progress as Bar
+
+        self._bar = Bar(
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}"),
+            console=Console(stderr=True),
+        )
+        self._bar.start()
+        self._task = self._bar.add_task("", total=state.max_steps, note="")
+        self._bar.update(self._task, completed=state.global_step)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        """Moves the bar."""
+        if self._bar is not None:
+            self._bar.update(self._task, completed=state.global_step)
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **rest: Any) -> None:
+        """Shows the figures of an entry."""
+        figures = show(logs or {})
+        if not figures or not state.is_world_process_zero:
+            return
+        if self._bar is None:
+            print(f"step {state.global_step}/{state.max_steps}: {figures}", file=sys.stderr)
+        elif figures.startswith("held out"):
+            self._bar.console.print(f"step {state.global_step}: {figures}", highlight=False)
+        else:
+            self._bar.update(self._task, note=figures)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        """Leaves the bar as it is."""
+        self.close()
+
+    def close(self) -> None:
+        """Stops the bar, so that the terminal is left in order after an error too."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+
+def show(logs: Mapping[str, float]) -> str:
+    """The figures of a log entry on one line; empty if there are none to show."""
+    prefix = "eval_" if "eval_mlm_loss" in logs else ""
+    parts = [form.format(logs[prefix + key]) for key, form in SHOWN.items() if prefix + key in logs]
+    return ("held out: " if prefix and parts else "") + ", ".join(parts)
+
+
+def tensorboard_callback(folder: Path, first_step: int) -> TrainerCallback:
+    """Writes every figure of the log for TensorBoard.
+
+    Args:
+        folder: Of the run; the events go into a folder in it.
+        first_step: Events of steps from here on, which a stopped run left, are hidden.
+
+    Raises:
+        ValueError: TensorBoard is not installed.
+    """
+    require("tensorboard", "train", "logging for TensorBoard")
+    from torch.utils.tensorboard import SummaryWriter
+    from transformers.integrations import TensorBoardCallback
+
+    return TensorBoardCallback(SummaryWriter(str(folder / TENSORBOARD), purge_step=first_step))
+
+
+def _line(entry: Mapping[str, Any]) -> str:
+    return json.dumps(entry) + "\n"

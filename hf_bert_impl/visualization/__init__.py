@@ -1,0 +1,14 @@
+"""Looking at attention: data, an interactive page, heat maps, and a picture of head importance."""
+
+from hf_bert_impl.visualization.attention_maps import AttentionMaps, LayerMaps, attention_maps
+from hf_bert_impl.visualization.attention_page import AttentionPage
+from hf_bert_impl.visualization.heat_maps import draw_attention, draw_head_importance
+
+__all__ = [
+    "AttentionMaps",
+    "AttentionPage",
+    "LayerMaps",
+    "attention_maps",
+    "draw_attention",
+    "draw_head_importance",
+]

@@ -1,0 +1,197 @@
+"""The attention of a model over one text or pair, with the tokens that it belongs to.
+
+Notation: L layers, H heads of a layer, S tokens.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from hf_bert_impl.model.modeling_bert import BertPreTrainedModel
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class LayerMaps:
+    """The attention of one layer."""
+
+    layer: int
+    """Its number, from 0."""
+    heads: tuple[int, ...]
+    """The numbers of its heads, from 0; those of the unpruned model where heads were pruned."""
+    weights: npt.NDArray[np.float32]
+    """(H, S, S) probabilities: how much of the attention of each token (second axis, the query)
+    goes to each (third axis, the key). Every row sums to 1."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class AttentionMaps:
+    """The attention over one text or pair."""
+
+    model: str
+    """The last part of the model's name, for titles."""
+    texts: tuple[str, ...]
+    """The text, or the two of a pair."""
+    tokens: tuple[str, ...]
+    """S tokens, the special ones among them."""
+    segments: tuple[int, ...]
+    """For each token 0 or 1: which text it belongs to. A special token belongs to the text before
+    it, the first one to the first text."""
+    layers: tuple[LayerMaps, ...]
+    """The layers that were asked for, in order."""
+
+    @property
+    def heads(self) -> tuple[int, ...]:
+        """The numbers of all heads that a layer has, in order."""
+        return tuple(sorted({head for layer in self.layers for head in layer.heads}))
+
+
+def attention_maps(
+    model: BertPreTrainedModel,
+    tokenizer: Any,
+    text: str,
+    text_pair: str | None = None,
+    *,
+    layers: Iterable[int] | None = None,
+    heads: Iterable[int] | None = None,
+) -> AttentionMaps:
+    """Computes the attention of a model over a text or a pair, without dropout.
+
+    Args:
+        model: Any model of this package; it stays as it is.
+        tokenizer: The model's tokenizer.
+        text: The text.
+        text_pair: The second text of a pair.
+        layers: Numbers of layers, from 0; None for all.
+        heads: Numbers of heads, from 0; None for all.
+
+    Returns:
+        The probabilities of those heads.
+
+    Raises:
+        ValueError: A text is empty or too long for the model, or there is no such layer or head.
+        TypeError: The model is not of this package.
+
+    Example:
+        >>> maps = attention_maps(model, tokenizer, "A cat naps.")  # doctest: +SKIP
+        >>> maps.layers[0].weights.shape, maps.tokens[1]  # doctest: +SKIP
+        ((12, 6, 6), 'a')
+    """
+    if not isinstance(model, BertPreTrainedModel):
+        # transformers' own models give no attention on their fast backends.
+        raise TypeError(f"model is {type(model).__name__}; give a model of hf_bert_impl")
+    base: Any = model.base_model
+    chosen_layers = choose("layers", layers, base.config.num_hidden_layers)
+    present = {layer: base.encoder.layer[layer].attention.self.heads for layer in chosen_layers}
+    wanted = choose("heads", heads, base.config.num_attention_heads)
+    for layer, left in present.items():
+        if not set(wanted) & set(left):
+            raise ValueError(
+                f"heads {_list(wanted)} of layer {layer} were pruned; it has {_list(left)}; choose "
+                "among them, or leave out the layer"
+            )
+    encoded = tokenize(tokenizer, text, text_pair, base.config.max_position_embeddings)
+    training = base.training
+    base.eval()
+    with torch.inference_mode():
+        inputs = {
+            name: torch.tensor([encoded[name]], device=base.device)
+            for name in ("input_ids", "token_type_ids")
+            if name in encoded
+        }  # (1, S)
+        attentions = base(**inputs, output_attentions=True).attentions  # L of (1, H, S, S)
+    base.train(training)
+
+    found = []
+    for layer, left in present.items():
+        slots = [slot for slot, head in enumerate(left) if head in wanted]
+        weights = attentions[layer][0, slots].float()  # (H, S, S)
+        if base.dtype != torch.float32:
+            # The rows of rounded probabilities sum to 1 only within the rounding.
+            weights = weights / weights.sum(dim=-1, keepdim=True)
+        heads_here = tuple(left[slot] for slot in slots)
+        found.append(LayerMaps(layer, heads_here, weights.cpu().numpy()))
+    return AttentionMaps(
+        model=Path(base.config._name_or_path).name or type(model).__name__,
+        texts=(text,) if text_pair is None else (text, text_pair),
+        tokens=tuple(tokenizer.convert_ids_to_tokens(encoded["input_ids"])),
+        segments=_segments(encoded.sequence_ids()),
+        layers=tuple(found),
+    )
+
+
+def choose(what: str, numbers: Iterable[int] | None, count: int) -> list[int]:
+    """Numbers in order and once each, all of them for None.
+
+    Args:
+        what: "layers" or "heads", for the message.
+        numbers: What is asked for.
+        count: How many there are.
+
+    Raises:
+        ValueError: None is asked for, or one that does not exist.
+    """
+    if numbers is None:
+        return list(range(count))
+    chosen = sorted(set(numbers))
+    if not chosen or not 0 <= chosen[0] <= chosen[-1] < count:
+        given = _list(chosen) if chosen else "none"
+        raise ValueError(
+            f"the {what} are {given}; expected some of 0 to {count - 1}, which the model has; "
+            "choose among them"
+        )
+    return chosen
+
+
+def tokenize(tokenizer: Any, text: str, text_pair: str | None, limit: int) -> Any:
+    """Tokenizes a text or a pair, whole.
+
+    Args:
+        tokenizer: The model's tokenizer.
+        text: The text.
+        text_pair: The second text of a pair, or None.
+        limit: Most tokens that the model has positions for.
+
+    Returns:
+        transformers' BatchEncoding.
+
+    Raises:
+        ValueError: A text is empty or not Unicode, or they have too many tokens.
+    """
+    texts = [text] if text_pair is None else [text, text_pair]
+    for name, given in zip(("text", "second text"), texts, strict=False):
+        if not given.strip():
+            raise ValueError(f"the {name} is empty; expected words to look at; write some")
+        if any("\ud800" <= letter <= "\udfff" for letter in given):
+            raise ValueError(
+                f"the {name} {given[:40]!r} has bytes that are not UTF-8; expected Unicode text; "
+                "mend it"
+            )
+    encoded = tokenizer(text, text_pair, truncation=False, padding=False)
+    count = len(encoded["input_ids"])
+    if count > limit:
+        raise ValueError(
+            f"the input has {count} tokens; expected at most {limit}, for which the model has "
+            "positions; shorten it"
+        )
+    if all(sequence is None for sequence in encoded.sequence_ids()):
+        raise ValueError(f"the text {text[:40]!r} has no tokens; expected words; write some")
+    return encoded
+
+
+def _segments(sequences: Sequence[int | None]) -> tuple[int, ...]:
+    found: list[int] = []
+    for sequence in sequences:
+        before = found[-1] if found else 0
+        found.append(before if sequence is None else sequence)
+    return tuple(found)
+
+
+def _list(numbers: Iterable[int]) -> str:
+    return ", ".join(map(str, numbers))

@@ -1,0 +1,120 @@
+"""Attention as an interactive web page: one file that needs no server and no network."""
+
+from __future__ import annotations
+
+import base64
+import dataclasses
+import html
+import json
+import os
+import string
+from importlib import resources
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from hf_bert_impl.data.atomic_files import atomic_files
+from hf_bert_impl.visualization.attention_maps import AttentionMaps
+
+#: In the page a weight is a whole number of this fraction of 1.
+UNIT = 65535
+#: Weights in one page, 2.7 bytes each: beyond these, browsers take long to open it.
+MOST_WEIGHTS = 10_000_000
+#: Height of the frame in a notebook, in CSS pixels.
+FRAME_HEIGHT = 680
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class AttentionPage:
+    """An interactive page of attention maps; as the last value of a notebook's cell it is shown.
+
+    Raises:
+        ValueError: There are too many weights for a page.
+
+    Example:
+        >>> AttentionPage(attention_maps(model, tokenizer, "A cat naps."))  # doctest: +SKIP
+    """
+
+    maps: AttentionMaps
+    """What it shows."""
+
+    def __post_init__(self) -> None:
+        count = sum(layer.weights.size for layer in self.maps.layers)
+        if count > MOST_WEIGHTS:
+            squares = MOST_WEIGHTS // len(self.maps.tokens) ** 2
+            raise ValueError(
+                f"the page would have {count:,} weights; expected at most {MOST_WEIGHTS:,}, which "
+                f"is {squares} heads of {len(self.maps.tokens)} tokens; choose fewer layers or "
+                "heads"
+            )
+
+    @property
+    def html(self) -> str:
+        """The whole page. Nothing in it refers to another file."""
+        names = ("page.html", "page.css", "page.js")
+        here = resources.files(__package__)
+        page, style, script = (here.joinpath(name).read_text("utf-8") for name in names)
+        return string.Template(page).substitute(
+            title=html.escape(f"Attention of {self.maps.model}"),
+            style=style,
+            script=script,
+            data=_embedded_json(self.maps),
+        )
+
+    def save(self, file: str | os.PathLike[str]) -> None:
+        """Writes the page; it appears when it is complete, and replaces what was there."""
+        path = Path(file)
+        with atomic_files(path.parent) as folder:
+            (folder / path.name).write_text(self.html, encoding="utf-8")
+
+    def _repr_html_(self) -> str:
+        # A frame of its own: its style and script cannot meet those of the notebook.
+        return (
+            f'<iframe srcdoc="{html.escape(self.html)}" sandbox="allow-scripts" '
+            f'title="{html.escape(f"Attention of {self.maps.model}")}" '
+            f'style="width: 100%; height: {FRAME_HEIGHT}px; border: 0"></iframe>'
+        )
+
+
+def whole_numbers(weights: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
+    """Probabilities in units of 1/`UNIT`, so that every row sums to 1 exactly.
+
+    Each is rounded down, and what a row then lacks goes to the largest remainders.
+
+    Args:
+        weights: (..., S); rows sum to 1.
+
+    Returns:
+        (..., S) numbers whose rows sum to `UNIT`; none is off by a unit or more.
+    """
+    exact = weights.astype(np.float64)
+    exact *= UNIT / exact.sum(axis=-1, keepdims=True)
+    down = np.floor(exact)
+    lacking = UNIT - down.sum(axis=-1, keepdims=True)
+    order = np.argsort(down - exact, axis=-1, kind="stable")  # largest remainder first
+    rank = np.argsort(order, axis=-1, kind="stable")
+    return (down + (rank < lacking)).astype(np.uint16)
+
+
+def _embedded_json(maps: AttentionMaps) -> str:
+    """The maps as JSON that can stand in a script element."""
+    data = {
+        "model": maps.model,
+        "texts": maps.texts,
+        "tokens": maps.tokens,
+        "segments": maps.segments,
+        "unit": UNIT,
+        "layers": [
+            {
+                "layer": layer.layer,
+                "heads": layer.heads,
+                "weights": base64.b64encode(
+                    whole_numbers(layer.weights).astype("<u2").tobytes()
+                ).decode("ascii"),
+            }
+            for layer in maps.layers
+        ],
+    }
+    # ASCII alone, and no "<": neither "</script>" nor "<!--" can end or change the element.
+    return json.dumps(data).replace("<", "\\u003c")

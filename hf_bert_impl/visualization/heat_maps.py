@@ -1,0 +1,174 @@
+"""Heat maps as pictures: attention weights, and how important each head is."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from hf_bert_impl.data.atomic_files import atomic_files
+from hf_bert_impl.evaluation.head_importance import HeadImportance
+from hf_bert_impl.evaluation.pictures import check_picture
+from hf_bert_impl.visualization.attention_maps import AttentionMaps
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+DOTS_PER_INCH = 130
+#: Inches of a token's row where tokens are named, and of a whole heat map where they are not.
+NAMED_ROW, UNNAMED_MAP = 0.15, 1.4
+#: Inches beyond which a picture is too large to look at, so that tokens are numbered, not named.
+LARGEST_SIDE = 48.0
+#: Fonts for what matplotlib's own lacks, in this order, where they are installed.
+WIDE_FONTS = (
+    *("Noto Sans CJK SC", "Noto Sans CJK JP", "WenQuanYi Zen Hei", "Microsoft YaHei"),
+    *("PingFang SC", "Hiragino Sans", "Arial Unicode MS", "Noto Sans", "Unifont"),
+)
+
+
+def draw_attention(file: str | os.PathLike[str], maps: AttentionMaps) -> None:
+    """Draws a heat map for each layer and head: attention goes from a row's token to a column's.
+
+    Tokens are named where the picture does not become too large by it, and else numbered from 0.
+    The colours are those of the square root, as most weights are small.
+
+    Args:
+        file: Where to; its ending names the format (png, svg, pdf). What was there is replaced.
+        maps: What to draw.
+
+    Raises:
+        ValueError: There is no such format or folder, or matplotlib is missing.
+    """
+    check_picture(Path(file))
+    _save(attention_figure(maps), Path(file))
+
+
+def attention_figure(maps: AttentionMaps) -> Figure:
+    """The picture of `draw_attention` as a matplotlib figure."""
+    from matplotlib.colors import PowerNorm
+    from matplotlib.figure import Figure
+
+    rows, columns, size = len(maps.layers), len(maps.heads), len(maps.tokens)
+    named = NAMED_ROW * size * max(rows, columns) <= LARGEST_SIDE
+    side = max(NAMED_ROW * size, UNNAMED_MAP) if named else UNNAMED_MAP
+    if rows == columns == 1:
+        side = max(side, 4.0)
+    figure = Figure(
+        figsize=(side * columns + 2.6, side * rows + 2.2), facecolor="white", layout="constrained"
+    )
+    largest = max(float(layer.weights.max()) for layer in maps.layers)
+    norm = PowerNorm(0.5, vmin=0, vmax=largest)
+    axes = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
+    image: Any = None
+    for row, layer in zip(axes, maps.layers, strict=True):
+        for axis, head in zip(row, maps.heads, strict=True):
+            axis.set_title(f"layer {layer.layer}, head {head}", fontsize=8)
+            axis.tick_params(labelsize=7)
+            if head not in layer.heads:
+                axis.text(0.5, 0.5, "pruned", transform=axis.transAxes, ha="center", va="center")
+                continue
+            weights = layer.weights[layer.heads.index(head)]
+            image = axis.imshow(weights, cmap="viridis", norm=norm, interpolation="nearest")
+    axis = axes[0, 0]
+    axis.set_xlim(-0.5, size - 0.5)
+    axis.set_ylim(size - 0.5, -0.5)
+    if named:
+        text: dict[str, Any] = {"fontsize": 7, "family": _fonts(), "parse_math": False}
+        for axis in axes[-1]:
+            axis.set_xticks(range(size), maps.tokens, rotation=90, **text)
+        for axis in axes[:, 0]:
+            axis.set_yticks(range(size), maps.tokens, **text)
+    unit = "" if named else ", by number"
+    figure.supxlabel(f"to (key){unit}", fontsize=9)
+    figure.supylabel(f"from (query){unit}", fontsize=9)
+    figure.suptitle(_title(maps), fontsize=10, family=_fonts(), parse_math=False)
+    shrink = max(0.3, 1 / rows)
+    # 0.2 inches wide, however high.
+    bar = figure.colorbar(image, ax=axes, shrink=shrink, aspect=5 * side * rows * shrink)
+    bar.set_label("attention weight", fontsize=8)
+    bar.ax.tick_params(labelsize=7)
+    return figure
+
+
+def draw_head_importance(
+    file: str | os.PathLike[str],
+    importance: HeadImportance,
+    pruned: Mapping[int, Sequence[int]],
+    title: str,
+) -> None:
+    """Draws the normalised importance of every head, and crosses out those that are to go.
+
+    Args:
+        file: Where to; its ending names the format (png, svg, pdf).
+        importance: What to draw.
+        pruned: Layer to heads that are crossed out.
+        title: Of the picture.
+
+    Raises:
+        ValueError: There is no such format or folder, or matplotlib is missing.
+    """
+    check_picture(Path(file))
+    _save(importance_figure(importance, pruned, title), Path(file))
+
+
+def importance_figure(
+    importance: HeadImportance, pruned: Mapping[int, Sequence[int]], title: str
+) -> Figure:
+    """The picture of `draw_head_importance` as a matplotlib figure."""
+    from matplotlib.figure import Figure
+
+    scores = importance.normalized.numpy()  # (L, H)
+    layers, heads = scores.shape
+    figure = Figure(
+        figsize=(2.8 + 0.5 * heads, 1.9 + 0.42 * layers), facecolor="white", layout="constrained"
+    )
+    axis = figure.subplots()
+    shown = np.ma.masked_invalid(scores)
+    image = axis.imshow(shown, cmap="viridis", vmin=0, vmax=1, aspect="auto")
+    for layer in range(layers):
+        for head in range(heads):
+            score = scores[layer, head]
+            missing = math.isnan(score)
+            dark = not missing and score < 0.6
+            axis.text(
+                *(head, layer, "–" if missing else f"{score:.2f}"),
+                ha="center",
+                va="center",
+                color="white" if dark else "black",
+                fontsize=8,
+            )
+    crossed = [(head, layer) for layer, gone in pruned.items() for head in gone]
+    if crossed:
+        x, y = zip(*crossed, strict=True)
+        axis.scatter(x, y, s=330, marker="x", color="#ff5a36", linewidths=1.6, label="pruned")
+        figure.legend(loc="outside lower right", fontsize=8, frameon=False, markerscale=0.4)
+    axis.set_xticks(range(heads))
+    axis.set_yticks(range(layers))
+    axis.set_xlabel("head")
+    axis.set_ylabel("layer")
+    axis.set_title(title, fontsize=10, parse_math=False)
+    bar = figure.colorbar(image, ax=axis)
+    bar.set_label("importance (ℓ2 norm of a layer: 1)", fontsize=8)
+    bar.ax.tick_params(labelsize=7)
+    return figure
+
+
+def _title(maps: AttentionMaps) -> str:
+    text = " / ".join(" ".join(text.split()) for text in maps.texts)
+    return f"{maps.model}: {text if len(text) <= 90 else text[:89] + '…'}"
+
+
+def _fonts() -> list[str]:
+    from matplotlib.font_manager import get_font_names
+
+    installed = set(get_font_names())
+    return ["DejaVu Sans", *(name for name in WIDE_FONTS if name in installed)]
+
+
+def _save(figure: Any, file: Path) -> None:
+    with atomic_files(file.parent) as folder:
+        figure.savefig(folder / file.name, dpi=DOTS_PER_INCH)

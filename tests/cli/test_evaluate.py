@@ -1,0 +1,146 @@
+"""`hf-bert evaluate`: similarity, probes, tags, numbers and masked words."""
+
+import json
+import math
+
+import pytest
+import torch
+
+import hf_bert_impl
+
+pytest.importorskip("sklearn", reason="pip install 'hf_bert_impl[train]'")
+pytest.importorskip("matplotlib", reason="pip install 'hf_bert_impl[train]'")
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(name, text):
+        file = tmp_path / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+        return file
+
+    return write
+
+
+def test_sts(hf_bert, write, save_tiny, tmp_path):
+    folder = write("sts/a.tsv", "5\tnice\tnice\n1\tthe river\tnight\n").parent
+    write("sts/b.tsv", "3\tto meet you\tmeet you\n\tno gold\tnice\n")
+    model, picture = save_tiny("BertModel"), tmp_path / "sts.svg"
+    found = {}
+    for pooling in ("cls", "mean", "max", "first-last-average"):
+        command = ("evaluate", "sts", model, "--data", folder, "--pooling", pooling)
+        result = hf_bert(*command, "--json", "--picture", picture)
+        assert result.status == 0, result.err
+        found[pooling] = json.loads(result.out)
+        assert found[pooling]["pairs"] == 3
+        assert found[pooling]["files"]["a.tsv"]["spearman"] == pytest.approx(100)
+    assert len({entry["pearson"] for entry in found.values()}) == 4
+    assert b"<svg" in picture.read_bytes()
+    table = hf_bert("evaluate", "sts", model, "--data", folder)
+    assert table.status == 0
+    assert f"{found['mean']['spearman']:.2f}" in table.out
+
+
+def test_probe(hf_bert, write, save_tiny, tmp_path):
+    lines = [f"{word} {n % 3 * 'the '}\t{word}\n" for word in ("nice", "river") for n in range(12)]
+    data = write("data.tsv", "".join(lines))
+    command = ("evaluate", "probe", save_tiny("BertModel"), "--text-column", 0, "--label-column", 1)
+    picture = tmp_path / "probe.png"
+    result = hf_bert(*command, "--train", data, "--test", data, "--json", "--picture", picture)
+    assert result.status == 0, result.err
+    found = json.loads(result.out)
+    assert found["accuracy"] > 0.9
+    assert found["examples"] == {"train": 24, "test": 24}
+    assert picture.is_file()
+    result = hf_bert(*command, "--train", data, "--folds", 3)
+    assert result.status == 0
+    assert "mean of 3 folds" in result.out
+
+
+@pytest.mark.parametrize(
+    ("head", "task", "name", "text"),
+    [
+        ("BertForTokenClassification", "token-classification", "a.conll", "nice\tO\nriver\tB-x\n"),
+        ("BertForSequenceClassification", "regression", "a.csv", "text,label\nnice,1\na,2\n"),
+        ("BertForSequenceClassification", "classification", "a.csv", "text,label\nnice,0\na,1\n"),
+    ],
+)
+def test_fine_tuned_models(hf_bert, write, save_tiny, head, task, name, text):
+    options = {"num_labels": 1} if task == "regression" else {}
+    if task == "token-classification":
+        options = {"id2label": {0: "O", 1: "B-x"}, "label2id": {"O": 0, "B-x": 1}}
+    model, data = save_tiny(head, **options), write(name, text)
+    result = hf_bert("evaluate", task, model, "--data", data, "--json")
+    assert result.status == 0, result.err
+    assert json.loads(result.out)["examples"] == (1 if name == "a.conll" else 2)
+
+
+def test_untrained_heads_and_unknown_labels(hf_bert, one_error_line, write, save_tiny):
+    data = write("a.tsv", "text\tlabel\nnice\tyes\n")
+    command = ("evaluate", "classification", save_tiny("BertModel"), "--data")
+    one_error_line(hf_bert(*command, data), "label 'yes', which the model does not have; ")
+    numbers = write("b.tsv", "text\tlabel\nnice\t1\n")
+    one_error_line(hf_bert(*command, numbers), "lacks 2 weights", "classifier.bias")
+    command = ("evaluate", "regression", save_tiny("BertForSequenceClassification"), "--data")
+    one_error_line(hf_bert(*command, numbers), "has 2 labels; expected one number")
+
+
+def test_masked_lm_is_the_formula(hf_bert, write, save_tiny):
+    folder = save_tiny("BertForMaskedLM")
+    texts = ["nice to meet you", "the river rose, xyz over night"]
+    result = hf_bert("evaluate", "masked-lm", folder, "--data", write("a.txt", "\n".join(texts)))
+    assert result.status == 0
+    result = hf_bert(
+        "evaluate", "masked-lm", folder, "--data", write("a.txt", "\n".join(texts)), "--json"
+    )
+    found = json.loads(result.out)
+    tokenizer = hf_bert_impl.BertTokenizer.from_pretrained(folder)
+    model = hf_bert_impl.BertForMaskedLM.from_pretrained(folder).eval()
+    losses, right = [], 0
+    for text in texts:
+        ids = tokenizer(text, return_tensors="pt")["input_ids"]
+        for place, gold in enumerate(ids[0].tolist()):
+            if gold in tokenizer.all_special_ids:
+                continue
+            hidden = ids.clone()
+            hidden[0, place] = tokenizer.mask_token_id
+            with torch.no_grad():
+                scores = model(hidden).logits[0, place].log_softmax(dim=-1)
+            losses.append(-float(scores[gold]))
+            right += int(scores.argmax() == gold)
+    assert found["tokens"] == len(losses) == 4 + 6
+    assert found["accuracy"] == pytest.approx(right / 10)
+    expected = math.exp(sum(losses) / len(losses))
+    assert found["pseudo_perplexity"] == pytest.approx(expected, rel=1e-5)
+    assert (found["texts"], found["cut"]) == (2, 0)
+
+
+def test_masked_lm_cuts_and_limits(hf_bert, one_error_line, write, save_tiny):
+    folder = save_tiny("BertForMaskedLM")
+    file = write("a.jsonl", "\n".join(json.dumps({"text": "nice " * n}) for n in (29, 30, 1)))
+    command = ("evaluate", "masked-lm", folder, "--data", file, "--json", "--quiet")
+    found = json.loads(hf_bert(*command).out)
+    assert (found["tokens"], found["texts"], found["cut"]) == (59, 3, 1)
+    assert json.loads(hf_bert(*command, "--limit", 1).out)["tokens"] == 29
+    one_error_line(hf_bert(*command, "--max-length", 32), "expected 3 to 31")
+    nothing = write("b.txt", "xyz\n")
+    command = ("evaluate", "masked-lm", folder, "--quiet", "--data", nothing)
+    one_error_line(hf_bert(*command), "no token to guess")
+    command = ("evaluate", "masked-lm", save_tiny("BertModel"), "--quiet", "--data", nothing)
+    one_error_line(hf_bert(*command), "lacks", "cls.predictions")
+
+
+def test_bad_input(hf_bert, one_error_line, write, save_tiny, tmp_path):
+    model, data = save_tiny("BertModel"), write("a.tsv", "1\ta\tb\n")
+    command = ("evaluate", "sts", model, "--data")
+    one_error_line(hf_bert(*command, tmp_path / "none"), "there is no file or folder")
+    one_error_line(hf_bert(*command, write("b.tsv", "")), "no pair with a gold score")
+    one_error_line(hf_bert(*command, data, "--pooling", "sum"), "pooling is 'sum'")
+    one_error_line(hf_bert(*command, data, "--picture", "a.gif"), "ends in .png, .svg or .pdf")
+    one_error_line(
+        hf_bert(*command, data, "--picture", tmp_path / "none" / "a.png"), "there is no folder"
+    )
+    command = ("evaluate", "probe", model, "--train", data)
+    one_error_line(hf_bert(*command, "--protocol", "parse"), "the protocol is 'parse'")
+    one_error_line(hf_bert(*command, "--classifier", "svm"), "the classifier is 'svm'")

@@ -1,0 +1,226 @@
+"""`hf-bert evaluate squad`: a model's figures, and those of a file of predictions."""
+
+import json
+
+import pytest
+
+from hf_bert_impl import QuestionAnsweringPipeline
+from hf_bert_impl.data.squad import read_squad
+from hf_bert_impl.evaluation.squad import evaluate_predictions, predict_squad
+
+CONTEXT = "Nice to meet you, the river rose over night. " * 3
+KEYS = ("exact", "f1", "total")
+
+
+def write(file, value):
+    file.write_text(json.dumps(value), encoding="utf-8")
+    return file
+
+
+@pytest.fixture
+def model(save_tiny):
+    return save_tiny("BertForQuestionAnswering")
+
+
+@pytest.fixture
+def entries():
+    """Three questions with an answer and two without."""
+    return [
+        {
+            "id": f"q{number}",
+            "question": f"{text}?",
+            "is_impossible": number > 2,
+            "answers": [] if number > 2 else [{"text": text, "answer_start": CONTEXT.index(text)}],
+        }
+        for number, text in enumerate(("river", "meet you", "night", "a", "and"))
+    ]
+
+
+def data(tmp_path, entries, version="v2.0"):
+    paragraph = {"context": CONTEXT, "qas": entries}
+    value = {"version": version, "data": [{"title": "t", "paragraphs": [paragraph]}]}
+    return write(tmp_path / "dev.json", value)
+
+
+@pytest.fixture
+def dev(tmp_path, entries):
+    return data(tmp_path, entries)
+
+
+@pytest.fixture
+def dev_1(tmp_path, entries):
+    old = [{k: v for k, v in entry.items() if k != "is_impossible"} for entry in entries[:3]]
+    return data(tmp_path, old, "1.1")
+
+
+@pytest.fixture
+def predictions(tmp_path):
+    return write(tmp_path / "p.json", {"q0": "the river", "q1": "meet", "q2": "", "q3": "x"})
+
+
+def metrics_of(result):
+    assert result.status == 0, result.err
+    found = json.loads(result.out)
+    assert result.out.count("\n") == 1
+    return found
+
+
+# --- predictions without a model -------------------------------------------------------------
+
+
+def test_predictions(hf_bert, dev, predictions):
+    result = hf_bert("evaluate", "squad", "--data", dev, "--predictions", predictions, "--json")
+    found = metrics_of(result)
+    assert result.err == "note: 1 questions have no prediction and count as wrong\n"
+    assert found["exact"] == pytest.approx(20)
+    assert found["f1"] == pytest.approx(100 * (1 + 2 / 3) / 5)
+    assert found["HasAns_total"] == 3
+    assert found["NoAns_f1"] == 0
+    assert "best_f1" not in found
+
+
+def test_predictions_with_probabilities(hf_bert, dev, predictions, tmp_path):
+    probabilities = {"q0": 0.1, "q1": 0.4, "q2": 0.3, "q3": 0.9}
+    na_prob = write(tmp_path / "n.json", probabilities)
+    files = ("--data", dev, "--predictions", predictions, "--na-prob", na_prob)
+    found = metrics_of(hf_bert("evaluate", "squad", *files, "--json"))
+    texts = json.loads(predictions.read_text())
+    squad = read_squad(dev)
+    assert found == evaluate_predictions(squad, texts, probabilities)
+    assert found["best_f1_thresh"] == 0.4
+    found = metrics_of(hf_bert("evaluate", "squad", *files, "--na-prob-threshold", 0.5, "--json"))
+    assert found == evaluate_predictions(squad, texts, probabilities, 0.5)
+    assert found["NoAns_exact"] == 50
+
+
+def test_version_1(hf_bert, dev_1, predictions):
+    result = hf_bert("evaluate", "squad", "--data", dev_1, "--predictions", predictions, "--json")
+    found = metrics_of(result)
+    assert found["total"] == found["HasAns_total"] == 3
+    assert "NoAns_total" not in found
+
+
+def test_table(hf_bert, dev, predictions):
+    result = hf_bert("evaluate", "squad", "--data", dev, "--predictions", predictions)
+    assert result.status == 0
+    for word in ("dev.json", "exact match", "with an answer", "without", "20.00", "33.33"):
+        assert word in result.out
+
+
+def test_answers_need_not_stand_at_their_place(hf_bert, tmp_path, entries, predictions):
+    entries[0]["answers"][0]["answer_start"] = 3
+    file = data(tmp_path, entries)
+    assert hf_bert("evaluate", "squad", "--data", file, "--predictions", predictions).status == 0
+
+
+# --- a model ---------------------------------------------------------------------------------
+
+
+def test_model(hf_bert, model, dev, tmp_path):
+    options = {"max_seq_len": 20, "doc_stride": 4, "max_answer_len": 6, "max_question_len": 8}
+    flags = [x for key, value in options.items() for x in (f"--{key.replace('_', '-')}", value)]
+    output = tmp_path / "made" / "out"
+    result = hf_bert("evaluate", "squad", model, "--data", dev, *flags, "-o", output, "--json")
+    found = metrics_of(result)
+    assert result.err == ""
+    squad = read_squad(dev)
+    pipeline = QuestionAnsweringPipeline.from_pretrained(model, device="cpu")
+    texts, differences = predict_squad(pipeline, squad.questions, **options)
+    expected = evaluate_predictions(squad, texts, differences, 0.0)
+    assert found == {**expected, "null_score_diff_threshold": 0.0}
+
+    # The files give the same figures again: with the threshold applied, and to be applied.
+    def again(name, *more):
+        files = ("--data", dev, "--predictions", output / name, *more)
+        return metrics_of(hf_bert("evaluate", "squad", *files, "--json"))
+
+    decided = again("predictions.json")
+    assert all(found[key] == value for key, value in decided.items())
+    official = again(
+        "predictions_without_null.json",
+        *("--na-prob", output / "null_score_diffs.json", "--na-prob-threshold", 0),
+    )
+    assert official == expected
+
+
+def test_the_models_own_threshold(hf_bert, model, dev):
+    config = json.loads((model / "config.json").read_text())
+    write(model / "config.json", {**config, "null_score_diff_threshold": -99.0})
+    run = ("evaluate", "squad", model, "--data", dev, "--json")
+    found = metrics_of(hf_bert(*run))
+    assert found["null_score_diff_threshold"] == -99
+    assert (found["HasAns_exact"], found["NoAns_exact"]) == (0, 100)
+    found = metrics_of(hf_bert(*run, "--null-score-diff-threshold", 99))
+    assert found["null_score_diff_threshold"] == 99
+    assert found["NoAns_exact"] == 0
+
+
+def test_tuning_the_threshold(hf_bert, model, dev):
+    run = ("evaluate", "squad", model, "--data", dev, "--json")
+    before = metrics_of(hf_bert(*run))
+    tuned = metrics_of(hf_bert(*run, "--tune-threshold"))
+    assert tuned["f1"] == pytest.approx(tuned["best_f1"])
+    assert tuned["f1"] >= before["f1"]
+    config = json.loads((model / "config.json").read_text())
+    assert config["null_score_diff_threshold"] == tuned["null_score_diff_threshold"]
+    assert metrics_of(hf_bert(*run)) == tuned
+    assert not list(model.glob(".*"))
+
+
+def test_model_on_version_1(hf_bert, one_error_line, model, dev_1, tmp_path):
+    run = ("evaluate", "squad", model, "--data", dev_1, "--json")
+    found = metrics_of(hf_bert(*run, "-o", tmp_path / "out"))
+    assert "null_score_diff_threshold" not in found
+    assert "best_f1" not in found
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["predictions.json"]
+    texts = json.loads((tmp_path / "out" / "predictions.json").read_text())
+    assert all(texts.values())
+    one_error_line(hf_bert(*run, "--tune-threshold"), "is SQuAD v1.1", "v2.0 to tune")
+
+
+def test_picture(hf_bert, dev, predictions, tmp_path):
+    pytest.importorskip("matplotlib", reason="needs the extra train")
+    picture = tmp_path / "bars.png"
+    files = ("--data", dev, "--predictions", predictions)
+    assert hf_bert("evaluate", "squad", *files, "--picture", picture).status == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+# --- wrong input -----------------------------------------------------------------------------
+
+
+def test_wrong_arguments(hf_bert, one_error_line, model, dev, predictions, tmp_path, monkeypatch):
+    def run(*arguments):
+        return hf_bert("evaluate", "squad", *arguments)
+
+    scored = ("--data", dev, "--predictions", predictions)
+    one_error_line(run(model), "no data is given", "--data FILE")
+    one_error_line(run("--data", dev), "neither MODEL nor --predictions is given")
+    one_error_line(run(model, *scored), "MODEL and --predictions are given")
+    one_error_line(run(model, "--data", dev, "--na-prob", "x"), "--predictions beside it")
+    one_error_line(run(*scored, "--tune-threshold"), "a MODEL for it")
+    one_error_line(run(*scored, "--output", tmp_path), "--output is given", "a MODEL for it")
+    one_error_line(run("some/id", "--data", dev, "--tune-threshold"), "some/id is no folder")
+    one_error_line(run(model, "--data", dev, "-o", predictions), "is a file")
+    one_error_line(run(model, "--data", dev, "--dtype", "float8"), "'float8'")
+    one_error_line(run(*scored, "--picture", tmp_path / "a.gif"), "a.gif", ".png")
+    monkeypatch.setattr("hf_bert_impl.cli.evaluate_squad.load_pipeline", None)
+    one_error_line(run(model, "--data", tmp_path / "none"), "there is no file")
+    empty = write(tmp_path / "empty.json", {"version": "v2.0", "data": []})
+    one_error_line(run(model, "--data", empty), "holds no questions")
+    one_error_line(run(model, "--data", predictions), "not SQuAD")
+    others = write(tmp_path / "others.json", {"x": "y"})
+    one_error_line(run("--data", dev, "--predictions", others), "none of the 1 predictions")
+    one_error_line(run("--data", dev, "--predictions", dev), "question ids to texts")
+    one_error_line(run(*scored, "--na-prob", others), "question ids to numbers")
+
+
+def test_wrong_models(hf_bert, one_error_line, save_tiny, dev):
+    result = hf_bert("evaluate", "squad", save_tiny("BertModel"), "--data", dev)
+    one_error_line(result, "lacks 2 weights", "fine-tuned for question answering")
+
+
+def test_help_has_an_example(hf_bert):
+    result = hf_bert("evaluate", "squad", "--help")
+    assert result.status == 0
+    assert "Example: hf-bert evaluate squad MODEL --data" in " ".join(result.out.split())

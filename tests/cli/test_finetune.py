@@ -1,0 +1,131 @@
+"""`hf-bert finetune` and `hf-bert evaluate`: from files to figures on the command line."""
+
+import json
+import random
+
+import pytest
+
+import hf_bert_impl
+
+pytest.importorskip("sklearn", reason="pip install 'hf_bert_impl[train]'")
+pytest.importorskip("matplotlib", reason="pip install 'hf_bert_impl[train]'")
+
+
+@pytest.fixture
+def data(tmp_path):
+    """Sentences that "nice" or "river" decides: a header, columns of text and label."""
+    chance, lines = random.Random(1), ["id\tsentence\tmood\n"]
+    for number in range(64):
+        word = chance.choice(["nice", "river"])
+        words = [
+            word,
+            *chance.choices(["to", "you", "the", "night", "and"], k=chance.randint(1, 6)),
+        ]
+        chance.shuffle(words)
+        lines.append(f"{number}\t{' '.join(words)}\t{word}\n")
+    file = tmp_path / "data.tsv"
+    file.write_text("".join(lines))
+    return file
+
+
+@pytest.fixture
+def arguments(save_tiny, data, tmp_path):
+    return (
+        *("finetune", "classification", "--model", save_tiny("BertModel"), "--train", data),
+        *("--validation", data, "--test", data, "--text-column", "sentence"),
+        *("--label-column", "mood", "--output", tmp_path / "out", "--epochs", 4),
+        *("--batch-size", 8, "--learning-rate", 3e-3, "--seed", 3, "--max-length", 20),
+    )
+
+
+def test_finetune_and_evaluate(hf_bert, arguments, data, tmp_path):
+    result = hf_bert(*arguments, "--json")
+    assert result.status == 0, result.err
+    report = json.loads(result.out)
+    assert report == json.loads((tmp_path / "out" / "metrics.json").read_text())
+    assert report["test"]["accuracy"] > 0.9
+    assert report["training"]["seed"] == 3
+    assert report["training"]["max_length"] == 20
+
+    picture = tmp_path / "matrix.png"
+    columns = ("--text-column", "sentence", "--label-column", "mood")
+    result = hf_bert(
+        *("evaluate", "classification", tmp_path / "out", "--data", data, *columns),
+        *("--json", "--picture", picture),
+    )
+    assert result.status == 0, result.err
+    found = json.loads(result.out)
+    assert found.pop("examples") == 64
+    assert found.pop("task") == "classification"
+    assert found == pytest.approx(report["test"])
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+    result = hf_bert("evaluate", "classification", tmp_path / "out", "--data", data, *columns)
+    assert result.status == 0
+    assert f"{found['accuracy']:.4f}" in result.out
+
+
+def test_table_shows_the_spread(hf_bert, arguments):
+    result = hf_bert(*arguments, "--seed", 4, "--epochs", 0.5)
+    assert result.status == 0, result.err
+    assert "accuracy" in result.out
+    assert "±" in result.out
+    assert "64 training examples" in result.out
+
+
+def test_quiet_prints_nothing(hf_bert, arguments):
+    result = hf_bert(*arguments, "--quiet", "--epochs", 0.2)
+    assert (result.status, result.out, result.err) == (0, "", "")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (("--text-column", "text"), "no column 'text'; expected one of 'id', 'sentence', 'mood'"),
+        (("--train", "none.tsv"), "there is no file none.tsv"),
+        (("--label-column", "id"), "which no training example has"),
+        (("--epochs", 0), "epochs is 0"),
+        (("--class-weights", "river"), "expected 'balanced', or NAME=WEIGHT"),
+        (("--masking", "token"), "masking was given for classification"),
+        (("--max-length", 32), "expected 5 to 31"),
+        (("--model", "none/of/these"), "there is no folder none/of/these"),
+    ],
+)
+def test_bad_input(hf_bert, one_error_line, arguments, tmp_path, changes, words):
+    if changes[0] == "--label-column":
+        (tmp_path / "test.tsv").write_text("id\tsentence\tmood\n99\ta\tb\n")
+        changes = (*changes, "--test", tmp_path / "test.tsv")
+    one_error_line(hf_bert(*arguments, *changes), words)
+    assert not (tmp_path / "out").exists()
+
+
+def test_bad_tasks_and_folders(hf_bert, one_error_line, arguments, tmp_path, save_tiny):
+    command, _, *rest = arguments
+    one_error_line(
+        hf_bert(command, "parsing", *rest), "the task is 'parsing'", "question-answering"
+    )
+    one_error_line(hf_bert(command, "masked-lm", "--model", save_tiny(), "-o", "x"), "--train")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "file").write_text("")
+    one_error_line(hf_bert(*arguments), "out exists and has files in it", "--overwrite")
+    folder = save_tiny("BertForNextSentencePrediction", tokenizer=False)
+    one_error_line(hf_bert(*arguments, "--model", folder), "no tokenizer")
+
+
+def test_missing_library_names_the_extra(hf_bert, one_error_line, arguments, monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    one_error_line(hf_bert(*arguments), "matplotlib", "pip install 'hf_bert_impl[train]'")
+
+
+def test_help_shows_an_example(hf_bert):
+    assert "Example: hf-bert finetune classification" in hf_bert("finetune", "--help").out
+    for command in ("sts", "probe", "classification", "token-classification", "regression"):
+        assert "Example: hf-bert evaluate" in hf_bert("evaluate", command, "--help").out
+
+
+def test_saved_model_keeps_its_class(hf_bert, arguments, tmp_path):
+    assert hf_bert(*arguments, "--epochs", 0.2, "--quiet").status == 0
+    model = hf_bert_impl.BertForSequenceClassification.from_pretrained(tmp_path / "out")
+    assert model.config.id2label == {0: "nice", 1: "river"}

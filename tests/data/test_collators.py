@@ -1,0 +1,107 @@
+"""Batches for pre-training, and what the model makes of them."""
+
+import numpy as np
+import pytest
+import torch
+
+from hf_bert_impl import BertConfig, BertForMaskedLM, BertTokenizer
+from hf_bert_impl.data.collators import PretrainingCollator
+from hf_bert_impl.data.masking import Masker
+
+LENGTHS = (9, 4, 13)
+
+
+@pytest.fixture
+def tokenizer():
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{n}" for n in range(37))]
+    return BertTokenizer({word: number for number, word in enumerate(words)})
+
+
+@pytest.fixture
+def collate(tokenizer):
+    return PretrainingCollator(Masker(tokenizer), seed=3, pad_id=0)
+
+
+@pytest.fixture
+def examples():
+    rng = np.random.default_rng(0)
+    return [
+        {
+            "input_ids": [2, *rng.integers(5, 42, length - 2).tolist(), 3],
+            "token_type_ids": [0, *[1] * (length - 1)],
+            "next_sentence_label": number % 2,
+            "mask_key": (0, number),
+        }
+        for number, length in enumerate(LENGTHS)
+    ]
+
+
+def test_padded(collate, examples):
+    batch = collate(examples)
+    assert {name: tuple(tensor.shape) for name, tensor in batch.items()} == {
+        "input_ids": (3, 13),
+        "labels": (3, 13),
+        "token_type_ids": (3, 13),
+        "attention_mask": (3, 13),
+        "next_sentence_label": (3,),
+    }
+    assert all(tensor.dtype == torch.int64 for tensor in batch.values())
+    assert batch["next_sentence_label"].tolist() == [0, 1, 0]
+    assert batch["attention_mask"].sum(dim=1).tolist() == list(LENGTHS)
+    padding = batch["attention_mask"] == 0
+    for name, fill in (("input_ids", 0), ("labels", -100), ("token_type_ids", 0)):
+        assert (batch[name][padding] == fill).all()
+    for row, example in enumerate(examples):
+        ids = torch.tensor(example["input_ids"])
+        labels = batch["labels"][row, : len(ids)]
+        kept = torch.where(labels == -100, batch["input_ids"][row, : len(ids)], labels)
+        assert torch.equal(kept, ids)
+        assert (labels != -100).any()
+
+
+def test_masks_are_of_the_example_not_of_the_batch(collate, examples):
+    together = collate(examples)
+    alone = collate(examples[1:2])
+    assert torch.equal(together["input_ids"][1, :4], alone["input_ids"][0])
+    examples[1]["mask_key"] = (1, 1)
+    counts = {tuple(collate(examples)["labels"][1].tolist()) for _ in range(3)}
+    assert len(counts) == 1
+    keys = [collate([example | {"mask_key": (e, 2)} for example in examples[2:]]) for e in range(9)]
+    assert len({tuple(batch["labels"].flatten().tolist()) for batch in keys}) > 4
+
+
+def test_seeds_differ(tokenizer, examples):
+    labels = {
+        tuple(
+            PretrainingCollator(Masker(tokenizer), seed=seed, pad_id=0)(examples)["labels"]
+            .flatten()
+            .tolist()
+        )
+        for seed in range(6)
+    }
+    assert len(labels) == 6
+
+
+def test_packed(collate, examples):
+    ids = [example["input_ids"] for example in examples]
+    packs = [
+        {"input_ids": ids[0] + ids[1], "sequence_lengths": [9, 4], "mask_key": (0, 0)},
+        {"input_ids": ids[2], "sequence_lengths": [13], "mask_key": (0, 1)},
+    ]
+    batch = collate(packs)
+    assert set(batch) == {"input_ids", "labels", "position_ids"}
+    assert batch["input_ids"].shape == (1, 26)
+    assert batch["position_ids"].tolist() == [[*range(9), *range(4), *range(13)]]
+
+
+def test_packed_and_padded_are_the_same_to_the_model(collate, examples):
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 20, "num_attention_heads": 5, "num_hidden_layers": 2}
+    dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    model = BertForMaskedLM(BertConfig(vocab_size=42, intermediate_size=28, **sizes, **dropout))
+    spans = [{k: e[k] for k in ("input_ids", "mask_key")} for e in examples]
+    padded = collate(spans)
+    flat = padded["attention_mask"].bool()
+    packed = {name: padded[name][flat][None] for name in ("input_ids", "labels")}
+    packed["position_ids"] = torch.cat([torch.arange(n) for n in LENGTHS])[None]
+    assert model(**packed).loss.item() == pytest.approx(model(**padded).loss.item(), abs=1e-6)

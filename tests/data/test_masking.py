@@ -1,0 +1,197 @@
+"""Which tokens are masked, how many, and what stands in their place."""
+
+import numpy as np
+import pytest
+
+from hf_bert_impl import BertTokenizer
+from hf_bert_impl.data.documents import read_documents
+from hf_bert_impl.data.masking import UNITS, Masker, MaskingOptions
+from hf_bert_impl.data.tokenized import tokenize
+
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+WORDS, PIECES = 300, 200
+ROWS = 3000
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    words = [*SPECIAL, *(f"w{n}" for n in range(WORDS)), *(f"##p{n}" for n in range(PIECES)), "##"]
+    return BertTokenizer({word: number for number, word in enumerate(words)})
+
+
+def random_rows(rows, shortest, longest, pieces=0.4, seed=0):
+    """[CLS] words [SEP] [PAD]: words of several pieces, an [UNK] now and then."""
+    rng = np.random.default_rng(seed)
+    for _ in range(rows):
+        length = rng.integers(shortest, longest + 1)
+        is_piece = rng.random(length) < pieces
+        ids = np.where(is_piece, 5 + WORDS + rng.integers(0, PIECES, length), 0)
+        ids = np.where(is_piece, ids, 5 + rng.integers(0, WORDS, length))
+        ids[rng.random(length) < 0.03] = 1
+        yield np.array([2, *ids, 3, *[0] * rng.integers(0, 4)])
+
+
+def masked(tokenizer, rows, seed=0, **options):
+    masker = Masker(tokenizer, MaskingOptions(**options))
+    rng = np.random.default_rng(seed)
+    return [(ids, *masker.mask(ids, rng)) for ids in rows]
+
+
+def assert_share(count, total, share, deviations=5):
+    """A count lies within so many standard deviations of a binomial distribution."""
+    assert abs(count / total - share) < deviations * (share * (1 - share) / total) ** 0.5
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize(("shortest", "longest"), [(20, 60), (120, 126)])
+def test_fifteen_percent(tokenizer, unit, shortest, longest):
+    """Of the tokens that can be masked, in whole words too."""
+    maskable = chosen = 0
+    for ids, _, labels in masked(tokenizer, random_rows(ROWS, shortest, longest), unit=unit):
+        maskable += (ids > 4).sum()
+        chosen += (labels != -100).sum()
+    # The number of each row is drawn between two neighbours, so the sum varies less than this.
+    assert_share(chosen, maskable, 0.15)
+
+
+@pytest.mark.parametrize("length", [7, 10, 13, 30])
+def test_the_rate_holds_at_every_length(tokenizer, length):
+    rows = [np.concatenate([[2], 5 + np.arange(length), [3]])] * ROWS
+    counts = [(labels != -100).sum() for _, _, labels in masked(tokenizer, rows)]
+    assert_share(sum(counts), length * ROWS, 0.15)
+    assert max(counts) - min(counts) == 1
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_what_the_model_sees(tokenizer, unit):
+    """80 % [MASK], 10 % another token, 10 % the same."""
+    fates = np.zeros(3)
+    for ids, seen, labels in masked(tokenizer, random_rows(ROWS, 20, 90), unit=unit):
+        chosen = labels != -100
+        assert (labels[chosen] == ids[chosen]).all()
+        assert (seen[~chosen] == ids[~chosen]).all()
+        is_mask = seen[chosen] == 4
+        is_same = seen[chosen] == ids[chosen]
+        fates += [is_mask.sum(), (~is_mask & ~is_same).sum(), is_same.sum()]
+    # One random token in V is the same by chance. Words share their fate: fewer draws than tokens.
+    total = fates.sum() / (1 if unit == "token" else 2)
+    for fate, share in zip(fates / fates.sum(), (0.8, 0.1, 0.1), strict=True):
+        assert_share(fate * total, total, share)
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_special_tokens_and_padding_are_never_masked(tokenizer, unit):
+    options = {"unit": unit, "probability": 0.9}
+    put_in = set()
+    for ids, seen, labels in masked(tokenizer, random_rows(2000, 1, 30), **options):
+        assert (labels[ids < 5] == -100).all()
+        assert (seen[ids < 5] == ids[ids < 5]).all()
+        put_in |= set(seen[(seen != ids) & (seen != 4)].tolist())
+    assert min(put_in) >= 5  # nor put in
+    assert len(put_in) > 0.95 * (len(tokenizer) - 5)
+
+
+def test_words_are_masked_whole(tokenizer):
+    lengths = set()
+    for ids, seen, labels in masked(tokenizer, random_rows(2000, 10, 60), unit="whole-word"):
+        # A word begins where no "##" stands, and after anything that cannot be masked.
+        is_piece = (ids >= 5 + WORDS) & (ids < 5 + WORDS + PIECES)
+        begins = ~is_piece | np.concatenate([[True], ids[:-1] < 5])
+        for word in np.split(np.arange(len(ids)), np.flatnonzero(begins)[1:]):
+            chosen = labels[word] != -100
+            assert chosen.all() or not chosen.any()
+            if chosen.any():
+                lengths.add(len(word))
+                # One fate for the word: all [MASK], all kept, or all drawn anew.
+                is_mask = seen[word] == 4
+                assert is_mask.all() or not is_mask.any()
+    assert max(lengths) > 3
+
+
+def test_long_words_are_as_probable_as_short_ones(tokenizer):
+    """Leaving out the words that exceed the number would mask few long ones."""
+    chosen, there = np.zeros(6), np.zeros(6)
+    masker = Masker(tokenizer, MaskingOptions("whole-word"))
+    for ids, _, labels in masked(tokenizer, random_rows(ROWS, 40, 90), unit="whole-word"):
+        positions, unit = masker.units(ids)
+        lengths = np.minimum(np.bincount(unit), 5)
+        hit = np.zeros(len(lengths), dtype=bool)
+        hit[unit[labels[positions] != -100]] = True
+        there += np.bincount(lengths, minlength=6)
+        chosen += np.bincount(lengths[hit], minlength=6)
+    for hits, total in zip(chosen[1:], there[1:], strict=True):
+        assert_share(hits, total, 0.15)
+
+
+def test_two_number_signs_are_a_word(tokenizer):
+    masker = Masker(tokenizer, MaskingOptions("whole-word"))
+    ids = np.array([2, 5, 5 + WORDS + PIECES, 5 + WORDS, 3])  # w0 ## ##p0
+    positions, unit = masker.units(ids)
+    assert positions.tolist() == [1, 2, 3]
+    assert unit.tolist() == [0, 1, 1]
+
+
+@pytest.mark.parametrize("unit", UNITS)
+@pytest.mark.parametrize("length", [1, 2, 5])
+def test_at_least_one(tokenizer, unit, length):
+    for ids, _, labels in masked(tokenizer, random_rows(500, length, length), unit=unit):
+        assert (labels != -100).any() == (ids > 4).any()
+
+
+@pytest.mark.parametrize("unit", UNITS)
+def test_the_cap(tokenizer, unit):
+    rows = list(random_rows(2000, 30, 60))
+    counts = [
+        (labels != -100).sum()
+        for _, _, labels in masked(tokenizer, rows, unit=unit, max_predictions=4, probability=0.5)
+    ]
+    assert max(counts) == 4
+    assert np.mean(counts) > 3
+
+
+def test_a_word_longer_than_the_cap(tokenizer):
+    ids = np.array([2, 5, *range(5 + WORDS, 5 + WORDS + 6), 3])  # one word of seven pieces
+    ((_, _, labels),) = masked(tokenizer, [ids], unit="whole-word", max_predictions=3)
+    assert (labels[1:-1] == ids[1:-1]).all()
+
+
+def test_chinese_text(data_dir):
+    """Every character is a word, so both units are the same."""
+    tokenizer = BertTokenizer(str(data_dir / "bert_base_chinese_vocab.txt"))
+    masker = Masker(tokenizer, MaskingOptions("whole-word"))
+    ids = np.array(tokenizer("今天北京下雨了。")["input_ids"])
+    positions, unit = masker.units(ids)
+    assert unit.tolist() == list(range(8)) and positions.tolist() == list(range(1, 9))
+
+
+def test_rates_on_real_text(data_dir, minilm_path):
+    tokenizer = BertTokenizer.from_pretrained(minilm_path)
+    documents = list(read_documents([data_dir / "wikitext2" / "valid.txt"], "wikitext"))[:12]
+    rows = [
+        np.array([101, *document.tokens(n, n + 1), 102])
+        for document in tokenize(documents, tokenizer)
+        for n in range(len(document))
+    ]
+    maskable = sum(int((~np.isin(row, tokenizer.all_special_ids)).sum()) for row in rows)
+    for unit in UNITS:
+        chosen = sum((labels != -100).sum() for *_, labels in masked(tokenizer, rows, unit=unit))
+        assert_share(chosen, maskable, 0.15)
+
+
+def test_the_seed_decides(tokenizer):
+    rows = list(random_rows(20, 30, 60))
+    one, same, other = (masked(tokenizer, rows, seed=seed) for seed in (1, 1, 2))
+    assert all(np.array_equal(a[1], b[1]) for a, b in zip(one, same, strict=True))
+    assert not all(np.array_equal(a[1], b[1]) for a, b in zip(one, other, strict=True))
+
+
+def test_wrong_options(tokenizer):
+    with pytest.raises(ValueError, match="masking 'word' is not known; use one of token, whole"):
+        MaskingOptions("word")
+    with pytest.raises(ValueError, match=r"masking probability 1\.5 is not valid"):
+        MaskingOptions(probability=1.5)
+    with pytest.raises(ValueError, match="max_predictions=0 is not valid"):
+        MaskingOptions(max_predictions=0)
+    without = BertTokenizer({"[UNK]": 0, "[CLS]": 1, "[SEP]": 2, "[PAD]": 3}, mask_token=None)
+    with pytest.raises(ValueError, match="has no mask token"):
+        Masker(without)

@@ -1,0 +1,143 @@
+"""Next-sentence pairs: where their text comes from, how many are random, how long they are."""
+
+import random
+from collections import Counter
+
+import pytest
+
+from hf_bert_impl.data.next_sentence import make_pairs
+from hf_bert_impl.data.tokenized import TokenizedDocument
+
+DOCUMENTS = 400
+
+
+def corpus(sentences=(1, 19), length=(2, 23), seed=3, documents=DOCUMENTS):
+    """Documents whose tokens say where they stand: 10,000 times the document, plus a place."""
+    rng = random.Random(seed)
+    made = []
+    for number in range(documents):
+        place = iter(range(10_000 * number, 10_000 * (number + 1)))
+        lengths = [rng.randint(*length) for _ in range(rng.randint(*sentences))]
+        made.append(
+            TokenizedDocument.from_sentences([next(place) for _ in range(n)] for n in lengths)
+        )
+    return made
+
+
+def pairs_of(documents, max_length=64, short_seq_prob=0.1, seed=5):
+    rng = random.Random(seed)
+    return list(
+        make_pairs(
+            documents,
+            range(len(documents)),
+            rng,
+            max_length=max_length,
+            short_seq_prob=short_seq_prob,
+        )
+    )
+
+
+def is_run(tokens):
+    return tokens == list(range(tokens[0], tokens[0] + len(tokens)))
+
+
+def home(tokens):
+    return {token // 10_000 for token in tokens}
+
+
+def test_true_pairs_follow_and_random_ones_are_of_another_document():
+    for first, second, is_random in pairs_of(corpus()):
+        # Each side is neighbouring text of one document.
+        assert is_run(first) and is_run(second)
+        if is_random:
+            assert home(first) != home(second)
+        else:
+            assert home(first) == home(second)
+            # B follows A; between them lies only what was cut from their ends.
+            assert second[0] > first[-1]
+
+
+def test_true_pairs_that_fit_are_neighbours():
+    pairs = pairs_of(corpus(), max_length=900)
+    true = [(first, second) for first, second, is_random in pairs if not is_random]
+    assert len(true) > 100
+    assert all(first[-1] + 1 == second[0] for first, second in true)
+
+
+@pytest.mark.parametrize("sentences", [(2, 19), (1, 5)])
+def test_half_of_the_pairs_are_random(sentences):
+    """Also where many chunks are one sentence, which can only have a random partner."""
+    pairs = pairs_of(corpus(sentences, documents=1000))
+    count, share = len(pairs), sum(pair.is_random for pair in pairs) / len(pairs)
+    assert count > 1200
+    # Five standard deviations of a fair coin.
+    assert abs(share - 0.5) < 5 * 0.5 / count**0.5
+
+
+def test_single_sentences_have_random_partners():
+    documents = corpus((1, 1))
+    assert all(pair.is_random for pair in pairs_of(documents))
+
+
+@pytest.mark.parametrize("max_length", [5, 17, 64, 200])
+def test_lengths(max_length):
+    pairs = pairs_of(corpus(length=(1, 90)), max_length)
+    assert min(min(len(first), len(second)) for first, second, _ in pairs) >= 1
+    assert max(len(first) + len(second) for first, second, _ in pairs) == max_length - 3
+
+
+def test_most_pairs_are_full_and_some_are_short():
+    long = corpus((40, 60), (5, 11))
+    lengths = [len(a) + len(b) for a, b, _ in pairs_of(long, 128, short_seq_prob=0.0)]
+    # Only the last pair of a document may be short.
+    assert sum(length < 100 for length in lengths) <= DOCUMENTS
+    short = Counter(
+        min(len(a) + len(b) for a, b, _ in pairs) < 60
+        for pairs in (pairs_of(long[n : n + 2], 128, 0.5, seed=n) for n in range(0, 200, 2))
+    )
+    assert 40 < short[True] <= 100
+
+
+def test_both_ends_are_cut():
+    """A sentence of 40 with room for 14 in all: any place of it can be met."""
+    documents = corpus((2, 2), (40, 40))
+    starts = Counter()
+    for seed in range(30):
+        starts.update(first[0] % 10_000 % 40 for first, _, _ in pairs_of(documents, 17, 0.0, seed))
+    # 33 tokens go, from either end with even odds: 16 and a half from the front on average.
+    mean = sum(start * count for start, count in starts.items()) / starts.total()
+    assert abs(mean - 16.5) < 0.2
+    assert max(starts) > 20 and min(starts) < 13
+
+
+def test_all_text_is_met():
+    """Sentences that a random partner displaced begin the next chunk."""
+    documents = corpus((1, 9), (1, 9))
+    pairs = pairs_of(documents, max_length=900, short_seq_prob=0.3)
+    met = {
+        token for first, second, is_random in pairs for token in first + second * (not is_random)
+    }
+    assert met == {token for document in documents for token in document.ids.tolist()}
+
+
+def test_the_seed_decides():
+    documents = corpus()
+    assert pairs_of(documents, seed=1) == pairs_of(documents, seed=1)
+    assert pairs_of(documents, seed=1) != pairs_of(documents, seed=2)
+
+
+def test_any_other_document_is_drawn():
+    documents = corpus(documents=7)
+    drawn = Counter()
+    for seed in range(300):
+        for first, second, is_random in pairs_of(documents, seed=seed):
+            if is_random:
+                drawn[min(home(first)), min(home(second))] += 1
+    assert len(drawn) == 7 * 6
+
+
+def test_wrong_input():
+    with pytest.raises(ValueError, match="there is no other one; expected at least 2 documents"):
+        pairs_of(corpus(documents=1))
+    with pytest.raises(ValueError, match="max_length=4 leaves no room"):
+        pairs_of(corpus(), max_length=4)

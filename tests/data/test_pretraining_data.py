@@ -1,0 +1,288 @@
+"""Text files to examples: prepared with any number of processes, streamed, and in epochs."""
+
+import random
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from hf_bert_impl import BertTokenizer
+from hf_bert_impl.data import epochs as epochs_module
+from hf_bert_impl.data import pretraining_data
+from hf_bert_impl.data.collators import PretrainingCollator
+from hf_bert_impl.data.epochs import Epochs, StreamedExamples
+from hf_bert_impl.data.examples import ExampleOptions
+from hf_bert_impl.data.masking import Masker
+from hf_bert_impl.data.pretraining_data import (
+    describe,
+    hold_out,
+    make_examples,
+    tokenize_documents,
+)
+
+datasets = pytest.importorskip("datasets", reason="pip install 'hf_bert_impl[train]'")
+
+WORDS = tuple(f"w{number}" for number in range(60))
+PAIRS = ExampleOptions(max_length=31)
+SPANS = ExampleOptions(objective="mlm", max_length=31)
+PACKS = ExampleOptions(objective="mlm", max_length=31, packing=True)
+
+
+@pytest.fixture
+def tokenizer():
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+    return BertTokenizer({word: number for number, word in enumerate(words)})
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    """37 documents in two files."""
+    rng = random.Random(0)
+    files = []
+    for name, count in (("a.txt", 20), ("b.txt", 17)):
+        documents = [
+            [" ".join(rng.choices(WORDS, k=rng.randint(1, 9))) for _ in range(rng.randint(1, 12))]
+            for _ in range(count)
+        ]
+        file = tmp_path / name
+        file.write_text("\n\n".join("\n".join(document) for document in documents) + "\n")
+        files.append(str(file))
+    return files
+
+
+@pytest.fixture(autouse=True)
+def small_groups(monkeypatch):
+    """Groups of 5 documents, so that there are several."""
+    monkeypatch.setattr(pretraining_data, "GROUP", 5)
+    monkeypatch.setattr(epochs_module, "GROUP", 5)
+    monkeypatch.setattr(pretraining_data, "TOKENIZER_BATCH", 3)
+
+
+@pytest.fixture
+def prepare(corpus, tokenizer, tmp_path):
+    def prepare(options=PAIRS, processes=1, cache="cache", files=corpus):
+        documents = tokenize_documents(
+            files, tokenizer, processes=processes, cache_dir=tmp_path / cache
+        )
+        return documents, make_examples(documents, tokenizer, options, processes=processes)
+
+    return prepare
+
+
+def rows(examples):
+    return [dict(example) for example in examples]
+
+
+def test_documents(prepare, corpus, tokenizer):
+    documents, _ = prepare()
+    assert len(documents) == 37
+    texts = "\n\n".join(Path(file).read_text().strip() for file in corpus).split("\n\n")
+    for document, text in zip(documents, texts, strict=True):
+        lines = text.split("\n")
+        assert document["lengths"] == [len(line.split()) for line in lines]
+        assert document["tokens"] == [5 + int(word[1:]) for word in text.split()]
+
+
+@pytest.mark.parametrize("options", [PAIRS, SPANS, PACKS])
+def test_any_number_of_processes(prepare, options):
+    """The same examples in the same order, each time prepared anew."""
+    one, three = (rows(prepare(options, n, cache=str(n))[1]) for n in (1, 3))
+    assert one == three
+    assert len(one) > 30
+
+
+@pytest.mark.parametrize("options", [PAIRS, SPANS, PACKS])
+def test_examples(prepare, options):
+    documents, examples = prepare(options)
+    for example in examples:
+        ids = np.array(example["input_ids"])
+        assert len(ids) <= 31
+        if options is PAIRS:
+            (first, second) = np.flatnonzero(ids == 3)
+            assert ids[0] == 2 and second == len(ids) - 1 and 1 < first < second - 1
+            assert example["token_type_ids"] == [0] * (first + 1) + [1] * (second - first)
+        else:
+            lengths = example.get("sequence_lengths", [len(ids)])
+            ends = np.cumsum(lengths)
+            assert ends[-1] == len(ids)
+            assert (ids[ends - 1] == 3).all() and (ids[ends - lengths] == 2).all()
+        assert (ids == 2).sum() == (ids == 3).sum() - (options is PAIRS)
+    if options is not PAIRS:
+        tokens = sum(len(e["input_ids"]) - 2 * e["input_ids"].count(2) for e in examples)
+        assert tokens == sum(map(sum, documents["lengths"]))
+    if options is PACKS:
+        full = sum(len(example["input_ids"]) for example in examples) / (31 * len(examples))
+        assert full > 0.85
+
+
+def test_copies_differ(prepare):
+    _, once = prepare()
+    twice = rows(prepare(ExampleOptions(max_length=31, dupe_factor=2))[1])
+    assert twice[: len(once)] == rows(once)
+    assert twice[len(once) :] != rows(once)
+
+
+def test_results_are_kept_until_the_input_changes(prepare, corpus, tmp_path, monkeypatch):
+    before = rows(prepare()[1])
+    with monkeypatch.context() as patch:
+        patch.setattr(pretraining_data, "tokenize", None)
+        patch.setattr(pretraining_data, "cut_examples", None)
+        assert rows(prepare()[1]) == before
+        with pytest.raises(TypeError):
+            prepare(ExampleOptions(max_length=30))
+    # The same name and size, other content.
+    text = Path(corpus[0]).read_text()
+    Path(corpus[0]).write_text(text.replace("w1 ", "w2 "))
+    assert rows(prepare()[1]) != before
+
+
+def test_statistics(prepare):
+    documents, examples = prepare()
+    found = describe(documents, examples)
+    assert found.documents == 37
+    assert found.sentences == sum(map(len, documents["lengths"]))
+    assert found.tokens == sum(map(len, documents["tokens"]))
+    assert found.examples == len(examples)
+    assert found.random_pairs == pytest.approx(np.mean(examples["next_sentence_label"]))
+    _, counts = np.unique(np.concatenate(documents["tokens"]), return_counts=True)
+    shares = counts / counts.sum()
+    assert found.unigram_entropy == pytest.approx(-(shares * np.log(shares)).sum())
+    assert describe(*prepare(SPANS)).random_pairs is None
+
+
+def test_hold_out(prepare):
+    documents, _ = prepare()
+    kept, held = hold_out(documents, 0.2, seed=1)
+    assert (len(kept), len(held)) == (30, 7)
+    every = [tuple(tokens) for tokens in documents["tokens"]]
+    assert sorted([*map(tuple, kept["tokens"]), *map(tuple, held["tokens"])]) == sorted(every)
+    assert hold_out(documents, 0.2, seed=2)[1]["tokens"] != held["tokens"]
+    with pytest.raises(ValueError, match="leaves nothing on one side"):
+        hold_out(documents, 0.999, seed=0)
+
+
+def test_epochs(prepare):
+    _, examples = prepare()
+    data = Epochs(examples, batch_size=8, seed=0)
+    assert len(data) == len(examples) // 8 * 8
+    orders = []
+    for epoch in (0, 1, 0):
+        data.set_epoch(epoch)
+        keys = [data[index]["mask_key"] for index in range(len(data))]
+        assert {key[0] for key in keys} == {epoch}
+        numbers = [key[1] for key in keys]
+        assert len(set(numbers)) == len(data)
+        orders.append(numbers)
+        assert data[3]["input_ids"] == examples[numbers[3]]["input_ids"]
+    assert orders[0] == orders[2] != orders[1]
+    assert orders[0] != sorted(orders[0])
+    in_order = Epochs(examples, batch_size=8, seed=0, shuffle=False)
+    assert [key for *_, key in (e["mask_key"] for e in in_order)] == [*range(len(examples))]
+    with pytest.raises(ValueError, match="fewer than a batch of 5000; give more text"):
+        Epochs(examples, batch_size=5000, seed=0)
+
+
+def batches(data, tokenizer, workers, count):
+    collate = PretrainingCollator(Masker(tokenizer), seed=0, pad_id=0)
+    loader = DataLoader(data, batch_size=6, collate_fn=collate, num_workers=workers)
+    return list(islice(loader, count))
+
+
+def same(one, other):
+    return len(one) == len(other) and all(
+        a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+        for a, b in zip(one, other, strict=True)
+    )
+
+
+def test_batches_with_any_number_of_workers(prepare, tokenizer):
+    data = Epochs(prepare()[1], batch_size=6, seed=0)
+    alone = batches(data, tokenizer, 0, 6)
+    assert same(alone, batches(data, tokenizer, 2, 6))
+    data.set_epoch(1)
+    later = batches(data, tokenizer, 2, 6)
+    assert same(later, batches(data, tokenizer, 0, 6))
+    assert not same(alone, later)
+
+
+def test_masks_are_fresh_each_epoch(prepare, tokenizer):
+    examples = prepare()[1]
+    collate = PretrainingCollator(Masker(tokenizer), seed=0, pad_id=0)
+    data = Epochs(examples, batch_size=1, seed=0, shuffle=False)
+    labels = []
+    for epoch in range(6):
+        data.set_epoch(epoch)
+        labels.append([collate([data[index]])["labels"] for index in range(len(data))])
+    differing = [
+        sum(not torch.equal(a, b) for a, b in zip(labels[0], later, strict=True))
+        for later in labels[1:]
+    ]
+    # Short examples can be masked alike by chance.
+    assert min(differing) > 0.8 * len(examples)
+
+
+@pytest.mark.parametrize("options", [PAIRS, SPANS, PACKS])
+def test_streaming(corpus, tokenizer, options):
+    stream = StreamedExamples(corpus, tokenizer, options)
+    found = list(islice(stream, 200))
+    # Many epochs, in which examples are made and numbered anew, the same each time.
+    assert {e["mask_key"][0] for e in found} >= {0, 1}
+    for a, b in zip(found, islice(stream, 200), strict=True):
+        assert a["mask_key"] == b["mask_key"]
+        assert np.array_equal(a["input_ids"], b["input_ids"])
+    first, second = ([e for e in found if e["mask_key"][0] == n] for n in (0, 1))
+    assert [e["mask_key"][1] for e in first] == [*range(len(first))]
+    texts = [{tuple(e["input_ids"].tolist()) for e in part} for part in (first, second)]
+    assert texts[0] != texts[1]
+
+
+def test_streamed_batches_with_a_worker(corpus, tokenizer):
+    stream = StreamedExamples(corpus, tokenizer, PAIRS)
+    assert same(batches(stream, tokenizer, 0, 5), batches(stream, tokenizer, 1, 5))
+
+
+def test_streamed_pairs_are_balanced(corpus, tokenizer):
+    found = list(islice(StreamedExamples(corpus, tokenizer, PAIRS), 2000))
+    share = np.mean([e["next_sentence_label"] for e in found])
+    assert abs(share - 0.5) < 5 * 0.5 / 2000**0.5
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "words"),
+    [
+        ("One line alone", PAIRS, "each of the 1 documents is a single sentence"),
+        ("w1\n\nw2\n\nw3", PAIRS, "each of the 3 documents is a single sentence"),
+        ("w1\nw2\nw3", PAIRS, "expected at least 2 documents"),
+        (" \n\n ", SPANS, "holds no text"),
+        ("\x00\n", SPANS, "holds no text"),
+    ],
+)
+def test_text_that_makes_no_examples(prepare, tmp_path, tokenizer, text, options, words):
+    file = tmp_path / "few.txt"
+    file.write_text(text)
+    with pytest.raises(ValueError, match=words):
+        prepare(options, files=[str(file)])
+    with pytest.raises(ValueError, match=words):
+        next(iter(StreamedExamples([file], tokenizer, options)))
+
+
+def test_a_line_that_cannot_be_read(prepare, tmp_path):
+    """`datasets` wraps what goes wrong while it reads; the user gets the line."""
+    file = tmp_path / "bad.txt"
+    file.write_bytes(b"w1\n\xff\n")
+    with pytest.raises(ValueError, match=r"line 2 of .* is not UTF-8"):
+        prepare(files=[str(file)])
+
+
+def test_wrong_options():
+    with pytest.raises(ValueError, match="objective 'nsp' is not known; use one of mlm"):
+        ExampleOptions(objective="nsp")
+    with pytest.raises(ValueError, match="packing does not go with objective"):
+        ExampleOptions(packing=True)
+    with pytest.raises(ValueError, match="short_seq_prob=2 is not a probability"):
+        ExampleOptions(short_seq_prob=2)
+    with pytest.raises(ValueError, match="dupe_factor=0"):
+        ExampleOptions(dupe_factor=0)

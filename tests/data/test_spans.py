@@ -1,0 +1,188 @@
+"""The best spans: against the definition, written out as loops over single windows."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_bert_impl import BertTokenizer
+from hf_bert_impl.data.spans import Answers, Span, best_answers
+from hf_bert_impl.data.windows import cut_windows
+
+WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] who what ? . the a cat dog ##s ##ed sat"
+TOKENIZER = BertTokenizer({word: number for number, word in enumerate(WORDS.split())})
+
+
+def windows_of(context, **options):
+    [windows] = cut_windows(TOKENIZER, [("who sat ?", context)], **options)
+    return windows
+
+
+def random_logits(windows, rng):
+    starts = [rng.normal(size=len(window)) * 3 for window in windows]
+    ends = [rng.normal(size=len(window)) * 3 for window in windows]
+    return starts, ends
+
+
+def by_definition(windows, starts, ends, max_answer_len):
+    """All spans with their scores, (score, first token, last token), and the null score."""
+    scored = []
+    for number, window in enumerate(windows):
+        for first in range(window.first, window.stop):
+            around = {
+                n: min(first - w.first, w.stop - 1 - first) + 0.01 * (w.stop - w.first)
+                for n, w in enumerate(windows)
+                if w.first <= first < w.stop
+            }
+            if max(around, key=around.get) != number:
+                continue
+            for last in range(first, min(first + max_answer_len, window.stop)):
+                start = starts[number][first - window.first + window.offset]
+                end = ends[number][last - window.first + window.offset]
+                scored.append((start + end, first, last))
+    null = min(start[0] + end[0] for start, end in zip(starts, ends, strict=True))
+    return sorted(scored, key=lambda item: -item[0]), null
+
+
+# --- all spans of all windows ----------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None, derandomize=True)
+@given(
+    total=st.integers(1, 30),
+    length=st.integers(8, 20),
+    stride=st.integers(0, 5),
+    max_answer_len=st.integers(1, 9),
+    top_k=st.integers(1, 12),
+    seed=st.integers(0, 10_000),
+)
+def test_best_spans_are_those_of_the_definition(total, length, stride, max_answer_len, top_k, seed):
+    stride = min(stride, length - 7)
+    windows = windows_of("the cat sat . " * total, max_seq_len=length, doc_stride=stride)
+    logits = random_logits(windows, np.random.default_rng(seed))
+    expected, null = by_definition(windows, *logits, max_answer_len)
+    found = best_answers(
+        windows, *logits, top_k=top_k, max_answer_len=max_answer_len, align_to_words=False
+    )
+    context = windows[0].context
+    assert [(span.start, span.end) for span in found.spans] == [
+        (context.starts[first], context.ends[last]) for _, first, last in expected[:top_k]
+    ]
+    scores = [score for score, _, _ in expected[:top_k]]
+    assert [span.score for span in found.spans] == pytest.approx(scores)
+    assert found.null_score == pytest.approx(null)
+    assert found.null_score_diff == pytest.approx(null - expected[0][0])
+    total_probability = found.null_probability + sum(span.probability for span in found.spans)
+    assert 0 < found.null_probability < 1
+    assert total_probability < 1 + 1e-9
+
+
+def test_probabilities_in_one_window():
+    """P(start)·P(end) over the context and [CLS], as transformers 4 has it."""
+    windows = windows_of("the cat sat .")
+    [start], [end] = random_logits(windows, np.random.default_rng(5))
+    kept = [0, 5, 6, 7, 8]  # without the question and [SEP]
+    p_start, p_end = np.exp(start), np.exp(end)
+    p_start, p_end = p_start / p_start[kept].sum(), p_end / p_end[kept].sum()
+    found = best_answers(windows, [start], [end], top_k=99)
+    assert len(found.spans) == 10
+    for span in found.spans:
+        first, last = windows[0].positions(span.start, span.end)
+        assert span.probability == pytest.approx(p_start[first] * p_end[last])
+    assert found.null_probability == pytest.approx(p_start[0] * p_end[0])
+
+
+def test_probabilities_over_several_windows():
+    """Every token counts once, so that scores and probabilities have one order."""
+    windows = windows_of("the cat sat . " * 9, max_seq_len=16, doc_stride=4)
+    assert len(windows) > 3
+    logits = random_logits(windows, np.random.default_rng(6))
+    found = best_answers(windows, *logits, top_k=50)
+    probabilities = [span.probability for span in found.spans]
+    assert probabilities == sorted(probabilities, reverse=True)
+    ratio = probabilities[0] / found.null_probability
+    assert math.log(ratio) == pytest.approx(-found.null_score_diff)
+
+
+def test_padding_is_not_looked_at():
+    windows = windows_of("the cat sat . the dog", max_seq_len=10, doc_stride=1)
+    assert len({len(window) for window in windows}) > 1
+    starts, ends = random_logits(windows, np.random.default_rng(7))
+    padded = [
+        [np.append(row, [99.0] * (13 - len(row))).astype(np.float32) for row in rows]
+        for rows in (starts, ends)
+    ]
+    plain, wide = best_answers(windows, starts, ends), best_answers(windows, *padded)
+    assert plain.spans[0].start == wide.spans[0].start
+    assert plain.spans[0].score == pytest.approx(wide.spans[0].score, rel=1e-6)
+
+
+def test_equal_scores_come_in_the_order_of_the_text():
+    windows = windows_of("the cat sat .")
+    zeros = [np.zeros(len(windows[0]))]
+    found = best_answers(windows, zeros, zeros, top_k=4, max_answer_len=2)
+    assert [found.text(span) for span in found.spans] == ["the", "the cat", "cat", "cat sat"]
+    assert best_answers(windows, zeros, zeros).spans == found.spans[:1]
+    windows = windows_of("the cat sat . " * 12)
+    zeros = [np.zeros(len(windows[0]))]
+    many = best_answers(windows, zeros, zeros, top_k=999, max_answer_len=3).spans
+    places = [(span.start, span.end) for span in many]
+    assert places == sorted(places)
+    assert len(places) == 48 * 3 - 3
+
+
+def test_long_answers_reach_to_the_end_of_the_window():
+    windows = windows_of("the cat sat .", max_seq_len=7, doc_stride=0)
+    zeros = [np.zeros(len(window)) for window in windows]
+    found = best_answers(windows, zeros, zeros, top_k=99, max_answer_len=1000)
+    assert {found.text(span) for span in found.spans} == {"the", "cat", "sat", "."}
+
+
+# --- words -----------------------------------------------------------------------------------
+
+
+def test_spans_are_widened_to_words():
+    windows = windows_of("the cats sated.")
+    start, end = np.zeros(len(windows[0])), np.zeros(len(windows[0]))
+    start[windows[0].offset + 2] = 9  # "##s"
+    end[windows[0].offset + 3] = 9  # "sat"
+    words = best_answers(windows, [start], [end])
+    pieces = best_answers(windows, [start], [end], align_to_words=False)
+    assert words.text(words.spans[0]) == "cats sated"
+    assert pieces.text(pieces.spans[0]) == "s sat"
+    assert words.spans[0].probability == pieces.spans[0].probability
+
+
+def test_the_same_words_are_given_once():
+    windows = windows_of("cats sated")
+    logits = random_logits(windows, np.random.default_rng(8))
+    pieces = best_answers(windows, *logits, top_k=99, align_to_words=False)
+    words = best_answers(windows, *logits, top_k=99)
+    assert len(pieces.spans) == 10
+    assert {words.text(span) for span in words.spans} == {"cats", "sated", "cats sated"}
+    assert len(words.spans) == 3
+    assert words.spans[0].score == pieces.spans[0].score
+    assert best_answers(windows, *logits, top_k=2).spans == words.spans[:2]
+
+
+# --- the null answer -------------------------------------------------------------------------
+
+
+def test_the_null_answer_wins_above_the_threshold():
+    answers = Answers("the cat", (Span(4, 7, 2.5, 0.4),), null_score=4.0, null_probability=0.5)
+    assert answers.null_score_diff == 1.5
+    assert answers.best_text() == "cat"
+    assert answers.best_text(2.0) == "cat"
+    assert answers.best_text(1.5) == "cat"  # not above it
+    assert answers.best_text(1.4) == ""
+
+
+def test_the_null_score_is_the_least_of_the_windows():
+    windows = windows_of("the cat sat . " * 3, max_seq_len=10, doc_stride=1)
+    starts = [np.zeros(len(window)) for window in windows]
+    ends = [np.zeros(len(window)) for window in windows]
+    for number, (start, end) in enumerate(zip(starts, ends, strict=True)):
+        start[0], end[0] = 7.0 + number, 1.0 - 2 * number
+    assert best_answers(windows, starts, ends).null_score == 8 - (len(windows) - 1)

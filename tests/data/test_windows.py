@@ -1,0 +1,254 @@
+"""Windows of long contexts: the tokenizer's own, cut faster, with exact places in the text."""
+
+import itertools
+import unicodedata
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_bert_impl import BertTokenizer
+from hf_bert_impl.data import windows as module
+from hf_bert_impl.data.windows import QuestionCut, cut_windows, max_context_windows
+
+WORDS = (
+    "[PAD] [UNK] [CLS] [SEP] [MASK] who what ? . , the a cat sat on mat anna ##s na ##ive cafe e "
+    "##t ##e ete 我 爱 北 京 ##́ o"
+)
+VOCAB = {word: number for number, word in enumerate(WORDS.split())}
+
+
+@pytest.fixture(scope="module")
+def tokenizer():
+    return BertTokenizer(VOCAB)
+
+
+def one(tokenizer, question, context, **options):
+    [windows] = cut_windows(tokenizer, [(question, context)], **options)
+    return windows
+
+
+# --- the same windows as the tokenizer's -----------------------------------------------------
+
+
+@pytest.mark.parametrize("words", [1, 3, 10, 11, 12, 13, 14, 21, 40])
+@pytest.mark.parametrize(("length", "stride"), [(17, 0), (17, 1), (17, 10), (18, 5), (30, 12)])
+def test_equal_to_the_tokenizers_own(tokenizer, words, length, stride):
+    context = " ".join(["the cat sat on a mat , anna ."[: 3 + 2 * n] for n in range(words)])
+    question = "who sat ?"
+    expected = tokenizer(
+        question,
+        context,
+        truncation="only_second",
+        max_length=length,
+        stride=stride,
+        return_overflowing_tokens=True,
+        return_offsets_mapping=True,
+    )
+    found = one(tokenizer, question, context, max_seq_len=length, doc_stride=stride)
+    assert [window.input_ids for window in found] == expected["input_ids"]
+    assert [window.token_type_ids for window in found] == expected["token_type_ids"]
+    assert [len(window) for window in found] == [len(ids) for ids in expected["input_ids"]]
+    for number, window in enumerate(found):
+        inside = [n for n, part in enumerate(expected.sequence_ids(number)) if part == 1]
+        assert inside[0] == window.offset
+        places = [expected["offset_mapping"][number][n] for n in inside]
+        part = slice(window.first, window.stop)
+        assert [*zip(window.context.starts[part], window.context.ends[part], strict=True)] == places
+
+
+def test_defaults(tokenizer):
+    context = "the cat sat . " * 300  # 1200 tokens
+    windows = one(tokenizer, "who sat ?", context)
+    room = 384 - 6
+    assert [window.first for window in windows] == [0, 250, 500, 750, 1000]
+    assert [window.stop for window in windows] == [room, room + 250, room + 500, room + 750, 1200]
+    # In a small window half of the room overlaps, and not the 128 tokens that would not fit.
+    small = one(tokenizer, "who sat ?", context, max_seq_len=31)
+    assert [window.first for window in small[:3]] == [0, 25 - 12, 2 * (25 - 12)]
+
+
+def test_every_token_is_in_a_window(tokenizer):
+    for total in range(1, 40):
+        windows = one(tokenizer, "who", "cat " * total, max_seq_len=11, doc_stride=3)
+        assert windows[0].first == 0
+        assert windows[-1].stop == total
+        for left, right in itertools.pairwise(windows):
+            assert left.stop - right.first == 3
+            assert left.stop - left.first == 11 - 4
+
+
+def test_contexts_are_tokenized_once(tokenizer, monkeypatch):
+    seen = []
+    encode = module._encode
+    monkeypatch.setattr(module, "_encode", lambda t, texts: seen.append(texts) or encode(t, texts))
+    pairs = [("who", "the cat"), ("what", "the cat"), ("who", "a mat")]
+    first, second, third = cut_windows(tokenizer, pairs)
+    assert seen == [["the cat", "a mat"], ["who", "what", "who"]]
+    assert first[0].context is second[0].context is not third[0].context
+    assert second[0].input_ids == tokenizer("what", "the cat")["input_ids"]
+    assert cut_windows(tokenizer, []) == []
+
+
+def test_other_templates():
+    """A tokenizer's own frame and token types are taken, not BERT's."""
+    from tokenizers.processors import TemplateProcessing
+
+    tokenizer = BertTokenizer(VOCAB)
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="[CLS]:0 $A:0 [SEP]:0",
+        pair="[CLS]:0 $A:0 [SEP]:0 [SEP]:0 $B:0 [SEP]:0",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+    )
+    [window] = one(tokenizer, "who", "the cat")
+    assert window.input_ids == [2, VOCAB["who"], 3, 3, VOCAB["the"], VOCAB["cat"], 3]
+    assert window.token_type_ids == [0] * 7
+    assert window.offset == 4
+
+
+# --- questions -------------------------------------------------------------------------------
+
+
+def test_long_questions_are_cut(tokenizer):
+    with pytest.warns(QuestionCut, match="max_question_len=3 tokens: 1 of 2"):
+        windows = cut_windows(
+            tokenizer, [("who what who what", "cat"), ("who", "cat")], max_question_len=3
+        )
+    assert len(windows[0][0].input_ids) == 3 + 3 + 1
+    assert len(windows[1][0].input_ids) == 3 + 1 + 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        cut_windows(tokenizer, [("who what who what", "cat")], max_question_len=4)
+
+
+# --- places ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "pieces", "words"),
+    [
+        ("Café naïve", ["Café", "na", "ïve"], ["Café", "naïve", "naïve"]),
+        ("Cafe\u0301 e\u0301te\u0301, o", None, ["Cafe\u0301", "e\u0301te\u0301", ",", "o"]),
+        ("我爱 北京。", ["我", "爱", "北", "京", "。"], ["我", "爱", "北", "京", "。"]),
+        ("cat 👍🏽 cats 👩‍🚀.", ["cat", "👍🏽", "cat", "s", "👩‍🚀", "."], None),
+        ("o\u0301\u0302 o", ["o\u0301\u0302", "o"], ["o\u0301\u0302", "o"]),
+        ("cat\u0301", ["cat\u0301"], ["cat\u0301"]),
+        ("\u0301 cat", ["cat"], ["cat"]),
+    ],
+)
+def test_places_in_the_text(tokenizer, text, pieces, words):
+    context = one(tokenizer, "who", text)[0].context
+    if pieces is not None:
+        found = zip(context.starts, context.ends, strict=True)
+        assert [text[start:end] for start, end in found] == pieces
+    if words is not None:
+        found = zip(context.word_starts, context.word_ends, strict=True)
+        assert [text[start:end] for start, end in found] == words
+
+
+def test_marks_that_are_tokens_stay_apart():
+    cased = BertTokenizer(VOCAB, do_lower_case=False, strip_accents=False)
+    context = one(cased, "who", "e\u0301 o")[0].context
+    assert [*zip(context.starts, context.ends, strict=True)] == [(0, 1), (1, 2), (3, 4)]
+    assert [*zip(context.word_starts, context.word_ends, strict=True)] == [(0, 2), (0, 2), (3, 4)]
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(
+    text=st.text(st.sampled_from("cat sé\u0301\u0302我北. ,👍🏽\u200d\u200bïA\n한가"), min_size=1)
+)
+def test_places_of_any_text(text):
+    tokenizer = BertTokenizer(VOCAB)
+    try:
+        [window] = one(tokenizer, "who", text)
+    except ValueError as error:
+        assert "is empty" in str(error)
+        assert not tokenizer.tokenize(text)
+        return
+    context = window.context
+    assert len(context.ids) == len(tokenizer.tokenize(text))
+    assert (context.starts < context.ends).all()
+    assert (context.word_starts <= context.starts).all()
+    assert (context.word_ends >= context.ends).all()
+    assert (context.ends <= len(text)).all()
+    assert (np.diff(context.starts) >= 0).all()
+    for end in context.word_ends:  # no letter is parted from its accents
+        assert end == len(text) or unicodedata.category(text[end])[0] != "M"
+    for token, (start, end) in enumerate(zip(context.starts, context.ends, strict=True)):
+        first, last = window.positions(int(start), int(end))
+        assert first <= token + window.offset <= last
+        # Letters that fold into several tokens share their place.
+        assert context.starts[last - window.offset] < end
+        assert context.ends[first - window.offset] > start
+
+
+def test_positions_of_a_piece(tokenizer):
+    text = "Anna sat; the cats on a mat"
+    windows = one(tokenizer, "who sat ?", text, max_seq_len=11, doc_stride=2)
+    assert [(window.first, window.stop) for window in windows] == [(0, 5), (3, 8), (6, 9)]
+    start = text.index("cats")
+    assert windows[0].positions(start, start + 3) == (9, 9)  # "cat" without its "##s"
+    assert windows[0].positions(start, start + 4) is None
+    assert windows[1].positions(start, start + 4) == (6, 7)
+    assert windows[1].positions(start + 3, start + 4) == (7, 7)
+    assert windows[1].positions(start - 1, start + 5) == (6, 7)  # spaces belong to no token
+    assert windows[2].positions(start, start + 4) is None
+    assert windows[0].positions(8, 9) == (7, 7)  # ";", unknown to the vocabulary
+    assert windows[0].positions(9, 10) is None  # nothing but a space
+
+
+# --- the window with the most context --------------------------------------------------------
+
+
+def test_max_context_by_the_rule_in_words(tokenizer):
+    # In the last case the second window is so short that its length decides.
+    sizes = ((9, 11, 2), (23, 12, 5), (40, 13, 8), (5, 20, 3), (31, 10, 0), (151, 154, 20))
+    for total, length, stride in sizes:
+        windows = one(tokenizer, "who", "cat " * total, max_seq_len=length, doc_stride=stride)
+        expected = []
+        for token in range(total):
+            scores = {}
+            for number, window in enumerate(windows):
+                if window.first <= token < window.stop:
+                    around = min(token - window.first, window.stop - 1 - token)
+                    scores[number] = around + 0.01 * (window.stop - window.first)
+            expected.append(max(scores, key=scores.get))  # the first of equal ones
+        assert max_context_windows(windows).tolist() == expected
+
+
+# --- wrong input -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"max_seq_len": 0}, "max_seq_len is 0; it must be at least 1"),
+        ({"max_question_len": 0}, "max_question_len is 0"),
+        ({"doc_stride": -1}, "doc_stride is -1; it must be at least 0"),
+        ({"max_seq_len": 20, "doc_stride": 20}, "doc_stride=20 is not smaller than the window"),
+        ({"max_seq_len": 12, "doc_stride": 6}, "doc_stride=6 is not smaller than the room .* 6 of"),
+        ({"max_seq_len": 6}, "leaves no room for the context: .* it has 6 tokens; expected fewer"),
+        ({"max_seq_len": 4}, "leaves no room"),
+    ],
+)
+def test_lengths_that_do_not_fit(tokenizer, options, message):
+    with pytest.raises(ValueError, match=message):
+        one(tokenizer, "who sat ?", "the cat sat on a mat .", **options)
+
+
+def test_a_stride_does_not_matter_where_all_fits(tokenizer):
+    [window] = one(tokenizer, "who sat ?", "the cat sat", max_seq_len=12, doc_stride=9)
+    assert window.stop == 3
+
+
+@pytest.mark.parametrize("context", ["", "  \n", "\u200b\u0301"])
+def test_empty_contexts(tokenizer, context):
+    with pytest.raises(ValueError, match="the context of the question 'who' is empty"):
+        cut_windows(tokenizer, [("what", "the cat"), ("who", context)])
+
+
+def test_a_tokenizer_without_places():
+    with pytest.raises(TypeError, match="does not say where its tokens stand"):
+        cut_windows(object(), [("who", "the cat")])

@@ -1,0 +1,164 @@
+"""Head importance: the paper's formula, by finite differences; and what is pruned by it."""
+
+import pytest
+import torch
+
+from hf_bert_impl.evaluation.head_importance import HeadImportance, head_importance, task_examples
+from hf_bert_impl.evaluation.task import Columns, Split
+from hf_bert_impl.evaluation.tasks import make_task
+from tests.model.cases import random_config, random_model
+
+LAYERS, HEADS = 3, 5
+
+
+def model_of(name, **fields):
+    config = random_config(
+        4,
+        name,
+        **{"num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "hidden_size": 30},
+        **{"type_vocab_size": 2, "num_labels": 3, **fields},
+    )
+    return random_model(name, config).double()
+
+
+def examples_of(count=4):
+    generator = torch.Generator().manual_seed(1)
+    return [
+        {
+            "input_ids": torch.randint(5, 60, (1, length), generator=generator),
+            "labels": torch.randint(0, 3, (1,), generator=generator),
+        }
+        for length in [3, 9, 5, 12][:count]
+    ]
+
+
+def test_mean_of_absolute_derivatives():
+    """Equation 3, at a mask of ones: each example's derivative, then its size, then the mean."""
+    model = model_of("BertForSequenceClassification")
+    examples = examples_of()
+    found = head_importance(model, examples)
+    assert (found.examples, found.heads) == (4, LAYERS * HEADS)
+    assert found.scores.shape == (LAYERS, HEADS)
+    step, slopes = 1e-6, []
+    layer, head = 1, 3
+    with torch.no_grad():
+        for example in examples:
+            losses = []
+            for sign in (1, -1):
+                mask = torch.ones(LAYERS, HEADS, dtype=torch.float64)
+                mask[layer, head] += sign * step
+                losses.append(model(**example, head_mask=mask).loss.item())
+            slopes.append((losses[0] - losses[1]) / (2 * step))
+    assert found.scores[layer, head].item() == pytest.approx(
+        sum(map(abs, slopes)) / len(slopes), rel=1e-5
+    )
+    # With derivatives of both signs, theirs is not the size of the mean.
+    assert min(slopes) < 0 < max(slopes)
+
+
+def test_normalised_by_layer():
+    importance = HeadImportance(torch.tensor([[3.0, 4.0], [0.0, 0.0], [1e-9, torch.nan]]), 1)
+    assert torch.allclose(
+        importance.normalized,
+        torch.tensor([[0.6, 0.8], [0, 0], [1, torch.nan]]),
+        equal_nan=True,
+    )
+    assert importance.heads == 5
+
+
+def test_a_head_without_effect_is_least():
+    model = model_of("BertForSequenceClassification")
+    with torch.no_grad():
+        # Nothing of head 2 of layer 1 comes out of its layer.
+        model.bert.encoder.layer[1].attention.output.dense.weight[:, 12:18] = 0
+    found = head_importance(model, examples_of())
+    assert found.scores[1, 2] == 0
+    assert found.least(1) == {1: [2]}
+    before = [model(**example).logits for example in examples_of()]
+    model.prune_heads(found.least(1))
+    for example, logits in zip(examples_of(), before, strict=True):
+        assert torch.allclose(model(**example).logits, logits, atol=1e-10)
+
+
+def test_pruned_heads_have_none():
+    model = model_of("BertForSequenceClassification")
+    model.prune_heads({0: [1], 2: [0, 4]})
+    found = head_importance(model, examples_of())
+    gone = found.scores.isnan().nonzero().tolist()
+    assert gone == [[0, 1], [2, 0], [2, 4]]
+    assert found.heads == 12
+    assert not {(0, 1), (2, 0), (2, 4)} & {
+        (layer, head) for layer, heads in found.least(9).items() for head in heads
+    }
+
+
+def test_each_layer_keeps_a_head():
+    scores = torch.tensor([[0.0, 0.0, 0.0], [1.0, 2.0, 3.0], [5.0, torch.nan, 1.0]])
+    importance = HeadImportance(scores, 1)
+    assert importance.least(2) == {0: [0, 1]}
+    # Relative to their layers: 1 of 5.1 is less than 1 of 3.7.
+    assert importance.least(3) == {0: [0, 1], 2: [2]}
+    assert importance.least(5) == {0: [0, 1], 1: [0, 1], 2: [2]}
+    for count in (0, -1, 6):
+        with pytest.raises(ValueError, match=f"{count} heads are to be removed of 8; expected 1 t"):
+            importance.least(count)
+
+
+def test_the_model_stays_as_it_is():
+    model = model_of("BertForSequenceClassification")
+    model.train()
+    found = head_importance(model, examples_of())
+    assert model.training
+    assert all(parameter.grad is None for parameter in model.parameters())
+    again = head_importance(model.eval(), examples_of())
+    assert torch.equal(found.scores, again.scores)  # no dropout
+    with torch.no_grad():
+        assert torch.equal(head_importance(model, examples_of()).scores, found.scores)
+
+
+def test_an_example_with_nothing_to_predict_counts_for_nothing():
+    model = model_of("BertForMaskedLM")
+    ids = torch.tensor([[5, 6, 7, 8]])
+    real = {"input_ids": ids, "labels": torch.tensor([[-100, 9, -100, 4]])}
+    empty = {"input_ids": ids, "labels": torch.full((1, 4), -100)}
+    alone, both = head_importance(model, [real]), head_importance(model, [empty, real])
+    assert torch.equal(both.scores, alone.scores / 2)
+
+
+def test_bad_input():
+    model = model_of("BertForSequenceClassification")
+    (example,) = examples_of(1)
+    with pytest.raises(ValueError, match="no examples"):
+        head_importance(model, [])
+    with pytest.raises(ValueError, match="a batch has 2 examples; expected 1"):
+        head_importance(model, [{name: value.repeat(2, 1) for name, value in example.items()}])
+    with pytest.raises(ValueError, match="gives no loss for input_ids; expected"):
+        head_importance(model, [{"input_ids": example["input_ids"]}])
+
+
+def test_examples_of_tasks(minilm_path, tmp_path):
+    """Every example alone, with its label; masks are the same each time."""
+    import hf_bert_impl
+
+    tokenizer = hf_bert_impl.BertTokenizer.from_pretrained(minilm_path)
+    file = tmp_path / "data.tsv"
+    file.write_text("a fine film\tgood\nno\tbad\nquite long and rather dull\tbad\n")
+    task = make_task("classification", Columns("0", None, "1"))
+    examples = task.read(str(file))
+    task.learn_labels(examples, [])
+    split = Split(examples, task.features(examples, tokenizer, 32))
+    found = list(task_examples(task, split, tokenizer))
+    assert [example["labels"].tolist() for example in found] == [[1], [0], [0]]
+    assert [example["input_ids"].shape[1] for example in found] == [5, 3, 7]
+
+    masked = make_task("masked-lm", Columns("0"))
+    split = Split(examples, masked.features(masked.read(str(file)), tokenizer, 32))
+    torch.manual_seed(5)
+    first = list(task_examples(masked, split, tokenizer))
+    drawn = torch.rand(3)
+    torch.manual_seed(6)
+    second = list(task_examples(masked, split, tokenizer))
+    for one, other in zip(first, second, strict=True):
+        assert torch.equal(one["labels"], other["labels"])
+    torch.manual_seed(5)
+    assert torch.equal(torch.rand(3), drawn)

@@ -1,0 +1,57 @@
+"""Metrics: against values worked out by hand."""
+
+import math
+
+import numpy as np
+import pytest
+
+from hf_bert_impl.evaluation import metrics
+
+pytest.importorskip("sklearn", reason="pip install 'hf_bert_impl[train]'")
+
+
+def test_two_classes_count_class_one():
+    found = metrics.classification_metrics([1, 1, 1, 0, 0], [1, 0, 1, 1, 0], 2)
+    assert found["accuracy"] == pytest.approx(0.6)
+    assert found["f1"] == pytest.approx(2 / 3)  # 2 hits, 3 predicted, 3 gold
+    assert found["macro_f1"] == pytest.approx((2 / 3 + 1 / 2) / 2)
+    assert found["matthews_correlation"] == pytest.approx((2 * 1 - 1 * 1) / 6)
+
+
+def test_several_classes_count_alike_even_unseen_ones():
+    found = metrics.classification_metrics([0, 0, 0, 1], [0, 0, 0, 0], 3)
+    assert found["f1"] == found["macro_f1"] == pytest.approx((6 / 7 + 0 + 0) / 3)
+    assert found["matthews_correlation"] == 0
+
+
+def test_several_labels():
+    gold, predicted = [[1, 0, 1], [0, 0, 0]], [[1, 1, 1], [0, 0, 0]]
+    found = metrics.multilabel_metrics(np.array(gold), np.array(predicted))
+    assert found["accuracy"] == 0.5
+    assert found["f1"] == pytest.approx(4 / 5)
+    assert found["macro_f1"] == pytest.approx(2 / 3)
+
+
+def test_numbers():
+    found = metrics.regression_metrics([1, 2, 3, 4], [2, 4, 6, 20])
+    assert found["spearman"] == pytest.approx(1)
+    assert 0.8 < found["pearson"] < 0.95
+    assert found["mse"] == pytest.approx((1 + 4 + 9 + 256) / 4)
+    constant = metrics.regression_metrics([1, 2, 3], [5, 5, 5])
+    assert (constant["pearson"], constant["spearman"]) == (0, 0)
+
+
+def test_entities_count_whole():
+    gold = [["B-per", "I-per", "O", "B-loc"], ["O"]]
+    predicted = [["B-per", "O", "O", "B-loc"], ["B-loc"]]
+    found = metrics.entity_metrics(gold, predicted)
+    assert found["precision"] == pytest.approx(1 / 3)
+    assert found["recall"] == pytest.approx(1 / 2)
+    assert found["f1"] == pytest.approx(2 / 5)
+    assert found["accuracy"] == pytest.approx(3 / 5)
+
+
+def test_perplexity_and_what_json_lacks():
+    assert metrics.perplexity(6 * math.log(5), 6) == pytest.approx(5)
+    assert metrics.perplexity(1e9, 1) == math.inf
+    assert metrics.finite({"a": [math.inf, 1.5, {2: math.nan}]}) == {"a": [None, 1.5, {"2": None}]}

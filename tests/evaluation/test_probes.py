@@ -1,0 +1,173 @@
+"""Probes: SentEval's interface and protocols, on vectors whose content is known."""
+
+import numpy as np
+import pytest
+
+from hf_bert_impl.evaluation.probes import (
+    Params,
+    ProbeOptions,
+    _inputs,
+    encoder_batcher,
+    read_probe,
+    run_probe,
+)
+from hf_bert_impl.evaluation.task import Columns
+
+pytest.importorskip("sklearn", reason="pip install 'hf_bert_impl[train]'")
+
+
+def batcher(params, batch):
+    """The numbers that a text consists of as its vector."""
+    return [[float(word) for word in words] for words in batch]
+
+
+def lines(rows):
+    return "".join("\t".join(map(str, row)) + "\n" for row in rows)
+
+
+def text(numbers):
+    return " ".join(f"{number:.4f}" for number in numbers)
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(name, rows):
+        file = tmp_path / f"{name}.tsv"
+        file.write_text(lines(rows))
+        return str(file)
+
+    return write
+
+
+def classes(count, seed, noise=0.0):
+    """Three classes by the largest of three among five numbers."""
+    rng = np.random.default_rng(seed)
+    points = rng.normal(size=(count, 5))
+    kinds = points[:, 1:4].argmax(axis=1)
+    flip = rng.random(count) < noise
+    kinds[flip] = rng.integers(3, size=flip.sum())
+    return [(text(point), "xyz"[kind]) for point, kind in zip(points, kinds, strict=True)]
+
+
+def related(count, seed):
+    """Scores from 1 to 5 by how much two vectors agree in one number."""
+    rng = np.random.default_rng(seed)
+    left, right = rng.uniform(0, 1, size=(2, count, 4))
+    scores = 5 - 4 * np.abs(left - right)[:, 2]
+    return [
+        (text(a), text(b), f"{score:.2f}") for a, b, score in zip(left, right, scores, strict=True)
+    ]
+
+
+def same(count, seed):
+    """Whether two vectors point the same way in one number."""
+    rng = np.random.default_rng(seed)
+    left, right = rng.normal(size=(2, count, 4))
+    agree = (left * right)[:, 1] > 0
+    return [
+        (text(a), text(b), "yes" if yes else "no")
+        for a, b, yes in zip(left, right, agree, strict=True)
+    ]
+
+
+def probe(protocol, named, columns, prepare=None, **options):
+    task, examples = read_probe(protocol, named, Columns(*columns))
+    return run_probe(protocol, task, examples, batcher, prepare, ProbeOptions(**options))
+
+
+@pytest.mark.parametrize("classifier", ["logistic", "mlp"])
+def test_classification_with_test_data(write, classifier):
+    named = {
+        "train": write("train", classes(300, 1)),
+        "validation": write("validation", classes(60, 2)),
+        "test": write("test", classes(90, 3)),
+    }
+    result = probe("classification", named, ("0", None, "1"), classifier=classifier)
+    assert result.examples == {"train": 300, "validation": 60, "test": 90}
+    assert result.deviations is None
+    assert result.scores["accuracy"] > 0.8
+
+
+def test_cross_validation_tells_signal_from_noise(write):
+    clean = {"train": write("clean", classes(150, 1))}
+    noisy = {"train": write("noisy", classes(150, 1, noise=1.0))}
+    result = probe("classification", clean, ("0", None, "1"), folds=5)
+    assert result.scores["accuracy"] > 0.8
+    assert 0 < result.deviations["accuracy"] < 0.2
+    assert probe("classification", noisy, ("0", None, "1"), folds=5).scores["accuracy"] < 0.55
+    again = probe("classification", clean, ("0", None, "1"), folds=5)
+    assert again == result
+
+
+@pytest.mark.parametrize("protocol", ["pair", "entailment"])
+def test_pairs(write, protocol):
+    named = {"train": write("train", same(300, 1)), "test": write("test", same(80, 2))}
+    # The product decides, so a probe of the two vectors alone would guess.
+    assert probe(protocol, named, ("0", "1", "2")).scores["accuracy"] > 0.9
+
+
+@pytest.mark.parametrize(("classifier", "least"), [("logistic", 0.9), ("mlp", 0.8)])
+def test_relatedness(write, classifier, least):
+    named = {"train": write("train", related(400, 1)), "test": write("test", related(70, 2))}
+    columns = ("0", "1", "2")
+    result = probe("relatedness", named, columns, classifier=classifier)
+    assert result.scores["pearson"] > least
+    assert set(result.scores) == {"pearson", "spearman", "mse"}
+
+
+def test_what_each_protocol_sees():
+    left, right = np.array([[1.0, -2.0]]), np.array([[3.0, 5.0]])
+    assert _inputs("classification", left, left).tolist() == [[1, -2]]
+    assert _inputs("pair", left, right).tolist() == [[2, 7, 3, -10]]
+    assert _inputs("relatedness", left, right).tolist() == [[2, 7, 3, -10]]
+    assert _inputs("entailment", left, right).tolist() == [[1, -2, 3, 5, 2, 7, 3, -10]]
+
+
+def test_interface_is_that_of_senteval(write):
+    named = {"train": write("train", same(40, 1)), "test": write("test", same(9, 2))}
+    task, examples = read_probe("pair", named, Columns("0", "1", "2"))
+    seen = []
+
+    def prepare(params, samples):
+        assert isinstance(params, Params)
+        params.factor = 2.0
+        seen.extend(samples)
+
+    def doubled(params, batch):
+        assert len(batch) <= params.batch_size == params["batch_size"] == 7
+        assert all(words in seen for words in batch)
+        return params.factor * np.array(batcher(params, batch))
+
+    run_probe("pair", task, examples, doubled, prepare, ProbeOptions(batch_size=7))
+    assert len(seen) == 2 * 49
+    with pytest.raises(AttributeError, match="nothing"):
+        _ = Params().nothing
+
+
+def test_encoder_batcher_gives_texts():
+    assert encoder_batcher(lambda texts: texts)(Params(), [["a", "b."], []]) == ["a b.", ""]
+
+
+def test_bad_input(write):
+    train = write("train", classes(30, 1))
+    columns = Columns("0", None, "1")
+    for given, words in (
+        ({"classifier": "svm"}, "'svm'; expected one of logistic, mlp"),
+        ({"folds": 1}, "folds is 1; expected at least 2"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            ProbeOptions(**given)
+    with pytest.raises(ValueError, match="'parse'; expected one of classification, pair"):
+        read_probe("parse", {"train": train}, columns)
+    with pytest.raises(ValueError, match="expected a second text for pair"):
+        read_probe("pair", {"train": train}, columns)
+    with pytest.raises(ValueError, match="expected no second text"):
+        read_probe("classification", {"train": train}, Columns("0", "0", "1"))
+    few = write("few", [*classes(30, 1), ("1 2 3 4 5", "rare")])
+    with pytest.raises(ValueError, match=r"only 1 examples; .* 10 folds"):
+        probe("classification", {"train": few}, ("0", None, "1"))
+    with pytest.raises(ValueError, match="validation data but no test data"):
+        probe("classification", {"train": train, "validation": train}, ("0", None, "1"))
+    unseen = write("unseen", [("1 2 3 4 5", "new")])
+    with pytest.raises(ValueError, match="label 'new', which no training example has"):
+        probe("classification", {"train": train, "test": unseen}, ("0", None, "1"))

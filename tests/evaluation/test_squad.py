@@ -1,0 +1,257 @@
+"""SQuAD's figures: those of the official scripts, and the threshold for the null answer."""
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_bert_impl.data.spans import Answers, Span
+from hf_bert_impl.data.squad import Answer, Question, Squad, read_squad
+from hf_bert_impl.evaluation.squad import (
+    decide,
+    evaluate_predictions,
+    exact_match,
+    f1,
+    normalize_answer,
+    predict_squad,
+    read_na_probs,
+    read_predictions,
+    store_null_threshold,
+    tune_null_threshold,
+    write_json,
+)
+
+
+def squad_of(answers, version=2):
+    """Questions out of right answers by id."""
+    questions = tuple(
+        Question(key, "q", "c", tuple(Answer(text, 0) for text in texts))
+        for key, texts in answers.items()
+    )
+    return Squad(questions, version)
+
+
+# --- the official scripts --------------------------------------------------------------------
+
+
+def test_figures_of_the_official_scripts(fixtures_dir):
+    """Recorded from evaluate-v2.0.py and evaluate-v1.1.py on made-up answers: equal to the bit."""
+    file = fixtures_dir / "question_answering" / "official_scores.json"
+    cases = json.loads(file.read_text(encoding="utf-8"))
+    assert {case["version"] for case in cases} == {1, 2}
+    for case in cases:
+        threshold = case.get("na_prob_threshold", 1.0)
+        squad = squad_of(case["answers"], case["version"])
+        found = evaluate_predictions(squad, case["predictions"], case.get("na_probs"), threshold)
+        if case["version"] == 1:
+            official = case["official"]
+            assert found["exact"] == official["exact_match"]
+            assert found["f1"] == official["f1"]
+            assert found["total"] == len(case["answers"])
+        else:
+            assert found == case["official"]
+            assert list(found) == list(case["official"])
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("The Cat,  sat!", "cat sat"),
+        ("an apple a day", "apple day"),
+        ("theatre Anthem", "theatre anthem"),  # articles as words only
+        ("U.S.A", "usa"),
+        ("a-the-b", "atheb"),
+        ("«the» Café…", "« » café…"),  # ASCII punctuation only
+        (" \t\n ", ""),
+        ("THE", ""),
+    ],
+)
+def test_normalisation(text, expected):
+    assert normalize_answer(text) == expected
+
+
+@pytest.mark.parametrize(
+    ("prediction", "answer", "exact", "overlap"),
+    [
+        ("the cat", "Cat.", 1, 1),
+        ("cat sat", "cat", 0, 2 / 3),
+        ("cat cat", "cat", 0, 2 / 3),
+        ("cat cat dog", "cat dog dog", 0, 2 / 3),
+        ("dog", "cat", 0, 0),
+        ("", "cat", 0, 0),
+        ("cat", "", 0, 0),
+    ],
+)
+def test_scores_of_one_answer(prediction, answer, exact, overlap):
+    assert exact_match(prediction, answer) == exact
+    assert f1(prediction, answer) == pytest.approx(overlap)
+    assert f1(prediction, answer, version=1) == pytest.approx(overlap)
+
+
+def test_texts_without_words_agree_in_version_2_only():
+    assert f1("the", "...") == 1
+    assert f1("the", "...", version=1) == 0
+    assert exact_match("the", "...") == 1
+    # An answer without words counts as none in v2.0, beside others.
+    answers = {"a": ["cat", "..."]}
+    assert evaluate_predictions(squad_of(answers), {"a": ""})["exact"] == 0
+    assert evaluate_predictions(squad_of(answers, 1), {"a": ""})["exact"] == 100
+
+
+def test_the_best_answer_counts():
+    answers = {"a": ["cat", "the cat sat", "dog"], "b": []}
+    found = evaluate_predictions(squad_of(answers), {"a": "cat sat", "b": "cat"})
+    assert found == {
+        "exact": 50,
+        "f1": 50,
+        "total": 2,
+        "HasAns_exact": 100,
+        "HasAns_f1": 100,
+        "HasAns_total": 1,
+        "NoAns_exact": 0,
+        "NoAns_f1": 0,
+        "NoAns_total": 1,
+    }
+
+
+def test_missing_predictions_are_wrong():
+    answers = {"a": ["cat"], "b": [], "c": []}
+    found = evaluate_predictions(squad_of(answers), {"b": "", "other": "x"})
+    assert found["exact"] == pytest.approx(100 / 3)
+    assert found["total"] == 3
+    assert found["NoAns_exact"] == 50
+    found = evaluate_predictions(squad_of(answers), {"b": "x"}, {"b": 0.5})
+    assert found["best_exact"] == pytest.approx(100 / 3)
+
+
+def test_what_cannot_be_scored():
+    squad = squad_of({"a": ["cat"], "b": []})
+    with pytest.raises(ValueError, match="none of the 1 predictions belongs to one of the 2 quest"):
+        evaluate_predictions(squad, {"c": "cat"})
+    with pytest.raises(ValueError, match=r"1 predicted questions \('b' first\) have no no-answer"):
+        evaluate_predictions(squad, {"a": "cat", "b": ""}, {"a": 0.5})
+
+
+# --- the threshold ---------------------------------------------------------------------------
+
+QUESTIONS = st.lists(
+    st.tuples(
+        st.sampled_from([[], ["cat"], ["cat sat", "dog"]]),
+        st.sampled_from(["cat", "dog", "cat dog"]),
+        st.integers(-1000, 1000),
+    ),
+    min_size=1,
+    max_size=9,
+    unique_by=lambda item: item[2],
+)
+
+
+@settings(max_examples=150, deadline=None, derandomize=True)
+@given(questions=QUESTIONS)
+def test_the_tuned_threshold_is_the_best_of_all(questions):
+    answers = {str(n): right for n, (right, _, _) in enumerate(questions)}
+    predictions = {str(n): text for n, (_, text, _) in enumerate(questions)}
+    differences = {str(n): number / 10 for n, (_, _, number) in enumerate(questions)}
+    squad = squad_of(answers)
+    numbers = sorted(differences.values())
+    every = [numbers[0] - 1, *numbers]
+    figures = {}
+    for threshold in every:
+        decided = decide(predictions, differences, threshold)
+        figures[threshold] = evaluate_predictions(squad, decided)["f1"]
+        # The official way to the same figures.
+        official = evaluate_predictions(squad, predictions, differences, threshold)
+        assert official["f1"] == pytest.approx(figures[threshold])
+    tuned = tune_null_threshold(squad, predictions, differences)
+    assert figures[tuned] == pytest.approx(max(figures.values()))
+    best = evaluate_predictions(squad, predictions, differences)
+    assert best["best_f1"] == pytest.approx(max(figures.values()))
+
+
+def test_no_answer_at_all_can_be_best():
+    squad = squad_of({"a": [], "b": [], "c": ["dog"]})
+    differences = {"a": -3.0, "b": 2.0, "c": 1.0}
+    predictions = dict.fromkeys("abc", "cat")
+    assert evaluate_predictions(squad, predictions, differences)["best_f1_thresh"] == 0
+    assert tune_null_threshold(squad, predictions, differences) == -4
+    assert decide(predictions, differences, -4) == dict.fromkeys("abc", "")
+
+
+def test_storing_the_threshold(tmp_path):
+    config = tmp_path / "config.json"
+    config.write_text('{"model_type": "bert", "null_score_diff_threshold": 1}', encoding="utf-8")
+    store_null_threshold(tmp_path, -2.5)
+    assert json.loads(config.read_text(encoding="utf-8")) == {
+        "model_type": "bert",
+        "null_score_diff_threshold": -2.5,
+    }
+    config.unlink()
+    with pytest.raises(ValueError, match=r"there is no file .*config\.json"):
+        store_null_threshold(tmp_path, 0.0)
+
+
+# --- a model's answers -----------------------------------------------------------------------
+
+
+class FakePipeline:
+    """Answers each question with its own text."""
+
+    def find_answers(self, pairs, **parameters):
+        self.parameters = parameters
+        for question, _ in pairs:
+            span = Span(0, len(question), 2.0, 0.5)
+            yield Answers(question, (span,), null_score=len(question), null_probability=0.5)
+
+
+def test_predicting():
+    questions = [Question("a", "cat", "c", ()), Question("b", "the dog", "c", ())]
+    pipeline, done = FakePipeline(), []
+    texts, differences = predict_squad(pipeline, questions, done.append, max_seq_len=9)
+    assert texts == {"a": "cat", "b": "the dog"}
+    assert differences == {"a": 1.0, "b": 5.0}
+    assert done == [1, 1]
+    assert pipeline.parameters == {"max_answer_len": 30, "max_seq_len": 9}
+    assert decide(texts, differences, 1.0) == {"a": "cat", "b": ""}
+
+
+# --- files -----------------------------------------------------------------------------------
+
+
+def test_files_of_predictions(tmp_path):
+    file = tmp_path / "p.json"
+    write_json(tmp_path, {"p.json": {"a": "Ünï", "b": ""}})
+    assert read_predictions(file) == {"a": "Ünï", "b": ""}
+    assert [path.name for path in tmp_path.iterdir()] == ["p.json"]
+    write_json(tmp_path, {"p.json": {"a": 3, "b": -0.5}})
+    assert read_na_probs(file) == {"a": 3, "b": -0.5}
+
+
+@pytest.mark.parametrize(
+    ("read", "content", "words"),
+    [
+        (read_predictions, "[]", "holds a list; expected a JSON object of question ids to texts"),
+        (read_predictions, "{}", "holds an empty dict"),
+        (read_predictions, '{"a": 3}', "has 3 for 'a'"),
+        (read_predictions, '{"a": null}', "has null for 'a'"),
+        (read_na_probs, '{"a": "x"}', "has \"x\" for 'a'; expected a JSON object of .* to numbers"),
+        (read_na_probs, '{"a": true}', "has true for 'a'"),
+        (read_na_probs, '{"a": NaN}', "has NaN for 'a'"),
+        (read_predictions, "", "is empty"),
+        (read_predictions, "{", "is not JSON"),
+    ],
+)
+def test_files_that_are_refused(tmp_path, read, content, words):
+    file = tmp_path / "p.json"
+    file.write_text(content, encoding="utf-8")
+    with pytest.raises(ValueError, match=words):
+        read(file)
+
+
+def test_right_answers_score_full_marks(data_dir):
+    squad = read_squad(data_dir / "squad_v2" / "dev.json", check_places=False)
+    gold = {q.id: q.answers[-1].text if q.answers else "" for q in squad.questions}
+    found = evaluate_predictions(squad, gold)
+    assert found["exact"] == found["f1"] == 100
+    nothing = evaluate_predictions(squad, dict.fromkeys(gold, ""))
+    assert nothing["f1"] == pytest.approx(100 * 287 / 585)

@@ -1,0 +1,77 @@
+"""STS: the reader, the correlation, and the published figure."""
+
+import numpy as np
+import pytest
+
+from hf_bert_impl.evaluation.sts import evaluate_sts, read_sts, similarities
+from hf_bert_impl.inference import TextEncoder
+from hf_bert_impl.inference.pooling import Pooling
+
+pytest.importorskip("scipy", reason="pip install 'hf_bert_impl[train]'")
+#: all-MiniLM-L6-v2, mean pooling, all 3,750 pairs of 2014, the published figure.
+PUBLISHED = 75.59
+
+
+def vectors(texts):
+    """The angle in degrees that a text names, as a vector of some length."""
+    angles = np.radians([float(text) for text in texts])
+    return 3 * np.stack([np.cos(angles), np.sin(angles)], axis=1)
+
+
+def test_reader(tmp_path):
+    (tmp_path / "b.tsv").write_text('4.5\tsay "a\tb\u2028c\r\n\tno\tgold\n')
+    (tmp_path / "a.tsv").write_text("0\tx\ty\n\n1\tz\t\n")
+    (tmp_path / "empty.tsv").write_text("\tno\tgold")
+    (tmp_path / ".hidden").write_text("nothing")
+    files = read_sts(tmp_path)
+    assert [(file.name, file.gold) for file in files] == [("a.tsv", [0, 1]), ("b.tsv", [4.5])]
+    assert files[1].pairs == [('say "a', "b\u2028c")]
+    assert read_sts(tmp_path / "b.tsv")[0].gold == [4.5]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "no pair with a gold score"),
+        ("\ta\tb\n", "no pair with a gold score"),
+        ("1\ta\tb\n1\ta\n", "line 2 .* has 2 fields"),
+        ("high\ta\tb\n", "gold score 'high', no number"),
+        ("nan\ta\tb\n", "gold score 'nan'"),
+    ],
+)
+def test_bad_files(tmp_path, text, words):
+    (tmp_path / "a.tsv").write_text(text)
+    with pytest.raises(ValueError, match=words):
+        read_sts(tmp_path)
+    with pytest.raises(ValueError, match="there is no file or folder"):
+        read_sts(tmp_path / "none")
+
+
+def test_cosines_encode_each_text_once():
+    seen = []
+
+    def encode(texts):
+        seen.extend(texts)
+        return vectors(texts)
+
+    found = similarities(encode, [("0", "60"), ("60", "0"), ("0", "180")])
+    assert found == pytest.approx([0.5, 0.5, -1])
+    assert seen == ["0", "60", "180"]
+
+
+def test_all_pairs_are_one_set(tmp_path):
+    # Within each file the order is right, and over both it is not.
+    (tmp_path / "a.tsv").write_text("5\t0\t80\n4\t0\t85\n")
+    (tmp_path / "b.tsv").write_text("2\t0\t10\n1\t0\t20\n")
+    total, by_file = evaluate_sts(vectors, read_sts(tmp_path))
+    assert [score.spearman for score in by_file.values()] == pytest.approx([100, 100])
+    assert total.pairs == 4
+    assert total.spearman == pytest.approx(100 * (1 - 6 * (4 + 4 + 4 + 4) / (4 * 15)))
+
+
+def test_published_figure(minilm_path, data_dir):
+    encoder = TextEncoder.from_pretrained(minilm_path, pooling=Pooling.named("mean"))
+    total, by_file = evaluate_sts(encoder.encode, read_sts(data_dir / "sts" / "2014"))
+    assert total.pairs == 3750
+    assert len(by_file) == 6
+    assert total.spearman == pytest.approx(PUBLISHED, abs=0.02)

@@ -1,0 +1,59 @@
+"""A small question-answering model whose weights need no file and no random numbers."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import hf_bert_impl
+
+ANSWERING_WORDS = (
+    "[PAD] [UNK] [CLS] [SEP] [MASK] . , ? ! ' - the a cat dog sat on mat in paris anna lives and "
+    "works not far from river who what where when is was did this example about text sport science "
+    "play run jump quick brown fox ##s ##ing ##ed ##er ##na ##ris pa an li ##ves 东 京 我 爱 北 天 "
+    "cafe et ##e na ##i ##ve 1 2 3 ##4"
+)
+POSITIONS = 70
+
+
+def make_answering_folder(folder: Path, **fields: Any) -> Path:
+    """Saves it with its tokenizer."""
+    config = hf_bert_impl.BertConfig(
+        **{
+            "vocab_size": len(ANSWERING_WORDS.split()),
+            "hidden_size": 36,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "intermediate_size": 45,
+            "max_position_embeddings": POSITIONS,
+            **fields,
+        }
+    )
+    model = hf_bert_impl.BertForQuestionAnswering(config)
+    with torch.no_grad():
+        for number, (name, weight) in enumerate(model.named_parameters()):
+            if "LayerNorm" in name:
+                continue
+            # Incommensurable steps: as good as random, and the same on every machine.
+            phase = torch.arange(weight.numel(), dtype=torch.float64) * (1.7 + 0.37 * number)
+            values = (phase + phase * phase * 0.011).sin() * (2 if "qa_outputs" in name else 0.4)
+            weight.copy_(values.view_as(weight))
+    model.save_pretrained(folder)
+    (folder / "vocab.txt").write_text(ANSWERING_WORDS.replace(" ", "\n") + "\n", encoding="utf-8")
+    tokenizer = hf_bert_impl.BertTokenizer.from_pretrained(folder, model_max_length=POSITIONS)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def answering_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The model with its tokenizer, as a folder."""
+    return make_answering_folder(tmp_path_factory.mktemp("answering"))
+
+
+@pytest.fixture
+def save_answering(tmp_path: Path) -> Callable[..., Path]:
+    """Saves the model with other fields in its config."""
+    return lambda **fields: make_answering_folder(tmp_path / "answering", **fields)

@@ -1,0 +1,396 @@
+"""QuestionAnsweringPipeline: transformers 4's answers, from windows without padding."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from transformers import pipeline
+
+import hf_bert_impl
+from hf_bert_impl import BertForQuestionAnswering, BertTokenizer, QuestionAnsweringPipeline
+from hf_bert_impl.data.spans import best_answers
+from hf_bert_impl.data.windows import QuestionCut
+from hf_bert_impl.inference import question_answering as module
+
+RIVER = "Anna lives in Paris, and works not far from the river."
+LONG = (
+    "anna lives in paris and works not far from the river. the cat sat on a mat, the dog did not. "
+    "this example is about sport and science! who jumped? the quick brown fox did. 我爱北京. café "
+) * 3
+QUESTIONS = ["who sat on the mat?", "where is anna?", "who jumped?", "when did the dog play?"]
+CONTEXTS = [LONG, RIVER, "the fox jumped.", LONG[40:330]]
+PAIRS = [*zip(QUESTIONS, CONTEXTS, strict=True)]
+INPUTS = [{"question": question, "context": context} for question, context in PAIRS]
+
+
+@pytest.fixture(scope="module")
+def answerer(answering_folder):
+    return QuestionAnsweringPipeline.from_pretrained(answering_folder, device="cpu")
+
+
+@pytest.fixture
+def registered():
+    hf_bert_impl.register()
+    yield
+    hf_bert_impl.unregister()
+
+
+@pytest.fixture
+def forwards(answerer, monkeypatch):
+    """The inputs that the model gets."""
+    seen = []
+    forward = answerer.model.forward
+
+    def remember(**inputs):
+        seen.append(inputs)
+        return forward(**inputs)
+
+    monkeypatch.setattr(answerer.model, "forward", remember)
+    return seen
+
+
+def same(found, expected):
+    """Numbers within rounding, all else exactly."""
+    assert type(found) is type(expected)
+    if isinstance(expected, list):
+        assert len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            same(one, other)
+    else:
+        assert found.keys() == expected.keys()
+        for name in ("start", "end", "answer"):
+            assert found[name] == expected[name]
+        assert found["score"] == pytest.approx(expected["score"], abs=2e-5)
+
+
+# --- as in transformers 4 --------------------------------------------------------------------
+
+
+def test_answers_of_transformers_4(registered, answering_folder, fixtures_dir):
+    """Recorded from transformers 4.49's pipeline on the same model, in float32.
+
+    Contexts that fit in one window: it knew no rule for tokens that are in several.
+    """
+    file = fixtures_dir / "question_answering" / "transformers_4.json"
+    recorded = json.loads(file.read_text(encoding="utf-8"))
+    answerer = pipeline("question-answering", model=str(answering_folder), device="cpu")
+    assert type(answerer) is QuestionAnsweringPipeline
+    assert type(answerer.model) is BertForQuestionAnswering
+    assert len(recorded["cases"]) > 10
+    for case in recorded["cases"]:
+        same(answerer(**case["arguments"]), case["answers"])
+
+
+def test_arguments_when_it_is_made(registered, answering_folder):
+    answerer = pipeline(
+        "question-answering", model=str(answering_folder), top_k=3, max_answer_len=2, device="cpu"
+    )
+    [three, again] = answerer(question=["who?", "where?"], context=RIVER)
+    assert len(three) == len(again) == 3
+    assert len(answerer(question="who?", context=RIVER, top_k=2)) == 2
+    assert len(answerer(question="who?", context=RIVER)) == 3  # a call changes no other
+    for answer in answerer(question="who?", context=RIVER, max_answer_len=1, top_k=99):
+        assert " " not in answer["answer"]
+
+
+def test_the_pipeline_is_gone_again(answering_folder):
+    hf_bert_impl.register()
+    hf_bert_impl.unregister()
+    with pytest.raises(KeyError, match="question-answering"):
+        pipeline("question-answering", model=str(answering_folder))
+
+
+def test_other_classes_are_answered_on_padded_batches(registered, answering_folder, answerer):
+    """transformers' own BERT, and whatever else it has for the task."""
+    stock = transformers.BertForQuestionAnswering.from_pretrained(answering_folder)
+    tokenizer = BertTokenizer.from_pretrained(answering_folder)
+    other = pipeline("question-answering", model=stock, tokenizer=tokenizer, device="cpu")
+    assert type(other.model) is transformers.BertForQuestionAnswering
+    options = {"top_k": 3, "handle_impossible_answer": True, "max_seq_len": 40, "doc_stride": 11}
+    same(other(INPUTS, **options), answerer(INPUTS, **options))
+
+
+def test_a_model_without_token_types(registered, answering_folder):
+    tokenizer = BertTokenizer.from_pretrained(answering_folder)
+    tokenizer.model_input_names = ["input_ids", "attention_mask"]
+    torch.manual_seed(0)
+    config = transformers.DistilBertConfig(
+        vocab_size=len(tokenizer), dim=12, n_layers=1, n_heads=2, hidden_dim=20, n_positions=50
+    )
+    config.max_position_embeddings = 50
+    model = transformers.DistilBertForQuestionAnswering(config)
+    other = pipeline("question-answering", model=model, tokenizer=tokenizer, device="cpu")
+    answers = other(INPUTS)
+    assert [type(answer) for answer in answers] == [dict] * 4
+
+
+# --- long contexts, all questions at once ----------------------------------------------------
+
+
+def alone(folder, window):
+    """Logits of one window by transformers' own BERT."""
+    model = transformers.BertForQuestionAnswering.from_pretrained(folder).eval()
+    with torch.no_grad():
+        output = model(
+            input_ids=torch.tensor([window.input_ids]),
+            token_type_ids=torch.tensor([window.token_type_ids]),
+        )
+    return output.start_logits[0].numpy(), output.end_logits[0].numpy()
+
+
+def test_windows_score_as_each_alone(answerer, answering_folder):
+    options = {"max_seq_len": 60, "doc_stride": 17}
+    found = list(answerer.find_answers(PAIRS, **options, top_k=4))
+    cut = answerer.preprocess(PAIRS, **options)
+    assert [len(windows) for windows in cut] == [4, 1, 1, 2]
+    for answers, windows in zip(found, cut, strict=True):
+        logits = [alone(answering_folder, window) for window in windows]
+        expected = best_answers(windows, *zip(*logits, strict=True), top_k=4)
+        places = [(span.start, span.end) for span in expected.spans]
+        assert [(span.start, span.end) for span in answers.spans] == places
+        scores = [span.score for span in expected.spans]
+        assert [span.score for span in answers.spans] == pytest.approx(scores, abs=1e-4)
+        assert answers.null_score == pytest.approx(expected.null_score, abs=1e-4)
+
+
+def test_nothing_is_padded_and_all_is_one_pass(answerer, forwards):
+    answerer(INPUTS, max_seq_len=60, doc_stride=17)
+    windows = [w for ws in answerer.preprocess(PAIRS, max_seq_len=60, doc_stride=17) for w in ws]
+    [inputs] = forwards
+    lengths = sorted((len(window) for window in windows), reverse=True)
+    assert inputs["input_ids"].shape == (1, sum(lengths))
+    assert inputs["cu_seq_lens_q"].tolist() == [0, *np.cumsum(lengths).tolist()]
+
+
+@pytest.mark.parametrize("size", [1, 3, 7])
+def test_batches_change_nothing(answerer, forwards, size, monkeypatch):
+    options = {"max_seq_len": 60, "doc_stride": 17, "top_k": 3}
+    expected = answerer(INPUTS, **options)
+    assert len(forwards) == 1
+    same(answerer(INPUTS, batch_size=size, **options), expected)
+    assert len(forwards) == 1 + -(-8 // size)
+    monkeypatch.setattr(module, "TOKEN_BUDGET", 60 * size)
+    monkeypatch.setattr(module, "QUESTIONS_AT_ONCE", size)
+    same(answerer(INPUTS, **options), expected)
+
+
+def test_the_tokenizer_can_ask_for_shorter_windows(answering_folder, monkeypatch):
+    answerer = QuestionAnsweringPipeline.from_pretrained(answering_folder, device="cpu")
+    lengths = [max(map(len, windows)) for windows in answerer.preprocess(PAIRS)]
+    assert lengths == [70, 21, 11, 70]
+    answerer.tokenizer.model_max_length = 33
+    assert [max(map(len, ws)) for ws in answerer.preprocess(PAIRS)] == [33, 21, 11, 33]
+    assert max(map(len, answerer.preprocess(PAIRS, max_seq_len=50)[0])) == 50
+
+
+def test_prepared_and_not(answering_folder, answerer):
+    plain = QuestionAnsweringPipeline.from_pretrained(answering_folder, "float32", "cpu", False)
+    encoder = plain.model.bert.encoder
+    assert getattr(encoder, "prepared", None) is None
+    assert answerer.model.bert.encoder.prepared is not None
+    same(plain(INPUTS, top_k=3), answerer(INPUTS, top_k=3))
+    assert not plain.model.training
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+def test_lower_precision(answering_folder, answerer, dtype):
+    low = QuestionAnsweringPipeline.from_pretrained(answering_folder, dtype, "cpu")
+    pairs = [("who?", RIVER)]
+    [expected], [found] = answerer.find_answers(pairs), low.find_answers(pairs)
+    assert found.null_score != expected.null_score
+    assert found.null_score == pytest.approx(expected.null_score, abs=1)
+
+
+def test_a_model_in_training_is_set_to_eval(answering_folder):
+    model = BertForQuestionAnswering.from_pretrained(answering_folder).train()
+    tokenizer = BertTokenizer.from_pretrained(answering_folder)
+    answerer = QuestionAnsweringPipeline(model, tokenizer, prepare=False, device="cpu")
+    assert answerer(*PAIRS[0]) == answerer(*PAIRS[0])
+
+
+# --- places in the text ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("align_to_words", [True, False])
+@pytest.mark.parametrize(
+    "context",
+    [
+        "Anna’s café — naïve été, 我爱北京。 👍🏽 東京は晴れ 1234",
+        "Cafe\u0301 nai\u0308ve, e\u0301te\u0301! \u200b李 👩‍🚀\u0301",
+        LONG,
+    ],
+)
+def test_answers_are_pieces_of_the_text(answerer, context, align_to_words):
+    answers = answerer(question="who?", context=context, top_k=400, align_to_words=align_to_words)
+    assert len(answers) > 20
+    assert len({(answer["start"], answer["end"]) for answer in answers}) == len(answers)
+    for answer in answers:
+        assert 0 <= answer["start"] < answer["end"] <= len(context)
+        assert answer["answer"] == context[answer["start"] : answer["end"]]
+        assert answer["answer"] == answer["answer"].strip()
+        assert not context[answer["end"] :].startswith(("\u0301", "\u0308"))
+    scores = [answer["score"] for answer in answers]
+    assert scores == sorted(scores, reverse=True)
+    assert sum(scores) < 1.5  # of spans that begin or end within a word one was kept
+
+
+# --- the null answer -------------------------------------------------------------------------
+
+
+def test_the_null_answer_is_placed_by_the_threshold(answerer):
+    [scored] = answerer.find_answers([("who?", RIVER)], top_k=4)
+    # Between the second and the third span.
+    threshold = scored.null_score - (scored.spans[1].score + scored.spans[2].score) / 2
+    options = {"question": "who?", "context": RIVER, "handle_impossible_answer": True}
+    found = answerer(**options, top_k=5, null_score_diff_threshold=threshold)
+    assert [answer["answer"] == "" for answer in found] == [False, False, True, False, False]
+    null = {"score": scored.null_probability, "start": 0, "end": 0, "answer": ""}
+    same(found[2], null)
+    best = scored.null_score_diff
+    assert answerer(**options, null_score_diff_threshold=best + 1e-6)["answer"] != ""
+    assert answerer(**options, null_score_diff_threshold=best)["answer"] != ""  # not above it
+    same(answerer(**options, null_score_diff_threshold=best - 1e-3), null)
+
+
+def test_the_config_decides_about_the_null_answer(save_answering):
+    folder = save_answering(null_score_diff_threshold=-50.0)
+    answerer = QuestionAnsweringPipeline.from_pretrained(folder, device="cpu")
+    assert answerer.null_score_diff_threshold == -50
+    assert answerer(*PAIRS[1])["answer"] == ""
+    assert answerer(*PAIRS[1], handle_impossible_answer=False)["answer"] != ""
+    assert answerer(*PAIRS[1], null_score_diff_threshold=50.0)["answer"] != ""
+
+
+def test_without_a_threshold_there_is_always_an_answer(answerer):
+    assert answerer.null_score_diff_threshold == 0
+    assert all(answer["answer"] for answer in answerer(*PAIRS[1], top_k=99))
+    empty = [a for a in answerer(*PAIRS[1], top_k=999, handle_impossible_answer=True)]
+    assert sum(not answer["answer"] for answer in empty) == 1
+    # With threshold 0 the null answer stands where its probability puts it.
+    assert empty == sorted(empty, key=lambda answer: -answer["score"])
+
+
+# --- what can be asked -----------------------------------------------------------------------
+
+
+class TorchDataset(torch.utils.data.Dataset):
+    def __len__(self):
+        return len(INPUTS)
+
+    def __getitem__(self, index):
+        return INPUTS[index]
+
+
+def test_ways_to_ask(answerer, monkeypatch):
+    expected = answerer(INPUTS)
+    assert isinstance(expected, list) and len(expected) == 4
+    same(answerer(question=QUESTIONS, context=CONTEXTS), expected)
+    same(answerer(tuple(INPUTS)), expected)
+    same(answerer(*PAIRS[0]), expected[0])
+    same(answerer(INPUTS[0]), expected[0])
+    same(answerer(question=QUESTIONS[0], context=CONTEXTS[0]), expected[0])
+    same(answerer([INPUTS[0]]), expected[0])  # transformers 4 has it so
+    same(answerer(question=QUESTIONS, context=RIVER)[1], expected[1])
+    same(answerer(*PAIRS[0], padding=True, num_workers=2), expected[0])
+    assert answerer([]) == []
+    monkeypatch.setattr(module, "QUESTIONS_AT_ONCE", 3)
+    for stream in (iter(INPUTS), (item for item in INPUTS), TorchDataset()):
+        found = answerer(stream)
+        assert not isinstance(found, list)
+        same(list(found), expected)
+
+
+def test_a_stream_is_read_as_it_is_needed(answerer, monkeypatch):
+    monkeypatch.setattr(module, "QUESTIONS_AT_ONCE", 2)
+    read = []
+
+    def endless():
+        while True:
+            read.append(INPUTS[1])
+            yield INPUTS[1]
+
+    answers = answerer(endless())
+    for _ in range(3):
+        same(next(answers), answerer(INPUTS[1]))
+    assert len(read) == 4
+    answers.close()
+
+
+def test_long_questions_are_cut_with_a_warning(answerer):
+    question = "who sat on the mat? " * 20
+    with pytest.warns(QuestionCut, match="max_question_len=7 tokens: 1 of 1"):
+        found = answerer(question=question, context=RIVER, max_question_len=7)
+    same(found, answerer(question="who sat on the mat? who", context=RIVER))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"question": "", "context": "b"}, "the question beside 'b' is empty; expected a text"),
+        ({"question": "a", "context": " \n"}, "the context beside 'a' is empty"),
+        ({"question": "a", "context": "\u200b"}, "the context of the question 'a' is empty"),
+        ({"question": ["a", "b"], "context": ["c"]}, "2 questions and 1 contexts are given"),
+        ({"top_k": 0}, "top_k is 0; it must be at least 1"),
+        ({"max_answer_len": 0}, "max_answer_len is 0"),
+        ({"max_question_len": 0}, "max_question_len is 0"),
+        ({"max_seq_len": 71}, "max_seq_len is 71; it must be at most 70"),
+        ({"max_seq_len": 40, "doc_stride": 40}, "doc_stride=40 is not smaller than the window"),
+        ({"doc_stride": 64, "context": LONG}, "doc_stride=64 is not smaller than the room"),
+        ({"max_seq_len": 4}, "leaves no room for the context"),
+    ],
+)
+def test_values_that_do_not_fit(answerer, options, message):
+    with pytest.raises(ValueError, match=message):
+        answerer(**{"question": "who sat?", "context": RIVER, **options})
+
+
+@pytest.mark.parametrize(
+    ("args", "options", "message"),
+    [
+        ((), {}, "no keywords given; expected a question and a context, or dicts"),
+        ((), {"question": "a"}, "question given"),
+        (("a",), {}, "the argument is a str; expected"),
+        ((3,), {}, "the argument is a int"),
+        (("a", "b"), {"context": "c"}, "2 arguments and context given"),
+        (([{"question": "a"}],), {}, "an input has 'question'; expected a dict with"),
+        ((["a", "b"],), {}, "an input has str"),
+        ((), {"question": "a", "context": None}, "the context is a NoneType; give it as a str"),
+        ((), {"question": [3], "context": "b"}, "the question is a int"),
+        (("a", "b"), {"topk": 3}, "unknown argument 'topk'; question answering takes max_seq_len"),
+    ],
+)
+def test_arguments_of_another_kind(answerer, args, options, message):
+    with pytest.raises(TypeError, match=message):
+        answerer(*args, **options)
+
+
+# --- models that do not fit ------------------------------------------------------------------
+
+
+def test_models_without_the_head(tmp_path, answering_folder):
+    base = hf_bert_impl.BertModel.from_pretrained(answering_folder)
+    with pytest.raises(TypeError, match="model is BertModel, which does not answer questions"):
+        QuestionAnsweringPipeline(base, None)
+    base.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"lacks 2 weights .*\(qa_outputs.bias, qa_outputs.weig"):
+        QuestionAnsweringPipeline.from_pretrained(tmp_path)
+
+
+def test_loading_what_cannot_be_loaded(tmp_path, answering_folder):
+    with pytest.raises(OSError, match=r"no config\.json"):
+        QuestionAnsweringPipeline.from_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="dtype is 'float8'; expected one of float32"):
+        QuestionAnsweringPipeline.from_pretrained(answering_folder, "float8")
+    with pytest.raises(ValueError, match="leave prepare=True"):
+        QuestionAnsweringPipeline.from_pretrained(answering_folder, "int8", prepare=False)
+
+
+def test_saving_takes_no_code_along(registered, answering_folder, tmp_path):
+    pipeline("question-answering", model=str(answering_folder), device="cpu").save_pretrained(
+        tmp_path
+    )
+    assert not list(tmp_path.glob("*.py"))
+    config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
+    assert "custom_pipelines" not in config

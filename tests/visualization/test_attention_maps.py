@@ -1,0 +1,141 @@
+"""The attention that is shown: transformers' own probabilities, rightly named."""
+
+import numpy as np
+import pytest
+import torch
+
+from hf_bert_impl.evaluation import load_reference, reference_model
+from hf_bert_impl.visualization import attention_maps
+
+TOLERANCE = 1e-5
+TEXTS = [
+    ("The cat sat.", None),
+    ("The cat naps, naps, naps.", "It was tired."),
+]
+
+
+def upstream(reference, tokenizer, text, pair):
+    reference.set_attn_implementation("eager")
+    with torch.no_grad():
+        encoded = tokenizer(text, pair, return_tensors="pt")
+        attentions = reference(**encoded, output_attentions=True).attentions
+    return encoded, [layer[0].numpy() for layer in attentions]
+
+
+def assert_same(maps, encoded, expected):
+    assert len(maps.layers) == len(expected)
+    for layer, theirs in zip(maps.layers, expected, strict=True):
+        assert layer.weights.dtype == np.float32
+        assert layer.weights.shape == theirs.shape
+        assert np.abs(layer.weights - theirs).max() < TOLERANCE
+        assert np.abs(layer.weights.sum(axis=-1, dtype=np.float64) - 1).max() < TOLERANCE
+    assert maps.segments == tuple(encoded["token_type_ids"][0].tolist())
+
+
+@pytest.mark.parametrize("text, pair", TEXTS)
+@pytest.mark.parametrize("backend", ["eager", "sdpa"])
+def test_equals_transformers(tiny, backend, text, pair):
+    model, tokenizer = tiny()
+    model.set_attn_implementation(backend)
+    maps = attention_maps(model, tokenizer, text, pair)
+    encoded, expected = upstream(reference_model(model), tokenizer, text, pair)
+    assert_same(maps, encoded, expected)
+    assert maps.tokens == tuple(tokenizer.convert_ids_to_tokens(encoded["input_ids"][0]))
+    assert maps.texts == ((text,) if pair is None else (text, pair))
+    assert maps.heads == (0, 1, 2, 3, 4)
+
+
+@pytest.mark.parametrize("text, pair", TEXTS)
+def test_a_trained_model_equals_transformers(minilm, minilm_path, text, pair):
+    reference, _ = load_reference("BertModel", str(minilm_path))
+    maps = attention_maps(*minilm, text, pair)
+    assert_same(maps, *upstream(reference, minilm.tokenizer, text, pair))
+    assert maps.model == minilm_path.name
+
+
+def test_heads_of_a_task_model_and_of_a_prepared_one(tiny):
+    model, tokenizer = tiny("BertForMaskedLM")
+    expected = attention_maps(model.bert, tokenizer, "the cat sat .")
+    model.prepare_for_inference()
+    found = attention_maps(model, tokenizer, "the cat sat .")
+    for one, other in zip(found.layers, expected.layers, strict=True):
+        assert np.array_equal(one.weights, other.weights)
+
+
+def test_chosen_layers_and_heads(tiny):
+    model, tokenizer = tiny()
+    whole = attention_maps(model, tokenizer, "the cat sat .")
+    maps = attention_maps(model, tokenizer, "the cat sat .", layers=[2, 0, 2], heads=[4, 1])
+    assert [layer.layer for layer in maps.layers] == [0, 2]
+    assert maps.heads == (1, 4)
+    for layer in maps.layers:
+        assert layer.heads == (1, 4)
+        assert np.array_equal(layer.weights, whole.layers[layer.layer].weights[[1, 4]])
+
+
+def test_pruned_heads_keep_their_numbers(tiny):
+    model, tokenizer = tiny()
+    before = attention_maps(model, tokenizer, "the cat sat .")
+    model.prune_heads({0: [0, 3], 2: [1]})
+    maps = attention_maps(model, tokenizer, "the cat sat .")
+    assert [layer.heads for layer in maps.layers] == [(1, 2, 4), (0, 1, 2, 3, 4), (0, 2, 3, 4)]
+    # The first layer's own probabilities do not depend on what was pruned.
+    assert np.allclose(maps.layers[0].weights, before.layers[0].weights[[1, 2, 4]], atol=1e-6)
+    chosen = attention_maps(model, tokenizer, "the cat sat .", heads=[1, 2])
+    assert [layer.heads for layer in chosen.layers] == [(1, 2), (1, 2), (2,)]
+    with pytest.raises(ValueError, match="heads 0, 3 of layer 0 were pruned; it has 1, 2, 4"):
+        attention_maps(model, tokenizer, "the cat sat .", heads=[0, 3])
+
+
+def test_rows_of_rounded_probabilities_sum_to_one(tiny):
+    model, tokenizer = tiny()
+    precise = attention_maps(model, tokenizer, "the cat sat .")
+    maps = attention_maps(model.bfloat16(), tokenizer, "the cat sat .")
+    for layer, exact in zip(maps.layers, precise.layers, strict=True):
+        assert np.abs(layer.weights.sum(axis=-1, dtype=np.float64) - 1).max() < TOLERANCE
+        assert np.abs(layer.weights - exact.weights).max() < 0.1
+
+
+def test_the_model_stays_as_it_is(tiny):
+    model, tokenizer = tiny(attention_probs_dropout_prob=0.5, hidden_dropout_prob=0.5)
+    model.train()
+    maps = attention_maps(model, tokenizer, "the cat sat .")
+    again = attention_maps(model, tokenizer, "the cat sat .")
+    assert model.training
+    assert np.array_equal(maps.layers[-1].weights, again.layers[-1].weights)  # no dropout
+
+
+def test_special_tokens_belong_to_the_text_before_them(tiny):
+    model, tokenizer = tiny()
+    maps = attention_maps(model, tokenizer, "the cat", "it was tired")
+    assert maps.tokens == ("[CLS]", "the", "cat", "[SEP]", "[UNK]", "was", "tired", "[SEP]")
+    assert maps.segments == (0, 0, 0, 0, 1, 1, 1, 1)
+
+
+@pytest.mark.parametrize(
+    "arguments, message",
+    [
+        ({"text": " \n"}, "the text is empty"),
+        ({"text": "the", "text_pair": ""}, "the second text is empty"),
+        ({"text": "the \udcff"}, "not UTF-8"),
+        ({"text": "\u200b\x00"}, "has no tokens"),
+        ({"text": "the " * 22}, "24 tokens; expected at most 23"),
+        ({"text": "the " * 12, "text_pair": "cat " * 9}, "24 tokens; expected at most 23"),
+        ({"text": "the", "layers": [0, 3]}, "layers are 0, 3; expected some of 0 to 2"),
+        ({"text": "the", "layers": []}, "layers are none"),
+        ({"text": "the", "heads": [-1]}, "heads are -1; expected some of 0 to 4"),
+    ],
+)
+def test_bad_input(tiny, arguments, message):
+    with pytest.raises(ValueError, match=message):
+        attention_maps(*tiny(), **arguments)
+
+
+def test_the_longest_text_that_fits(tiny):
+    assert len(attention_maps(*tiny(), "the " * 21).tokens) == 23
+
+
+def test_models_of_others(tiny):
+    model, tokenizer = tiny()
+    with pytest.raises(TypeError, match="give a model of hf_bert_impl"):
+        attention_maps(reference_model(model), tokenizer, "the cat")
