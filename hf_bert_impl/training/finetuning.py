@@ -152,7 +152,7 @@ def finetune(
                 *(model, tokenizer, task, splits, options, seed, place / "checkpoints", weights),
                 progress=_part(progress, number, len(options.seeds)),
             )
-            trainer.run()
+            trainer.train()
             outputs = _predict(task, trainer.model, splits, tokenizer)
             scores = {part: task.score(splits[part], found) for part, found in outputs.items()}
             run = _Run(seed, scores, trainer.state.log_history, trainer.best_epoch)

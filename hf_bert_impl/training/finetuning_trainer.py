@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import errno
 import math
-import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +18,6 @@ from transformers import (
     CONFIG_NAME,
     EarlyStoppingCallback,
     PrinterCallback,
-    Trainer,
     TrainerCallback,
     TrainingArguments,
 )
@@ -27,6 +25,7 @@ from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
 
 from hf_bert_impl.evaluation.task import Split, Task
 from hf_bert_impl.model.losses import IGNORE_INDEX
+from hf_bert_impl.training.checkpointing import ResumableTrainer
 
 if TYPE_CHECKING:
     from hf_bert_impl.training.finetuning import FinetuningOptions
@@ -37,7 +36,7 @@ Progress = Callable[[int, float], object]
 POINTS = 60
 
 
-class FinetuningTrainer(Trainer):
+class FinetuningTrainer(ResumableTrainer):
     """A Trainer that judges by the task's own predictions, on batches without padding.
 
     Args:
@@ -66,17 +65,6 @@ class FinetuningTrainer(Trainer):
         self.log(found)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, found)
         return found
-
-    def run(self) -> None:
-        """Trains, and ends with the best weights where there are validation data."""
-        try:
-            self.train()
-        except BaseException:
-            # The Trainer's state is a checkpoint's last file: one without it was being written.
-            for checkpoint in Path(self.args.output_dir).glob("checkpoint-*"):
-                if not (checkpoint / TRAINER_STATE_NAME).is_file():
-                    shutil.rmtree(checkpoint, ignore_errors=True)
-            raise
 
     def save_best(self, folder: Path) -> None:
         """Leaves the model, with its tokenizer, in a folder of its own."""

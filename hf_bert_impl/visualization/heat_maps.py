@@ -100,12 +100,12 @@ def draw_head_importance(
     pruned: Mapping[int, Sequence[int]],
     title: str,
 ) -> None:
-    """Draws the normalised importance of every head, and crosses out those that are to go.
+    """Draws the normalised importance of every head, and frames those that are to go.
 
     Args:
         file: Where to; its ending names the format (png, svg, pdf).
         importance: What to draw.
-        pruned: Layer to heads that are crossed out.
+        pruned: Layer to heads that are framed.
         title: Of the picture.
 
     Raises:
@@ -120,6 +120,7 @@ def importance_figure(
 ) -> Figure:
     """The picture of `draw_head_importance` as a matplotlib figure."""
     from matplotlib.figure import Figure
+    from matplotlib.patches import Rectangle
 
     scores = importance.normalized.numpy()  # (L, H)
     layers, heads = scores.shape
@@ -141,11 +142,15 @@ def importance_figure(
                 color="white" if dark else "black",
                 fontsize=8,
             )
-    crossed = [(head, layer) for layer, gone in pruned.items() for head in gone]
-    if crossed:
-        x, y = zip(*crossed, strict=True)
-        axis.scatter(x, y, s=330, marker="x", color="#ff5a36", linewidths=1.6, label="pruned")
-        figure.legend(loc="outside lower right", fontsize=8, frameon=False, markerscale=0.4)
+    for layer, gone in pruned.items():
+        for head in gone:
+            frame = Rectangle(
+                (head - 0.46, layer - 0.45), 0.92, 0.9, fill=False, edgecolor="#ff5a36", linewidth=2
+            )
+            axis.add_patch(frame)
+            frame.set_label("pruned")
+    if axis.patches:
+        figure.legend(handles=axis.patches[:1], loc="outside lower right", fontsize=8, frameon=False)
     axis.set_xticks(range(heads))
     axis.set_yticks(range(layers))
     axis.set_xlabel("head")

@@ -286,7 +286,7 @@ def test_losses_are_those_of_upstreams_model(tiny_bert, tmp_path, sentiment):
         folder = tmp_path / module.__name__
         trainer = build_trainer(model, tokenizer, task, {"train": split}, options, 5, folder)
         trainer.args.logging_steps = trainer.state.logging_steps = 1
-        trainer.run()
+        trainer.train()
         losses.append([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
     assert len(losses[0]) == 18
     assert losses[0] == pytest.approx(losses[1], abs=1e-4)

@@ -62,6 +62,12 @@ def test_heads_of_a_task_model_and_of_a_prepared_one(tiny):
         assert np.array_equal(one.weights, other.weights)
 
 
+def test_a_decoder_sees_only_what_came_before(tiny):
+    for layer in attention_maps(*tiny(is_decoder=True), "the cat sat .").layers:
+        assert np.abs(np.triu(layer.weights, 1)).max() == 0
+        assert np.abs(layer.weights.sum(axis=-1) - 1).max() < TOLERANCE
+
+
 def test_chosen_layers_and_heads(tiny):
     model, tokenizer = tiny()
     whole = attention_maps(model, tokenizer, "the cat sat .")

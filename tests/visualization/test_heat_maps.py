@@ -107,8 +107,8 @@ def test_importance(tmp_path):
     assert shown.mask.tolist() == [[False] * 3, [False, True, False]]
     assert shown.filled(-1).tolist() == [[0.6, 0.8, 0], [1, -1, 0]]
     assert labels(axis.texts) == ["0.60", "0.80", "0.00", "1.00", "–", "0.00"]
-    (crosses,) = axis.collections
-    assert crosses.get_offsets().tolist() == [[2, 0]]
+    (frame,) = axis.patches
+    assert (frame.get_center().round().tolist(), frame.get_label()) == ([2, 0], "pruned")
     assert (axis.get_xlabel(), axis.get_ylabel()) == ("head", "layer")
     assert all_inside(figure)
     draw_head_importance(tmp_path / "heads.png", importance, {}, "heads")
