@@ -17,6 +17,7 @@ import numpy.typing as npt
 from hf_bert_impl.data.atomic_files import atomic_files
 from hf_bert_impl.visualization.attention_maps import AttentionMaps
 
+SCRIPTS = ("page.js", "head_view.js", "model_view.js")
 #: In the page a weight is a whole number of this fraction of 1.
 UNIT = 65535
 #: Weights in one page, 2.7 bytes each: beyond these, browsers take long to open it.
@@ -52,13 +53,10 @@ class AttentionPage:
     @property
     def html(self) -> str:
         """The whole page. Nothing in it refers to another file."""
-        names = ("page.html", "page.css", "page.js")
-        here = resources.files(__package__)
-        page, style, script = (here.joinpath(name).read_text("utf-8") for name in names)
-        return string.Template(page).substitute(
+        return string.Template(_asset("page.html")).substitute(
             title=html.escape(f"Attention of {self.maps.model}"),
-            style=style,
-            script=script,
+            style=_asset("page.css"),
+            script="\n".join(map(_asset, SCRIPTS)),
             data=_embedded_json(self.maps),
         )
 
@@ -95,6 +93,10 @@ def whole_numbers(weights: npt.NDArray[np.float32]) -> npt.NDArray[np.uint16]:
     order = np.argsort(down - exact, axis=-1, kind="stable")  # largest remainder first
     rank = np.argsort(order, axis=-1, kind="stable")
     return (down + (rank < lacking)).astype(np.uint16)
+
+
+def _asset(name: str) -> str:
+    return resources.files(__package__).joinpath(name).read_text("utf-8")
 
 
 def _embedded_json(maps: AttentionMaps) -> str:

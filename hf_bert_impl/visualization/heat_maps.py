@@ -57,9 +57,9 @@ def attention_figure(maps: AttentionMaps) -> Figure:
     side = max(NAMED_ROW * size, UNNAMED_MAP) if named else UNNAMED_MAP
     if rows == columns == 1:
         side = max(side, 4.0)
-    figure = Figure(
-        figsize=(side * columns + 2.6, side * rows + 2.2), facecolor="white", layout="constrained"
-    )
+    width, height = side * columns + 2.6, side * rows + 2.2
+    figure = Figure(figsize=(width, height), facecolor="white", layout="constrained")
+    font = max(10, 0.4 * width)
     largest = max(float(layer.weights.max()) for layer in maps.layers)
     norm = PowerNorm(0.5, vmin=0, vmax=largest)
     axes = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
@@ -83,14 +83,16 @@ def attention_figure(maps: AttentionMaps) -> Figure:
         for axis in axes[:, 0]:
             axis.set_yticks(range(size), maps.tokens, **text)
     unit = "" if named else ", by number"
-    figure.supxlabel(f"to (key){unit}", fontsize=9)
-    figure.supylabel(f"from (query){unit}", fontsize=9)
-    figure.suptitle(_title(maps), fontsize=10, family=_fonts(), parse_math=False)
+    figure.supxlabel(f"to (key){unit}", fontsize=0.9 * font)
+    figure.supylabel(f"from (query){unit}", fontsize=0.9 * font)
+    figure.suptitle(_title(maps), fontsize=font, family=_fonts(), parse_math=False)
     shrink = max(0.3, 1 / rows)
-    # 0.2 inches wide, however high.
-    bar = figure.colorbar(image, ax=axes, shrink=shrink, aspect=5 * side * rows * shrink)
-    bar.set_label("attention weight", fontsize=8)
-    bar.ax.tick_params(labelsize=7)
+    # 0.2 inches wide, however large the picture.
+    bar = figure.colorbar(
+        image, ax=axes, shrink=shrink, fraction=0.3 / width, aspect=5 * side * rows * shrink
+    )
+    bar.set_label("attention weight", fontsize=0.8 * font)
+    bar.ax.tick_params(labelsize=0.7 * font)
     return figure
 
 
@@ -150,7 +152,9 @@ def importance_figure(
             axis.add_patch(frame)
             frame.set_label("pruned")
     if axis.patches:
-        figure.legend(handles=axis.patches[:1], loc="outside lower right", fontsize=8, frameon=False)
+        figure.legend(
+            handles=axis.patches[:1], loc="outside lower right", fontsize=8, frameon=False
+        )
     axis.set_xticks(range(heads))
     axis.set_yticks(range(layers))
     axis.set_xlabel("head")
