@@ -8,6 +8,7 @@ import threading
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 
 import hf_bert_impl
 from hf_bert_impl import TextEncoder
@@ -389,10 +390,12 @@ def test_the_given_tokenizer_is_left_as_it_was(tiny):
 
 
 def test_progress_is_shown_on_a_terminal_only(encoder, monkeypatch, capsys):
-    monkeypatch.setenv("TTY_COMPATIBLE", "0")
+    # rich holds on to the environment that it was imported in, and other libraries replace that.
+    environment = Console._environ
+    monkeypatch.setitem(environment, "TTY_COMPATIBLE", "0")
     encoder.encode(SHORT, show_progress_bar=True)
     assert capsys.readouterr() == ("", "")
-    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    monkeypatch.setitem(environment, "TTY_COMPATIBLE", "1")
     encoder.encode(SHORT, show_progress_bar=True)
     shown = capsys.readouterr()
     assert "4 texts" in shown.err
