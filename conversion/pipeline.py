@@ -126,8 +126,8 @@ def convert(
             Nothing is left in `dst` then.
 
     Example:
-        >>> report = convert("uncased_L-12_H-768_A-12.zip", "bert-base")  # doctest: +SKIP
-        >>> report.passed  # doctest: +SKIP
+        >>> report = convert("uncased_L-12_H-768_A-12.zip", "bert-base")
+        >>> report.passed
         True
     """
     src, dst = Path(src).expanduser(), Path(dst).expanduser()
@@ -205,7 +205,7 @@ def load_any(
         ConversionError: The checkpoint cannot be read or mapped.
 
     Example:
-        >>> model = load_any("uncased_L-12_H-768_A-12.zip", head="base")  # doctest: +SKIP
+        >>> model = load_any("uncased_L-12_H-768_A-12.zip", head="base")
     """
     with open_source(
         path, config=config, num_attention_heads=num_attention_heads, hidden_act=hidden_act

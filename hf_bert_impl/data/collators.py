@@ -22,14 +22,23 @@ class PretrainingCollator:
     `next_sentence_label`, and `sequence_lengths` if it is a pack of several sequences. Its
     `mask_key`, whole numbers, decides its masks together with the seed: the same key gives the same
     masks, in whatever process and batch (`pretraining_data.Epochs` makes it of epoch and number).
+    Examples without one, such as a tokenizer's output, are masked by torch's random numbers, which
+    a Trainer seeds.
 
     Args:
         masker: Chooses and replaces tokens.
-        seed: Of all masks.
+        seed: Of the masks of examples with a key.
         pad_id: Fills the batch.
+
+    Example:
+        >>> tokenizer = BertTokenizer.from_pretrained("google-bert/bert-base-cased")
+        >>> collate = PretrainingCollator(Masker(tokenizer, MaskingOptions("whole-word")))
+        >>> batch = collate([tokenizer("A cat naps."), tokenizer("A kitten sleeps.")])
+        >>> batch["labels"].shape
+        torch.Size([2, 7])
     """
 
-    def __init__(self, masker: Masker, *, seed: int, pad_id: int) -> None:
+    def __init__(self, masker: Masker, *, seed: int = 0, pad_id: int = 0) -> None:
         self.masker = masker
         self.seed = seed
         self.pad_id = pad_id
@@ -48,7 +57,11 @@ class PretrainingCollator:
         columns: dict[str, list[np.ndarray]] = {"input_ids": [], "labels": []}
         for example in examples:
             ids = np.asarray(example["input_ids"], dtype=np.int64)
-            rng = np.random.default_rng([self.seed, *example["mask_key"]])
+            key = example.get("mask_key")
+            if key is None:
+                rng = np.random.default_rng(int(torch.randint(2**62, ())))
+            else:
+                rng = np.random.default_rng([self.seed, *key])
             seen, labels = self.masker.mask(ids, rng)
             columns["input_ids"].append(seen)
             columns["labels"].append(labels)

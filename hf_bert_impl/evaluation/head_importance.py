@@ -91,9 +91,12 @@ def head_importance(
         ValueError: There is no example, one gives no loss, or a batch has several.
 
     Example:
-        >>> batch = tokenizer("A fine film.", return_tensors="pt")  # doctest: +SKIP
-        >>> labels = torch.tensor([1])  # doctest: +SKIP
-        >>> head_importance(model, [{**batch, "labels": labels}]).normalized  # doctest: +SKIP
+        >>> model = BertForSequenceClassification.from_pretrained("my-sentiment-bert")
+        >>> tokenizer = BertTokenizer.from_pretrained("my-sentiment-bert")
+        >>> batch = tokenizer("A fine film.", return_tensors="pt")
+        >>> scores = head_importance(model, [{**batch, "labels": torch.tensor([1])}]).normalized
+        >>> scores.shape  # (layers, heads)
+        torch.Size([2, 4])
     """
     config = model.config
     shape = (config.num_hidden_layers, config.num_attention_heads)

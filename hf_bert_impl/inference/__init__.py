@@ -1,5 +1,6 @@
 """Text in, answers out: models with their tokenizers, ready to use."""
 
+from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline
 from hf_bert_impl.inference.text_encoder import TextEncoder
 
-__all__ = ["TextEncoder"]
+__all__ = ["QuestionAnsweringPipeline", "TextEncoder"]

@@ -80,9 +80,9 @@ class QuestionAnsweringPipeline(Pipeline):
         TypeError: The model does not answer questions, or an argument is not known.
 
     Example:
-        >>> answerer = QuestionAnsweringPipeline.from_pretrained("my-squad-bert")  # doctest: +SKIP
-        >>> answerer(question="Who naps?", context="Anna's cat naps.")  # doctest: +SKIP
-        {'score': 0.93, 'start': 0, 'end': 10, 'answer': "Anna's cat"}
+        >>> answerer = QuestionAnsweringPipeline.from_pretrained("my-squad-bert")
+        >>> answerer(question="Who naps?", context="Anna's cat naps.")
+        {'score': ..., 'start': ..., 'end': ..., 'answer': ...}
     """
 
     default_input_names = "question,context"

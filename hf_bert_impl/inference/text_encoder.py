@@ -66,7 +66,7 @@ class TextEncoder:
 
     Example:
         >>> encoder = TextEncoder.from_pretrained("sentence-transformers/all-MiniLM-L6-v2")
-        >>> encoder.encode(["A cat naps.", "A kitten sleeps."]).shape  # doctest: +SKIP
+        >>> encoder.encode(["A cat naps.", "A kitten sleeps."]).shape
         (2, 384)
     """
 

@@ -79,9 +79,11 @@ def attention_maps(
         TypeError: The model is not of this package.
 
     Example:
-        >>> maps = attention_maps(model, tokenizer, "A cat naps.")  # doctest: +SKIP
-        >>> maps.layers[0].weights.shape, maps.tokens[1]  # doctest: +SKIP
-        ((12, 6, 6), 'a')
+        >>> model = BertModel.from_pretrained("sentence-transformers/all-MiniLM-L6-v2")
+        >>> tokenizer = BertTokenizer.from_pretrained("sentence-transformers/all-MiniLM-L6-v2")
+        >>> maps = attention_maps(model, tokenizer, "A cat naps.")
+        >>> maps.layers[0].weights.shape, maps.tokens[1]
+        ((12, 7, 7), 'a')
     """
     if not isinstance(model, BertPreTrainedModel):
         # transformers' own models give no attention on their fast backends.

@@ -34,7 +34,11 @@ class AttentionPage:
         ValueError: There are too many weights for a page.
 
     Example:
-        >>> AttentionPage(attention_maps(model, tokenizer, "A cat naps."))  # doctest: +SKIP
+        >>> model = BertModel.from_pretrained("sentence-transformers/all-MiniLM-L6-v2")
+        >>> tokenizer = BertTokenizer.from_pretrained("sentence-transformers/all-MiniLM-L6-v2")
+        >>> from hf_bert_impl.visualization import attention_maps
+        >>> page = AttentionPage(attention_maps(model, tokenizer, "A cat naps."))
+        >>> page.save("page.html")
     """
 
     maps: AttentionMaps

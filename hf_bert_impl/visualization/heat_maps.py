@@ -89,7 +89,12 @@ def attention_figure(maps: AttentionMaps) -> Figure:
     shrink = max(0.3, 1 / rows)
     # 0.2 inches wide, however large the picture.
     bar = figure.colorbar(
-        image, ax=axes, shrink=shrink, fraction=0.3 / width, aspect=5 * side * rows * shrink
+        image,
+        ax=axes,
+        fraction=0.3 / width,
+        pad=0.2 / width,
+        shrink=shrink,
+        aspect=5 * side * rows * shrink,
     )
     bar.set_label("attention weight", fontsize=0.8 * font)
     bar.ax.tick_params(labelsize=0.7 * font)

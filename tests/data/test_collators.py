@@ -70,6 +70,18 @@ def test_masks_are_of_the_example_not_of_the_batch(collate, examples):
     assert len({tuple(batch["labels"].flatten().tolist()) for batch in keys}) > 4
 
 
+def test_examples_without_a_key_follow_the_seed_of_torch(collate, examples):
+    for example in examples:
+        del example["mask_key"]
+
+    def labels(seed):
+        torch.manual_seed(seed)
+        return [tuple(collate(examples)["labels"].flatten().tolist()) for _ in range(4)]
+
+    assert labels(5) == labels(5) != labels(6)
+    assert len(set(labels(5))) == 4  # anew each time
+
+
 def test_seeds_differ(tokenizer, examples):
     labels = {
         tuple(
