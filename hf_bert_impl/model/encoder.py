@@ -194,7 +194,10 @@ class BertLayer(GradientCheckpointingLayer):
         """Whether the (..., F) activations are too large to be had at once, as oneDNN has them."""
         inner: Any = self.intermediate.dense
         return (
-            takes_onednn(inner, hidden_states)
+            # With gradients all activations stay, and the draws of dropout have an order.
+            not self.training
+            and not torch.is_grad_enabled()
+            and takes_onednn(inner, hidden_states)
             and hidden_states.shape[:-1].numel() * inner.out_features * 4 > LARGEST_BLOCK
             # A hook is to see all tokens at once.
             and not any(is_hooked(module) for module in self.intermediate.modules())

@@ -1,12 +1,13 @@
-"""Linear layers in inference, by the quicker of torch's two libraries for float32 on a CPU.
+"""Linear layers by the quicker of torch's two libraries for float32 on a CPU.
 
 `nn.functional.linear` computes float32 by MKL. On AMD's processors MKL keeps to AVX2, half the
 width that those with AVX-512 have; oneDNN, in the same torch, uses all of it, on the weight as it
 lies. On Intel's both are as fast, so there nothing changes.
 
 What is computed is the same, in another order of summation. Whatever changes, records or
-transforms a linear layer (an adapter, hooks, quantisation, gradients, autocast, a compiler, a
-tracer, `torch.func`, modes, patches of torch) is served as ever: then the layer itself is called.
+transforms a linear layer (an adapter, hooks, quantisation, autocast, a compiler, a tracer,
+`torch.func`, modes, patches of torch) is served as ever: then the layer itself is called. Gradients
+are oneDNN's as well; those that are to be differentiated again are torch's own.
 `torch.backends.mkldnn.flags(enabled=False)` switches oneDNN off.
 
 Notation: T computed tokens (see `padding.py`), N outputs of a linear layer.
@@ -47,14 +48,52 @@ def linear(
         output = layer(states)
         return output if activation is None else activation(output)
     parameters: Any = layer._parameters
-    if activation is not None and _is_exact_gelu(activation):
-        operation, algorithm, activation = "gelu", "none", None
+    inputs = (states, parameters["weight"], parameters["bias"])
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs):
+        output = _Product.apply(*inputs)
+    elif activation is not None and _is_exact_gelu(activation):
+        output, activation = _multiply(*inputs, "gelu", "none"), None
     else:
-        operation, algorithm = "none", ""
-    output = torch.ops.mkldnn._linear_pointwise(
-        states, parameters["weight"], parameters["bias"], operation, [], algorithm
-    )
+        output = _multiply(*inputs)
     return output if activation is None else activation(output)
+
+
+def _multiply(
+    states: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    operation: str = "none",
+    algorithm: str = "",
+) -> Tensor:
+    """(..., in), (N, in), (N,) to (..., N); neither has to be contiguous."""
+    return torch.ops.mkldnn._linear_pointwise(states, weight, bias, operation, [], algorithm)
+
+
+class _Product(torch.autograd.Function):
+    """states · weightᵀ + bias, (..., N), whose gradients are products by oneDNN too."""
+
+    @staticmethod
+    def forward(ctx: Any, states: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        # As torch's own: what no gradient needs is not kept alive.
+        of_states, of_weight, _ = ctx.needs_input_grad
+        ctx.save_for_backward(states if of_weight else None, weight if of_states else None)
+        return _multiply(states, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        states, weight = ctx.saved_tensors
+        rows = gradient.reshape(-1, gradient.shape[-1])  # (T, N)
+        # Derivatives of these, and many of them at once, are what oneDNN's operators lack.
+        by_torch = torch.is_grad_enabled() or _is_transformed(gradient)
+        of_states = of_weight = of_bias = None
+        if weight is not None:
+            of_states = gradient @ weight if by_torch else _multiply(gradient, weight.t())
+        if states is not None:
+            columns = states.reshape(-1, states.shape[-1]).t()  # (in, T)
+            of_weight = rows.t() @ columns.t() if by_torch else _multiply(rows.t(), columns)
+        if ctx.needs_input_grad[2]:
+            of_bias = rows.sum(0)
+        return of_states, of_weight, of_bias
 
 
 def takes_onednn(layer: nn.Module, states: Tensor) -> bool:
@@ -65,7 +104,7 @@ def takes_onednn(layer: nn.Module, states: Tensor) -> bool:
     # puts in a parameter's place.
     if type(states) is not Tensor or not states.is_cpu:
         return False
-    if type(layer) is not nn.Linear or layer.training or not is_faster_here():
+    if type(layer) is not nn.Linear or not is_faster_here():
         return False
     weight, bias = layer._parameters.get("weight"), layer._parameters.get("bias")
     return (
@@ -83,10 +122,6 @@ def takes_onednn(layer: nn.Module, states: Tensor) -> bool:
         and not is_hooked(layer)
         and (nn.Module.__call__, nn.Linear.forward, nn.functional.linear) == _TORCH
         and not _is_transformed(states)
-        and not (
-            torch.is_grad_enabled()
-            and (states.requires_grad or weight.requires_grad or bias.requires_grad)
-        )
     )
 
 
@@ -108,6 +143,7 @@ def _can_tell() -> bool:
     return (
         hasattr(torch._C, "_len_torch_dispatch_stack")
         and hasattr(getattr(torch._C, "_functorch", None), "is_functorch_wrapped_tensor")
+        and hasattr(torch._C._functorch, "is_legacy_batchedtensor")
         and hasattr(nn.Module, "_compiled_call_impl")
         and hasattr(hooks_of_all, "_has_any_global_hook")
     )
@@ -128,10 +164,12 @@ def _is_large(states: Tensor, weight: Tensor) -> bool:
 
 
 def is_hooked(module: nn.Module) -> bool:
-    """Whether someone else's code runs where the module is called without gradients."""
+    """Whether someone else's code runs where the module is called."""
     return bool(
         module._forward_hooks
         or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
         or "forward" in module.__dict__  # accelerate's way
         or module._compiled_call_impl is not None  # `module.compile()`
         or hooks_of_all._has_any_global_hook()
@@ -146,6 +184,7 @@ def _is_transformed(states: Tensor) -> bool:
         or torch.overrides.has_torch_function((states,))  # a mode
         or torch._C._len_torch_dispatch_stack() > 0
         or torch._C._functorch.is_functorch_wrapped_tensor(states)
+        or torch._C._functorch.is_legacy_batchedtensor(states)
         or forward_ad.unpack_dual(states).tangent is not None
     )
 

@@ -132,7 +132,7 @@ def finetune(
     state = PartialState()
     folder = OutputFolder(options.output, options.overwrite, state.is_main_process)
     if state.is_main_process:
-        folder.check()
+        folder.check([options.model, *sources.named().values()])
     tokenizer = hf_bert_impl.BertTokenizer.from_pretrained(options.model)
     config = hf_bert_impl.BertConfig.from_pretrained(options.model)
     named = sources.named()

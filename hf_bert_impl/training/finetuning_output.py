@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -38,19 +38,29 @@ class OutputFolder:
     """
 
     def __init__(self, folder: Path, overwrite: bool = False, owner: bool = True) -> None:
-        self.folder = folder
+        self.folder = folder.resolve()
         self.overwrite = overwrite
         self.owner = owner
         #: The best model so far, whole.
         self.kept: Path | None = None
-        self.work = folder.with_name(f"{folder.name}.unfinished")
+        self.work = self.folder.with_name(f"{self.folder.name}.unfinished")
 
-    def check(self) -> None:
+    def check(self, inputs: Iterable[str] = ()) -> None:
         """Checks what can be checked before anything is read.
 
+        Args:
+            inputs: The model and the data; those that are no paths are passed over.
+
         Raises:
-            ValueError: OUT is a file or has files in it, or a run that stopped left its own.
+            ValueError: OUT is a file or has files in it, or a run that stopped left its own; or an
+                input lies in OUT, which replacing it would delete.
         """
+        for source in map(Path, inputs):
+            if source.exists() and self.folder in (source.resolve(), *source.resolve().parents):
+                raise ValueError(
+                    f"{source} lies in the output {self.folder}, which would replace it; expected "
+                    "a folder of its own; choose another name"
+                )
         if self.folder.exists() and not self.folder.is_dir():
             raise ValueError(
                 f"{self.folder} is a file; expected a folder to write; choose another name"

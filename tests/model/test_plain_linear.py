@@ -1,4 +1,4 @@
-"""Inference by oneDNN on the weights as they are: same numbers, and only where nobody watches."""
+"""Products by oneDNN on the weights as they are: same numbers, and only where nobody watches."""
 
 import copy
 from collections.abc import Iterator
@@ -11,7 +11,14 @@ from transformers.activations import ACT2FN
 
 from hf_bert_impl import BertModel
 from hf_bert_impl.model import encoder, linear
-from tests.model.cases import HEADS, masks, random_batch, random_config, random_model
+from tests.model.cases import (
+    HEADS,
+    masks,
+    random_batch,
+    random_config,
+    random_labels,
+    random_model,
+)
 from tests.model.test_codertimo import codertimo_batch, codertimo_config
 
 KERNELS = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
@@ -171,14 +178,93 @@ def test_a_wrong_width_is_the_layers_own_error():
         linear.linear(layer, torch.randn(5, 12))
 
 
-def test_gradients_are_those_of_the_usual_way():
-    config = random_config(6)
-    model = random_model("BertModel", config)
-    batch = random_batch("BertModel", config, masks()["right"])
+def gradients(model, batch):
+    """The loss in train mode without dropout, and its gradients by name."""
+    model.train()
+    model.zero_grad()
+    loss = model(**batch).loss
+    loss.backward()
+    return loss.detach(), {name: p.grad.clone() for name, p in model.named_parameters()}
+
+
+@pytest.mark.parametrize("checkpointing", [False, True])
+@pytest.mark.parametrize("padding_free", [True, False])
+@pytest.mark.parametrize("head", ["BertForPreTraining", "BertForTokenClassification"])
+def test_gradients_are_those_of_the_usual_way(head, padding_free, checkpointing):
+    config = random_config(6, head, padding_free=padding_free, num_hidden_layers=3)
+    config.hidden_dropout_prob = config.attention_probs_dropout_prob = 0.0
+    config.classifier_dropout = None
+    model = random_model(head, config)
+    if checkpointing:
+        model.gradient_checkpointing_enable()
+    batch = random_batch(head, config, masks()["right"])
+    batch |= random_labels(head, config, batch)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(linear, "is_faster_here", lambda: False)
+        loss, expected = gradients(model, batch)
     with counted() as products:
-        model(**batch).last_hidden_state.sum().backward()
-    assert not products
-    assert all(p.grad is not None for p in model.encoder.parameters())
+        found_loss, found = gradients(model, batch)
+    # A product forward and two backward, in each of the six layers of a block.
+    assert len(products) >= 18 * config.num_hidden_layers
+    assert (found_loss - loss).abs() < 1e-5
+    largest = max(gradient.abs().max() for gradient in expected.values())
+    for name, gradient in expected.items():
+        assert (found[name] - gradient).abs().max() <= 2e-5 * largest, name
+        assert found[name].is_contiguous()
+
+
+@pytest.mark.parametrize("shape", [(5, 13), (2, 3, 13), (13,)])
+@pytest.mark.parametrize("wanted", range(1, 8))
+def test_only_the_gradients_that_are_wanted(shape, wanted):
+    torch.manual_seed(wanted)
+    layer = nn.Linear(13, 7)
+    tensors = (torch.randn(shape), layer.weight, layer.bias)
+    needed = [
+        tensor.requires_grad_(bool(wanted & 1 << bit))
+        for bit, tensor in enumerate(tensors)
+        if wanted & 1 << bit
+    ]
+    for bit, tensor in enumerate(tensors):
+        tensor.requires_grad_(bool(wanted & 1 << bit))
+    kept = []
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
+        found = linear.linear(layer, tensors[0])
+    # Frozen weights keep no states alive.
+    assert len(kept) == bool(wanted & 1) + bool(wanted & 2)
+    above = torch.randn(found.shape)
+    expected = torch.autograd.grad(layer(tensors[0]), needed, above)
+    for a, b in zip(torch.autograd.grad(found, needed, above), expected, strict=True):
+        assert a.shape == b.shape
+        assert torch.allclose(a, b, atol=1e-5)
+
+
+def test_derivatives_of_gradients_and_many_at_once():
+    torch.manual_seed(0)
+    layer, states = nn.Linear(13, 7), torch.randn(5, 13, requires_grad=True)
+
+    def penalty(call):
+        (slope,) = torch.autograd.grad((call(states) ** 2).sum(), states, create_graph=True)
+        return torch.autograd.grad((slope**2).sum(), [states, layer.weight])
+
+    def jacobian(call):
+        directions = torch.eye(35).view(35, 5, 7)
+        return torch.autograd.grad(
+            call(states), [states, layer.weight, layer.bias], directions, is_grads_batched=True
+        )
+
+    for derivative in (penalty, jacobian):
+        expected = derivative(layer)
+        for a, b in zip(derivative(lambda x: linear.linear(layer, x)), expected, strict=True):
+            assert torch.allclose(a, b, rtol=1e-4, atol=1e-4)
+
+
+def test_a_weight_changed_before_its_gradient_is_an_error():
+    layer, states = nn.Linear(13, 7), torch.randn(5, 13, requires_grad=True)
+    loss = linear.linear(layer, states).sum()
+    with torch.no_grad():
+        layer.weight.mul_(2)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
 
 
 CHANGES = {

@@ -189,6 +189,13 @@ def test_output_is_replaced_only_when_asked(run, tmp_path):
         run(output=tmp_path / "file")
 
 
+def test_output_around_an_input_is_refused(run, tmp_path, tiny_bert):
+    for output in (tmp_path, tiny_bert, tiny_bert.parent):
+        with pytest.raises(ValueError, match=r"lies in the output .* choose another name"):
+            run(output=output, overwrite=True)
+    assert (tiny_bert / "vocab.txt").is_file()
+
+
 def test_what_fails_leaves_the_old_output(run, tmp_path, monkeypatch):
     run()
     before = (tmp_path / "out" / "metrics.json").read_text()

@@ -1,0 +1,165 @@
+"""Fine-tuning and pre-training beside transformers' BERT: the same loop, batches and weights.
+
+    python benchmarks/training_loops.py finetune MODEL train.tsv
+    python benchmarks/training_loops.py pretrain TOKENIZER corpus.txt
+
+Dropout is off and everything is float32, so the losses of both are the same but for rounding. Each
+step runs once in each model, in alternating order: forward, backward, AdamW. `--steps 0` takes all
+batches of the text.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+import statistics
+import time
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import torch
+import typer
+from torch import Tensor, nn
+from transformers import DataCollatorWithPadding
+
+import hf_bert_impl
+from hf_bert_impl.data.collators import PretrainingCollator
+from hf_bert_impl.data.epochs import Epochs
+from hf_bert_impl.data.examples import ExampleOptions
+from hf_bert_impl.data.masking import Masker
+from hf_bert_impl.data.pretraining_data import make_examples, tokenize_documents
+from hf_bert_impl.data.task_files import read_rows
+from hf_bert_impl.evaluation import reference_model
+
+Batch = dict[str, Tensor]
+app = typer.Typer(add_completion=False, help=__doc__)
+
+Steps = Annotated[int, typer.Option(help="Batches to time; 0 for all.")]
+BatchSize = Annotated[int, typer.Option()]
+MaxLength = Annotated[int, typer.Option()]
+Rate = Annotated[float, typer.Option()]
+Threads = Annotated[int, typer.Option(help="0 leaves torch's default.")]
+
+
+@app.command()
+def finetune(
+    model: str,
+    data: str,
+    steps: Steps = 40,
+    batch_size: BatchSize = 32,
+    max_length: MaxLength = 128,
+    learning_rate: Rate = 5e-5,
+    threads: Threads = 0,
+) -> None:
+    """Classification of the texts in DATA, lines of text TAB label."""
+    rows = read_rows(data, ["0", "1"])
+    random.Random(0).shuffle(rows)
+    labels = sorted({row.values[1] for row in rows})
+    tokenizer = hf_bert_impl.BertTokenizer.from_pretrained(model)
+    collate = DataCollatorWithPadding(tokenizer)
+    torch.manual_seed(0)
+    ours = hf_bert_impl.BertForSequenceClassification.from_pretrained(
+        model, num_labels=len(labels), dtype=torch.float32
+    )
+
+    def batches() -> Iterator[Batch]:
+        for begin in range(0, len(rows) - batch_size + 1, batch_size):
+            part = rows[begin : begin + batch_size]
+            texts = [row.values[0] for row in part]
+            coded = tokenizer(texts, truncation=True, max_length=max_length)
+            examples = [{name: coded[name][i] for name in coded} for i in range(batch_size)]
+            batch = dict(collate(examples))
+            batch["labels"] = torch.tensor([labels.index(row.values[1]) for row in part])
+            yield batch
+
+    compare(ours, batches(), steps, learning_rate, threads)
+
+
+@app.command()
+def pretrain(
+    tokenizer: str,
+    corpus: list[str],
+    layout: Annotated[str, typer.Option()] = "sentences",
+    layers: Annotated[int, typer.Option()] = 4,
+    hidden_size: Annotated[int, typer.Option()] = 256,
+    steps: Steps = 40,
+    batch_size: BatchSize = 32,
+    max_length: MaxLength = 128,
+    learning_rate: Rate = 1e-4,
+    threads: Threads = 0,
+) -> None:
+    """Masked words and next sentences of CORPUS, from random weights."""
+    words = hf_bert_impl.BertTokenizer.from_pretrained(tokenizer)
+    documents = tokenize_documents(corpus, words, layout=layout)
+    examples = Epochs(
+        make_examples(documents, words, ExampleOptions(max_length=max_length)),
+        batch_size=batch_size,
+        seed=0,
+    )
+    collate = PretrainingCollator(Masker(words))
+    torch.manual_seed(0)
+    ours = hf_bert_impl.BertForPreTraining(
+        hf_bert_impl.BertConfig(
+            vocab_size=len(words),
+            hidden_size=hidden_size,
+            num_hidden_layers=layers,
+            num_attention_heads=hidden_size // 64,
+            intermediate_size=4 * hidden_size,
+        )
+    )
+    batches = (
+        collate(examples.__getitems__(list(range(begin, begin + batch_size))))
+        for begin in range(0, len(examples) - batch_size + 1, batch_size)
+    )
+    compare(ours, batches, steps, learning_rate, threads)
+
+
+def compare(
+    ours: Any, batches: Iterator[Batch], steps: int, learning_rate: float, threads: int
+) -> None:
+    """Takes the same steps with both models and prints times and losses."""
+    if threads:
+        torch.set_num_threads(threads)
+    models = (ours, reference_model(ours))
+    models[1].set_attn_implementation("sdpa")
+    optimizers = []
+    for model in models:
+        for module in model.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = 0.0
+        model.train()
+        optimizers.append(torch.optim.AdamW(model.parameters(), lr=learning_rate))
+    seconds: tuple[list[float], list[float]] = ([], [])
+    gaps, real, computed = [], 0, 0
+    warm_up = 2
+    for number, batch in enumerate(batches):
+        if steps and number == steps + warm_up:
+            break
+        losses = [0.0, 0.0]
+        for side in (0, 1) if number % 2 else (1, 0):
+            given = copy.copy(batch)
+            begin = time.perf_counter()
+            loss = models[side](**given).loss
+            loss.backward()
+            optimizers[side].step()
+            optimizers[side].zero_grad()
+            if number >= warm_up:
+                seconds[side].append(time.perf_counter() - begin)
+            losses[side] = float(loss.detach())
+        gaps.append(abs(losses[0] - losses[1]))
+        real += int(batch["attention_mask"].sum())
+        computed += batch["attention_mask"].numel()
+    if not seconds[0]:
+        raise typer.BadParameter("the text makes fewer batches than the warm-up takes")
+    ratios = sorted(b / a for a, b in zip(*seconds, strict=True))
+    low, high = ratios[len(ratios) // 10], ratios[-1 - len(ratios) // 10]
+    padding = 1 - real / computed
+    print(f"{len(ratios)} steps, {padding:.0%} padding, {torch.get_num_threads()} threads")
+    print(f"ours {sum(seconds[0]):.1f} s, transformers sdpa {sum(seconds[1]):.1f} s")
+    middle, total = statistics.median(ratios), sum(seconds[1]) / sum(seconds[0])
+    print(f"times as fast: {total:.2f} (median step {middle:.2f}, 80 % within {low:.2f}–{high:.2f})")
+    print(f"largest difference of a loss: {max(gaps):.1e}, of the first ten {max(gaps[:10]):.1e}")
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,101 @@
+"""`hf-bert tokenizer train`: text in, a tokenizer out."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from hf_bert_impl import BertTokenizer
+from hf_bert_impl.cli import app
+from hf_bert_impl.data import tokenizer_training
+
+TEXT = "the low river flows lower\nand the lowest river is slow\n" * 4
+
+
+@pytest.fixture
+def text(tmp_path):
+    file = tmp_path / "a.txt"
+    file.write_text(TEXT)
+    return file
+
+
+def test_table(hf_bert, text, tmp_path):
+    output = tmp_path / "made"
+    result = hf_bert("tokenizer", "train", text, "--vocab-size", 40, "--output", output)
+    assert result.status == 0, result.err
+    words = " ".join(result.out.split())
+    assert "characters covered 100.0000%" in words
+    assert "unknown tokens 0.0000%" in words
+    assert f"{output}: written in" in words
+    assert {file.name for file in output.iterdir()} == {
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "vocab.txt",
+    }
+    tokenizer = BertTokenizer.from_pretrained(output)
+    assert len(tokenizer) == 40
+    assert [tokenizer.convert_ids_to_tokens(n) for n in range(5)] == [
+        *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+    ]
+    assert tokenizer.tokenize("LOW") == ["low"]
+
+
+def test_json(hf_bert, text, tmp_path):
+    output = tmp_path / "made"
+    arguments = ("--vocab-size", 2000, "--no-lowercase", "--json", "-o", output)
+    result = hf_bert("tokenizer", "train", text, text, *arguments)
+    report = json.loads(result.out)
+    assert report["output"] == str(output)
+    assert report["vocab_size"] < 100
+    assert report["unknown_rate"] == 0
+    assert not BertTokenizer.from_pretrained(output).do_lower_case
+
+
+def test_too_little_text_is_said(hf_bert, text, tmp_path):
+    result = hf_bert("tokenizer", "train", text, "--vocab-size", 2000, "-o", tmp_path / "made")
+    assert "of 2,000: the text has no more pieces" in " ".join(result.out.split())
+
+
+def test_files_beside_it_stay(hf_bert, one_error_line, text, tmp_path):
+    output = tmp_path / "made"
+    output.mkdir()
+    (output / "config.json").write_text("mine")
+    (output / "vocab.txt").write_text("old")
+    arguments = ("tokenizer", "train", text, "--vocab-size", 40, "-o", output)
+    one_error_line(hf_bert(*arguments), "holds a tokenizer", "--overwrite")
+    assert (output / "vocab.txt").read_text() == "old"
+    assert hf_bert(*arguments, "--overwrite").status == 0
+    assert (output / "config.json").read_text() == "mine"
+    assert len((output / "vocab.txt").read_text().splitlines()) == 40
+
+
+def test_wrong_arguments(hf_bert, one_error_line, text, tmp_path, monkeypatch):
+    def run(*options, file=text, output=tmp_path / "made"):
+        return hf_bert("tokenizer", "train", file, "-o", output, *options)
+
+    one_error_line(run("--vocab-size", 20), "has no room for the", "raise the vocabulary size")
+    one_error_line(run("--vocab-size", 3), "vocab-size")
+    one_error_line(run(file=tmp_path / "none"), "there is no file")
+    one_error_line(run(output=text), "is a file")
+    one_error_line(run(output=tmp_path / "no" / "made"), "there is no folder")
+    one_error_line(hf_bert("tokenizer", "train", text), "--output")
+    text.write_bytes(b"")
+    one_error_line(run(), "is empty")
+    text.write_bytes(b"\xff\xfe")
+    one_error_line(run(), "line 1 of", "is not UTF-8")
+    assert not (tmp_path / "made").exists()
+
+    def fail(*args, **rest):
+        raise OSError(28, "No space left on device")
+
+    text.write_text(TEXT)
+    monkeypatch.setattr(tokenizer_training.BertTokenizer, "save_pretrained", fail)
+    one_error_line(run("--vocab-size", 40), "No space left")
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("arguments", [["tokenizer"], ["tokenizer", "train"]])
+def test_help_has_an_example(arguments):
+    result = CliRunner().invoke(app, [*arguments, "--help"])
+    assert result.exit_code == 0
+    assert "Example: hf-bert tokenizer train" in result.output
