@@ -157,7 +157,7 @@ def compare(
     print(f"{len(ratios)} steps, {padding:.0%} padding, {torch.get_num_threads()} threads")
     print(f"ours {sum(seconds[0]):.1f} s, transformers sdpa {sum(seconds[1]):.1f} s")
     middle, total = statistics.median(ratios), sum(seconds[1]) / sum(seconds[0])
-    print(f"times as fast: {total:.2f} (median step {middle:.2f}, 80 % within {low:.2f}–{high:.2f})")
+    print(f"times as fast: {total:.2f} (median step {middle:.2f}, 80 % in {low:.2f}–{high:.2f})")
     print(f"largest difference of a loss: {max(gaps):.1e}, of the first ten {max(gaps[:10]):.1e}")
 
 
