@@ -81,6 +81,9 @@ class BertConfig(PreTrainedConfig):
             only (a fifth of the forward work); `logits` are then (labelled tokens, V) in the order
             of the flattened labels. The loss is the same. False scores every position.
         pruned_heads: Heads removed by `prune_heads`: layer number to head numbers.
+        null_score_diff_threshold: Of question answering: a question has no answer where the score
+            of none is by more than this ahead of the best answer's (Devlin et al. 2019, section
+            4.3, with the sign of Google's `run_squad.py`). None: no such answers were trained.
         **kwargs: Fields of `PreTrainedConfig`, and anything else that a hub config carries.
 
     Raises:
@@ -121,6 +124,7 @@ class BertConfig(PreTrainedConfig):
         padding_free: bool = True,
         sparse_prediction: bool = True,
         pruned_heads: Mapping[Any, Iterable[int]] | None = None,
+        null_score_diff_threshold: float | None = None,
         **kwargs: Any,
     ) -> None:
         kwargs.pop(
@@ -153,6 +157,7 @@ class BertConfig(PreTrainedConfig):
         self.sparse_prediction = sparse_prediction
         # JSON has string keys only.
         self.pruned_heads = {int(k): sorted(v) for k, v in (pruned_heads or {}).items()}
+        self.null_score_diff_threshold = null_score_diff_threshold
         self.check_values()
 
     @property
@@ -190,8 +195,9 @@ class BertConfig(PreTrainedConfig):
         fields = super().to_dict()
         if self.is_extended:
             fields["model_type"] = EXTENDED_MODEL_TYPE
-        if not self.pruned_heads:  # so that a config without pruning reads like upstream's
-            fields.pop("pruned_heads", None)
+        for name, unset in (("pruned_heads", {}), ("null_score_diff_threshold", None)):
+            if getattr(self, name) == unset:
+                fields.pop(name, None)  # so that a config without them reads like upstream's
         return fields
 
     def check_values(self) -> None:
@@ -223,6 +229,12 @@ class BertConfig(PreTrainedConfig):
             _is_number(self.initializer_range, 0, float("inf")),
             "initializer_range",
             "a standard deviation, 0 or more, such as 0.02",
+        )
+        threshold = self.null_score_diff_threshold
+        self._require(
+            threshold is None or _is_number(threshold, float("-inf"), float("inf")),
+            "null_score_diff_threshold",
+            "None or a difference of scores",
         )
         # Google's own checkpoints and hub configs hold nothing else, but callables are upstream's.
         self._require(
