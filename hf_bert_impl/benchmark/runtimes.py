@@ -6,16 +6,14 @@ gives both the last hidden state and the pooled vector, as the model's call does
 
 from __future__ import annotations
 
-import contextlib
-import io
-import logging
 import tempfile
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_bert_impl.benchmark.peers import Batch, Runner, Unavailable, require
+from hf_bert_impl.export.formats import FILES, write_onnx
+from hf_bert_impl.export.program import export_program, quiet
+from hf_bert_impl.export.running import onnx_session, openvino_model
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -23,72 +21,14 @@ if TYPE_CHECKING:
 
 INPUTS = ("input_ids", "attention_mask")
 OUTPUTS = ("last_hidden_state", "pooler_output")
-#: Rows and columns of the example that the exporter traces: unlike each other and unlike 0 and 1,
-#: so that it takes neither for a constant.
-EXAMPLE = (3, 17)
 
 
-def export_onnx(upstream: PreTrainedModel, folder: Path) -> Path:
-    """Export a base model with any batch and sequence length.
-
-    Args:
-        upstream: transformers' base model in float32.
-        folder: Where the file goes.
-
-    Returns:
-        The file.
-
-    Raises:
-        Unavailable: A package that the exporter needs is missing.
-    """
-    import torch
-    from torch import nn
-
+def _onnx_file(upstream: PreTrainedModel, folder: str) -> Path:
     for package in ("onnx", "onnxscript"):
         require(package)
-
-    class Plain(nn.Module):
-        """The exporter takes tensors and tuples of them, not a ModelOutput."""
-
-        def __init__(self) -> None:
-            super().__init__()
-            self.model = upstream
-
-        def forward(self, input_ids: Tensor, attention_mask: Tensor) -> tuple[Tensor, ...]:
-            output = self.model(input_ids=input_ids, attention_mask=attention_mask)
-            return output.last_hidden_state, output.pooler_output
-
-    ids = torch.ones(EXAMPLE, dtype=torch.long)
-    mask = torch.ones_like(ids)
-    mask[1, 9:] = 0  # else transformers drops the mask from the graph
-    shape = {0: torch.export.Dim("batch"), 1: torch.export.Dim("sequence")}
-    file = folder / "model.onnx"
-    with _quiet():
-        torch.onnx.export(
-            # In eval mode itself: the exporter gives the model inside the mode of the module.
-            Plain().eval(),
-            (ids, mask),
-            file,
-            input_names=INPUTS,
-            output_names=OUTPUTS,
-            dynamic_shapes=(shape, shape),
-            dynamo=True,
-            verbose=False,
-        )
+    file = Path(folder) / FILES["onnx"]
+    write_onnx(export_program(upstream, INPUTS), file)
     return file
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """The exporter and the quantiser print and log their progress."""
-    disabled = logging.root.manager.disable
-    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-        warnings.simplefilter("ignore")
-        logging.disable(logging.WARNING)
-        try:
-            yield
-        finally:
-            logging.disable(disabled)
 
 
 def _arrays(batch: Batch) -> dict[str, Any]:
@@ -117,23 +57,16 @@ def onnx_runtime(upstream: PreTrainedModel, dtype: str, threads: int) -> Runner:
         raise Unavailable("has no bfloat16 kernels for the CPU")
     import onnxruntime as ort
 
-    options = ort.SessionOptions()
-    options.intra_op_num_threads = threads
-    options.inter_op_num_threads = 1
-    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
-    options.log_severity_level = 3
-    # Its threads would look for work while the other one of a pair computes.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
     with tempfile.TemporaryDirectory() as folder:
-        file = export_onnx(upstream, Path(folder))
+        file = _onnx_file(upstream, folder)
         if dtype == "int8":
             from onnxruntime.quantization import QuantType, quantize_dynamic
 
             quantised = Path(folder) / "int8.onnx"
-            with _quiet():
+            with quiet():
                 quantize_dynamic(file, quantised, per_channel=True, weight_type=QuantType.QInt8)
             file = quantised
-        session = ort.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+        session = onnx_session(file, threads)
 
     shrink = ort.RunOptions()
     shrink.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
@@ -157,9 +90,6 @@ def onnx_runtime(upstream: PreTrainedModel, dtype: str, threads: int) -> Runner:
 def open_vino(upstream: PreTrainedModel, dtype: str, threads: int) -> Runner:
     """OpenVINO from the same ONNX file, one synchronous request.
 
-    The latency hint runs one request on all threads; the throughput hint would split them among
-    requests that a single caller never makes.
-
     Args:
         upstream: transformers' base model in float32.
         dtype: `float32` or `bfloat16`; int8 needs a calibrated model.
@@ -173,22 +103,12 @@ def open_vino(upstream: PreTrainedModel, dtype: str, threads: int) -> Runner:
         raise Unavailable("int8 needs NNCF and calibration data")
     import openvino as ov
 
-    core = ov.Core()
     precision = {"float32": "f32", "bfloat16": "bf16"}[dtype]
-    abilities = core.get_property("CPU", "OPTIMIZATION_CAPABILITIES")
+    abilities = ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
     if dtype == "bfloat16" and "BF16" not in abilities:
         raise Unavailable("this CPU has no bfloat16")
     with tempfile.TemporaryDirectory() as folder:
-        model = ov.convert_model(export_onnx(upstream, Path(folder)))
-        compiled = core.compile_model(
-            model,
-            "CPU",
-            {
-                "PERFORMANCE_HINT": "LATENCY",
-                "INFERENCE_NUM_THREADS": threads,
-                "INFERENCE_PRECISION_HINT": precision,
-            },
-        )
+        compiled = openvino_model(_onnx_file(upstream, folder), threads, precision)
     request = compiled.create_infer_request()
     return Runner(
         "openvino",

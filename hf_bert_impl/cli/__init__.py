@@ -21,9 +21,12 @@ from hf_bert_impl.cli import (
     embed,
     errors,
     evaluate,
+    export,
     fill_mask,
     finetune,
+    pretrain,
     prune_heads,
+    push,
     tokenizer,
     verify,
 )
@@ -33,7 +36,6 @@ app = typer.Typer(
     help="BERT for Hugging Face transformers: check it, try it, use it.",
     epilog="Example: hf-bert verify google-bert/bert-base-cased",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -46,10 +48,13 @@ app.command("answer")(answer.answer)
 app.command("convert")(convert.convert)
 app.command("inspect")(convert.inspect)
 app.add_typer(tokenizer.app, name="tokenizer")
+app.command("pretrain")(pretrain.pretrain)
 app.command("finetune")(finetune.finetune)
 app.add_typer(evaluate.app, name="evaluate")
 app.command("attention")(attention.attention)
 app.command("prune-heads")(prune_heads.prune_heads)
+app.command("export")(export.export)
+app.command("push")(push.push)
 app.command("benchmark")(benchmark.benchmark)
 
 

@@ -267,6 +267,7 @@ def save_pruned(
 ) -> None:
     """Write the checkpoint without the pruned heads: same class, same dtype, with the report."""
     from hf_bert_impl.conversion.output_folder import output_folder
+    from hf_bert_impl.hub.card import CardFacts, write_card
 
     # Afresh: what was measured is in float32, and may lack heads that the task does not use.
     model, _ = checkpoints.load_model(checkpoint, checkpoints.class_name(checkpoint))
@@ -274,6 +275,10 @@ def save_pruned(
     with output_folder(output.expanduser()) as folder:
         model.save_pretrained(folder)
         tokenizer.save_pretrained(folder)
+        count = sum(map(len, report["pruned"].values()))
+        whole = checkpoint.name if checkpoint.folder is None else checkpoint.folder.resolve().name
+        card = f"# {output.name}\n\n{count} attention heads of {whole} are pruned.\n"
+        write_card(folder, CardFacts(output.name, model, code=False, card=card))
         text = json.dumps(report, indent=2, ensure_ascii=False)
         (folder / REPORT).write_text(text + "\n", encoding="utf-8")
 

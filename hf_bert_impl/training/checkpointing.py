@@ -25,6 +25,8 @@ PARTIAL = "partial-checkpoint"
 #: What a run was started with.
 SETTINGS = "run.json"
 STATE = "trainer_state.json"
+#: What `atomic_files` leaves of a process that was killed.
+LEFTOVERS = ".partial-*"
 MIB = 2**20
 
 
@@ -61,6 +63,9 @@ class ResumableTrainer(Trainer):
         self._folder_now = str(partial)
         try:
             super()._save_checkpoint(model, trial)
+            if self.args.should_save:
+                for file in partial.rglob("*"):
+                    sync(file)
         except (OSError, RuntimeError, SafetensorError) as error:
             if not is_write_failure(error):
                 raise
@@ -94,8 +99,6 @@ class ResumableTrainer(Trainer):
         if best is not None and Path(best) == fresh:
             self.state.best_model_checkpoint = str(final)
             self.state.save_to_json(str(fresh / STATE))
-        for file in (*fresh.rglob("*"), fresh):
-            sync(file)
         if final.exists():  # of a run that went back to an earlier checkpoint
             os.replace(final, partial / "replaced")
         os.replace(fresh, final)
@@ -112,6 +115,12 @@ def last_checkpoint(folder: str | Path) -> str | None:
     """The last complete checkpoint of a run, or None where there is none."""
     found: str | None = get_last_checkpoint(str(folder))
     return found
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Deletes the half-written files of a killed run, none of which counts for anything."""
+    for leftover in (folder / PARTIAL, *folder.glob(LEFTOVERS)):
+        shutil.rmtree(leftover, ignore_errors=True)
 
 
 def step_of(checkpoint: str) -> int:

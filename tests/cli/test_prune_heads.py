@@ -63,6 +63,9 @@ def test_prunes_and_saves(hf_bert, save_tiny, labelled, tmp_path):
         score for place, score in scores.items() if place not in gone
     )
     assert json.loads((output / "head_importance.json").read_text()) == report
+    card = (output / "README.md").read_text()
+    assert f"{len(gone)} attention heads of {folder.name} are pruned" in card
+    assert str(folder.parent) not in card
     # The folder is the model without them.
     mask = torch.ones(2, 5)
     for layer, head in gone:

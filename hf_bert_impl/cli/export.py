@@ -1,0 +1,132 @@
+"""`hf-bert export`: a model as ONNX, OpenVINO or torch.export file, proved against itself."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from hf_bert_impl.cli import checkpoints
+from hf_bert_impl.cli.errors import quiet_libraries
+from hf_bert_impl.cli.tables import console
+from hf_bert_impl.cli.whole_model import load_whole
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from hf_bert_impl.benchmark.beside import Timed
+    from hf_bert_impl.export.exporting import Exported
+
+MEGABYTE = 1e6
+
+
+def export(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="A folder or a hub id.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to make.")],
+    kind: Annotated[
+        str, typer.Option("--format", "-f", help="onnx, openvino or torch-export.")
+    ] = "onnx",
+    head: Annotated[
+        str | None,
+        typer.Option(
+            help=f"The head to export: {', '.join(checkpoints.HEADS)}.",
+            show_default="what the config names",
+        ),
+    ] = None,
+    opset: Annotated[
+        int | None,
+        typer.Option(min=1, help="ONNX's operator version.", show_default="the exporter's"),
+    ] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace DIR where it has files.")
+    ] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object, and no table.")
+    ] = False,
+) -> None:
+    """Export a model for another runtime, with any batch size and sequence length.
+
+    The file is opened in its runtime and compared with the model on padded batches; then both are
+    timed. DIR gets the file, config and tokenizer, and appears when the comparison has passed. Exit
+    status 1 where it has not, 2 for bad input.
+
+    Example: hf-bert export sentence-transformers/all-MiniLM-L6-v2 minilm-onnx --format onnx
+    """
+    with quiet_libraries():
+        import torch
+
+        from hf_bert_impl.benchmark.beside import time_beside
+        from hf_bert_impl.conversion.output_folder import check_output
+        from hf_bert_impl.export.exporting import ExportFailed, export_model
+        from hf_bert_impl.export.formats import check_format
+        from hf_bert_impl.export.running import open_file
+
+        check_format(kind, opset)
+        check_output(folder, Path(model).expanduser(), overwrite)
+        checkpoint = checkpoints.open_checkpoint(model)
+        loaded, _ = load_whole(checkpoint, head, dtype=torch.float32)
+        tokenizer = None
+        if checkpoints.has_tokenizer(checkpoint):
+            tokenizer = checkpoints.load_tokenizer(checkpoint)
+        try:
+            exported = export_model(
+                loaded,
+                folder,
+                kind,
+                tokenizer=tokenizer,
+                source=checkpoint.folder,
+                opset=opset,
+                overwrite=overwrite,
+            )
+        except ExportFailed as failed:
+            if as_json:
+                typer.echo(failed.report.to_json())
+            else:
+                failed.report.render(console())
+            raise typer.Exit(1) from failed
+        times = time_beside(loaded, open_file(folder, kind, torch.get_num_threads()))
+    weights = sum(tensor.nbytes for tensor in loaded.state_dict().values())
+    if as_json:
+        found = dataclasses.asdict(exported) | {
+            "folder": str(folder),
+            "report": exported.report.to_dict(),
+            "weights_bytes": weights,
+            "graph_bytes": exported.size,
+            "threads": torch.get_num_threads(),
+            "times": [dataclasses.asdict(row) for row in times],
+        }
+        typer.echo(json.dumps(found))
+        return
+    out = console()
+    exported.report.render(out)
+    out.print(_table(exported, weights, times, torch.get_num_threads()))
+    typer.echo(f"{folder}: {', '.join(exported.files)}")
+
+
+def _table(exported: Exported, weights: int, times: list[Timed], threads: int) -> Table:
+    """Size and speed of the model and of what was exported."""
+    from rich import box
+    from rich.table import Table
+
+    table = Table(
+        title=f"size and speed, float32, {threads} thread{'s' * (threads > 1)}",
+        box=box.SIMPLE_HEAD,
+        title_justify="left",
+        title_style="italic",
+    )
+    table.add_column("")
+    for column in (f"{exported.class_name} here", exported.kind, "times as fast"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_row("size", *(f"{size / MEGABYTE:.1f} MB" for size in (weights, exported.size)))
+    for row in times:
+        padding = f", {row.padding:.0%} padding" if row.padding else ""
+        table.add_row(
+            f"{row.rows} sequence{'s' * (row.rows > 1)}, {row.tokens} tokens{padding}",
+            f"{row.model_ms:.1f} ms",
+            f"{row.other_ms:.1f} ms",
+            f"{1 / row.ratio:.2f} ({1 / row.greatest:.2f}–{1 / row.least:.2f})",
+        )
+    return table

@@ -1,0 +1,211 @@
+"""Export a model, and prove on padded batches that the file computes what the model does."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers.utils import ModelOutput
+
+from hf_bert_impl.conversion.output_folder import check_output, output_folder
+from hf_bert_impl.evaluation import ParityReport, attended_positions, compare_outputs
+from hf_bert_impl.evaluation.parity_cases import (
+    MAX_LENGTH,
+    TEXTS,
+    Batch,
+    parity_batches,
+    random_tokens,
+    text_tokens,
+)
+from hf_bert_impl.export.formats import FILES, check_format, write
+from hf_bert_impl.export.running import open_file
+from hf_bert_impl.hub.saving import (
+    CONFIG,
+    TOKENIZER_CONFIG,
+    copy_sentence_modules,
+    file_sizes,
+    set_auto_map,
+)
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from hf_bert_impl.export.running import Run
+
+#: Largest error in float32, relative to a tensor's largest magnitude. Runtimes fuse and reorder
+#: more than torch does, and have a softmax and a GELU of their own.
+TOLERANCE = 1e-4
+CHOICES = 2
+
+
+class ExportFailed(RuntimeError):
+    """An exported file does not compute what the model does.
+
+    Args:
+        report: The comparison.
+    """
+
+    def __init__(self, report: ParityReport) -> None:
+        super().__init__(report.summary())
+        self.report = report
+
+
+@dataclasses.dataclass(frozen=True)
+class Exported:
+    """A folder that holds an exported model."""
+
+    folder: Path
+    kind: str
+    """One of `formats.FILES`."""
+    class_name: str
+    outputs: tuple[str, ...]
+    """What the graph gives."""
+    files: dict[str, int]
+    """Every file, below `folder`, with its size in bytes."""
+    report: ParityReport
+    """The exported file beside the model."""
+
+    @property
+    def size(self) -> int:
+        """Bytes of the exported graph with its weights, without config and tokenizer."""
+        stem = FILES[self.kind].partition(".")[0]
+        return sum(size for name, size in self.files.items() if name.partition(".")[0] == stem)
+
+
+def export_model(
+    model: PreTrainedModel,
+    folder: Path,
+    kind: str,
+    *,
+    tokenizer: Any = None,
+    source: Path | None = None,
+    opset: int | None = None,
+    overwrite: bool = False,
+) -> Exported:
+    """Export a model; the folder appears when the file has been proved right.
+
+    Args:
+        model: A BERT of this package, in float32 on the CPU.
+        folder: A new or empty folder.
+        kind: `onnx`, `openvino` or `torch-export`.
+        tokenizer: Saved beside it, and used for the texts of the comparison; without one that runs
+            on random tokens.
+        source: The folder that the model came from; the modules of a sentence-transformers model
+            (its pooling) come along.
+        opset: For ONNX, the version of its operators; None takes the exporter's own.
+        overwrite: Replace a folder with files in it.
+
+    Returns:
+        The folder's content, and the comparison.
+
+    Raises:
+        ValueError: An option is wrong, a package is missing, or the runtime refuses the file.
+        ExportFailed: The file's outputs differ by more than `TOLERANCE`.
+
+    Example:
+        >>> from hf_bert_impl import BertForMaskedLM
+        >>> from hf_bert_impl.export.exporting import export_model
+        >>> model = BertForMaskedLM.from_pretrained("my-masked-bert")
+        >>> export_model(model, Path("exported"), "torch-export").report.passed
+        True
+    """
+    check_format(kind, opset)
+    check_output(folder, Path(model.name_or_path or "."), overwrite)
+    if model.dtype != torch.float32 or model.device.type != "cpu":
+        raise ValueError(
+            f"the model is in {model.dtype} on {model.device}; expected float32 on the CPU; load "
+            "it with dtype=torch.float32"
+        )
+    training = model.training
+    model.eval()
+    try:
+        with output_folder(folder) as fresh:
+            write(model, fresh, kind, opset)
+            report = compare(model, open_file(fresh, kind, torch.get_num_threads()), tokenizer)
+            if not report.passed:
+                raise ExportFailed(report)
+            _write_config(model, fresh)
+            if tokenizer is not None:
+                tokenizer.save_pretrained(fresh)
+                set_auto_map(fresh / TOKENIZER_CONFIG, None)
+            if source is not None:
+                copy_sentence_modules(source, fresh)
+            files = file_sizes(fresh)
+    finally:
+        model.train(training)
+    _remove_other_formats(folder, kind, files)
+    outputs = tuple(dict.fromkeys(row.name for row in report.rows))
+    return Exported(folder, kind, type(model).__name__, outputs, files, report)
+
+
+def _write_config(model: PreTrainedModel, folder: Path) -> None:
+    """The config of the class that was exported, without code that does not lie beside it."""
+    config = copy.deepcopy(model.config)
+    config.architectures = [type(model).__name__]
+    config.save_pretrained(folder)
+    set_auto_map(folder / CONFIG, None)
+
+
+def compare(model: PreTrainedModel, run: Run, tokenizer: Any = None) -> ParityReport:
+    """Compare an exported file with its model at attended positions.
+
+    Args:
+        model: The model, in eval mode.
+        run: From `running.open_file`.
+        tokenizer: For texts; None compares on random tokens.
+
+    Returns:
+        A row for every output of every batch: padded right and left, with holes, without padding,
+        one token alone, and as long a sequence as the model has positions for.
+    """
+    report = ParityReport()
+    for case, batch in batches(model, tokenizer).items():
+        with torch.no_grad():
+            expected = model(**batch, return_dict=True)
+        found = run(batch)
+        # A decoder's cache is no output of the graph.
+        kept = {name: expected[name] for name in found if expected.get(name) is not None}
+        report.extend(
+            compare_outputs(
+                ModelOutput(**found),
+                ModelOutput(**kept),
+                attended_positions(batch),
+                case=f"fp32 {case}",
+                tolerance=TOLERANCE,
+            )
+        )
+    return report
+
+
+def batches(model: PreTrainedModel, tokenizer: Any = None) -> dict[str, Batch]:
+    """The batches of the comparison, no two of one shape.
+
+    Args:
+        model: It says how many choices, tokens and positions there are.
+        tokenizer: For texts; None takes random tokens.
+    """
+    config = model.config
+    choices = CHOICES if type(model).__name__ == "BertForMultipleChoice" else 0
+    longest = config.max_position_embeddings
+    tokens = (
+        random_tokens(config)
+        if tokenizer is None
+        else text_tokens(tokenizer, TEXTS, min(MAX_LENGTH, longest))
+    )
+    found = parity_batches(tokens, config, choices=choices)
+    rows = choices or 1
+    for name, length in (("one token", 1), ("full length", longest)):
+        alone = random_tokens(config, (length,) * rows, seed=length)
+        found[name] = parity_batches(alone, config, choices=choices)["padded right"]
+    return found
+
+
+def _remove_other_formats(folder: Path, kind: str, files: dict[str, int]) -> None:
+    """A folder that was replaced keeps the files of no other export: they are another model's."""
+    for other in FILES.values():
+        for file in folder.glob(f"{other.partition('.')[0]}.*"):
+            if file.suffix in (".onnx", ".data", ".xml", ".bin", ".pt2") and file.name not in files:
+                file.unlink()

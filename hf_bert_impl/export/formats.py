@@ -1,0 +1,175 @@
+"""The files that a model is exported to."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from hf_bert_impl.export.program import INPUTS, export_program, quiet
+from hf_bert_impl.extras import require
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
+#: Formats, and the file that is opened of each; the names are those that Optimum looks for.
+FILES = {"onnx": "model.onnx", "openvino": "openvino_model.xml", "torch-export": "model.pt2"}
+#: What making, checking and opening a format takes, all in the extra `export`.
+PACKAGES = {
+    "onnx": ("onnx", "onnxscript", "onnxruntime"),
+    "openvino": ("onnx", "onnxscript", "openvino"),
+    "torch-export": (),
+}
+#: A file of protocol buffers ends at two gigabytes; larger weights go into a file beside it.
+MOST_IN_ONE_FILE = 1 << 30
+
+
+def check_format(kind: str, opset: int | None) -> None:
+    """Check what can be checked before a model is loaded.
+
+    Args:
+        kind: The format.
+        opset: The version of ONNX's operators that was asked for.
+
+    Raises:
+        ValueError: There is no such format, it has no opset, or a package is missing.
+    """
+    if kind not in FILES:
+        raise ValueError(f"--format is {kind!r}; expected one of {', '.join(FILES)}; choose one")
+    if opset is not None and kind != "onnx":
+        raise ValueError(
+            f"--opset is given for the format {kind}; expected it with onnx, which alone has one; "
+            "leave it out"
+        )
+    for package in PACKAGES[kind]:
+        require(package, "export", f"the format {kind}")
+
+
+def write(model: PreTrainedModel, folder: Path, kind: str, opset: int | None = None) -> Path:
+    """Export a model into a folder.
+
+    Args:
+        model: A BERT of this package, in float32 on the CPU.
+        folder: Where the files go.
+        kind: One of `FILES`.
+        opset: For ONNX, the version of its operators; None takes the exporter's own.
+
+    Returns:
+        The file to open; weights may lie beside it.
+
+    Raises:
+        ValueError: The model cannot be exported, or not in that opset.
+    """
+    file = folder / FILES[kind]
+    program = export_program(model)
+    if kind == "torch-export":
+        import torch
+
+        # Into memory first: torch's own writer ends the process where the disk is full.
+        content = io.BytesIO()
+        torch.export.save(program, content)
+        file.write_bytes(content.getbuffer())
+    elif kind == "onnx":
+        write_onnx(program, file, opset=opset)
+    else:
+        write_openvino(program, file)
+    return file
+
+
+def write_onnx(
+    program: torch.export.ExportedProgram, file: Path, *, opset: int | None = None
+) -> None:
+    """Write a program as ONNX.
+
+    Args:
+        program: From `export_program`.
+        file: The file to write; above a gigabyte the weights go into `FILE.data`.
+        opset: The version of ONNX's operators; None takes the exporter's own.
+
+    Raises:
+        ValueError: The exporter cannot write the model, or not in that opset.
+    """
+    import onnx
+    import torch
+
+    size = sum(tensor.nbytes for tensor in program.state_dict.values())
+    # The program is traced again, and with gradients torch's attention lays its output out in
+    # another way than it did the first time.
+    with torch.no_grad(), quiet():
+        try:
+            torch.onnx.export(
+                program,
+                f=file,
+                input_names=[name for name in INPUTS if name in _inputs(program)],
+                output_names=_outputs(program),
+                opset_version=opset,
+                dynamo=True,
+                verbose=False,
+                external_data=size > MOST_IN_ONE_FILE,
+            )
+        except torch.onnx.OnnxExporterError as error:
+            if opset is not None:
+                raise _no_opset(opset, _reason(error)) from error
+            raise ValueError(
+                f"the installed torch and onnxscript cannot write this model ({_reason(error)}); "
+                "expected versions that can; install those that hf_bert_impl's constraints name, "
+                "or choose --format torch-export"
+            ) from error
+    found = onnx.load(file, load_external_data=False).opset_import
+    made = next(entry.version for entry in found if entry.domain in ("", "ai.onnx"))
+    # The exporter converts from the version that it is written for, and where it cannot it logs
+    # a line and leaves that version.
+    if opset is not None and made != opset:
+        raise _no_opset(opset, f"the exporter made {made}")
+
+
+def _reason(error: BaseException) -> str:
+    """What the exporter stumbled on first; its own message is pages long."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return " ".join(str(error).split())[:200]
+
+
+def _no_opset(opset: int, why: str) -> ValueError:
+    return ValueError(
+        f"--opset is {opset}, in which this model cannot be written ({why}); expected a version "
+        "that the installed torch and onnxscript write; leave --opset out for their own"
+    )
+
+
+def write_openvino(program: torch.export.ExportedProgram, file: Path) -> None:
+    """Write a program as OpenVINO's intermediate representation, by way of ONNX.
+
+    Args:
+        program: From `export_program`.
+        file: The .xml to write; the weights go into the .bin beside it, in float32.
+
+    Raises:
+        OSError: The disk is full.
+    """
+    import tempfile
+
+    import openvino
+
+    with tempfile.TemporaryDirectory() as folder:
+        onnx_file = Path(folder) / FILES["onnx"]
+        write_onnx(program, onnx_file)
+        # By default half of each number's bits would be dropped.
+        graph = openvino.convert_model(onnx_file)
+        try:
+            openvino.save_model(graph, file, compress_to_fp16=False)
+        except RuntimeError as error:  # a stream's, which does not say why
+            raise OSError(
+                f"OpenVINO cannot write its file ({' '.join(str(error).split())}); expected a "
+                "place with room for it; free some space, or name another folder"
+            ) from error
+
+
+def _inputs(program: torch.export.ExportedProgram) -> set[str]:
+    return set(program.graph_signature.user_inputs)
+
+
+def _outputs(program: torch.export.ExportedProgram) -> list[str]:
+    names: list[str] = list(program.call_spec.out_spec.context)
+    return names

@@ -1,0 +1,115 @@
+"""A model as a graph of any batch and sequence length, by `torch.export`.
+
+Notation: B batch, C choices, S sequence.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import warnings
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+#: What a graph gives, by class; a class that is not here gives `logits`.
+OUTPUTS = {
+    "BertModel": ("last_hidden_state", "pooler_output"),
+    "BertForPreTraining": ("prediction_logits", "seq_relationship_logits"),
+    "BertForQuestionAnswering": ("start_logits", "end_logits"),
+}
+#: B, C and S of the example that is traced: unlike each other and unlike 0 and 1, so that the
+#: tracer takes none for a constant.
+EXAMPLE = (3, 2, 17)
+
+
+class NamedOutputs(nn.Module):
+    """A model that takes and gives named tensors and nothing else.
+
+    Args:
+        model: A BERT of this package or of transformers, in eval mode.
+    """
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__()
+        self.model = model
+        self.names = OUTPUTS.get(type(model).__name__, ("logits",))
+        # A cache of keys is no tensor, and has no use in one forward pass.
+        self.options = {"use_cache": False} if model.config.is_decoder else {}
+        self.eval()
+
+    def forward(
+        self,
+        input_ids: Tensor,
+        attention_mask: Tensor,
+        token_type_ids: Tensor | None = None,
+    ) -> dict[str, Tensor]:
+        """(B, S) or (B, C, S) each; outputs as the model's own, those that it has."""
+        given = {"input_ids": input_ids, "attention_mask": attention_mask}
+        if token_type_ids is not None:
+            given["token_type_ids"] = token_type_ids
+        output = self.model(**given, **self.options, return_dict=True)
+        return {name: output[name] for name in self.names if output.get(name) is not None}
+
+
+def export_program(
+    model: PreTrainedModel, inputs: Sequence[str] = INPUTS
+) -> torch.export.ExportedProgram:
+    """Trace a model into a graph; it computes padding, as a graph's shapes cannot depend on values.
+
+    Args:
+        model: A BERT of this package or of transformers, in float32 on the CPU.
+        inputs: Which of `INPUTS` the graph takes.
+
+    Returns:
+        A program that takes `inputs` by name and gives a dictionary of the tensors of `OUTPUTS`.
+
+    Raises:
+        ValueError: The model reads an encoder's states, which the graph would lack.
+    """
+    config = model.config
+    if getattr(config, "add_cross_attention", False):
+        raise ValueError(
+            "the model has add_cross_attention=True, and an exported graph takes no "
+            "encoder_hidden_states; export a model without cross-attention"
+        )
+    batch, choices, length = EXAMPLE
+    length = min(length, config.max_position_embeddings)
+    shape: tuple[int, ...] = (batch, length)
+    free: dict[int, Any] = {
+        0: torch.export.Dim("batch"),
+        1: torch.export.Dim("sequence", max=config.max_position_embeddings),
+    }
+    if type(model).__name__ == "BertForMultipleChoice":
+        shape = (batch, choices, length)
+        free = {0: free[0], 1: torch.export.Dim("choices"), 2: free[1]}
+    example = {name: torch.zeros(shape, dtype=torch.long) for name in INPUTS}
+    example["input_ids"] += 1
+    example["attention_mask"] += 1
+    # Without padding transformers drops the mask from the graph.
+    example["attention_mask"][1, ..., (length + 1) // 2 :] = 0
+    named = {name: example[name] for name in inputs}
+    with torch.no_grad(), quiet():
+        return torch.export.export(
+            NamedOutputs(model), (), named, dynamic_shapes={name: free for name in inputs}
+        )
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Exporters and quantisers print and log their progress; within this they do not."""
+    disabled = logging.root.manager.disable
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")
+        logging.disable(logging.WARNING)
+        try:
+            yield
+        finally:
+            logging.disable(disabled)

@@ -1,0 +1,141 @@
+"""Exported files, opened in their runtimes on the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hf_bert_impl.export.formats import FILES
+from hf_bert_impl.export.program import INPUTS
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    #: Named inputs to named outputs.
+    Run = Callable[[Mapping[str, Tensor]], dict[str, Tensor]]
+
+
+def open_file(folder: Path, kind: str, threads: int) -> Run:
+    """Open an exported model.
+
+    Args:
+        folder: Where it was written.
+        kind: One of `formats.FILES`.
+        threads: How many ONNX Runtime and OpenVINO compute with; a torch program has torch's own.
+
+    Returns:
+        A function from `input_ids`, `attention_mask` and `token_type_ids` to the model's outputs.
+
+    Raises:
+        ValueError: The runtime cannot load or run it. The message is the runtime's.
+    """
+    load = {"onnx": _open_onnx, "openvino": _open_openvino, "torch-export": _open_program}[kind]
+    try:
+        run = load(folder / FILES[kind], threads)
+    except RuntimeError as error:
+        raise _refused(kind, error) from error
+
+    def checked(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        try:
+            return run({name: inputs[name] for name in INPUTS})
+        except RuntimeError as error:
+            raise _refused(kind, error) from error
+
+    return checked
+
+
+def _refused(kind: str, error: RuntimeError) -> ValueError:
+    said = " ".join(str(error).split())[:300]
+    return ValueError(
+        f"the runtime of {kind} refuses the exported file ({said}); expected it to run; choose "
+        "another --opset, or another version of the runtime"
+    )
+
+
+def onnx_session(file: Path, threads: int) -> Any:
+    """ONNX Runtime on a file, with all graph optimisations.
+
+    Args:
+        file: The .onnx file.
+        threads: How many it computes with.
+    """
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+    options.log_severity_level = 3
+    # Its threads would look for work while another contestant computes.
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    return onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+
+
+def openvino_model(file: Path, threads: int, precision: str = "f32") -> Any:
+    """OpenVINO on a file (.xml or .onnx), compiled for the CPU.
+
+    The latency hint runs one request on all threads; the throughput hint would split them among
+    requests that a single caller never makes.
+
+    Args:
+        file: The model.
+        threads: How many it computes with.
+        precision: `f32` or `bf16`. Left to itself, OpenVINO takes bf16 where the CPU has it.
+    """
+    import openvino
+
+    return openvino.Core().compile_model(
+        file,
+        "CPU",
+        {
+            "PERFORMANCE_HINT": "LATENCY",
+            "INFERENCE_NUM_THREADS": threads,
+            "INFERENCE_PRECISION_HINT": precision,
+        },
+    )
+
+
+def _open_onnx(file: Path, threads: int) -> Run:
+    import torch
+
+    session = onnx_session(file, threads)
+    names: Sequence[str] = [output.name for output in session.get_outputs()]
+    # The graph leaves an input out that the model does not read.
+    taken = {given.name for given in session.get_inputs()}
+
+    def run(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        arrays = {name: value.numpy() for name, value in inputs.items() if name in taken}
+        found = session.run(names, arrays)
+        return {name: torch.from_numpy(a) for name, a in zip(names, found, strict=True)}
+
+    return run
+
+
+def _open_openvino(file: Path, threads: int) -> Run:
+    import torch
+
+    compiled = openvino_model(file, threads)
+    request = compiled.create_infer_request()
+    names = [output.get_any_name() for output in compiled.outputs]
+    taken = {name for given in compiled.inputs for name in given.get_names()}
+
+    def run(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        arrays = {name: value.numpy() for name, value in inputs.items() if name in taken}
+        found = request.infer(arrays, share_inputs=True)
+        return {name: torch.from_numpy(found[name].copy()) for name in names}
+
+    return run
+
+
+def _open_program(file: Path, threads: int) -> Run:
+    import torch
+
+    module = torch.export.load(file).module()
+
+    def run(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        with torch.no_grad():
+            found: dict[str, Tensor] = module(**inputs)
+        return found
+
+    return run

@@ -1,0 +1,273 @@
+"""The model card: YAML metadata and what was checked and measured at the push.
+
+A card that the model had stays: its metadata win over what is inferred, and its text is followed by
+this package's section, which a later push replaces.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from huggingface_hub import EvalResult, ModelCard
+
+import hf_bert_impl
+from hf_bert_impl.auto import MODEL_CLASSES
+from hf_bert_impl.hub.saving import SENTENCE_FILES, loads_in_stock
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from hf_bert_impl.benchmark.beside import Timed
+    from hf_bert_impl.hub.loading import LoadingReport
+
+CARD = "README.md"
+#: The hub's name of a class's task.
+PIPELINE_TAGS = {
+    "BertModel": "feature-extraction",
+    "BertForPreTraining": "fill-mask",
+    "BertForMaskedLM": "fill-mask",
+    "BertLMHeadModel": "text-generation",
+    "BertForSequenceClassification": "text-classification",
+    "BertForTokenClassification": "token-classification",
+    "BertForQuestionAnswering": "question-answering",
+}
+#: What `hf-bert finetune` leaves beside a model.
+METRICS = "metrics.json"
+#: What a kept card may speak of.
+REPORT = "conversion_report.json"
+_BEGIN, _END = "<!-- begin: hf-bert push -->", "<!-- end: hf-bert push -->"
+_SECTION = re.compile(rf"\n*{re.escape(_BEGIN)}.*?{re.escape(_END)}\n*", re.DOTALL)
+_PICTURE = re.compile(r"!\[[^\]]*\]\(([\w.-]+\.(?:png|svg|jpg|jpeg))\)")
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_SPLITS = ("test", "validation")
+
+
+@dataclasses.dataclass
+class CardFacts:
+    """What a card says."""
+
+    repo_id: str
+    model: PreTrainedModel
+    loading: LoadingReport | None = None
+    """How it loads elsewhere; None where that was not tried."""
+    speed: Sequence[Timed] = ()
+    """This package beside transformers; empty where transformers does not have the model."""
+    code: bool = True
+    """Whether the code is in the repository."""
+    has_tokenizer: bool = True
+    card: str = ""
+    """The card that there is already, whole."""
+    source: Path | None = None
+    """The folder that the model came from, with metrics and what its card shows."""
+    license: str | None = None
+    """The model's licence, by the hub's name of it."""
+    base_model: str | None = None
+    """The hub's name of the model that this one was made from."""
+
+
+def write_card(folder: Path, facts: CardFacts) -> None:
+    """Write the model card, and copy what the kept part of it shows.
+
+    Args:
+        folder: Of the model.
+        facts: What to say.
+
+    Raises:
+        ValueError: The model's own card has metadata that cannot be read.
+    """
+    card = _own_card(facts)
+    _fill_metadata(card, facts)
+    text = _SECTION.sub("\n", card.text).strip() or f"# {facts.repo_id.rpartition('/')[2]}"
+    if facts.source is not None:
+        for name in {*_PICTURE.findall(text), REPORT} & _names(facts.source):
+            shutil.copyfile(facts.source / name, folder / name)
+    content = f"---\n{card.data.to_yaml()}\n---\n\n{text}\n\n{_BEGIN}\n{_section(facts)}\n{_END}\n"
+    (folder / CARD).write_text(content, encoding="utf-8")
+
+
+def _own_card(facts: CardFacts) -> ModelCard:
+    text = facts.card
+    if not text.lstrip().startswith("---"):
+        text = f"---\n{{}}\n---\n{text}"  # huggingface_hub warns of a card without metadata
+    try:
+        return ModelCard(text, ignore_metadata_errors=True)
+    except (ValueError, TypeError, yaml.YAMLError) as error:
+        raise ValueError(
+            f"the metadata of the model's {CARD} cannot be read "
+            f"({' '.join(str(error).split())[:200]}); expected YAML between two lines of ---; mend "
+            "or remove the card"
+        ) from error
+
+
+def _names(folder: Path) -> set[str]:
+    return {path.name for path in folder.iterdir() if path.is_file()}
+
+
+def _fill_metadata(card: ModelCard, facts: CardFacts) -> None:
+    """What the card does not say yet."""
+    data: Any = card.data  # the names of a card's fields are set when it is made
+    source = facts.source
+    is_sentence_model = source is not None and (source / SENTENCE_FILES[0]).is_file()
+    name = type(facts.model).__name__
+    library = "sentence-transformers" if is_sentence_model else "transformers"
+    task = "sentence-similarity" if is_sentence_model else PIPELINE_TAGS.get(name)
+    data.license = facts.license or data.license
+    data.base_model = facts.base_model or data.base_model or _base_model(facts)
+    data.library_name = data.library_name or library
+    data.pipeline_tag = data.pipeline_tag or task
+    tags = ["bert", "hf_bert_impl", *(["sentence-transformers"] if is_sentence_model else [])]
+    data.tags = list(dict.fromkeys([*(data.tags or []), *tags]))
+    results = [] if data.eval_results else _eval_results(facts, data.pipeline_tag or "other")
+    if results:
+        data.model_name = data.model_name or facts.repo_id.rpartition("/")[2]
+        data.eval_results = results
+        names = [result.metric_type for result in results]
+        data.metrics = list(dict.fromkeys([*(data.metrics or []), *names]))
+
+
+def _base_model(facts: CardFacts) -> str | None:
+    """The hub's name of the checkpoint that was loaded, unless it is the repository itself."""
+    name = str(facts.model.name_or_path)
+    is_hub_id = _HUB_ID.fullmatch(name) and not Path(name).exists()
+    return name if is_hub_id and name != facts.repo_id else None
+
+
+def _eval_results(facts: CardFacts, task: str) -> list[EvalResult]:
+    """The figures of `hf-bert finetune`, which stand for one data set."""
+    file = facts.source / METRICS if facts.source is not None else None
+    if file is None or not file.is_file():
+        return []
+    try:
+        report = json.loads(file.read_text(encoding="utf-8"))
+        data = report["training"].get("dataset") or report["task"]
+        return [
+            EvalResult(
+                task_type=task,
+                dataset_type=str(data),
+                dataset_name=str(data),
+                dataset_split=split,
+                metric_type=metric,
+                metric_value=round(value, 4),
+            )
+            for split in _SPLITS
+            for metric, value in report.get(split, {}).items()
+            if isinstance(value, int | float)
+        ]
+    except (ValueError, KeyError, AttributeError, TypeError):
+        return []  # another tool's file of that name
+
+
+def _section(facts: CardFacts) -> str:
+    return "\n\n".join(part for part in (_usage(facts), _checks(facts), _speed(facts)) if part)
+
+
+def _usage(facts: CardFacts) -> str:
+    model = facts.model
+    name, config = type(model).__name__, model.config
+    auto = next(auto for auto, found in MODEL_CLASSES.items() if found == name)
+    stock = loads_in_stock(config)
+    imports = f"{auto}, AutoTokenizer" if facts.has_tokenizer else auto
+    lines = ["## Use", "", "```python", f"from transformers import {imports}", ""]
+    if facts.has_tokenizer:
+        lines.append(f'tokenizer = AutoTokenizer.from_pretrained("{facts.repo_id}")')
+    if stock:
+        lines.append(f'model = {auto}.from_pretrained("{facts.repo_id}")')
+    if facts.code:
+        if stock:
+            lines.append("# The same weights and outputs, without computing on padding:")
+        trusted = f'{auto}.from_pretrained("{facts.repo_id}", trust_remote_code=True)'
+        lines.append(f"model = {trusted}")
+    if not stock and not facts.code:
+        lines[3:5] = [
+            *("import hf_bert_impl", f"from transformers import {imports}", ""),
+            *("hf_bert_impl.register()  # pip install hf_bert_impl", ""),
+        ]
+        lines.append(f'model = {auto}.from_pretrained("{facts.repo_id}")')
+    lines += ["```", "", _described(model)]
+    if not stock:
+        lines += ["", _why_not_stock(config)]
+    if facts.code:
+        lines += [
+            "",
+            f"The code in this repository is that of hf_bert_impl {hf_bert_impl.__version__} "
+            "(Apache-2.0), which need not be installed.",
+        ]
+    return "\n".join(lines)
+
+
+def _described(model: PreTrainedModel) -> str:
+    config = model.config
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    dtype = str(model.dtype).removeprefix("torch.")
+    return (
+        f"A {type(model).__name__} of {parameters:,} parameters in {dtype}: "
+        f"{config.num_hidden_layers} layers of width {config.hidden_size} with "
+        f"{config.num_attention_heads} attention heads, {config.vocab_size:,} tokens, sequences of "
+        f"up to {config.max_position_embeddings}."
+    )
+
+
+def _why_not_stock(config: Any) -> str:
+    if config.variant != "bert":
+        what = f"the architecture `{config.variant}`"
+    elif config.is_extended:
+        what = f"`position_embedding_type={config.position_embedding_type}`"
+    else:
+        what = "pruned attention heads"
+    return f"It has {what}, which transformers' own BERT does not: that refuses to load it."
+
+
+def _checks(facts: CardFacts) -> str:
+    if facts.loading is None:
+        return ""
+    versions = facts.loading.versions
+    lines = [
+        "## Checked",
+        "",
+        "At the push, by every Auto class in a process without hf_bert_impl (transformers "
+        f"{versions['transformers']}, torch {versions['torch']}, float32, a padded batch). The "
+        "difference is the largest between any two of the classes and the model itself, at "
+        "attended positions, relative to the largest output.",
+        "",
+    ]
+    columns = ["", "as it is", *(["code trusted"] if facts.code else []), "difference"]
+    lines += [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    for row in facts.loading.rows:
+        error = "" if row.max_error is None else f"{row.max_error:.1e}"
+        cells = [row.loader, row.stock, *([row.trusted or ""] if facts.code else []), error]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _speed(facts: CardFacts) -> str:
+    if not facts.speed:
+        return ""
+    import torch
+
+    from hf_bert_impl.benchmark.results import cpu_name
+
+    threads = torch.get_num_threads()
+    lines = [
+        "## Speed",
+        "",
+        f"{cpu_name()}, {threads} thread{'s' * (threads > 1)}, float32, median of turns, in "
+        "brackets the least and greatest; transformers' own classes with their default attention.",
+        "",
+        "| | transformers | hf_bert_impl | |",
+        "|---|---|---|---|",
+    ]
+    for row in facts.speed:
+        padding = f", {row.padding:.0%} of the batch padding" if row.padding else ""
+        lines.append(
+            f"| {row.rows} sequence{'s' * (row.rows > 1)}, {row.tokens} tokens{padding} "
+            f"| {row.other_ms:.1f} ms | {row.model_ms:.1f} ms "
+            f"| {row.ratio:.2f} times as fast ({row.least:.2f}–{row.greatest:.2f}) |"
+        )
+    return "\n".join(lines)

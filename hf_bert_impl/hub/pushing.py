@@ -1,0 +1,175 @@
+"""A push from the model in memory to a repository that loads anywhere."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from hf_bert_impl.benchmark.beside import Timed, time_beside
+from hf_bert_impl.conversion.output_folder import output_folder
+from hf_bert_impl.evaluation import reference_model
+from hf_bert_impl.hub.card import CARD, CardFacts, write_card
+from hf_bert_impl.hub.loading import LoadingFailed, LoadingReport, check_loading
+from hf_bert_impl.hub.saving import (
+    copy_sentence_modules,
+    file_sizes,
+    loads_in_stock,
+    save_with_code,
+)
+from hf_bert_impl.hub.uploading import check_repo_id, open_repository, upload
+
+if TYPE_CHECKING:
+    from huggingface_hub import HfApi
+    from transformers import PreTrainedModel
+
+#: Pairs of runs for the card's figures.
+_ROUNDS = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Pushed:
+    """What a push left."""
+
+    repo_id: str
+    place: str
+    """The address on the hub, or the folder of a dry run."""
+    files: dict[str, int]
+    """Every file with its size in bytes."""
+    loading: LoadingReport
+    speed: list[Timed]
+    """This package beside transformers; empty where transformers does not have the model."""
+
+
+def push(
+    model: PreTrainedModel,
+    repo_id: str,
+    *,
+    tokenizer: Any = None,
+    dry_run: Path | None = None,
+    private: bool | None = None,
+    code: bool = True,
+    revision: str | None = None,
+    source: Path | None = None,
+    license: str | None = None,
+    base_model: str | None = None,
+    api: HfApi | None = None,
+) -> Pushed:
+    """Publish a model with code, tokenizer and card, once it has been seen to load.
+
+    Args:
+        model: A model of this package.
+        repo_id: NAME or OWNER/NAME.
+        tokenizer: Published beside it.
+        dry_run: Write to this new or empty folder, and reach for no hub.
+        private: Whether a new repository is private; None for the owner's default.
+        code: Whether this package's code comes along, for `trust_remote_code=True`.
+        revision: The branch; made where it is missing. None for the main one.
+        source: The folder that the model came from; its card, metrics and sentence-transformers
+            modules come along.
+        license: The model's licence, by the hub's name of it.
+        base_model: The hub's name of the model that this one was made from.
+        api: How the hub is reached; None for its usual address and the saved token.
+
+    Returns:
+        Where it is, its files, and what was checked and measured.
+
+    Raises:
+        ValueError: A name or folder is wrong, or the model is none of this package.
+        OSError: The disk is full, or the folder cannot be written.
+        LoadingFailed: What would be published does not load as it should; nothing was.
+        PushError: The hub cannot be reached or refuses.
+
+    Example:
+        >>> from hf_bert_impl import BertForMaskedLM
+        >>> from hf_bert_impl.hub.pushing import push
+        >>> model = BertForMaskedLM.from_pretrained("my-masked-bert")
+        >>> push(model, "me/my-bert", dry_run=Path("repository")).loading.passed
+        True
+    """
+    check_repo_id(repo_id)
+    card = ""
+    if dry_run is None:
+        repository = open_repository(
+            repo_id, type(model).__name__, revision=revision, private=private, api=api
+        )
+        repo_id, card = repository.repo_id, repository.card
+    else:
+        check_dry_run(dry_run)
+    if source is not None and (source / CARD).is_file():
+        card = (source / CARD).read_text(encoding="utf-8", errors="replace")
+    training, model = model.training, model.eval()
+    try:
+        with _folder(dry_run) as folder:
+            save_with_code(model, folder, tokenizer, code=code)
+            if source is not None:
+                copy_sentence_modules(source, folder)
+            loading = check_loading(folder, repo_id, model, tokenizer, code=code)
+            if not loading.passed:
+                raise LoadingFailed(loading)
+            speed = _speed(model)
+            write_card(
+                folder,
+                CardFacts(
+                    repo_id=repo_id,
+                    model=model,
+                    loading=loading,
+                    speed=speed,
+                    code=code,
+                    has_tokenizer=tokenizer is not None,
+                    card=card,
+                    source=source,
+                    license=license,
+                    base_model=base_model,
+                ),
+            )
+            files = file_sizes(folder)
+            place = str(dry_run)
+            if dry_run is None:
+                place = upload(folder, repository, private=private, api=api)
+    finally:
+        model.train(training)
+    return Pushed(repo_id, place, files, loading, speed)
+
+
+def check_dry_run(folder: Path) -> None:
+    """Check the folder of a dry run before anything is loaded.
+
+    Args:
+        folder: It holds what a repository would, and nothing else.
+
+    Raises:
+        ValueError: It is a file, or has files in it.
+    """
+    is_folder = folder.is_dir()
+    if folder.exists() and (not is_folder or any(folder.iterdir())):
+        what = "has files in it" if is_folder else "is no folder"
+        raise ValueError(
+            f"{folder} exists and {what}; expected a new or an empty folder for the repository; "
+            "name another one"
+        )
+
+
+@contextlib.contextmanager
+def _folder(dry_run: Path | None) -> Iterator[Path]:
+    if dry_run is not None:
+        with output_folder(dry_run) as folder:
+            yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="hf-bert-push-") as name:
+        yield Path(name)
+
+
+def _speed(model: PreTrainedModel) -> list[Timed]:
+    if not loads_in_stock(model.config):
+        return []
+    if model.dtype != torch.float32 or model.device.type != "cpu":
+        model = copy.deepcopy(model).to("cpu", torch.float32)
+    reference = reference_model(model)
+    return time_beside(model, lambda batch: reference(**batch), _ROUNDS)

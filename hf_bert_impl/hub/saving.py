@@ -1,0 +1,145 @@
+"""A folder that a hub repository is made of: plain BERT, with this package's code beside it.
+
+transformers copies code where a class has been registered for an Auto class, and it does so at
+every `save_pretrained` from then on, with one Auto class a class. So nothing is registered here:
+the files are copied and the Auto classes written into the configs afterwards, and checkpoints of a
+Trainer in the same process stay free of both.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from safetensors import SafetensorError
+
+import hf_bert_impl.model
+from hf_bert_impl.auto import MODEL_CLASSES
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+CONFIG = "config.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
+#: Which class each Auto class finds, as transformers has it in a config: file and class.
+AUTO_MAP = {
+    "AutoConfig": "configuration_bert.BertConfig",
+    **{auto: f"modeling_bert.{name}" for auto, name in MODEL_CLASSES.items()},
+}
+#: The same of a tokenizer; the second is for one of the fast kind, which is the only kind now.
+TOKENIZER_AUTO_MAP = {"AutoTokenizer": ["tokenization_bert.BertTokenizer", None]}
+#: What sentence-transformers has beside BERT, in the folder itself; further modules have folders.
+SENTENCE_FILES = (
+    "modules.json",
+    "config_sentence_transformers.json",
+    "sentence_bert_config.json",
+)
+
+
+def code_files() -> list[Path]:
+    """The files of the model, as they are uploaded: side by side."""
+    folder = Path(hf_bert_impl.model.__file__ or "").parent
+    return sorted(path for path in folder.glob("*.py") if path.name != "__init__.py")
+
+
+def loads_in_stock(config: Any) -> bool:
+    """Whether transformers' own classes can load and rightly compute a model of this config."""
+    return not config.is_extended and not any(config.pruned_heads.values())
+
+
+def save_with_code(
+    model: PreTrainedModel, folder: Path, tokenizer: Any = None, *, code: bool = True
+) -> None:
+    """Save a model as a hub repository has it.
+
+    Without `trust_remote_code` its config gives transformers' own classes, and with it this
+    package's, for every Auto class that has a BERT. Models that those would compute wrongly are
+    saved under a model type of their own, which stock transformers refuses.
+
+    Args:
+        model: A model of this package.
+        folder: Where to; it is made if it is missing.
+        tokenizer: Saved beside the model.
+        code: Whether the code comes along. Without it the folder is what `save_pretrained` writes.
+
+    Raises:
+        ValueError: The model's class is none of this package's own, so its code would not be there.
+        OSError: The disk is full.
+    """
+    cls = type(model)
+    ours = getattr(hf_bert_impl, cls.__name__, None) if cls.__name__.startswith("Bert") else None
+    if cls is not ours:
+        raise ValueError(
+            f"the model is a {cls.__module__}.{cls.__name__}; expected a class of hf_bert_impl "
+            f"itself ({', '.join(dict.fromkeys(MODEL_CLASSES.values()))}); load it with one of "
+            "these, an adapter merged into it"
+        )
+    try:
+        model.save_pretrained(folder)
+    except SafetensorError as error:  # a full disk, in words of its own
+        raise OSError(
+            f"the weights cannot be written ({' '.join(str(error).split())}); expected a place "
+            "with room for them; free some space, or name another folder"
+        ) from error
+    set_auto_map(folder / CONFIG, AUTO_MAP if code else None)
+    if tokenizer is not None:
+        tokenizer.save_pretrained(folder)
+        # Another model's tokenizer, a sentencepiece say, is transformers' own to load.
+        is_ours = isinstance(tokenizer, hf_bert_impl.BertTokenizer)
+        set_auto_map(folder / TOKENIZER_CONFIG, TOKENIZER_AUTO_MAP if code and is_ours else None)
+    if code:
+        for path in code_files():
+            shutil.copyfile(path, folder / path.name)
+
+
+def set_auto_map(file: Path, auto_map: Mapping[str, Any] | None) -> None:
+    """Replace the Auto classes that a config names.
+
+    Args:
+        file: The config, of a model or a tokenizer.
+        auto_map: Auto class to file and class; None removes those that there are.
+    """
+    fields = json.loads(file.read_text(encoding="utf-8"))
+    before = fields.pop("auto_map", None)
+    if auto_map is not None:
+        fields["auto_map"] = dict(auto_map)
+    elif before is None:
+        return
+    text = json.dumps(fields, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+    file.write_text(text, encoding="utf-8")
+
+
+def copy_sentence_modules(source: Path, folder: Path) -> list[str]:
+    """Copy what makes a BERT a sentence-transformers model: its pooling and what follows.
+
+    Args:
+        source: The folder that the model was loaded from.
+        folder: Where its copy is.
+
+    Returns:
+        The names that were copied; none where the source is a bare BERT.
+    """
+    if not (source / SENTENCE_FILES[0]).is_file():
+        return []
+    names = [name for name in SENTENCE_FILES if (source / name).is_file()]
+    for name in names:
+        shutil.copyfile(source / name, folder / name)
+    for module in json.loads((source / SENTENCE_FILES[0]).read_text(encoding="utf-8")):
+        path = module["path"]
+        # Some modules, a normalization say, have no files; the first is BERT itself.
+        if path and "/" not in path and not path.startswith(".") and (source / path).is_dir():
+            shutil.copytree(source / path, folder / path, dirs_exist_ok=True)
+            names.append(f"{path}/")
+    return names
+
+
+def file_sizes(folder: Path) -> dict[str, int]:
+    """Every file below a folder, by its path from there, with its size in bytes."""
+    return {
+        path.relative_to(folder).as_posix(): path.stat().st_size
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }

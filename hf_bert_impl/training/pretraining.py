@@ -1,0 +1,404 @@
+"""Pre-training: text files and sizes in, a BERT out.
+
+The engine is the Trainer of transformers on accelerate, so the same call trains on one process, or
+on as many as `accelerate launch` or `torchrun` start. The run can be killed at any moment and goes
+on from its last checkpoint to the same weights.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PrinterCallback, TrainerCallback, TrainingArguments, set_seed
+
+from hf_bert_impl.data.atomic_files import atomic_files
+from hf_bert_impl.data.collators import PretrainingCollator
+from hf_bert_impl.data.documents import check_files, content_digest
+from hf_bert_impl.data.epochs import Epochs, StreamedExamples
+from hf_bert_impl.data.masking import Masker
+from hf_bert_impl.data.pretraining_data import (
+    Statistics,
+    describe,
+    hold_out,
+    make_examples,
+    tokenize_documents,
+)
+from hf_bert_impl.extras import require
+from hf_bert_impl.model.configuration_bert import BertConfig
+from hf_bert_impl.model.modeling_bert import BertForMaskedLM, BertForPreTraining
+from hf_bert_impl.model.tokenization_bert import BertTokenizer
+from hf_bert_impl.training.checkpointing import (
+    check_settings,
+    last_checkpoint,
+    remove_leftovers,
+    step_of,
+    write_settings,
+    writing,
+)
+from hf_bert_impl.training.curves import draw_curves
+from hf_bert_impl.training.pretraining_options import PretrainingOptions
+from hf_bert_impl.training.pretraining_trainer import PretrainingTrainer
+from hf_bert_impl.training.reporting import JsonLog, tensorboard_callback
+
+CURVES = "curves.png"
+MODELS = {"mlm+nsp": BertForPreTraining, "mlm": BertForMaskedLM}
+#: Width of an attention head where none is asked for, as in every BERT of Google.
+HEAD_SIZE = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainingResult:
+    """What a run came to."""
+
+    output: Path
+    """The folder with the model."""
+    steps: int
+    training: dict[str, float]
+    """The last entry of the training log."""
+    validation: dict[str, float]
+    """Figures on held-out text at the end; empty without any."""
+    statistics: Statistics | None
+    """What the text came to; None when it was streamed."""
+
+
+@dataclasses.dataclass(frozen=True)
+class _Data:
+    training: Any
+    validation: Epochs | None
+    statistics: Statistics | None
+
+
+def pretrain(
+    options: PretrainingOptions, callbacks: Sequence[TrainerCallback] = ()
+) -> PretrainingResult:
+    """Pre-trains a BERT, or goes on with one.
+
+    The output holds the model with its tokenizer, checkpoints, `training_log.jsonl`,
+    `tensorboard/`, `curves.png` and `run.json` (what the run was started with).
+
+    Args:
+        options: The text, the model and the run.
+        callbacks: More callbacks of the Trainer, such as `reporting.Progress`.
+
+    Returns:
+        The figures.
+
+    Raises:
+        ValueError, OSError: Something that was given cannot be used, in one line, before anything
+            is computed; a resumed run was started with other settings; a checkpoint could not be
+            written, and those before it are whole.
+    """
+    for module in ("datasets", "tensorboard", "matplotlib"):
+        require(module, "train", "pre-training")
+    check_files(options.files)
+    if options.validation:
+        check_files(options.validation)
+    tokenizer = load_tokenizer(options)
+    config = build_config(options, tokenizer)
+    arguments = training_arguments(options)
+    settings = run_settings(options, config, tokenizer)
+    if options.resume:
+        check_settings(options.output, settings)
+    elif arguments.should_save:
+        _check_new(options.output)
+    checkpoint = last_checkpoint(options.output) if options.resume else None
+    # The process that comes first leaves its results on the disk for the others.
+    with arguments.main_process_first(desc="preparing examples"):
+        data = prepare(options, tokenizer)
+    if arguments.should_save and options.resume:
+        remove_leftovers(options.output)
+    elif arguments.should_save:
+        write_settings(options.output, settings)
+
+    set_seed(options.seed)
+    trainer = build_trainer(options, arguments, config, tokenizer, data, callbacks, checkpoint)
+    if checkpoint is not None and step_of(checkpoint) >= arguments.max_steps:
+        trainer.finish_from(checkpoint)  # it was stopped after its last step
+    else:
+        trainer.train(resume_from_checkpoint=checkpoint)
+    _write_model(trainer, options.output)
+    log: list[dict[str, float]] = trainer.state.log_history
+    if trainer.is_world_process_zero():
+        _draw(options.output, trainer, log, data.statistics)
+    return PretrainingResult(
+        options.output,
+        trainer.state.global_step,
+        next((entry for entry in reversed(log) if "mlm_loss" in entry), {}),
+        next((entry for entry in reversed(log) if "eval_mlm_loss" in entry), {}),
+        data.statistics,
+    )
+
+
+def load_tokenizer(options: PretrainingOptions) -> BertTokenizer:
+    """The tokenizer that was named, or that of the model.
+
+    Raises:
+        ValueError, OSError: None is named, or it cannot be read.
+    """
+    name = options.tokenizer or options.model
+    if name is None:
+        raise ValueError(
+            "no tokenizer is named; expected a folder with vocab.txt or tokenizer.json; make one "
+            "with `hf-bert tokenizer train`, or name that of a checkpoint"
+        )
+    return BertTokenizer.from_pretrained(name)
+
+
+def build_config(options: PretrainingOptions, tokenizer: BertTokenizer) -> BertConfig:
+    """The config of the model: that of a checkpoint, of a file, or of sizes.
+
+    Raises:
+        ValueError, OSError: It cannot be read, or does not fit the tokenizer or the text.
+    """
+    if options.model is not None:
+        if options.config is not None or options.sizes:
+            raise ValueError(
+                f"the sizes of {options.model} are given by its weights; expected no config and no "
+                "sizes beside it; leave them out, or leave the model out to begin anew"
+            )
+        config = BertConfig.from_pretrained(options.model)
+    else:
+        sizes = dict(options.sizes)
+        if options.config is None:
+            width = sizes.get("hidden_size", 768)
+            fitting = {
+                "vocab_size": len(tokenizer),
+                "num_attention_heads": max(1, width // HEAD_SIZE),
+                "intermediate_size": 4 * width,
+                "max_position_embeddings": max(512, options.max_length),
+            }
+            config = BertConfig.from_dict(fitting | sizes)
+        else:
+            config = BertConfig.from_pretrained(options.config, **sizes)
+    return check_config(config, options, tokenizer)
+
+
+def check_config(
+    config: BertConfig, options: PretrainingOptions, tokenizer: BertTokenizer
+) -> BertConfig:
+    """Check that a model of this config can be trained as asked.
+
+    Raises:
+        ValueError: The vocabulary, the positions or the architecture does not fit.
+    """
+    if config.vocab_size < len(tokenizer):
+        raise ValueError(
+            f"the config has vocab_size={config.vocab_size} and the tokenizer {len(tokenizer)} "
+            "tokens; expected room for all of them; correct vocab_size, or take another tokenizer"
+        )
+    if options.max_length > config.max_position_embeddings:
+        raise ValueError(
+            f"max_length={options.max_length} is more than the {config.max_position_embeddings} "
+            "positions of the model; shorten it, or give the model more positions"
+        )
+    if config.variant != "bert" or config.is_decoder:
+        raise ValueError(
+            f"the config has variant={config.variant!r} and is_decoder={config.is_decoder}; "
+            "pre-training makes the token types and labels of BERT's own encoder; expected "
+            "variant='bert' and is_decoder=False; change the config"
+        )
+    return config
+
+
+def run_settings(
+    options: PretrainingOptions, config: BertConfig, tokenizer: BertTokenizer
+) -> dict[str, Any]:
+    """All that makes another run of it if it changes, the files by what they hold."""
+    words = tokenizer.backend_tokenizer.to_str().encode()
+    model = config.to_dict()
+    model.pop("transformers_version", None)
+    return {
+        "options": options.settings(),
+        "model": model,
+        "start": options.model or "random weights",
+        "tokenizer": hashlib.blake2b(words, digest_size=16).hexdigest(),
+        "text": content_digest(options.files),
+        "validation_text": content_digest(options.validation),
+    }
+
+
+def _check_new(output: Path) -> None:
+    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+        raise ValueError(
+            f"{output} exists and is no empty folder; expected a new one; name another, or go on "
+            "with the run in it (resume)"
+        )
+
+
+def prepare(options: PretrainingOptions, tokenizer: BertTokenizer) -> _Data:
+    """Makes the examples, or finds what an earlier call left on the disk.
+
+    Raises:
+        ValueError, OSError: The text cannot be read, or makes no examples.
+    """
+
+    def tokenize(files: Sequence[str]) -> Any:
+        return tokenize_documents(
+            files,
+            tokenizer,
+            layout=options.layout,
+            processes=options.processes,
+            cache_dir=options.cache_dir,
+        )
+
+    held_out = tokenize(options.validation) if options.validation else None
+    statistics = None
+    if options.streaming:
+        training: Any = StreamedExamples(
+            options.files, tokenizer, options.examples(), layout=options.layout
+        )
+    else:
+        documents = tokenize(options.files)
+        if held_out is None and options.validation_share:
+            documents, held_out = hold_out(documents, options.validation_share, options.seed)
+        examples = make_examples(
+            documents, tokenizer, options.examples(), processes=options.processes
+        )
+        statistics = describe(documents, examples)
+        training = Epochs(examples, batch_size=options.batch_size, seed=options.seed)
+    validation = None
+    if held_out is not None:
+        rows = make_examples(
+            held_out, tokenizer, options.validation_examples(), processes=options.processes
+        )
+        validation = Epochs(rows, batch_size=1, seed=options.seed, shuffle=False)
+    return _Data(training, validation, statistics)
+
+
+def training_arguments(options: PretrainingOptions) -> TrainingArguments:
+    """The Trainer's own arguments; makes the processes of a distributed run known to each other.
+
+    Raises:
+        ValueError: The batch cannot be divided among the processes.
+    """
+    bf16 = options.precision == "bfloat16" or (
+        options.precision == "auto" and torch.cuda.is_available() and torch.cuda.is_bf16_supported()
+    )
+    arguments = TrainingArguments(
+        output_dir=str(options.output),
+        max_steps=options.max_steps or -1,
+        num_train_epochs=options.epochs,
+        gradient_accumulation_steps=options.gradient_accumulation,
+        average_tokens_across_devices=True,
+        learning_rate=options.learning_rate,
+        lr_scheduler_type="linear",
+        weight_decay=options.weight_decay,
+        adam_epsilon=1e-6,  # BERT's own
+        max_grad_norm=1.0,
+        bf16=bf16,
+        # Said by name: without it several processes on the CPU do not find each other.
+        use_cpu=not torch.accelerator.is_available(),
+        seed=options.seed,
+        logging_steps=options.logging_steps,
+        logging_nan_inf_filter=False,
+        eval_strategy="no" if options.eval_steps is None else "steps",
+        eval_steps=options.eval_steps,
+        save_strategy="steps",
+        save_steps=options.save_steps,
+        save_total_limit=options.keep_checkpoints,
+        dataloader_num_workers=options.workers,
+        dataloader_pin_memory=torch.cuda.is_available(),
+        # Each process reads the stream and takes its share; sent from one process to the others,
+        # batches of different widths would not fit together.
+        accelerator_config={"dispatch_batches": False},
+        ddp_find_unused_parameters=False,
+        remove_unused_columns=False,
+        report_to="none",
+        disable_tqdm=True,
+    )
+    parts = arguments.world_size * options.gradient_accumulation
+    if arguments.n_gpu > 1:
+        raise ValueError(
+            f"one process sees {arguments.n_gpu} GPUs; expected a process for each; start with "
+            "`accelerate launch` or `torchrun`, or choose one by CUDA_VISIBLE_DEVICES"
+        )
+    if options.batch_size % parts:
+        raise ValueError(
+            f"batch_size={options.batch_size} cannot be divided into {parts} parts "
+            f"({arguments.world_size} processes, {options.gradient_accumulation} micro-batches "
+            "each); expected a multiple of that; change it"
+        )
+    arguments.per_device_train_batch_size = options.batch_size // parts
+    arguments.per_device_eval_batch_size = options.batch_size // parts
+    return arguments
+
+
+def build_trainer(
+    options: PretrainingOptions,
+    arguments: TrainingArguments,
+    config: BertConfig,
+    tokenizer: BertTokenizer,
+    data: _Data,
+    callbacks: Sequence[TrainerCallback],
+    checkpoint: str | None,
+) -> PretrainingTrainer:
+    """Sets up model and Trainer; call `set_seed` before, for random weights."""
+    model_class = MODELS[options.objective]
+    if options.model is None:
+        model = model_class(config)
+    else:
+        model = model_class.from_pretrained(options.model, dtype=torch.float32)
+    if options.gradient_checkpointing:
+        # The newest name first: the older one warns there.
+        enable = getattr(model, "activation_checkpointing_enable", None)
+        (enable or model.gradient_checkpointing_enable)()
+    if data.validation is None:
+        arguments.eval_strategy = "no"
+    if options.max_steps is None:
+        arguments.max_steps = max(
+            1, round(options.epochs * (len(data.training) // options.batch_size))
+        )
+    warmup = options.warmup
+    arguments.warmup_steps = int(warmup if warmup >= 1 else warmup * arguments.max_steps)
+    trainer = PretrainingTrainer(
+        precision="bfloat16" if arguments.bf16 else "float32",
+        model=model,
+        args=arguments,
+        data_collator=PretrainingCollator(
+            Masker(tokenizer, options.masking_options()),
+            seed=options.seed,
+            pad_id=tokenizer.pad_token_id,
+        ),
+        train_dataset=data.training,
+        eval_dataset=data.validation,
+        processing_class=tokenizer,
+        callbacks=[JsonLog(options.output), *callbacks],
+    )
+    trainer.remove_callback(PrinterCallback)
+    if trainer.is_world_process_zero():
+        step = 0 if checkpoint is None else step_of(checkpoint)
+        trainer.add_callback(tensorboard_callback(options.output, step + 1))
+    return trainer
+
+
+def _write_model(trainer: PretrainingTrainer, output: Path) -> None:
+    weights = trainer.accelerator.get_state_dict(trainer.model)  # from all processes
+    if trainer.is_world_process_zero():
+        model = trainer.accelerator.unwrap_model(trainer.model)
+        # Gathered from several processes, tied weights are copies, and would be saved twice.
+        weights |= {copy: weights[name] for copy, name in model.all_tied_weights_keys.items()}
+        with writing("the model", output), atomic_files(output) as fresh:
+            model.save_pretrained(fresh, state_dict=weights)
+            trainer.processing_class.save_pretrained(fresh)
+    trainer.accelerator.wait_for_everyone()
+
+
+def _draw(
+    output: Path, trainer: PretrainingTrainer, log: list[Any], statistics: Statistics | None
+) -> None:
+    size = trainer.accelerator.unwrap_model(trainer.model).config
+    title = (
+        f"BERT of {size.num_hidden_layers} layers, width {size.hidden_size}, "
+        f"{size.vocab_size:,} tokens"
+    )
+    baselines = {"accuracy": {"chance, next sentence": 0.5}}
+    if statistics is not None:
+        title += f"; {statistics.tokens:,} tokens of text"
+        baselines["loss (nats)"] = {"unigram entropy of the text": statistics.unigram_entropy}
+    with writing("the picture", output), atomic_files(output) as fresh:
+        draw_curves(fresh / CURVES, title, log, baselines)

@@ -1,0 +1,166 @@
+"""How to pre-train: the text, the model and the run."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hf_bert_impl.data.documents import LAYOUTS
+from hf_bert_impl.data.examples import ExampleOptions
+from hf_bert_impl.data.masking import MaskingOptions
+
+PRECISIONS = ("auto", "float32", "bfloat16")
+#: Fields that may change when a run is resumed: they do not change what is computed, or (the files'
+#: names) something else is compared in their place.
+FREE = """
+    files validation output tokenizer model config sizes gradient_accumulation processes workers
+    cache_dir logging_steps eval_steps save_steps keep_checkpoints resume
+"""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PretrainingOptions:
+    """How to pre-train."""
+
+    files: tuple[str, ...]
+    """Text files."""
+    output: Path
+    """The folder of the run: checkpoints, logs, and at the end the model."""
+    tokenizer: str | None = None
+    """A folder or hub id; None takes that of `model`."""
+    model: str | None = None
+    """A checkpoint to go on with; None begins with random weights."""
+    config: str | None = None
+    """A config.json, or the folder it lies in, for random weights."""
+    sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    """Fields of `BertConfig` for random weights, on top of `config`."""
+
+    layout: str = "sentences"
+    """How lines make documents: one of `documents.LAYOUTS`."""
+    validation: tuple[str, ...] = ()
+    """Text files that are only scored."""
+    validation_share: float = 0.0
+    """Share of the documents that is held out and only scored, where no files are named."""
+    objective: str = "mlm+nsp"
+    """`mlm+nsp`, or `mlm` alone."""
+    masking: str = "token"
+    """`token` or `whole-word`."""
+    mlm_probability: float = 0.15
+    """Share of the tokens that is to be guessed."""
+    max_predictions: int | None = None
+    """Most tokens to be guessed in a sequence; None for no limit."""
+    packing: bool = False
+    """Fill sequences with several spans of text (objective `mlm`)."""
+    max_length: int = 128
+    """Most tokens of a sequence."""
+    short_seq_prob: float = 0.1
+    """Share of documents that are cut to a target length drawn at random."""
+    dupe_factor: int = 1
+    """How often each document is cut, with other cuts and other random partners."""
+    streaming: bool = False
+    """Make examples while the files are read, and keep nothing on disk."""
+
+    max_steps: int | None = None
+    """Optimizer steps; None takes `epochs`."""
+    epochs: float = 1.0
+    """Passes over the examples, where `max_steps` is None."""
+    batch_size: int = 32
+    """Sequences of an optimizer step, over all processes and micro-batches."""
+    gradient_accumulation: int = 1
+    """Micro-batches that a process computes one after the other for a step."""
+    learning_rate: float = 1e-4
+    """The highest rate, reached after the warm-up; from there it falls to 0 along a line."""
+    warmup: float = 0.01
+    """Share of the steps over which the rate rises from 0; 1 or more is a number of steps."""
+    weight_decay: float = 0.01
+    """AdamW's, on weights; biases and LayerNorm have none."""
+    precision: str = "auto"
+    """`float32`, `bfloat16` (autocast), or `auto`: bfloat16 on a GPU that has it."""
+    gradient_checkpointing: bool = False
+    """Compute activations again in the backward pass, which saves memory."""
+    seed: int = 0
+    """Of weights, cuts, partners, order, masks and dropout."""
+
+    logging_steps: int = 10
+    """Steps between entries of the log."""
+    eval_steps: int | None = None
+    """Steps between evaluations on held-out text; None for one at the end."""
+    save_steps: int = 500
+    """Steps between checkpoints."""
+    keep_checkpoints: int = 2
+    """How many checkpoints stay."""
+    processes: int = 1
+    """Processes that prepare the examples."""
+    workers: int = 0
+    """Processes that load them; 0 loads in the training process."""
+    cache_dir: str | None = None
+    """Where prepared examples are kept; None for the cache of `datasets`."""
+    resume: bool = False
+    """Go on with the run in `output`."""
+
+    def __post_init__(self) -> None:
+        for name in (
+            *("epochs", "batch_size", "gradient_accumulation", "learning_rate", "logging_steps"),
+            *("save_steps", "keep_checkpoints", "processes", "max_length"),
+        ):
+            _require(getattr(self, name) > 0, name, getattr(self, name), "more than 0")
+        for name in ("max_steps", "eval_steps"):
+            value = getattr(self, name)
+            _require(value is None or value > 0, name, value, "more than 0")
+        for name in ("warmup", "weight_decay", "workers", "seed"):
+            _require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
+        _require(
+            0 <= self.validation_share < 1, "validation_share", self.validation_share, "from 0 to 1"
+        )
+        _require(self.layout in LAYOUTS, "layout", self.layout, f"one of {', '.join(LAYOUTS)}")
+        _require(self.precision in PRECISIONS, "precision", self.precision, f"one of {PRECISIONS}")
+        if self.streaming:
+            self._check_streaming()
+        # These check their own fields.
+        self.examples()
+        self.masking_options()
+
+    def _check_streaming(self) -> None:
+        if self.max_steps is None:
+            raise ValueError(
+                "streaming does not know how many examples there are; expected a number of steps; "
+                "set max_steps"
+            )
+        if self.validation_share:
+            raise ValueError(
+                "streaming cannot hold out a share of the text; expected validation files; name "
+                "some, or leave validation_share out"
+            )
+        _require(self.workers <= 1, "workers", self.workers, "0 or 1 with streaming")
+
+    def examples(self) -> ExampleOptions:
+        """How documents become examples."""
+        return ExampleOptions(
+            objective=self.objective,
+            max_length=self.max_length,
+            short_seq_prob=self.short_seq_prob,
+            packing=self.packing,
+            dupe_factor=self.dupe_factor,
+            seed=self.seed,
+        )
+
+    def validation_examples(self) -> ExampleOptions:
+        """How held-out documents become examples: once, each by itself."""
+        return dataclasses.replace(self.examples(), packing=False, dupe_factor=1)
+
+    def masking_options(self) -> MaskingOptions:
+        """Which tokens are to be guessed."""
+        return MaskingOptions(self.masking, self.mlm_probability, self.max_predictions)
+
+    def settings(self) -> dict[str, Any]:
+        """The fields that make another run if they change."""
+        free = FREE.split()
+        fields = dataclasses.asdict(self)
+        return {name: value for name, value in fields.items() if name not in free}
+
+
+def _require(holds: bool, name: str, value: Any, allowed: str) -> None:
+    if not holds:
+        raise ValueError(f"{name}={value!r} is not valid; expected {allowed}; change it")

@@ -1,0 +1,180 @@
+"""`hf-bert pretrain`: text and sizes in, a model out."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from hf_bert_impl import BertForMaskedLM, BertForPreTraining
+from hf_bert_impl.cli import app, pretrain
+
+pytest.importorskip("datasets", reason="pip install 'hf_bert_impl[train]'")
+pytest.importorskip("tensorboard", reason="pip install 'hf_bert_impl[train]'")
+
+WORDS = ("nice", "to", "meet", "you", "the", "river", "rose")
+
+
+@pytest.fixture
+def place(tmp_path):
+    lines = [" ".join(WORDS[n % 5 : n % 5 + 3]) for n in range(60)]
+    blocks = ["\n".join(lines[n : n + 4]) for n in range(0, 60, 4)]
+    (tmp_path / "text.txt").write_text("\n\n".join(blocks) + "\n")
+    vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+    (tmp_path / "vocab.txt").write_text("\n".join(vocab) + "\n")
+    return tmp_path
+
+
+@pytest.fixture
+def run(hf_bert, place):
+    def run(*options, files=("text.txt",), output="made"):
+        sizes = ("--layers", 1, "--hidden-size", 20, "--heads", 5, "--intermediate-size", 28)
+        small = (
+            "--max-length",
+            16,
+            "--batch-size",
+            4,
+            "--max-steps",
+            4,
+            "--cache-dir",
+            place / "c",
+        )
+        return hf_bert(
+            *("pretrain", *(place / file for file in files), "--output", place / output),
+            *("--tokenizer", place, *sizes, *small, *options),
+        )
+
+    return run
+
+
+def test_table_and_lines(run, place):
+    result = run("--validation-share", 0.2, "--logging-steps", 2)
+    assert result.status == 0, result.err
+    words = " ".join(result.out.split())
+    for name in ("4 steps", "mlm loss", "nsp accuracy", "perplexity", "unigram entropy"):
+        assert name in words
+    lines = result.err.splitlines()
+    assert [line.partition(":")[0] for line in lines] == ["step 2/4", "step 4/4", "step 4/4"]
+    assert "tokens/s" in lines[0] and "of the best product" in lines[0]
+    assert lines[2].startswith("step 4/4: held out: mlm")
+    assert BertForPreTraining.from_pretrained(place / "made").config.num_hidden_layers == 1
+
+
+def test_json_and_resume(run, place):
+    result = run("--objective", "mlm", "--masking", "whole-word", "--packing", "--json", "--quiet")
+    assert result.status == 0, result.err
+    assert result.err == ""
+    report = json.loads(result.out)
+    assert report["steps"] == 4
+    assert report["training"]["mlm_loss"] > 0
+    assert report["validation"] == {}
+    assert report["statistics"]["random_pairs"] is None
+    BertForMaskedLM.from_pretrained(place / "made")
+    again = run("--objective", "mlm", "--masking", "whole-word", "--packing", "--resume", "--json")
+    assert json.loads(again.out)["training"] == report["training"]
+
+
+def test_wrong_arguments(run, hf_bert, one_error_line, place):
+    one_error_line(run("--objective", "nsp"), "objective 'nsp'", "mlm+nsp, mlm")
+    one_error_line(run("--layout", "pages"), "layout='pages'", "sentences")
+    one_error_line(run("--resume"), "there is no run to resume")
+    one_error_line(run("--gradient-accumulation", 3), "cannot be divided into 3 parts")
+    one_error_line(run("--batch-size", 400), "fewer than a batch of 400")
+    one_error_line(run("--max-steps", 0), "max-steps")
+    one_error_line(run("--config", place / "none"), "none")
+    one_error_line(run(files=("none.txt",)), "there is no file")
+    (place / "empty.txt").write_text("")
+    one_error_line(run(files=("empty.txt",)), "is empty")
+    (place / "line.txt").write_text("nice to meet you\n")
+    one_error_line(run(files=("line.txt",)), "a single sentence", "objective 'mlm'")
+    result = hf_bert("pretrain", place / "text.txt", "-o", place / "made")
+    one_error_line(result, "no tokenizer is named", "hf-bert tokenizer train")
+    assert not (place / "made").exists()
+
+
+def test_resuming_with_other_options(run, one_error_line, place):
+    assert run("--quiet").status == 0
+    one_error_line(run(), "is no empty folder", "resume")
+    before = (place / "made" / "model.safetensors").read_bytes()
+    one_error_line(run("--resume", "--seed", 3), "options.seed was 0, now 3")
+    assert (place / "made" / "model.safetensors").read_bytes() == before
+
+
+class Hub:
+    """Stands in for the hub: what was asked of it."""
+
+    calls: list
+
+    def create_repo(self, name, exist_ok):
+        self.calls.append(("create", name))
+
+    def upload_folder(self, repo_id, folder_path, allow_patterns):
+        assert (folder_path / "model.safetensors").is_file()
+        self.calls.append(("upload", repo_id, allow_patterns))
+
+
+def test_push(run, monkeypatch):
+    Hub.calls = []
+    monkeypatch.setattr("huggingface_hub.HfApi", Hub)
+    assert run("--quiet", "--push-to-hub", "me/my-bert").status == 0
+    assert [call[:2] for call in Hub.calls] == [("create", "me/my-bert"), ("upload", "me/my-bert")]
+    assert not any("checkpoint" in pattern for pattern in Hub.calls[1][2])
+
+
+def test_push_that_cannot_be(run, one_error_line, place, monkeypatch):
+    """Said before the model is trained."""
+
+    def refuse(self, name, exist_ok):
+        raise OSError("401 Client Error: Unauthorized")
+
+    monkeypatch.setattr(Hub, "create_repo", refuse)
+    monkeypatch.setattr("huggingface_hub.HfApi", Hub)
+    one_error_line(
+        run("--push-to-hub", "me/my-bert"), "cannot be written on the hub", "401", "log in"
+    )
+    assert not (place / "made").exists()
+
+
+def test_every_option_is_passed_on(run, monkeypatch):
+    """Under its own name, with the value that was given."""
+    from hf_bert_impl.training import pretraining
+
+    seen = {}
+
+    def record(options, callbacks):
+        seen.update(vars(options))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pretraining, "pretrain", record)
+    given = {
+        "mlm_probability": 0.2,
+        "max_predictions": 7,
+        "short_seq_prob": 0.3,
+        "dupe_factor": 2,
+        "learning_rate": 0.25,
+        "warmup": 3.0,
+        "weight_decay": 0.5,
+        "precision": "bfloat16",
+        "seed": 11,
+        "logging_steps": 13,
+        "eval_steps": 17,
+        "save_steps": 19,
+        "keep_checkpoints": 23,
+        "processes": 29,
+        "workers": 31,
+        "epochs": 37.0,
+        "validation_share": 0.4,
+    }
+    words = [
+        word for name, value in given.items() for word in (f"--{name.replace('_', '-')}", value)
+    ]
+    assert run(*words, "--gradient-checkpointing").status == 130
+    assert {name: seen[name] for name in given} == given
+    assert seen["gradient_checkpointing"] and not seen["streaming"]
+    assert seen["sizes"]["num_attention_heads"] == 5
+    assert pretrain.pretrain.__name__ == "pretrain"
+
+
+def test_help_has_an_example():
+    result = CliRunner().invoke(app, ["pretrain", "--help"])
+    assert result.exit_code == 0
+    assert "Example: hf-bert pretrain" in result.output

@@ -1,0 +1,148 @@
+"""`hf-bert push`: what it writes, and what it refuses."""
+
+import json
+
+import pytest
+import torch
+import transformers
+from huggingface_hub import ModelCard, constants
+
+import hf_bert_impl
+from hf_bert_impl.benchmark import timing
+from hf_bert_impl.hub import loading, pushing
+from hf_bert_impl.hub.loading import LoadingReport, LoadingRow
+
+
+@pytest.fixture(autouse=True)
+def hasty(monkeypatch):
+    """How long anything takes is of no interest here."""
+    monkeypatch.setattr(timing, "TURN_SECONDS", 0.0)
+
+
+@pytest.fixture
+def one_head(monkeypatch):
+    """Only one Auto class is tried: tests/hub tries all of them."""
+    few = {"AutoModelForMaskedLM": "BertForMaskedLM"}
+    monkeypatch.setattr(loading, "MODEL_CLASSES", few)
+
+
+@pytest.fixture
+def unchecked(monkeypatch):
+    """Says of what is written what it is told to say, without looking."""
+
+    def say(passed):
+        row = LoadingRow("AutoModelForMaskedLM", "BertForMaskedLM", "x", "y", 0.5, passed, "so so")
+        versions = {"hf_bert_impl": "0", "torch": "2", "transformers": "5"}
+        monkeypatch.setattr(
+            pushing, "check_loading", lambda *args, **options: LoadingReport([row], versions)
+        )
+
+    return say
+
+
+def test_a_dry_run_writes_what_others_load(hf_bert, save_tiny, tmp_path, one_head):
+    source, folder = save_tiny(), tmp_path / "new" / "repository"
+    result = hf_bert("push", source, "me/tiny", "--dry-run", folder, "--license", "mit")
+    assert result.status == 0, result.err
+    words = " ".join(result.out.split())
+    assert "AutoModelForMaskedLM transformers this code" in words
+    assert "times as fast" in words
+    assert f"{folder}: " in words
+    ours = hf_bert_impl.BertForMaskedLM.from_pretrained(source)
+    stock = transformers.AutoModelForMaskedLM.from_pretrained(folder)
+    assert type(stock) is transformers.BertForMaskedLM
+    batch = transformers.AutoTokenizer.from_pretrained(folder)(["nice to meet you"] * 2)
+    ids = torch.tensor(batch["input_ids"])
+    with torch.no_grad():
+        assert torch.allclose(ours(ids).logits, stock(ids).logits, atol=1e-5)
+    data = ModelCard.load(folder / "README.md").data.to_dict()
+    assert data["license"] == "mit"
+    assert data["pipeline_tag"] == "fill-mask"
+    assert (folder / "modeling_bert.py").is_file()
+    assert [path.name for path in (tmp_path / "new").iterdir()] == ["repository"]
+
+
+def test_json_without_code(hf_bert, save_tiny, tmp_path, one_head):
+    folder = tmp_path / "repository"
+    result = hf_bert(
+        "push", save_tiny(tokenizer=False), "tiny", "--dry-run", folder, "--no-code", "--json"
+    )
+    assert result.status == 0, result.err
+    found = json.loads(result.out)
+    assert found["place"] == str(folder)
+    assert found["loading"]["passed"] is True
+    assert found["loading"]["rows"][0]["trusted"] is None
+    assert found["speed"][0]["ratio"] > 0
+    assert found["left_out"] == []
+    assert not any(name.endswith(".py") for name in found["files"])
+    assert {path.name for path in folder.iterdir()} == set(found["files"])
+
+
+def test_what_does_not_load_is_not_left_behind(hf_bert, save_tiny, tmp_path, unchecked):
+    unchecked(False)
+    result = hf_bert("push", save_tiny(), "me/tiny", "--dry-run", tmp_path / "a" / "b")
+    assert result.status == 1
+    assert "so so" in result.out
+    assert not (tmp_path / "a").exists()
+    result = hf_bert("push", tmp_path / "BertForMaskedLM", "me/tiny", "--dry-run", "x", "--json")
+    assert json.loads(result.out)["passed"] is False
+
+
+def test_tensors_that_are_left_out_are_named(hf_bert, save_tiny, tmp_path, unchecked):
+    unchecked(True)
+    source = save_tiny("BertForPreTraining")
+    config = json.loads((source / "config.json").read_text())
+    config["architectures"] = ["BertForMaskedLM"]
+    (source / "config.json").write_text(json.dumps(config))
+    result = hf_bert("push", source, "me/tiny", "--dry-run", tmp_path / "out")
+    assert result.status == 0, result.err
+    assert "left out" in result.out
+    assert "bert.pooler.dense.bias" in result.out
+
+
+def test_bad_input_is_one_line(hf_bert, one_error_line, save_tiny, tmp_path):
+    source, folder = save_tiny(), tmp_path / "out"
+    full = tmp_path / "full"
+    full.mkdir()
+    (full / "mine.txt").write_text("mine")
+    dry = ("--dry-run", folder)
+    for arguments, words in (
+        ((tmp_path / "nowhere", "me/tiny", *dry), ("there is no folder",)),
+        ((source, "me/tiny/x", *dry), ("expected NAME or OWNER/NAME",)),
+        ((source, "me/tiny", "--dry-run", full), ("has files in it", "name another one")),
+        ((source, "me/tiny", "--dry-run", source), ("has files in it",)),
+        ((source, "me/tiny", "--dry-run", full / "mine.txt"), ("is no folder",)),
+        ((source, "me/tiny", *dry, "--private"), ("--private", "--dry-run")),
+        ((source, "me/tiny", *dry, "--revision", "x"), ("--revision", "--dry-run")),
+    ):
+        one_error_line(hf_bert("push", *arguments), *words)
+    assert not folder.exists()
+    assert [path.name for path in full.iterdir()] == ["mine.txt"]
+
+
+def test_random_weights_are_not_published(hf_bert, one_error_line, save_tiny, tmp_path):
+    source = save_tiny("BertModel")
+    config = json.loads((source / "config.json").read_text())
+    config["architectures"] = ["BertForTokenClassification"]
+    (source / "config.json").write_text(json.dumps(config))
+    result = hf_bert("push", source, "me/tiny", "--dry-run", tmp_path / "out")
+    one_error_line(result, "lacks weights of BertForTokenClassification", "random numbers")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_hub_out_of_reach_is_one_line(hf_bert, one_error_line, save_tiny, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # nobody listens there
+    monkeypatch.setenv("HF_TOKEN", "hf_test")
+    result = hf_bert("push", save_tiny(), "me/tiny")
+    one_error_line(result, "http://127.0.0.1:9 cannot be reached", "HF_ENDPOINT")
+
+
+def test_an_interrupt_says_what_to_do(hf_bert, save_tiny, monkeypatch):
+    def interrupted(*args, **options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(pushing, "open_repository", interrupted)
+    result = hf_bert("push", save_tiny(), "me/tiny")
+    assert result.status == 130
+    assert "the same command goes on" in result.err

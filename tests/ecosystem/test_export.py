@@ -1,0 +1,43 @@
+"""`hf-bert export` for ONNX Runtime and OpenVINO: any batch and length, every kind of model."""
+
+import pytest
+
+from hf_bert_impl.export import formats
+from hf_bert_impl.export.exporting import export_model
+from tests.export.cases import assert_exports, make
+
+RUNS = [
+    *(("onnx", case) for case in ("base", "choices", "words", "relative", "pruned", "codertimo")),
+    *(("openvino", case) for case in ("two outputs", "decoder", "answers", "sinusoidal")),
+]
+
+
+@pytest.mark.parametrize(("kind", "case"), RUNS)
+@pytest.mark.filterwarnings("ignore")
+def test_every_batch_gives_what_the_model_gives(library, kind, case, tmp_path):
+    for name in formats.PACKAGES[kind]:
+        library(name)
+    assert_exports(make(case), tmp_path / "out", kind)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_onnx_of_a_certain_opset(library, tmp_path):
+    for name in formats.PACKAGES["onnx"]:
+        library(name)
+    model = make("base")
+    export_model(model, tmp_path / "out", "onnx", opset=18)
+    made = library("onnx").load(tmp_path / "out/model.onnx").opset_import
+    assert made[0].version == 18
+    with pytest.raises(ValueError, match="--opset is 99, in which this model cannot be written"):
+        export_model(model, tmp_path / "other", "onnx", opset=99)
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_large_weights_lie_in_a_file_of_their_own(library, tmp_path, monkeypatch):
+    for name in formats.PACKAGES["onnx"]:
+        library(name)
+    monkeypatch.setattr(formats, "MOST_IN_ONE_FILE", 0)
+    exported = export_model(make("base"), tmp_path / "out", "onnx")
+    assert exported.files.keys() == {"config.json", "model.onnx", "model.onnx.data"}
+    assert exported.size == sum(exported.files.values()) - exported.files["config.json"]

@@ -1,0 +1,118 @@
+"""Exported graphs beside the models that they were made from; by other runtimes: ecosystem/."""
+
+import json
+import resource
+import subprocess
+import sys
+
+import pytest
+import torch
+
+import hf_bert_impl
+from hf_bert_impl.export import exporting
+from hf_bert_impl.export.exporting import ExportFailed, export_model
+from hf_bert_impl.export.formats import check_format
+from hf_bert_impl.export.program import export_program
+from tests.export.cases import CASES, assert_exports, make
+from tests.model.cases import random_config
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_batch_gives_what_the_model_gives(case, tmp_path):
+    assert_exports(make(case), tmp_path / "out", "torch-export")
+
+
+def test_weights_that_were_prepared_are_exported_as_they_are(tmp_path):
+    model = make("base").prepare_for_inference()
+    assert_exports(model, tmp_path / "out", "torch-export")
+
+
+def test_the_config_names_the_class_and_no_code(tmp_path):
+    model = make("pruned")
+    model.config.architectures = ["BertForPreTraining"]
+    model.config.auto_map = {"AutoModel": "modeling_bert.BertModel"}
+    export_model(model, tmp_path / "out", "torch-export")
+    fields = json.loads((tmp_path / "out/config.json").read_text())
+    assert fields["architectures"] == ["BertForQuestionAnswering"]
+    assert fields["pruned_heads"] == {"0": [1]}
+    assert "auto_map" not in fields
+    assert model.config.architectures == ["BertForPreTraining"]
+
+
+def test_a_sentence_models_pooling_comes_along(tmp_path):
+    source = tmp_path / "source"
+    (source / "1_Pooling").mkdir(parents=True)
+    (source / "1_Pooling/config.json").write_text('{"pooling_mode_mean_tokens": true}')
+    (source / "modules.json").write_text('[{"path": ""}, {"path": "1_Pooling"}]')
+    exported = export_model(make("base"), tmp_path / "out", "torch-export", source=source)
+    names = {"config.json", "model.pt2", "modules.json", "1_Pooling/config.json"}
+    assert set(exported.files) == names
+
+
+def test_a_torch_program_needs_torch_alone(tmp_path):
+    model = make("two outputs")
+    export_model(model, tmp_path / "out", "torch-export")
+    ids = torch.tensor([[3, 4, 5], [6, 7, 8]])
+    with torch.no_grad():
+        torch.save((ids, model(ids).seq_relationship_logits), tmp_path / "expected.pt")
+    code = (
+        "import sys, torch\n"
+        "sys.modules.update(hf_bert_impl=None, transformers=None)\n"
+        f"ids, expected = torch.load({str(tmp_path / 'expected.pt')!r})\n"
+        f"module = torch.export.load({str(tmp_path / 'out/model.pt2')!r}).module()\n"
+        "found = module(input_ids=ids, attention_mask=ids * 0 + 1, token_type_ids=ids * 0)\n"
+        "assert torch.allclose(found['seq_relationship_logits'], expected, atol=1e-5)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_graph_that_computes_something_else_is_refused(tmp_path, monkeypatch):
+    model = make("base").train()
+    right = exporting.open_file
+
+    def wrong(*arguments):
+        run = right(*arguments)
+        return lambda batch: run({**batch, "token_type_ids": 1 - batch["token_type_ids"]})
+
+    monkeypatch.setattr(exporting, "open_file", wrong)
+    with pytest.raises(ExportFailed, match="FAILED") as caught:
+        export_model(model, tmp_path / "out", "torch-export")
+    assert not caught.value.report.passed
+    assert [*tmp_path.iterdir()] == []
+    assert model.training
+
+
+def test_a_full_disk_is_one_line(tmp_path):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, limits[1]))
+    try:
+        with pytest.raises(ValueError, match=r"out cannot be written .*; free some space"):
+            export_model(make("base"), tmp_path / "out", "torch-export")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_only_what_was_asked_for_is_replaced(tmp_path):
+    folder = tmp_path / "out"
+    folder.mkdir()
+    for name in ("notes.txt", "openvino_model.bin", "model.onnx", "model.onnx.data", "vocab.txt"):
+        (folder / name).write_text("old")
+    with pytest.raises(ValueError, match="--overwrite"):
+        export_model(make("base"), folder, "torch-export")
+    assert (folder / "model.onnx").read_text() == "old"
+    export_model(make("base"), folder, "torch-export", overwrite=True)
+    # Files of the other model are gone, and what is no model's stays.
+    assert {path.name for path in folder.iterdir()} == {"notes.txt", "config.json", "model.pt2"}
+
+
+def test_models_that_cannot_be_exported(tmp_path):
+    with pytest.raises(ValueError, match="load it with dtype"):
+        export_model(make("base").to(torch.bfloat16), tmp_path / "out", "torch-export")
+    config = random_config(5, "BertLMHeadModel", add_cross_attention=True)
+    with pytest.raises(ValueError, match="encoder_hidden_states"):
+        export_program(hf_bert_impl.BertLMHeadModel(config))
+    for kind, opset in (("tflite", None), ("openvino", 18)):
+        with pytest.raises(ValueError, match="expected"):
+            check_format(kind, opset)
+    assert [*tmp_path.iterdir()] == []

@@ -1,0 +1,162 @@
+"""The model card: its metadata, what is kept of an earlier one, and what it must not tell."""
+
+import json
+
+import pytest
+from huggingface_hub import ModelCard
+
+from hf_bert_impl.benchmark.beside import Timed
+from hf_bert_impl.hub.card import CardFacts, write_card
+from hf_bert_impl.hub.loading import LoadingReport, LoadingRow
+
+VERSIONS = {"hf_bert_impl": "0", "torch": "2", "transformers": "5"}
+
+
+@pytest.fixture
+def facts(tiny, tmp_path):
+    """Makes the facts of a model in a folder of its own."""
+
+    def make(name="BertForSequenceClassification", loader=None, **more):
+        fields = more.pop("fields", {})
+        loader = loader or name.replace("Bert", "AutoModel", 1)
+        rows = [LoadingRow(loader, name, "transformers", "this code", 1.2e-6, True)]
+        source = tmp_path / "source"
+        source.mkdir(exist_ok=True)
+        model = tiny(name, **fields)
+        return CardFacts("me/a.model", model, LoadingReport(rows, VERSIONS), source=source, **more)
+
+    return make
+
+
+def written(tmp_path, facts):
+    folder = tmp_path / "folder"
+    folder.mkdir(exist_ok=True)
+    write_card(folder, facts)
+    return ModelCard.load(folder / "README.md")
+
+
+def test_a_new_card_has_metadata_usage_and_figures(facts, tmp_path):
+    speed = [Timed("short", 8, 447, 0.56, 10.0, 25.0, 2.5, 2.25, 3.0)]
+    card = written(tmp_path, facts(speed=speed, license="mit", base_model="google-bert/base"))
+    data = card.data.to_dict()
+    assert data == {
+        "license": "mit",
+        "base_model": "google-bert/base",
+        "library_name": "transformers",
+        "pipeline_tag": "text-classification",
+        "tags": ["bert", "hf_bert_impl"],
+    }
+    assert card.text.startswith("\n# a.model")
+    assert 'AutoModelForSequenceClassification.from_pretrained("me/a.model")' in card.text
+    assert "trust_remote_code=True" in card.text
+    assert "| transformers | this code | 1.2e-06 |" in card.text
+    assert "| 25.0 ms | 10.0 ms | 2.50 times as fast (2.25–3.00) |" in card.text
+
+
+def test_the_snippets_are_python(facts, tmp_path):
+    for options in ({}, {"code": False}, {"has_tokenizer": False}):
+        for fields in ({}, {"position_embedding_type": "relative_key"}):
+            text = written(tmp_path, facts(fields=fields, **options)).text
+            snippet = text.partition("```python\n")[2].partition("```")[0]
+            compile(snippet, "card", "exec")
+            assert ("trust_remote_code" in snippet) == options.get("code", True)
+            assert ("AutoTokenizer" in snippet) == options.get("has_tokenizer", True)
+            assert ("hf_bert_impl.register()" in snippet) == (bool(fields) and "code" in options)
+            assert ("refuses to load it" in text) == bool(fields)
+
+
+def test_a_card_of_a_folder_that_was_not_pushed(facts, tmp_path):
+    given = facts(code=False)
+    given.loading = None
+    card = written(tmp_path, given)
+    assert "## Use" in card.text
+    assert "## Checked" not in card.text
+    assert "trust_remote_code" not in card.text
+
+
+def test_what_a_card_says_already_stays(facts, tmp_path):
+    old = (
+        "---\nlanguage: nl\nlicense: cc-by-4.0\npipeline_tag: zero-shot-classification\n"
+        "tags:\n- mine\nwidget:\n- text: Hoi\n---\n# My model\n\n![curve](training.png) words\n"
+    )
+    given = facts(card=old)
+    (given.source / "training.png").write_bytes(b"picture")
+    (given.source / "secret.png").write_bytes(b"not shown")
+    card = written(tmp_path, given)
+    data = card.data.to_dict()
+    assert data["language"] == "nl"
+    assert data["license"] == "cc-by-4.0"
+    assert data["pipeline_tag"] == "zero-shot-classification"
+    assert data["tags"] == ["mine", "bert", "hf_bert_impl"]
+    assert data["widget"] == [{"text": "Hoi"}]
+    assert card.text.startswith("\n# My model\n\n![curve](training.png) words\n")
+    assert {path.name for path in (tmp_path / "folder").iterdir()} == {"README.md", "training.png"}
+
+
+def test_a_second_push_replaces_its_own_section_only(facts, tmp_path):
+    first = str(written(tmp_path, facts(card="# Mine\n\ntext before\n")))
+    given = facts(card=first + "\ntext after\n")
+    given.loading.rows[0] = LoadingRow(
+        "AutoModelForSequenceClassification",
+        "BertForSequenceClassification",
+        *("transformers", "this code", 9e-6, True),
+    )
+    second = str(written(tmp_path, given))
+    assert second.count("## Checked") == 1
+    assert "9.0e-06" in second
+    assert "1.2e-06" not in second
+    assert "text before" in second
+    assert "text after" in second
+    assert second.count("# Mine") == 1
+
+
+def test_figures_of_fine_tuning_become_metadata(facts, tmp_path):
+    given = facts()
+    report = {
+        "task": "classification",
+        "model": str(tmp_path),
+        "validation": {"accuracy": 0.91234567, "loss": 0.3},
+        "test": {"accuracy": 0.9},
+        "training": {"train": "/home/me/data.tsv"},
+    }
+    (given.source / "metrics.json").write_text(json.dumps(report))
+    card = written(tmp_path, given)
+    found = {(r.dataset_split, r.metric_type): r.metric_value for r in card.data.eval_results}
+    assert found == {
+        ("test", "accuracy"): 0.9,
+        ("validation", "accuracy"): 0.9123,
+        ("validation", "loss"): 0.3,
+    }
+    assert card.data.to_dict()["metrics"] == ["accuracy", "loss"]
+    assert "/home/me" not in str(card)
+    assert not (tmp_path / "folder/metrics.json").exists()
+    for other in ('{"accuracy": 1}', "[1]", "not json", '{"training": 3}'):
+        (given.source / "metrics.json").write_text(other)
+        assert "model-index" not in written(tmp_path, given).data.to_dict()
+
+
+def test_a_sentence_model_says_so(facts, tmp_path):
+    given = facts("BertModel", "AutoModel")
+    (given.source / "modules.json").write_text("[]")
+    data = written(tmp_path, given).data.to_dict()
+    assert data["library_name"] == "sentence-transformers"
+    assert data["pipeline_tag"] == "sentence-similarity"
+
+
+def test_where_the_model_came_from(facts, tmp_path):
+    given = facts()
+    for name, expected in (
+        ("google-bert/bert-base-cased", "google-bert/bert-base-cased"),
+        ("me/a.model", None),
+        (str(tmp_path), None),
+        ("", None),
+    ):
+        given.model.name_or_path = name
+        assert written(tmp_path, given).data.to_dict().get("base_model") == expected
+
+
+def test_metadata_that_cannot_be_read_are_an_error(facts, tmp_path):
+    for block in ("a: [1", "- 1", "model-index: 3\ntags: {"):
+        with pytest.raises(ValueError, match=r"README\.md cannot be read"):
+            written(tmp_path, facts(card=f"---\n{block}\n---\n# x\n"))
+    assert not any((tmp_path / "folder").iterdir())

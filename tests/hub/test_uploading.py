@@ -1,0 +1,186 @@
+"""The hub's refusals: huggingface_hub's own errors, each one clear line."""
+
+import json
+import os
+import socket
+import threading
+import uuid
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+from huggingface_hub import HfApi, constants, get_token
+
+from hf_bert_impl.hub.pushing import push
+from hf_bert_impl.hub.saving import code_files
+from hf_bert_impl.hub.uploading import (
+    PushError,
+    Repository,
+    check_repo_id,
+    open_repository,
+    stale_files,
+    upload,
+)
+
+
+@pytest.fixture(autouse=True)
+def online(monkeypatch):
+    """The hub's library may make connections; they all end at this machine."""
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+
+
+@pytest.fixture
+def closed():
+    """An address where nobody listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    return f"http://127.0.0.1:{port}"
+
+
+@pytest.fixture
+def answering():
+    """Starts a server that has a name for the token, and one answer to all else."""
+    servers = []
+
+    def start(status, headers=None):
+        class Handler(BaseHTTPRequestHandler):
+            def answer(self):
+                who = self.path == "/api/whoami-v2" and status != 401
+                body = json.dumps({"name": "me"} if who else {"error": "said by the hub"})
+                self.send_response(200 if who else status)
+                for name, value in (headers or {}).items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(body.encode())
+
+            do_GET = do_POST = do_HEAD = answer
+
+            def log_message(self, *words):
+                pass
+
+        server = HTTPServer(("127.0.0.1", 0), Handler)
+        servers.append(server)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        return HfApi(endpoint=f"http://127.0.0.1:{server.server_port}", token="hf_test")
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def refused(api, name="a-model"):
+    with pytest.raises(PushError) as caught:
+        open_repository(name, "BertModel", api=api)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_no_connection(closed):
+    said = refused(HfApi(endpoint=closed, token="hf_test"))
+    assert closed in said
+    assert "cannot be reached" in said
+    assert "HF_ENDPOINT" in said
+
+
+def test_no_token(closed, monkeypatch):
+    assert "there is no token" in refused(HfApi(endpoint=closed, token=False))
+    monkeypatch.setattr("hf_bert_impl.hub.uploading.get_token", lambda: None)
+    assert "hf auth login" in refused(HfApi(endpoint=closed))
+
+
+def test_offline(closed, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    assert "HF_HUB_OFFLINE is set" in refused(HfApi(endpoint=closed, token="hf_test"))
+
+
+def test_a_token_that_the_hub_does_not_know(answering):
+    assert "does not accept the token" in refused(answering(401))
+
+
+@pytest.mark.parametrize(
+    ("status", "words"),
+    [
+        (403, "may not let me/a-model be read (said by the hub)"),
+        (404, "refuses with 404 (said by the hub)"),
+        (409, "refuses with 409 (said by the hub)"),
+        (503, "answers 503 (said by the hub)"),
+    ],
+)
+def test_what_the_hub_says_is_passed_on(answering, status, words):
+    api = answering(status)
+    said = refused(api, "me/a-model")
+    assert words in said.replace("me/a-model could not be read: the hub ", "")
+
+
+def test_a_new_repository(answering):
+    api = answering(404, {"X-Error-Code": "RepoNotFound"})
+    assert open_repository("a-model", "BertModel", api=api) == Repository(
+        "me/a-model", "main", False
+    )
+    branch = open_repository("other/a-model", "BertModel", revision="dev", api=api)
+    assert branch == Repository("other/a-model", "dev", False)
+
+
+def test_an_upload_that_fails_says_that_it_can_go_on(answering, tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(PushError, match="could not be written: the hub answers 503") as caught:
+        upload(tmp_path, Repository("me/a-model", "main", False), api=answering(503))
+    assert "the same command goes on" in str(caught.value)
+
+
+def test_a_model_is_not_touched_where_the_hub_is_out_of_reach(tiny, closed, tmp_path):
+    model = tiny().train()
+    with pytest.raises(PushError, match="cannot be reached"):
+        push(model, "me/a-model", api=HfApi(endpoint=closed, token="hf_test"))
+    assert model.training
+
+
+@pytest.mark.parametrize("name", ["a b", "a/b/c", "-a/b", "a--b", "me/", "x.git", "é"])
+def test_names_that_are_none(name):
+    with pytest.raises(ValueError, match="expected NAME or OWNER/NAME"):
+        check_repo_id(name)
+
+
+def test_stale_files_are_weights_and_code_of_an_earlier_push(tmp_path):
+    (tmp_path / "model.safetensors").write_text("")
+    code = code_files()[0].name
+    held = (
+        *("model.safetensors", "pytorch_model.bin", "model-00001-of-00002.safetensors"),
+        *("model.safetensors.index.json", "tf_model.h5", code, "handler.py", "README.md"),
+        *("onnx/model.onnx", "vocab.txt", "my_model.bin", "1_Pooling/model.safetensors"),
+    )
+    assert stale_files(tmp_path, held) == [
+        *("pytorch_model.bin", "model-00001-of-00002.safetensors"),
+        *("model.safetensors.index.json", "tf_model.h5", code),
+    ]
+    (tmp_path / code).write_text("")
+    assert code not in stale_files(tmp_path, held)
+
+
+@pytest.mark.hub
+def test_a_real_push(tiny, tokenizer, tmp_path):
+    """Makes a private repository, loads it back from the hub, pushes again, and deletes it."""
+    from transformers import AutoModelForMaskedLM
+
+    if not get_token():
+        pytest.skip("needs a token that may write to the Hugging Face hub: set HF_TOKEN")
+    api = HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
+    name = f"hf-bert-push-test-{uuid.uuid4().hex[:12]}"
+    pushed = push(tiny(), name, tokenizer=tokenizer, private=True, api=api)
+    try:
+        assert api.model_info(pushed.repo_id).private
+        stock = AutoModelForMaskedLM.from_pretrained(pushed.repo_id)
+        trusted = AutoModelForMaskedLM.from_pretrained(pushed.repo_id, trust_remote_code=True)
+        assert type(stock).__module__ == "transformers.models.bert.modeling_bert"
+        assert type(trusted).__module__.startswith("transformers_modules.")
+        push(tiny(), pushed.repo_id, tokenizer=tokenizer, code=False, api=api)
+        held = api.list_repo_files(pushed.repo_id)
+        assert not any(name.endswith(".py") for name in held)
+        with pytest.raises(PushError, match="holds BertForMaskedLM"):
+            push(tiny("BertModel"), pushed.repo_id, api=api)
+        # transformers' own way: plain BERT, in the same place.
+        tiny().push_to_hub(pushed.repo_id)
+        assert AutoModelForMaskedLM.from_pretrained(pushed.repo_id).config.model_type == "bert"
+    finally:
+        api.delete_repo(pushed.repo_id)

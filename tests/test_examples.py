@@ -1,0 +1,131 @@
+"""The examples of the docstrings and of README.md run as they are written."""
+
+from __future__ import annotations
+
+import doctest
+import importlib
+import pkgutil
+import re
+import shlex
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+import typer
+
+import hf_bert_impl
+import hf_bert_impl.conversion
+from hf_bert_impl.cli import app
+from hf_bert_impl.data.masking import MaskingOptions
+
+ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+WORDS = "a anna ' s cat nap ##s kitten sleep fine film the short long ##er one somewhat . , nice to"
+OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
+
+
+def modules(package: ModuleType) -> Iterator[str]:
+    yield package.__name__
+    for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
+        yield found.name
+
+
+def with_examples() -> list[str]:
+    """The modules that have examples, told by their text: importing all would take long."""
+    names = {*modules(hf_bert_impl), *modules(hf_bert_impl.conversion)}
+    found = []
+    for name in sorted(names):
+        spec = importlib.util.find_spec(name)
+        if spec and spec.origin and ">>> " in Path(spec.origin).read_text(encoding="utf-8"):
+            found.append(name)
+    return found
+
+
+@pytest.fixture
+def checkpoints(
+    tmp_path: Path, minilm_path: Path, fixtures_dir: Path, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """A working folder in which the hub names and files of the examples are folders and files."""
+    (tmp_path / "sentence-transformers").mkdir()
+    (tmp_path / "sentence-transformers" / "all-MiniLM-L6-v2").symlink_to(minilm_path)
+    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS.split()]
+    tokenizer = hf_bert_impl.BertTokenizer(
+        {word: number for number, word in enumerate(vocabulary)}, model_max_length=64
+    )
+    config = hf_bert_impl.BertConfig(
+        vocab_size=len(vocabulary),
+        hidden_size=24,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=40,
+        max_position_embeddings=64,
+    )
+    torch.manual_seed(3)
+    for name, kind in (
+        ("my-squad-bert", hf_bert_impl.BertForQuestionAnswering),
+        ("my-sentiment-bert", hf_bert_impl.BertForSequenceClassification),
+        ("my-masked-bert", hf_bert_impl.BertForMaskedLM),
+        ("google-bert/bert-base-cased", hf_bert_impl.BertForPreTraining),
+    ):
+        kind(config).save_pretrained(tmp_path / name)
+        tokenizer.save_pretrained(tmp_path / name)
+    shutil.make_archive(str(tmp_path / "uncased_L-12_H-768_A-12"), "zip", fixtures_dir / "tf1")
+    (tmp_path / "texts.txt").write_text("A cat naps.\nA kitten sleeps.\n")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize("name", with_examples())
+def test_docstrings(name: str, checkpoints: Path) -> None:
+    module = importlib.import_module(name)
+    names = {key: getattr(hf_bert_impl, key) for key in hf_bert_impl.__all__}
+    names |= {"torch": torch, "Path": Path, "MaskingOptions": MaskingOptions} | vars(module)
+    runner = doctest.DocTestRunner(optionflags=OPTIONS)
+    for test in doctest.DocTestFinder().find(module, extraglobs=names):
+        assert "+SKIP" not in test.docstring, f"{test.name} is not run"
+        runner.run(test)
+    result = runner.summarize(verbose=False)
+    assert result.attempted and not result.failed, result
+
+
+def blocks(language: str) -> list[str]:
+    return [text for kind, text in BLOCK.findall(README) if kind == language]
+
+
+def test_readme_python(checkpoints: Path) -> None:
+    names: dict[str, Any] = {}
+    try:
+        for block in blocks("python"):
+            exec(compile(block, "README.md", "exec"), names)
+    finally:
+        hf_bert_impl.unregister()
+    assert type(names["model"]) is hf_bert_impl.BertModel
+
+
+def test_readme_commands() -> None:
+    """Every command of README.md exists, with the options that it is given."""
+    group: Any = typer.main.get_command(app)
+    lines = [
+        line
+        for block in blocks("bash")
+        for line in block.replace("\\\n", " ").splitlines()
+        if line.startswith("hf-bert ")
+    ]
+    assert len(lines) >= len(group.commands)
+    used = set()
+    for line in lines:
+        words = shlex.split(line, comments=True)[1:]
+        command = group.commands[words.pop(0)]
+        used.add(command.name)
+        if hasattr(command, "commands"):
+            command = command.commands[words.pop(0)]
+        allowed = {option for parameter in command.params for option in parameter.opts}
+        allowed |= {option for parameter in command.params for option in parameter.secondary_opts}
+        given = {word.split("=")[0] for word in words if word.startswith("--")}
+        assert given <= allowed, f"{line}: {given - allowed}"
+    assert used == set(group.commands)

@@ -1,0 +1,80 @@
+"""Pre-training runs in a process of their own, which can be killed where it hurts most.
+
+Usage: pretraining_run.py OPTIONS.json [N]. The file holds the options of one run or more, with
+`stop_at` for a step at which the run is interrupted. With N the process is killed halfway through
+the N-th file that torch writes.
+"""
+
+import contextlib
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import torch
+from transformers import TrainerCallback
+
+from hf_bert_impl.training import pretraining, pretraining_trainer
+from hf_bert_impl.training.pretraining_options import PretrainingOptions
+
+
+class StopAt(TrainerCallback):
+    def __init__(self, step):
+        self.step = step
+
+    def on_step_begin(self, args, state, control, **rest):
+        if state.global_step == self.step:
+            raise KeyboardInterrupt
+
+
+def kill_in_write(number):
+    save = torch.save
+    count = 0
+
+    def half_save(content, file, *args, **rest):
+        nonlocal count
+        count += 1
+        if count == number:
+            Path(file).write_bytes(b"half a file")
+            os.kill(os.getpid(), signal.SIGKILL)
+        return save(content, file, *args, **rest)
+
+    torch.save = half_save
+
+
+def shard_on_cpu():
+    """accelerate shards models on accelerators only; torch does it on the CPU as well."""
+    from accelerate import state
+    from accelerate.utils import DistributedType
+
+    begin = state.AcceleratorState.__init__
+
+    def init(self, *args, fsdp_plugin=None, **rest):
+        begin(self, *args, fsdp_plugin=fsdp_plugin, **rest)
+        if fsdp_plugin is not None:
+            self.fsdp_plugin = fsdp_plugin
+        if "fsdp_plugin" in self._shared_state:
+            self.distributed_type = DistributedType.FSDP
+
+    state.AcceleratorState.__init__ = init
+
+
+def main():
+    if os.environ.get("ACCELERATE_USE_FSDP") == "true":
+        shard_on_cpu()
+    # These would take longer than the run.
+    pretraining_trainer.best_product = lambda *sizes: {"linear": 100.0}
+    pretraining.draw_curves = lambda file, *rest: file.write_bytes(b"")
+    if len(sys.argv) > 2:
+        kill_in_write(int(sys.argv[2]))
+    torch.set_num_threads(1)
+    for fields in json.loads(Path(sys.argv[1]).read_text()):
+        stop_at = fields.pop("stop_at", None)
+        fields |= {"output": Path(fields["output"]), "files": tuple(fields["files"])}
+        with contextlib.suppress(KeyboardInterrupt):
+            pretraining.pretrain(PretrainingOptions(**fields), [StopAt(stop_at)])
+
+
+if __name__ == "__main__":
+    main()

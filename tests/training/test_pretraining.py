@@ -1,0 +1,543 @@
+"""Pre-training on the Trainer: what is learnt, logged and written, killed runs, and wrong input."""
+
+import dataclasses
+import json
+import math
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from transformers import AutoModelForMaskedLM, AutoTokenizer, TrainerCallback
+
+import hf_bert_impl
+from hf_bert_impl.data.epochs import Epochs
+from hf_bert_impl.model.losses import cross_entropy
+from hf_bert_impl.training import checkpointing, pretraining, pretraining_trainer
+from hf_bert_impl.training.pretraining import pretrain
+from hf_bert_impl.training.pretraining_options import PretrainingOptions
+from hf_bert_impl.training.pretraining_trainer import PretrainingTrainer
+
+pytest.importorskip("datasets", reason="pip install 'hf_bert_impl[train]'")
+pytest.importorskip("tensorboard", reason="pip install 'hf_bert_impl[train]'")
+
+RUN = Path(__file__).with_name("pretraining_run.py")
+WORDS = [f"w{number}" for number in range(40)]
+SIZES = {
+    "num_hidden_layers": 2,
+    "hidden_size": 30,
+    "num_attention_heads": 5,
+    "intermediate_size": 44,
+    "max_position_embeddings": 43,
+}
+#: Of the log, and different each time.
+TIMES = ("tokens_per_second", "flop_share", "train_runtime", "train_samples_per_second")
+TIMES = (*TIMES, "train_steps_per_second", "train_loss")
+
+
+def write_text(file, count):
+    """Documents, each of 8 of the 40 words."""
+    rng = random.Random(0)
+    documents = []
+    for _ in range(count):
+        topic = rng.randrange(0, 40, 8)
+        sentences = []
+        for _ in range(rng.randint(2, 9)):
+            words = rng.choices(WORDS[topic : topic + 8], k=rng.randint(3, 9))
+            sentences.append(" ".join(words))
+        documents.append("\n".join(sentences))
+    file.write_text("\n\n".join(documents) + "\n")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with a text, a tokenizer, and a cache."""
+    folder = tmp_path_factory.mktemp("pretraining")
+    write_text(folder / "text.txt", 60)
+    (folder / "tokenizer").mkdir()
+    vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+    (folder / "tokenizer" / "vocab.txt").write_text("\n".join(vocab) + "\n")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """Neither is the machine measured nor a picture drawn, which take longer than the run."""
+    monkeypatch.setattr(pretraining_trainer, "best_product", lambda *sizes: {"linear": 100.0})
+    monkeypatch.setattr(pretraining, "draw_curves", lambda file, *rest: file.write_bytes(b""))
+
+
+def small_run(place, output, **changes):
+    fields = {
+        "files": (str(place / "text.txt"),),
+        "output": output,
+        "tokenizer": str(place / "tokenizer"),
+        "sizes": SIZES,
+        "max_length": 40,
+        "batch_size": 6,
+        "max_steps": 8,
+        "logging_steps": 3,
+        "save_steps": 4,
+        "learning_rate": 1e-3,
+        "validation_share": 0.2,
+        "cache_dir": str(place / "cache"),
+    }
+    return PretrainingOptions(**(fields | changes))
+
+
+@pytest.fixture
+def options(place, tmp_path):
+    """Options of a small run; call it with what is to be different."""
+    return lambda **changes: small_run(place, tmp_path / "run", **changes)
+
+
+@pytest.fixture(scope="module")
+def plain(place):
+    """A whole run, measured and drawn, to compare with: its options and its result."""
+    run = small_run(place, place / "plain", eval_steps=5)
+    return run, pretrain(run)
+
+
+def read_log(output):
+    lines = (output / "training_log.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k not in TIMES} for line in lines]
+
+
+def weights(folder):
+    return load_file(folder / "model.safetensors")
+
+
+def same_weights(one, other):
+    a, b = weights(one), weights(other)
+    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+
+
+# --- what is learnt, logged and written ----------------------------------------------------------
+
+
+def test_it_learns(options, tmp_path):
+    """Which words a document has, and whether two segments share them."""
+    file = tmp_path / "long.txt"
+    write_text(file, 300)
+    sizes = {"max_steps": 220, "batch_size": 16, "learning_rate": 4e-3, "dupe_factor": 3}
+    run = options(files=(str(file),), **sizes, logging_steps=110, save_steps=1000)
+    result = pretrain(run)
+    assert result.statistics.unigram_entropy == pytest.approx(math.log(40), abs=0.05)
+    # To know the words of the document gives ln 8, and a random partner shares one in five.
+    assert math.log(8) < result.validation["eval_mlm_loss"] < math.log(8) + 0.3
+    assert result.validation["eval_nsp_accuracy"] > 0.75
+
+
+def test_what_is_written(plain):
+    run, result = plain
+    files = {file.name for file in run.output.iterdir()}
+    assert files == {
+        *("config.json", "model.safetensors", "vocab.txt", "tokenizer.json"),
+        *("tokenizer_config.json", "checkpoint-4", "checkpoint-8", "run.json"),
+        *("training_log.jsonl", "tensorboard", "curves.png"),
+    }
+    log = [json.loads(line) for line in (run.output / "training_log.jsonl").open()]
+    training = {entry["step"]: entry for entry in log if "mlm_loss" in entry}
+    assert sorted(training) == [3, 4, 6, 8]  # every third, and at checkpoints
+    names = {"mlm_loss", "mlm_accuracy", "perplexity", "nsp_loss", "nsp_accuracy"}
+    for entry in training.values():
+        assert names | {"tokens_per_second", "flop_share", "learning_rate"} <= set(entry)
+        assert entry["loss"] == pytest.approx(entry["mlm_loss"] + entry["nsp_loss"], rel=0.02)
+        assert entry["tokens_per_second"] > 0 and 0 < entry["flop_share"] < 1
+    held_out = {entry["step"] for entry in log if "eval_mlm_loss" in entry}
+    assert held_out == {5, 8}
+    assert result.steps == 8
+    assert (run.output / "curves.png").read_bytes().startswith(b"\x89PNG")
+    model = hf_bert_impl.BertForPreTraining.from_pretrained(run.output)
+    # The model is plain BERT, for transformers too.
+    stock = AutoModelForMaskedLM.from_pretrained(run.output)
+    tokenizer = AutoTokenizer.from_pretrained(run.output)
+    inputs = tokenizer("w1 [MASK] w3", return_tensors="pt")
+    ours = model.eval()(**inputs).prediction_logits
+    assert torch.allclose(ours, stock.eval()(**inputs).logits, atol=1e-5)
+
+
+def test_tensorboard(plain):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    run, _ = plain
+    events = EventAccumulator(str(run.output / "tensorboard")).Reload()
+    scalars = set(events.Tags()["scalars"])
+    tasks = {"mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy", "perplexity"}
+    assert {f"train/{name}" for name in tasks} <= scalars
+    assert {f"eval/{name}" for name in tasks} <= scalars
+    assert [event.step for event in events.Scalars("train/mlm_loss")] == [3, 4, 6, 8]
+
+
+class Watch(TrainerCallback):
+    """Keeps what the Trainer has at the end."""
+
+    def on_train_begin(self, args, state, control, model, optimizer, **rest):
+        self.args, self.model = args, model
+        self.groups = [
+            ({id(p) for p in group["params"]}, group["weight_decay"])
+            for group in optimizer.param_groups
+        ]
+
+    def on_train_end(self, args, state, control, **rest):
+        self.state = state
+
+
+def test_recipe(options):
+    """AdamW with decay on weights alone; the rate rises, then falls to 0 along a line."""
+    watch = Watch()
+    pretrain(options(warmup=0.25, logging_steps=1, weight_decay=0.02), [watch])
+    decayed = {
+        name
+        for ids, decay in watch.groups
+        if decay == 0.02
+        for name, p in watch.model.named_parameters()
+        if id(p) in ids
+    }
+    free = {
+        name
+        for ids, decay in watch.groups
+        if decay == 0
+        for name, p in watch.model.named_parameters()
+        if id(p) in ids
+    }
+    assert decayed and all(name.endswith("weight") and "LayerNorm" not in name for name in decayed)
+    assert free and all(name.endswith("bias") or "LayerNorm" in name for name in free)
+    rates = [e["learning_rate"] * 1e3 for e in watch.state.log_history if "learning_rate" in e]
+    assert rates == pytest.approx([0, 0.5, 1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6], abs=1e-6)
+
+
+def test_epochs_and_steps(options):
+    watch = Watch()
+    pretrain(options(max_steps=None, epochs=1.5, save_steps=1000), [watch])
+    log = [entry for entry in watch.state.log_history if "mlm_loss" in entry]
+    assert log[-1]["epoch"] == pytest.approx(1.5, abs=0.1)
+
+
+class Loss(PretrainingTrainer):
+    """Records the loss and the gradient of the first step."""
+
+    found = None
+
+    def training_step(self, *args, **kwargs):
+        loss = super().training_step(*args, **kwargs)
+        if type(self).found is None:
+            type(self).found = []
+        if self.state.global_step == 0:
+            type(self).found.append(float(loss))
+        return loss
+
+
+def test_the_loss_is_the_mean_of_the_step(options, monkeypatch):
+    """Of its tokens and of its pairs, however it is divided, and as the model itself gives it."""
+    config = dict(SIZES, hidden_dropout_prob=0, attention_probs_dropout_prob=0)
+    totals = []
+    for parts in (1, 2, 3):
+        recorder = type("Recorder", (Loss,), {"found": None})
+        monkeypatch.setattr(pretraining, "PretrainingTrainer", recorder)
+        run = options(gradient_accumulation=parts, sizes=config, max_steps=1)
+        run = dataclasses.replace(run, output=run.output.with_name(f"run{parts}"))
+        pretrain(run)
+        assert len(recorder.found) == parts
+        totals.append(sum(recorder.found))
+    assert totals[1] == pytest.approx(totals[0], abs=1e-5)
+    assert totals[2] == pytest.approx(totals[0], abs=1e-5)
+    for parts in (2, 3):
+        a, b = weights(run.output.with_name("run1")), weights(run.output.with_name(f"run{parts}"))
+        assert max((a[key] - b[key]).abs().max() for key in a) < 1e-5
+
+
+def test_the_logged_loss_is_the_models_own(options, monkeypatch):
+    seen = []
+    compute = PretrainingTrainer.compute_loss
+
+    def recorded(self, model, inputs, *args, **kwargs):
+        with torch.no_grad():
+            seen.append(float(model(**inputs).loss))
+        return compute(self, model, inputs, *args, **kwargs)
+
+    monkeypatch.setattr(PretrainingTrainer, "compute_loss", recorded)
+    sizes = dict(SIZES, hidden_dropout_prob=0, attention_probs_dropout_prob=0)
+    run = options(sizes=sizes, logging_steps=1, max_steps=5)
+    pretrain(run)
+    logged = [entry["loss"] for entry in read_log(run.output) if "mlm_loss" in entry]
+    assert logged == pytest.approx(seen, abs=1e-5)
+
+
+def test_evaluation_is_that_of_every_position(options):
+    """Scoring labelled tokens alone, without dropout, gives what a plain evaluation gives."""
+
+    class Evaluate(TrainerCallback):
+        def on_train_end(self, args, state, control, model, eval_dataloader=None, **rest):
+            self.model = model
+
+    watch = Evaluate()
+    run = options()
+    result = pretrain(run, [watch])
+    model = watch.model.eval()
+    tokenizer = pretraining.load_tokenizer(run)
+    data = pretraining.prepare(run, tokenizer).validation
+    assert isinstance(data, Epochs)
+    collate = pretraining.PretrainingCollator(
+        pretraining.Masker(tokenizer, run.masking_options()), seed=run.seed, pad_id=0
+    )
+    batch = collate([data[index] for index in range(len(data))])
+    pairs = batch.pop("next_sentence_label")
+    with torch.no_grad():
+        outputs = model(**batch)
+    assert outputs.prediction_logits.dim() == 3
+    mlm = cross_entropy(outputs.prediction_logits, batch["labels"])
+    nsp = cross_entropy(outputs.seq_relationship_logits, pairs)
+    assert result.validation["eval_mlm_loss"] == pytest.approx(float(mlm), abs=1e-5)
+    assert result.validation["eval_nsp_loss"] == pytest.approx(float(nsp), abs=1e-5)
+
+
+@pytest.mark.parametrize("changes", [{"eval_steps": 2, "logging_steps": 1}, {"workers": 1}])
+def test_what_changes_nothing(plain, options, changes):
+    """How often it is logged and evaluated, and who loads the examples."""
+    run = options(**changes)
+    pretrain(run)
+    assert same_weights(plain[0].output, run.output)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"objective": "mlm", "packing": True},
+        {"masking": "whole-word", "max_predictions": 3},
+        {"streaming": True, "validation_share": 0.0},
+        {"precision": "bfloat16"},
+    ],
+)
+def test_variations(options, changes):
+    result = pretrain(options(**changes))
+    assert result.steps == 8
+    assert 0 < result.training["mlm_loss"] < 5
+    assert (result.statistics is None) == bool(changes.get("streaming"))
+
+
+def test_gradient_checkpointing(plain, options):
+    run = options(gradient_checkpointing=True)
+    pretrain(run)
+    a, b = weights(plain[0].output), weights(run.output)
+    assert max((a[key] - b[key]).abs().max() for key in a) < 1e-5
+
+
+@pytest.mark.parametrize("objective", ["mlm+nsp", "mlm"])
+def test_going_on_with_a_checkpoint(plain, options, objective):
+    """Its weights, with the same heads or fewer."""
+    changes = {"model": str(plain[0].output), "tokenizer": None, "sizes": {}}
+    run = options(**changes, objective=objective, learning_rate=1e-12, weight_decay=0.0)
+    result = pretrain(run)
+    # Nothing was learnt, so the losses are those with which the first run ended.
+    before = plain[1].validation["eval_mlm_loss"]
+    assert result.validation["eval_mlm_loss"] == pytest.approx(before, abs=0.05)
+    if objective == "mlm+nsp":
+        assert result.validation["eval_mlm_loss"] == pytest.approx(before, abs=1e-6)
+
+
+def test_config_of_a_file(options, tmp_path):
+    config = hf_bert_impl.BertConfig(vocab_size=48, **SIZES)
+    config.save_pretrained(tmp_path / "config")
+    pretrain(options(config=str(tmp_path / "config"), sizes={"num_hidden_layers": 1}))
+    found = hf_bert_impl.BertConfig.from_pretrained(tmp_path / "run")
+    assert (found.vocab_size, found.num_hidden_layers, found.hidden_size) == (48, 1, 30)
+
+
+# --- killed and resumed --------------------------------------------------------------------------
+
+
+def run_apart(run, *arguments):
+    """Run in a process of its own."""
+    file = run.output.with_name("options.json")
+    file.write_text(json.dumps([dataclasses.asdict(run)], default=str))
+    command = [sys.executable, str(RUN), str(file), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=240)
+
+
+def test_killed_and_resumed(options):
+    """By SIGKILL in the middle of writing a checkpoint; the end is the same to the bit."""
+    whole = options(max_steps=None, epochs=1.5)
+    killed = dataclasses.replace(whole, output=whole.output.with_name("killed"))
+    steps = pretrain(whole).steps
+    assert steps > 12
+    # Four files of each checkpoint are torch's: this is the second one's optimizer state.
+    assert run_apart(killed, "6").returncode == -9
+    assert sorted(file.name for file in killed.output.glob("*checkpoint*")) == [
+        "checkpoint-4",
+        "partial-checkpoint",
+    ]
+    (killed.output / ".partial-x").mkdir()  # as left by a kill while other files were written
+    assert pretrain(dataclasses.replace(killed, resume=True)).steps == steps
+    assert same_weights(whole.output, killed.output)
+    assert read_log(whole.output) == read_log(killed.output)
+    assert not [*killed.output.glob("partial-checkpoint"), *killed.output.glob(".partial-*")]
+    for name in ("optimizer.pt", "rng_state.pth", "scheduler.pt"):
+        file = f"checkpoint-{steps}/{name}"
+        a, b = (torch.load(run.output / file, weights_only=False) for run in (whole, killed))
+        assert str(a) == str(b)
+
+
+class StopAt(TrainerCallback):
+    def __init__(self, step):
+        self.step = step
+
+    def on_step_begin(self, args, state, control, **rest):
+        if state.global_step == self.step:
+            raise KeyboardInterrupt
+
+
+def test_interrupted_and_resumed(options):
+    """The stream of examples, too, goes on where it was."""
+    whole = options(streaming=True, validation_share=0.0)
+    stopped = dataclasses.replace(whole, output=whole.output.with_name("stopped"))
+    pretrain(whole)
+    with pytest.raises(KeyboardInterrupt):
+        pretrain(stopped, [StopAt(7)])
+    pretrain(dataclasses.replace(stopped, resume=True))
+    assert same_weights(whole.output, stopped.output)
+    assert read_log(whole.output) == read_log(stopped.output)
+
+
+def test_resumed_before_the_first_checkpoint_and_after_the_last(plain, options):
+    run = options()
+    with pytest.raises(KeyboardInterrupt):
+        pretrain(run, [StopAt(2)])
+    # What does not change the result may change.
+    resumed = dataclasses.replace(run, resume=True, workers=1, eval_steps=5, keep_checkpoints=1)
+    first = pretrain(resumed)
+    assert [file.name for file in run.output.glob("checkpoint-*")] == ["checkpoint-8"]
+    assert same_weights(plain[0].output, run.output)
+    (run.output / "model.safetensors").unlink()
+    again = pretrain(resumed)
+    assert same_weights(plain[0].output, run.output)
+    assert again.training == first.training and again.steps == 8
+
+
+def test_resuming_another_run(options, tmp_path):
+    run = options()
+    with pytest.raises(KeyboardInterrupt):
+        pretrain(run, [StopAt(5)])
+    settings = (run.output / "run.json").read_text()
+
+    def refused(words, **changes):
+        with pytest.raises(ValueError, match=words):
+            pretrain(dataclasses.replace(run, resume=True, **changes))
+
+    refused(r"options.learning_rate was 0.001, now 0.002", learning_rate=0.002)
+    refused(r"model.num_hidden_layers was 2, now 3", sizes={**SIZES, "num_hidden_layers": 3})
+    text = tmp_path / "other.txt"
+    text.write_text("w1\nw2\n\nw3\nw4\n")
+    refused(r"\(text was '.*', now '.*'\); expected the same", files=(str(text),))
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nw1\n")
+    refused("tokenizer was", tokenizer=str(tmp_path / "other"))
+    refused("there is no run to resume in .*none; expected a folder", output=tmp_path / "none")
+    (run.output / "run.json").write_text("{")
+    refused("run.json is damaged")
+    (run.output / "run.json").write_text(settings)
+    pretrain(dataclasses.replace(run, resume=True))
+
+
+def test_a_new_run_wants_a_new_folder(options):
+    run = options()
+    run.output.mkdir()
+    (run.output / "mine").write_text("precious")
+    with pytest.raises(ValueError, match="is no empty folder; expected a new one"):
+        pretrain(run)
+    assert [file.name for file in run.output.iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize("library", ["torch", "safetensors", "python"])
+def test_disk_full(options, monkeypatch, library):
+    """One line; the checkpoint before stays, and the run goes on from it."""
+    run = options()
+    target, name = {
+        "torch": (torch, "save"),
+        "safetensors": (hf_bert_impl.BertForPreTraining, "save_pretrained"),
+        "python": (checkpointing, "sync"),
+    }[library]
+    error = {
+        "torch": RuntimeError("[enforce fail at inline_container.cc:664] . unexpected pos 64 vs 0"),
+        "safetensors": checkpointing.SafetensorError("I/O error: No space left on device"),
+        "python": OSError(28, "No space left on device"),
+    }[library]
+    real = getattr(target, name)
+
+    def fail(*args, **kwargs):
+        if (run.output / "partial-checkpoint" / "checkpoint-8").exists():
+            raise error
+        return real(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(target, name, fail)
+        words = r"the checkpoint of step 8 could not be written to .*run .*checkpoint-4 is whole"
+        with pytest.raises(checkpointing.CheckpointError, match=words):
+            pretrain(run)
+    names = {file.name for file in run.output.iterdir()}
+    assert names == {"checkpoint-4", "run.json", "tensorboard", "training_log.jsonl"}
+    assert pretrain(dataclasses.replace(run, resume=True)).steps == 8
+
+
+def test_other_errors_are_not_hidden(options, monkeypatch):
+    def fail(*args, **kwargs):
+        raise RuntimeError("a bug")
+
+    monkeypatch.setattr(torch, "save", fail)
+    with pytest.raises(RuntimeError, match="a bug"):
+        pretrain(options())
+
+
+# --- wrong input ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"tokenizer": None}, "no tokenizer is named; .*hf-bert tokenizer train"),
+        ({"max_length": 44}, "max_length=44 is more than the 43 positions"),
+        ({"gradient_accumulation": 4}, r"batch_size=6 cannot be divided into 4 parts \(1 proc"),
+        ({"batch_size": 5000}, "fewer than a batch of 5000"),
+        ({"epochs": 0}, "epochs=0 is not valid"),
+        ({"layout": "pages"}, "layout='pages' is not valid; expected one of sentences"),
+        ({"objective": "nsp"}, "objective 'nsp' is not known"),
+        ({"masking": "span"}, "masking 'span' is not known"),
+        ({"packing": True}, "packing does not go with objective"),
+        ({"precision": "float16"}, "precision='float16' is not valid"),
+        ({"streaming": True}, "streaming cannot hold out a share"),
+        ({"streaming": True, "max_steps": None}, "expected a number of steps"),
+        ({"streaming": True, "validation_share": 0.0, "workers": 2}, "workers=2 is not valid"),
+        ({"validation_share": 1.0}, "validation_share=1.0 is not valid"),
+        ({"files": ("none.txt",)}, "there is no file none.txt"),
+        ({"validation": ("none.txt",)}, "there is no file none.txt"),
+        ({"sizes": {**SIZES, "vocab_size": 30}}, "vocab_size=30 and the tokenizer 45 tokens"),
+        ({"sizes": {**SIZES, "is_decoder": True}}, "is_decoder=True"),
+        ({"sizes": {**SIZES, "hidden_size": 31}}, "hidden_size=31 is not a multiple"),
+    ],
+)
+def test_wrong_options(options, changes, words):
+    with pytest.raises((ValueError, FileNotFoundError), match=words):
+        pretrain(options(**changes))
+
+
+def test_a_model_and_sizes(options):
+    with pytest.raises(ValueError, match="expected no config and no sizes beside it"):
+        pretrain(options(model="somewhere"))
+
+
+def test_nothing_is_written_for_wrong_input(options):
+    run = options(batch_size=5000)
+    with pytest.raises(ValueError, match="fewer than a batch"):
+        pretrain(run)
+    assert not run.output.exists()
+
+
+def test_a_loss_that_is_no_number(options):
+    run = options(learning_rate=1e30, max_steps=40, logging_steps=1)
+    with pytest.raises(
+        ValueError, match=r"the loss of step \d+ is (nan|inf); .*lower the learning"
+    ):
+        pretrain(run)

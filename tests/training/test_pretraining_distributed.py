@@ -1,0 +1,155 @@
+"""Two processes of `accelerate launch` on the CPU (gloo): the losses of one, its checkpoints."""
+
+import dataclasses
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from hf_bert_impl.training.checkpointing import last_checkpoint
+from hf_bert_impl.training.pretraining import pretrain
+from hf_bert_impl.training.pretraining_options import PretrainingOptions
+
+pytest.importorskip("datasets", reason="pip install 'hf_bert_impl[train]'")
+pytest.importorskip("tensorboard", reason="pip install 'hf_bert_impl[train]'")
+if not torch.distributed.is_available():
+    pytest.skip("this torch has no distributed package", allow_module_level=True)
+
+RUN = Path(__file__).with_name("pretraining_run.py")
+#: `--multi_gpu` means torchrun, on GPUs or not; with `--cpu` accelerate starts one process, or MPI.
+REPLICATED = ("--multi_gpu",)
+SHARDED = (
+    *("--use_fsdp", "--fsdp_version", "2", "--fsdp_reshard_after_forward", "true"),
+    *("--fsdp_auto_wrap_policy", "TRANSFORMER_BASED_WRAP"),
+    *("--fsdp_transformer_layer_cls_to_wrap", "BertLayer"),
+    *("--fsdp_state_dict_type", "FULL_STATE_DICT"),
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("distributed")
+    rng = random.Random(0)
+    words = [f"w{number}" for number in range(31)]
+    documents = [
+        "\n".join(" ".join(rng.choices(words, k=rng.randint(2, 9))) for _ in range(6))
+        for _ in range(40)
+    ]
+    (folder / "text.txt").write_text("\n\n".join(documents) + "\n")
+    (folder / "tokenizer").mkdir()
+    vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]
+    (folder / "tokenizer" / "vocab.txt").write_text("\n".join(vocab) + "\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def options(folder):
+    """Without dropout, whose random numbers are of each process."""
+    return PretrainingOptions(
+        files=(str(folder / "text.txt"),),
+        output=folder / "one",
+        tokenizer=str(folder / "tokenizer"),
+        sizes={
+            "num_hidden_layers": 2,
+            "hidden_size": 30,
+            "num_attention_heads": 5,
+            "intermediate_size": 44,
+            "hidden_dropout_prob": 0,
+            "attention_probs_dropout_prob": 0,
+        },
+        max_length=40,
+        batch_size=12,
+        gradient_accumulation=1,
+        max_steps=6,
+        logging_steps=2,
+        save_steps=3,
+        learning_rate=1e-3,
+        # An odd number, so that the last batch is filled up with examples that must not count.
+        validation_share=0.2,
+        cache_dir=str(folder / "cache"),
+    )
+
+
+@pytest.fixture(scope="module")
+def one(options):
+    """The run of one process."""
+    pretrain(options)
+    return options
+
+
+def launch(*runs, how=REPLICATED, stop_first_at=None):
+    """Two processes, for one run after the other: starting them takes longer than the runs."""
+    file = runs[0].output.with_name(f"{runs[0].output.name}.json")
+    fields = [dataclasses.asdict(run) for run in runs]
+    fields[0]["stop_at"] = stop_first_at
+    file.write_text(json.dumps(fields, default=str))
+    command = [sys.executable, "-m", "accelerate.commands.launch", *how, "--num_processes", "2"]
+    command += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
+    command += ["--main_process_port", "0", str(RUN), str(file)]
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=280,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def same(one, other):
+    """The same losses, scores and weights, up to the order of sums."""
+    logs = [
+        [json.loads(line) for line in (run.output / "training_log.jsonl").open()]
+        for run in (one, other)
+    ]
+    names = {"loss", "mlm_loss", "nsp_loss", "mlm_accuracy", "nsp_accuracy"}
+    names |= {f"eval_{name}" for name in names}
+    for a, b in zip(*logs, strict=True):
+        assert a["step"] == b["step"]
+        for name in names & set(a):
+            assert b[name] == pytest.approx(a[name], abs=2e-5), (a["step"], name)
+    a, b = (load_file(run.output / "model.safetensors") for run in (one, other))
+    assert a.keys() == b.keys()
+    # AdamW's first steps are as long for tiny gradients as for large ones.
+    assert max((a[key] - b[key]).abs().max() for key in a) < 1e-4
+
+
+def stopped(run, name):
+    """A copy of a run that was stopped after its first checkpoint, to go on with."""
+    copy = dataclasses.replace(run, output=run.output.with_name(name), resume=True)
+    shutil.copytree(run.output, copy.output)
+    shutil.rmtree(copy.output / "checkpoint-6")
+    (copy.output / "model.safetensors").unlink()
+    assert last_checkpoint(copy.output).endswith("checkpoint-3")
+    return copy
+
+
+def test_two_processes(one):
+    two = dataclasses.replace(one, output=one.output.with_name("two"), gradient_accumulation=2)
+    # One process began, two go on.
+    one_two = stopped(one, "one-two")
+    launch(two, one_two)
+    same(one, two)
+    same(one, one_two)
+    states = sorted(file.name for file in (two.output / "checkpoint-6").glob("rng*"))
+    assert states == ["rng_state_0.pth", "rng_state_1.pth"]
+    # Two processes began, one goes on.
+    two_one = stopped(two, "two-one")
+    pretrain(two_one)
+    same(one, two_one)
+
+
+def test_sharded(one):
+    """FSDP: parameters, gradients and optimizer states lie in pieces on both processes."""
+    sharded = dataclasses.replace(one, output=one.output.with_name("sharded"))
+    resumed = dataclasses.replace(sharded, resume=True)
+    launch(sharded, resumed, how=SHARDED, stop_first_at=4)
+    assert (sharded.output / "checkpoint-6" / "pytorch_model_fsdp.bin").is_file()
+    same(one, sharded)
