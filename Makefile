@@ -14,11 +14,11 @@ WORKERS ?= 2
 ARGS ?=
 
 PYTEST := -m pytest -n $(WORKERS)
-test floor: export OMP_NUM_THREADS := 1
+test floor notebooks: export OMP_NUM_THREADS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench lint format floor smoke upstream-tests clean
+.PHONY: help demo test bench notebooks lint format floor smoke upstream-tests clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -33,10 +33,18 @@ test: $(VENV)/.installed upstream-tests ## set up and run the tests
 bench: $(VENV)/.installed-bench ## measure the speed beside other runtimes (ARGS="--quick")
 	$(VENV)/bin/hf-bert benchmark $(ARGS)
 
+# From clean kernels; a failing cell ends it. The notebook that measures the speed runs alone, with
+# all processors. A kernel starts in notebooks/, hence the absolute path of the data.
+notebooks: export HF_BERT_DATA := $(if $(HF_BERT_DATA),$(abspath $(HF_BERT_DATA)))
+notebooks: $(VENV)/.installed-notebooks ## run all notebooks and draw their pictures anew
+	$(VENV)/bin/python $(PYTEST) --nbmake --exitfirst --timeout=900 notebooks --ignore=notebooks/09_speed.ipynb
+	env -u OMP_NUM_THREADS $(VENV)/bin/python -m pytest --nbmake --timeout=900 notebooks/09_speed.ipynb
+
 lint: $(VENV)/.installed ## ruff check, ruff format --check and mypy
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+	MYPYPATH=notebooks $(VENV)/bin/mypy -p lessons
 
 format: $(VENV)/.installed ## mend what ruff can mend
 	$(VENV)/bin/ruff check --fix .
@@ -79,6 +87,9 @@ $(VENV)/.installed: setup.cfg constraints.txt
 
 $(VENV)/.installed-bench: $(VENV)/.installed
 	$(call install,$(EXTRAS)$(comma)bench,constraints.txt)
+
+$(VENV)/.installed-notebooks: $(VENV)/.installed
+	$(call install,$(EXTRAS)$(comma)notebooks,constraints.txt)
 
 $(FLOOR_VENV)/.installed: setup.cfg constraints-floor.txt
 	$(call install,$(FLOOR_EXTRAS),constraints-floor.txt)

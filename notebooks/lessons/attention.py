@@ -1,0 +1,165 @@
+"""Attention as soft addressing: a query, keys to compare it with, and values to read.
+
+    weights = softmax over the keys of score(query, key)
+    context = sum of weights times values
+
+Notation: B batch, T queries, S keys, H heads, D size of a head, E size of the model.
+Sources: the additive score is that of Bahdanau et al. (2015, section 3.1 and appendix A.1.2), the
+scaled dot product and the heads those of Vaswani et al. (2017, sections 3.2.1 and 3.2.2).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from .vocabulary import PAD
+
+
+def soft_address(
+    scores: Tensor, values: Tensor, mask: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Reads the values, each as much as its score says.
+
+    Args:
+        scores: (..., T, S), how well each key answers each query.
+        values: (..., S, D).
+        mask: (..., T, S) of bool, True where a query may look; all of them by default.
+
+    Returns:
+        What was read, (..., T, D), and the weights, (..., T, S), which sum to 1 over S.
+    """
+    if mask is not None:
+        scores = scores.masked_fill(~mask, torch.finfo(scores.dtype).min)
+    weights = scores.softmax(dim=-1)  # (..., T, S)
+    return weights @ values, weights
+
+
+def dot_product_scores(queries: Tensor, keys: Tensor, *, scaled: bool = True) -> Tensor:
+    """q·k / √D: the scores of the Transformer.
+
+    The dot product of two vectors of D independent components of variance 1 has variance D; the
+    division brings it back to 1, where the softmax is not saturated.
+
+    Args:
+        queries: (..., T, D).
+        keys: (..., S, D).
+        scaled: False leaves the division out.
+
+    Returns:
+        (..., T, S).
+    """
+    scores = queries @ keys.transpose(-2, -1)  # (..., T, S)
+    return scores / math.sqrt(queries.shape[-1]) if scaled else scores
+
+
+class AdditiveScores(nn.Module):
+    """v·tanh(W q + U k): the scores of Bahdanau's alignment model, a network of one hidden layer.
+
+    Args:
+        query_size: Of q.
+        key_size: Of k.
+        hidden_size: Of the hidden layer; the sizes of q and k may differ, unlike in a dot product.
+    """
+
+    def __init__(self, query_size: int, key_size: int, hidden_size: int) -> None:
+        super().__init__()
+        self.from_query = nn.Linear(query_size, hidden_size, bias=False)  # W
+        self.from_key = nn.Linear(key_size, hidden_size, bias=False)  # U
+        self.to_score = nn.Linear(hidden_size, 1, bias=False)  # v
+
+    def project(self, keys: Tensor) -> Tensor:
+        """U k, which is the same for all queries, so that it is computed once a sentence.
+
+        Args:
+            keys: (B, S, key_size).
+
+        Returns:
+            (B, S, hidden_size).
+        """
+        return self.from_key(keys)
+
+    def forward(self, queries: Tensor, projected_keys: Tensor) -> Tensor:
+        """Scores of all pairs.
+
+        Args:
+            queries: (B, T, query_size).
+            projected_keys: (B, S, hidden_size) of `project`.
+
+        Returns:
+            (B, T, S).
+        """
+        pairs = self.from_query(queries).unsqueeze(2) + projected_keys.unsqueeze(1)  # (B, T, S, A)
+        return self.to_score(pairs.tanh()).squeeze(-1)  # (B, T, S)
+
+
+class MultiHeadAttention(nn.Module):
+    """H attentions beside each other, each in its own subspace of D = E / H components.
+
+    Args:
+        size: E.
+        heads: H.
+    """
+
+    def __init__(self, size: int, heads: int) -> None:
+        super().__init__()
+        if size % heads:
+            raise ValueError(f"the size {size} cannot be divided among {heads} heads")
+        self.heads = heads
+        self.query = nn.Linear(size, size)
+        self.key = nn.Linear(size, size)
+        self.value = nn.Linear(size, size)
+        self.output = nn.Linear(size, size)
+        #: The weights of the last call, (B, H, T, S), for pictures.
+        self.weights: Tensor | None = None
+
+    def forward(self, queries: Tensor, keys: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Self-attention where queries and keys are the same states, else cross-attention.
+
+        Args:
+            queries: (B, T, E).
+            keys: (B, S, E), the values too.
+            mask: True where a query may look, (T, S) or (B, 1, S) or (B, T, S).
+
+        Returns:
+            (B, T, E).
+        """
+        q = self._split(self.query(queries))  # (B, H, T, D)
+        k = self._split(self.key(keys))  # (B, H, S, D)
+        v = self._split(self.value(keys))  # (B, H, S, D)
+        if mask is not None and mask.dim() == 3:
+            mask = mask.unsqueeze(1)  # (B, 1, T, S): the same for all heads
+        context, weights = soft_address(dot_product_scores(q, k), v, mask)
+        self.weights = weights.detach()
+        joined = context.transpose(1, 2).flatten(2)  # (B, T, H·D)
+        return self.output(joined)  # (B, T, E)
+
+    def _split(self, states: Tensor) -> Tensor:
+        """(B, S, E) → (B, H, S, D)."""
+        return states.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+
+
+def padding_mask(tokens: Tensor) -> Tensor:
+    """Every query may look at every token that is not padding.
+
+    Args:
+        tokens: (B, S).
+
+    Returns:
+        (B, 1, S) of bool.
+    """
+    return (tokens != PAD).unsqueeze(1)
+
+
+def causal_mask(length: int) -> Tensor:
+    """A query may look at its own place and those before it, and not into the future.
+
+    Args:
+        length: T.
+
+    Returns:
+        (T, T) of bool, True on and below the diagonal.
+    """
+    return torch.ones(length, length, dtype=torch.bool).tril()

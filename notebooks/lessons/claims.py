@@ -1,0 +1,26 @@
+"""How much a notebook may claim: strict where it ran in full on real data, careful elsewhere."""
+
+from __future__ import annotations
+
+import os
+from typing import TypeVar
+
+from . import data, settings
+
+T = TypeVar("T")
+
+#: True for a full run on real data.
+STRICT: bool = not settings.SMALL and bool(os.environ.get(data.VARIABLE))
+
+
+def bound(*, strict: T, loose: T) -> T:
+    """The bound that this run's claim is held to.
+
+    Args:
+        strict: For a full run on real data.
+        loose: For a small run, and for a generated sample.
+
+    Returns:
+        One of the two.
+    """
+    return strict if STRICT else loose

@@ -1,0 +1,177 @@
+"""Film reviews to classify: sst2 or, without it, sentences of a toy grammar; and the loop."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from . import data
+from .vocabulary import Vocabulary, pad
+
+
+@dataclass(frozen=True)
+class Review:
+    """A sentence and what it thinks of a film."""
+
+    #: Its words.
+    words: tuple[str, ...]
+    #: 1 for a positive, 0 for a negative sentence.
+    label: int
+
+
+@dataclass(frozen=True)
+class Reviews:
+    """Sentences to learn from and to test on."""
+
+    #: To learn from.
+    train: list[Review]
+    #: To test on.
+    test: list[Review]
+    #: Words that occur twice in `train`.
+    vocabulary: Vocabulary
+    #: A sentence to look at.
+    example: tuple[str, ...]
+    #: True where the sentences are those of the toy grammar.
+    generated: bool
+
+
+def load_reviews(train_size: int | None = None) -> Reviews:
+    """The two-class Stanford Sentiment Treebank: its training and its development sentences.
+
+    Args:
+        train_size: How many sentences to learn from at most; all by default.
+
+    Returns:
+        The sentences; generated ones where there are no real data.
+    """
+    files = [data.find(f"sst2/{name}.tsv") for name in ("train", "dev")]
+    if files[0] is None or files[1] is None:
+        made = _toy_reviews()
+        train, test = made[300:], made[:300]
+    else:
+        train, test = (_read(file) for file in files if file is not None)
+    random.Random(0).shuffle(train)
+    train = train[:train_size]
+    vocabulary = Vocabulary((review.words for review in train), at_least=2)
+    example = tuple(
+        ["the", "plot", "is", "predictable", "but", "the", "acting", "is", "funny", "and", "moving"]
+    )
+    return Reviews(train, test, vocabulary, example, generated=files[0] is None)
+
+
+def train_classifier(
+    model: nn.Module,
+    reviews: Reviews,
+    *,
+    epochs: int,
+    batch_size: int = 32,
+    learning_rate: float = 2e-3,
+) -> list[float]:
+    """Trains a classifier with Adam.
+
+    Args:
+        model: Called with tokens (B, S); returns logits (B, 2) first.
+        reviews: The sentences.
+        epochs: How often each is seen.
+        batch_size: Sentences a step.
+        learning_rate: Of Adam; it falls linearly to 0.
+
+    Returns:
+        The mean loss of each epoch, in nats a sentence.
+    """
+    rng = random.Random(0)
+    optimizer = torch.optim.Adam(model.parameters(), lr=learning_rate, weight_decay=1e-5)
+    steps = epochs * -(-len(reviews.train) // batch_size)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 - step / steps)
+    means = []
+    model.train()
+    for _ in range(epochs):
+        losses = []
+        # Sentences of about one length together, in random order of the batches.
+        order = sorted(rng.sample(reviews.train, len(reviews.train)), key=lambda r: len(r.words))
+        groups = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
+        rng.shuffle(groups)
+        for group in groups:
+            tokens = pad([reviews.vocabulary.encode(review.words)[:-1] for review in group])
+            labels = torch.tensor([review.label for review in group])
+            loss = nn.functional.cross_entropy(model(tokens)[0], labels)
+            optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+            losses.append(loss.item())
+        means.append(sum(losses) / len(losses))
+    model.eval()
+    return means
+
+
+@torch.no_grad()
+def accuracy(model: nn.Module, reviews: Sequence[Review], vocabulary: Vocabulary) -> float:
+    """The share of sentences that a classifier gets right.
+
+    Args:
+        model: In eval mode.
+        reviews: The sentences.
+        vocabulary: Numbers their words.
+
+    Returns:
+        0 to 1.
+    """
+    right = 0
+    for start in range(0, len(reviews), 100):
+        group = reviews[start : start + 100]
+        tokens = pad([vocabulary.encode(review.words)[:-1] for review in group])
+        labels = torch.tensor([review.label for review in group])
+        right += int((model(tokens)[0].argmax(dim=-1) == labels).sum())
+    return right / len(reviews)
+
+
+def word_polarity(reviews: Sequence[Review], at_least: int = 8) -> dict[str, float]:
+    """How much more often a word stands in positive than in negative sentences.
+
+    Args:
+        reviews: The sentences to count in.
+        at_least: Words in fewer sentences are left out.
+
+    Returns:
+        log of the ratio of its shares of both classes, with one more sentence counted in each.
+    """
+    counts = {label: Counter[str]() for label in (0, 1)}
+    for review in reviews:
+        counts[review.label].update(set(review.words))
+    totals = {label: sum(review.label == label for review in reviews) for label in (0, 1)}
+    return {
+        word: math.log((counts[1][word] + 1) / (totals[1] + 2))
+        - math.log((counts[0][word] + 1) / (totals[0] + 2))
+        for word in counts[0] | counts[1]
+        if counts[0][word] + counts[1][word] >= at_least
+    }
+
+
+def _read(file: Path) -> list[Review]:
+    lines = file.read_text(encoding="utf-8").splitlines()
+    rows = (line.rsplit("\t", 1) for line in lines)
+    return [Review(tuple(text.split()), int(label)) for text, label in rows]
+
+
+def _toy_reviews() -> list[Review]:
+    """Sentences with one word of praise or blame, turned round by a "not"."""
+    praise = {"good": 1, "funny": 1, "moving": 1, "bad": 0, "dull": 0, "predictable": 0}
+    things = ("the film", "the plot", "the acting", "this story", "the music", "the ending")
+    ways = ("is", "is really", "is not", "is simply", "was", "was not")
+    ends = ("", "and long", "for once", "as always", "i think", "to me")
+    found = []
+    for thing, way, word, end in itertools.product(things, ways, praise, ends):
+        words = tuple(f"{thing} {way} {word} {end}".split())
+        found.append(Review(words, praise[word] ^ ("not" in words)))
+    random.Random(0).shuffle(found)
+    return found

@@ -1,0 +1,58 @@
+"""How large a run of the notebooks is.
+
+The environment variable HF_BERT_NOTEBOOKS is `full` (each notebook within about 150 seconds on two
+cores; the figures in git come from such runs) or `small` (about 40 seconds on one core, for CI).
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from typing import TypeVar
+
+import numpy as np
+import torch
+
+T = TypeVar("T")
+
+VARIABLE = "HF_BERT_NOTEBOOKS"
+
+
+def is_small() -> bool:
+    """True where the environment asks for a small run.
+
+    Raises:
+        ValueError: The variable names another size.
+    """
+    named = os.environ.get(VARIABLE) or "full"
+    if named not in ("small", "full"):
+        raise ValueError(f"{VARIABLE} is {named!r}; expected 'small' or 'full' (the default)")
+    return named == "small"
+
+
+#: True where the run is a small one.
+SMALL: bool = is_small()
+
+
+def choose(*, full: T, small: T) -> T:
+    """The one of two values that the run's size asks for.
+
+    Args:
+        full: The value of a full run.
+        small: The value of a small run.
+
+    Returns:
+        One of the two.
+    """
+    return small if SMALL else full
+
+
+def seed(number: int = 0) -> None:
+    """Seeds Python's, NumPy's and PyTorch's random numbers, so that a run can be repeated.
+
+    Args:
+        number: The seed.
+    """
+    random.seed(number)
+    np.random.seed(number)  # noqa: NPY002 - libraries draw from NumPy's global generator
+    torch.manual_seed(number)

@@ -1,0 +1,231 @@
+"""The labelled data of a notebook as files: as much of the real ones as it has time for.
+
+Each function looks for the real data (`data.find`, which says so where they are missing), draws
+some of them and writes them in their own format, so that the package's readers read them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hf_bert_impl.data.documents import read_documents
+from hf_bert_impl.data.sentence_splitter import split_sentences
+
+from . import data, samples
+
+#: Seeds of the drawn parts, and of generated ones.
+_SEEDS = {"train": 1, "dev": 2}
+
+
+@dataclass(frozen=True)
+class TaskFiles:
+    """Two files in one format."""
+
+    train: str
+    dev: str
+
+
+def sentiment(folder: Path, train: int, dev: int) -> TaskFiles:
+    """SST-2: `text TAB label`, without a header.
+
+    Args:
+        folder: Where to write.
+        train: Most sentences to train on.
+        dev: Most sentences to judge by.
+
+    Returns:
+        The files.
+    """
+    return _lines("sst2", "tsv", folder, (train, dev), samples.sentiment)
+
+
+def entailment(folder: Path, train: int, dev: int) -> TaskFiles:
+    """SICK: a header, and two sentences with a relatedness and a judgment a line."""
+    return _lines("sick", "txt", folder, (train, dev), samples.entailment, header=True)
+
+
+def tagging(folder: Path, train: int, dev: int) -> TaskFiles:
+    """WNUT 2017: a word and its tag a line, a blank line after each sentence."""
+    return _lines("wnut17", "conll", folder, (train, dev), samples.tagging, blocks=True)
+
+
+def questions(folder: Path, train: int, dev: int, longest: int = 110) -> TaskFiles:
+    """SQuAD 2.0: questions about whole paragraphs, about half of them without an answer.
+
+    Args:
+        folder: Where to write.
+        train: Most questions to train on.
+        dev: Most questions to judge by.
+        longest: Most words of a paragraph, as time grows with it.
+    """
+
+    def whole(paragraph: dict[str, Any], draw: random.Random) -> list[dict[str, Any]]:
+        return [paragraph] if len(paragraph["context"].split()) <= longest else []
+
+    return _squad(folder, (train, dev), whole)
+
+
+def sentence_questions(folder: Path, train: int, dev: int) -> TaskFiles:
+    """SQuAD's answerable questions, each beside one sentence in place of the paragraph.
+
+    Every second question gets the sentence that holds its answer, the others another sentence of
+    the same paragraph, which does not: they are the ones without an answer.
+
+    Args:
+        folder: Where to write.
+        train: Most questions to train on.
+        dev: Most questions to judge by.
+    """
+    return _squad(folder, (train, dev), _by_sentence)
+
+
+def similarity(folder: Path, pairs: int) -> Path:
+    """STS 2014: a score and two sentences a line, a file a source.
+
+    Args:
+        folder: Where to write.
+        pairs: Most pairs in all.
+
+    Returns:
+        The folder of the files.
+    """
+    real, target = data.find("sts/2014"), folder / "sts"
+    target.mkdir()
+    if real is None:
+        samples.similarity(target / "generated.tsv", pairs, seed=1)
+        return target
+    files = sorted(real.glob("*.tsv"))
+    for file in files:
+        rows = file.read_text(encoding="utf-8").strip("\n").split("\n")
+        kept = _draw(rows, pairs // len(files), seed=1)
+        (target / file.name).write_text("\n".join(kept) + "\n", encoding="utf-8")
+    return target
+
+
+def articles(folder: Path, most: int | None = None) -> Path:
+    """WikiText-2's validation articles as prose, a blank line between them.
+
+    The marks of the corpus are undone: `@-@` is a hyphen, and `<unk>`, which stands for a rare
+    word, is the tokenizer's `[UNK]`.
+
+    Args:
+        folder: Where to write.
+        most: Most articles; None for all.
+
+    Returns:
+        The file, in the layout "paragraphs".
+    """
+    source, target = data.find("wikitext2/valid.txt"), folder / "articles.txt"
+    if source is None:
+        source = folder / "generated-articles.txt"
+        samples.articles(source, most or 60, seed=1)
+    documents = itertools.islice(read_documents([source], "wikitext"), most)
+    prose = ["\n".join(map(_prose, document)) for document in documents]
+    target.write_text("\n\n".join(prose) + "\n", encoding="utf-8")
+    return target
+
+
+def _prose(text: str) -> str:
+    for mark, plain in (("<unk>", "[UNK]"), (" @-@ ", "-"), (" @,@ ", ","), (" @.@ ", ".")):
+        text = text.replace(mark, plain)
+    return text
+
+
+def _by_sentence(paragraph: dict[str, Any], draw: random.Random) -> list[dict[str, Any]]:
+    sentences = split_sentences(paragraph["context"])
+    found = []
+    for row in paragraph["qas"]:
+        texts = list(dict.fromkeys(answer["text"] for answer in row["answers"]))
+        holding = [text for text in sentences if texts and texts[0] in text]
+        others = [text for text in sentences if not any(answer in text for answer in texts)]
+        is_impossible = draw.random() < 0.5
+        if not texts or not (others if is_impossible else holding):
+            continue
+        sentence = draw.choice(others) if is_impossible else holding[0]
+        answers = [
+            {"text": text, "answer_start": sentence.index(text)}
+            for text in texts
+            if text in sentence
+        ]
+        changed = {"answers": answers, "is_impossible": is_impossible}
+        found.append({"context": sentence, "qas": [row | changed]})
+    return found
+
+
+def _lines(
+    name: str,
+    ending: str,
+    folder: Path,
+    counts: tuple[int, int],
+    generate: Callable[[Path, int, int], None],
+    *,
+    header: bool = False,
+    blocks: bool = False,
+) -> TaskFiles:
+    """Draws lines of a table, or blocks of lines with blank ones between them."""
+    real = data.find(name)
+    files = []
+    for (part, seed), count in zip(_SEEDS.items(), counts, strict=True):
+        file = folder / f"{name}-{part}.{ending}"
+        files.append(str(file))
+        if real is None:
+            generate(file, count, seed)
+            continue
+        text = (real / f"{part}.{ending}").read_text(encoding="utf-8").strip()
+        first, rows = [], text.split("\n\n" if blocks else "\n")
+        if header:
+            first, rows = rows[:1], rows[1:]
+        end = "\n\n" if blocks else "\n"
+        kept = [*first, *_draw(rows, count, seed)]
+        file.write_text(end.join(kept) + end, encoding="utf-8")
+    return TaskFiles(*files)
+
+
+def _squad(
+    folder: Path,
+    counts: tuple[int, int],
+    change: Callable[[dict[str, Any], random.Random], list[dict[str, Any]]],
+) -> TaskFiles:
+    """Draws paragraphs, as they are changed, until there are enough questions."""
+    real = data.find("squad_v2")
+    files = []
+    for (part, seed), count in zip(_SEEDS.items(), counts, strict=True):
+        file = folder / f"squad-{part}.json"
+        files.append(str(file))
+        source = folder / "generated.json"
+        if real is None:
+            samples.questions(source, count, seed)
+        else:
+            source = real / f"{part}.json"
+        content = json.loads(source.read_text(encoding="utf-8"))
+        draw = random.Random(seed)
+        every = [
+            paragraph
+            for article in content["data"]
+            for original in article["paragraphs"]
+            for paragraph in (change(original, draw) if real is not None else [original])
+        ]
+        draw.shuffle(every)
+        taken, left = [], count
+        for paragraph in every:
+            rows = paragraph["qas"][:left]
+            left -= len(rows)
+            if rows:
+                taken.append(paragraph | {"qas": rows})
+        article = {"title": part, "paragraphs": taken}
+        file.write_text(json.dumps({"version": "v2.0", "data": [article]}), encoding="utf-8")
+    return TaskFiles(*files)
+
+
+def _draw(rows: Sequence[str], count: int, seed: int) -> list[str]:
+    """Some rows at random, in their own order."""
+    rows = list(rows)
+    if len(rows) <= count:
+        return rows
+    return [rows[place] for place in sorted(random.Random(seed).sample(range(len(rows)), count))]

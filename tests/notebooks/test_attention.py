@@ -1,0 +1,79 @@
+"""notebooks/lessons/attention.py against torch's own attention, and its masks."""
+
+import math
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+from lessons.attention import (
+    AdditiveScores,
+    MultiHeadAttention,
+    causal_mask,
+    dot_product_scores,
+    padding_mask,
+    soft_address,
+)
+
+
+def test_scaled_dot_product_is_torchs():
+    generator = torch.Generator().manual_seed(0)
+    q, k, v = (torch.randn(2, 3, s, 5, generator=generator) for s in (4, 7, 7))
+    mask = torch.rand(2, 1, 4, 7, generator=generator) > 0.4
+    mask[..., 0] = True
+    ours, weights = soft_address(dot_product_scores(q, k), v, mask)
+    torch.testing.assert_close(ours, F.scaled_dot_product_attention(q, k, v, attn_mask=mask))
+    torch.testing.assert_close(weights.sum(-1), torch.ones(2, 3, 4))
+    assert weights[~mask.expand_as(weights)].abs().max() == 0
+
+
+def test_scaling_divides_by_the_root_of_the_size():
+    q, k = torch.randn(2, 3, 9), torch.randn(2, 4, 9)
+    plain = dot_product_scores(q, k, scaled=False)
+    torch.testing.assert_close(dot_product_scores(q, k) * math.sqrt(9), plain)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_multi_head_attention_is_torchs(masked):
+    torch.manual_seed(0)
+    ours = MultiHeadAttention(12, 3).eval()
+    theirs = torch.nn.MultiheadAttention(12, 3, batch_first=True).eval()
+    with torch.no_grad():
+        parts = (ours.query, ours.key, ours.value)
+        theirs.in_proj_weight.copy_(torch.cat([part.weight for part in parts]))
+        theirs.in_proj_bias.copy_(torch.cat([part.bias for part in parts]))
+        theirs.out_proj.weight.copy_(ours.output.weight)
+        theirs.out_proj.bias.copy_(ours.output.bias)
+    queries, keys = torch.randn(2, 5, 12), torch.randn(2, 7, 12)
+    tokens = torch.tensor([[1, 2, 3, 4, 5, 6, 7], [1, 2, 3, 0, 0, 0, 0]])
+    mask = padding_mask(tokens) if masked else None
+    expected, weights = theirs(
+        queries,
+        keys,
+        keys,
+        key_padding_mask=tokens == 0 if masked else None,
+        average_attn_weights=False,
+    )
+    torch.testing.assert_close(ours(queries, keys, mask), expected)
+    torch.testing.assert_close(ours.weights, weights)
+
+
+def test_a_size_that_heads_cannot_share_is_refused():
+    with pytest.raises(ValueError, match="13 cannot be divided among 4 heads"):
+        MultiHeadAttention(13, 4)
+
+
+def test_additive_scores_are_the_papers_formula():
+    torch.manual_seed(0)
+    score = AdditiveScores(query_size=3, key_size=5, hidden_size=4)
+    queries, keys = torch.randn(2, 6, 3), torch.randn(2, 7, 5)
+    scores = score(queries, score.project(keys))
+    assert scores.shape == (2, 6, 7)
+    w, u, v = score.from_query.weight, score.from_key.weight, score.to_score.weight[0]
+    one = v @ torch.tanh(w @ queries[1, 2] + u @ keys[1, 3])
+    torch.testing.assert_close(scores[1, 2, 3], one)
+
+
+def test_masks():
+    assert padding_mask(torch.tensor([[5, 6, 0]])).tolist() == [[[True, True, False]]]
+    assert causal_mask(3).tolist() == [[True, False, False], [True, True, False], [True] * 3]

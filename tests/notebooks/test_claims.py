@@ -1,0 +1,11 @@
+"""How much a run may claim."""
+
+import pytest
+
+from lessons import claims
+
+
+@pytest.mark.parametrize(("strict", "expected"), [(True, 0.9), (False, 0.5)])
+def test_bound(monkeypatch, strict, expected):
+    monkeypatch.setattr(claims, "STRICT", strict)
+    assert claims.bound(strict=0.9, loose=0.5) == expected

@@ -1,0 +1,36 @@
+"""notebooks/lessons/reviews.py: reading, counting polarity, learning the toy reviews."""
+
+import math
+
+import pytest
+import torch
+
+from lessons.classifier import SelfAttentionClassifier
+from lessons.reviews import Review, accuracy, load_reviews, train_classifier, word_polarity
+
+
+def test_polarity_is_a_ratio_of_shares():
+    reviews = [Review(("good", "film"), 1)] * 3 + [Review(("bad", "film", "bad"), 0)]
+    found = word_polarity(reviews, at_least=3)
+    assert found == pytest.approx(
+        {"good": math.log(4 / 5) - math.log(1 / 3), "film": math.log(4 / 5) - math.log(2 / 3)}
+    )
+
+
+def test_self_attention_learns_to_negate(monkeypatch, capsys):
+    monkeypatch.delenv("HF_BERT_DATA", raising=False)
+    reviews = load_reviews(train_size=600)
+    assert "generated sample" in capsys.readouterr().out
+    assert len(reviews.train) == 600 and len(reviews.test) == 300
+    torch.manual_seed(0)
+    model = SelfAttentionClassifier(len(reviews.vocabulary), 2, size=24, heads=2, dropout=0.1)
+    losses = train_classifier(model, reviews, epochs=6, learning_rate=5e-3)
+    assert losses[-1] < losses[0]
+    assert accuracy(model, reviews.test, reviews.vocabulary) > 0.9
+
+
+def test_real_reviews(data_dir, monkeypatch):
+    monkeypatch.setenv("HF_BERT_DATA", str(data_dir))
+    reviews = load_reviews()
+    assert (len(reviews.train), len(reviews.test)) == (6920, 872)
+    assert {review.label for review in reviews.test} == {0, 1}

@@ -1,0 +1,115 @@
+"""notebooks/lessons/search.py against a search through all sentences of a toy model."""
+
+import itertools
+
+import pytest
+import torch
+
+from lessons.search import beam_search, greedy, penalty
+from lessons.vocabulary import BEGIN, END, PAD
+
+WORDS = 7
+LONGEST = 3
+
+
+class Table:
+    """The next token depends on the last two; states are the token before."""
+
+    def __init__(self, seed):
+        scores = torch.randn(WORDS, WORDS, WORDS, generator=torch.Generator().manual_seed(seed))
+        scores[..., [PAD, BEGIN]] = -torch.inf
+        self.table = (2 * scores).log_softmax(-1)
+
+    def start(self, source):
+        return source[:, 0]
+
+    def next(self, state, tokens):
+        return self.table[state, tokens], tokens
+
+    def select(self, state, rows):
+        return state[rows]
+
+
+def best_of_all(model, first, alpha):
+    """The best sentence of at most LONGEST tokens, by trying them all."""
+    found = []
+    for length in range(1, LONGEST + 1):
+        for sentence in itertools.product(range(WORDS), repeat=length):
+            ends = END in sentence
+            if (ends and sentence.index(END) != length - 1) or (not ends and length < LONGEST):
+                continue
+            before, last, total = first, BEGIN, 0.0
+            for token in sentence:
+                total += model.table[before, last, token].item()
+                before, last = last, token
+            found.append((total / penalty(torch.tensor(length), alpha).item(), sentence))
+    return max(found)
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.6, 2.0])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_wide_beam_finds_the_best_sentence(seed, alpha):
+    model = Table(seed)
+    source = torch.tensor([[3, 4], [5, 5], [6, 4]])
+    rows, scores = beam_search(model, source, LONGEST, beams=WORDS**2, alpha=alpha)
+    for row, score, first in zip(
+        rows.tolist(), scores.tolist(), source[:, 0].tolist(), strict=True
+    ):
+        expected, sentence = best_of_all(model, first, alpha)
+        assert score == pytest.approx(expected, rel=1e-5)
+        assert tuple(row[: len(sentence)]) == sentence
+        assert not any(row[len(sentence) :])
+
+
+def test_one_beam_is_the_greedy_search():
+    model = Table(3)
+    source = torch.arange(WORDS).unsqueeze(1)
+    rows, _ = beam_search(model, source, 6, beams=1)
+    assert rows.tolist() == greedy(model, source, 6).tolist()
+
+
+def test_greedy_writes_nothing_behind_the_end():
+    rows = greedy(Table(1), torch.arange(WORDS).unsqueeze(1), 12)
+    for row in rows.tolist():
+        if END in row:
+            assert not any(row[row.index(END) + 1 :])
+
+
+def test_the_penalty_is_the_papers():
+    assert penalty(torch.tensor(7), 0.6).item() == pytest.approx(2**0.6)
+    assert penalty(torch.tensor(7), 0.0).item() == 1
+
+
+def plain_beam_search(model, first, beams, longest, alpha):
+    """One sentence, in lists: the kept beginnings with their log-probability."""
+    kept = [((), 0.0)]
+    for _ in range(longest):
+        grown = []
+        for words, total in kept:
+            if words and words[-1] == END:
+                grown.append((words, total))
+                continue
+            before, last = [first, BEGIN, *words][-2:]
+            for token in range(WORDS):
+                grown.append(((*words, token), total + model.table[before, last, token].item()))
+        grown.sort(key=lambda one: -one[1] / penalty(torch.tensor(len(one[0])), alpha).item())
+        kept = grown[:beams]
+    return kept[0]
+
+
+@pytest.mark.parametrize("beams", [2, 3])
+@pytest.mark.parametrize("alpha", [0.0, 3.0])
+def test_a_narrow_beam_keeps_the_best_beginnings(beams, alpha):
+    found = set()
+    for seed in range(8):
+        model = Table(seed)
+        source = torch.tensor([[4], [5], [6]])
+        rows, scores = beam_search(model, source, 5, beams=beams, alpha=alpha)
+        for row, score, first in zip(rows.tolist(), scores.tolist(), [4, 5, 6], strict=True):
+            words, total = plain_beam_search(model, first, beams, 5, alpha)
+            assert score == pytest.approx(
+                total / penalty(torch.tensor(len(words)), alpha).item(), rel=1e-5
+            )
+            assert tuple(row[: len(words)]) == words
+            found.add(len(words))
+    assert len(found) > 2

@@ -1,0 +1,46 @@
+"""notebooks/lessons/span_corruption.py on the example of T5's paper, and on random texts."""
+
+import random
+
+import pytest
+
+from lessons.span_corruption import choose_spans, corrupt
+
+
+def test_the_papers_example():
+    text = ["Thank", "you", "for", "inviting", "me", "to", "your", "party", "last", "week", "."]
+    source, target = corrupt(text, [(2, 4), (8, 9)])
+    assert source == ["Thank", "you", "<0>", "me", "to", "your", "party", "<1>", "week", "."]
+    assert target == ["<0>", "for", "inviting", "<1>", "last", "<2>"]
+
+
+@pytest.mark.parametrize("length", [2, 3, 5, 17, 100, 1000])
+def test_spans_do_not_touch_and_cover_the_share(length):
+    for seed in range(30):
+        spans = choose_spans(length, random.Random(seed))
+        assert all(begin < end for begin, end in spans)
+        edges = [0, *(edge for span in spans for edge in span)]
+        assert all(end < begin for end, begin in zip(edges[:-1:2], edges[1::2], strict=True))
+        assert edges[-1] <= length
+        cut = sum(end - begin for begin, end in spans)
+        assert cut == max(1, round(0.15 * length))
+        assert len(spans) == max(1, round(cut / 3))
+
+
+def test_nothing_is_lost():
+    text = [f"w{number}" for number in range(40)]
+    spans = choose_spans(40, random.Random(5))
+    source, target = corrupt(text, spans)
+    parts = {}
+    for token in target:
+        if token.startswith("<"):
+            parts[token] = last = []
+        else:
+            last.append(token)
+    restored = [word for token in source for word in parts.get(token, [token])]
+    assert restored == text
+
+
+def test_spans_may_end_the_text_or_not():
+    ends = {choose_spans(9, random.Random(seed))[-1][1] for seed in range(50)}
+    assert 9 in ends and len(ends) > 2

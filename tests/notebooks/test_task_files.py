@@ -1,0 +1,114 @@
+"""The labelled data of the notebooks: parts of real files, or samples, that the readers read."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from hf_bert_impl.data.documents import read_documents
+from hf_bert_impl.data.squad import read_squad
+from hf_bert_impl.evaluation.sts import read_sts
+from hf_bert_impl.evaluation.task import Columns
+from hf_bert_impl.evaluation.tasks import make_task
+from lessons import data, samples, task_files
+
+TASKS = {
+    task_files.sentiment: ("classification", Columns("0", None, "1")),
+    task_files.entailment: (
+        "classification",
+        Columns("sentence_A", "sentence_B", "entailment_judgment"),
+    ),
+    task_files.tagging: ("token-classification", Columns()),
+    task_files.questions: ("question-answering", None),
+    task_files.sentence_questions: ("question-answering", None),
+}
+
+
+@pytest.fixture
+def without_data(monkeypatch):
+    monkeypatch.delenv(data.VARIABLE, raising=False)
+
+
+@pytest.fixture
+def with_data(monkeypatch, tmp_path):
+    """A folder in the form of the real data."""
+    folder = tmp_path / "data"
+    for name, ending, generate in (
+        ("sst2", "tsv", samples.sentiment),
+        ("sick", "txt", samples.entailment),
+        ("wnut17", "conll", samples.tagging),
+        ("squad_v2", "json", samples.questions),
+    ):
+        (folder / name).mkdir(parents=True)
+        for seed, part in enumerate(("train", "dev")):
+            generate(folder / name / f"{part}.{ending}", 40, seed)
+    monkeypatch.setenv(data.VARIABLE, str(folder))
+    return folder
+
+
+def examples(make, folder, train, dev):
+    files = make(folder, train, dev)
+    name, columns = TASKS[make]
+    task = make_task(name, columns)
+    return task.read(files.train), task.read(files.dev)
+
+
+@pytest.mark.parametrize("make", TASKS, ids=lambda make: make.__name__)
+def test_samples_stand_in_for_missing_data(make, without_data, tmp_path, capsys):
+    train, dev = examples(make, tmp_path, 17, 9)
+    assert (len(train), len(dev)) == (17, 9)
+    assert "NOTE: HF_BERT_DATA is not set" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("make", TASKS, ids=lambda make: make.__name__)
+def test_some_of_the_real_data_are_drawn(make, with_data, tmp_path, capsys):
+    train, dev = examples(make, tmp_path, 17, 9)
+    assert 0 < len(train) <= 17 and 0 < len(dev) <= 9
+    assert not capsys.readouterr().out
+    again, _ = examples(make, tmp_path, 17, 9)
+    assert [str(example) for example in train] == [str(example) for example in again]
+
+
+def test_real_lines_stay_as_they_are(with_data, tmp_path):
+    files = task_files.sentiment(tmp_path, 17, 1000)
+    original = (with_data / "sst2" / "dev.tsv").read_text(encoding="utf-8")
+    assert Path(files.dev).read_text(encoding="utf-8") == original
+    part = Path(files.train).read_text(encoding="utf-8").splitlines()
+    assert set(part) <= set((with_data / "sst2" / "train.tsv").read_text("utf-8").splitlines())
+
+
+def test_long_paragraphs_are_left_out(with_data, tmp_path):
+    files = task_files.questions(tmp_path, 30, 30, longest=5)
+    assert json.loads(Path(files.train).read_text(encoding="utf-8"))["data"][0]["paragraphs"] == []
+
+
+def test_a_sentence_holds_the_answer_or_none(with_data, tmp_path):
+    files = task_files.sentence_questions(tmp_path, 30, 30)
+    questions = read_squad(files.train).questions
+    assert {bool(question.answers) for question in questions} == {True, False}
+    for question in questions:
+        assert question.context.count(".") == 1
+        for answer in question.answers:
+            assert question.context[answer.start :].startswith(answer.text)
+
+
+def test_similarity(without_data, tmp_path):
+    files = read_sts(task_files.similarity(tmp_path, 25))
+    assert sum(len(file.pairs) for file in files) == 25
+    scores = [score for file in files for score in file.gold]
+    assert min(scores) < 2 and max(scores) == 5
+
+
+def test_marks_of_the_corpus_are_undone(monkeypatch, tmp_path):
+    (tmp_path / "wikitext2").mkdir()
+    text = "\n = A = \n\n A 2 @.@ 5 <unk> of self @-@ made 1 @,@ 000 .\n\n = B = \n\n It ended .\n"
+    (tmp_path / "wikitext2" / "valid.txt").write_text(text, encoding="utf-8")
+    monkeypatch.setenv(data.VARIABLE, str(tmp_path))
+    documents = list(read_documents([task_files.articles(tmp_path)], "paragraphs"))
+    assert documents == [["A 2.5 [UNK] of self-made 1,000 ."], ["It ended ."]]
+    assert len(list(read_documents([task_files.articles(tmp_path, most=1)], "paragraphs"))) == 1
+
+
+def test_generated_articles(without_data, tmp_path):
+    documents = list(read_documents([task_files.articles(tmp_path, most=7)], "paragraphs"))
+    assert len(documents) == 7 and min(map(len, documents)) > 3

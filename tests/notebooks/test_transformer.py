@@ -1,0 +1,123 @@
+"""notebooks/lessons/transformer.py against torch's layers, and what its masks hide."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from lessons.attention import causal_mask, padding_mask
+from lessons.positions import sinusoids
+from lessons.search import greedy
+from lessons.transformer import Block, Sizes, TokenModel, Transformer
+from lessons.vocabulary import BEGIN, PAD
+
+SIZES = Sizes(size=12, heads=3, hidden=20, blocks=2, dropout=0.0)
+SOURCE = torch.tensor([[5, 6, 7, 8, 2], [9, 5, 2, PAD, PAD]])
+
+
+def copy_attention(theirs, ours):
+    parts = (ours.query, ours.key, ours.value)
+    theirs.in_proj_weight.copy_(torch.cat([part.weight for part in parts]))
+    theirs.in_proj_bias.copy_(torch.cat([part.bias for part in parts]))
+    theirs.out_proj.load_state_dict(ours.output.state_dict())
+
+
+def scatter(module):
+    """Norms and biases too, so that none of them can be left out unseen."""
+    for parameter in module.parameters():
+        nn.init.normal_(parameter, std=0.5)
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+@pytest.mark.parametrize("cross", [True, False])
+@torch.no_grad()
+def test_a_block_is_torchs_layer(norm_first, cross):
+    torch.manual_seed(0)
+    sizes = Sizes(size=12, heads=3, hidden=20, norm_first=norm_first, dropout=0.0)
+    ours = Block(sizes, cross=cross).eval()
+    scatter(ours)
+    layer = nn.TransformerDecoderLayer if cross else nn.TransformerEncoderLayer
+    theirs = layer(12, 3, 20, dropout=0.0, batch_first=True, norm_first=norm_first)
+    theirs.train()  # Without dropout the same numbers, and not the fused path.
+    copy_attention(theirs.self_attn, ours.attention)
+    theirs.linear1.load_state_dict(ours.feed_forward[0].state_dict())
+    theirs.linear2.load_state_dict(ours.feed_forward[2].state_dict())
+    norms = [ours.around_attention, ours.around_feed_forward]
+    if cross:
+        copy_attention(theirs.multihead_attn, ours.cross)
+        norms.insert(1, ours.around_cross)
+    for number, residual in enumerate(norms, 1):
+        getattr(theirs, f"norm{number}").load_state_dict(residual.norm.state_dict())
+    states, memory = torch.randn(2, 6, 12), torch.randn(2, 5, 12)
+    mask = causal_mask(6)
+    if cross:
+        expected = theirs(states, memory, tgt_mask=~mask)
+        got = ours(states, mask, memory, torch.ones(2, 1, 5, dtype=torch.bool))
+    else:
+        expected, got = theirs(states, src_mask=~mask), ours(states, mask)
+    torch.testing.assert_close(got, expected)
+
+
+def test_a_decoder_block_needs_the_memory():
+    with pytest.raises(ValueError, match="memory"):
+        Block(SIZES, cross=True)(torch.randn(1, 2, 12), None)
+
+
+@pytest.mark.parametrize("norm_first", [True, False])
+def test_the_translator_does_not_see_the_future(norm_first):
+    torch.manual_seed(0)
+    model = Transformer(10, 13, Sizes(12, 3, 20, 2, norm_first, 0.0)).eval()
+    forced = torch.randint(4, 13, (2, 7))
+    changed = forced.clone()
+    changed[:, 4] = (changed[:, 4] - 3) % 9 + 4
+    before, after = model(SOURCE, forced)[0], model(SOURCE, changed)[0]
+    assert before.shape == (2, 7, 13)
+    torch.testing.assert_close(before[:, :4], after[:, :4])
+    assert (before[:, 4:] - after[:, 4:]).abs().amax(-1).min() > 1e-4
+
+
+def test_padding_changes_nothing():
+    torch.manual_seed(0)
+    model, forced = Transformer(10, 13, SIZES).eval(), torch.randint(4, 13, (1, 6))
+    alone = model(SOURCE[1:, :3], forced)[0]
+    torch.testing.assert_close(model(SOURCE[1:], forced)[0], alone)
+
+
+def test_searching_and_teacher_forcing_are_the_same_network():
+    torch.manual_seed(0)
+    model = Transformer(10, 13, SIZES).eval()
+    nn.init.normal_(model.target.tokens.weight)
+    written = greedy(model, SOURCE, 6)
+    forced = torch.cat([torch.full((2, 1), BEGIN), written[:, :-1]], dim=1)
+    best = model(SOURCE, forced)[0].argmax(-1)
+    real = written != PAD
+    assert best[real].tolist() == written[real].tolist()
+    state = model.select(model.start(SOURCE), torch.tensor([1, 0, 1]))
+    scores, _ = model.next(state, torch.tensor([5, 5, 5]))
+    plain, _ = model.next(model.start(SOURCE), torch.tensor([5, 5]))
+    torch.testing.assert_close(scores, plain[[1, 0, 1]])
+
+
+def test_the_mask_makes_a_bert_or_a_gpt():
+    torch.manual_seed(0)
+    model = TokenModel(13, SIZES).eval()
+    tokens = torch.randint(4, 13, (2, 6))
+    changed = tokens.clone()
+    changed[:, 5] = (changed[:, 5] - 3) % 9 + 4
+    both = model(tokens, padding_mask(tokens)) - model(changed, padding_mask(changed))
+    left = model(tokens, causal_mask(6)) - model(changed, causal_mask(6))
+    assert both[:, 0].abs().max() > 1e-4
+    assert left[:, :5].abs().max() < 1e-5
+
+
+def test_positions_are_the_papers_formula():
+    table = sinusoids(50, 12)
+    assert table.shape == (50, 12)
+    assert table[7, 4].item() == pytest.approx(math.sin(7 / 10_000 ** (4 / 12)), abs=1e-5)
+    assert table[7, 5].item() == pytest.approx(math.cos(7 / 10_000 ** (4 / 12)), abs=1e-5)
+    # The product of two positions depends on their distance alone.
+    products = table @ table.T
+    torch.testing.assert_close(products[3, 9], products[20, 26], atol=1e-4, rtol=0)
+    with pytest.raises(ValueError, match="odd"):
+        sinusoids(4, 7)
