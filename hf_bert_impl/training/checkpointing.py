@@ -82,6 +82,13 @@ class ResumableTrainer(Trainer):
             self._publish(folder, partial)
         self.accelerator.wait_for_everyone()
 
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        # Old releases of transformers have each of several processes load to its own device, and
+        # torch does not load to a numbered processor ("cpu:0").
+        if self.args.device.type == "cpu":
+            self.args.__dict__["_setup_devices"] = torch.device("cpu")
+        super()._load_optimizer_and_scheduler(checkpoint)
+
     def finish_from(self, checkpoint: str) -> None:
         """Takes the weights and the log of a checkpoint, without training on.
 
