@@ -34,7 +34,7 @@ class PretrainingOptions:
     """A checkpoint to go on with; None begins with random weights."""
     config: str | None = None
     """A config.json, or the folder it lies in, for random weights."""
-    sizes: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    sizes: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """Fields of `BertConfig` for random weights, on top of `config`."""
 
     layout: str = "sentences"

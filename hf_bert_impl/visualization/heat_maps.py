@@ -73,6 +73,7 @@ def attention_figure(maps: AttentionMaps) -> Figure:
                 continue
             weights = layer.weights[layer.heads.index(head)]
             image = axis.imshow(weights, cmap="viridis", norm=norm, interpolation="nearest")
+            axis.grid(False)  # whatever style the caller has
     axis = axes[0, 0]
     axis.set_xlim(-0.5, size - 0.5)
     axis.set_ylim(size - 0.5, -0.5)
@@ -137,6 +138,7 @@ def importance_figure(
     axis = figure.subplots()
     shown = np.ma.masked_invalid(scores)
     image = axis.imshow(shown, cmap="viridis", vmin=0, vmax=1, aspect="auto")
+    axis.grid(False)
     for layer in range(layers):
         for head in range(heads):
             score = scores[layer, head]

@@ -87,7 +87,7 @@ def draw(
         for label, level in levels.get(unit, {}).items():
             axis.axhline(level, color="black", linestyle=":", linewidth=1, label=label)
         axis.set(xlabel="step", ylabel=unit, title=name)
-        axis.set_ylim(bottom=0)
+        axis.set_ylim(0, 1.4 * axis.get_ylim()[1])  # with room for the legend
         axis.legend(fontsize=8)
     figure.suptitle(title)
     return figure

@@ -108,6 +108,24 @@ def similarity(folder: Path, pairs: int) -> Path:
     return target
 
 
+def captions(folder: Path, most: int) -> Path:
+    """SICK's training pairs, sentences that describe pictures, as documents of two sentences.
+
+    Args:
+        folder: Where to write.
+        most: Most pairs.
+
+    Returns:
+        The file, in the layout "sentences".
+    """
+    pairs = Path(_lines("sick", "txt", folder, (most, 0), samples.entailment, header=True).train)
+    rows = [line.split("\t") for line in pairs.read_text(encoding="utf-8").splitlines()[1:]]
+    target = folder / "captions.txt"
+    blocks = [f"{row[1]} .\n{row[2]} .\n" for row in rows]
+    target.write_text("\n".join(blocks), encoding="utf-8")
+    return target
+
+
 def articles(folder: Path, most: int | None = None) -> Path:
     """WikiText-2's validation articles as prose, a blank line between them.
 

@@ -112,3 +112,10 @@ def test_marks_of_the_corpus_are_undone(monkeypatch, tmp_path):
 def test_generated_articles(without_data, tmp_path):
     documents = list(read_documents([task_files.articles(tmp_path, most=7)], "paragraphs"))
     assert len(documents) == 7 and min(map(len, documents)) > 3
+
+
+def test_captions_are_documents_of_two_sentences(with_data, tmp_path):
+    documents = list(read_documents([task_files.captions(tmp_path, most=12)], "sentences"))
+    assert len(documents) == 12
+    assert all(len(document) == 2 for document in documents)
+    assert all(sentence.endswith(" .") for document in documents for sentence in document)
