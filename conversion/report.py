@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 _HASH_CHUNK = 1 << 22
 _SHOWN = 6
-_PIPELINES = {
+#: The hub's name of a class's task.
+PIPELINE_TAGS = {
     "BertModel": "feature-extraction",
     "BertForPreTraining": "fill-mask",
     "BertForMaskedLM": "fill-mask",
@@ -222,7 +223,7 @@ def write_report(report: Report, path: Path) -> None:
 def model_card(report: Report) -> str:
     """A model card that says where the model came from; its author completes it."""
     result, source = report.result, report.source
-    pipeline = _PIPELINES.get(result["class"])
+    pipeline = PIPELINE_TAGS.get(result["class"])
     lines = ["---", "library_name: transformers"]
     lines += [f"pipeline_tag: {pipeline}"] if pipeline and result["model_type"] == "bert" else []
     lines += ["tags:", "- bert", "- hf_bert_impl", "---", "", f"# {source['name']}", ""]

@@ -4,8 +4,9 @@ Importing the package does no work and changes nothing in transformers; `registe
 Names are imported on first use, so that the command line can answer `--help` without torch.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from hf_bert_impl.lazy import lazy_names
 
 __version__ = "0.1.0"
 
@@ -77,12 +78,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(_HOMES[name]), name)
-    globals()[name] = value  # found directly from now on
-    return value
+__getattr__ = lazy_names(__name__, _HOMES)
 
 
 def __dir__() -> list[str]:

@@ -18,6 +18,7 @@ from hf_bert_impl.cli.tables import console
 
 if TYPE_CHECKING:
     from rich.table import Table
+    from transformers import PreTrainedModel
 
     from hf_bert_impl.training.pretraining import PretrainingResult
 
@@ -188,7 +189,7 @@ def pretrain(
     ] = None,
     push_to_hub: Annotated[
         str | None,
-        typer.Option(metavar="REPO", help="Upload the model at the end.", rich_help_panel=RUN),
+        typer.Option(metavar="REPO", help="Push it at the end: hf-bert push.", rich_help_panel=RUN),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object, and no table.")
@@ -206,6 +207,7 @@ def pretrain(
     Example: hf-bert pretrain corpus.txt --tokenizer my-tokenizer --layers 4 --hidden-size 256
     --max-steps 5000 --output my-bert
     """
+    from hf_bert_impl.training.pretraining import MODELS
     from hf_bert_impl.training.pretraining import pretrain as run
     from hf_bert_impl.training.pretraining_options import PretrainingOptions
     from hf_bert_impl.training.reporting import Progress
@@ -260,7 +262,9 @@ def pretrain(
     progress = None if quiet else Progress()
     with quiet_libraries(), dataset_bars(not quiet):
         if push_to_hub is not None and is_main:
-            create_repository(push_to_hub)
+            from hf_bert_impl.hub.uploading import reserve
+
+            reserve(push_to_hub, MODELS[objective].__name__)
         try:
             result = run(options, [progress] if progress else [])
         except KeyboardInterrupt:
@@ -271,7 +275,7 @@ def pretrain(
             if progress is not None:
                 progress.close()
         if push_to_hub is not None and is_main:
-            upload(output, push_to_hub)
+            upload(output, push_to_hub, MODELS[objective])
     if not is_main:
         return
     if as_json:
@@ -295,46 +299,25 @@ def dataset_bars(show: bool) -> Iterator[None]:
             datasets.enable_progress_bars()
 
 
-def create_repository(name: str) -> None:
-    """Make the repository now, since the model may take days and the name cost them.
-
-    Raises:
-        BadInput: The hub cannot be reached, or does not let this user write there.
-    """
-    from huggingface_hub import HfApi
-
-    try:
-        HfApi().create_repo(name, exist_ok=True)
-    except hub_errors() as error:
-        raise BadInput(
-            f"{name} cannot be written on the hub ({one_line(error)[:200]})",
-            "a repository of yours, such as me/my-bert",
-            "log in with `hf auth login`, or leave --push-to-hub out and upload later",
-        ) from error
-
-
-def hub_errors() -> tuple[type[BaseException], ...]:
-    """What `huggingface_hub` raises; its library for HTTP, with errors of its own, has changed."""
-    libraries = [sys.modules[name] for name in ("httpx", "httpx2") if name in sys.modules]
-    return (OSError, ValueError, *(library.HTTPError for library in libraries))
-
-
-def upload(folder: Path, name: str) -> None:
-    """Upload the model, its tokenizer and its curves, and nothing else of the run.
+def upload(folder: Path, name: str, model_class: type[PreTrainedModel]) -> None:
+    """Publish the model of a run as `hf-bert push` does.
 
     Raises:
         BadInput: It was not possible; the model is in the folder all the same.
     """
-    from huggingface_hub import HfApi
+    from hf_bert_impl import BertTokenizer
+    from hf_bert_impl.hub.loading import LoadingFailed
+    from hf_bert_impl.hub.pushing import push
+    from hf_bert_impl.hub.uploading import PushError
 
-    patterns = ["config.json", "model*.safetensors*", "tokenizer*", "vocab.txt", "curves.png"]
+    model = model_class.from_pretrained(folder)
     try:
-        HfApi().upload_folder(repo_id=name, folder_path=folder, allow_patterns=patterns)
-    except hub_errors() as error:
+        push(model, name, tokenizer=BertTokenizer.from_pretrained(folder), source=folder)
+    except (PushError, LoadingFailed) as error:
         raise BadInput(
-            f"the model could not be uploaded to {name} ({one_line(error)[:200]})",
-            "a connection to the hub and the right to write there",
-            f"it is whole in {folder}: upload it with `hf upload`",
+            f"the model could not be uploaded to {name} ({one_line(error)})",
+            "a repository that takes it",
+            f"it is whole in {folder}: `hf-bert push {folder} {name}` tries again",
         ) from error
 
 

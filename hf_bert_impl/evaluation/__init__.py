@@ -3,8 +3,9 @@
 The names are imported on first use: scoring predictions needs no torch.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from hf_bert_impl.lazy import lazy_names
 
 if TYPE_CHECKING:
     from hf_bert_impl.evaluation.parity import (
@@ -28,9 +29,7 @@ __all__ = [
     "reference_model",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = "parity_report" if name.startswith("Parity") else "parity"
-    return getattr(import_module(f"{__name__}.{module}"), name)
+__getattr__ = lazy_names(
+    __name__,
+    {name: ".parity_report" if name.startswith("Parity") else ".parity" for name in __all__},
+)

@@ -19,6 +19,7 @@ from huggingface_hub import EvalResult, ModelCard
 
 import hf_bert_impl
 from hf_bert_impl.auto import MODEL_CLASSES
+from hf_bert_impl.conversion.report import PIPELINE_TAGS
 from hf_bert_impl.hub.saving import SENTENCE_FILES, loads_in_stock
 
 if TYPE_CHECKING:
@@ -28,16 +29,6 @@ if TYPE_CHECKING:
     from hf_bert_impl.hub.loading import LoadingReport
 
 CARD = "README.md"
-#: The hub's name of a class's task.
-PIPELINE_TAGS = {
-    "BertModel": "feature-extraction",
-    "BertForPreTraining": "fill-mask",
-    "BertForMaskedLM": "fill-mask",
-    "BertLMHeadModel": "text-generation",
-    "BertForSequenceClassification": "text-classification",
-    "BertForTokenClassification": "token-classification",
-    "BertForQuestionAnswering": "question-answering",
-}
 #: What `hf-bert finetune` leaves beside a model.
 METRICS = "metrics.json"
 #: What a kept card may speak of.

@@ -152,6 +152,24 @@ def open_repository(
     return Repository(full, branch, has_branch, tuple(files), texts.get(CARD, ""))
 
 
+def reserve(repo_id: str, class_name: str, *, api: HfApi | None = None) -> None:
+    """Make a repository for a model that is yet to be trained, which may take days.
+
+    Args:
+        repo_id: NAME or OWNER/NAME; it may exist.
+        class_name: The class of the model that is to go there.
+        api: How the hub is reached; None for its usual address and the saved token.
+
+    Raises:
+        ValueError: The name is none.
+        PushError: As in `open_repository`, or the token may not write there.
+    """
+    api = api or HfApi()
+    repository = open_repository(repo_id, class_name, api=api)
+    with hub_errors(api, repository.repo_id, "be written"):
+        api.create_repo(repository.repo_id, exist_ok=True)
+
+
 def _read(api: HfApi, repo_id: str, name: str, revision: str) -> str:
     with tempfile.TemporaryDirectory() as folder:
         file = api.hf_hub_download(repo_id, name, revision=revision, local_dir=folder)

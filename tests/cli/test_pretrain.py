@@ -99,39 +99,49 @@ def test_resuming_with_other_options(run, one_error_line, place):
     assert (place / "made" / "model.safetensors").read_bytes() == before
 
 
-class Hub:
-    """Stands in for the hub: what was asked of it."""
+def test_push(run, place, monkeypatch):
+    """The place is looked at before the run; the model, its tokenizer and its folder go there."""
+    from hf_bert_impl.hub import pushing, uploading
 
-    calls: list
+    calls = []
 
-    def create_repo(self, name, exist_ok):
-        self.calls.append(("create", name))
+    def reserve(name, class_name):
+        assert not (place / "made").exists()
+        calls.append((name, class_name))
 
-    def upload_folder(self, repo_id, folder_path, allow_patterns):
-        assert (folder_path / "model.safetensors").is_file()
-        self.calls.append(("upload", repo_id, allow_patterns))
+    def push(model, name, *, tokenizer, source):
+        assert (source / "model.safetensors").is_file()
+        calls.append((name, type(model).__name__))
+        assert len(tokenizer) == model.config.vocab_size
 
-
-def test_push(run, monkeypatch):
-    Hub.calls = []
-    monkeypatch.setattr("huggingface_hub.HfApi", Hub)
+    monkeypatch.setattr(uploading, "reserve", reserve)
+    monkeypatch.setattr(pushing, "push", push)
     assert run("--quiet", "--push-to-hub", "me/my-bert").status == 0
-    assert [call[:2] for call in Hub.calls] == [("create", "me/my-bert"), ("upload", "me/my-bert")]
-    assert not any("checkpoint" in pattern for pattern in Hub.calls[1][2])
+    assert calls == [("me/my-bert", "BertForPreTraining")] * 2
 
 
 def test_push_that_cannot_be(run, one_error_line, place, monkeypatch):
     """Said before the model is trained."""
+    from hf_bert_impl.hub import uploading
 
-    def refuse(self, name, exist_ok):
-        raise OSError("401 Client Error: Unauthorized")
-
-    monkeypatch.setattr(Hub, "create_repo", refuse)
-    monkeypatch.setattr("huggingface_hub.HfApi", Hub)
-    one_error_line(
-        run("--push-to-hub", "me/my-bert"), "cannot be written on the hub", "401", "log in"
-    )
+    monkeypatch.setattr(uploading, "get_token", lambda: None)
+    one_error_line(run("--push-to-hub", "me/my-bert"), "there is no token", "hf auth login")
+    one_error_line(run("--push-to-hub", "a/b/c"), "a/b/c", "OWNER/NAME")
     assert not (place / "made").exists()
+
+
+def test_push_that_fails_at_the_end(run, one_error_line, place, monkeypatch):
+    from hf_bert_impl.hub import pushing, uploading
+
+    def refuse(*_, **__):
+        raise uploading.PushError("the hub answers 503", "an answer", "wait")
+
+    monkeypatch.setattr(uploading, "reserve", lambda *_: None)
+    monkeypatch.setattr(pushing, "push", refuse)
+    one_error_line(
+        run("--quiet", "--push-to-hub", "me/my-bert"), "503", "it is whole", "hf-bert push"
+    )
+    assert (place / "made" / "model.safetensors").is_file()
 
 
 def test_every_option_is_passed_on(run, monkeypatch):

@@ -17,6 +17,7 @@ from hf_bert_impl.hub.uploading import (
     Repository,
     check_repo_id,
     open_repository,
+    reserve,
     stale_files,
     upload,
 )
@@ -120,6 +121,12 @@ def test_a_new_repository(answering):
     )
     branch = open_repository("other/a-model", "BertModel", revision="dev", api=api)
     assert branch == Repository("other/a-model", "dev", False)
+
+
+def test_a_place_that_cannot_be_had_is_refused_before_the_training(answering):
+    api = answering(404, {"X-Error-Code": "RepoNotFound"})  # to the wish for a new one as well
+    with pytest.raises(PushError, match="me/a-model could not be written"):
+        reserve("a-model", "BertModel", api=api)
 
 
 def test_an_upload_that_fails_says_that_it_can_go_on(answering, tmp_path):

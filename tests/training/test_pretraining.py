@@ -1,121 +1,34 @@
-"""Pre-training on the Trainer: what is learnt, logged and written, killed runs, and wrong input."""
+"""Pre-training on the Trainer: what is learnt, logged and written, and wrong input."""
 
 import dataclasses
 import json
 import math
-import random
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load_file
 from transformers import AutoModelForMaskedLM, AutoTokenizer, TrainerCallback
 
 import hf_bert_impl
 from hf_bert_impl.data.epochs import Epochs
 from hf_bert_impl.model.losses import cross_entropy
-from hf_bert_impl.training import checkpointing, pretraining, pretraining_trainer
+from hf_bert_impl.training import pretraining
 from hf_bert_impl.training.pretraining import pretrain
-from hf_bert_impl.training.pretraining_options import PretrainingOptions
 from hf_bert_impl.training.pretraining_trainer import PretrainingTrainer
 
 pytest.importorskip("datasets", reason="pip install 'hf_bert_impl[train]'")
 pytest.importorskip("tensorboard", reason="pip install 'hf_bert_impl[train]'")
 
-RUN = Path(__file__).with_name("pretraining_run.py")
-WORDS = [f"w{number}" for number in range(40)]
-SIZES = {
-    "num_hidden_layers": 2,
-    "hidden_size": 30,
-    "num_attention_heads": 5,
-    "intermediate_size": 44,
-    "max_position_embeddings": 43,
-}
-#: Of the log, and different each time.
-TIMES = ("tokens_per_second", "flop_share", "train_runtime", "train_samples_per_second")
-TIMES = (*TIMES, "train_steps_per_second", "train_loss")
-
-
-def write_text(file, count):
-    """Documents, each of 8 of the 40 words."""
-    rng = random.Random(0)
-    documents = []
-    for _ in range(count):
-        topic = rng.randrange(0, 40, 8)
-        sentences = []
-        for _ in range(rng.randint(2, 9)):
-            words = rng.choices(WORDS[topic : topic + 8], k=rng.randint(3, 9))
-            sentences.append(" ".join(words))
-        documents.append("\n".join(sentences))
-    file.write_text("\n\n".join(documents) + "\n")
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    """A folder with a text, a tokenizer, and a cache."""
-    folder = tmp_path_factory.mktemp("pretraining")
-    write_text(folder / "text.txt", 60)
-    (folder / "tokenizer").mkdir()
-    vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
-    (folder / "tokenizer" / "vocab.txt").write_text("\n".join(vocab) + "\n")
-    return folder
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    """Neither is the machine measured nor a picture drawn, which take longer than the run."""
-    monkeypatch.setattr(pretraining_trainer, "best_product", lambda *sizes: {"linear": 100.0})
-    monkeypatch.setattr(pretraining, "draw_curves", lambda file, *rest: file.write_bytes(b""))
-
-
-def small_run(place, output, **changes):
-    fields = {
-        "files": (str(place / "text.txt"),),
-        "output": output,
-        "tokenizer": str(place / "tokenizer"),
-        "sizes": SIZES,
-        "max_length": 40,
-        "batch_size": 6,
-        "max_steps": 8,
-        "logging_steps": 3,
-        "save_steps": 4,
-        "learning_rate": 1e-3,
-        "validation_share": 0.2,
-        "cache_dir": str(place / "cache"),
-    }
-    return PretrainingOptions(**(fields | changes))
-
-
-@pytest.fixture
-def options(place, tmp_path):
-    """Options of a small run; call it with what is to be different."""
-    return lambda **changes: small_run(place, tmp_path / "run", **changes)
-
-
-@pytest.fixture(scope="module")
-def plain(place):
-    """A whole run, measured and drawn, to compare with: its options and its result."""
-    run = small_run(place, place / "plain", eval_steps=5)
-    return run, pretrain(run)
-
-
-def read_log(output):
-    lines = (output / "training_log.jsonl").read_text().splitlines()
-    return [{k: v for k, v in json.loads(line).items() if k not in TIMES} for line in lines]
-
-
-def weights(folder):
-    return load_file(folder / "model.safetensors")
-
-
-def same_weights(one, other):
-    a, b = weights(one), weights(other)
-    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
-
-
-# --- what is learnt, logged and written ----------------------------------------------------------
+from tests.training.pretraining_cases import (
+    SIZES,
+    options,
+    place,
+    plain,
+    quick,
+    read_log,
+    same_weights,
+    weights,
+    write_text,
+)
 
 
 def test_it_learns(options, tmp_path):
@@ -345,150 +258,6 @@ def test_config_of_a_file(options, tmp_path):
     pretrain(options(config=str(tmp_path / "config"), sizes={"num_hidden_layers": 1}))
     found = hf_bert_impl.BertConfig.from_pretrained(tmp_path / "run")
     assert (found.vocab_size, found.num_hidden_layers, found.hidden_size) == (48, 1, 30)
-
-
-# --- killed and resumed --------------------------------------------------------------------------
-
-
-def run_apart(run, *arguments):
-    """Run in a process of its own."""
-    file = run.output.with_name("options.json")
-    file.write_text(json.dumps([dataclasses.asdict(run)], default=str))
-    command = [sys.executable, str(RUN), str(file), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240)
-
-
-def test_killed_and_resumed(options):
-    """By SIGKILL in the middle of writing a checkpoint; the end is the same to the bit."""
-    whole = options(max_steps=None, epochs=1.5)
-    killed = dataclasses.replace(whole, output=whole.output.with_name("killed"))
-    steps = pretrain(whole).steps
-    assert steps > 12
-    # Four files of each checkpoint are torch's: this is the second one's optimizer state.
-    assert run_apart(killed, "6").returncode == -9
-    assert sorted(file.name for file in killed.output.glob("*checkpoint*")) == [
-        "checkpoint-4",
-        "partial-checkpoint",
-    ]
-    (killed.output / ".partial-x").mkdir()  # as left by a kill while other files were written
-    assert pretrain(dataclasses.replace(killed, resume=True)).steps == steps
-    assert same_weights(whole.output, killed.output)
-    assert read_log(whole.output) == read_log(killed.output)
-    assert not [*killed.output.glob("partial-checkpoint"), *killed.output.glob(".partial-*")]
-    for name in ("optimizer.pt", "rng_state.pth", "scheduler.pt"):
-        file = f"checkpoint-{steps}/{name}"
-        a, b = (torch.load(run.output / file, weights_only=False) for run in (whole, killed))
-        assert str(a) == str(b)
-
-
-class StopAt(TrainerCallback):
-    def __init__(self, step):
-        self.step = step
-
-    def on_step_begin(self, args, state, control, **rest):
-        if state.global_step == self.step:
-            raise KeyboardInterrupt
-
-
-def test_interrupted_and_resumed(options):
-    """The stream of examples, too, goes on where it was."""
-    whole = options(streaming=True, validation_share=0.0)
-    stopped = dataclasses.replace(whole, output=whole.output.with_name("stopped"))
-    pretrain(whole)
-    with pytest.raises(KeyboardInterrupt):
-        pretrain(stopped, [StopAt(7)])
-    pretrain(dataclasses.replace(stopped, resume=True))
-    assert same_weights(whole.output, stopped.output)
-    assert read_log(whole.output) == read_log(stopped.output)
-
-
-def test_resumed_before_the_first_checkpoint_and_after_the_last(plain, options):
-    run = options()
-    with pytest.raises(KeyboardInterrupt):
-        pretrain(run, [StopAt(2)])
-    # What does not change the result may change.
-    resumed = dataclasses.replace(run, resume=True, workers=1, eval_steps=5, keep_checkpoints=1)
-    first = pretrain(resumed)
-    assert [file.name for file in run.output.glob("checkpoint-*")] == ["checkpoint-8"]
-    assert same_weights(plain[0].output, run.output)
-    (run.output / "model.safetensors").unlink()
-    again = pretrain(resumed)
-    assert same_weights(plain[0].output, run.output)
-    assert again.training == first.training and again.steps == 8
-
-
-def test_resuming_another_run(options, tmp_path):
-    run = options()
-    with pytest.raises(KeyboardInterrupt):
-        pretrain(run, [StopAt(5)])
-    settings = (run.output / "run.json").read_text()
-
-    def refused(words, **changes):
-        with pytest.raises(ValueError, match=words):
-            pretrain(dataclasses.replace(run, resume=True, **changes))
-
-    refused(r"options.learning_rate was 0.001, now 0.002", learning_rate=0.002)
-    refused(r"model.num_hidden_layers was 2, now 3", sizes={**SIZES, "num_hidden_layers": 3})
-    text = tmp_path / "other.txt"
-    text.write_text("w1\nw2\n\nw3\nw4\n")
-    refused(r"\(text was '.*', now '.*'\); expected the same", files=(str(text),))
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nw1\n")
-    refused("tokenizer was", tokenizer=str(tmp_path / "other"))
-    refused("there is no run to resume in .*none; expected a folder", output=tmp_path / "none")
-    (run.output / "run.json").write_text("{")
-    refused("run.json is damaged")
-    (run.output / "run.json").write_text(settings)
-    pretrain(dataclasses.replace(run, resume=True))
-
-
-def test_a_new_run_wants_a_new_folder(options):
-    run = options()
-    run.output.mkdir()
-    (run.output / "mine").write_text("precious")
-    with pytest.raises(ValueError, match="is no empty folder; expected a new one"):
-        pretrain(run)
-    assert [file.name for file in run.output.iterdir()] == ["mine"]
-
-
-@pytest.mark.parametrize("library", ["torch", "safetensors", "python"])
-def test_disk_full(options, monkeypatch, library):
-    """One line; the checkpoint before stays, and the run goes on from it."""
-    run = options()
-    target, name = {
-        "torch": (torch, "save"),
-        "safetensors": (hf_bert_impl.BertForPreTraining, "save_pretrained"),
-        "python": (checkpointing, "sync"),
-    }[library]
-    error = {
-        "torch": RuntimeError("[enforce fail at inline_container.cc:664] . unexpected pos 64 vs 0"),
-        "safetensors": checkpointing.SafetensorError("I/O error: No space left on device"),
-        "python": OSError(28, "No space left on device"),
-    }[library]
-    real = getattr(target, name)
-
-    def fail(*args, **kwargs):
-        if (run.output / "partial-checkpoint" / "checkpoint-8").exists():
-            raise error
-        return real(*args, **kwargs)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(target, name, fail)
-        words = r"the checkpoint of step 8 could not be written to .*run .*checkpoint-4 is whole"
-        with pytest.raises(checkpointing.CheckpointError, match=words):
-            pretrain(run)
-    names = {file.name for file in run.output.iterdir()}
-    assert names == {"checkpoint-4", "run.json", "tensorboard", "training_log.jsonl"}
-    assert pretrain(dataclasses.replace(run, resume=True)).steps == 8
-
-
-def test_other_errors_are_not_hidden(options, monkeypatch):
-    def fail(*args, **kwargs):
-        raise RuntimeError("a bug")
-
-    monkeypatch.setattr(torch, "save", fail)
-    with pytest.raises(RuntimeError, match="a bug"):
-        pretrain(options())
 
 
 # --- wrong input ---------------------------------------------------------------------------------

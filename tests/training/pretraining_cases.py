@@ -1,0 +1,106 @@
+"""A small pre-training run on made-up text, for the tests beside it."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from hf_bert_impl.training import pretraining, pretraining_trainer
+from hf_bert_impl.training.pretraining import pretrain
+from hf_bert_impl.training.pretraining_options import PretrainingOptions
+
+pytest.importorskip("datasets", reason="pip install 'hf_bert_impl[train]'")
+pytest.importorskip("tensorboard", reason="pip install 'hf_bert_impl[train]'")
+
+RUN = Path(__file__).with_name("pretraining_run.py")
+WORDS = [f"w{number}" for number in range(40)]
+SIZES = {
+    "num_hidden_layers": 2,
+    "hidden_size": 30,
+    "num_attention_heads": 5,
+    "intermediate_size": 44,
+    "max_position_embeddings": 43,
+}
+#: Of the log, and different each time.
+TIMES = ("tokens_per_second", "flop_share", "train_runtime", "train_samples_per_second")
+TIMES = (*TIMES, "train_steps_per_second", "train_loss")
+
+
+def write_text(file, count):
+    """Documents, each of 8 of the 40 words."""
+    rng = random.Random(0)
+    documents = []
+    for _ in range(count):
+        topic = rng.randrange(0, 40, 8)
+        sentences = []
+        for _ in range(rng.randint(2, 9)):
+            words = rng.choices(WORDS[topic : topic + 8], k=rng.randint(3, 9))
+            sentences.append(" ".join(words))
+        documents.append("\n".join(sentences))
+    file.write_text("\n\n".join(documents) + "\n")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with a text, a tokenizer, and a cache."""
+    folder = tmp_path_factory.mktemp("pretraining")
+    write_text(folder / "text.txt", 60)
+    (folder / "tokenizer").mkdir()
+    vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
+    (folder / "tokenizer" / "vocab.txt").write_text("\n".join(vocab) + "\n")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """Neither is the machine measured nor a picture drawn, which take longer than the run."""
+    monkeypatch.setattr(pretraining_trainer, "best_product", lambda *sizes: {"linear": 100.0})
+    monkeypatch.setattr(pretraining, "draw_curves", lambda file, *rest: file.write_bytes(b""))
+
+
+def small_run(place, output, **changes):
+    fields = {
+        "files": (str(place / "text.txt"),),
+        "output": output,
+        "tokenizer": str(place / "tokenizer"),
+        "sizes": SIZES,
+        "max_length": 40,
+        "batch_size": 6,
+        "max_steps": 8,
+        "logging_steps": 3,
+        "save_steps": 4,
+        "learning_rate": 1e-3,
+        "validation_share": 0.2,
+        "cache_dir": str(place / "cache"),
+    }
+    return PretrainingOptions(**(fields | changes))
+
+
+@pytest.fixture
+def options(place, tmp_path):
+    """Options of a small run; call it with what is to be different."""
+    return lambda **changes: small_run(place, tmp_path / "run", **changes)
+
+
+@pytest.fixture(scope="module")
+def plain(place):
+    """A whole run, measured and drawn, to compare with: its options and its result."""
+    run = small_run(place, place / "plain", eval_steps=5)
+    return run, pretrain(run)
+
+
+def read_log(output):
+    lines = (output / "training_log.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if k not in TIMES} for line in lines]
+
+
+def weights(folder):
+    return load_file(folder / "model.safetensors")
+
+
+def same_weights(one, other):
+    a, b = weights(one), weights(other)
+    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
