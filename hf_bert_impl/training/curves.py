@@ -60,5 +60,5 @@ def draw_curves(
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(axis="y", color="#dddddd", linewidth=0.6)
         axis.set_axisbelow(True)
-        axis.legend(fontsize=8, frameon=False)
+        axis.legend(fontsize=8, edgecolor="none", framealpha=1)
     figure.savefig(file, dpi=130)

@@ -24,7 +24,7 @@ from transformers import (
 from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
 
 from hf_bert_impl.evaluation.task import Split, Task
-from hf_bert_impl.model.losses import IGNORE_INDEX
+from hf_bert_impl.model.losses import IGNORE_INDEX, span_loss
 from hf_bert_impl.training.checkpointing import ResumableTrainer
 
 if TYPE_CHECKING:
@@ -50,6 +50,32 @@ class FinetuningTrainer(ResumableTrainer):
         self.control: Any
         self.task = task
         self.validation = validation
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Any],
+        return_outputs: bool = False,
+        num_items_in_batch: Tensor | int | None = None,
+    ) -> Any:
+        """The loss of a batch; of question answering over the attended positions alone.
+
+        Given answers, the model itself takes the softmax of its loss over padding too, as
+        transformers' does, so it has to compute padding, and the loss of an example depends on
+        the longest of its batch. Here neither is so.
+        """
+        if "start_positions" not in inputs:
+            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        inputs = dict(inputs)
+        start, end = inputs.pop("start_positions"), inputs.pop("end_positions")
+        outputs = model(**inputs)
+        padding = inputs["attention_mask"] == 0  # (B, S)
+        start_logits, end_logits = (
+            logits.masked_fill(padding, torch.finfo(logits.dtype).min)
+            for logits in (outputs.start_logits, outputs.end_logits)
+        )
+        loss = span_loss(start_logits, end_logits, start, end)
+        return (loss, outputs) if return_outputs else loss
 
     def evaluate(
         self,

@@ -1,8 +1,8 @@
 """One style for all pictures, and the one place where they are saved.
 
 Pictures stand on white, whatever the viewer's colours are, with letters that can be read at the
-width of a page. `save` refuses a picture without a title or without the names of its axes, and one
-with a character that no font has.
+width of a page. `save` refuses a picture without a title or without the names of its axes, one
+with a character that no font has, and one whose titles are cut off or run into each other.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import os
 import tempfile
 import warnings
 from collections.abc import Sequence
+from itertools import combinations
 from pathlib import Path
 
 import matplotlib as mpl
@@ -130,14 +131,17 @@ def save(figure: Figure, name: str) -> None:
         name: Its name without the ending, such as `01_alignment`.
 
     Raises:
-        ValueError: The picture has no title, an axis has no name, or a character has no font.
+        ValueError: The picture has no title, an axis has no name, a character has no font, or a
+            title does not fit.
     """
-    _check(figure, name)
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    file = FOLDER / f"{name}.png"
+    _check_names(figure, name)
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="Glyph .* missing from font")
         try:
+            figure.draw_without_rendering()
+            _check_titles(figure, name)
+            FOLDER.mkdir(parents=True, exist_ok=True)
+            file = FOLDER / f"{name}.png"
             figure.savefig(file, dpi=DOTS_PER_INCH, metadata={"Software": None})
         except UserWarning as missing:
             raise ValueError(
@@ -146,7 +150,7 @@ def save(figure: Figure, name: str) -> None:
             ) from missing
 
 
-def _check(figure: Figure, name: str) -> None:
+def _check_names(figure: Figure, name: str) -> None:
     axes = [axis for axis in figure.axes if axis.axison and axis.get_visible()]
     if not (figure.get_suptitle() or any(axis.get_title() for axis in axes)):
         raise ValueError(f"the picture {name} has no title")
@@ -159,6 +163,18 @@ def _check(figure: Figure, name: str) -> None:
         if not named:
             place = figure.axes.index(axis)
             raise ValueError(f"the picture {name} has an axis without a name (number {place})")
+
+
+def _check_titles(figure: Figure, name: str) -> None:
+    """Once the picture is laid out."""
+    titles = [*figure.texts, *(axis.title for axis in figure.axes if axis.get_visible())]
+    boxes = [(title.get_text(), title.get_window_extent()) for title in titles if title.get_text()]
+    for text, box in boxes:
+        if box.x0 < figure.bbox.x0 or box.x1 > figure.bbox.x1:
+            raise ValueError(f"the picture {name} cuts off {text!r}; make it shorter or break it")
+    for (one, box), (other, beside) in combinations(boxes, 2):
+        if box.overlaps(beside):
+            raise ValueError(f"in the picture {name} {one!r} and {other!r} run into each other")
 
 
 def _chinese_font() -> Path | None:

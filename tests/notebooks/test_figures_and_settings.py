@@ -46,6 +46,19 @@ def test_a_letter_without_a_font_is_refused(figures):
         figures.save(picture("\U0001f9a9", "step", "nats"), "00_loss")
 
 
+def test_a_title_that_does_not_fit_is_refused(figures):
+    with pytest.raises(ValueError, match="cuts off"):
+        figures.save(picture("how the loss fell " * 9, "step", "nats"), "00_loss")
+    from matplotlib.figure import Figure
+
+    figure = Figure()
+    for axis in figure.subplots(1, 2):
+        axis.set(title="how the loss fell in " * 2, xlabel="step", ylabel="nats")
+    with pytest.raises(ValueError, match=r"run into each other|cuts off"):
+        figures.save(figure, "00_loss")
+    assert not figures.FOLDER.exists()
+
+
 def test_chinese_is_drawn(figures):
     pytest.importorskip("pylopdf_fonts_zh_cn")
     figures.save(picture("他们在学校", "step", "nats"), "00_loss")

@@ -12,6 +12,7 @@ from hf_bert_impl.evaluation.task import Columns
 from hf_bert_impl.evaluation.task_evaluation import evaluate_task, task_for_model
 from hf_bert_impl.evaluation.tasks import GLUE, TASKS, make_task
 from hf_bert_impl.training.finetuning import FinetuningOptions, Sources, finetune
+from hf_bert_impl.training.finetuning_trainer import FinetuningTrainer
 
 COLUMNS = Columns("0", None, "1")
 
@@ -290,3 +291,47 @@ def test_losses_are_those_of_upstreams_model(tiny_bert, tmp_path, sentiment):
         losses.append([entry["loss"] for entry in trainer.state.log_history if "loss" in entry])
     assert len(losses[0]) == 18
     assert losses[0] == pytest.approx(losses[1], abs=1e-4)
+
+
+def test_question_answering_computes_no_padding(tmp_path, tiny_bert):
+    """The loss is that of each window alone, whatever the batch's width; transformers agrees."""
+    model = hf_bert_impl.BertForQuestionAnswering.from_pretrained(tiny_bert).eval()
+    stock = transformers.BertForQuestionAnswering.from_pretrained(tiny_bert).eval()
+    stock.load_state_dict(model.state_dict())
+    settings = transformers.TrainingArguments(output_dir=tmp_path, report_to="none")
+    trainers = [
+        FinetuningTrainer(make_task("question-answering"), None, model=each, args=settings)
+        for each in (model, stock)
+    ]
+    rows = []
+    model.bert.encoder.layer[0].intermediate.register_forward_hook(
+        lambda module, given, output: rows.append(output.numel() // output.shape[-1])
+    )
+
+    def batch(lengths, width):
+        torch.manual_seed(2)
+        mask = torch.arange(width) < torch.tensor(lengths)[:, None]
+        ids = torch.cat([torch.randint(5, 25, (len(lengths), 13)), torch.zeros(2, 30)], 1).long()
+        given = {"start_positions": torch.tensor([0, 11]), "end_positions": torch.tensor([0, 12])}
+        return {"input_ids": ids[:, :width] * mask, "attention_mask": mask.long()} | given
+
+    found = []
+    for trainer, width in ((trainers[0], 13), (trainers[0], 17), (trainers[1], 17)):
+        trainer.model.zero_grad()
+        loss = trainer.compute_loss(trainer.model, batch([9, 13], width))
+        loss.backward()
+        gradients = {name: p.grad for name, p in trainer.model.named_parameters()}
+        found.append((loss.item(), gradients))
+    assert rows == [22, 22]
+    alone = []
+    for row, length in enumerate((9, 13)):
+        whole = batch([9, 13], 13)
+        one = {name: value[row : row + 1] for name, value in whole.items()}
+        for name in ("input_ids", "attention_mask"):
+            one[name] = one[name][:, :length]
+        alone.append(model(**one).loss)
+    assert found[0][0] == pytest.approx((sum(alone) / 2).item(), rel=1e-5)
+    for loss, gradients in found[1:]:
+        assert loss == pytest.approx(found[0][0], rel=1e-6)
+        for name, gradient in gradients.items():
+            torch.testing.assert_close(gradient, found[0][1][name], rtol=1e-4, atol=1e-6, msg=name)
