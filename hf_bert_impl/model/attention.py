@@ -23,6 +23,7 @@ from .attention_functions import (
     takes_varlen,
 )
 from .configuration_bert import BertConfig
+from .dropout import Dropout
 from .linear import linear
 from .padding import Packing
 
@@ -59,7 +60,7 @@ class BertSelfAttention(nn.Module):
         self.query = nn.Linear(config.hidden_size, width)
         self.key = nn.Linear(config.hidden_size, width)
         self.value = nn.Linear(config.hidden_size, width)
-        self.dropout = nn.Dropout(config.attention_probs_dropout_prob)
+        self.dropout = Dropout(config.attention_probs_dropout_prob)
 
         self.distance_embedding: nn.Embedding | None = None
         if config.position_embedding_type.startswith("relative") and not is_cross_attention:
@@ -228,7 +229,7 @@ class BertSelfAttention(nn.Module):
                 continue
             k, v = k[:, :, :keys], v[:, :, :keys]
             if by_products and takes_products(q, queries, self._dropout):
-                context = attend_products(q, k, v, self.scaling)
+                context = attend_products(q, k, v, self.scaling, self._dropout)
             else:
                 context, _ = interface(
                     self, q, k, v, None, dropout=self._dropout, scaling=self.scaling
@@ -320,7 +321,7 @@ class BertSelfOutput(nn.Module):
         super().__init__()
         self.dense = nn.Linear(context_size, config.hidden_size)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, hidden_states: Tensor, input_tensor: Tensor) -> Tensor:
         """(..., context) and the sub-layer's input (..., D) to (..., D)."""

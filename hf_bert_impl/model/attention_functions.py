@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .dropout import drop
 from .padding import Packing
 
 varlen_attn: Any = None
@@ -81,26 +82,27 @@ def eager_attention_forward(
 
 
 def takes_products(query: Tensor, queries: int, dropout: float) -> bool:
-    """Whether plain products beat the fused kernel: short float32 sequences on the CPU.
+    """Whether plain products beat the fused kernel: in float32 on the CPU, for short sequences.
 
-    Without gradients only, since the probabilities would have to be kept for them. In half
+    With gradients not, since the probabilities would have to be kept for them, unless there is
+    dropout, which the CPU's fused kernel does not have: torch then keeps them as well. In half
     precision the fused kernel is the more exact: it holds its scores in float32.
     """
-    return (
-        query.device.type == "cpu"
-        and query.dtype == torch.float32
-        and queries <= LONGEST_PRODUCT
-        and dropout == 0
-        and not (torch.is_grad_enabled() and query.requires_grad)
-    )
+    if query.device.type != "cpu" or query.dtype != torch.float32:
+        return False
+    recorded = torch.is_grad_enabled() and query.requires_grad
+    return dropout > 0 or (queries <= LONGEST_PRODUCT and not recorded)
 
 
-def attend_products(query: Tensor, key: Tensor, value: Tensor, scaling: float) -> Tensor:
+def attend_products(
+    query: Tensor, key: Tensor, value: Tensor, scaling: float, dropout: float = 0.0
+) -> Tensor:
     """Attention without mask over rows of equal length.
 
     Args:
         query: (R, H, Q, d); key and value (R, H, K, d). Views of packed tokens.
         scaling: 1/√d in BERT.
+        dropout: Probability of dropping a weight.
 
     Returns:
         (R, Q, H, d).
@@ -108,10 +110,13 @@ def attend_products(query: Tensor, key: Tensor, value: Tensor, scaling: float) -
     rows = query.shape[0]
     if rows > 1 and query.shape[2] >= SHORTEST_ALONE:
         parts = zip(query.split(1), key.split(1), value.split(1), strict=True)
-        return torch.cat([attend_products(q, k, v, scaling) for q, k, v in parts])
+        return torch.cat([attend_products(q, k, v, scaling, dropout) for q, k, v in parts])
     q, k, v = query.flatten(0, 1), key.flatten(0, 1), value.flatten(0, 1)  # (R·H, ·, d)
     scores = torch.baddbmm(q.new_empty(()), q, k.transpose(1, 2), beta=0, alpha=scaling)
-    context = torch.bmm(scores.softmax(dim=-1), v)  # (R·H, Q, d)
+    weights = scores.softmax(dim=-1)
+    if dropout:
+        weights = drop(weights, dropout)
+    context = torch.bmm(weights, v)  # (R·H, Q, d)
     return context.unflatten(0, (rows, -1)).transpose(1, 2)
 
 

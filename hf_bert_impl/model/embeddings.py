@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from transformers import initialization as init
 
 from .configuration_bert import BertConfig
+from .dropout import Dropout
 from .padding import Packing
 
 
@@ -70,7 +71,7 @@ class BertEmbeddings(nn.Module):
         self.LayerNorm: nn.Module = nn.Identity()
         if not is_codertimo:
             self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.dropout = nn.Dropout(config.hidden_dropout_prob)
+        self.dropout = Dropout(config.hidden_dropout_prob)
         self.adds_positions = not config.position_embedding_type.startswith("relative")
         #: The token type of a first sentence.
         self.first_type = 1 if is_codertimo else 0

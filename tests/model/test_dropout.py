@@ -1,0 +1,106 @@
+"""Dropout by 16 bits an element: its rate, its mean, its gradient, and where torch's own stays."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import hf_bert_impl
+from hf_bert_impl.model.dropout import VALUES, Dropout, drop
+
+
+@pytest.mark.parametrize("probability", [0.1, 0.5, 0.93, 1e-4])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_rate_and_mean(probability, dtype):
+    torch.manual_seed(0)
+    shape = (1013, 997)  # no multiple of four
+    found = drop(torch.ones(shape, dtype=dtype), probability)
+    assert found.dtype == dtype and found.shape == shape
+    zeros, count = int((found == 0).sum()), found.numel()
+    bound = 5 * math.sqrt(count * probability * (1 - probability)) + count / VALUES
+    assert abs(zeros - count * probability) < bound
+    kept = found[found != 0]
+    assert kept.unique().numel() == 1
+    rounding = 4e-3 if dtype == torch.bfloat16 else 1e-3
+    assert kept[0].item() == pytest.approx(1 / (1 - probability), rel=rounding)
+    # The four elements of a draw are independent, and so are rows and columns.
+    dropped = (found == 0).double().flatten()
+    for lag in (1, 2, 3, 4, 997):
+        together = (dropped[:-lag] * dropped[lag:]).sum().item()
+        expected = (count - lag) * probability**2
+        assert abs(together - expected) < 6 * math.sqrt(expected + 1) + 4 * bound * probability
+
+
+def test_extremes():
+    states = torch.rand(7, 5)
+    assert torch.equal(drop(states, 0.0), states)
+    assert torch.equal(drop(states, 1.0), torch.zeros(7, 5))
+    assert drop(states[:0], 0.3).shape == (0, 5)
+
+
+def test_gradient_is_that_of_the_kept():
+    torch.manual_seed(1)
+    states = torch.randn(31, 17, requires_grad=True)
+    found = drop(states, 0.3)
+    (found * 3).sum().backward()
+    expected = torch.where(found == 0, 0.0, 3 * VALUES / (VALUES - round(0.3 * VALUES)))
+    torch.testing.assert_close(states.grad, expected)
+
+
+def test_the_generator_is_torchs():
+    torch.manual_seed(5)
+    first, state = drop(torch.ones(9, 9), 0.5), torch.get_rng_state()
+    second = drop(torch.ones(9, 9), 0.5)
+    torch.manual_seed(5)
+    assert torch.equal(drop(torch.ones(9, 9), 0.5), first)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert not torch.equal(first, second)
+
+
+def test_padded_states_and_eval_are_left_to_torch():
+    layer, states = Dropout(0.4), torch.randn(3, 5, 7)
+    torch.manual_seed(2)
+    found = layer(states)
+    torch.manual_seed(2)
+    assert torch.equal(found, nn.functional.dropout(states, 0.4))
+    packed = states[0]
+    assert layer.eval()(packed) is packed
+    assert isinstance(layer, nn.Dropout) and "p=0.4" in repr(layer)
+
+
+def test_a_packed_model_in_training():
+    """Attention with dropout has the mean of attention without, in value and in gradient."""
+    torch.manual_seed(0)
+    config = hf_bert_impl.BertConfig(
+        vocab_size=50,
+        hidden_size=30,
+        num_hidden_layers=1,
+        num_attention_heads=5,
+        intermediate_size=44,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.2,
+        initializer_range=0.3,
+    )
+    model = hf_bert_impl.BertModel(config).train()
+    attention = model.encoder.layer[0].attention
+    contexts = []
+    attention.self.register_forward_hook(lambda module, given, output: contexts.append(output[0]))
+    mask = torch.arange(40) < torch.tensor([40, 33, 3])[:, None]
+    ids = torch.randint(5, 50, (3, 40))
+    with torch.no_grad():
+        for _ in range(400):
+            model(ids, attention_mask=mask)
+    trained = torch.stack(contexts)
+    contexts.clear()
+    model.eval()(ids, attention_mask=mask)
+    error = (trained.mean(0) - contexts[0]).abs()
+    spread = trained.std(0) / 400**0.5
+    assert (trained.std(0) > 0).all()
+    assert (error > 5 * spread + 1e-6).float().mean() < 1e-3
+
+    model.train()
+    torch.manual_seed(3)
+    model(ids, attention_mask=mask).last_hidden_state.square().sum().backward()
+    assert all(p.grad.isfinite().all() for p in attention.parameters())
+    assert attention.self.query.weight.grad.abs().sum() > 0
