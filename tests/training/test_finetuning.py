@@ -53,7 +53,7 @@ def again(report, folder, part, source, columns=None):
 
 def test_classification(tune, sentiment):
     train, dev, test = sentiment("train", 160, 1), sentiment("dev", 31, 2), sentiment("test", 37, 3)
-    report, out = tune(make_task("classification", COLUMNS), train, dev, test)
+    report, out = tune(make_task("classification", COLUMNS), train, dev, test, epochs=10)
     assert report["test"]["accuracy"] > 0.9
     assert report["validation"].keys() == report["test"].keys() >= {"accuracy", "f1"}
     assert report["labels"] == ["B", "G"]
