@@ -19,12 +19,10 @@ from .attention import BertAttention
 from .configuration_bert import BertConfig
 from .dropout import Dropout
 from .linear import is_hooked, linear, takes_onednn
+from .memory import LARGEST_BLOCK
 from .padding import Packing
 
-#: Larger blocks of memory go back to the system after each use (glibc's greatest mmap threshold is
-#: 32 MiB), and getting them again costs a good part of the product. So the feed-forward layer is
-#: computed in slices where its product is a quick one.
-LARGEST_BLOCK = 24 << 20
+#: Of the feed-forward sub-layer where its activations are larger than a block that is kept.
 SLICE_TOKENS = 512
 
 

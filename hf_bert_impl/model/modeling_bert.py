@@ -17,6 +17,7 @@ from .linear import linear  # noqa: F401
 from .loading import check_folder  # noqa: F401
 from .losses import cross_entropy  # noqa: F401
 from .masks import backend_mask  # noqa: F401
+from .memory import keep_freed_memory  # noqa: F401
 from .modeling_base import BertModel
 from .modeling_language import (
     BertForMaskedLM,

@@ -15,6 +15,7 @@ from .embeddings import SinusoidalPositions
 from .encoder import BertEncoder
 from .heads import BertLMPredictionHead
 from .loading import check_folder, mismatch_message
+from .memory import keep_freed_memory
 from .prepared import DTYPES, PreparedEncoder, why_not
 
 logger = logging.get_logger(__name__)
@@ -47,6 +48,7 @@ class BertPreTrainedModel(PreTrainedModel):
                 f"{', '.join(BIAS_BACKENDS)}"
             )
         super().__init__(config, *inputs, **kwargs)
+        keep_freed_memory()
 
     @classmethod
     def from_pretrained(

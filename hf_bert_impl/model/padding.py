@@ -325,4 +325,4 @@ def _in_caller_order(order: Tensor, values: Tensor) -> Tensor:
 
 def _scatter(packed: Tensor, index: Tensor, shape: tuple[int, int]) -> Tensor:
     padded = packed.new_zeros((shape[0] * shape[1], *packed.shape[1:]))
-    return padded.index_copy(0, index, packed).unflatten(0, shape)
+    return padded.index_copy_(0, index, packed).unflatten(0, shape)

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 from transformers.utils import logging
 
-from .encoder import LARGEST_BLOCK, SLICE_TOKENS, BertEncoder, BertLayer
+from .encoder import SLICE_TOKENS, BertEncoder, BertLayer
+from .memory import LARGEST_BLOCK
 from .padding import Packing
 
 logger = logging.get_logger(__name__)
