@@ -8,6 +8,7 @@ from torch import nn
 
 import hf_bert_impl
 from hf_bert_impl.model.dropout import VALUES, Dropout, drop
+from tests.model.cases import random_config
 
 
 @pytest.mark.parametrize("probability", [0.1, 0.5, 0.93, 1e-4])
@@ -72,22 +73,20 @@ def test_padded_states_and_eval_are_left_to_torch():
 def test_a_packed_model_in_training():
     """Attention with dropout has the mean of attention without, in value and in gradient."""
     torch.manual_seed(0)
-    config = hf_bert_impl.BertConfig(
-        vocab_size=50,
-        hidden_size=30,
+    config = random_config(
+        5,
         num_hidden_layers=1,
-        num_attention_heads=5,
-        intermediate_size=44,
         hidden_dropout_prob=0.0,
         attention_probs_dropout_prob=0.2,
         initializer_range=0.3,
+        max_position_embeddings=40,
     )
     model = hf_bert_impl.BertModel(config).train()
     attention = model.encoder.layer[0].attention
     contexts = []
     attention.self.register_forward_hook(lambda module, given, output: contexts.append(output[0]))
     mask = torch.arange(40) < torch.tensor([40, 33, 3])[:, None]
-    ids = torch.randint(5, 50, (3, 40))
+    ids = torch.randint(5, config.vocab_size, (3, 40))
     with torch.no_grad():
         for _ in range(400):
             model(ids, attention_mask=mask)

@@ -52,12 +52,12 @@ def again(report, folder, part, source, columns=None):
 
 
 def test_classification(tune, sentiment):
-    train, dev, test = sentiment("train", 160, 1), sentiment("dev", 31, 2), sentiment("test", 37, 3)
-    report, out = tune(make_task("classification", COLUMNS), train, dev, test, epochs=10)
+    train, dev, test = sentiment("train", 480, 1), sentiment("dev", 31, 2), sentiment("test", 37, 3)
+    report, out = tune(make_task("classification", COLUMNS), train, dev, test)
     assert report["test"]["accuracy"] > 0.9
     assert report["validation"].keys() == report["test"].keys() >= {"accuracy", "f1"}
     assert report["labels"] == ["B", "G"]
-    assert report["training"]["examples"] == {"train": 160, "validation": 31, "test": 37}
+    assert report["training"]["examples"] == {"train": 480, "validation": 31, "test": 37}
     history = report["training"]["history"]
     best = max(history, key=lambda entry: entry["accuracy"])
     assert report["training"]["best_epoch"] == best["epoch"]

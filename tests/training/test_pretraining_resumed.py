@@ -7,7 +7,6 @@ import sys
 
 import pytest
 import torch
-from transformers import TrainerCallback
 
 import hf_bert_impl
 from hf_bert_impl.training import checkpointing
@@ -26,6 +25,7 @@ from tests.training.pretraining_cases import (
     read_log,
     same_weights,
 )
+from tests.training.pretraining_run import StopAt
 
 
 def run_apart(run, *arguments):
@@ -57,15 +57,6 @@ def test_killed_and_resumed(options):
         file = f"checkpoint-{steps}/{name}"
         a, b = (torch.load(run.output / file, weights_only=False) for run in (whole, killed))
         assert str(a) == str(b)
-
-
-class StopAt(TrainerCallback):
-    def __init__(self, step):
-        self.step = step
-
-    def on_step_begin(self, args, state, control, **rest):
-        if state.global_step == self.step:
-            raise KeyboardInterrupt
 
 
 def test_interrupted_and_resumed(options):
