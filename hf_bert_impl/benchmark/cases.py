@@ -121,15 +121,17 @@ def make_case(name: str, rows: int | None = None, positions: int = POSITIONS) ->
     return Case(name, tuple(lengths), max(lengths))
 
 
-def line_cases(positions: int = POSITIONS, rows: Sequence[int] = LINE_ROWS) -> list[Case]:
+def line_cases(
+    positions: int = POSITIONS, rows: Sequence[int] = LINE_ROWS
+) -> list[tuple[Case, ...]]:
     """The batches of `line`: for each number of rows the same lengths at several widths."""
-    cases = []
+    groups = []
     for number in rows:
         lengths = log_normal_lengths(number, LINE_LOG_MEAN, SHORT_LOG_SPREAD, 4, LINE_LONGEST)
         lengths = _scaled(lengths, positions)
-        for factor in LINE_WIDTHS:
-            cases.append(Case("line", tuple(lengths), min(positions, factor * max(lengths))))
-    return cases
+        widths = [min(positions, factor * max(lengths)) for factor in LINE_WIDTHS]
+        groups.append(tuple(Case("line", tuple(lengths), width) for width in widths))
+    return groups
 
 
 def _scaled(lengths: list[int], positions: int) -> list[int]:

@@ -130,7 +130,7 @@ def line_table(results: Results) -> Table:
             f"{fit['us_per_token']:.1f}",
             f"{fit['fixed_ms']:.1f}",
             f"{fit['r_squared']:.4f}",
-            f"{fit['padding_cost']:.2f} times",
+            f"{fit['padding_cost_min']:.2f}–{fit['padding_cost']:.2f} times",
         )
     return table
 

@@ -86,6 +86,8 @@ class LinePoint:
     widths: int
     """How many times as wide as its longest row the batch is."""
     ms: float
+    cost: float
+    """The median of the rounds' ratios to the narrowest batch of the same tokens."""
 
 
 @dataclasses.dataclass
@@ -122,8 +124,9 @@ class Results:
 
         Returns:
             `contestant`, `dtype`, `us_per_token`, `fixed_ms`, `r_squared` (1: a straight line
-            through every point, whatever its padding) and `padding_cost` (the largest ratio of the
-            times of two batches of the same tokens).
+            through every point, whatever its padding) and, of the widest batches beside the
+            narrowest of the same tokens, the least and the greatest ratio of times:
+            `padding_cost_min` and `padding_cost`.
         """
         fits = []
         for name, dtype in dict.fromkeys((p.contestant, p.dtype) for p in self.line):
@@ -131,10 +134,8 @@ class Results:
             slope, fixed, squared = straight_line(
                 [p.tokens for p in points], [p.ms for p in points]
             )
-            costs = []
-            for tokens in {p.tokens for p in points}:
-                same = [p.ms for p in points if p.tokens == tokens]
-                costs.append(max(same) / min(same))
+            widest = max(p.widths for p in points)
+            costs = [p.cost for p in points if p.widths == widest]
             fits.append(
                 {
                     "contestant": name,
@@ -142,6 +143,7 @@ class Results:
                     "us_per_token": 1000 * slope,
                     "fixed_ms": fixed,
                     "r_squared": squared,
+                    "padding_cost_min": min(costs),
                     "padding_cost": max(costs),
                 }
             )

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 #: Rounds of `line`, whose widest batches are slow upstream.
-LINE_ROUNDS = 3
+LINE_ROUNDS = 5
 #: Parts of `encode`: they alternate, so that one pass over the sentences gives several ratios.
 ENCODE_PARTS = 5
 ENCODE_CHECKED = 256
@@ -268,19 +268,26 @@ class Benchmark:
         rows: tuple[int, ...] = cases.LINE_ROWS
         if self.settings.quick:
             rows = tuple(number // 4 for number in rows)
-        for case in cases.line_cases(self.source.base.config.max_position_embeddings, rows):
-            self.say(f"line, {case.rows} rows of {case.width}, {dtype}")
-            batch = self._batch(case)
-            calls = [functools.partial(runner.call, batch) for runner in runners]
+        for widths in cases.line_cases(self.source.base.config.max_position_embeddings, rows):
+            sizes = ", ".join(str(case.width) for case in widths)
+            self.say(f"line, {widths[0].rows} rows of {sizes}, {dtype}")
+            pairs = [(runner, case) for case in widths for runner in runners]
+            # All widths in turns: what they cost is compared within a round.
+            calls = [functools.partial(runner.call, self._batch(case)) for runner, case in pairs]
             times = timing.in_turns(calls, min(LINE_ROUNDS, self.settings.rounds), self.wait)
-            for runner, seconds in zip(runners, times, strict=True):
+            for index, (runner, case) in enumerate(pairs):
+                narrowest = times[index % len(runners)]
+                ratios = [
+                    wide / narrow for wide, narrow in zip(times[index], narrowest, strict=True)
+                ]
                 point = LinePoint(
                     contestant=runner.name,
                     dtype=dtype,
                     tokens=case.tokens,
                     padded_tokens=case.rows * case.width,
                     widths=round(case.width / max(case.lengths)),
-                    ms=1000 * statistics.median(seconds),
+                    ms=1000 * statistics.median(times[index]),
+                    cost=statistics.median(ratios),
                 )
                 self.results.line.append(point)
 

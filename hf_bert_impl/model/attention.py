@@ -227,7 +227,8 @@ class BertSelfAttention(nn.Module):
             if keys == 0:  # a sequence that attends to nothing
                 contexts.append(q.new_zeros((rows * queries, *query.shape[1:])))
                 continue
-            k, v = k[:, :, :keys], v[:, :, :keys]
+            if keys < queries:
+                k, v = k[:, :, :keys], v[:, :, :keys]
             if by_products and takes_products(q, queries, self._dropout):
                 context = attend_products(q, k, v, self.scaling, self._dropout)
             else:
@@ -235,6 +236,8 @@ class BertSelfAttention(nn.Module):
                     self, q, k, v, None, dropout=self._dropout, scaling=self.scaling
                 )  # (rows, queries, H, d)
             contexts.append(context.flatten(0, 1))
+        if len(contexts) == 1:
+            return contexts[0]
         return torch.cat(contexts) if contexts else query
 
     def _to_heads(self, states: Tensor, packing: Packing | None) -> Tensor:

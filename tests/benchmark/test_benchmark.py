@@ -59,9 +59,8 @@ def test_cases_have_the_padding_that_the_readme_states(name, rows, longest, padd
 
 
 def test_line_pads_the_same_tokens_wider():
-    narrow, twice, widest = (
-        cases.make_batch(case, 1031) for case in cases.line_cases(512, rows=(5,))
-    )
+    (group,) = cases.line_cases(512, rows=(5,))
+    narrow, twice, widest = (cases.make_batch(case, 1031) for case in group)
     width = narrow["input_ids"].shape[1]
     for batch, factor in ((twice, 2), (widest, 4)):
         assert batch["input_ids"].shape == (5, factor * width)
@@ -73,7 +72,7 @@ def test_a_small_model_gets_shorter_lengths():
     case = cases.make_case("long", positions=31)
     assert max(case.lengths) <= 31
     assert min(case.lengths) >= 1
-    assert max(case.width for case in cases.line_cases(31)) <= 31
+    assert max(case.width for group in cases.line_cases(31) for case in group) <= 31
     with pytest.raises(ValueError, match="no single batch"):
         cases.make_case("line")
 
@@ -202,12 +201,24 @@ def test_tables_name_ours_peers_and_what_is_missing(results):
 def test_a_straight_line_and_the_cost_of_padding():
     assert straight_line([1, 2, 3], [5, 7, 9]) == pytest.approx((2, 3, 1))
     assert straight_line([4, 4], [5, 7]) == (0.0, 6.0, 1.0)
-    points = [LinePoint("unchanged", "float32", t, t * w, w, t) for t in (10, 20) for w in (1, 2)]
-    points += [LinePoint("peer", "float32", t, t * w, w, t * w) for t in (10, 20) for w in (1, 2)]
+    sizes = [(tokens, widths) for tokens in (10, 20) for widths in (1, 2, 4)]
+    points = [LinePoint("unchanged", "float32", t, t * w, w, t, 1) for t, w in sizes]
+    points += [LinePoint("peer", "float32", t, t * w, w, t * w, w + t / 10) for t, w in sizes]
     ours, peer = Results({}, {}, line=points).line_fits()
-    assert (ours["r_squared"], ours["padding_cost"]) == pytest.approx((1, 1))
+    assert ours["r_squared"] == pytest.approx(1)
+    assert (ours["padding_cost_min"], ours["padding_cost"]) == (1, 1)
     assert peer["r_squared"] < 0.9
-    assert peer["padding_cost"] == 2
+    assert (peer["padding_cost_min"], peer["padding_cost"]) == (5, 6)
+
+
+def test_the_cost_of_padding_is_taken_within_a_round(results):
+    groups = {}
+    for point in results.line:
+        groups.setdefault((point.contestant, point.tokens), []).append(point)
+    for narrowest, *wider in groups.values():
+        assert narrowest.cost == 1
+        assert len(wider) == 2
+        assert all(point.cost > 0 for point in wider)
 
 
 def test_the_plot_is_drawn(results, tmp_path):
