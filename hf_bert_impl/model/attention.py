@@ -19,7 +19,7 @@ from .attention_functions import (
     attend_varlen,
     attention_probabilities,
     eager_attention_forward,
-    takes_products,
+    longest_product,
     takes_varlen,
 )
 from .configuration_bert import BertConfig
@@ -214,28 +214,27 @@ class BertSelfAttention(nn.Module):
         backend = self.config._attn_implementation or "eager"
         if backend == "sdpa" and takes_varlen(query, self._dropout):
             return attend_varlen(query, key, value, packing, self.scaling)
-        interface = self._interface(backend)
+        dropout = self._dropout
         by_products = backend == "sdpa" and not self.is_causal
-        contexts, start = [], 0
-        for rows, queries, keys in packing.groups:
-            stop = start + rows * queries
-            q, k, v = (
-                x[start:stop].unflatten(0, (rows, queries)).transpose(1, 2)
-                for x in (query, key, value)
-            )  # (rows, H, queries, d), a view
-            start = stop
-            if keys == 0:  # a sequence that attends to nothing
-                contexts.append(q.new_zeros((rows * queries, *query.shape[1:])))
-                continue
-            if keys < queries:
-                k, v = k[:, :, :keys], v[:, :, :keys]
-            if by_products and takes_products(q, queries, self._dropout):
-                context = attend_products(q, k, v, self.scaling, self._dropout)
+        longest = longest_product(query, dropout) if by_products else 0
+        sizes = [group.rows * group.queries for group in packing.groups]
+        contexts: list[Tensor] = []
+        for group, q, k, v in zip(
+            packing.groups, query.split(sizes), key.split(sizes), value.split(sizes), strict=True
+        ):
+            if group.keys == 0:  # sequences that attend to nothing
+                contexts.append(torch.zeros_like(q))
+            elif group.queries <= longest:
+                contexts.extend(attend_products(q, k, v, group, self.scaling, dropout))
             else:
-                context, _ = interface(
-                    self, q, k, v, None, dropout=self._dropout, scaling=self.scaling
+                q, k, v = (
+                    x.unflatten(0, (group.rows, group.queries)).transpose(1, 2) for x in (q, k, v)
+                )  # (rows, H, queries, d), a view
+                k, v = k[:, :, : group.keys], v[:, :, : group.keys]
+                context, _ = self._interface(backend)(
+                    self, q, k, v, None, dropout=dropout, scaling=self.scaling
                 )  # (rows, queries, H, d)
-            contexts.append(context.flatten(0, 1))
+                contexts.append(context.flatten(0, 1))
         if len(contexts) == 1:
             return contexts[0]
         return torch.cat(contexts) if contexts else query

@@ -3,6 +3,8 @@
 Notation: B batch, Q queries, K keys, H heads, d head size, T computed tokens (see `padding.py`).
 """
 
+import math
+from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -10,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from .dropout import drop
-from .padding import Packing
+from .padding import Packing, RowGroup
 
 varlen_attn: Any = None
 with suppress(ImportError):  # torch 2.10 and later
@@ -81,43 +83,68 @@ def eager_attention_forward(
     return torch.matmul(probabilities, value).transpose(1, 2).contiguous(), probabilities
 
 
-def takes_products(query: Tensor, queries: int, dropout: float) -> bool:
-    """Whether plain products beat the fused kernel: in float32 on the CPU, for short sequences.
+def longest_product(query: Tensor, dropout: float) -> float:
+    """Up to how many queries a row plain products beat the fused kernel: in float32 on the CPU.
 
     With gradients not, since the probabilities would have to be kept for them, unless there is
     dropout, which the CPU's fused kernel does not have: torch then keeps them as well. In half
     precision the fused kernel is the more exact: it holds its scores in float32.
     """
     if query.device.type != "cpu" or query.dtype != torch.float32:
-        return False
+        return 0
+    if dropout > 0:
+        return math.inf
     recorded = torch.is_grad_enabled() and query.requires_grad
-    return dropout > 0 or (queries <= LONGEST_PRODUCT and not recorded)
+    return 0 if recorded else LONGEST_PRODUCT
 
 
 def attend_products(
-    query: Tensor, key: Tensor, value: Tensor, scaling: float, dropout: float = 0.0
-) -> Tensor:
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    group: RowGroup,
+    scaling: float,
+    dropout: float = 0.0,
+) -> Iterator[Tensor]:
     """Attention without mask over rows of equal length.
 
     Args:
-        query: (R, H, Q, d); key and value (R, H, K, d). Views of packed tokens.
+        query: (rows · queries, H, d), packed tokens; likewise key and value.
+        group: The rows; `keys` is not 0.
         scaling: 1/√d in BERT.
         dropout: Probability of dropping a weight.
 
-    Returns:
-        (R, Q, H, d).
+    Yields:
+        (·, H, d), which together are (rows · queries, H, d).
     """
-    rows = query.shape[0]
-    if rows > 1 and query.shape[2] >= SHORTEST_ALONE:
-        parts = zip(query.split(1), key.split(1), value.split(1), strict=True)
-        return torch.cat([attend_products(q, k, v, scaling, dropout) for q, k, v in parts])
-    q, k, v = query.flatten(0, 1), key.flatten(0, 1), value.flatten(0, 1)  # (R·H, ·, d)
-    scores = torch.baddbmm(q.new_empty(()), q, k.transpose(1, 2), beta=0, alpha=scaling)
+    rows, queries, keys = group
+    if rows > 1 and queries < SHORTEST_ALONE:
+        # (rows, H, ·, d), views but for the last step, to (rows · H, ·, d)
+        q, k, v = (
+            x.unflatten(0, (rows, queries)).transpose(1, 2)[:, :, :count].flatten(0, 1)
+            for x, count in ((query, queries), (key, keys), (value, keys))
+        )
+        context = _attend(q, k, v, scaling, dropout)
+        yield context.unflatten(0, (rows, -1)).transpose(1, 2).flatten(0, 1)
+        return
+    parts: Any = [(query, key, value)]
+    if rows > 1:
+        parts = zip(query.split(queries), key.split(queries), value.split(queries), strict=True)
+    for q, k, v in parts:
+        if keys < queries:
+            k, v = k[:keys], v[:keys]
+        context = _attend(q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1), scaling, dropout)
+        yield context.transpose(0, 1)
+
+
+def _attend(query: Tensor, key: Tensor, value: Tensor, scaling: float, dropout: float) -> Tensor:
+    """(N, Q, d), (N, K, d) twice, to (N, Q, d)."""
+    nothing = query.new_empty(())
+    scores = torch.baddbmm(nothing, query, key.transpose(1, 2), beta=0, alpha=scaling)
     weights = scores.softmax(dim=-1)
     if dropout:
         weights = drop(weights, dropout)
-    context = torch.bmm(weights, v)  # (R·H, Q, d)
-    return context.unflatten(0, (rows, -1)).transpose(1, 2)
+    return torch.bmm(weights, value)
 
 
 def takes_varlen(tensor: Tensor, dropout: float) -> bool:

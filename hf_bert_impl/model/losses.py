@@ -10,6 +10,8 @@ Notation: B batch, S sequence, V vocabulary, L labels.
 import torch
 from torch import Tensor, nn
 
+from .padding import is_traced
+
 IGNORE_INDEX = -100
 
 
@@ -43,6 +45,27 @@ def cross_entropy(
 def labelled(labels: Tensor | None) -> Tensor | None:
     """(B, S) bool: positions whose hidden state a loss reads, padding or not."""
     return None if labels is None else labels != IGNORE_INDEX
+
+
+def select_labelled(states: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+    """(B, S, D) and (B, S) to the labelled tokens' states (N, D) and labels (N,)."""
+    labels = labels.to(states.device).flatten()
+    index = (labels != IGNORE_INDEX).nonzero().flatten()
+    return states.flatten(0, 1)[index], labels[index]
+
+
+def masked_lm_loss(
+    logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None = None
+) -> Tensor:
+    """Cross-entropy of the labelled tokens; the softmax of the others is not computed.
+
+    Args:
+        logits: (B, S, V), or those of the labelled tokens, (N, V).
+        labels: (B, S) or (N,).
+    """
+    if logits.ndim == 3 and not is_traced(logits.device):
+        logits, labels = select_labelled(logits, labels)
+    return cross_entropy(logits, labels, num_items_in_batch)
 
 
 def causal_lm_loss(
@@ -85,7 +108,7 @@ def pretraining_loss(
     if num_items_in_batch is not None:
         share = (labels != IGNORE_INDEX).sum().to(next_sentence)
         next_sentence = next_sentence * share / _divisor(num_items_in_batch, share, share)
-    return cross_entropy(prediction_logits, labels, num_items_in_batch) + next_sentence
+    return masked_lm_loss(prediction_logits, labels, num_items_in_batch) + next_sentence
 
 
 def infer_problem_type(num_labels: int, labels: Tensor) -> str:

@@ -22,6 +22,7 @@ from .masks import backend_mask, score_mask
 from .modeling_pretrained import BertPreTrainedModel
 from .padding import (
     Packing,
+    is_traced,
     packed_lengths,
     packed_positions,
     plan_dense,
@@ -254,7 +255,7 @@ class BertModel(BertPreTrainedModel):
         device = self.embeddings.word_embeddings.weight.device
         backend = self.config._attn_implementation or "eager"
         takes_3d = backend in BIAS_BACKENDS
-        if _is_traced(device):
+        if is_traced(device):
             # The number of tokens depends on values, which a trace does not have.
             is_one_row = stands_alone and attention_mask is None and shape[0] == 1
             if is_one_row and position_ids is not None and takes_3d:
@@ -388,10 +389,6 @@ class BertModel(BertPreTrainedModel):
                 f"({layers}, {heads}): heads keep their number when others are pruned"
             )
         return head_mask.expand(layers, heads)
-
-
-def _is_traced(device: torch.device) -> bool:
-    return torch.compiler.is_compiling() or torch.jit.is_tracing() or device.type == "meta"
 
 
 def _option(options: dict[str, Any], name: str, default: Any) -> Any:

@@ -35,6 +35,7 @@ from .modeling_tasks import (
 )
 from .padding import Packing  # noqa: F401
 from .prepared import PreparedEncoder  # noqa: F401
+from .scoring import spread  # noqa: F401
 from .validation import check_inputs  # noqa: F401
 
 __all__ = [

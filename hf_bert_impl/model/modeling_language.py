@@ -34,11 +34,14 @@ from .losses import (
     causal_lm_loss,
     cross_entropy,
     labelled,
+    masked_lm_loss,
     pretraining_loss,
+    select_labelled,
 )
 from .modeling_base import BertModel
 from .modeling_pretrained import BertPreTrainedModel
-from .padding import count_sequences
+from .padding import count_sequences, is_traced
+from .scoring import gather, scored_positions, spread
 from .validation import batch_shape, check_labels
 
 logger = logging.get_logger(__name__)
@@ -87,6 +90,16 @@ class _LanguageModelHead(BertPreTrainedModel):
     def _is_sparse(self, labels: Tensor | None) -> bool:
         """Whether this call scores labelled tokens only."""
         return labels is not None and self.training and self.config.sparse_prediction
+
+    def _scored(
+        self, states: Tensor, mask: Tensor | None, input_ids: Tensor | None, labels: Tensor | None
+    ) -> Tensor | None:
+        """(B, S) bool: the positions that this call scores; None for all."""
+        if not self.config.padding_free or is_traced(states.device):
+            return None
+        if mask is None:
+            mask = self.bert.embeddings.own_mask(input_ids)
+        return scored_positions(states, mask, labels)
 
 
 class BertForPreTraining(_LanguageModelHead):
@@ -138,10 +151,13 @@ class BertForPreTraining(_LanguageModelHead):
             return_dict=True,
             **options,
         )
-        states = outputs.last_hidden_state
-        if sparse:
-            states, labels = _select_labelled(states, labels)
-        prediction_logits, seq_relationship_logits = self.cls(states, outputs.pooler_output)
+        states, scored = outputs.last_hidden_state, None
+        if sparse and labels is not None:
+            states, labels = select_labelled(states, labels)
+        else:
+            scored = self._scored(states, attention_mask, input_ids, labels)
+        logits, seq_relationship_logits = self.cls(gather(states, scored), outputs.pooler_output)
+        prediction_logits = spread(logits, scored)
         loss = None
         if labels is not None and next_sentence_label is not None:
             loss = pretraining_loss(
@@ -283,12 +299,14 @@ class BertForMaskedLM(_LanguageModelHead):
             return_dict=True,
             **options,
         )
-        states = outputs.last_hidden_state
-        if sparse:
-            states, labels = _select_labelled(states, labels)
-        logits = self.cls(states)
+        states, scored = outputs.last_hidden_state, None
+        if sparse and labels is not None:
+            states, labels = select_labelled(states, labels)
+        else:
+            scored = self._scored(states, attention_mask, input_ids, labels)
+        logits = spread(self.cls(gather(states, scored)), scored)
         return MaskedLMOutput(
-            loss=None if labels is None else cross_entropy(logits, labels, items),
+            loss=None if labels is None else masked_lm_loss(logits, labels, items),
             logits=logits,
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
@@ -344,11 +362,3 @@ class BertForNextSentencePrediction(BertPreTrainedModel):
             hidden_states=outputs.hidden_states,
             attentions=outputs.attentions,
         )
-
-
-def _select_labelled(states: Tensor, labels: Tensor | None) -> tuple[Tensor, Tensor]:
-    """(B, S, D) and (B, S) to the labelled tokens' states (N, D) and labels (N,)."""
-    assert labels is not None
-    labels = labels.to(states.device).flatten()
-    index = (labels != IGNORE_INDEX).nonzero().flatten()
-    return states.flatten(0, 1)[index], labels[index]

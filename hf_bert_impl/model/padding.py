@@ -77,7 +77,7 @@ class Packing:
         """(T, ...) to (B, S, ...), zero at every position that is not computed or not visible."""
         if self.visible is not None:
             packed = packed.masked_fill(~self.visible[:, None], 0)
-        return _scatter(packed, self.token_index, self.shape)
+        return scatter(packed, self.token_index, self.shape)
 
     def refill(self, padded: Tensor, packed: Tensor) -> Tensor:
         """(T, ...) out of `padded`, so that gradients pass through it; hidden ones of `packed`."""
@@ -86,7 +86,7 @@ class Packing:
 
     def to_grid(self, packed: Tensor) -> Tensor:
         """(T, ...) to (R, L, ...), zero at every position that is not computed."""
-        return _scatter(packed, self.grid_index, self.grid)
+        return scatter(packed, self.grid_index, self.grid)
 
     def from_grid(self, padded: Tensor) -> Tensor:
         """(R, L, ...) to (T, ...)."""
@@ -323,6 +323,12 @@ def _in_caller_order(order: Tensor, values: Tensor) -> Tensor:
     return torch.empty_like(values).index_copy(0, order, values)
 
 
-def _scatter(packed: Tensor, index: Tensor, shape: tuple[int, int]) -> Tensor:
+def is_traced(device: torch.device) -> bool:
+    """Whether this call is recorded as a program: no shape in it may depend on a mask's values."""
+    return torch.compiler.is_compiling() or torch.jit.is_tracing() or device.type == "meta"
+
+
+def scatter(packed: Tensor, index: Tensor, shape: tuple[int, int]) -> Tensor:
+    """(T, ...) to (*shape, ...), each at its flat position in `index` (T,), zero elsewhere."""
     padded = packed.new_zeros((shape[0] * shape[1], *packed.shape[1:]))
     return padded.index_copy_(0, index, packed).unflatten(0, shape)

@@ -152,9 +152,8 @@ class PreparedLayer:
         """(T, D) to (T, D), or to (K, D) where only the tokens in `kept` are read."""
         attention = self.attention
         projected = self.projection(hidden_states)  # (T, 3·H·d)
-        query, key, value = projected.unflatten(-1, (3, -1, attention.attention_head_size)).unbind(
-            1
-        )  # (T, H, d) each
+        joined = projected.view(len(projected), 3, -1, attention.attention_head_size)
+        query, key, value = joined.unbind(1)  # (T, H, d) each
         context = attention.attend_packed(query, key, value, packing).flatten(-2)  # (T, H·d)
         if kept is not None:
             context, hidden_states = context[kept], hidden_states[kept]
@@ -190,7 +189,7 @@ class PreparedEncoder:
             for name, value in slots.items()
         ]
         # Of what was copied. Other biases and the LayerNorms are used where they are.
-        self.marks = [_Mark(p) for module in _linears(encoder) for p in module.parameters()]
+        self.marks = [_Mark(parameter) for parameter in _copied(encoder, int8)]
 
     def is_current(self) -> bool:
         """Whether no weight has changed, no module been replaced and no hook been added since."""
@@ -280,6 +279,16 @@ def _int8_works() -> bool:
 
 def _layers(encoder: BertEncoder) -> list[BertLayer]:
     return list(encoder.layer)  # type: ignore[arg-type]  # a ModuleList has no item type
+
+
+def _copied(encoder: BertEncoder, int8: bool) -> Iterable[Tensor]:
+    """Weights, and biases that are joined or converted."""
+    for layer in _layers(encoder):
+        attention = layer.attention
+        for module in (attention.self.query, attention.self.key, attention.self.value):
+            yield from module.parameters()
+        for module in (attention.output.dense, layer.intermediate.dense, layer.output.dense):
+            yield from module.parameters() if int8 else [module.weight]
 
 
 def _linears(encoder: BertEncoder) -> Iterable[nn.Module]:

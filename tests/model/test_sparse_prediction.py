@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from hf_bert_impl.evaluation.parity import reference_model
+from hf_bert_impl.model import scoring
 from tests.model.cases import HEADS, masks, random_batch, random_config, random_labels, random_model
 
 NO_DROPOUT = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, classifier_dropout=0.0)
@@ -50,6 +51,52 @@ def test_logits_are_those_of_the_labelled_tokens(head, padding):
     assert torch.allclose(some, every[chosen], atol=1e-5)
     assert unlabelled.shape == dense.shape == every.shape
     assert torch.allclose(dense[chosen], every[chosen], atol=1e-5)
+
+
+@pytest.mark.parametrize("many", [0.0, 1.0])
+@pytest.mark.parametrize("labelled", [False, True])
+@pytest.mark.parametrize("padding", ["right", "left", "holes", "both"])
+@pytest.mark.parametrize("head", MASKED_LM)
+def test_scores_of_padding_are_zero_and_all_else_is_equal(
+    head, padding, labelled, many, monkeypatch
+):
+    monkeypatch.setattr(scoring, "MANY_SCORED", many)
+    config = random_config(2, head, **NO_DROPOUT)
+    model = random_model(head, config)
+    batch = random_batch(head, config, masks()[padding])
+    labels = random_labels(head, config, batch) if labelled else {}
+    scored = batch["attention_mask"] != 0
+    if labelled:
+        scored = scored | (labels["labels"] != -100)
+    key = "prediction_logits" if head == "BertForPreTraining" else "logits"
+    seen, handle = rows_through(model, model.cls.predictions.decoder)
+    found = model(**batch, **labels)
+    handle.remove()
+    assert seen == [scored.numel() if many == 0 else int(scored.sum())]
+    model.config.padding_free = False
+    expected = model(**batch, **labels)
+    assert not found[key][~scored].any()
+    assert torch.allclose(found[key][scored], expected[key][scored], atol=1e-5)
+    assert expected[key][~scored].any() or scored.all()
+    if labelled:
+        assert torch.allclose(found.loss, expected.loss, rtol=1e-5)
+        weight = model.bert.embeddings.word_embeddings.weight
+        (ours,) = torch.autograd.grad(found.loss, weight)
+        (theirs,) = torch.autograd.grad(expected.loss, weight)
+        assert (ours - theirs).abs().max() < 2e-5 * theirs.abs().max()
+
+
+@pytest.mark.parametrize("head", MASKED_LM)
+def test_nothing_attended_or_labelled(head):
+    config = random_config(3, head, **NO_DROPOUT)
+    model = random_model(head, config)
+    batch = random_batch(head, config, torch.zeros(2, 13, dtype=torch.long))
+    labels = {"labels": torch.full((2, 13), -100)}
+    if head == "BertForPreTraining":
+        labels["next_sentence_label"] = torch.tensor([0, 1])
+    output = model(**batch, **labels)
+    assert output.loss.isfinite()
+    assert not output["prediction_logits" if head == "BertForPreTraining" else "logits"].any()
 
 
 def rows_through(model, module):

@@ -1,0 +1,48 @@
+"""The positions that a masked-LM head scores: its product with the vocabulary is as dear as a third
+of BERT-base's encoder.
+
+Notation: B batch, S sequence, D hidden size, V vocabulary, T scored tokens.
+"""
+
+from torch import Tensor
+
+from .losses import IGNORE_INDEX
+from .padding import scatter
+
+#: Of more than this share of all positions the scores are computed for all: laying them into a
+#: padded tensor would take longer.
+MANY_SCORED = 0.5
+
+
+def scored_positions(states: Tensor, mask: Tensor | None, labels: Tensor | None) -> Tensor | None:
+    """(B, S) bool: what the mask attends to or a label asks for; None for all.
+
+    Args:
+        states: (B, S, D).
+        mask: The caller's; one that is not (B, S) leaves nothing out.
+        labels: (B, S), -100 where there is nothing to predict.
+    """
+    if mask is None or mask.shape != states.shape[:2]:
+        return None
+    scored = mask.to(states.device) != 0
+    if labels is not None:
+        scored = scored | (labels.to(states.device) != IGNORE_INDEX)
+    return None if bool(scored.all()) else scored
+
+
+def gather(states: Tensor, scored: Tensor | None) -> Tensor:
+    """(B, S, D) to the states to score, (T, D); or all of them, where that is the quicker."""
+    if scored is None or scored.sum() > MANY_SCORED * scored.numel():
+        return states
+    return states[scored]
+
+
+def spread(logits: Tensor, scored: Tensor | None) -> Tensor:
+    """(T, V) or (B, S, V) to (B, S, V), zero where nothing is scored."""
+    if scored is None:
+        return logits
+    scored = scored.to(logits.device)
+    if logits.ndim == 3:
+        logits[~scored] = 0
+        return logits
+    return scatter(logits, scored.flatten().nonzero().flatten(), (scored.shape[0], scored.shape[1]))
