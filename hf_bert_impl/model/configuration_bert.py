@@ -76,7 +76,8 @@ class BertConfig(PreTrainedConfig):
             `hidden_dropout_prob` is also the dropout within the feed-forward layer and after each
             layer.
         padding_free: Compute real tokens only. Hidden states at attended positions are the same,
-            those under padding are zero. False computes every position as upstream does.
+            those under padding are zero, as are masked-LM scores there. False computes every
+            position as upstream does.
         sparse_prediction: In training with labels, the masked-LM heads score the labelled tokens
             only (a fifth of the forward work); `logits` are then (labelled tokens, V) in the order
             of the flattened labels. The loss is the same. False scores every position.

@@ -1,6 +1,6 @@
 """Dropout with 16 random bits an element on a CPU.
 
-`nn.functional.dropout` draws a number for every element, which takes a quarter of a training step
+`nn.functional.dropout` draws a number for every element, which shows in a training step
 on long sequences. To tell which of two things happens, with a probability given to 1/65536, 16
 random bits are enough, so one 64-bit number serves four elements. It comes from torch's generator:
 seeds, checkpoints and recomputation work as ever.

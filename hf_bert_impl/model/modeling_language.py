@@ -99,7 +99,7 @@ class _LanguageModelHead(BertPreTrainedModel):
             return None
         if mask is None:
             mask = self.bert.embeddings.own_mask(input_ids)
-        return scored_positions(states, mask, labels)
+        return scored_positions(states, mask, labelled(labels))
 
 
 class BertForPreTraining(_LanguageModelHead):
@@ -275,7 +275,7 @@ class BertForMaskedLM(_LanguageModelHead):
         labels: Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[Tensor, ...] | MaskedLMOutput:
-        """Scores the vocabulary at every position.
+        """Scores the vocabulary at every position; the scores of padding without a label are zero.
 
         Args:
             labels: (B, S) token ids, -100 where there is nothing to predict; see

@@ -189,7 +189,7 @@ class PreparedEncoder:
             for name, value in slots.items()
         ]
         # Of what was copied. Other biases and the LayerNorms are used where they are.
-        self.marks = [_Mark(parameter) for parameter in _copied(encoder, int8)]
+        self.marks = [_Mark(p) for module in _linears(encoder) for p in module.parameters()]
 
     def is_current(self) -> bool:
         """Whether no weight has changed, no module been replaced and no hook been added since."""
@@ -279,16 +279,6 @@ def _int8_works() -> bool:
 
 def _layers(encoder: BertEncoder) -> list[BertLayer]:
     return list(encoder.layer)  # type: ignore[arg-type]  # a ModuleList has no item type
-
-
-def _copied(encoder: BertEncoder, int8: bool) -> Iterable[Tensor]:
-    """Weights, and biases that are joined or converted."""
-    for layer in _layers(encoder):
-        attention = layer.attention
-        for module in (attention.self.query, attention.self.key, attention.self.value):
-            yield from module.parameters()
-        for module in (attention.output.dense, layer.intermediate.dense, layer.output.dense):
-            yield from module.parameters() if int8 else [module.weight]
 
 
 def _linears(encoder: BertEncoder) -> Iterable[nn.Module]:

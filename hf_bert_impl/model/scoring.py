@@ -1,32 +1,31 @@
-"""The positions that a masked-LM head scores: its product with the vocabulary is as dear as a third
-of BERT-base's encoder.
+"""The positions that a masked-LM head scores: its product with the vocabulary takes over a quarter
+of the operations of BERT-base's encoder.
 
 Notation: B batch, S sequence, D hidden size, V vocabulary, T scored tokens.
 """
 
 from torch import Tensor
 
-from .losses import IGNORE_INDEX
 from .padding import scatter
 
-#: Of more than this share of all positions the scores are computed for all: laying them into a
-#: padded tensor would take longer.
+#: Where more than this share of all positions is wanted, all are computed: laying the wanted into a
+#: padded tensor takes longer than it saves.
 MANY_SCORED = 0.5
 
 
-def scored_positions(states: Tensor, mask: Tensor | None, labels: Tensor | None) -> Tensor | None:
-    """(B, S) bool: what the mask attends to or a label asks for; None for all.
+def scored_positions(states: Tensor, mask: Tensor | None, required: Tensor | None) -> Tensor | None:
+    """(B, S) bool: what the mask attends to or is required; None for all.
 
     Args:
         states: (B, S, D).
         mask: The caller's; one that is not (B, S) leaves nothing out.
-        labels: (B, S), -100 where there is nothing to predict.
+        required: (B, S) bool: what a loss reads, padding or not.
     """
     if mask is None or mask.shape != states.shape[:2]:
         return None
     scored = mask.to(states.device) != 0
-    if labels is not None:
-        scored = scored | (labels.to(states.device) != IGNORE_INDEX)
+    if required is not None:
+        scored = scored | required.to(states.device)
     return None if bool(scored.all()) else scored
 
 

@@ -8,11 +8,9 @@ import pytest
 import torch
 
 import hf_bert_impl
-from hf_bert_impl.model.memory import LARGEST_BLOCK, LARGEST_KEPT
 
 COUNT = """
 import resource, sys, torch, hf_bert_impl
-from hf_bert_impl.model import memory
 
 if sys.argv[1] == "kept":
     config = hf_bert_impl.BertConfig(
@@ -48,15 +46,9 @@ def test_a_model_has_freed_memory_kept():
     assert count("kept") < count("as it is") / 2
 
 
-def test_a_block_fits():
-    assert LARGEST_BLOCK < LARGEST_KEPT
-
-
-@pytest.mark.parametrize("device", ["meta", "cpu"])
-def test_models_on_other_devices(device):
-    with torch.device(device):
+def test_a_model_without_memory():
+    with torch.device("meta"):
         config = hf_bert_impl.BertConfig(
             vocab_size=9, hidden_size=4, num_hidden_layers=1, num_attention_heads=1
         )
-        model = hf_bert_impl.BertModel(config)
-    assert model.device.type == device
+        assert hf_bert_impl.BertModel(config).device.type == "meta"
