@@ -4,12 +4,15 @@ Notation: B batch, S sequence, D hidden size, V vocabulary. The parameter names 
 checkpoints' (`cls.predictions.transform.dense.weight`, …).
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
 from .configuration_bert import BertConfig
 from .encoder import activation
 from .linear import linear
+from .prepared import usable
 
 
 class BertPooler(nn.Module):
@@ -52,9 +55,13 @@ class BertLMPredictionHead(nn.Module):
         self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
         # The name that checkpoints have for `decoder.bias`; tied to it.
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+        #: Set by `prepare_for_inference`: packed weights to use in place of these.
+        self.prepared: Any = None
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         """Logits before the softmax."""
+        if usable(self):
+            return self.prepared(hidden_states)
         return linear(self.decoder, self.transform(hidden_states))
 
 

@@ -30,6 +30,7 @@ from .padding import (
     plan_packing,
     same_sequence,
 )
+from .prepared import usable
 from .validation import batch_shape, check_inputs, check_mask
 
 logger = logging.get_logger(__name__)
@@ -220,20 +221,9 @@ class BertModel(BertPreTrainedModel):
 
     def _uses_prepared(self, needs_scores: bool) -> bool:
         """Whether this call can run on the weights that `prepare_for_inference` packed."""
-        encoder = self.encoder
-        if encoder.prepared is None or self.training or needs_scores:
+        if needs_scores or self.config._attn_implementation not in PACKED_BACKENDS:
             return False
-        if torch.is_grad_enabled() or torch.compiler.is_compiling() or torch.jit.is_tracing():
-            return False
-        if self.config._attn_implementation not in PACKED_BACKENDS:
-            return False
-        if not encoder.prepared.is_current():
-            logger.warning(
-                "weights have changed since prepare_for_inference, which is undone; call it again"
-            )
-            encoder.prepared = None
-            return False
-        return True
+        return usable(self.encoder)
 
     def _plan(
         self,

@@ -16,7 +16,7 @@ from .encoder import BertEncoder
 from .heads import BertLMPredictionHead
 from .loading import check_folder, mismatch_message
 from .memory import keep_freed_memory
-from .prepared import DTYPES, PreparedEncoder, why_not
+from .prepared import DTYPES, PreparedEncoder, PreparedLMHead, why_not, why_not_head
 
 logger = logging.get_logger(__name__)
 
@@ -114,11 +114,12 @@ class BertPreTrainedModel(PreTrainedModel):
                 config.pruned_heads[layer] = sorted(gone)
 
     def prepare_for_inference(self, dtype: torch.dtype | str | None = None) -> Self:
-        """Packs the encoder's weights for the CPU's kernels; `forward` is then faster.
+        """Packs the linear weights for the CPU's kernels; `forward` is then faster.
 
-        The model stays what it was: same parameters, same state dict, same calls. The packed copies
-        (as large as the encoder's linear weights, a quarter of that in int8) are used in eval mode
-        without gradients; they are dropped by `train()` and where a weight has changed since.
+        These are the encoder's and the masked-LM head's. The model stays what it was: same
+        parameters, same state dict, same calls. The packed copies (as large as those weights, in
+        int8 a quarter of the encoder's) are used in eval mode without gradients; they are dropped
+        by `train()` and where a weight has changed since.
         Where the kernels are missing (CUDA, some CPUs) a warning says so and nothing else changes.
 
         Args:
@@ -148,20 +149,32 @@ class BertPreTrainedModel(PreTrainedModel):
                     f"dtype={dtype} is not known; use one of {', '.join([*DTYPES, 'int8'])}"
                 )
             self.to(dtype)
+        self._drop_prepared()
         encoder = self._encoder()
         reason = why_not(encoder, int8)
-        if reason is None:
-            encoder.prepared = PreparedEncoder(encoder, int8)
-        else:
-            encoder.prepared = None
+        if reason is not None:
             logger.warning(f"not prepared for inference: {reason}; it computes as usual")
+            return self
+        encoder.prepared = PreparedEncoder(encoder, int8)
+        for head in self.modules():
+            if isinstance(head, BertLMPredictionHead):
+                reason = why_not_head(head)
+                if reason is None:
+                    head.prepared = PreparedLMHead(head, self.config)
+                else:
+                    logger.warning(f"masked-LM head not prepared for inference: {reason}")
         return self
 
     def train(self, mode: bool = True) -> Self:
         """Sets train or eval mode; train mode drops what `prepare_for_inference` packed."""
-        if mode and (encoder := self._encoder()) is not None:
-            encoder.prepared = None
+        if mode:
+            self._drop_prepared()
         return super().train(mode)
+
+    def _drop_prepared(self) -> None:
+        for module in self.modules():
+            if isinstance(module, BertEncoder | BertLMPredictionHead):
+                module.prepared = None
 
     def _encoder(self) -> BertEncoder:
         return getattr(self.base_model, "encoder", None)  # type: ignore[return-value]

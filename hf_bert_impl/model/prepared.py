@@ -6,19 +6,23 @@ call. Here that is done once, by the operators that torch's own compiler uses fo
 (`torch.ops.mkldnn._linear_pointwise` for floats, `torch.ops.onednn.qlinear_pointwise` for int8).
 
 Notation: T computed tokens (see `padding.py`), K tokens kept after the last layer, D hidden size,
-F feed-forward width, N outputs of a linear layer.
+F feed-forward width, N outputs of a linear layer, V vocabulary.
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor, nn
 from transformers.utils import logging
 
+from .configuration_bert import BertConfig
 from .encoder import SLICE_TOKENS, BertEncoder, BertLayer
 from .memory import LARGEST_BLOCK
 from .padding import Packing
+
+if TYPE_CHECKING:
+    from .heads import BertLMPredictionHead
 
 logger = logging.get_logger(__name__)
 
@@ -49,7 +53,7 @@ class PackedLinear(Protocol):
 class FloatLinear:
     """W and b in float32, bfloat16 or float16."""
 
-    def __init__(self, weight: Tensor, bias: Tensor) -> None:
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight, TYPICAL_TOKENS)
         self.bias = bias
 
@@ -114,6 +118,12 @@ class Int8Linear:
         return output if residual is None else output.add_(residual)
 
 
+def _fused_activation(config: BertConfig) -> str:
+    """The name of the activation where it is one of those, or "none"."""
+    act = config.hidden_act
+    return act if isinstance(act, str) and act in FUSED_ACTIVATIONS else "none"
+
+
 def _activate(states: Tensor, activation: str) -> Tensor:
     """The activation, in place."""
     name, algorithm = FUSED_ACTIVATIONS[activation]
@@ -141,8 +151,7 @@ class PreparedLayer:
         self.context_norm = attention.output.LayerNorm
         self.intermediate = linear(layer.intermediate.dense.weight, layer.intermediate.dense.bias)
         self.activation = layer.intermediate.intermediate_act_fn
-        act = attention.self.config.hidden_act
-        self.fused = act if isinstance(act, str) and act in FUSED_ACTIVATIONS else "none"
+        self.fused = _fused_activation(attention.self.config)
         inner = layer.intermediate.dense
         self.inner_bytes = inner.out_features * inner.weight.element_size()
         self.output = linear(layer.output.dense.weight, layer.output.dense.bias)
@@ -171,17 +180,15 @@ class PreparedLayer:
         return self.output(inner, attended)
 
 
-class PreparedEncoder:
-    """The prepared layers of an encoder, as long as it is the one that was prepared.
+class Prepared:
+    """Packed weights of a module, as long as it is the one that was prepared.
 
     It is no part of the model's state: a copy, a pickle or a saved model goes without it.
     """
 
-    def __init__(self, encoder: BertEncoder, int8: bool) -> None:
-        linear = Int8Linear if int8 else FloatLinear
-        with torch.no_grad():
-            self.layers = [PreparedLayer(layer, linear) for layer in _layers(encoder)]
-        self.modules = list(encoder.modules())
+    def __init__(self, module: nn.Module, copied: Iterable[nn.Module]) -> None:
+        """Remembers `module`, and the weights of the linear layers in it that are copied."""
+        self.modules = list(module.modules())
         self.slots = [
             (slots, name, value)
             for module in self.modules
@@ -189,13 +196,15 @@ class PreparedEncoder:
             for name, value in slots.items()
         ]
         # Of what was copied. Other biases and the LayerNorms are used where they are.
-        self.marks = [_Mark(p) for module in _linears(encoder) for p in module.parameters()]
+        self.marks = [_Mark(p) for linear in copied for p in linear.parameters()]
 
     def is_current(self) -> bool:
-        """Whether no weight has changed, no module been replaced and no hook been added since."""
+        """Whether nothing has happened since to a weight, a module, its hooks or its mode."""
         return (
             all(slots.get(name) is value for slots, name, value in self.slots)
-            and not any(m._forward_hooks or m._forward_pre_hooks for m in self.modules)
+            and not any(
+                m._forward_hooks or m._forward_pre_hooks or m.training for m in self.modules
+            )
             and all(mark.holds() for mark in self.marks)
         )
 
@@ -204,6 +213,55 @@ class PreparedEncoder:
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(None), ()
+
+
+class PreparedEncoder(Prepared):
+    """The layers of an encoder."""
+
+    def __init__(self, encoder: BertEncoder, int8: bool) -> None:
+        super().__init__(encoder, _linears(encoder))
+        linear = Int8Linear if int8 else FloatLinear
+        with torch.no_grad():
+            self.layers = [PreparedLayer(layer, linear) for layer in _layers(encoder)]
+
+
+class PreparedLMHead(Prepared):
+    """The masked-LM head, in floats: its product with the vocabulary is the model's largest."""
+
+    def __init__(self, head: "BertLMPredictionHead", config: BertConfig) -> None:
+        self.transform = head.transform
+        super().__init__(head, (self.transform.dense, head.decoder))
+        with torch.no_grad():
+            self.dense = FloatLinear(self.transform.dense.weight, self.transform.dense.bias)
+            self.decoder = FloatLinear(head.decoder.weight, head.decoder.bias)
+        self.fused = _fused_activation(config)
+
+    def __call__(self, states: Tensor) -> Tensor:
+        """(..., D) to (..., V)."""
+        states = self.dense(states, activation=self.fused)
+        if self.fused == "none":
+            states = self.transform.transform_act_fn(states)
+        return self.decoder(self.transform.LayerNorm(states))
+
+
+def usable(holder: Any) -> bool:
+    """Whether `holder.prepared`, if any, serves this call. It is dropped where it is out of date.
+
+    Args:
+        holder: A module that `prepare_for_inference` packs.
+    """
+    prepared: Prepared | None = holder.prepared
+    if prepared is None or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
+        return False
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return False
+    if prepared.is_current():
+        return True
+    logger.warning(
+        "the model has changed since prepare_for_inference, which is undone; call it again"
+    )
+    holder.prepared = None
+    return False
 
 
 class _Mark:
@@ -259,11 +317,20 @@ def why_not(encoder: BertEncoder, int8: bool) -> str | None:
         return "decoders and relative positions compute attention scores of their own"
     if config.variant != "bert":
         return f"layers of variant={config.variant!r} normalise their input, not their output"
-    for module in _linears(encoder):
+    return _why_not_plain(encoder, _linears(encoder))
+
+
+def why_not_head(head: "BertLMPredictionHead") -> str | None:
+    """Why this head cannot be prepared where its encoder was, or None if it can."""
+    return _why_not_plain(head, (head.transform.dense, head.decoder))
+
+
+def _why_not_plain(root: nn.Module, linears: Iterable[nn.Module]) -> str | None:
+    for module in linears:
         # An adapter (LoRA, say) or a quantised layer may stand in its place.
         if type(module) is not nn.Linear:
             return f"one of its linear layers is a {type(module).__name__}"
-    if any(m._forward_hooks or m._forward_pre_hooks for m in encoder.modules()):
+    if any(m._forward_hooks or m._forward_pre_hooks for m in root.modules()):
         return "a module of it has a forward hook, which the prepared layers would not call"
     return None
 

@@ -31,6 +31,10 @@ def is_prepared(model):
     return model.base_model.encoder.prepared is not None
 
 
+def head_is_prepared(model):
+    return model.cls.predictions.prepared is not None
+
+
 @pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu", "silu", "tanh", "gelu_10"])
 @pytest.mark.parametrize("head", ENCODERS)
 def test_the_same_numbers(head, activation):
@@ -184,6 +188,95 @@ def test_other_ways_to_change_the_model():
         assert torch.equal(found, expected)
 
 
+LM_HEADS = ["BertForMaskedLM", "BertForPreTraining"]
+HEAD_CHANGES = {
+    "embeddings, to which it is tied": lambda m: m.bert.embeddings.word_embeddings.weight.mul_(1.5),
+    "bias": lambda m: m.cls.predictions.bias.data.mul_(1.5),
+    "dense": lambda m: m.cls.predictions.transform.dense.weight.data.mul_(1.5),
+    "more tokens": lambda m: m.resize_token_embeddings(m.config.vocab_size + 3),
+    "another decoder": lambda m: m.set_output_embeddings(nn.Linear(m.config.hidden_size, 7)),
+    "hook": lambda m: m.cls.predictions.decoder.register_forward_hook(lambda m, i, o: o * 2),
+    "mode": lambda m: m.cls.train(),
+    "double": lambda m: m.double(),
+}
+
+
+@pytest.mark.parametrize("change", HEAD_CHANGES)
+@pytest.mark.parametrize("head", LM_HEADS)
+def test_a_changed_masked_lm_head_is_seen(head, change):
+    config = random_config(11, head, tie_word_embeddings=True)
+    model = random_model(head, config).prepare_for_inference()
+    assert head_is_prepared(model)
+    batch = random_batch(head, config, masks()["right"])
+    batch = {key: value for key, value in batch.items() if "label" not in key}
+    before = outputs(model, batch)[0]
+    with torch.no_grad():
+        HEAD_CHANGES[change](model)
+    found = outputs(model, batch)[0]
+    assert not head_is_prepared(model)
+    expected = outputs(copy.deepcopy(model), batch)[0]
+    assert (found - expected).abs().max() < 1e-4 * expected.abs().max()  # encoder still prepared
+    same = change in ("mode", "double")
+    assert same or found.shape != before.shape or (found - before).abs().max() > 1e-2
+
+
+@pytest.mark.parametrize("head", LM_HEADS)
+def test_a_prepared_masked_lm_head_is_no_part_of_the_state(head):
+    config = random_config(12, head)
+    model = random_model(head, config)
+    names = list(model.state_dict())
+    model.prepare_for_inference()
+    assert list(model.state_dict()) == names
+    assert not head_is_prepared(copy.deepcopy(model))
+    buffer = io.BytesIO()
+    torch.save(model, buffer)
+    buffer.seek(0)
+    assert not head_is_prepared(torch.load(buffer, weights_only=False))
+    model.train()
+    assert not head_is_prepared(model)
+
+
+def test_a_prepared_masked_lm_head_in_every_precision():
+    config = random_config(13, "BertForMaskedLM", hidden_act="gelu")
+    model = random_model("BertForMaskedLM", config, std=0.1)
+    states = torch.randn(2, 5, config.hidden_size)
+    with torch.inference_mode():
+        exact = model.cls(states)
+    for dtype, bound in (("float32", 2e-5), ("bfloat16", 4e-2), ("int8", 2e-5)):
+        prepared_model = copy.deepcopy(model).prepare_for_inference(dtype)
+        if not head_is_prepared(prepared_model):
+            assert dtype == "int8"  # no kernels for it here
+            continue
+        with torch.inference_mode():
+            found = prepared_model.cls(states.to(prepared_model.dtype))
+            nothing = prepared_model.cls(states[:0].to(prepared_model.dtype))
+        assert (found - exact).abs().max() <= bound * exact.abs().max(), dtype
+        assert nothing.shape == (0, 5, config.vocab_size)
+
+
+def test_a_masked_lm_head_that_is_not_plain_is_left_alone(caplog):
+    config = random_config(14, "BertForMaskedLM")
+    model = random_model("BertForMaskedLM", config)
+    model.cls.predictions.transform.register_forward_hook(lambda m, i, o: o * 2)
+    batch = random_batch("BertForMaskedLM", config, masks()["right"])
+    expected = outputs(model, batch)["logits"]
+    model.prepare_for_inference()
+    assert is_prepared(model) and not head_is_prepared(model)
+    assert "masked-LM head not prepared" in caplog.text
+    assert (outputs(model, batch)["logits"] - expected).abs().max() < 1e-4
+
+
+def test_dropout_switched_on_by_itself():
+    """Monte Carlo dropout: eval mode, but for the dropout modules."""
+    config = random_config(15, hidden_dropout_prob=0.5)
+    model = random_model("BertModel", config).prepare_for_inference()
+    batch = random_batch("BertModel", config, masks()["right"])
+    model.encoder.layer[0].output.dropout.train()
+    first, second = (outputs(model, batch).last_hidden_state for _ in range(2))
+    assert not is_prepared(model)
+    assert (first - second).abs().max() > 1e-3
+
+
 def test_layer_norms_and_embeddings_are_not_copied():
     """What was not packed may change; the model stays prepared and right."""
     config = random_config(8)
@@ -207,6 +300,19 @@ def test_gradients_and_scores_take_the_usual_way():
     assert outputs(model, batch, output_attentions=True).attentions is not None
     assert outputs(model, batch, head_mask=torch.ones(config.num_attention_heads))
     assert is_prepared(model)
+
+
+@pytest.mark.parametrize("head", ["BertModel", "BertForMaskedLM"])
+def test_autocast_computes_as_usual(head):
+    config = random_config(16, head)
+    model = random_model(head, config)
+    batch = random_batch(head, config, masks()["right"])
+    with torch.autocast("cpu", torch.bfloat16):
+        expected = outputs(model, batch)
+        model.prepare_for_inference()
+        found = outputs(model, batch)
+    for key in expected:
+        assert found[key].dtype == expected[key].dtype and torch.equal(found[key], expected[key])
 
 
 def test_a_backend_may_be_chosen_afterwards():
