@@ -10,7 +10,7 @@ from .padding import scatter
 
 #: Where more than this share of all positions is wanted, all are computed: laying the wanted into a
 #: padded tensor takes longer than it saves.
-MANY_SCORED = 0.5
+MANY_SCORED = 0.7
 
 
 def scored_positions(states: Tensor, mask: Tensor | None, required: Tensor | None) -> Tensor | None:
