@@ -169,6 +169,17 @@ def test_question_answering_tunes_the_null_threshold(tune, write, sentences):
     config = hf_bert_impl.BertConfig.from_pretrained(out)
     assert config.null_score_diff_threshold == scores["null_score_diff_threshold"]
 
+    # It was tuned to these weights, so further training begins without it.
+    answered = [entry for entry in questions if not entry["qas"][0]["is_impossible"]]
+    without = write(
+        "squad1.json", json.dumps({"version": "1.1", "data": [{"paragraphs": answered}]})
+    )
+    for name, source, threshold in (("v1", without, None), ("v2", file, 0)):
+        options = FinetuningOptions(str(out), out.with_name(name), epochs=0.1)
+        finetune(make_task("question-answering"), Sources(source), options)
+        config = hf_bert_impl.BertConfig.from_pretrained(out.with_name(name))
+        assert config.null_score_diff_threshold == threshold
+
 
 def test_multiple_choice(tune, write, sentences):
     chance, rows = random.Random(13), []
