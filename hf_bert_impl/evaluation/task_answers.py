@@ -84,7 +84,7 @@ class QuestionAnswering(Task):
         return list(found.questions)
 
     def config(self) -> dict[str, Any]:
-        # One that the checkpoint brings was tuned to weights that are about to change.
+        # Not the checkpoint's own, which was tuned to weights that are about to change.
         threshold = 0.0 if self.version == 2 else None
         return {"num_labels": 2, "null_score_diff_threshold": threshold}
 
