@@ -18,6 +18,7 @@ from transformers.utils import logging
 
 from .configuration_bert import BertConfig
 from .encoder import SLICE_TOKENS, BertEncoder, BertLayer
+from .linear import is_hooked
 from .memory import LARGEST_BLOCK
 from .padding import Packing
 
@@ -202,9 +203,7 @@ class Prepared:
         """Whether nothing has happened since to a weight, a module, its hooks or its mode."""
         return (
             all(slots.get(name) is value for slots, name, value in self.slots)
-            and not any(
-                m._forward_hooks or m._forward_pre_hooks or m.training for m in self.modules
-            )
+            and not any(m.training or is_hooked(m) for m in self.modules)
             and all(mark.holds() for mark in self.marks)
         )
 
@@ -330,8 +329,8 @@ def _why_not_plain(root: nn.Module, linears: Iterable[nn.Module]) -> str | None:
         # An adapter (LoRA, say) or a quantised layer may stand in its place.
         if type(module) is not nn.Linear:
             return f"one of its linear layers is a {type(module).__name__}"
-    if any(m._forward_hooks or m._forward_pre_hooks for m in root.modules()):
-        return "a module of it has a forward hook, which the prepared layers would not call"
+    if any(is_hooked(m) for m in root.modules()):
+        return "a module of it has a hook, which the prepared layers would not call"
     return None
 
 

@@ -168,12 +168,18 @@ def test_other_ways_to_change_the_model():
     def hook(model):
         model.encoder.layer[0].register_forward_hook(lambda m, i, o: o * 2)
 
+    def wrap(model):  # as accelerate's hooks do
+        output = model.encoder.layer[0].output
+        forward = output.forward
+        output.forward = lambda *inputs: forward(*inputs) * 2
+
     def load(model):
         model.load_state_dict(random_model("BertModel", config, seed=9).state_dict())
 
     for change in (
         replace,
         hook,
+        wrap,
         load,
         lambda model: model.prune_heads({0: [1]}),
         lambda model: model.double(),
