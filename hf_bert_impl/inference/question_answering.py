@@ -143,7 +143,7 @@ class QuestionAnsweringPipeline(Pipeline):
         check_head(path, info)
         if device is not None:
             kwargs["device"] = device
-        packed: bool | str = "int8" if dtype == "int8" else prepare
+        packed: bool | str = dtype if prepare and dtype else prepare
         return cls(model, BertTokenizer.from_pretrained(path), prepare=packed, **kwargs)
 
     @property

@@ -156,7 +156,8 @@ class TextEncoder:
         kind = PreTrainedConfig.get_config_dict(path, **place)[0].get("model_type", "bert")
         if kind not in ("bert", "hf_bert_impl"):
             raise ValueError(f"{path} has model_type {kind!r}; expected a BERT (model_type 'bert')")
-        options = place | ({} if loaded is None else {"dtype": loaded})
+        # Preparing converts, and to what this CPU computes.
+        options = place | ({} if loaded is None or prepare else {"dtype": loaded})
         model, info = _SentenceBert.from_pretrained(path, output_loading_info=True, **options)
         if info["missing_keys"]:
             missing = sorted(info["missing_keys"])

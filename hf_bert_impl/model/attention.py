@@ -119,7 +119,7 @@ class BertSelfAttention(nn.Module):
         query = linear(self.query, hidden_states).unflatten(-1, split)  # (B, Q, H, d) or (T, H, d)
         probabilities: Tensor | None = None
 
-        if packing is not None and self._packs(packing, backend, output_attentions):
+        if packing is not None and self._packs(query, packing, backend, output_attentions):
             key = linear(self.key, hidden_states).unflatten(-1, split)
             value = linear(self.value, hidden_states).unflatten(-1, split)
             context = self.attend_packed(query, key, value, packing)  # (T, H, d)
@@ -189,17 +189,17 @@ class BertSelfAttention(nn.Module):
     def _interface(self, backend: str) -> Callable[..., tuple[Tensor, Tensor | None]]:
         return ALL_ATTENTION_FUNCTIONS.get_interface(backend, eager_attention_forward)
 
-    def _packs(self, packing: Packing, backend: str, output_attentions: bool) -> bool:
+    def _packs(
+        self, query: Tensor, packing: Packing, backend: str, output_attentions: bool
+    ) -> bool:
         """Whether attention itself runs on packed tokens, not only what lies around it."""
         if backend not in PACKED_BACKENDS or output_attentions or self.distance_embedding:
             return False
-        if backend == "eager" or self.query.weight.device.type == "cpu":
+        if backend == "eager" or query.device.type == "cpu":
             return True
         # An accelerator is kept waiting by a launch for every length: one launch for all sequences,
         # or else a padded one. The variable-length kernel does not define a softmax over nothing.
-        return takes_varlen(self.query.weight, self._dropout) and all(
-            group.keys for group in packing.groups
-        )
+        return takes_varlen(query, self._dropout) and all(group.keys for group in packing.groups)
 
     def attend_packed(self, query: Tensor, key: Tensor, value: Tensor, packing: Packing) -> Tensor:
         """Attention within each sequence of packed tokens: no mask, no padding.

@@ -243,7 +243,7 @@ class BertEncoder(nn.Module):
         head_mask: Tensor | None = None,
         output_hidden_states: bool | int | Sequence[int] = False,
         output_attentions: bool = False,
-        use_prepared: bool = False,
+        prepared: Any = None,
         **kwargs: Any,
     ) -> EncoderStates:
         """Runs every layer and collects what is asked for.
@@ -254,7 +254,7 @@ class BertEncoder(nn.Module):
             output_hidden_states: True for all; numbers (0 the embeddings, -1 the last layer) keep
                 those and leave None for the others.
             output_attentions: Whether to collect the probabilities.
-            use_prepared: Whether the prepared layers run; they take packed states only.
+            prepared: A `PreparedEncoder` whose layers run in place of these, on packed states.
             **kwargs: As in `BertLayer.forward`.
         """
         wanted = _wanted_states(output_hidden_states, len(self.layer) + 1)
@@ -279,8 +279,8 @@ class BertEncoder(nn.Module):
         hidden_states = keep(hidden_states)
         for index, layer in enumerate(self.layer):
             kept = packing.kept if packing is not None and layer is self.layer[-1] else None
-            if use_prepared:
-                hidden_states = keep(self.prepared.layers[index](hidden_states, packing, kept))
+            if prepared is not None:
+                hidden_states = keep(prepared.layers[index](hidden_states, packing, kept))
                 continue
             # Positional where gradients flow: reentrant checkpointing sees positional inputs only.
             output = layer(

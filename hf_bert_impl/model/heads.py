@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from .configuration_bert import BertConfig
 from .encoder import activation
 from .linear import linear
-from .prepared import usable
+from .prepared import LINEAR, NOT_FUSED, FloatLinear, Prepared, Stock, current, fused
 
 
 class BertPooler(nn.Module):
@@ -60,9 +60,41 @@ class BertLMPredictionHead(nn.Module):
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         """Logits before the softmax."""
-        if usable(self):
-            return self.prepared(hidden_states)
+        prepared = current(self, hidden_states.shape[:-1].numel())
+        if prepared is not None:
+            return prepared(hidden_states)
         return linear(self.decoder, self.transform(hidden_states))
+
+
+STOCK_HEAD = Stock(
+    {
+        "": (BertLMPredictionHead,),
+        "transform": (BertPredictionHeadTransform,),
+        "transform.dense": LINEAR,
+        "transform.transform_act_fn": None,
+        "transform.LayerNorm": None,
+        "decoder": LINEAR,
+    }
+)
+
+
+class PreparedLMHead(Prepared):
+    """The masked-LM head, in floats: its product with the vocabulary is the model's largest."""
+
+    def __init__(self, head: BertLMPredictionHead) -> None:
+        self.transform = head.transform
+        super().__init__(head, (self.transform.dense, head.decoder), STOCK_HEAD)
+        with torch.no_grad():
+            self.dense = FloatLinear(self.transform.dense.weight, self.transform.dense.bias)
+            self.decoder = FloatLinear(head.decoder.weight, head.decoder.bias)
+        self.fused = fused(self.transform.transform_act_fn)
+
+    def __call__(self, states: Tensor) -> Tensor:
+        """(..., D) to (..., V)."""
+        states = self.dense(states, activation=self.fused)
+        if self.fused is NOT_FUSED:
+            states = self.transform.transform_act_fn(states)
+        return self.decoder(self.transform.LayerNorm(states))
 
 
 class CodertimoLMPredictionHead(nn.Module):

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.nn.modules import module as hooks_of_all
+from torch.utils._device import DeviceContext
 from transformers.activations import GELUActivation
 
 #: From so many weights on they do not lie in a core's cache, and any number of rows is quicker.
@@ -84,7 +85,11 @@ class _Product(torch.autograd.Function):
         states, weight = ctx.saved_tensors
         rows = gradient.reshape(-1, gradient.shape[-1])  # (T, N)
         # Derivatives of these, and many of them at once, are what oneDNN's operators lack.
-        by_torch = torch.is_grad_enabled() or _is_transformed(gradient)
+        by_torch = (
+            torch.is_grad_enabled()
+            or is_recorded()
+            or torch._C._functorch.is_legacy_batchedtensor(gradient)
+        )
         of_states = of_weight = of_bias = None
         if weight is not None:
             of_states = gradient @ weight if by_torch else _multiply(gradient, weight.t())
@@ -98,7 +103,7 @@ class _Product(torch.autograd.Function):
 
 def takes_onednn(layer: nn.Module, states: Tensor) -> bool:
     """Whether this call is a plain product that oneDNN computes faster."""
-    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+    if is_recorded():
         return False
     # Exact types: a subclass may stand for anything, and so may what `torch.func.functional_call`
     # puts in a parameter's place.
@@ -120,8 +125,8 @@ def takes_onednn(layer: nn.Module, states: Tensor) -> bool:
         and weight.is_contiguous()
         and bias.is_contiguous()
         and not is_hooked(layer)
-        and (nn.Module.__call__, nn.Linear.forward, nn.functional.linear) == _TORCH
-        and not _is_transformed(states)
+        and not is_patched()
+        and not torch._C._functorch.is_legacy_batchedtensor(states)
     )
 
 
@@ -142,7 +147,7 @@ def _can_tell() -> bool:
     """Whether this torch has the private names that tell what a call is part of."""
     return (
         hasattr(torch._C, "_len_torch_dispatch_stack")
-        and hasattr(getattr(torch._C, "_functorch", None), "is_functorch_wrapped_tensor")
+        and hasattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack")
         and hasattr(torch._C._functorch, "is_legacy_batchedtensor")
         and hasattr(nn.Module, "_compiled_call_impl")
         and hasattr(hooks_of_all, "_has_any_global_hook")
@@ -176,16 +181,26 @@ def is_hooked(module: nn.Module) -> bool:
     )
 
 
-def _is_transformed(states: Tensor) -> bool:
-    """Whether more than these numbers is wanted: tangents, another precision, a record."""
+def is_patched() -> bool:
+    """Whether a tool has put its own in the place of what every linear layer runs through."""
+    return (nn.Module.__call__, nn.Linear.forward, nn.functional.linear) != _TORCH
+
+
+def is_recorded() -> bool:
+    """Whether more than numbers is wanted of this call: a program, tangents, another precision."""
     return (
-        torch.is_autocast_enabled("cpu")
+        torch.compiler.is_compiling()
+        or torch.jit.is_tracing()
+        or torch.is_autocast_enabled("cpu")
         or not torch.backends.mkldnn.enabled
-        or torch.overrides.has_torch_function((states,))  # a mode
+        # `torch.set_default_device` is a mode that only names a device.
+        or any(
+            type(mode) is not DeviceContext
+            for mode in torch.overrides._get_current_function_mode_stack()
+        )
         or torch._C._len_torch_dispatch_stack() > 0
-        or torch._C._functorch.is_functorch_wrapped_tensor(states)
-        or torch._C._functorch.is_legacy_batchedtensor(states)
-        or forward_ad.unpack_dual(states).tangent is not None
+        or torch._C._functorch.peek_interpreter_stack() is not None  # `torch.func`
+        or forward_ad._current_level >= 0
     )
 
 

@@ -30,7 +30,7 @@ from .padding import (
     plan_packing,
     same_sequence,
 )
-from .prepared import usable
+from .prepared import current
 from .validation import batch_shape, check_inputs, check_mask
 
 logger = logging.get_logger(__name__)
@@ -155,7 +155,6 @@ class BertModel(BertPreTrainedModel):
             exact=past_key_values is None,
         )
         layer_head_mask = self._expand_head_mask(head_mask)
-        use_prepared = self._uses_prepared(output_attentions or head_mask is not None)
         packing, attention_mask = self._plan(
             (batch_size, length),
             attention_mask,
@@ -170,7 +169,14 @@ class BertModel(BertPreTrainedModel):
             past_key_values = DynamicCache(config=config)
             if encoder_hidden_states is not None:
                 past_key_values = EncoderDecoderCache(past_key_values, DynamicCache(config=config))
-        if use_prepared and packing is None and attention_mask is None:
+        prepared = None
+        needs_scores = output_attentions or head_mask is not None
+        is_dense = packing is None and attention_mask is None
+        if not needs_scores and config._attn_implementation in PACKED_BACKENDS:
+            tokens = batch_size * length if packing is None else packing.token_index.shape[0]
+            if is_dense or packing is not None:
+                prepared = current(self.encoder, tokens)
+        if prepared is not None and packing is None:
             packing = plan_dense(batch_size, length, self.embeddings.word_embeddings.weight.device)
         if position_ids is not None:
             options["position_ids"] = position_ids
@@ -199,7 +205,7 @@ class BertModel(BertPreTrainedModel):
             head_mask=layer_head_mask,
             output_hidden_states=output_hidden_states,
             output_attentions=output_attentions,
-            use_prepared=use_prepared and packing is not None,
+            prepared=prepared,
             **options,
         )
         sequence_output, pooled_output = self._finish(states.hidden_states, packing)
@@ -218,12 +224,6 @@ class BertModel(BertPreTrainedModel):
             attentions=states.attentions,
             cross_attentions=states.cross_attentions,
         )
-
-    def _uses_prepared(self, needs_scores: bool) -> bool:
-        """Whether this call can run on the weights that `prepare_for_inference` packed."""
-        if needs_scores or self.config._attn_implementation not in PACKED_BACKENDS:
-            return False
-        return usable(self.encoder)
 
     def _plan(
         self,

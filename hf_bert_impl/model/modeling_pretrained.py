@@ -13,10 +13,10 @@ from .attention_functions import BIAS_BACKENDS
 from .configuration_bert import BertConfig
 from .embeddings import SinusoidalPositions
 from .encoder import BertEncoder
-from .heads import BertLMPredictionHead
+from .heads import STOCK_HEAD, BertLMPredictionHead, PreparedLMHead
 from .loading import check_folder, mismatch_message
 from .memory import keep_freed_memory
-from .prepared import DTYPES, PreparedEncoder, PreparedLMHead, why_not, why_not_head
+from .prepared import DTYPES, PreparedEncoder, why_no_kernels, why_not
 
 logger = logging.get_logger(__name__)
 
@@ -118,14 +118,31 @@ class BertPreTrainedModel(PreTrainedModel):
 
         These are the encoder's and the masked-LM head's. The model stays what it was: same
         parameters, same state dict, same calls. The packed copies (as large as those weights, in
-        int8 a quarter of the encoder's) are used in eval mode without gradients; they are dropped
-        by `train()` and where a weight has changed since.
-        Where the kernels are missing (CUDA, some CPUs) a warning says so and nothing else changes.
+        int8 a quarter of the encoder's) are used in eval mode without gradients, for a model of
+        the stock modules: any other is left as it is, and a warning names the module. Where the
+        kernels are missing (CUDA, some CPUs) a warning says so and nothing else changes.
+
+        Later changes of the model:
+
+        - Always seen by the next call, which drops the copies: `train()`, whatever torch counts as
+          a change of a weight (in-place operations, optimizers, `load_state_dict`), and modules,
+          parameters, their memory, hooks or types that are not what they were.
+        - Seen after `CHECKED_TOKENS` (16,384) computed tokens at the latest: writes into a weight's
+          memory that torch does not count, through `.data`, NumPy, DLPack or a pointer. Each call
+          compares a share of all weights with exact sums: models with under 256 KiB of them
+          entirely, others in proportion to its tokens. Writes that change all of a weight are
+          mostly seen by the next call.
+        - Not seen before that: small writes of this kind. Call `prepare_for_inference` again after
+          one, which packs what the weights hold then.
+
+        A call computes with what it began with, also while another thread changes the model.
 
         Args:
             dtype: Converts the model first: torch.bfloat16 or "bfloat16", and so on. "int8"
                 quantises the linear layers of the encoder (weights by output channel, activations
-                by token, as they come) and leaves all else in float32. None keeps the dtype.
+                by token, as they come) and leaves all else in float32. Where the CPU has no kernels
+                for it, or none for int8 whose sums are exact, the model computes in float32, and a
+                warning says so. None keeps the dtype.
 
         Returns:
             The model itself, in eval mode.
@@ -133,34 +150,31 @@ class BertPreTrainedModel(PreTrainedModel):
         Raises:
             ValueError: An unknown dtype.
         """
-        int8 = dtype in ("int8", torch.int8)
-        if isinstance(dtype, str):
-            if dtype not in (*DTYPES, "int8"):
-                raise ValueError(
-                    f"dtype={dtype!r} is not known; use one of {', '.join([*DTYPES, 'int8'])}"
-                )
-            dtype = DTYPES.get(dtype, torch.float32)
-        elif int8:
-            dtype = torch.float32
+        wanted = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
+        is_known = wanted is not None and (wanted.is_floating_point or wanted == torch.int8)
+        if dtype is not None and not is_known:
+            raise ValueError(f"dtype={dtype!r} is not known; use one of {', '.join(DTYPES)}")
+        if wanted is not None and wanted in DTYPES.values() and self.device.type == "cpu":
+            reason = why_no_kernels(wanted)
+            if reason is not None:  # an imitation would be many times slower
+                logger.warning(f"{reason}, so the model computes in float32")
+                wanted = torch.float32
         self.eval()
-        if dtype is not None:
-            if not dtype.is_floating_point:
-                raise ValueError(
-                    f"dtype={dtype} is not known; use one of {', '.join([*DTYPES, 'int8'])}"
-                )
-            self.to(dtype)
+        int8 = wanted == torch.int8
+        if wanted is not None:
+            self.to(torch.float32 if int8 else wanted)
         self._drop_prepared()
         encoder = self._encoder()
-        reason = why_not(encoder, int8)
+        reason = why_not(encoder)
         if reason is not None:
             logger.warning(f"not prepared for inference: {reason}; it computes as usual")
             return self
         encoder.prepared = PreparedEncoder(encoder, int8)
         for head in self.modules():
             if isinstance(head, BertLMPredictionHead):
-                reason = why_not_head(head)
+                reason = STOCK_HEAD.why_not(head, "cls.predictions")
                 if reason is None:
-                    head.prepared = PreparedLMHead(head, self.config)
+                    head.prepared = PreparedLMHead(head)
                 else:
                     logger.warning(f"masked-LM head not prepared for inference: {reason}")
         return self

@@ -10,43 +10,63 @@ F feed-forward width, N outputs of a linear layer, V vocabulary.
 """
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Protocol
+from functools import cache
+from operator import is_
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
+from transformers.activations import ACT2FN
 from transformers.utils import logging
 
-from .configuration_bert import BertConfig
-from .encoder import SLICE_TOKENS, BertEncoder, BertLayer
-from .linear import is_hooked
+from .attention import BertAttention, BertSelfAttention, BertSelfOutput
+from .dropout import Dropout
+from .encoder import SLICE_TOKENS, BertEncoder, BertIntermediate, BertLayer, BertOutput
+from .linear import is_hooked, is_patched, is_recorded
 from .memory import LARGEST_BLOCK
 from .padding import Packing
 
-if TYPE_CHECKING:
-    from .heads import BertLMPredictionHead
-
 logger = logging.get_logger(__name__)
 
-#: The activations that oneDNN computes with the product: name and algorithm of its post-operation.
+
+class Fused(NamedTuple):
+    """An activation that is computed with the product: oneDNN's name and algorithm of it."""
+
+    name: str = "none"
+    algorithm: str = ""
+
+
+NOT_FUSED = Fused()
+#: By the type of the module that computes it.
 FUSED_ACTIVATIONS = {
-    "gelu": ("gelu", "none"),
-    "gelu_new": ("gelu", "tanh"),
-    "gelu_pytorch_tanh": ("gelu", "tanh"),
-    "relu": ("relu", ""),
-    "tanh": ("tanh", ""),
-    "silu": ("swish", ""),
-    "swish": ("swish", ""),
+    type(ACT2FN["gelu"]): Fused("gelu", "none"),
+    type(ACT2FN["gelu_new"]): Fused("gelu", "tanh"),
+    type(ACT2FN["gelu_pytorch_tanh"]): Fused("gelu", "tanh"),
+    nn.ReLU: Fused("relu"),
+    nn.Tanh: Fused("tanh"),
+    nn.SiLU: Fused("swish"),
+    type(ACT2FN["silu"]): Fused("swish"),
 }
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+DTYPES = {
+    "float32": torch.float32,
+    "bfloat16": torch.bfloat16,
+    "float16": torch.float16,
+    "int8": torch.int8,
+}
 #: Tokens that the blocked layout is chosen for; it serves any number.
 TYPICAL_TOKENS = 512
+
+#: At the latest after so many computed tokens every packed weight has been compared with its sums.
+CHECKED_TOKENS = 16384
+#: Bytes that are compared at once, small enough for a core's cache, and the least in a call.
+PIECE_BYTES = 1 << 18
 
 
 class PackedLinear(Protocol):
     """A linear layer whose weight has been reordered."""
 
     def __call__(
-        self, states: Tensor, residual: Tensor | None = None, activation: str = "none"
+        self, states: Tensor, residual: Tensor | None = None, activation: Fused = NOT_FUSED
     ) -> Tensor:
         """(T, in) to activation(states · Wᵀ + b) + residual, (T, N)."""
 
@@ -59,16 +79,15 @@ class FloatLinear:
         self.bias = bias
 
     def __call__(
-        self, states: Tensor, residual: Tensor | None = None, activation: str = "none"
+        self, states: Tensor, residual: Tensor | None = None, activation: Fused = NOT_FUSED
     ) -> Tensor:
         """See `PackedLinear`."""
         if residual is not None:
             return torch.ops.mkldnn._linear_pointwise.binary(
                 states, residual, self.weight, self.bias, "add"
             )
-        name, algorithm = FUSED_ACTIVATIONS.get(activation, ("none", ""))
         return torch.ops.mkldnn._linear_pointwise(
-            states, self.weight, self.bias, name, [], algorithm
+            states, self.weight, self.bias, activation.name, [], activation.algorithm
         )
 
 
@@ -85,57 +104,167 @@ class Int8Linear:
     def __init__(self, weight: Tensor, bias: Tensor) -> None:
         weight = weight.float()
         self.scale = weight.abs().amax(dim=1).clamp(min=1e-12) / 127  # (N,)
-        quantised = (weight / self.scale[:, None]).round().to(torch.int8)  # (N, in)
-        self.weight = torch.ops.onednn.qlinear_prepack(quantised, [TYPICAL_TOKENS, weight.shape[1]])
-        self.zero_points = torch.zeros(weight.shape[0], dtype=torch.int32)
+        self.weight = _pack_int8((weight / self.scale[:, None]).round().to(torch.int8))
+        self.zero_points = torch.zeros(weight.shape[0], dtype=torch.int32, device="cpu")
         self.bias = bias.float()
 
     def __call__(
-        self, states: Tensor, residual: Tensor | None = None, activation: str = "none"
+        self, states: Tensor, residual: Tensor | None = None, activation: Fused = NOT_FUSED
     ) -> Tensor:
         """See `PackedLinear`."""
         # Not `vector_norm(inf)`, which is twenty times slower on the CPU.
         scale = states.abs().amax(dim=-1, keepdim=True).clamp_(min=1e-12).div_(127)  # (T, 1)
         quantised = (states / scale).round_().add_(self.ZERO_POINT).to(torch.uint8)
-        product = torch.ops.onednn.qlinear_pointwise(
-            quantised,
-            1.0,
-            self.ZERO_POINT,
-            self.weight,
-            self.scale,
-            self.zero_points,
-            None,
-            1.0,
-            0,
-            torch.float32,
-            "none",
-            [],
-            "",
-        )  # (T, N), to be scaled by token
+        # (T, N), to be scaled by token
+        product = _multiply_int8(quantised, self.weight, self.scale, self.zero_points)
         # In place: a new block of this size costs more to get from the system than to fill.
         output = torch.addcmul(self.bias, product, scale, out=product)
-        if activation in FUSED_ACTIVATIONS:
-            output = _activate(output, activation)
+        output = _activate(output, activation)
         return output if residual is None else output.add_(residual)
 
 
-def _fused_activation(config: BertConfig) -> str:
-    """The name of the activation where it is one of those, or "none"."""
-    act = config.hidden_act
-    return act if isinstance(act, str) and act in FUSED_ACTIVATIONS else "none"
+def _pack_int8(weight: Tensor) -> Tensor:
+    """(N, in) int8 in the layout of the kernel."""
+    return torch.ops.onednn.qlinear_prepack(weight, [TYPICAL_TOKENS, weight.shape[1]])
 
 
-def _activate(states: Tensor, activation: str) -> Tensor:
+def _multiply_int8(states: Tensor, weight: Tensor, scale: Tensor, zero_points: Tensor) -> Tensor:
+    """(T, in) uint8, shifted by 128, times a packed weight and its scale (N,): (T, N) float32."""
+    zero_point = Int8Linear.ZERO_POINT
+    return torch.ops.onednn.qlinear_pointwise(
+        *(states, 1.0, zero_point, weight, scale, zero_points),
+        *(None, 1.0, 0, torch.float32, "none", [], ""),
+    )
+
+
+@cache
+def int8_is_exact() -> bool:
+    """Whether the CPU has the kernel, and its sums are those of the quantised numbers.
+
+    Without VNNI instructions oneDNN adds two products in 16 bits, where they saturate. So it is
+    tried, on the largest numbers that there can be.
+    """
+    weight = torch.full((32, 96), 127, dtype=torch.int8, device="cpu")
+    weight[1::2] = -127
+    states = torch.full((5, 96), 255, dtype=torch.uint8, device="cpu")
+    states[3:] = 1  # -127
+    ones = torch.ones(32, dtype=torch.float32, device="cpu")
+    zeros = torch.zeros(32, dtype=torch.int32, device="cpu")
+    try:
+        found = _multiply_int8(states, _pack_int8(weight), ones, zeros)
+    except (RuntimeError, AttributeError, NotImplementedError):  # differs between releases of torch
+        return False
+    expected = (states.float() - Int8Linear.ZERO_POINT) @ weight.float().T
+    return torch.equal(found, expected)
+
+
+def fused(activation: Any) -> Fused:
+    """What the product computes of this activation; `NOT_FUSED` where it has to be called."""
+    act = getattr(activation, "act", nn.functional.gelu)
+    if getattr(act, "func", act) is not nn.functional.gelu:  # another function inside of a GELU
+        return NOT_FUSED
+    return FUSED_ACTIVATIONS.get(type(activation), NOT_FUSED)
+
+
+def _activate(states: Tensor, activation: Fused) -> Tensor:
     """The activation, in place."""
-    name, algorithm = FUSED_ACTIVATIONS[activation]
-    if name == "gelu":
-        return torch.ops.aten.gelu_(states, approximate=algorithm)
+    if activation.name == "gelu":
+        return torch.ops.aten.gelu_(states, approximate=activation.algorithm)
     functions: dict[str, Callable[[Tensor], Tensor]] = {
+        "none": lambda states: states,
         "relu": torch.relu_,
         "tanh": torch.tanh_,
         "swish": torch.ops.aten.silu_,
     }
-    return functions[name](states)
+    return functions[activation.name](states)
+
+
+class Stock:
+    """The modules that a prepared class computes the same as: those of this package and no others.
+
+    Args:
+        places: The exact types allowed for every module below a root, by its name. None for one
+            that is called as it stands, whatever it is.
+    """
+
+    def __init__(self, places: dict[str, tuple[type, ...] | None]) -> None:
+        self.places = places
+        # As they are when this is imported; tools put their own in their place.
+        self.forwards: dict[Any, Any] = {
+            kind: kind.forward  # type: ignore[attr-defined]  # all are modules
+            for kinds in places.values()
+            for kind in kinds or ()
+        }
+
+    def why_not(self, root: nn.Module, path: str) -> str | None:
+        """Why `root`, which the model has at `path`, cannot be prepared, or None if it can."""
+        called = tuple(f"{name}." for name, kinds in self.places.items() if kinds is None)
+        modules = {
+            name: module for name, module in root.named_modules() if not name.startswith(called)
+        }
+        for name in modules | self.places:
+            module, at = modules.get(name), f"{path}.{name}".rstrip(".")
+            if module is None or name not in self.places:
+                return f"{at} is {'missing' if module is None else _name(module)}, unlike in a BERT"
+            kinds = self.places[name]
+            if kinds is not None and type(module) not in kinds:
+                advice = "; merge_and_unload() gives a plain model" * hasattr(module, "merge")
+                return f"{at} is a {_name(module)}, not a {_name_of(kinds[0])}{advice}"
+            reason = _why_not_plain(module) if kinds == LINEAR else None
+            if reason is not None:
+                return f"{at} {reason}"
+        if any(is_hooked(module) for module in root.modules()):
+            return f"a module of {path} has a hook, which the prepared layers would not call"
+        return "a class of it was patched" if self.is_patched() else None
+
+    def is_patched(self) -> bool:
+        """Whether someone's function stands in for a `forward` of these types."""
+        return is_patched() or any(
+            kind.forward is not forward for kind, forward in self.forwards.items()
+        )
+
+
+def _why_not_plain(linear: nn.Module) -> str | None:
+    """What keeps a linear layer's weight from being copied."""
+    weight, bias = linear._parameters.get("weight"), linear._parameters.get("bias")
+    if type(weight) is not nn.Parameter or type(bias) is not nn.Parameter:
+        return "has no plain weight and bias"
+    if weight.is_inference() or bias.is_inference():
+        return (
+            "was made in torch.inference_mode(), where torch counts no changes of a weight; load "
+            "the model outside of it"
+        )
+    plain = weight.is_contiguous() and bias.is_contiguous() and weight.device == bias.device
+    if not plain or weight.dtype != bias.dtype or weight.shape[:1] != bias.shape:
+        return "has a weight and a bias that do not fit or are no whole blocks of memory"
+    return None
+
+
+LINEAR: tuple[type, ...] = (nn.Linear,)
+#: What leaves its input alone in eval mode.
+DROPOUT = (Dropout, nn.Dropout, nn.Identity)
+STOCK_LAYER = Stock(
+    {
+        "": (BertLayer,),
+        "attention": (BertAttention,),
+        "attention.self": (BertSelfAttention,),
+        "attention.self.query": LINEAR,
+        "attention.self.key": LINEAR,
+        "attention.self.value": LINEAR,
+        "attention.self.dropout": DROPOUT,
+        "attention.output": (BertSelfOutput,),
+        "attention.output.dense": LINEAR,
+        "attention.output.dropout": DROPOUT,
+        "attention.output.LayerNorm": None,
+        "intermediate": (BertIntermediate,),
+        "intermediate.dense": LINEAR,
+        "intermediate.intermediate_act_fn": None,
+        "output": (BertOutput,),
+        "output.dense": LINEAR,
+        "output.dropout": DROPOUT,
+        "output.LayerNorm": None,
+    }
+)
 
 
 class PreparedLayer:
@@ -151,8 +280,8 @@ class PreparedLayer:
         self.context_output = linear(attention.output.dense.weight, attention.output.dense.bias)
         self.context_norm = attention.output.LayerNorm
         self.intermediate = linear(layer.intermediate.dense.weight, layer.intermediate.dense.bias)
-        self.activation = layer.intermediate.intermediate_act_fn
-        self.fused = _fused_activation(attention.self.config)
+        self.holder = layer.intermediate
+        self.fused = fused(layer.intermediate.intermediate_act_fn)
         inner = layer.intermediate.dense
         self.inner_bytes = inner.out_features * inner.weight.element_size()
         self.output = linear(layer.output.dense.weight, layer.output.dense.bias)
@@ -176,36 +305,83 @@ class PreparedLayer:
     def feed_forward(self, attended: Tensor) -> Tensor:
         """(T, D) to (T, D), before the LayerNorm."""
         inner = self.intermediate(attended, activation=self.fused)  # (T, F)
-        if self.fused == "none":
-            inner = self.activation(inner)
+        if self.fused is NOT_FUSED:
+            inner = self.holder.intermediate_act_fn(inner)
         return self.output(inner, attended)
 
 
 class Prepared:
     """Packed weights of a module, as long as it is the one that was prepared.
 
+    `is_current` tells. At each call it sees: replaced, added or removed modules and parameters,
+    other types, hooks and patches, train mode, a parameter's other memory or layout, and whatever
+    raises its version, which is every operation that torch counts (optimizers, `load_state_dict`,
+    in-place operations). Writes that torch does not count (through `.data`, NumPy, pointers) are
+    found by a few numbers of each weight at once, or by exact sums of all of them: each call checks
+    a share in proportion to its tokens, so that `CHECKED_TOKENS` tokens check everything.
+
     It is no part of the model's state: a copy, a pickle or a saved model goes without it.
     """
 
-    def __init__(self, module: nn.Module, copied: Iterable[nn.Module]) -> None:
+    def __init__(self, module: nn.Module, copied: Iterable[nn.Module], stock: Stock) -> None:
         """Remembers `module`, and the weights of the linear layers in it that are copied."""
+        self.stock = stock
         self.modules = list(module.modules())
+        self.types = [type(module) for module in self.modules]
         self.slots = [
-            (slots, name, value)
-            for module in self.modules
-            for slots in (module._modules, module._parameters)
-            for name, value in slots.items()
+            slots for module in self.modules for slots in (module._modules, module._parameters)
         ]
-        # Of what was copied. Other biases and the LayerNorms are used where they are.
-        self.marks = [_Mark(p) for linear in copied for p in linear.parameters()]
+        self.contents = self._contents()
+        self.weights = [p for linear in copied for p in linear.parameters()]
+        self.facts = self._facts()
+        # Views: they keep the memory, so that no other tensor can come to lie there.
+        bits = [_as_integers(weight.detach()) for weight in self.weights]
+        self.samples = [_few(part).numpy() for part in bits]
+        self.numbers = self._numbers()
+        self.pieces = [piece for part in bits for piece in _pieces(part)]
+        self.bytes = sum(piece.bits.nbytes for piece in self.pieces)
+        self.next_piece = 0
 
-    def is_current(self) -> bool:
-        """Whether nothing has happened since to a weight, a module, its hooks or its mode."""
+    def is_current(self, tokens: int) -> bool:
+        """Whether nothing was seen to have happened to a weight, a module, its hooks or its mode.
+
+        Args:
+            tokens: How many this call computes.
+        """
+        contents = self._contents()
         return (
-            all(slots.get(name) is value for slots, name, value in self.slots)
+            len(contents) == len(self.contents)
+            and all(map(is_, contents, self.contents))
+            and all(map(is_, map(type, self.modules), self.types))
             and not any(m.training or is_hooked(m) for m in self.modules)
-            and all(mark.holds() for mark in self.marks)
+            and not self.stock.is_patched()
+            and self._facts() == self.facts
+            and self._numbers() == self.numbers
+            and self._share_is_same(tokens)
         )
+
+    def _contents(self) -> list[Any]:
+        return [value for slots in self.slots for value in slots.values()]
+
+    def _facts(self) -> list[Any]:
+        """Where and how each weight lies, and how often torch has counted a change."""
+        return [(p.data_ptr(), p._version, p.dtype, p.stride()) for p in self.weights]
+
+    def _numbers(self) -> list[bytes]:
+        return [sample.tobytes() for sample in self.samples]
+
+    def _share_is_same(self, tokens: int) -> bool:
+        """Compares the next of the pieces, the more of them the more tokens are computed."""
+        left = max(PIECE_BYTES, self.bytes * tokens // CHECKED_TOKENS)
+        for _ in self.pieces:
+            piece = self.pieces[self.next_piece % len(self.pieces)]
+            self.next_piece = (self.next_piece + 1) % len(self.pieces)
+            if not piece.is_same():
+                return False
+            left -= piece.bits.nbytes
+            if left <= 0:
+                break
+        return True
 
     def __deepcopy__(self, memo: Any) -> None:
         return None
@@ -218,86 +394,93 @@ class PreparedEncoder(Prepared):
     """The layers of an encoder."""
 
     def __init__(self, encoder: BertEncoder, int8: bool) -> None:
-        super().__init__(encoder, _linears(encoder))
+        super().__init__(encoder, _linears(encoder), STOCK_LAYER)
         linear = Int8Linear if int8 else FloatLinear
         with torch.no_grad():
             self.layers = [PreparedLayer(layer, linear) for layer in _layers(encoder)]
 
 
-class PreparedLMHead(Prepared):
-    """The masked-LM head, in floats: its product with the vocabulary is the model's largest."""
+def current(holder: Any, tokens: int) -> Any:
+    """What `prepare_for_inference` packed for this call, or None. It is dropped if out of date.
 
-    def __init__(self, head: "BertLMPredictionHead", config: BertConfig) -> None:
-        self.transform = head.transform
-        super().__init__(head, (self.transform.dense, head.decoder))
-        with torch.no_grad():
-            self.dense = FloatLinear(self.transform.dense.weight, self.transform.dense.bias)
-            self.decoder = FloatLinear(head.decoder.weight, head.decoder.bias)
-        self.fused = _fused_activation(config)
-
-    def __call__(self, states: Tensor) -> Tensor:
-        """(..., D) to (..., V)."""
-        states = self.dense(states, activation=self.fused)
-        if self.fused == "none":
-            states = self.transform.transform_act_fn(states)
-        return self.decoder(self.transform.LayerNorm(states))
-
-
-def usable(holder: Any) -> bool:
-    """Whether `holder.prepared`, if any, serves this call. It is dropped where it is out of date.
+    The caller holds what it is given to the end of the call: another thread may drop it meanwhile.
 
     Args:
         holder: A module that `prepare_for_inference` packs.
+        tokens: How many this call computes.
     """
     prepared: Prepared | None = holder.prepared
-    if prepared is None or torch.is_grad_enabled() or torch.is_autocast_enabled("cpu"):
-        return False
-    if torch.compiler.is_compiling() or torch.jit.is_tracing():
-        return False
-    if prepared.is_current():
-        return True
+    if prepared is None or torch.is_grad_enabled() or is_recorded():
+        return None
+    if prepared.is_current(tokens):
+        return prepared
     logger.warning(
         "the model has changed since prepare_for_inference, which is undone; call it again"
     )
     holder.prepared = None
-    return False
+    return None
 
 
-class _Mark:
-    """What tells that a parameter has changed: its memory, its version and two of its numbers.
+class _Piece:
+    """Some rows of a weight, with the exact sums of their bits by row and by column."""
 
-    Changes through `.data` leave the version alone, hence the numbers.
-    """
+    def __init__(self, bits: Tensor) -> None:
+        self.bits = bits
+        self.rows, self.columns = bits.sum(1), bits.sum(0)
 
-    def __init__(self, parameter: Tensor) -> None:
-        self.parameter = parameter
-        self.pointer = parameter.data_ptr()
-        self.version = _version(parameter)
-        flat = parameter.detach().flatten()  # a view
-        if flat.dtype == torch.bfloat16:
-            flat = flat.view(torch.int16)  # NumPy has no bfloat16
-        self.sample = flat[:: max(1, flat.numel() - 1)].numpy()
-        self.numbers = self.sample.tobytes()
-
-    def holds(self) -> bool:
-        return (
-            self.parameter.data_ptr() == self.pointer
-            and _version(self.parameter) == self.version
-            and self.sample.tobytes() == self.numbers
+    def is_same(self) -> bool:
+        return torch.equal(self.bits.sum(1), self.rows) and torch.equal(
+            self.bits.sum(0), self.columns
         )
 
 
-def _version(parameter: Tensor) -> int:
-    return 0 if parameter.is_inference() else parameter._version
+def _pieces(bits: Tensor) -> list[_Piece]:
+    """All of a weight or bias."""
+    matrix = bits if bits.ndim == 2 else bits[None]
+    rows = max(1, PIECE_BYTES // max(1, matrix[0].nbytes))
+    return [_Piece(part) for part in matrix.split(rows)]
 
 
-def why_not(encoder: BertEncoder, int8: bool) -> str | None:
+def _few(bits: Tensor) -> Tensor:
+    """Numbers at both ends and in the middle, a view."""
+    return bits[tuple(slice(None, None, max(1, size // 2)) for size in bits.shape)]
+
+
+def _as_integers(weight: Tensor) -> Tensor:
+    """The bits of a contiguous tensor as the widest integers that fit a row of it."""
+    row = weight.shape[-1] * weight.element_size()
+    for dtype in (torch.int64, torch.int32, torch.int16):
+        if row % dtype.itemsize == 0:
+            return weight.view(dtype)
+    return weight.view(torch.uint8)
+
+
+def why_not(encoder: BertEncoder) -> str | None:
     """Why this encoder cannot be prepared on this machine, or None if it can."""
+    config = encoder.config
+    if config.is_decoder or config.position_embedding_type.startswith("relative"):
+        return "decoders and relative positions compute attention scores of their own"
+    if config.variant != "bert":
+        return f"layers of variant={config.variant!r} normalise their input, not their output"
+    if type(encoder) is not BertEncoder or type(encoder.layer) is not nn.ModuleList:
+        return f"its encoder is a {_name(encoder)} whose layers are in a {_name(encoder.layer)}"
     if not len(encoder.layer):
         return "it has no layers"
-    weight = _layers(encoder)[0].attention.self.query.weight
-    if weight.device.type != "cpu":
-        return f"its weights are on {weight.device}, and the packed kernels are the CPU's"
+    for number, layer in enumerate(encoder.layer):
+        reason = STOCK_LAYER.why_not(layer, f"encoder.layer.{number}")
+        if reason is not None:
+            return reason
+    kinds = {(linear.weight.device.type, linear.weight.dtype) for linear in _linears(encoder)}
+    if len(kinds) > 1:
+        return "its weights are of several types or on several devices"
+    (device, dtype) = kinds.pop()
+    if device != "cpu":
+        return f"its weights are on {device}, and the packed kernels are the CPU's"
+    return why_no_kernels(dtype)
+
+
+def why_no_kernels(dtype: torch.dtype) -> str | None:
+    """Why oneDNN multiplies no numbers of this type here, or None if it does."""
     if not torch.backends.mkldnn.is_available() or not hasattr(
         torch.ops.mkldnn, "_linear_pointwise"
     ):
@@ -306,49 +489,29 @@ def why_not(encoder: BertEncoder, int8: bool) -> str | None:
         torch.float32: True,
         torch.bfloat16: torch.ops.mkldnn._is_mkldnn_bf16_supported(),
         torch.float16: torch.ops.mkldnn._is_mkldnn_fp16_supported(),
+        torch.int8: dtype == torch.int8 and int8_is_exact(),
     }
-    if not supported.get(weight.dtype, False):
-        return f"this CPU has no {weight.dtype} kernels"
-    if int8 and not _int8_works():
-        return "this CPU or torch has no int8 kernels"
-    config = encoder.config
-    if config.is_decoder or config.position_embedding_type.startswith("relative"):
-        return "decoders and relative positions compute attention scores of their own"
-    if config.variant != "bert":
-        return f"layers of variant={config.variant!r} normalise their input, not their output"
-    return _why_not_plain(encoder, _linears(encoder))
-
-
-def why_not_head(head: "BertLMPredictionHead") -> str | None:
-    """Why this head cannot be prepared where its encoder was, or None if it can."""
-    return _why_not_plain(head, (head.transform.dense, head.decoder))
-
-
-def _why_not_plain(root: nn.Module, linears: Iterable[nn.Module]) -> str | None:
-    for module in linears:
-        # An adapter (LoRA, say) or a quantised layer may stand in its place.
-        if type(module) is not nn.Linear:
-            return f"one of its linear layers is a {type(module).__name__}"
-    if any(is_hooked(m) for m in root.modules()):
-        return "a module of it has a hook, which the prepared layers would not call"
-    return None
-
-
-def _int8_works() -> bool:
-    """Tries the operator on four numbers: which CPUs it needs differs between releases."""
-    try:
-        layer = Int8Linear(torch.eye(16), torch.zeros(16))
-        return bool(torch.allclose(layer(torch.eye(16)), torch.eye(16), atol=0.02))
-    except (RuntimeError, AttributeError, NotImplementedError):
-        return False
+    if supported.get(dtype, False):
+        return None
+    exact = "exact " * (dtype == torch.int8)
+    return f"this CPU has no {exact}kernels for {str(dtype).removeprefix('torch.')}"
 
 
 def _layers(encoder: BertEncoder) -> list[BertLayer]:
     return list(encoder.layer)  # type: ignore[arg-type]  # a ModuleList has no item type
 
 
-def _linears(encoder: BertEncoder) -> Iterable[nn.Module]:
+def _linears(encoder: BertEncoder) -> Iterable[Any]:
     for layer in _layers(encoder):
         attention = layer.attention
         yield from (attention.self.query, attention.self.key, attention.self.value)
         yield from (attention.output.dense, layer.intermediate.dense, layer.output.dense)
+
+
+def _name(part: Any) -> str:
+    return _name_of(type(part))
+
+
+def _name_of(kind: type) -> str:
+    """In full: many libraries have a `Linear`."""
+    return f"{kind.__module__}.{kind.__qualname__}"

@@ -13,6 +13,7 @@ from hf_bert_impl import BertForQuestionAnswering, BertTokenizer, QuestionAnswer
 from hf_bert_impl.data.spans import best_answers
 from hf_bert_impl.data.windows import QuestionCut
 from hf_bert_impl.inference import question_answering as module
+from hf_bert_impl.model.prepared import why_no_kernels
 
 RIVER = "Anna lives in Paris, and works not far from the river."
 LONG = (
@@ -199,7 +200,10 @@ def test_lower_precision(answering_folder, answerer, dtype):
     low = QuestionAnsweringPipeline.from_pretrained(answering_folder, dtype, "cpu")
     pairs = [("who?", RIVER)]
     [expected], [found] = answerer.find_answers(pairs), low.find_answers(pairs)
-    assert found.null_score != expected.null_score
+    lacks_kernels = why_no_kernels(getattr(torch, dtype)) is not None
+    is_float32 = low.model.dtype == torch.float32
+    assert is_float32 == (lacks_kernels or dtype == "int8")
+    assert found.null_score != expected.null_score or lacks_kernels
     assert found.null_score == pytest.approx(expected.null_score, abs=1)
 
 

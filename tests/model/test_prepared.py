@@ -6,9 +6,11 @@ import io
 import pytest
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 
 from hf_bert_impl import BertModel
 from hf_bert_impl.model import prepared
+from hf_bert_impl.model.encoder import BertIntermediate, BertLayer, BertOutput
 from tests.model.cases import HEADS, masks, random_batch, random_config, random_model
 
 ENCODERS = [head for head in HEADS if head != "BertLMHeadModel"]
@@ -17,7 +19,7 @@ ENCODERS = [head for head in HEADS if head != "BertLMHeadModel"]
 @pytest.fixture(autouse=True)
 def needs_kernels():
     model = random_model("BertModel", random_config(1))
-    reason = prepared.why_not(model.encoder, int8=False)
+    reason = prepared.why_not(model.encoder)
     if reason is not None:
         pytest.skip(f"prepared inference does not run here: {reason}")
 
@@ -60,6 +62,8 @@ def test_the_same_numbers(head, activation):
 
 @pytest.mark.parametrize("head", ENCODERS)
 def test_bfloat16_error_is_that_of_the_model(head):
+    if prepared.why_no_kernels(torch.bfloat16) is not None:
+        pytest.skip("this CPU has no bfloat16 kernels")
     config = random_config(3, head, hidden_act="gelu")
     model = random_model(head, config, std=0.1)
     batch = random_batch(head, config, masks()["right"])
@@ -79,9 +83,9 @@ def test_int8_is_close():
     model = random_model("BertModel", config, std=0.1)
     batch = random_batch("BertModel", config, masks()["right"])
     exact = outputs(model, batch).last_hidden_state
+    if not prepared.int8_is_exact():
+        pytest.skip("this CPU or torch has no exact int8 kernels")
     model.prepare_for_inference("int8")
-    if not is_prepared(model):
-        pytest.skip("this CPU or torch has no int8 kernels")
     found = outputs(model, batch).last_hidden_state
     assert model.dtype == torch.float32
     error = (found - exact).abs().mean() / exact.abs().mean()
@@ -90,8 +94,8 @@ def test_int8_is_close():
 
 def test_int8_linear_is_exact_on_whole_numbers():
     """Weights and activations that int8 holds exactly give exact products."""
-    if not prepared._int8_works():
-        pytest.skip("this CPU or torch has no int8 kernels")
+    if not prepared.int8_is_exact():
+        pytest.skip("this CPU or torch has no exact int8 kernels")
     generator = torch.Generator().manual_seed(0)
     weight = torch.randint(-127, 128, (24, 48), generator=generator).float()
     weight[:, 0] = 127
@@ -135,10 +139,22 @@ def test_state_dict_and_saving_are_as_before(tmp_path):
     assert not is_prepared(torch.load(buffer, weights_only=False))
 
 
+def numpy_view(w):
+    return w.detach().numpy()
+
+
 CHANGES = {
     "in place": lambda w: torch.no_grad()(w.mul_)(1.5),
     "through data": lambda w: w.data.mul_(1.5),
     "data replaced": lambda w: setattr(w, "data", w.data * 1.5),
+    "data replaced twice": lambda w: (
+        setattr(w, "data", w.data * 1.5),
+        setattr(w, "data", w.data * 1.5),
+    ),
+    "data with equal ends": lambda w: w.data[1:-1].mul_(1.5),
+    "one number": lambda w: w.data.view(-1)[w.numel() // 3].add_(5),
+    "two rows exchanged": lambda w: w.data.__setitem__(slice(1, 3), w.data[1:3].flip(0)),
+    "NumPy": lambda w: numpy_view(w)[1:-1].__imul__(1.5),
 }
 
 
@@ -149,13 +165,321 @@ def test_a_changed_weight_is_seen(name, change):
     model = random_model("BertModel", config)
     batch = random_batch("BertModel", config, masks()["right"])
     model.prepare_for_inference()
-    outputs(model, batch)
-    for part in ("weight", "bias"):
-        CHANGES[change](getattr(getattr(model.encoder.layer[0].attention.self, name), part))
+    before = outputs(model, batch).last_hidden_state
+    part = getattr(model.encoder.layer[0].attention.self, name)
+    for parameter in (part.weight, part.bias):
+        CHANGES[change](parameter)
     found = outputs(model, batch).last_hidden_state
     assert not is_prepared(model)
     expected = outputs(copy.deepcopy(model), batch).last_hidden_state
     assert torch.equal(found, expected)
+    assert name == "key" or (found - before).abs().max() > 1e-3
+
+
+def test_a_transposed_weight_is_seen():
+    config = random_config(6, hidden_size=30, num_attention_heads=3)
+    model = random_model("BertModel", config).prepare_for_inference()
+    batch = random_batch("BertModel", config, masks()["right"])
+    weight = model.encoder.layer[1].attention.output.dense.weight
+    weight.data = weight.data.t()
+    found = outputs(model, batch).last_hidden_state
+    assert not is_prepared(model)
+    assert torch.equal(found, outputs(copy.deepcopy(model), batch).last_hidden_state)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+def test_what_torch_does_not_count_is_seen_within_some_tokens(monkeypatch, dtype):
+    """Of a model too large to be checked at every call."""
+    if prepared.why_no_kernels(getattr(torch, dtype)) is not None:
+        pytest.skip(f"this CPU has no kernels for {dtype}")
+    monkeypatch.setattr(prepared, "PIECE_BYTES", 64)
+    monkeypatch.setattr(prepared, "CHECKED_TOKENS", 500)
+    config = random_config(17)
+    model = random_model("BertModel", config).prepare_for_inference(dtype)
+    ids = torch.randint(5, config.vocab_size, (2, 7))
+    outputs(model, {"input_ids": ids})
+    for row in (1, -2):  # wherever the check has come to
+        weight = model.encoder.layer[-1].output.dense.weight
+        weight.data[row, 1:-1].mul_(1.5)
+        tokens = 0
+        while is_prepared(model):
+            assert tokens < 500
+            found = outputs(model, {"input_ids": ids}).last_hidden_state
+            tokens += ids.numel()
+        assert tokens > ids.numel()
+        expected = outputs(copy.deepcopy(model), {"input_ids": ids}).last_hidden_state
+        assert torch.equal(found, expected)
+        model.prepare_for_inference(dtype)
+
+
+def test_one_large_batch_checks_everything(monkeypatch):
+    monkeypatch.setattr(prepared, "PIECE_BYTES", 64)
+    monkeypatch.setattr(prepared, "CHECKED_TOKENS", 14)
+    config = random_config(17)
+    model = random_model("BertModel", config).prepare_for_inference()
+    ids = torch.randint(5, config.vocab_size, (2, 7))
+    for layer in model.encoder.layer:
+        outputs(model, {"input_ids": ids})
+        layer.intermediate.dense.weight.data[2:4, 1:-1] = 0
+        found = outputs(model, {"input_ids": ids}).last_hidden_state
+        assert not is_prepared(model)
+        assert torch.equal(
+            found, outputs(copy.deepcopy(model), {"input_ids": ids}).last_hidden_state
+        )
+        model.prepare_for_inference()
+
+
+@pytest.mark.parametrize("row", [1, -1])
+def test_one_token_of_tied_embeddings(row):
+    config = random_config(11, "BertForMaskedLM", tie_word_embeddings=True)
+    model = random_model("BertForMaskedLM", config).prepare_for_inference()
+    batch = {"input_ids": torch.randint(5, config.vocab_size, (2, 7))}
+    outputs(model, batch)
+    model.bert.embeddings.word_embeddings.weight.data[row] *= 2
+    found = outputs(model, batch).logits
+    assert not head_is_prepared(model)
+    assert (found - outputs(copy.deepcopy(model), batch).logits).abs().max() < 1e-4
+
+
+class NegativeOutput(BertOutput):
+    def forward(self, hidden_states, input_tensor):
+        return -super().forward(hidden_states, input_tensor)
+
+
+class NegativeIntermediate(BertIntermediate):
+    def forward(self, hidden_states):
+        return -super().forward(hidden_states)
+
+
+class Noise(nn.Dropout):
+    def forward(self, states):
+        return states + 1
+
+
+class Scaled(nn.Linear):
+    def forward(self, states):
+        return super().forward(states) * 1.5
+
+
+def modules_of_a_kind(layer, kind):
+    return [
+        (parent, name)
+        for parent in layer.modules()
+        for name, child in parent.named_children()
+        if type(child) is kind
+    ]
+
+
+def as_class(kind):
+    """The module at this place with another class, its weights as they were."""
+
+    def change(model, old):
+        parent, name = modules_of_a_kind(model.encoder.layer[1], old)[0]
+        getattr(parent, name).__class__ = kind
+
+    return change
+
+
+REPLACED = {
+    "output": (lambda m: as_class(NegativeOutput)(m, BertOutput), "encoder.layer.1.output is a"),
+    "intermediate": (
+        lambda m: as_class(NegativeIntermediate)(m, BertIntermediate),
+        "encoder.layer.1.intermediate is a",
+    ),
+    "dropout": (
+        lambda m: setattr(m.encoder.layer[1].output, "dropout", Noise(0.5).eval()),
+        "encoder.layer.1.output.dropout is a",
+    ),
+    "linear": (
+        lambda m: as_class(Scaled)(m, nn.Linear),
+        "encoder.layer.1.attention.self.query is a",
+    ),
+    "additional": (
+        lambda m: m.encoder.layer[1].add_module("adapter", nn.Identity()),
+        "encoder.layer.1.adapter is",
+    ),
+    "no bias": (
+        lambda m: setattr(m.encoder.layer[1].output.dense, "bias", None),
+        "encoder.layer.1.output.dense has no plain weight and bias",
+    ),
+    "another layer": (
+        lambda m: m.encoder.layer.append(nn.Identity()),
+        "encoder.layer.2 is a torch.nn",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", [n for n in REPLACED if n not in ("another layer",)])
+@pytest.mark.parametrize("before", [True, False])
+def test_replaced_modules(name, before, caplog):
+    change, message = REPLACED[name]
+    config = random_config(18, num_hidden_layers=3)
+    model = random_model("BertModel", config)
+    batch = random_batch("BertModel", config, masks()["right"])
+    if before:
+        change(model)
+        expected = outputs(model, batch).last_hidden_state
+        model.prepare_for_inference()
+        assert message in caplog.text
+    else:
+        model.prepare_for_inference()
+        change(model)
+        expected = outputs(copy.deepcopy(model), batch).last_hidden_state
+    found = outputs(model, batch).last_hidden_state
+    assert not is_prepared(model)
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("name", ["intermediate", "head"])
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("kind", [nn.ReLU, nn.SiLU, nn.Tanhshrink])
+def test_a_replaced_activation(name, before, kind):
+    """What is called is what stands in the model, whatever the config says."""
+    config = random_config(19, "BertForMaskedLM", hidden_act="gelu")
+    model = random_model("BertForMaskedLM", config)
+    batch = {"input_ids": torch.randint(5, config.vocab_size, (2, 7))}
+    if not before:
+        model.prepare_for_inference()
+    if name == "head":
+        model.cls.predictions.transform.transform_act_fn = kind().eval()
+    else:
+        model.bert.encoder.layer[0].intermediate.intermediate_act_fn = kind().eval()
+    expected = outputs(copy.deepcopy(model), batch).logits
+    model.config.hidden_act = "gelu_new"
+    if before:
+        model.prepare_for_inference()
+        assert is_prepared(model) and head_is_prepared(model)
+    found = outputs(model, batch).logits
+    assert is_prepared(model) == (before or name == "head")
+    assert (found - expected).abs().max() < 2e-5 * expected.abs().max().clamp(min=1)
+
+
+@pytest.mark.parametrize("patched", [BertOutput, BertLayer, nn.Linear])
+def test_a_patched_class(monkeypatch, patched):
+    config = random_config(20)
+    model = random_model("BertModel", config).prepare_for_inference()
+    batch = random_batch("BertModel", config, masks()["right"])
+    forward = patched.forward
+    monkeypatch.setattr(patched, "forward", lambda *a, **k: forward(*a, **k) * 1.5)
+    found = outputs(model, batch).last_hidden_state
+    assert torch.equal(found, outputs(copy.deepcopy(model), batch).last_hidden_state)
+    model.prepare_for_inference()
+    assert not is_prepared(model)
+
+
+def test_layers_that_come_and_go():
+    config = random_config(21, num_hidden_layers=3)
+    batch = random_batch("BertModel", config, masks()["right"])
+    for change in (
+        lambda layers: layers.append(copy.deepcopy(layers[0])),
+        lambda layers: layers.__delitem__(1),
+        lambda layers: layers.__setitem__(0, layers[1]),
+    ):
+        model = random_model("BertModel", config).prepare_for_inference()
+        change(model.encoder.layer)
+        found = outputs(model, batch).last_hidden_state
+        assert not is_prepared(model)
+        assert torch.equal(found, outputs(copy.deepcopy(model), batch).last_hidden_state)
+
+
+def test_parameters_made_in_inference_mode(caplog):
+    with torch.inference_mode():
+        model = random_model("BertModel", random_config(22))
+    model.prepare_for_inference()
+    assert not is_prepared(model)
+    assert "torch.inference_mode()" in caplog.text
+
+
+@pytest.mark.parametrize("head", ["BertModel", "BertForMaskedLM"])
+def test_forward_mode_derivatives(head):
+    config = random_config(23, head)
+    model = random_model(head, config)
+    model.set_attn_implementation("eager")  # torch's fused kernel has none
+    states = torch.randn(2, 5, config.hidden_size)
+    direction = torch.randn_like(states)
+
+    def run(states):
+        return model(inputs_embeds=states)[0]
+
+    with torch.no_grad():
+        expected = torch.func.jvp(run, (states,), (direction,))[1]
+        model.prepare_for_inference()
+        found = torch.func.jvp(run, (states,), (direction,))[1]
+        with forward_ad.dual_level():
+            dual = forward_ad.make_dual(states, direction)
+            again = forward_ad.unpack_dual(run(dual)).tangent
+    assert expected.abs().max() > 1e-2
+    assert (found - expected).abs().max() < 1e-5 and (again - expected).abs().max() < 1e-5
+    assert is_prepared(model)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+@pytest.mark.parametrize("default", ["meta", torch.float64], ids=str)
+def test_defaults_of_torch_have_no_part_in_it(default, dtype):
+    config = random_config(24)
+    model = random_model("BertModel", config)
+    batch = random_batch("BertModel", config, masks()["right"])
+    expected = outputs(copy.deepcopy(model).prepare_for_inference(dtype), batch).last_hidden_state
+    try:
+        if default == "meta":
+            torch.set_default_device("meta")
+        else:
+            torch.set_default_dtype(default)
+        model.prepare_for_inference(dtype)
+        found = outputs(model, batch).last_hidden_state
+        assert is_prepared(model)
+    finally:
+        torch.set_default_device(None)
+        torch.set_default_dtype(torch.float32)
+    assert torch.equal(found, expected)
+
+
+def test_half_precision_without_kernels(monkeypatch, caplog):
+    model = random_model("BertModel", random_config(25))
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: False)
+    model.prepare_for_inference("bfloat16")
+    assert model.dtype == torch.float32 and is_prepared(model)
+    assert "no kernels for bfloat16, so the model computes in float32" in caplog.text
+
+
+def test_int8_sums_that_saturate(monkeypatch, caplog):
+    """As on CPUs without VNNI: products are added in pairs, in 16 bits."""
+
+    def saturating(states, weight, scale, zero_points):
+        pairs = states.int()[:, None] * weight.int()[None]  # (T, N, in)
+        pairs = pairs.unflatten(-1, (-1, 2)).sum(-1).clamp(-(2**15), 2**15 - 1)
+        return (pairs.sum(-1) - 128 * weight.int().sum(1)).float() * scale
+
+    prepared.int8_is_exact.cache_clear()
+    monkeypatch.setattr(prepared, "_pack_int8", lambda weight: weight)
+    monkeypatch.setattr(prepared, "_multiply_int8", saturating)
+    try:
+        assert not prepared.int8_is_exact()
+        model = random_model("BertModel", random_config(25)).prepare_for_inference("int8")
+    finally:
+        prepared.int8_is_exact.cache_clear()
+    assert isinstance(model.encoder.prepared.layers[0].output, prepared.FloatLinear)
+    assert "no exact kernels for int8, so the model computes in float32" in caplog.text
+
+
+def test_a_call_holds_what_it_began_with():
+    """Others may change the model, and so drop the packed weights, in the middle of it."""
+    config = random_config(26, "BertForMaskedLM")
+    model = random_model("BertForMaskedLM", config).prepare_for_inference()
+    batch = {"input_ids": torch.randint(5, config.vocab_size, (2, 7))}
+    expected = outputs(model, batch).logits
+
+    class Dropping(nn.LayerNorm):
+        def forward(self, states):
+            model._drop_prepared()
+            return super().forward(states)
+
+    norm = model.bert.encoder.layer[0].output.LayerNorm
+    norm.__class__ = Dropping
+    model.prepare_for_inference()
+    found = outputs(model, batch).logits
+    assert not is_prepared(model)
+    assert (found - expected).abs().max() < 1e-4
 
 
 def test_other_ways_to_change_the_model():
@@ -338,7 +662,7 @@ def test_where_it_cannot_be_prepared(caplog):
     hooked.encoder.layer[0].register_forward_hook(lambda m, i, o: None)
     empty = random_model("BertModel", random_config(1, num_hidden_layers=0))
     for model in (relative, decoder, hooked, empty):
-        assert prepared.why_not(model.base_model.encoder, int8=False)
+        assert prepared.why_not(model.base_model.encoder)
         model.prepare_for_inference()
         assert not is_prepared(model)
         assert model(torch.tensor([[1, 2]]))[0].isfinite().all()
