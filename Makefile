@@ -14,11 +14,11 @@ WORKERS ?= 2
 ARGS ?=
 
 PYTEST := -m pytest -n $(WORKERS)
-test floor notebooks: export OMP_NUM_THREADS := 1
+test isa floor notebooks: export OMP_NUM_THREADS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench notebooks lint format floor smoke upstream-tests clean
+.PHONY: help demo test isa bench notebooks lint format floor smoke upstream-tests clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -28,6 +28,9 @@ demo: $(VENV)/.installed ## set up and run `hf-bert demo` on real weights
 
 test: $(VENV)/.installed upstream-tests ## set up and run the tests
 	$(VENV)/bin/python $(PYTEST) $(ARGS)
+
+isa: $(VENV)/.installed ## run the tests of kernels at every instruction set that this machine has
+	$(VENV)/bin/python tests/isa.py -n $(WORKERS) $(ARGS)
 
 # The peers are large: only this target installs them, into the same environment.
 bench: $(VENV)/.installed-bench ## measure the speed beside other runtimes (ARGS="--quick")

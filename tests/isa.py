@@ -1,0 +1,49 @@
+"""Runs the tests of products, prepared models and int8 at every instruction set of this machine.
+
+torch and oneDNN read what they may use once, from the environment, so each level is a process of
+its own. `make isa` runs this; words on the command line go to pytest.
+"""
+
+import os
+import subprocess
+import sys
+
+import torch
+
+#: ATEN_CPU_CAPABILITY and ONEDNN_MAX_CPU_ISA, from the least. int8 sums saturate below VNNI, and
+#: bfloat16 has kernels from AVX512_CORE on.
+LEVELS = (
+    ("default", "SSE41"),
+    ("avx2", "AVX2"),
+    ("avx512", "AVX512_CORE"),
+    ("avx512", "AVX512_CORE_VNNI"),
+    ("avx512", "AVX512_CORE_BF16"),
+)
+TESTS = (
+    "tests/model/test_prepared.py",
+    "tests/model/test_plain_linear.py",
+    "tests/inference/test_text_encoder.py",
+    "tests/inference/test_question_answering.py",
+)
+
+
+def main(words: list[str]) -> int:
+    own = torch.backends.cpu.get_cpu_capability().lower()
+    names = [capability for capability, _ in LEVELS]
+    if own not in names:
+        print(f"isa: {own} is none of the levels that can be lowered here; nothing to run")
+        return 0
+    failed = []
+    # ATen believes a level above the machine's own, and would crash.
+    for capability, isa in LEVELS[: len(names) - names[::-1].index(own)]:
+        print(f"isa: torch at {capability}, oneDNN at {isa}", flush=True)
+        environment = os.environ | {"ATEN_CPU_CAPABILITY": capability, "ONEDNN_MAX_CPU_ISA": isa}
+        command = [sys.executable, "-m", "pytest", "-q", *words, *TESTS]
+        if subprocess.run(command, env=environment).returncode:
+            failed.append(isa)
+    print(f"isa: failed at {', '.join(failed)}" if failed else "isa: all levels passed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
