@@ -42,6 +42,8 @@ def spread(logits: Tensor, scored: Tensor | None) -> Tensor:
         return logits
     scored = scored.to(logits.device)
     if logits.ndim == 3:
-        logits[~scored] = 0
-        return logits
+        # In place where nothing is recorded: they are the largest tensor of the pass. With
+        # gradients a decoder that someone put in may have kept its output for them.
+        fill = logits.masked_fill if logits.requires_grad else logits.masked_fill_
+        return fill(~scored[..., None], 0)
     return scatter(logits, scored.flatten().nonzero().flatten(), (scored.shape[0], scored.shape[1]))
