@@ -24,8 +24,8 @@ def backend_mask(
     """The mask in the form of the configured backend.
 
     Args:
-        attention_mask: (B, K) with zeros at padding; (B, Q, K) or (B, heads or 1, Q, K) with zeros
-            where a query must not look, used as it is, or added to the scores if it is a 4-D
+        attention_mask: (B, K) with zeros at padding; (B, Q, K) or (B, heads or 1, Q or 1, K) with
+            zeros where a query must not look, used as it is, or added to the scores if it is a 4-D
             tensor of floats; or None.
         embeddings: (B, Q, D), for its shape, dtype and device.
         past_key_values: Cache of a decoder.
@@ -62,6 +62,15 @@ def backend_mask(
         attention_mask=attention_mask,
         encoder_hidden_states=encoder_hidden_states,
     )
+
+
+def key_mask(attention_mask: Tensor | None, batch_size: int) -> Tensor | None:
+    """(B, K) in place of a mask (B or 1, 1, 1, K) of zeros and ones; other masks as they are."""
+    if attention_mask is None or attention_mask.ndim != 4 or attention_mask.is_floating_point():
+        return attention_mask
+    if attention_mask.shape[1] != 1 or attention_mask.shape[2] != 1:
+        return attention_mask
+    return attention_mask[:, 0, 0].expand(batch_size, -1)
 
 
 def score_mask(

@@ -18,7 +18,7 @@ from .configuration_bert import BertConfig
 from .embeddings import BertEmbeddings
 from .encoder import BertEncoder
 from .heads import BertPooler
-from .masks import backend_mask, score_mask
+from .masks import backend_mask, key_mask, score_mask
 from .modeling_pretrained import BertPreTrainedModel
 from .padding import (
     Packing,
@@ -154,6 +154,8 @@ class BertModel(BertPreTrainedModel):
             (batch_size, length, length + int(past_length)),
             exact=past_key_values is None,
         )
+        if not config.is_decoder:  # there a 4-D mask takes the place of causality as well
+            attention_mask = key_mask(attention_mask, batch_size)
         layer_head_mask = self._expand_head_mask(head_mask)
         use_prepared = self._uses_prepared(output_attentions or head_mask is not None)
         packing, attention_mask = self._plan(
@@ -283,7 +285,7 @@ class BertModel(BertPreTrainedModel):
             attended = torch.ones(shape, dtype=torch.bool, device=device)
         else:
             attended = attention_mask.to(device) != 0
-        plan = plan_packing(attended, required, first, only_required)
+        plan = plan_packing(attended, required, first, only_required, backend == "eager")
         if plan is None and attention_mask is not None and bool(attended.all()):
             return None, None
         return plan, attention_mask

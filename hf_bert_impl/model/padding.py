@@ -25,7 +25,8 @@ class RowGroup(NamedTuple):
     rows: int
     #: Computed tokens a row. The first `keys` of them are attended.
     queries: int
-    #: Attended tokens a row: what its queries look at.
+    #: Attended tokens a row: what its queries look at. Where there are none they look at nothing,
+    #: or under "eager", which has a softmax over nothing, at all of the row alike.
     keys: int
 
 
@@ -131,6 +132,7 @@ def plan_packing(
     required: Tensor | None = None,
     first_token: bool = False,
     only_required: bool = False,
+    whole_if_empty: bool = False,
 ) -> Packing | None:
     """Decides which tokens of a padded batch are computed.
 
@@ -139,6 +141,8 @@ def plan_packing(
         required: (B, S) bool, positions whose hidden state is wanted though they are not attended.
         first_token: Whether position 0 of every row is wanted, attended or not.
         only_required: Whether nothing else is read after the last layer.
+        whole_if_empty: Whether a row that attends to nothing is computed as a whole, since its
+            queries look at all of it alike.
 
     Returns:
         The packing, or None where every hidden state is wanted and nothing is gained.
@@ -147,10 +151,11 @@ def plan_packing(
     if not only_required and bool(visible.all()):
         return None
     batch_size, sequence_length = attended.shape
-    computed = visible
+    computed = visible.clone()
     if first_token:
-        computed = visible.clone()
         computed[:, 0] = True
+    if whole_if_empty:
+        computed |= ~attended.any(dim=1, keepdim=True)
 
     keys, queries = attended.sum(dim=1), computed.sum(dim=1)
     order = torch.argsort(queries * (sequence_length + 1) + keys, stable=True)  # (B,)
