@@ -20,6 +20,8 @@ _TOTALS_DO_NOT_FIT = (
     "cu_seq_lens_q={} does not fit input of shape {}; packed input is one row, and its totals are "
     "whole numbers that rise from 0 to its length"
 )
+#: A program's message cannot name what is given: even the shape may be a symbol in it.
+_PROGRAMS_TOTALS_DO_NOT_FIT = _TOTALS_DO_NOT_FIT.format("as given", "(1, S)")
 _MASK_BESIDE_TOTALS = (
     "cu_seq_lens_q comes with an attention_mask that {}; packed input holds no padding: leave the "
     "mask out, and padding too"
@@ -29,6 +31,7 @@ _MANY_ROWS = (
     "them end to end in one, or, if each row is one sequence, say what a token sees by an "
     "attention_mask of shape (batch, sequence, sequence)"
 )
+_PROGRAMS_MANY_ROWS = _MANY_ROWS.format("several")
 
 
 def packed_lengths(
@@ -143,7 +146,7 @@ class Sequences:
         if torch.compiler.is_dynamo_compiling():
             steps = totals.diff()
             holds = (totals[0] == 0) & (totals[-1] == length) & (steps > 0).all()
-            torch._assert_async(holds, _TOTALS_DO_NOT_FIT.format("as given", (1, length)))
+            torch._assert_async(holds, _PROGRAMS_TOTALS_DO_NOT_FIT)
         number = (index[:, None] >= totals[None, 1:-1]).sum(dim=1)  # (S,) from 0
         return cls(number[None] + 1, totals[:-1], (index - totals[number])[None])
 
@@ -236,19 +239,19 @@ def find_sequences(
     if position_ids is None or not fits or has_cache or not _says_nothing(attention_mask):
         return None, None
     if shape[0] != 1:
-        _check_rows(position_ids, attention_mask, shape[0])
+        _check_rows(position_ids, attention_mask)
         return None, None
     return None, Sequences.of_positions(position_ids.reshape(1, -1), attention_mask, has_pooler)
 
 
-def _check_rows(position_ids: Tensor, attention_mask: Tensor | None, batch_size: int) -> None:
+def _check_rows(position_ids: Tensor, attention_mask: Tensor | None) -> None:
     """Has a compiled program of several rows fail where one of them came packed."""
     if not torch.compiler.is_dynamo_compiling() or not _says_nothing(attention_mask):
         return
     is_packed = _restarts(position_ids.reshape(-1, position_ids.shape[-1])).any()
     if attention_mask is not None:
         is_packed = is_packed & (attention_mask != 0).all().to(is_packed.device)
-    torch._assert_async(~is_packed, _MANY_ROWS.format(batch_size))
+    torch._assert_async(~is_packed, _PROGRAMS_MANY_ROWS)
 
 
 def _says_nothing(attention_mask: Tensor | None) -> bool:

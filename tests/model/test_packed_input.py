@@ -367,6 +367,22 @@ def test_compiled_with_positions_of_one_sequence():
         assert (a.pooler_output - b.pooler_output).abs().max() < 1e-5
 
 
+def test_one_program_for_rows_of_any_length():
+    config = random_config(5, type_vocab_size=3, num_hidden_layers=2)
+    model = random_model("BertModel", config)
+    compiled = torch.compile(model, backend="eager", fullgraph=True, dynamic=True)
+    for lengths in ((5, 1, 8), (2, 7, 3, 4), (9,), (1, 1)):
+        ids = torch.randint(1, config.vocab_size, (1, sum(lengths)))
+        ends = torch.tensor([0, *lengths]).cumsum(0)
+        places = torch.cat([torch.arange(n) for n in lengths])[None]
+        with torch.no_grad():
+            for given in ({"cu_seq_lens_q": ends}, {"position_ids": places}):
+                a, b = model(ids, **given), compiled(ids, **given)
+                for key in a:
+                    assert a[key].shape == b[key].shape
+                    assert (a[key] - b[key]).abs().max() < 1e-5
+
+
 @pytest.mark.parametrize("head", [head for head in HEADS if head != "BertForMultipleChoice"])
 def test_what_is_no_packed_input_is_upstreams(head):
     """All positions 0, other orders, or a mask that decides: every token sees every other."""
@@ -417,17 +433,18 @@ def test_two_packed_rows(head, with_ones, monkeypatch):
         model(**batch)
 
 
-def test_two_packed_rows_compiled():
+@pytest.mark.parametrize("dynamic", [None, True])
+def test_two_packed_rows_compiled(dynamic):
     config = random_config(5)
     model = random_model("BertModel", config)
     ids = torch.randint(1, 61, (2, 7))
-    compiled = torch.compile(model, backend="eager", fullgraph=True)
+    compiled = torch.compile(model, backend="eager", fullgraph=True, dynamic=dynamic)
     with torch.no_grad():
         compiled(ids, position_ids=TWO_ROWS[1].expand(2, 7))
         holes = torch.ones(2, 7)
         holes[0, :3] = 0
         compiled(ids, position_ids=TWO_ROWS, attention_mask=holes)
-        with pytest.raises(RuntimeError, match=r"start again at 0 .* batch of 2"):
+        with pytest.raises(RuntimeError, match=r"start again at 0 .* batch of several"):
             compiled(ids, position_ids=TWO_ROWS)
 
 
