@@ -222,7 +222,12 @@ class BertSelfAttention(nn.Module):
         for group, q, k, v in zip(
             packing.groups, query.split(sizes), key.split(sizes), value.split(sizes), strict=True
         ):
-            if group.keys == 0:  # sequences that attend to nothing
+            keys, mask = group.keys, None
+            if keys == 0 and backend == "eager":
+                # As in upstream's plain products: the lowest number on every score of a row is a
+                # mean over all of it. The fused kernels give zero.
+                keys, mask = group.queries, q.new_full((1, 1, 1, 1), torch.finfo(q.dtype).min)
+            if keys == 0:  # sequences that attend to nothing
                 contexts.append(torch.zeros_like(q))
             elif group.queries <= longest:
                 contexts.extend(attend_products(q, k, v, group, self.scaling, dropout))
@@ -230,9 +235,9 @@ class BertSelfAttention(nn.Module):
                 q, k, v = (
                     x.unflatten(0, (group.rows, group.queries)).transpose(1, 2) for x in (q, k, v)
                 )  # (rows, H, queries, d), a view
-                k, v = k[:, :, : group.keys], v[:, :, : group.keys]
+                k, v = k[:, :, :keys], v[:, :, :keys]
                 context, _ = self._interface(backend)(
-                    self, q, k, v, None, dropout=dropout, scaling=self.scaling
+                    self, q, k, v, mask, dropout=dropout, scaling=self.scaling
                 )  # (rows, queries, H, d)
                 contexts.append(context.flatten(0, 1))
         if len(contexts) == 1:

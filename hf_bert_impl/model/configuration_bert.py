@@ -131,6 +131,12 @@ class BertConfig(PreTrainedConfig):
         kwargs.pop(
             "model_type", None
         )  # `to_dict` decides it; an instance attribute would shadow it
+        # First what `to_dict` reads: the base class's constructor may call it.
+        self.position_embedding_type = position_embedding_type
+        self.variant = variant
+        # JSON has string keys only.
+        self.pruned_heads = {int(k): sorted(v) for k, v in (pruned_heads or {}).items()}
+        self.null_score_diff_threshold = null_score_diff_threshold
         super().__init__(**kwargs)
         self.vocab_size = vocab_size
         self.hidden_size = hidden_size
@@ -152,13 +158,8 @@ class BertConfig(PreTrainedConfig):
         self.bos_token_id = bos_token_id
         self.eos_token_id = eos_token_id
         self.tie_word_embeddings = tie_word_embeddings
-        self.position_embedding_type = position_embedding_type
-        self.variant = variant
         self.padding_free = padding_free
         self.sparse_prediction = sparse_prediction
-        # JSON has string keys only.
-        self.pruned_heads = {int(k): sorted(v) for k, v in (pruned_heads or {}).items()}
-        self.null_score_diff_threshold = null_score_diff_threshold
         self.check_values()
 
     @property

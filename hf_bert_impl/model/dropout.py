@@ -42,6 +42,7 @@ def drop(states: Tensor, probability: float) -> Tensor:
     if not plain or torch.jit.is_tracing() or not 0 < dropped < VALUES:
         return nn.functional.dropout(states, probability)
     count = states.numel()
-    bits = torch.empty((count + 3) // 4, dtype=torch.int64).random_(ALL_64_BITS, None)
+    bits = torch.empty((count + 3) // 4, dtype=torch.int64, device=states.device)
+    bits.random_(ALL_64_BITS, None)
     kept = bits.view(torch.int16)[:count].view(states.shape) >= LEAST + dropped
     return states * kept.to(states.dtype).mul_(VALUES / (VALUES - dropped))

@@ -67,7 +67,11 @@ def _multiply(
     algorithm: str = "",
 ) -> Tensor:
     """(..., in), (N, in), (N,) to (..., N); neither has to be contiguous."""
-    return torch.ops.mkldnn._linear_pointwise(states, weight, bias, operation, [], algorithm)
+    output = torch.ops.mkldnn._linear_pointwise(states, weight, bias, operation, [], algorithm)
+    # For other shapes than (T, in) the operator returns a view of what it has made, which nobody
+    # else holds. As a view, autograd would let nobody write into it that `_Product` returned or
+    # that was made under `no_grad`; as torch's own products are it is a tensor of its own.
+    return torch.ops.aten._unsafe_view(output, output.shape) if output._is_view() else output
 
 
 class _Product(torch.autograd.Function):

@@ -18,18 +18,10 @@ from .configuration_bert import BertConfig
 from .embeddings import BertEmbeddings
 from .encoder import BertEncoder
 from .heads import BertPooler
-from .masks import backend_mask, score_mask
+from .masks import backend_mask, key_mask, score_mask, sequence_mask
 from .modeling_pretrained import BertPreTrainedModel
-from .padding import (
-    Packing,
-    is_traced,
-    packed_lengths,
-    packed_positions,
-    plan_dense,
-    plan_packed_input,
-    plan_packing,
-    same_sequence,
-)
+from .packed import Sequences, find_sequences, packed_positions
+from .padding import Packing, is_traced, plan_dense, plan_packed_input, plan_packing
 from .prepared import current
 from .validation import batch_shape, check_inputs, check_mask
 
@@ -91,9 +83,13 @@ class BertModel(BertPreTrainedModel):
         Args:
             input_ids: (B, S) token ids; or give `inputs_embeds`.
             attention_mask: (B, S), zero at padding on either side or in between; (B, S, S) or
-                (B, heads or 1, S, S) with zeros where a query must not look.
+                (B, heads or 1, S or 1, S) with zeros where a query must not look. A 4-D tensor of
+                floats is added to the scores. A mask (B, S) without zeros is as none.
             token_type_ids: (B, S) segments; zeros if None (codertimo: see `BertConfig.variant`).
-            position_ids: (B, S) or (1, S); 0, 1, 2, … if None.
+            position_ids: (B, S) or (1, S); 0, 1, 2, … if None. Of one row, runs that start again at
+                0 say that it holds several sequences (packed input), none of which sees another;
+                of more rows they are an error. Beside a mask that leaves something out, or between
+                queries and keys, and where all are 0, they are positions and nothing else.
             inputs_embeds: (B, S, D) in place of word embeddings.
             encoder_hidden_states: (B, K, D), what a decoder's cross-attention reads.
             encoder_attention_mask: (B, K), its padding.
@@ -107,11 +103,13 @@ class BertModel(BertPreTrainedModel):
                 output; the last layer may then leave out the rest, which is zero.
             **kwargs: `output_hidden_states` (True, or the numbers of those to keep),
                 `output_attentions`, `return_dict`, and what an attention backend takes.
+                `cu_seq_lens_q` (R + 1,) says where each of R sequences in one row begins and the
+                last ends, whatever the positions are, which are 0, 1, 2, … of each if None.
 
         Returns:
-            `last_hidden_state` (B, S, D), `pooler_output` (B, D), and where asked for
-            `past_key_values`, `hidden_states` (layers + 1 times (B, S, D)), `attentions` and
-            `cross_attentions` (layers times (B, H, S, K)).
+            `last_hidden_state` (B, S, D), `pooler_output` (B, D), or (R, D) of packed input, and
+            where asked for `past_key_values`, `hidden_states` (layers + 1 times (B, S, D)),
+            `attentions` and `cross_attentions` (layers times (B, H, S, K)).
 
         Raises:
             ValueError: The input does not fit the model; one line says what to change.
@@ -131,17 +129,31 @@ class BertModel(BertPreTrainedModel):
         else:
             use_cache = False
         past_length = past_key_values.get_seq_length() if past_key_values is not None else 0
-        totals = options.get("cu_seq_lens_q")
-        if totals is not None and position_ids is None:
-            ids_shape = batch_shape(input_ids, inputs_embeds)
-            lengths = packed_lengths(ids_shape, None, None, totals) or []
-            position_ids = packed_positions(lengths, totals.device)
+        # Of the input: what stands in the place of the embeddings may have no weight to ask.
+        source = input_ids if input_ids is not None else inputs_embeds
+        device = getattr(source, "device", torch.device("cpu"))
+        lengths, sequences = find_sequences(
+            batch_shape(input_ids, inputs_embeds),
+            position_ids,
+            attention_mask,
+            options,
+            device,
+            is_decoder=config.is_decoder,
+            has_pooler=self.pooler is not None,
+            has_cache=past_key_values is not None,
+        )
+        if position_ids is None and sequences is not None:
+            position_ids = sequences.position
+        elif position_ids is None and lengths is not None:
+            position_ids = packed_positions(lengths)
         batch_size, length = check_inputs(
             input_ids,
             inputs_embeds,
             token_type_ids,
             position_ids,
-            vocab_size=self.embeddings.word_embeddings.num_embeddings,
+            vocab_size=getattr(
+                self.embeddings.word_embeddings, "num_embeddings", config.vocab_size
+            ),
             type_vocab_size=config.type_vocab_size,
             max_positions=config.max_position_embeddings,
             hidden_size=config.hidden_size,
@@ -154,13 +166,18 @@ class BertModel(BertPreTrainedModel):
             (batch_size, length, length + int(past_length)),
             exact=past_key_values is None,
         )
+        if not config.is_decoder:  # there a 4-D mask takes the place of causality as well
+            attention_mask = key_mask(attention_mask, batch_size)
         layer_head_mask = self._expand_head_mask(head_mask)
+        own_mask = self.embeddings.own_mask(input_ids)
+        if own_mask is not None and sequences is not None:
+            own_mask = own_mask | sequences.is_packed  # no padding in it
         packing, attention_mask = self._plan(
             (batch_size, length),
+            device,
             attention_mask,
-            self.embeddings.own_mask(input_ids),
-            position_ids,
-            options,
+            own_mask,
+            lengths,
             required_positions,
             only_required and not output_hidden_states and not output_attentions,
             stands_alone=past_key_values is None and encoder_hidden_states is None,
@@ -177,7 +194,7 @@ class BertModel(BertPreTrainedModel):
             if is_dense or packing is not None:
                 prepared = current(self.encoder, tokens)
         if prepared is not None and packing is None:
-            packing = plan_dense(batch_size, length, self.embeddings.word_embeddings.weight.device)
+            packing = plan_dense(batch_size, length, device)
         if position_ids is not None:
             options["position_ids"] = position_ids
         embeddings = self.embeddings(
@@ -196,6 +213,7 @@ class BertModel(BertPreTrainedModel):
             encoder_hidden_states,
             encoder_attention_mask,
             output_attentions,
+            sequences,
         )
         states = self.encoder(
             embeddings,
@@ -208,7 +226,7 @@ class BertModel(BertPreTrainedModel):
             prepared=prepared,
             **options,
         )
-        sequence_output, pooled_output = self._finish(states.hidden_states, packing)
+        sequence_output, pooled_output = self._finish(states.hidden_states, packing, sequences)
         all_states = states.all_hidden_states
         if all_states is not None and all_states[-1] is not None:
             # The same tensor twice, so that a gradient taken at one is that at the other.
@@ -228,10 +246,10 @@ class BertModel(BertPreTrainedModel):
     def _plan(
         self,
         shape: tuple[int, int],
+        device: torch.device,
         attention_mask: Tensor | None,
         own_mask: Tensor | None,
-        position_ids: Tensor | None,
-        options: dict[str, Any],
+        lengths: list[int] | None,
         required: Tensor | None,
         only_required: bool,
         stands_alone: bool,
@@ -242,30 +260,12 @@ class BertModel(BertPreTrainedModel):
             None where the padded computation runs, and the mask; the mask is None where it says
             nothing. A packing comes with the mask of its grid (R, L).
         """
-        device = self.embeddings.word_embeddings.weight.device
-        backend = self.config._attn_implementation or "eager"
-        takes_3d = backend in BIAS_BACKENDS
         if is_traced(device):
             # The number of tokens depends on values, which a trace does not have.
-            is_one_row = stands_alone and attention_mask is None and shape[0] == 1
-            if is_one_row and position_ids is not None and takes_3d:
-                attention_mask = same_sequence(position_ids)
-                if self.config.is_decoder:
-                    attention_mask = attention_mask.tril()
-                if own_mask is not None:
-                    attention_mask = attention_mask & own_mask[:, None]
             return None, own_mask if attention_mask is None else attention_mask
-        if not stands_alone:  # cached tokens, or an encoder's, come in as well
+        # Cached tokens, or an encoder's, come in as well.
+        if not stands_alone or self.config.is_decoder:
             return None, attention_mask
-        totals = options.get("cu_seq_lens_q")
-        lengths = packed_lengths(shape, position_ids, attention_mask, totals)
-        if self.config.is_decoder:
-            # Backends without 3-D masks find the sequences by their positions themselves.
-            if lengths is not None and takes_3d:
-                attention_mask = same_sequence(packed_positions(lengths, device)).tril()
-            return None, attention_mask
-        for name in ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"):
-            options.pop(name, None)
         first = self.pooler is not None
         if required is not None:
             required = required.to(device)
@@ -283,18 +283,23 @@ class BertModel(BertPreTrainedModel):
             attended = torch.ones(shape, dtype=torch.bool, device=device)
         else:
             attended = attention_mask.to(device) != 0
-        plan = plan_packing(attended, required, first, only_required)
+        is_eager = (self.config._attn_implementation or "eager") == "eager"
+        plan = plan_packing(attended, required, first, only_required, whole_if_empty=is_eager)
         if plan is None and attention_mask is not None and bool(attended.all()):
             return None, None
         return plan, attention_mask
 
     def _finish(
-        self, hidden_states: Tensor, packing: Packing | None
+        self, hidden_states: Tensor, packing: Packing | None, sequences: Sequences | None
     ) -> tuple[Tensor, Tensor | None]:
         """Padded last hidden state (B, S, D) and pooled output (B, D)."""
         if packing is None:
-            pooled = self.pooler(hidden_states) if self.pooler is not None else None
-            return hidden_states, pooled
+            if self.pooler is None:
+                return hidden_states, None
+            if sequences is None or sequences.first is None:
+                return hidden_states, self.pooler(hidden_states)
+            first = sequences.first.to(hidden_states.device)
+            return hidden_states, self.pooler(hidden_states[0, first][:, None])
         packing = packing.to(hidden_states.device)
         hidden_states = packing.expand_kept(hidden_states)
         pooled = None
@@ -311,14 +316,22 @@ class BertModel(BertPreTrainedModel):
         encoder_hidden_states: Tensor | None,
         encoder_attention_mask: Tensor | None,
         output_attentions: bool,
+        sequences: Sequences | None,
     ) -> dict[str, Any]:
         """The masks of self- and cross-attention, for the backend and for probabilities."""
         config, causal = self.config, self.config.is_decoder
         if attention_mask is not None:
             attention_mask = attention_mask.to(embeddings.device)
+        if sequences is not None and (config._attn_implementation or "eager") in BIAS_BACKENDS:
+            attention_mask = sequence_mask(attention_mask, sequences, causal)
         masks: dict[str, Any] = {
             "attention_mask": backend_mask(
-                config, attention_mask, embeddings, past_key_values, is_causal=causal
+                config,
+                attention_mask,
+                embeddings,
+                past_key_values,
+                is_causal=causal,
+                sequences=sequences,
             )
         }
         if encoder_hidden_states is not None and encoder_attention_mask is not None:
@@ -331,6 +344,8 @@ class BertModel(BertPreTrainedModel):
         if output_attentions and (config._attn_implementation or "eager") != "eager":
             queries, device = embeddings.shape[1], embeddings.device
             keys = queries
+            if sequences is not None:
+                attention_mask = sequence_mask(attention_mask, sequences, causal)
             if past_key_values is not None:
                 keys += int(past_key_values.get_seq_length())
             masks["score_mask"] = score_mask(attention_mask, queries, keys, device, causal)

@@ -40,7 +40,8 @@ from .losses import (
 )
 from .modeling_base import BertModel
 from .modeling_pretrained import BertPreTrainedModel
-from .padding import count_sequences, is_traced
+from .packed import count_sequences
+from .padding import is_traced
 from .scoring import gather, scored_positions, spread
 from .validation import batch_shape, check_labels
 

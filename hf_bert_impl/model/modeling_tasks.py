@@ -25,7 +25,7 @@ from .configuration_bert import BertConfig
 from .losses import classification_loss, cross_entropy, infer_problem_type, labelled, span_loss
 from .modeling_base import BertModel
 from .modeling_pretrained import BertPreTrainedModel
-from .padding import count_sequences
+from .packed import count_sequences
 from .validation import batch_shape, check_labels
 
 
@@ -129,6 +129,16 @@ class BertForMultipleChoice(BertPreTrainedModel):
                 f"inputs_embeds of (batch, choices, sequence, hidden); given {shape}"
             )
         batch_size, num_choices = source.shape[:2]
+        if count_sequences(
+            (batch_size * num_choices, source.shape[2]),
+            _merge_choices(position_ids),
+            _merge_choices(attention_mask),
+            options.get("cu_seq_lens_q"),
+        ) not in ((), (batch_size * num_choices,)):
+            raise ValueError(
+                "multiple choice takes no packed input, since it counts the choices of a question "
+                "by rows; give one row for each choice"
+            )
         check_labels(labels, "labels", (batch_size,), num_choices, "choices")
         outputs = self.bert(
             _merge_choices(input_ids),
@@ -242,7 +252,7 @@ class BertForQuestionAnswering(BertPreTrainedModel):
         has_labels = start_positions is not None and end_positions is not None
         every = None
         if has_labels:  # without a mask too: a codertimo model makes one of its own
-            every = torch.ones(shape, dtype=torch.bool)
+            every = torch.ones(shape, dtype=torch.bool, device="cpu")
         outputs = self.bert(
             input_ids,
             attention_mask=attention_mask,

@@ -12,7 +12,7 @@ backends that take equal lengths only).
 
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from itertools import groupby, pairwise
+from itertools import groupby
 from typing import Any, NamedTuple
 
 import torch
@@ -25,7 +25,8 @@ class RowGroup(NamedTuple):
     rows: int
     #: Computed tokens a row. The first `keys` of them are attended.
     queries: int
-    #: Attended tokens a row: what its queries look at.
+    #: Attended tokens a row: what its queries look at. Where there are none they look at nothing,
+    #: or under "eager", which has a softmax over nothing, at all of the row alike.
     keys: int
 
 
@@ -106,7 +107,8 @@ class Packing:
             return None
         starts, kept = 0, []
         for rows, queries, keys in self.groups:
-            block = torch.arange(starts, starts + rows * queries).view(rows, queries)
+            block = torch.arange(starts, starts + rows * queries, device="cpu")
+            block = block.view(rows, queries)
             kept.append(block[:, :keys].flatten())
             starts += rows * queries
         return torch.cat(kept).to(self.token_index.device)
@@ -119,9 +121,8 @@ class Packing:
         """
         queries = [group.queries for group in self.groups for _ in range(group.rows)]
         keys = [group.keys for group in self.groups for _ in range(group.rows)]
-        totals = torch.tensor([[0, *queries], [0, *keys]], dtype=torch.int32).cumsum(
-            dim=1, dtype=torch.int32
-        )
+        totals = torch.tensor([[0, *queries], [0, *keys]], dtype=torch.int32, device="cpu")
+        totals = totals.cumsum(dim=1, dtype=torch.int32)
         totals = totals.to(self.token_index.device, non_blocking=True)
         return totals[0], totals[1], max(queries), max(keys)
 
@@ -131,6 +132,7 @@ def plan_packing(
     required: Tensor | None = None,
     first_token: bool = False,
     only_required: bool = False,
+    whole_if_empty: bool = False,
 ) -> Packing | None:
     """Decides which tokens of a padded batch are computed.
 
@@ -139,6 +141,8 @@ def plan_packing(
         required: (B, S) bool, positions whose hidden state is wanted though they are not attended.
         first_token: Whether position 0 of every row is wanted, attended or not.
         only_required: Whether nothing else is read after the last layer.
+        whole_if_empty: Whether a row that attends to nothing is computed as a whole, since its
+            queries look at all of it alike.
 
     Returns:
         The packing, or None where every hidden state is wanted and nothing is gained.
@@ -147,10 +151,11 @@ def plan_packing(
     if not only_required and bool(visible.all()):
         return None
     batch_size, sequence_length = attended.shape
-    computed = visible
+    computed = visible.clone()
     if first_token:
-        computed = visible.clone()
         computed[:, 0] = True
+    if whole_if_empty:
+        computed |= ~attended.any(dim=1, keepdim=True)
 
     keys, queries = attended.sum(dim=1), computed.sum(dim=1)
     order = torch.argsort(queries * (sequence_length + 1) + keys, stable=True)  # (B,)
@@ -198,12 +203,16 @@ def plan_packed_input(
         only_required: As in `plan_packing`.
     """
     order = sorted(range(len(lengths)), key=lambda row: lengths[row])
-    ordered = torch.tensor([lengths[row] for row in order])  # (R,)
-    rows = torch.tensor(order)
-    source = _in_caller_order(rows, torch.arange(len(order)))  # place of each row in the order
-    starts = _starts(torch.tensor(lengths))[rows]  # where the ordered rows begin in the input
+    # On the CPU, whatever the default device is.
+    ordered = torch.tensor([lengths[row] for row in order], device="cpu")  # (R,)
+    rows = torch.tensor(order, device="cpu")
+    # Place of each row in the order.
+    source = _in_caller_order(rows, torch.arange(len(order), device="cpu"))
+    # Where the ordered rows begin in the input.
+    starts = _starts(torch.tensor(lengths, device="cpu"))[rows]
     # Position of every token in its sequence, in packed order.
-    offset = torch.arange(int(ordered.sum())) - _starts(ordered).repeat_interleave(ordered)
+    offset = torch.arange(int(ordered.sum()), device="cpu")
+    offset = offset - _starts(ordered).repeat_interleave(ordered)
     token_index = starts.repeat_interleave(ordered) + offset
     longest = int(ordered.max())
     grid_index = rows.repeat_interleave(ordered) * longest + offset
@@ -225,75 +234,6 @@ def plan_dense(batch_size: int, sequence_length: int, device: torch.device) -> P
     shape = (batch_size, sequence_length)
     group = RowGroup(batch_size, sequence_length, sequence_length)
     return Packing(shape, index, shape, index, (group,), first_token=index[::sequence_length])
-
-
-def packed_lengths(
-    shape: tuple[int, ...],
-    position_ids: Tensor | None,
-    attention_mask: Tensor | None,
-    cumulative_lengths: Tensor | None,
-) -> list[int] | None:
-    """Lengths of the sequences in input that came packed; None where it did not.
-
-    It did if `cumulative_lengths` (transformers' `cu_seq_lens_q`) says so, or if a batch of one
-    without mask has positions that are runs 0, 1, 2, … starting again at 0.
-
-    Raises:
-        ValueError: `cumulative_lengths` does not run from 0 to S in steps above 0, or there is
-            more than one row.
-    """
-    if cumulative_lengths is not None:
-        totals = cumulative_lengths.tolist()
-        lengths = [b - a for a, b in pairwise(totals)]
-        fits = len(shape) == 2 and shape[0] == 1 and totals[:1] == [0] and totals[-1] == shape[1]
-        if not fits or not lengths or min(lengths) < 1:
-            raise ValueError(
-                f"cu_seq_lens_q={totals} does not fit input of shape {tuple(shape)}; packed input "
-                "is one row, and its totals run from 0 to its length"
-            )
-        return lengths
-    if position_ids is None or attention_mask is not None or len(shape) != 2 or shape[0] != 1:
-        return None
-    positions = position_ids.reshape(-1)
-    if positions.shape[0] != shape[1]:
-        return None
-    starts = (positions == 0).nonzero().flatten()
-    if starts.numel() < 2 or int(starts[0]) != 0:
-        return None
-    ends = torch.cat((starts[1:], starts.new_tensor([shape[1]])))
-    lengths_tensor = ends - starts
-    runs = torch.arange(shape[1], device=positions.device)
-    runs = runs - starts.repeat_interleave(lengths_tensor)
-    return lengths_tensor.tolist() if torch.equal(runs, positions) else None
-
-
-def count_sequences(
-    shape: tuple[int, ...],
-    position_ids: Tensor | None,
-    attention_mask: Tensor | None,
-    cumulative_lengths: Tensor | None,
-) -> tuple[int, ...]:
-    """(R,), how many pooled vectors a batch of this shape gives; () for the shape ()."""
-    lengths = packed_lengths(shape, position_ids, attention_mask, cumulative_lengths)
-    return shape[:1] if lengths is None else (len(lengths),)
-
-
-def packed_positions(lengths: list[int], device: torch.device) -> Tensor:
-    """(1, S) positions 0, 1, 2, … of each sequence in turn."""
-    return torch.cat([torch.arange(length) for length in lengths]).to(device)[None]
-
-
-def same_sequence(position_ids: Tensor) -> Tensor:
-    """(1, S, S) which tokens of packed input belong together, by tensors alone, for traces.
-
-    Positions that are not runs 0, 1, 2, … starting again at 0 are of one sequence.
-    """
-    positions = position_ids.reshape(-1)
-    index = torch.arange(positions.shape[0], device=positions.device)
-    starts = torch.where(positions == 0, index, -1).cummax(0).values
-    is_packed = (index - starts == positions).all() & (positions[:1] == 0).all()
-    sequence = (positions == 0).cumsum(0)
-    return ((sequence[:, None] == sequence[None, :]) | ~is_packed)[None]
 
 
 def _keep(packing: Packing, required: Tensor | None) -> Packing:

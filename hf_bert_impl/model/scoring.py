@@ -6,6 +6,7 @@ Notation: B batch, S sequence, D hidden size, V vocabulary, T scored tokens.
 
 from torch import Tensor
 
+from .masks import key_mask
 from .padding import scatter
 
 #: Where more than this share of all positions is wanted, all are computed: laying the wanted into a
@@ -18,9 +19,10 @@ def scored_positions(states: Tensor, mask: Tensor | None, required: Tensor | Non
 
     Args:
         states: (B, S, D).
-        mask: The caller's; one that is not (B, S) leaves nothing out.
+        mask: The caller's; one between queries and keys leaves nothing out.
         required: (B, S) bool: what a loss reads, padding or not.
     """
+    mask = key_mask(mask, states.shape[0])
     if mask is None or mask.shape != states.shape[:2]:
         return None
     scored = mask.to(states.device) != 0
@@ -42,6 +44,8 @@ def spread(logits: Tensor, scored: Tensor | None) -> Tensor:
         return logits
     scored = scored.to(logits.device)
     if logits.ndim == 3:
-        logits[~scored] = 0
-        return logits
+        # In place where nothing is recorded: they are the largest tensor of the pass. With
+        # gradients a decoder that someone put in may have kept its output for them.
+        fill = logits.masked_fill if logits.requires_grad else logits.masked_fill_
+        return fill(~scored[..., None], 0)
     return scatter(logits, scored.flatten().nonzero().flatten(), (scored.shape[0], scored.shape[1]))

@@ -98,13 +98,14 @@ def check_inputs(
 def check_mask(
     mask: Tensor, name: str, batch_size: int, queries: int, keys: int, exact: bool = True
 ) -> None:
-    """Checks the shape of an attention mask.
+    """Checks the shape of an attention mask, and on the CPU that it is one of zeros and ones.
 
     Args:
         exact: Whether a 2-D mask covers just the keys; with a cache it may be longer.
 
     Raises:
-        ValueError: The shape fits none of (B, K), (B, Q, K), (B or 1, heads or 1, Q, K).
+        ValueError: The shape fits none of (B, K), (B, Q, K), (B or 1, heads or 1, Q or 1, K); or
+            it holds numbers to add to the scores and is not a 4-D tensor of floats.
     """
     shape = tuple(mask.shape)
     if mask.ndim == 2:
@@ -112,13 +113,26 @@ def check_mask(
     elif mask.ndim == 3:
         fits = shape[:2] == (batch_size, queries)
     else:
-        fits = mask.ndim == 4 and shape[0] in (1, batch_size) and shape[2] == queries
+        fits = mask.ndim == 4 and shape[0] in (1, batch_size) and shape[2] in (1, queries)
     if mask.ndim > 2 and exact:
         fits = fits and shape[-1] == keys
     if not fits:
         raise ValueError(
             f"{name} has shape {shape}; for this batch it must be ({batch_size}, {keys}), "
-            f"({batch_size}, {queries}, {keys}) or ({batch_size}, 1, {queries}, {keys})"
+            f"({batch_size}, {queries}, {keys}), ({batch_size}, 1, {queries}, {keys}) or "
+            f"({batch_size}, 1, 1, {keys})"
+        )
+    is_added = mask.ndim == 4 and mask.is_floating_point()
+    if is_added or mask.dtype == torch.bool or not reads_values(mask) or mask.numel() == 0:
+        return
+    lowest = mask.amin().item()  # NaN, if there is one
+    if not lowest >= 0:
+        axes = {2: "[:, None, None]", 3: "[:, None]"}.get(mask.ndim, "")
+        floats = "" if mask.is_floating_point() else ".float()"
+        raise ValueError(
+            f"{name} holds {lowest:g}; a {mask.ndim}-D mask has 1 where a token is attended and 0 "
+            "where not. A mask that is added to the scores is a 4-D tensor of floats: give "
+            f"{name}{axes}{floats}"
         )
 
 

@@ -6,7 +6,7 @@ import torch
 
 from hf_bert_impl import BertForMaskedLM, BertForSequenceClassification, BertModel
 from hf_bert_impl.evaluation.parity import reference_model
-from tests.model.cases import masks, random_batch, random_config, random_model
+from tests.model.cases import HEADS, masks, random_batch, random_config, random_model
 
 BACKENDS = ("eager", "sdpa")
 TOLERANCE = 2e-5  # of the outputs that transformers 4.49 wrote
@@ -247,6 +247,82 @@ def test_masks_between_queries_and_keys(backend, form):
     assert largest(states.last_hidden_state[1, :4] - plain.last_hidden_state[1, :4]) < 1e-5
     for probabilities in states.attentions:
         assert not probabilities[(wide[:, None] == 0).expand_as(probabilities)].any()
+
+
+KEY_MASKS = {
+    "whole numbers": lambda mask: mask[:, None, None],
+    "bool": lambda mask: mask[:, None, None].bool(),
+    "one for all rows": lambda mask: mask[:1, None, None],
+    "added": lambda mask: (1.0 - mask[:, None, None]) * torch.finfo(torch.float32).min,
+    "added -inf": lambda mask: torch.where(mask[:, None, None] == 1, 0.0, -torch.inf),
+    "added -10000": lambda mask: (1.0 - mask[:, None, None]) * -10000.0,
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("padding_free", [True, False])
+@pytest.mark.parametrize("form", KEY_MASKS)
+@pytest.mark.parametrize("head", HEADS)
+def test_masks_of_keys_in_four_dimensions(head, form, padding_free, backend):
+    """(B, 1, 1, S) as transformers takes it: with its sdpa bool, with both added."""
+    config = random_config(
+        8, head, is_decoder=False, attn_implementation=backend, padding_free=padding_free
+    )
+    ours = random_model(head, config)
+    theirs = reference_model(ours)
+    rows = masks()["right"].roll(-1, 0)  # the first is not whole, since it may be that of all
+    batch = random_batch(head, config, rows)
+    wide = KEY_MASKS[form](rows)
+    attended = rows.expand(5, 13) if form != "one for all rows" else rows[:1].expand(5, 13)
+    if "added" in form:
+        theirs.set_attn_implementation(backend)
+        given = wide
+    else:
+        theirs.set_attn_implementation("sdpa")
+        given = wide.bool().expand(5, 1, 1, 13)
+    if head == "BertForMultipleChoice":
+        del batch["attention_mask"]
+        wide = wide[:, None].expand(-1, 3, -1, -1, -1)
+        if form == "one for all rows":
+            wide = wide.expand(5, -1, -1, -1, -1)
+        given = given[:, None].expand(-1, 3, -1, -1, -1).flatten(0, 1)
+        flat = {name: value.flatten(0, 1) for name, value in batch.items()}
+    with torch.no_grad():
+        a = ours(**batch | {"attention_mask": wide}, output_attentions=True)
+        if head == "BertForMultipleChoice":
+            pooled = theirs.bert(**flat, attention_mask=given).pooler_output
+            b = {"logits": theirs.classifier(pooled).view(5, 3)}
+        else:
+            b = theirs(**batch | {"attention_mask": given})
+    for key in ("last_hidden_state", "logits", "prediction_logits", "start_logits"):
+        if key in b and b[key].shape[:2] == (5, 13) and key in a:
+            assert largest((a[key] - b[key])[attended.bool()]) < 1e-4
+    for key in ("pooler_output", "seq_relationship_logits", "logits"):
+        if key in b and b[key].ndim == 2:
+            assert largest(a[key] - b[key]) < 1e-4
+    if padding_free and "added" not in form and head == "BertForMaskedLM":
+        assert not a.logits[attended == 0].any()
+    for probabilities in a.attentions:
+        if head != "BertForMultipleChoice":
+            hidden = (attended == 0)[:, None, None].expand_as(probabilities)
+            assert not probabilities[hidden].any()
+
+
+def test_an_encoders_mask_in_four_dimensions():
+    config = random_config(
+        8, "BertLMHeadModel", is_decoder=True, add_cross_attention=True, num_hidden_layers=2
+    )
+    model = random_model("BertLMHeadModel", config)
+    batch = random_batch("BertLMHeadModel", config, None)
+    states = torch.randn(5, 7, config.hidden_size, generator=torch.Generator().manual_seed(3))
+    mask = masks(5, 7)["left"]
+    for backend in BACKENDS:
+        model.set_attn_implementation(backend)
+        with torch.no_grad():
+            flat = model(**batch, encoder_hidden_states=states, encoder_attention_mask=mask)
+            for wide in (mask[:, None, None], mask[:, None, None].bool()):
+                deep = model(**batch, encoder_hidden_states=states, encoder_attention_mask=wide)
+                assert largest(flat.logits - deep.logits) < 1e-5
 
 
 def test_3d_mask_equals_upstreams_4d_mask():

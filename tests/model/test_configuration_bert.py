@@ -3,11 +3,15 @@
 import json
 
 import pytest
+import torch
 import transformers
 from transformers import BertConfig as UpstreamConfig
 
 from hf_bert_impl import BertConfig, BertModel
 from hf_bert_impl.model.configuration_bert import EXTENDED_MODEL_TYPE
+
+SMALL = dict(hidden_size=24, num_attention_heads=3, num_hidden_layers=1, intermediate_size=29)
+IDS = torch.tensor([[5, 6, 7]])
 
 
 def test_upstreams_fields_and_defaults():
@@ -50,6 +54,25 @@ def test_a_plain_model_reads_as_upstreams(tmp_path):
     read = transformers.AutoConfig.from_pretrained(tmp_path)
     assert type(read) is UpstreamConfig
     assert (read.hidden_size, read.num_attention_heads) == (30, 5)
+
+
+@pytest.mark.parametrize("variant", [{}, {"position_embedding_type": "relative_key"}])
+def test_the_base_class_may_ask_for_the_fields_while_it_is_made(tmp_path, variant):
+    """transformers looks through the fields of an encoder-decoder's config for its decoder's."""
+    config = BertConfig(is_encoder_decoder=True, pruned_heads={1: [3]}, **variant)
+    assert config.is_encoder_decoder is True
+    assert config.pruned_heads == {1: [3]}
+    fields = UpstreamConfig(is_encoder_decoder=True).to_dict()
+    del fields["model_type"]
+    assert {name: config.to_dict()[name] for name in fields} == fields
+    config.save_pretrained(tmp_path)
+    again = BertConfig.from_pretrained(tmp_path)
+    assert again == config
+    assert again.is_extended == bool(variant)
+    assert BertModel(BertConfig(**SMALL, is_encoder_decoder=True))(IDS).pooler_output.shape == (
+        1,
+        24,
+    )
 
 
 @pytest.mark.parametrize("kind", ["relative_key", "relative_key_query", "sinusoidal"])

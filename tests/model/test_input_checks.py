@@ -21,6 +21,7 @@ def model(monkeypatch):
 
 
 IDS = torch.tensor([[5, 6, 7, 8], [9, 10, 11, 12]])
+ONES = torch.ones(2, 4)
 
 
 @pytest.mark.parametrize(
@@ -44,6 +45,25 @@ IDS = torch.tensor([[5, 6, 7, 8], [9, 10, 11, 12]])
         ({"input_ids": IDS, "attention_mask": torch.ones(4)}, "attention_mask has shape"),
         ({"input_ids": IDS, "attention_mask": torch.ones(2, 3, 4)}, "attention_mask has shape"),
         ({"input_ids": IDS, "attention_mask": torch.ones(2, 1, 4, 5)}, "attention_mask has shape"),
+        ({"input_ids": IDS, "attention_mask": torch.ones(2, 1, 3, 4)}, "attention_mask has shape"),
+        (
+            {"input_ids": IDS, "attention_mask": torch.tensor([[0.0, 0, 0, -torch.inf]] * 2)},
+            r"holds -inf; a 2-D mask has 1 where .* give attention_mask\[:, None, None\]$",
+        ),
+        ({"input_ids": IDS, "attention_mask": ONES * torch.nan}, "attention_mask holds nan"),
+        ({"input_ids": IDS, "attention_mask": ONES * -1e4}, r"holds -10000.*4-D tensor of floats"),
+        (
+            {"input_ids": IDS, "attention_mask": (ONES * -1e4).long()},
+            r"give attention_mask\[:, None, None\].float\(\)$",
+        ),
+        (
+            {"input_ids": IDS, "attention_mask": ONES[:, None].repeat(1, 4, 1) * -1e4},
+            r"give attention_mask\[:, None\]$",
+        ),
+        (
+            {"input_ids": IDS, "attention_mask": ONES[:, None, None].long() * -1},
+            r"holds -1; .* give attention_mask.float\(\)$",
+        ),
         ({"input_ids": IDS, "token_type_ids": IDS}, "token_type_ids holds 12; allowed is 0 to 1"),
         (
             {"input_ids": IDS, "token_type_ids": IDS[:, :2] * 0},
@@ -87,6 +107,26 @@ def test_labels(monkeypatch, head, labels, said):
     with pytest.raises(ValueError, match=said) as caught:
         model(ids, **labels)
     assert "\n" not in str(caught.value)
+
+
+def test_the_remedy_for_an_additive_mask_works():
+    model = random_model("BertModel", random_config(1, **SIZES))
+    mask = torch.tensor([[1, 1, 1, 0], [0, 1, 1, 1]])
+    added = (1.0 - mask) * -10000.0
+    with pytest.raises(ValueError, match=r"give attention_mask\[:, None, None\]"):
+        model(IDS, attention_mask=added)
+    with torch.no_grad():
+        states = model(IDS, attention_mask=added[:, None, None]).last_hidden_state
+        expected = model(IDS, attention_mask=mask).last_hidden_state
+    assert torch.allclose(states[mask == 1], expected[mask == 1], atol=1e-5)
+
+
+def test_the_mask_of_an_encoder_is_one_of_zeros_and_ones():
+    config = random_config(1, **SIZES, is_decoder=True, add_cross_attention=True)
+    model = random_model("BertModel", config)
+    states = torch.ones(2, 3, config.hidden_size)
+    with pytest.raises(ValueError, match="encoder_attention_mask holds -1e"):
+        model(IDS, encoder_hidden_states=states, encoder_attention_mask=-1e9 * torch.ones(2, 3))
 
 
 def test_multiple_choice_without_choices():

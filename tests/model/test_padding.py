@@ -3,8 +3,16 @@
 import pytest
 import torch
 
+from hf_bert_impl.evaluation.parity import reference_model
 from hf_bert_impl.model.padding import plan_packing
-from tests.model.cases import masks, random_batch, random_config, random_model
+from tests.model.cases import (
+    HEADS,
+    masks,
+    random_batch,
+    random_config,
+    random_labels,
+    random_model,
+)
 
 
 @pytest.mark.parametrize("name", ["right", "left", "holes", "both"])
@@ -105,6 +113,47 @@ def test_a_row_without_attended_position(backend, padding_free):
             gradients = [p.grad for p in model.parameters() if p.grad is not None]
             assert gradients
             assert all(gradient.isfinite().all() for gradient in gradients)
+
+
+@pytest.mark.parametrize("backend", ["eager", "sdpa"])
+@pytest.mark.parametrize("padding_free", [True, False])
+@pytest.mark.parametrize("head", HEADS)
+def test_a_row_without_attended_position_is_upstreams(head, padding_free, backend):
+    """Upstream's eager backend looks at all of such a row alike, its sdpa at nothing."""
+    config = random_config(
+        4,
+        head,
+        padding_free=padding_free,
+        attn_implementation=backend,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+        classifier_dropout=0.0,
+    )
+    mask = masks()["right"].clone()
+    mask[3] = 0
+    ours = random_model(head, config)
+    theirs = reference_model(ours)
+    theirs.set_attn_implementation(backend)
+    batch = random_batch(head, config, mask)
+    labels = random_labels(head, config, batch)
+    a, b = ours(**batch, **labels), theirs(**batch, **labels)
+    attended = mask.bool()
+    for key in b:
+        if key == "past_key_values":
+            continue
+        ours_there, theirs_there = a[key], b[key]
+        if theirs_there.shape[:2] == mask.shape:  # one for every token, of which padding is ours
+            ours_there, theirs_there = ours_there[attended], theirs_there[attended]
+        assert torch.allclose(ours_there, theirs_there, atol=1e-4), key
+    if not labels:
+        return
+    a.loss.backward()
+    b.loss.backward()
+    gradients = {n: p.grad for n, p in theirs.named_parameters() if p.grad is not None}
+    most = max(gradient.abs().max() for gradient in gradients.values())
+    for name, gradient in gradients.items():
+        difference = (ours.get_parameter(name).grad - gradient).abs().max()
+        assert difference < 5e-5 * gradient.abs().max().clamp(min=0.05 * most), name
 
 
 def test_gradients_reach_the_hidden_states_that_are_returned():

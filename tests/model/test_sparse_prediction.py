@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from hf_bert_impl.evaluation.parity import reference_model
-from hf_bert_impl.model import scoring
+from hf_bert_impl.model import linear, scoring
 from tests.model.cases import HEADS, masks, random_batch, random_config, random_labels, random_model
 
 NO_DROPOUT = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, classifier_dropout=0.0)
@@ -135,3 +135,75 @@ def test_only_masked_tokens_reach_the_last_feed_forward():
     last, _ = rows_through(model, model.bert.encoder.layer[-1].intermediate)
     model(**batch, **labels)
     assert last == [int((labels["labels"] != -100).sum())]
+
+
+@pytest.fixture
+def by_onednn(monkeypatch):
+    """oneDNN's products on any processor and of any size, as `test_plain_linear.py` has them."""
+    if not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
+        pytest.skip("this torch comes without oneDNN")
+    monkeypatch.setattr(linear, "is_faster_here", lambda: True)
+    monkeypatch.setattr(linear, "MANY_WEIGHTS", 0)
+
+
+@pytest.mark.parametrize("padding", ["right", "few", "none"])
+@pytest.mark.parametrize("case", ["eval", "train", "labels", "dense labels"])
+@pytest.mark.parametrize("head", MASKED_LM)
+def test_scores_with_gradients_by_onednn(head, case, padding, by_onednn):
+    """A caller may write into the scores as well, and the gradient of what is overwritten is 0."""
+    config = random_config(2, head, sparse_prediction=case != "dense labels", **NO_DROPOUT)
+    model = random_model(head, config).train(case != "eval")
+    reference = reference_model(model).train(case != "eval")
+    mask = masks()["none" if padding == "none" else "right"]
+    if padding == "few":  # below 30 %: padding is scored, then overwritten
+        mask = mask.clone()
+        mask[1:] = 1
+        mask[1, 10:] = 0
+    batch = random_batch(head, config, mask)
+    labels = random_labels(head, config, batch) if "labels" in case else {}
+    key = "prediction_logits" if head == "BertForPreTraining" else "logits"
+    found = model(**batch, **labels)
+    expected = reference(**batch, **labels)
+    if labels:
+        assert torch.allclose(found.loss, expected.loss, rtol=1e-5)
+    losses = []
+    attended = torch.ones(5, 13, dtype=torch.bool) if mask is None else mask.bool()
+    for output in (found, expected):
+        loss = 0.0 if output.loss is None else output.loss
+        if case != "labels":  # there the scores are those of labelled tokens
+            logits = output[key]
+            logits[..., 0] = -1e9
+            loss = loss + logits.softmax(-1)[attended].pow(2).sum()
+        losses.append(loss)
+    losses[0].backward()
+    losses[1].backward()
+    for name, parameter in reference.named_parameters():
+        if parameter.grad is not None:
+            scale = parameter.grad.abs().max().clamp(min=0.05)
+            ours = model.get_parameter(name).grad
+            assert (ours - parameter.grad).abs().max() < 5e-5 * scale, name
+
+
+@pytest.mark.parametrize("recorded", [True, False])
+@pytest.mark.parametrize("module", ["query", "intermediate", "output", "transform", "decoder"])
+def test_any_product_can_be_written_into(module, recorded, by_onednn):
+    """As a subclass does that adds a residual in place; those of `nn.Linear` can."""
+    config = random_config(2, "BertForMaskedLM", **NO_DROPOUT)
+    model = random_model("BertForMaskedLM", config)
+    layer = model.bert.encoder.layer[0]
+    dense = {
+        "query": layer.attention.self.query,
+        "intermediate": layer.intermediate.dense,
+        "output": layer.output.dense,
+        "transform": model.cls.predictions.transform.dense,
+        "decoder": model.cls.predictions.decoder,
+    }[module]
+    states = torch.randn(3, 5, dense.in_features, generator=torch.Generator().manual_seed(1))
+    bias = torch.randn(dense.out_features, requires_grad=True)
+    with torch.set_grad_enabled(recorded):
+        product = linear.linear(dense, states)
+    expected = dense(states) + bias
+    product += bias
+    assert torch.allclose(product, expected, atol=1e-5)
+    (gradient,) = torch.autograd.grad(product.sum(), bias)
+    assert torch.equal(gradient, torch.full_like(bias, 15.0))
