@@ -42,7 +42,7 @@ class Doubling(nn.Module):
 def optimizer_step(site: Site) -> None:
     for parameter in site.model.parameters():
         parameter.grad = site.noisy(torch.zeros_like(parameter))
-    torch.optim.AdamW(site.model.parameters(), lr=0.05).step()
+    torch.optim.SGD(site.model.parameters(), lr=0.5).step()
     site.model.zero_grad()
 
 
@@ -62,6 +62,10 @@ def write_by_numpy(site: Site) -> None:
 def swap_data(site: Site) -> None:
     key, query = site.attention.key.weight, site.attention.query.weight
     key.data, query.data = query.data, key.data
+
+
+def swap_modules(site: Site) -> None:
+    site.attention.key, site.attention.query = site.attention.query, site.attention.key
 
 
 def new_linear(site: Site) -> None:
@@ -138,11 +142,7 @@ WHOLE_WEIGHTS = {
 }
 #: Others in place of the stock modules.
 MODULES = {
-    "modules swapped": lambda s: (
-        setattr(s.attention, "spare", s.attention.key),
-        setattr(s.attention, "key", s.attention.query),
-        setattr(s.attention, "query", s.attention.spare),
-    ),
+    "modules swapped": swap_modules,
     "new Linear": new_linear,
     "Linear of another class": lambda s: setattr(s.attention.value, "__class__", Doubled),
     "layer of another class": layer_of_another_class,

@@ -20,7 +20,7 @@ from tests.fuzz.trial import PLAIN_FORMS, Trial, draw
 from tests.model.cases import random_model
 
 SEED = int(os.environ.get("HF_BERT_FUZZ_SEED", "0"))
-TRIALS = int(os.environ.get("HF_BERT_FUZZ_TRIALS", "1500"))
+TRIALS = int(os.environ.get("HF_BERT_FUZZ_TRIALS", "1200"))
 #: Largest error, of the largest number (of one at least).
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}
 #: Mean error, likewise.
@@ -79,6 +79,8 @@ def build(trial: Trial) -> tuple[Any, Any]:
     elif trial.heads == "mask":
         for layer, factors in zip(layers, head_mask(trial).expand(len(layers), -1), strict=True):
             scale_heads(layer, factors)
+    if trial.training and trial.seed % 4 == 0 and "pickle" not in trial.after:
+        ours.gradient_checkpointing_enable()
     return ours.train(trial.training), as_reference(trial, reference.train(trial.training))
 
 
