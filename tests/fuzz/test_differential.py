@@ -24,7 +24,7 @@ TRIALS = int(os.environ.get("HF_BERT_FUZZ_TRIALS", "1200"))
 #: Largest error, of the largest number (of one at least).
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}
 #: Mean error, likewise.
-INT8_TOLERANCE = 0.15
+INT8_TOLERANCE = 0.05
 #: Times upstream's own error, and of the largest number.
 LOW_PRECISION = (3, 0.05)
 KERNELS = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
