@@ -10,15 +10,18 @@ FLOOR_EXTRAS := dev,demo,convert,train
 comma := ,
 # What a test run may take of the machine: two processes of one thread each.
 WORKERS ?= 2
+# Of `make fuzz`: how many trials, from which one on.
+TRIALS ?= 5000
+SEED ?= 0
 # More words for pytest: make test ARGS="tests/test_pipelines.py -k mask"
 ARGS ?=
 
 PYTEST := -m pytest -n $(WORKERS)
-test isa floor notebooks: export OMP_NUM_THREADS := 1
+test isa fuzz floor notebooks: export OMP_NUM_THREADS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test isa bench notebooks lint format floor smoke upstream-tests clean
+.PHONY: help demo test isa fuzz bench notebooks lint format floor smoke upstream-tests clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -31,6 +34,10 @@ test: $(VENV)/.installed upstream-tests ## set up and run the tests
 
 isa: $(VENV)/.installed ## run the tests of kernels at every instruction set that this machine has
 	$(VENV)/bin/python tests/isa.py -n $(WORKERS) $(ARGS)
+
+# The tests run a few of these; a failing trial names the line that runs it alone.
+fuzz: $(VENV)/.installed ## random models and calls beside transformers (TRIALS=5000 SEED=7)
+	HF_BERT_FUZZ_TRIALS=$(TRIALS) HF_BERT_FUZZ_SEED=$(SEED) $(VENV)/bin/python $(PYTEST) -q tests/fuzz $(ARGS)
 
 # The peers are large: only this target installs them, into the same environment.
 bench: $(VENV)/.installed-bench ## measure the speed beside other runtimes (ARGS="--quick")
@@ -53,10 +60,10 @@ format: $(VENV)/.installed ## mend what ruff can mend
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
-# transformers' own suite and the other libraries run with the newest release only, to keep this
-# short.
+# transformers' own suite, the other libraries and the random trials run with the newest release
+# only, to keep this short.
 floor: $(FLOOR_VENV)/.installed ## run the tests with the oldest supported transformers
-	$(FLOOR_VENV)/bin/python $(PYTEST) --ignore=tests/upstream --ignore=tests/ecosystem $(ARGS)
+	$(FLOOR_VENV)/bin/python $(PYTEST) --ignore=tests/upstream --ignore=tests/ecosystem --ignore=tests/fuzz $(ARGS)
 
 # A clean environment: what setup.cfg asks for is all that there is.
 smoke: ## build sdist and wheel, install the wheel alone and use it

@@ -1,0 +1,193 @@
+"""What may happen to a model between two calls, done to ours and to the reference alike."""
+
+import copy
+import io
+import tempfile
+import types
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+
+class Site:
+    """A model, the place in it that changes, and numbers that are the same for both models."""
+
+    def __init__(self, model: Any, path: str, seed: int, is_reference: bool) -> None:
+        self.model, self.seed, self.is_reference = model, seed, is_reference
+        self.training = model.training
+        #: A linear layer or an embedding, as of `get_submodule`.
+        self.module = model.get_submodule(path)
+        self.layers = model.base_model.encoder.layer
+        numbers = [int(part) for part in path.split(".") if part.isdigit()]
+        self.layer = self.layers[numbers[0] if numbers else 0]
+        self.attention = self.layer.attention.self
+
+    def noisy(self, tensor: Tensor) -> Tensor:
+        generator = torch.Generator().manual_seed(self.seed)
+        return tensor + 0.3 * torch.randn(tensor.shape, generator=generator).to(tensor.dtype)
+
+
+class Doubled(nn.Linear):
+    def forward(self, states: Tensor) -> Tensor:
+        return 2 * super().forward(states)
+
+
+class Doubling(nn.Module):
+    def forward(self, states: Tensor) -> Tensor:
+        return 2 * states
+
+
+def optimizer_step(site: Site) -> None:
+    for parameter in site.model.parameters():
+        parameter.grad = site.noisy(torch.zeros_like(parameter))
+    torch.optim.SGD(site.model.parameters(), lr=0.5).step()
+    site.model.zero_grad()
+
+
+def copy_with_equal_ends(site: Site) -> None:
+    weight = site.module.weight
+    changed = site.noisy(weight)
+    changed.view(-1)[[0, -1]] = weight.view(-1)[[0, -1]]
+    weight.data.copy_(changed)
+
+
+def write_by_numpy(site: Site) -> None:
+    weight = site.module.weight.data
+    array = (weight.view(torch.int16) if weight.dtype == torch.bfloat16 else weight).numpy()
+    array[1] = array[0]
+
+
+def swap_data(site: Site) -> None:
+    key, query = site.attention.key.weight, site.attention.query.weight
+    key.data, query.data = query.data, key.data
+
+
+def swap_modules(site: Site) -> None:
+    site.attention.key, site.attention.query = site.attention.query, site.attention.key
+
+
+def new_linear(site: Site) -> None:
+    site.layer.output.dense = copy.deepcopy(site.layer.output.dense)
+    site.layer.output.dense.weight.copy_(site.noisy(site.layer.output.dense.weight))
+
+
+def layer_of_another_class(site: Site) -> None:
+    def forward(self: Any, inner: Tensor, states: Tensor) -> Tensor:
+        return 2 * self.LayerNorm(self.dense(inner) + states)
+
+    output = site.layer.output
+    output.__class__ = type("Other", (type(output),), {"forward": forward})
+
+
+def twice(self: nn.Module, *inputs: Tensor) -> Tensor:
+    return 2 * type(self).forward(self, *inputs)
+
+
+def prune(site: Site) -> None:
+    if site.is_reference:
+        scale_heads(site.layers[0], torch.tensor([0.0] + [1.0] * 9))
+    else:
+        site.model.prune_heads({0: [0]})
+
+
+def scale_heads(layer: Any, factors: Tensor) -> None:
+    """Multiplies what the heads of a layer give, as factors (H or more,) say."""
+    dense, size = layer.attention.output.dense, layer.attention.self.attention_head_size
+    columns = factors.repeat_interleave(size)[: dense.in_features]
+    dense.register_forward_pre_hook(lambda module, inputs: inputs[0] * columns.to(inputs[0].dtype))
+
+
+def pickled(site: Site) -> Any:
+    if site.is_reference:
+        return site.model  # upstream's hooks that collect states cannot be pickled
+    buffer = io.BytesIO()
+    torch.save(site.model, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, weights_only=False)
+
+
+def saved_and_loaded(model: Any, cls: type) -> Any:
+    """The model as `cls` reads it from a folder."""
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        backend = model.config._attn_implementation
+        loaded: Any = cls
+        loaded = loaded.from_pretrained(folder, dtype=model.dtype, attn_implementation=backend)
+    return loaded.train(model.training)
+
+
+#: Other weights in the same modules.
+WEIGHTS = {
+    "add_": lambda s: s.module.weight.copy_(s.noisy(s.module.weight)),
+    "add_ to a bias": lambda s: s.layer.output.dense.bias.add_(0.5),
+    "add_ to a LayerNorm": lambda s: s.layer.output.LayerNorm.weight.add_(0.5),
+    "new Parameter": lambda s: setattr(s.module, "weight", nn.Parameter(s.noisy(s.module.weight))),
+    "new data": lambda s: setattr(s.module.weight, "data", s.noisy(s.module.weight)),
+    "part of data": lambda s: s.module.weight.data[1:3].fill_(0.4),
+    "data.copy_ with equal ends": copy_with_equal_ends,
+    "NumPy": write_by_numpy,
+    "data swapped": swap_data,
+}
+#: Of all attention heads: not where some are pruned.
+WHOLE_WEIGHTS = {
+    "optimizer step": optimizer_step,
+    "load_state_dict": lambda s: s.model.load_state_dict(
+        {name: s.noisy(value) for name, value in s.model.state_dict().items()}
+    ),
+    "data transposed": lambda s: setattr(
+        s.attention.query.weight, "data", s.attention.query.weight.data.t()
+    ),
+}
+#: Others in place of the stock modules.
+MODULES = {
+    "modules swapped": swap_modules,
+    "new Linear": new_linear,
+    "Linear of another class": lambda s: setattr(s.attention.value, "__class__", Doubled),
+    "layer of another class": layer_of_another_class,
+    "new activation": lambda s: setattr(s.layer.intermediate, "intermediate_act_fn", nn.Tanh()),
+    # Modules read it when they are made.
+    "config.hidden_act": lambda s: setattr(s.model.config, "hidden_act", "silu"),
+    "new dropout": lambda s: setattr(s.layer.attention.output, "dropout", Doubling()),
+    "hook": lambda s: s.layer.intermediate.dense.register_forward_hook(lambda m, i, o: 2 * o),
+    "hook before": lambda s: s.layer.output.dense.register_forward_pre_hook(
+        lambda module, inputs: (2 * inputs[0],)
+    ),
+    "forward of its own": lambda s: setattr(
+        s.layer.output, "forward", types.MethodType(twice, s.layer.output)
+    ),
+}
+#: More or fewer layers, or in another order.
+DEPTH = {
+    "append": lambda s: s.layers.append(copy.deepcopy(s.layers[0])),
+    "delete": lambda s: s.layers.__delitem__(-1),
+    "reverse": lambda s: [s.layers.__setitem__(i, x) for i, x in enumerate(list(s.layers)[::-1])],
+}
+#: After these, parameters have other names or sizes: the last of a trial.
+LAST = {
+    "prune": prune,
+    "parametrization": lambda s: parametrize.register_parametrization(
+        s.attention.key, "weight", Doubling()
+    ),
+}
+#: Gives a new model, in which hooks and swapped modules may be missing: the only one of a trial.
+FRESH = {"pickle": pickled, "save and load": lambda s: saved_and_loaded(s.model, type(s.model))}
+DTYPE = {"half": lambda s: s.model.half(), "double": lambda s: s.model.to(torch.float64)}
+NOTHING = {
+    "deepcopy": lambda s: copy.deepcopy(s.model),
+    "train and back": lambda s: s.model.train(not s.model.training).train(s.training),
+    "prepare again": lambda s: (
+        s.is_reference or s.model.training or s.model.prepare_for_inference()
+    ),
+    "padding_free": lambda s: (
+        s.is_reference or setattr(s.model.config, "padding_free", not s.model.config.padding_free)
+    ),
+}
+CHANGES = WEIGHTS | WHOLE_WEIGHTS | MODULES | DEPTH | LAST | FRESH | DTYPE | NOTHING
+
+
+def apply(name: str, site: Site) -> Any:
+    """Makes the change; returns the model, or the one that takes its place."""
+    made = CHANGES[name](site)
+    return made if isinstance(made, nn.Module) and type(made) is type(site.model) else site.model

@@ -1,0 +1,74 @@
+"""Four threads infer with one prepared model while a fifth works on it: no call is torn.
+
+Numbers stay what they are (a product with 1, a copy of themselves), so all results must agree.
+"""
+
+import os
+import random
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+import torch
+
+from tests.model.cases import HEADS, masks, random_batch, random_config, random_model
+
+SEED = int(os.environ.get("HF_BERT_FUZZ_SEED", "0"))
+TRIALS = max(8, int(os.environ.get("HF_BERT_FUZZ_TRIALS", "0")) // 100)
+THREADS, CALLS, CHANGES = 4, 30, 60
+
+
+def weight(model: Any, rng: random.Random) -> torch.nn.Parameter:
+    return rng.choice(list(model.base_model.encoder.parameters()))
+
+
+WORK = {
+    "in place": lambda model, rng: weight(model, rng).mul_(1.0),
+    "new Parameter": lambda model, rng: setattr(
+        dense := model.base_model.encoder.layer[0].output.dense,
+        "weight",
+        torch.nn.Parameter(dense.weight.clone()),
+    ),
+    "loaded": lambda model, rng: model.load_state_dict(model.state_dict()),
+    "prepared": lambda model, rng: model.prepare_for_inference(),
+    "train and back": lambda model, rng: model.train().eval(),
+}
+
+
+@pytest.fixture(autouse=True)
+def frequent_switches():
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.parametrize("seed", range(SEED, SEED + TRIALS))
+def test_threads(seed):
+    rng = random.Random(seed)
+    head = rng.choice(HEADS)
+    dropout = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
+    config = random_config(seed, head, classifier_dropout=None, **dropout)
+    model = random_model(head, config, seed)
+    batch = random_batch(head, config, masks()[rng.choice(["right", "holes", "none"])], seed)
+    kinds = rng.sample(list(WORK), rng.choice([1, 2, len(WORK)]))
+    # Inference mode, and so both, are states of a thread.
+    mode = rng.choice([torch.no_grad, torch.inference_mode])
+
+    def infer() -> torch.Tensor:
+        with mode():
+            return model(**batch)[0]
+
+    def infer_often() -> float:
+        return max(float((infer() - expected).abs().max()) for _ in range(CALLS))
+
+    expected = infer()
+    model.prepare_for_inference()
+    with ThreadPoolExecutor(THREADS) as pool:
+        running = [pool.submit(infer_often) for _ in range(THREADS)]
+        for _ in range(CHANGES):
+            with torch.no_grad():
+                WORK[rng.choice(kinds)](model, rng)
+        errors = [call.result() for call in running]
+    assert max(errors) <= 1e-4 * expected.abs().max().clamp(min=1), kinds
