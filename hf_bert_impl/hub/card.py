@@ -167,7 +167,9 @@ def _usage(facts: CardFacts) -> str:
     imports = f"{auto}, AutoTokenizer" if facts.has_tokenizer else auto
     lines = ["## Use", "", "```python", f"from transformers import {imports}", ""]
     if facts.has_tokenizer:
-        lines.append(f'tokenizer = AutoTokenizer.from_pretrained("{facts.repo_id}")')
+        # Where the config is unknown without the code, transformers would ask for consent.
+        trust = ", trust_remote_code=True" if facts.code and not stock else ""
+        lines.append(f'tokenizer = AutoTokenizer.from_pretrained("{facts.repo_id}"{trust})')
     if stock:
         lines.append(f'model = {auto}.from_pretrained("{facts.repo_id}")')
     if facts.code:

@@ -391,12 +391,34 @@ def load_tokenizer(path: str, place: dict[str, str]) -> Any:
     """This package's tokenizer, or transformers' where the vocabulary is not BERT's own.
 
     Some BERTs, multilingual-e5 for one, have another model's sentencepiece, and those of
-    codertimo/BERT-pytorch have words.
+    codertimo/BERT-pytorch have words. Code that a checkpoint brings along is not run.
 
     Args:
         path: A folder or a hub id.
         place: `revision`, `subfolder` and the like for `from_pretrained`.
+
+    Raises:
+        ValueError: The tokenizer's class is in the checkpoint's own code.
     """
-    kind = get_tokenizer_config(path, **place).get("tokenizer_class")
-    ours = kind in (None, "BertTokenizer", "BertTokenizerFast")
-    return (BertTokenizer if ours else AutoTokenizer).from_pretrained(path, **place)
+    settings = get_tokenizer_config(path, **place)
+    kind = settings.get("tokenizer_class")
+    if kind in (None, "BertTokenizer", "BertTokenizerFast"):
+        return BertTokenizer.from_pretrained(path, **place)
+    try:
+        # Said by name: where it is not, transformers asks on standard input, which holds texts.
+        return AutoTokenizer.from_pretrained(path, trust_remote_code=False, **place)
+    except OSError:
+        raise
+    # A class that does not fit its files raises what its constructor happens to.
+    except Exception as error:
+        if "auto_map" in settings:
+            raise ValueError(
+                f"the tokenizer of {path}, {kind}, is code of its own, which is not run; expected "
+                "one of BERT's or transformers' own; if you trust the code, load it by "
+                "AutoTokenizer with trust_remote_code=True, for TextEncoder(model, tokenizer)"
+            ) from error
+        raise ValueError(
+            f"the tokenizer of {path}, {kind}, cannot be loaded ({' '.join(str(error).split())}); "
+            "expected the files of that class; copy them again, or mend tokenizer_class in its "
+            "tokenizer_config.json"
+        ) from error

@@ -185,8 +185,19 @@ class BertConfig(PreTrainedConfig):
 
     @classmethod
     def get_config_dict(cls, *args: Any, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Reads a config as the base class does; both our model types are this class."""
+        """Reads a config as the base class does; both our model types are this class.
+
+        Raises:
+            ValueError: It names an attention kernel of the hub, which is code.
+        """
         fields, rest = super().get_config_dict(*args, **kwargs)
+        for name in ("attn_implementation", "_attn_implementation"):
+            # transformers would fetch and run it; only the caller of `from_pretrained` may ask so.
+            if "/" in str(fields.get(name)):
+                raise ValueError(
+                    f"config.json sets {name}={fields[name]!r}, a kernel of the hub, which is code "
+                    "and not run for a config; remove the field, or pass attn_implementation=..."
+                )
         if fields.get("model_type") == EXTENDED_MODEL_TYPE:
             fields["model_type"] = cls.model_type
         return fields, rest
