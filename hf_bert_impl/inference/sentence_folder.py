@@ -129,8 +129,11 @@ def _add_module(path: str, found: SentenceModel, kind: str, folder: str) -> None
         check_reads_vectors(config or {})
         found.modules.append(Normalize())
     elif kind in ("Dense", "LayerNorm"):
-        module: nn.Module = (Dense if kind == "Dense" else LayerNorm)(config or {})
-        module.load_state_dict(_weights(path, folder))
+        weights = _weights(path, folder)
+        # No memory for what a config says, which the weights may not bear out.
+        with torch.device("meta"):
+            module: nn.Module = (Dense if kind == "Dense" else LayerNorm)(config or {})
+        module.load_state_dict(weights, assign=True)
         found.modules.append(module)
     elif kind != "Dropout":  # which does nothing outside training
         raise ValueError(

@@ -17,6 +17,7 @@ from hf_bert_impl.inference.batching import Ids, token_batches
 from hf_bert_impl.inference.pooling import Dense, Pooling
 from hf_bert_impl.inference.progress import text_progress
 from hf_bert_impl.inference.sentence_folder import read_sentence_model
+from hf_bert_impl.model.configuration_bert import BertConfig
 from hf_bert_impl.model.loading import check_folder
 from hf_bert_impl.model.modeling_bert import BertModel, BertPreTrainedModel
 from hf_bert_impl.model.prepared import DTYPES as FLOAT_DTYPES
@@ -404,9 +405,10 @@ def load_tokenizer(path: str, place: dict[str, str]) -> Any:
     kind = settings.get("tokenizer_class")
     if kind in (None, "BertTokenizer", "BertTokenizerFast"):
         return BertTokenizer.from_pretrained(path, **place)
+    config = BertConfig.from_pretrained(path, **place)  # which has limits, unlike others
     try:
         # Said by name: where it is not, transformers asks on standard input, which holds texts.
-        return AutoTokenizer.from_pretrained(path, trust_remote_code=False, **place)
+        return AutoTokenizer.from_pretrained(path, config=config, trust_remote_code=False, **place)
     except OSError:
         raise
     # A class that does not fit its files raises what its constructor happens to.
