@@ -17,7 +17,7 @@ COMMANDS = {
     "export": ("export", "{model}", "{out}"),
     "pretrain": (
         *("pretrain", "{texts}", "--model", "{model}", "--output", "{out}", "--max-length", "16"),
-        *("--cache-dir", "{cache}", "--objective", "mlm"),
+        *("--cache-dir", "{cache}", "--objective", "mlm", "--batch-size", "4"),
     ),
 }
 SIZES = {"num_hidden_layers": 10**5, "num_labels": 10**9, "vocab_size": 10**9}
