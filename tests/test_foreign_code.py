@@ -273,3 +273,6 @@ def test_a_config_names_no_code_of_the_hub(save_tiny, field):
     (folder / "config.json").write_text(json.dumps(fields | {field: "somebody/kernel"}))
     with pytest.raises(ValueError, match="'somebody/kernel', a kernel of the hub, which is code"):
         hf_bert_impl.BertModel.from_pretrained(folder)
+    convert(folder, folder.parent / "converted")
+    assert hf_bert_impl.load_any(folder).config._attn_implementation == "sdpa"
+    assert "somebody" not in (folder.parent / "converted/config.json").read_text()
