@@ -100,7 +100,8 @@ def make_tokenizer(vocabulary: Vocabulary, max_length: int | None) -> PreTrained
 
     Args:
         vocabulary: What `find_vocabulary` found.
-        max_length: Longest sequence that the model has positions for, in tokens.
+        max_length: Longest sequence that the model has positions for, in tokens; a shorter one of
+            the tokenizer's own stays.
 
     Raises:
         ConversionError: The vocabulary is damaged, or lacks BERT's special tokens.
