@@ -15,7 +15,7 @@ from .head_names import HEADS
 from .maps import names
 from .planning import Plan, Step, listing
 from .rules import Operation
-from .tensors import TensorInfo
+from .tensors import DTYPES, TensorInfo
 
 #: The modules of a head whose presence tells it: masked-LM, and the linear layers.
 _PARTS = ("cls.predictions", *names.HEADS)
@@ -178,7 +178,9 @@ def fit(plan: Plan, class_name: str, config: Mapping[str, Any]) -> Plan:
         ConversionError: The config has values out of range, or tensors have other shapes than the
             class's.
     """
-    shapes, tied = _target_shapes(class_name, config)
+    sources = (step.source for step in plan.steps.values())
+    held = sum(info.size * DTYPES[info.dtype].itemsize for info in sources)
+    shapes, tied = _target_shapes(class_name, config, held)
     prefix = "bert." if class_name == "BertModel" else ""
     partners = {**plan.table.tied, **{base: name for name, base in plan.table.tied.items()}}
     steps, missing, wrong = {}, {}, []
@@ -336,18 +338,21 @@ def _sources(step: Step) -> tuple[str, ...]:
 
 
 def _target_shapes(
-    class_name: str, config: Mapping[str, Any]
+    class_name: str, config: Mapping[str, Any], held: int
 ) -> tuple[dict[str, tuple[int, ...]], dict[str, str]]:
     """State-dict names and shapes of a class without its tied tensors, and what these are tied to.
 
-    The class itself is asked: it is built without memory for its weights.
+    The class itself is asked: it is built without memory for its weights. `held` is the bytes that
+    the checkpoint has of them.
     """
     import hf_bert_impl
+    from hf_bert_impl.model.loading import check_size
 
     try:
         fields = hf_bert_impl.BertConfig.from_dict(dict(config))
         with torch.device("meta"):
             model = getattr(hf_bert_impl, class_name)(fields)
+        check_size(model, held, "the checkpoint")
     except (ValueError, TypeError, AttributeError, StrictDataclassError) as error:
         raise ConversionError(
             f"the config cannot be used ({' '.join(str(error).split())[:300]})",

@@ -19,6 +19,7 @@ _WEIGHTS = re.compile(
     r"model(-[0-9]{5}-of-[0-9]{5})?\.safetensors|(pytorch|tf|flax)_model(-[0-9]{5}-of-[0-9]{5})?"
     r"\.(bin|h5|msgpack)|.*\.index\.json|bert_model\.ckpt\..*|checkpoint|(bert_)?config\.json"
     r"|tokenizer\.json|tokenizer_config\.json|special_tokens_map\.json|vocab\.txt"
+    r"|modules\.json|sentence_bert_config\.json|config_sentence_transformers\.json"
 )
 
 
@@ -138,5 +139,6 @@ def _replace(fresh: Path, folder: Path) -> None:
 def _reported(report: Path) -> set[str]:
     """The files that an earlier conversion wrote."""
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        return {file["name"] for file in json.loads(report.read_text())["result"]["files"]}
+        files = json.loads(report.read_text())["result"]["files"]
+        return {file["name"].split("/")[0] for file in files}  # of a file in a folder, the folder
     return set()

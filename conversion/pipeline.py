@@ -33,6 +33,7 @@ from .output_folder import REPORT, check_output, output_folder
 from .planning import invert
 from .report import Report, file_rows, make_report, model_card, write_report
 from .rules import Table
+from .sentence_modules import check_vectors, copy_modules, left_behind, sentence_folder
 from .source import open_source
 from .target import Target, resolve
 from .tensors import DTYPES, TensorInfo
@@ -158,15 +159,24 @@ def convert(
                 f"the vocabulary has {len(tokenizer)} tokens and the model "
                 f"{target.config.vocab_size}: it may be another model's"
             )
+        sentences = sentence_folder(source)
         with output_folder(dst) as folder, ThreadPoolExecutor(1) as pool:
             sums = pool.submit(file_rows, _source_files(source.archive, source.reader.files))
             written = _write(target, folder, to, shard_bytes, progress)
             _write_config(target, folder, to)
             if tokenizer is not None:
                 save_tokenizer(tokenizer, folder)
+            keeps = sentences is not None and to == "safetensors"
+            if sentences is not None:
+                said = copy_modules(sentences, folder) if keeps else left_behind(sentences, to)
+                notes.append(said)
             report = make_report(target, to=to, vocabulary=vocabulary, notes=notes, names=written)
+            report.result["sentence_model"] = keeps
             if check:
                 report.checks += _checks(target, folder, to)
+                if sentences is not None and keeps:
+                    changes = (dtype, hidden_act, do_lower_case, allow_missing, allow_nan, config)
+                    report.checks.append(check_vectors(sentences, folder, not any(changes)))
             if reference is not None:
                 report.checks.append(_reference(target, folder, to, Path(reference)))
             _require_passed(report)
@@ -359,5 +369,6 @@ def _require_passed(report: Report) -> None:
 def _finish(report: Report, folder: Path, sums: Future[list[dict[str, Any]]]) -> None:
     report.source["files"] = sums.result()
     (folder / "README.md").write_text(model_card(report), encoding="utf-8")
-    report.result["files"] = file_rows(sorted(folder.iterdir()))
+    files = sorted(path for path in folder.rglob("*") if path.is_file())
+    report.result["files"] = file_rows(files, folder)
     write_report(report, folder / REPORT)

@@ -188,6 +188,7 @@ def make_report(
             "parameters": parameter_count(target),
             "tensors": names,
             "tokenizer": _tokenizer_line(vocabulary),
+            "sentence_model": False,
             "files": [],
         },
         mapped=mapped,
@@ -203,15 +204,16 @@ def make_report(
     )
 
 
-def file_rows(files: list[Path]) -> list[dict[str, Any]]:
-    """Name, size in bytes and sha256 of files."""
+def file_rows(files: list[Path], root: Path | None = None) -> list[dict[str, Any]]:
+    """Name (or path below `root`), size in bytes and sha256 of files."""
     rows = []
     for path in files:
         sums = hashlib.sha256()
         with path.open("rb") as file:
             while chunk := file.read(_HASH_CHUNK):
                 sums.update(chunk)
-        rows.append({"name": path.name, "bytes": path.stat().st_size, "sha256": sums.hexdigest()})
+        name = path.relative_to(root).as_posix() if root else path.name
+        rows.append({"name": name, "bytes": path.stat().st_size, "sha256": sums.hexdigest()})
     return rows
 
 
@@ -224,7 +226,11 @@ def model_card(report: Report) -> str:
     """A model card that says where the model came from; its author completes it."""
     result, source = report.result, report.source
     pipeline = PIPELINE_TAGS.get(result["class"])
-    lines = ["---", "library_name: transformers"]
+    cls = result["class"]
+    library = "transformers"
+    if result["sentence_model"]:
+        cls, library, pipeline = "TextEncoder", "sentence-transformers", "sentence-similarity"
+    lines = ["---", f"library_name: {library}"]
     lines += [f"pipeline_tag: {pipeline}"] if pipeline and result["model_type"] == "bert" else []
     lines += ["tags:", "- bert", "- hf_bert_impl", "---", "", f"# {source['name']}", ""]
     lines += [
@@ -234,7 +240,7 @@ def model_card(report: Report) -> str:
         "```python",
         "import hf_bert_impl",
         "",
-        f'model = hf_bert_impl.{result["class"]}.from_pretrained("…")',
+        f'model = hf_bert_impl.{cls}.from_pretrained("…")',
         "```",
         "",
         f"The activation is `{result['hidden_act']}`. `{source['name']}` had {source['tensors']} "

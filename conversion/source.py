@@ -163,6 +163,10 @@ def _candidates(path: Path) -> list[list[Candidate]]:
         found = find_in_folder(path)
         # TensorFlow 2's SavedModel keeps its weights one folder below.
         found = found or (find_in_folder(path / "variables") if _is_saved_model(path) else [])
+        # The first releases of sentence-transformers had BERT in a folder below.
+        if not found and (path / "modules.json").is_file():
+            below = [folder for folder in sorted(path.glob("0_*")) if folder.is_dir()]
+            found = find_in_folder(below[0]) if below else []
         if not found:
             raise nothing_found(path)
         return found

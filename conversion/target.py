@@ -24,8 +24,16 @@ from .tensors import DTYPES, TensorInfo
 
 #: Dtypes that weights can be saved in.
 SAVED_DTYPES = ("float32", "float16", "bfloat16", "float64")
-#: What a config says of where it was, or of code that comes with it.
-_DROPPED = ("_commit_hash", "_name_or_path", "auto_map", "dtype", "torch_dtype")
+#: What a config says of where it was, or of code: that comes with it, or of a kernel on the hub.
+_DROPPED = (
+    "_attn_implementation",
+    "_commit_hash",
+    "_name_or_path",
+    "attn_implementation",
+    "auto_map",
+    "dtype",
+    "torch_dtype",
+)
 _SEED = 0
 
 

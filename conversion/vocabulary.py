@@ -100,28 +100,34 @@ def make_tokenizer(vocabulary: Vocabulary, max_length: int | None) -> PreTrained
 
     Args:
         vocabulary: What `find_vocabulary` found.
-        max_length: Longest sequence that the model has positions for, in tokens.
+        max_length: Longest sequence that the model has positions for, in tokens; a shorter one of
+            the tokenizer's own stays.
 
     Raises:
         ConversionError: The vocabulary is damaged, or lacks BERT's special tokens.
     """
     from hf_bert_impl import BertTokenizer
 
-    options: dict[str, Any] = {} if max_length is None else {"model_max_length": max_length}
     if vocabulary.kind == "codertimo":
+        options: dict[str, Any] = {} if max_length is None else {"model_max_length": max_length}
         return _codertimo(read_pickled_vocabulary(vocabulary.path), options)
-    options["do_lower_case"] = vocabulary.lower_case
+    folder, lower_case = vocabulary.path.parent, vocabulary.lower_case
+    tokenizer: PreTrainedTokenizerBase
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            if vocabulary.kind == VOCABULARY_FILE and not _has_tokenizer(vocabulary.path.parent):
-                return BertTokenizer(str(vocabulary.path), **options)
-            if vocabulary.kind == TOKENIZER_FILE and not _is_wordpiece(vocabulary.path):
+            if vocabulary.kind == VOCABULARY_FILE and not _has_tokenizer(folder):
+                tokenizer = BertTokenizer(str(vocabulary.path), do_lower_case=lower_case)
+            elif vocabulary.kind == TOKENIZER_FILE and not _is_wordpiece(vocabulary.path):
                 from transformers import PreTrainedTokenizerFast
 
-                del options["do_lower_case"]
-                return PreTrainedTokenizerFast.from_pretrained(vocabulary.path.parent, **options)
-            return BertTokenizer.from_pretrained(vocabulary.path.parent, **options)
+                tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
+            else:
+                tokenizer = BertTokenizer.from_pretrained(folder, do_lower_case=lower_case)
+            if max_length is not None:
+                # A tokenizer may stop before the positions do: sentence-transformers goes by it.
+                tokenizer.model_max_length = min(tokenizer.model_max_length, max_length)
+            return tokenizer
     # What tokenizers and transformers raise for damaged files depends on the damage.
     except Exception as error:
         raise ConversionError(

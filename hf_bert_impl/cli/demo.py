@@ -68,7 +68,8 @@ def _demo() -> None:
     # The demo may run inside a larger process: transformers is left as it was found.
     hf_bert_impl.register()
     try:
-        model = AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
+        model = AutoModel.from_pretrained(folder, trust_remote_code=False, dtype=torch.float32)
+        model.eval()
     finally:
         hf_bert_impl.unregister()
     out.print()

@@ -20,6 +20,8 @@ from hf_bert_impl.model.tokenization_bert import BertTokenizer
 #: In BERT's order: their ids are 0 to 4.
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 VOCAB_SIZE = 30522
+#: The trainer takes memory for as many tokens as it is asked for, before it reads.
+MOST_TOKENS = 10_000_000
 #: The report reads this many lines, spread evenly over the text.
 REPORT_LINES = 100_000
 
@@ -53,7 +55,8 @@ def train_tokenizer(
 
     Args:
         files: UTF-8 text, or JSON lines with a field `text`.
-        vocab_size: Most tokens. There are fewer if the text has no more pieces to merge.
+        vocab_size: Most tokens, up to `MOST_TOKENS`. There are fewer if the text has no more
+            pieces to merge.
         lowercase: Whether to lower-case the text and to drop accents, then and later.
         min_frequency: How often two pieces must stand together to be merged.
         character_coverage: The share of the text's characters that get a token, the most frequent
@@ -67,6 +70,8 @@ def train_tokenizer(
             alphabet alone does not fit.
         FileNotFoundError: There is no such file.
     """
+    if vocab_size > MOST_TOKENS:
+        raise ValueError(f"vocab_size={vocab_size} is not valid; use at most {MOST_TOKENS}")
     if min_frequency < 1:
         raise ValueError(f"min_frequency={min_frequency} is not valid; use 1 or more")
     if not 0 < character_coverage <= 1:

@@ -22,13 +22,8 @@ from hf_bert_impl.evaluation.parity_cases import (
 )
 from hf_bert_impl.export.formats import FILES, check_format, write
 from hf_bert_impl.export.running import open_file
-from hf_bert_impl.hub.saving import (
-    CONFIG,
-    TOKENIZER_CONFIG,
-    copy_sentence_modules,
-    file_sizes,
-    set_auto_map,
-)
+from hf_bert_impl.hub.saving import CONFIG, TOKENIZER_CONFIG, file_sizes, set_auto_map
+from hf_bert_impl.inference.sentence_folder import copy_sentence_modules
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

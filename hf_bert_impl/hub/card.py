@@ -20,7 +20,8 @@ from huggingface_hub import EvalResult, ModelCard
 import hf_bert_impl
 from hf_bert_impl.auto import MODEL_CLASSES
 from hf_bert_impl.conversion.report import PIPELINE_TAGS
-from hf_bert_impl.hub.saving import SENTENCE_FILES, loads_in_stock
+from hf_bert_impl.hub.saving import loads_in_stock
+from hf_bert_impl.inference.sentence_folder import MODULES
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -105,7 +106,7 @@ def _fill_metadata(card: ModelCard, facts: CardFacts) -> None:
     """What the card does not say yet."""
     data: Any = card.data  # the names of a card's fields are set when it is made
     source = facts.source
-    is_sentence_model = source is not None and (source / SENTENCE_FILES[0]).is_file()
+    is_sentence_model = source is not None and (source / MODULES).is_file()
     name = type(facts.model).__name__
     library = "sentence-transformers" if is_sentence_model else "transformers"
     task = "sentence-similarity" if is_sentence_model else PIPELINE_TAGS.get(name)
@@ -167,7 +168,9 @@ def _usage(facts: CardFacts) -> str:
     imports = f"{auto}, AutoTokenizer" if facts.has_tokenizer else auto
     lines = ["## Use", "", "```python", f"from transformers import {imports}", ""]
     if facts.has_tokenizer:
-        lines.append(f'tokenizer = AutoTokenizer.from_pretrained("{facts.repo_id}")')
+        # Where the config is unknown without the code, transformers would ask for consent.
+        trust = ", trust_remote_code=True" if facts.code and not stock else ""
+        lines.append(f'tokenizer = AutoTokenizer.from_pretrained("{facts.repo_id}"{trust})')
     if stock:
         lines.append(f'model = {auto}.from_pretrained("{facts.repo_id}")')
     if facts.code:

@@ -31,12 +31,6 @@ AUTO_MAP = {
 }
 #: The same of a tokenizer; the second is for one of the fast kind, which is the only kind now.
 TOKENIZER_AUTO_MAP = {"AutoTokenizer": ["tokenization_bert.BertTokenizer", None]}
-#: What sentence-transformers has beside BERT, in the folder itself; further modules have folders.
-SENTENCE_FILES = (
-    "modules.json",
-    "config_sentence_transformers.json",
-    "sentence_bert_config.json",
-)
 
 
 def code_files() -> list[Path]:
@@ -110,30 +104,6 @@ def set_auto_map(file: Path, auto_map: Mapping[str, Any] | None) -> None:
         return
     text = json.dumps(fields, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
     file.write_text(text, encoding="utf-8")
-
-
-def copy_sentence_modules(source: Path, folder: Path) -> list[str]:
-    """Copy what makes a BERT a sentence-transformers model: its pooling and what follows.
-
-    Args:
-        source: The folder that the model was loaded from.
-        folder: Where its copy is.
-
-    Returns:
-        The names that were copied; none where the source is a bare BERT.
-    """
-    if not (source / SENTENCE_FILES[0]).is_file():
-        return []
-    names = [name for name in SENTENCE_FILES if (source / name).is_file()]
-    for name in names:
-        shutil.copyfile(source / name, folder / name)
-    for module in json.loads((source / SENTENCE_FILES[0]).read_text(encoding="utf-8")):
-        path = module["path"]
-        # Some modules, a normalization say, have no files; the first is BERT itself.
-        if path and "/" not in path and not path.startswith(".") and (source / path).is_dir():
-            shutil.copytree(source / path, folder / path, dirs_exist_ok=True)
-            names.append(f"{path}/")
-    return names
 
 
 def file_sizes(folder: Path) -> dict[str, int]:

@@ -9,6 +9,7 @@ as sentence-transformers itself has it.
 import dataclasses
 import json
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,10 @@ from hf_bert_impl.inference.pooling import (
     check_reads_vectors,
 )
 
+MODULES = "modules.json"
+TRANSFORMER_CONFIG = "sentence_bert_config.json"
+#: What sentence-transformers has beside BERT, in the folder itself; further modules have folders.
+SENTENCE_FILES = (MODULES, "config_sentence_transformers.json", TRANSFORMER_CONFIG)
 #: Settings of a Transformer module that change nothing about the vectors of a text.
 _TRANSFORMER_DEFAULTS = {
     "transformer_task": "feature-extraction",
@@ -66,24 +71,15 @@ def read_sentence_model(path: str | os.PathLike[str]) -> SentenceModel:
         OSError: A module's files are missing.
     """
     path = os.fspath(path)
-    listed = _json(path, "modules.json")
-    if listed is None:
+    modules = read_modules(path)
+    if modules is None:
         return SentenceModel()
-    try:
-        kinds = [entry["type"].rpartition(".")[2] for entry in listed]
-        folders = [entry["path"] for entry in listed]
-    except (TypeError, KeyError, AttributeError) as error:
-        raise ValueError(
-            f"modules.json of {path} is no list of modules with 'type' and 'path'; restore it"
-        ) from error
+    kinds, folders = [kind for kind, _ in modules], [folder for _, folder in modules]
     if kinds[:2] != ["Transformer", "Pooling"]:
         raise ValueError(
             f"modules.json of {path} begins with {', '.join(kinds[:2]) or 'nothing'}; expected "
             "Transformer, then Pooling"
         )
-    for folder in folders:
-        if os.path.isabs(folder) or ".." in Path(folder).parts:
-            raise ValueError(f"modules.json of {path} names {folder!r}, outside its own folder")
 
     found = SentenceModel(subfolder=folders[0].strip("/"))
     _read_transformer(path, found)
@@ -98,6 +94,73 @@ def read_sentence_model(path: str | os.PathLike[str]) -> SentenceModel:
     found.default_prompt_name = settings.get("default_prompt_name")
     found.truncate_dim = settings.get("truncate_dim")
     return found
+
+
+def read_modules(path: str | os.PathLike[str]) -> list[tuple[str, str]] | None:
+    """What modules.json lists.
+
+    Args:
+        path: A folder or a hub id.
+
+    Returns:
+        Class name and folder of each module, in order; None without modules.json.
+
+    Raises:
+        ValueError: The file is damaged, or names a folder outside.
+    """
+    path = os.fspath(path)
+    listed = _json(path, MODULES)
+    if listed is None:
+        return None
+    try:
+        modules = [(entry["type"].rpartition(".")[2], entry["path"]) for entry in listed]
+        outside = [at for _, at in modules if os.path.isabs(at) or ".." in Path(at).parts]
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError(
+            f"modules.json of {path} is no list of modules with 'type' and 'path'; restore it"
+        ) from error
+    if outside:
+        raise ValueError(f"modules.json of {path} names {outside[0]!r}, outside its own folder")
+    return modules
+
+
+def copy_sentence_modules(source: Path, folder: Path) -> list[str]:
+    """Copies what makes a BERT a sentence-transformers model: its pooling and what follows.
+
+    The copy has BERT in the folder itself, also where the source has it in one below, as the first
+    releases had.
+
+    Args:
+        source: The folder that the model was loaded from.
+        folder: Where its copy is.
+
+    Returns:
+        The names that were copied; none where the source is a bare BERT.
+
+    Raises:
+        ValueError: Its modules.json is damaged, or names a folder outside.
+    """
+    modules = read_modules(source)
+    if not modules:
+        return []
+    below = modules[0][1].strip("/")
+    places = {name: source / name for name in SENTENCE_FILES}
+    if not places[TRANSFORMER_CONFIG].is_file():
+        places[TRANSFORMER_CONFIG] = source / below / TRANSFORMER_CONFIG
+    names = [name for name in SENTENCE_FILES if places[name].is_file()]
+    for name in names:
+        shutil.copyfile(places[name], folder / name)
+    if below:
+        listed = json.loads((source / MODULES).read_text(encoding="utf-8"))
+        listed[0]["path"] = ""
+        (folder / MODULES).write_text(json.dumps(listed, indent=2) + "\n", encoding="utf-8")
+    for path in dict.fromkeys(path.strip("/") for _, path in modules[1:]):
+        hidden = any(part.startswith(".") for part in Path(path).parts)
+        # Some modules, a normalization say, have no files.
+        if path not in ("", below) and not hidden and (source / path).is_dir():
+            shutil.copytree(source / path, folder / path, dirs_exist_ok=True)
+            names.append(f"{path}/")
+    return names
 
 
 def _read_transformer(path: str, found: SentenceModel) -> None:
@@ -129,8 +192,11 @@ def _add_module(path: str, found: SentenceModel, kind: str, folder: str) -> None
         check_reads_vectors(config or {})
         found.modules.append(Normalize())
     elif kind in ("Dense", "LayerNorm"):
-        module: nn.Module = (Dense if kind == "Dense" else LayerNorm)(config or {})
-        module.load_state_dict(_weights(path, folder))
+        weights = _weights(path, folder)
+        # No memory for what a config says, which the weights may not bear out.
+        with torch.device("meta"):
+            module: nn.Module = (Dense if kind == "Dense" else LayerNorm)(config or {})
+        module.load_state_dict(weights, assign=True)
         found.modules.append(module)
     elif kind != "Dropout":  # which does nothing outside training
         raise ValueError(

@@ -17,6 +17,7 @@ from hf_bert_impl.inference.batching import Ids, token_batches
 from hf_bert_impl.inference.pooling import Dense, Pooling
 from hf_bert_impl.inference.progress import text_progress
 from hf_bert_impl.inference.sentence_folder import read_sentence_model
+from hf_bert_impl.model.configuration_bert import BertConfig
 from hf_bert_impl.model.loading import check_folder
 from hf_bert_impl.model.modeling_bert import BertModel, BertPreTrainedModel
 from hf_bert_impl.model.prepared import DTYPES as FLOAT_DTYPES
@@ -392,12 +393,35 @@ def load_tokenizer(path: str, place: dict[str, str]) -> Any:
     """This package's tokenizer, or transformers' where the vocabulary is not BERT's own.
 
     Some BERTs, multilingual-e5 for one, have another model's sentencepiece, and those of
-    codertimo/BERT-pytorch have words.
+    codertimo/BERT-pytorch have words. Code that a checkpoint brings along is not run.
 
     Args:
         path: A folder or a hub id.
         place: `revision`, `subfolder` and the like for `from_pretrained`.
+
+    Raises:
+        ValueError: The tokenizer's class is in the checkpoint's own code.
     """
-    kind = get_tokenizer_config(path, **place).get("tokenizer_class")
-    ours = kind in (None, "BertTokenizer", "BertTokenizerFast")
-    return (BertTokenizer if ours else AutoTokenizer).from_pretrained(path, **place)
+    settings = get_tokenizer_config(path, **place)
+    kind = settings.get("tokenizer_class")
+    if kind in (None, "BertTokenizer", "BertTokenizerFast"):
+        return BertTokenizer.from_pretrained(path, **place)
+    config = BertConfig.from_pretrained(path, **place)  # which has limits, unlike others
+    try:
+        # Said by name: where it is not, transformers asks on standard input, which holds texts.
+        return AutoTokenizer.from_pretrained(path, config=config, trust_remote_code=False, **place)
+    except OSError:
+        raise
+    # A class that does not fit its files raises what its constructor happens to.
+    except Exception as error:
+        if "auto_map" in settings:
+            raise ValueError(
+                f"the tokenizer of {path}, {kind}, is code of its own, which is not run; expected "
+                "one of BERT's or transformers' own; if you trust the code, load it by "
+                "AutoTokenizer with trust_remote_code=True, for TextEncoder(model, tokenizer)"
+            ) from error
+        raise ValueError(
+            f"the tokenizer of {path}, {kind}, cannot be loaded ({' '.join(str(error).split())}); "
+            "expected the files of that class; copy them again, or mend tokenizer_class in its "
+            "tokenizer_config.json"
+        ) from error

@@ -14,6 +14,19 @@ POSITION_EMBEDDING_TYPES = ("absolute", "relative_key", "relative_key_query", "s
 
 VARIANTS = ("bert", "codertimo")
 
+#: Most that a field may say: more is a slip or ill will, and would take the machine's memory.
+#: Products of two sizes stay within 64 bits; every layer and every label is an object.
+MOST = {
+    "vocab_size": 2**31,
+    "hidden_size": 2**20,
+    "num_hidden_layers": 1000,
+    "num_attention_heads": 2**20,
+    "intermediate_size": 2**31,
+    "max_position_embeddings": 2**31,
+    "type_vocab_size": 2**31,
+    "num_labels": 4_000_000,
+}
+
 #: What codertimo/BERT-pytorch has hard-wired (commit d10dc4f9d5a6), in the fields of `BertConfig`.
 #: With its sizes this is a config: ``BertConfig(**CODERTIMO_FIELDS, vocab_size=…, hidden_size=…)``.
 #: Its feed-forward layer is four times as wide as the hidden states, and it has 512 positions.
@@ -137,6 +150,12 @@ class BertConfig(PreTrainedConfig):
         # JSON has string keys only.
         self.pruned_heads = {int(k): sorted(v) for k, v in (pruned_heads or {}).items()}
         self.null_score_diff_threshold = null_score_diff_threshold
+        labels = kwargs.get("num_labels")
+        # The base class makes a name for each of them.
+        if labels is not None and not _is_int(labels, least=0, most=MOST["num_labels"]):
+            raise ValueError(
+                f"num_labels={labels!r} is not valid; use a whole number, 0 to {MOST['num_labels']}"
+            )
         super().__init__(**kwargs)
         self.vocab_size = vocab_size
         self.hidden_size = hidden_size
@@ -186,8 +205,19 @@ class BertConfig(PreTrainedConfig):
 
     @classmethod
     def get_config_dict(cls, *args: Any, **kwargs: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Reads a config as the base class does; both our model types are this class."""
+        """Reads a config as the base class does; both our model types are this class.
+
+        Raises:
+            ValueError: It names an attention kernel of the hub, which is code.
+        """
         fields, rest = super().get_config_dict(*args, **kwargs)
+        for name in ("attn_implementation", "_attn_implementation"):
+            # transformers would fetch and run it; only the caller of `from_pretrained` may ask so.
+            if "/" in str(fields.get(name)):
+                raise ValueError(
+                    f"config.json sets {name}={fields[name]!r}, a kernel of the hub, which is code "
+                    "and not run for a config; remove the field, or pass attn_implementation=..."
+                )
         if fields.get("model_type") == EXTENDED_MODEL_TYPE:
             fields["model_type"] = cls.model_type
         return fields, rest
@@ -208,18 +238,16 @@ class BertConfig(PreTrainedConfig):
         Raises:
             ValueError: Names the field, its value and what is allowed.
         """
-        sizes = (
-            "vocab_size",
-            "hidden_size",
-            "num_attention_heads",
-            "intermediate_size",
-            "max_position_embeddings",
-            "type_vocab_size",
+        for name, most in MOST.items():
+            if name != "num_labels":  # that is how many names there are
+                least = 0 if name == "num_hidden_layers" else 1
+                holds = _is_int(getattr(self, name), least, most)
+                self._require(holds, name, f"a whole number, {least} to {most}")
+        self._require(
+            _is_int(self.chunk_size_feed_forward, least=0),
+            "chunk_size_feed_forward",
+            "a whole number, 0 or more",
         )
-        for name in sizes:
-            self._require(_is_int(getattr(self, name), least=1), name, "a whole number above 0")
-        for name in ("num_hidden_layers", "chunk_size_feed_forward"):
-            self._require(_is_int(getattr(self, name), least=0), name, "a whole number, 0 or more")
         for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"):
             value = getattr(self, name)
             optional = name == "classifier_dropout" and value is None
@@ -301,8 +329,8 @@ def _without_release(config: BertConfig) -> dict[str, Any]:
     return {k: v for k, v in config.__dict__.items() if k != "transformers_version"}
 
 
-def _is_int(value: Any, least: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= least
+def _is_int(value: Any, least: int, most: float = float("inf")) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
 
 
 def _is_number(value: Any, least: float, most: float) -> bool:

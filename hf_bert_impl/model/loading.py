@@ -4,6 +4,7 @@ import json
 import os
 from typing import Any
 
+from torch import nn
 from transformers.utils import (
     CONFIG_NAME,
     SAFE_WEIGHTS_INDEX_NAME,
@@ -11,6 +12,11 @@ from transformers.utils import (
     WEIGHTS_INDEX_NAME,
     WEIGHTS_NAME,
 )
+
+#: A model has at most this many numbers for a byte of its weights, and so many beside them: room
+#: for weights of few bits, a larger vocabulary, more layers, a new head.
+NUMBERS_PER_BYTE = 4
+SPARE_NUMBERS = 2**28
 
 WEIGHT_FILES = (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_NAME, WEIGHTS_INDEX_NAME)
 
@@ -97,6 +103,29 @@ def _check_safetensors(path: str) -> None:
         raise OSError(
             f"{path} cannot be read: it is cut short or no safetensors file ({size} bytes); copy "
             "or download it again"
+        )
+
+
+def check_size(model: nn.Module, held: int, source: Any) -> None:
+    """Checks that a config does not ask for memory out of all proportion to its weights.
+
+    Args:
+        model: What the config makes, on the meta device.
+        held: The bytes of the weights.
+        source: What the message calls the checkpoint.
+
+    Raises:
+        ValueError: The model is far larger.
+    """
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    needed = sum(tensor.numel() for tensor in tensors.values())
+    most = SPARE_NUMBERS + NUMBERS_PER_BYTE * held
+    if needed > most:
+        name = max(tensors, key=lambda name: tensors[name].numel())
+        raise ValueError(
+            f"the config of {source} makes a model of {needed} numbers ({name} is "
+            f"{tuple(tensors[name].shape)}), and its weights have {held} bytes; expected at most "
+            f"{most} numbers beside them; give the config that belongs to these weights"
         )
 
 

@@ -1,5 +1,6 @@
 """What all BERT models share: loading, saving, initialisation, pruning, preparing for inference."""
 
+import os
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -14,7 +15,7 @@ from .configuration_bert import BertConfig
 from .embeddings import SinusoidalPositions
 from .encoder import BertEncoder
 from .heads import STOCK_HEAD, BertLMPredictionHead, PreparedLMHead
-from .loading import check_folder, mismatch_message
+from .loading import check_folder, check_size, mismatch_message
 from .memory import keep_freed_memory
 from .prepared import DTYPES, PreparedEncoder, why_no_kernels, why_not
 
@@ -58,6 +59,7 @@ class BertPreTrainedModel(PreTrainedModel):
 
         Raises:
             OSError: No config, no weights, or a safetensors file that is cut short.
+            ValueError: The config makes a model out of all proportion to the weights.
             RuntimeError: Tensors of other sizes than the config's (unless
                 `ignore_mismatched_sizes=True`).
         """
@@ -76,6 +78,18 @@ class BertPreTrainedModel(PreTrainedModel):
                 mismatch_message(pretrained_model_name_or_path, info["mismatched_keys"])
             )
         return (model, info) if wants_info else model
+
+    @staticmethod
+    def _load_pretrained_model(
+        model: Any, state_dict: Any, checkpoint_files: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        # Where transformers knows the model and the files, and has allocated nothing yet.
+        if checkpoint_files:
+            held = sum(os.path.getsize(file) for file in checkpoint_files)
+            check_size(model, held, os.path.dirname(checkpoint_files[0]))
+        return PreTrainedModel._load_pretrained_model(
+            model, state_dict, checkpoint_files, *args, **kwargs
+        )
 
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:

@@ -344,3 +344,19 @@ def test_broken_vocabularies(tmp_path, source):
         b"cposix\nsystem\n(S'touch /tmp/ran'\ntR." + b"bert_pytorch.dataset.vocab"
     )
     assert "posix" in refused(tmp_path, folder)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "said"),
+    [
+        ("num_labels", 10**9, "num_labels=1000000000 is not valid"),
+        ("max_position_embeddings", 10**9, "position_embeddings.table is"),
+    ],
+)
+def test_a_small_config_does_not_take_the_machine(tmp_path, field, value, said):
+    convert(FIXTURES / "codertimo", tmp_path / "source")
+    file = tmp_path / "source" / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {field: value}))
+    with pytest.raises(ConversionError, match=said):
+        load_any(tmp_path / "source")
+    assert said.split()[0] in refused(tmp_path, tmp_path / "source")

@@ -42,7 +42,7 @@ def test_lower_case(tmp_path, tokens, names, config, asked, expected, reason):
     assert reason in found.reason
     tokenizer = make_tokenizer(found, 31)
     assert tokenizer.do_lower_case is expected
-    assert tokenizer.model_max_length == 31
+    assert tokenizer.model_max_length == config.get("model_max_length", 31)
 
 
 def test_tokenizer_json_says_it_too(tmp_path):

@@ -130,3 +130,10 @@ def test_wrong_input(text, tmp_path):
         train_tokenizer([text])
     with pytest.raises(FileNotFoundError, match="there is no file"):
         train_tokenizer([tmp_path / "none"])
+
+
+def test_more_tokens_than_there_is_memory_for(tmp_path):
+    file = tmp_path / "text.txt"
+    file.write_text("the river rose over night\n")
+    with pytest.raises(ValueError, match="vocab_size=1000000000 is not valid; use at most 1000000"):
+        train_tokenizer([file], vocab_size=10**9)

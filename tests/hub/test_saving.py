@@ -10,7 +10,7 @@ from transformers import AutoConfig
 
 import hf_bert_impl
 import hf_bert_impl.model
-from hf_bert_impl.hub.saving import AUTO_MAP, code_files, copy_sentence_modules, save_with_code
+from hf_bert_impl.hub.saving import AUTO_MAP, code_files, save_with_code
 
 LEAF = Path(hf_bert_impl.model.__file__).parent
 
@@ -110,19 +110,3 @@ def test_a_full_disk_is_one_line(tiny, tmp_path):
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert "\n" not in str(error.value)
-
-
-def test_sentence_transformers_modules_come_along(tmp_path):
-    source, folder = tmp_path / "source", tmp_path / "folder"
-    for path in (source / "1_Pooling", source / ".git", folder):
-        path.mkdir(parents=True)
-    (source / "1_Pooling/config.json").write_text('{"pooling_mode_mean_tokens": true}')
-    (source / "sentence_bert_config.json").write_text('{"max_seq_length": 7}')
-    (source / "notes.txt").write_text("private")
-    assert copy_sentence_modules(source, folder) == []
-    paths = ["", "1_Pooling", "2_Normalize", "../folder", ".git"]
-    (source / "modules.json").write_text(json.dumps([{"path": path} for path in paths]))
-    copied = copy_sentence_modules(source, folder)
-    assert copied == ["modules.json", "sentence_bert_config.json", "1_Pooling/"]
-    assert names(folder) == {"modules.json", "sentence_bert_config.json", "1_Pooling"}
-    assert (folder / "1_Pooling/config.json").is_file()

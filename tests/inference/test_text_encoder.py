@@ -474,13 +474,15 @@ def test_wrong_folders(tiny, tmp_path):
         ("2_Dense/config.json", {"activation_function": "os.system"}, "os.system.*supported are"),
         ("2_Dense/config.json", {"activation_function": "torch.hub.load"}, "torch.hub.load"),
         ("2_Dense/config.json", {"out_features": 5}, "2_Dense .*size mismatch"),
+        ("2_Dense/config.json", {"out_features": 10**12}, "2_Dense .*size mismatch"),
+        ("3_LayerNorm/config.json", {"dimension": 10**12}, "3_LayerNorm .*size mismatch"),
         ("2_Dense/config.json", {"module_input_name": "token_embeddings"}, "token_embeddings"),
         ("sentence_bert_config.json", {"transformer_task": "fill-mask"}, "transformer_task"),
         ("sentence_bert_config.json", {"processing_kwargs": {"text": {"x": 1}}}, "processing_kw"),
     ],
 )
 def test_what_is_not_supported_is_named(save_sentence_model, file, changes, message):
-    folder, _ = save_sentence_model(lambda m: [m.Pooling(30), m.Dense(30, 7)])
+    folder, _ = save_sentence_model(lambda m: [m.Pooling(30), m.Dense(30, 7), m.LayerNorm(7)])
     edit(folder / file, **changes)
     with pytest.raises(ValueError, match=message):
         encode(folder)

@@ -1,6 +1,7 @@
 """State dicts in both directions, every kind of checkpoint file, dtypes, devices, tying."""
 
 import json
+import resource
 import shutil
 
 import numpy as np
@@ -10,7 +11,13 @@ from safetensors.torch import load_file, save_file
 from transformers.models.bert import modeling_bert as upstream
 
 import hf_bert_impl
-from hf_bert_impl import BertConfig, BertForMaskedLM, BertForPreTraining, BertModel
+from hf_bert_impl import (
+    BertConfig,
+    BertForMaskedLM,
+    BertForPreTraining,
+    BertForSequenceClassification,
+    BertModel,
+)
 from tests.model.cases import HEADS, random_batch, random_config, random_model
 
 TOLERANCE = 2e-5
@@ -302,3 +309,93 @@ class TestUnusableFolders:
 
     def test_three_labels_are_no_start_and_end(self, folder):
         self.refuses(ValueError, "num_labels=3 does not fit", folder, "BertForQuestionAnswering")
+
+
+class TestConfigsTooLarge:
+    """A small config beside small weights does not take the machine's memory."""
+
+    @pytest.fixture
+    def folder(self, tmp_path):
+        model = random_model("BertForSequenceClassification", random_config(1, num_labels=3))
+        model.save_pretrained(tmp_path)
+        return tmp_path
+
+    @pytest.fixture
+    def little_memory(self):
+        limits = resource.getrlimit(resource.RLIMIT_DATA)
+        resource.setrlimit(resource.RLIMIT_DATA, (6 << 30, limits[1]))
+        yield
+        resource.setrlimit(resource.RLIMIT_DATA, limits)
+
+    @pytest.mark.parametrize(
+        ("field", "value", "said"),
+        [
+            ("num_hidden_layers", 100_000, "num_hidden_layers=100000 is not valid; .* 0 to 1000"),
+            ("num_labels", 10**9, "num_labels=1000000000 is not valid; .* 0 to 4000000"),
+            ("hidden_size", 10**9, "hidden_size=1000000000 is not valid"),
+            ("vocab_size", 10**9, r"word_embeddings.weight is \(1000000000, "),
+            ("max_position_embeddings", 10**9, r"position_embeddings.weight is \(1000000000, "),
+            ("type_vocab_size", 10**9, r"token_type_embeddings.weight is \(1000000000, "),
+            ("intermediate_size", 10**9, r"intermediate.dense.weight is \(1000000000, "),
+            ("num_labels", 4_000_000.0, "num_labels=4000000.0 is not valid"),
+            ("vocab_size", 10**30, "vocab_size=1000000000000000000000000000000 is not valid"),
+        ],
+    )
+    @pytest.mark.parametrize("head", ["BertModel", "BertForSequenceClassification"])
+    @pytest.mark.parametrize("shards", [False, True])
+    def test_refused_before_memory_is_taken(
+        self, folder, little_memory, field, value, said, head, shards
+    ):
+        if shards:
+            (folder / "model.safetensors").rename(folder / "model-00001-of-00001.safetensors")
+            names = load_file(folder / "model-00001-of-00001.safetensors")
+            weight_map = dict.fromkeys(names, "model-00001-of-00001.safetensors")
+            index = {"metadata": {}, "weight_map": weight_map}
+            (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+        fields = json.loads((folder / "config.json").read_text())
+        for name in ("id2label", "label2id"):
+            fields.pop(name, None)
+        (folder / "config.json").write_text(json.dumps(fields | {field: value}))
+        for options in ({}, {"ignore_mismatched_sizes": True}):
+            with pytest.raises(ValueError, match=said) as caught:
+                getattr(hf_bert_impl, head).from_pretrained(folder, **options)
+            assert "\n" not in str(caught.value)
+
+    def test_a_pickle_is_told_by_its_bytes(self, folder):
+        state = load_file(folder / "model.safetensors")
+        (folder / "model.safetensors").unlink()
+        torch.save(state, folder / "pytorch_model.bin")
+        model = BertForSequenceClassification.from_pretrained(folder)
+        assert torch.equal(model.classifier.weight, state["classifier.weight"])
+        fields = json.loads((folder / "config.json").read_text())
+        (folder / "config.json").write_text(json.dumps(fields | {"vocab_size": 10**9}))
+        with pytest.raises(ValueError, match=r"makes a model of .* give the config that belongs"):
+            BertForSequenceClassification.from_pretrained(folder)
+
+    def test_a_computed_table_counts(self, tmp_path):
+        config = random_config(1, position_embedding_type="sinusoidal")
+        random_model("BertModel", config).save_pretrained(tmp_path)
+        fields = json.loads((tmp_path / "config.json").read_text())
+        (tmp_path / "config.json").write_text(
+            json.dumps(fields | {"max_position_embeddings": 10**9})
+        )
+        with pytest.raises(ValueError, match=r"position_embeddings.table is"):
+            BertModel.from_pretrained(tmp_path)
+
+    def test_what_is_asked_for_by_name_goes_on_to_work(self, folder):
+        wide = {"num_labels": 200_000, "ignore_mismatched_sizes": True}
+        model = BertForSequenceClassification.from_pretrained(folder, **wide)
+        assert model.classifier.out_features == 200_000
+        deep = BertModel.from_pretrained(folder, num_hidden_layers=30)
+        assert len(deep.encoder.layer) == 30
+        words = BertModel.from_pretrained(folder, vocab_size=90_001, ignore_mismatched_sizes=True)
+        assert words.embeddings.word_embeddings.num_embeddings == 90_001
+        with pytest.raises(RuntimeError, match=r"word_embeddings.weight is .*90001"):
+            BertModel.from_pretrained(folder, vocab_size=90_001)
+
+    def test_a_config_alone_has_only_the_stated_limits(self):
+        with torch.device("meta"):
+            model = BertModel(
+                BertConfig(vocab_size=10**8, max_position_embeddings=10**7, num_hidden_layers=0)
+            )
+        assert model.embeddings.word_embeddings.weight.shape == (10**8, 768)

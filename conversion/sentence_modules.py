@@ -1,0 +1,86 @@
+"""What makes a BERT a sentence-transformers model; it comes along to safetensors alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hf_bert_impl.inference.sentence_folder import (
+    MODULES,
+    SENTENCE_FILES,
+    copy_sentence_modules,
+    read_modules,
+)
+
+from .checks import OUTPUT_TOLERANCE, Check
+from .errors import ConversionError
+from .source import Source
+
+_TEXTS = ("A cat naps.", "one two three four five six seven eight nine ten " * 60, "")
+
+
+def sentence_folder(source: Source) -> Path | None:
+    """The folder whose modules.json has the source's BERT as its first module; None without one.
+
+    Raises:
+        ConversionError: modules.json is damaged, or names a folder outside.
+    """
+    weights = source.reader.files[0].parent.resolve()
+    for folder in source.folders:
+        if (folder / MODULES).is_file():
+            modules = _modules(folder)
+            if modules and (folder / modules[0][1].strip("/")).resolve() == weights:
+                return folder
+    return None
+
+
+def copy_modules(source: Path, folder: Path) -> str:
+    """Copy pooling and what follows; what to say of it."""
+    names = copy_sentence_modules(source, folder)
+    return f"a sentence-transformers model: {', '.join(names)} come along as they are"
+
+
+def left_behind(source: Path, to: str) -> str:
+    """What a format without a place for it loses, in words."""
+    kinds = [kind for kind, _ in _modules(source)[1:]]
+    files = [name for name in SENTENCE_FILES[1:] if (source / name).is_file()]
+    return (
+        f"the source is a sentence-transformers model, and {to} holds its BERT alone: "
+        f"{', '.join([*kinds, *files])} (pooling, longest text, prompts) are left behind; "
+        "--to safetensors keeps them"
+    )
+
+
+def check_vectors(source: Path, folder: Path, exact: bool) -> Check:
+    """Compare the sentence vectors of a result with its source's.
+
+    Args:
+        source: The folder that was converted.
+        folder: The result.
+        exact: Whether the conversion was to change nothing. If not, the error is said and has no
+            bound.
+    """
+    from hf_bert_impl.inference.text_encoder import TextEncoder
+
+    name = "sentence vectors beside the source"
+    try:
+        first, second = (
+            TextEncoder.from_pretrained(path, dtype="float32", device="cpu", prepare=False)
+            for path in (source, folder)
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        return Check(name, None, note=f"not compared: {' '.join(str(error).split())[:200]}")
+    largest = float(abs(first.encode(_TEXTS) - second.encode(_TEXTS)).max())
+    bound = OUTPUT_TOLERANCE if exact else None
+    note = f"{second.dimension} numbers, texts cut at {second.max_length} tokens"
+    return Check(name, None if bound is None else largest <= bound, largest, bound, note)
+
+
+def _modules(folder: Path) -> list[tuple[str, str]]:
+    try:
+        return read_modules(folder) or []
+    except ValueError as error:
+        raise ConversionError(
+            f"{folder / MODULES} cannot be used ({' '.join(str(error).split())[:200]})",
+            "the list of modules of a sentence-transformers model",
+            "mend it, or move it away to convert BERT alone",
+        ) from error

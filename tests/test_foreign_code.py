@@ -1,0 +1,278 @@
+"""Code that comes with a checkpoint is not run, and nobody is asked on standard input."""
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hf_bert_impl
+from hf_bert_impl.conversion import convert
+from hf_bert_impl.hub.saving import save_with_code
+from hf_bert_impl.inference.text_encoder import TextEncoder
+from tests.cli.conftest import save_tiny
+
+__all__ = ["save_tiny"]
+
+ROOT = Path(__file__).parent.parent
+FILES = sorted(
+    path
+    for folder in ("hf_bert_impl", "conversion", "notebooks/lessons", "benchmarks")
+    for path in (ROOT / folder).rglob("*.py")
+)
+#: Classes that read a BERT or a tokenizer of one kind, and never a checkpoint's own code.
+PLAIN = re.compile(
+    r"(hf_bert_impl\.)?(Bert\w+|TextEncoder|QuestionAnsweringPipeline|PreTrained(TokenizerFast|"
+    r"Config))|_SentenceBert|cls|super\(\)|model_class|type\(model\)|reference_class\(name\)"
+)
+#: What loads whatever a folder names.
+LOADERS = {"pipeline", "SentenceTransformer", "CrossEncoder", "SparseEncoder"}
+FORBIDDEN = {"input", "get_class_from_dynamic_module", "eval", "exec"}
+
+
+def calls(text):
+    """Every call: what is called, in words, and its node."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Call):
+            yield ast.unparse(node.func), node
+
+
+def complaints(text):
+    """The calls that could ask, or run code, without being told to."""
+    found = []
+    loaders = {
+        alias.asname or alias.name
+        for node in ast.walk(ast.parse(text))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] != "hf_bert_impl"
+        for alias in node.names
+        if alias.name in LOADERS
+    }
+    for name, node in calls(text):
+        receiver, _, method = name.rpartition(".")
+        explicit = any(keyword.arg == "trust_remote_code" for keyword in node.keywords)
+        reads = method == "from_pretrained" and not PLAIN.fullmatch(receiver)
+        reads |= method == "from_config" and "Auto" in receiver
+        loads = name in loaders or (method in LOADERS and receiver != "")
+        if name in FORBIDDEN or method == "get_class_from_dynamic_module":
+            found.append(f"line {node.lineno}: {name}")
+        elif (reads or loads) and not explicit:
+            found.append(f"line {node.lineno}: {name} without trust_remote_code")
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_trust_is_said_by_name(path):
+    assert complaints(path.read_text(encoding="utf-8")) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "AutoTokenizer.from_pretrained(path)",
+        "transformers.AutoModel.from_pretrained(path, dtype=dtype)",
+        "getattr(transformers, name).from_pretrained(path)",
+        "AutoModel.from_config(config)",
+        "from transformers import pipeline\npipeline('fill-mask', path)",
+        "from sentence_transformers import SentenceTransformer as S\nS(path)",
+        "input('sure? ')",
+    ],
+)
+def test_the_walk_sees(text):
+    assert len(complaints(text)) == 1
+
+
+MODULE = """
+from transformers import BertConfig, BertForMaskedLM, PreTrainedTokenizerFast
+with open({marker!r}, "a") as file:
+    file.write("ran")
+class Config(BertConfig):
+    model_type = "hf_bert_impl"
+class Model(BertForMaskedLM):
+    config_class = Config
+class Words(PreTrainedTokenizerFast):
+    pass
+"""
+
+
+@pytest.fixture
+def marker(tmp_path):
+    return tmp_path / "the-code-ran"
+
+
+@pytest.fixture
+def with_code(save_tiny, marker):
+    """Saves a model whose folder has code of its own, and names it for every Auto class."""
+
+    def save(name, model_type, tokenizer_class):
+        folder = save_tiny(name)
+        hf_bert_impl.BertTokenizer.from_pretrained(folder).save_pretrained(folder)
+        autos = ("AutoModel", "AutoModelForMaskedLM", "AutoModelForQuestionAnswering")
+        auto_map = {"AutoConfig": "own.Config", "AutoTokenizer": ["own.Words", None]}
+        inputs = ["input_ids", "token_type_ids", "attention_mask"]
+        edits = {
+            "config.json": {"model_type": model_type},
+            "tokenizer_config.json": {
+                "tokenizer_class": tokenizer_class,
+                "model_input_names": inputs,
+            },
+        }
+        for file, fields in edits.items():
+            held = json.loads((folder / file).read_text())
+            held |= {**fields, "auto_map": auto_map | dict.fromkeys(autos, "own.Model")}
+            held = {key: value for key, value in held.items() if value is not None}
+            (folder / file).write_text(json.dumps(held))
+        (folder / "own.py").write_text(MODULE.format(marker=str(marker)))
+        return folder
+
+    return save
+
+
+RUN = """
+import contextlib, io, json, sys
+from hf_bert_impl.benchmark import timing
+from hf_bert_impl.cli import main
+from hf_bert_impl.hub import loading
+timing.TURN_SECONDS = 0.0
+loading.MODEL_CLASSES = {"AutoModelForMaskedLM": "BertForMaskedLM"}
+results = []
+for command in json.loads(sys.argv[1]):
+    said = io.StringIO()
+    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said):
+        status = main(command)
+    results.append([status, said.getvalue()])
+print(json.dumps([results, len(sys.stdin.read().splitlines())]))
+"""
+MAIN = "import sys; from hf_bert_impl.cli import main; sys.exit(main(sys.argv[1:]))"
+CONSENT = ["yes"] * 50
+
+
+def run(arguments, texts, tmp_path):
+    """A process of its own with lines on its standard input."""
+    environment = os.environ | {"HF_MODULES_CACHE": str(tmp_path / "modules")}
+    return subprocess.run(
+        [sys.executable, *map(str, arguments)],
+        input="".join(f"{text}\n" for text in texts),
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def commands(lm, qa, tmp_path):
+    """Every command that takes a model, by its name, and whether it reads the tokenizer."""
+    (tmp_path / "texts.txt").write_text("the river rose over night .\nnice to meet you .\n" * 20)
+    rows = "".join(f"nice to meet you\tyes\nthe river rose {n}\tno\n" for n in range(8))
+    (tmp_path / "labels.tsv").write_text(rows)
+    texts, labels = tmp_path / "texts.txt", tmp_path / "labels.tsv"
+    columns = ["--text-column", "0", "--label-column", "1"]
+    short = ["--max-length", "16", "--batch-size", "4", "--seed", "3"]
+    return {
+        "verify": ["verify", lm, "--no-bf16"],
+        "inspect": ["inspect", lm],
+        "convert": ["convert", lm, tmp_path / "converted"],
+        "fill-mask": ["fill-mask", lm, "the [MASK] rose"],
+        "attention": ["attention", lm, "the river", "-o", tmp_path / "page.html"],
+        "answer": ["answer", qa, "--question", "nice?", "--context", "the river rose over"],
+        "evaluate": ["evaluate", "masked-lm", lm, "--data", texts, "--limit", "3"],
+        "prune-heads": ["prune-heads", lm, "--data", texts, "--limit", "4"],
+        "push": ["push", lm, "me/tiny", "--dry-run", tmp_path / "pushed"],
+        "finetune": [
+            *("finetune", "classification", "--model", lm, "--train", labels, *columns, *short),
+            *("--output", tmp_path / "tuned", "--epochs", "1"),
+        ],
+        "pretrain": [
+            *("pretrain", texts, "--model", lm, "--output", tmp_path / "trained", "--max-steps"),
+            *("2", "--objective", "mlm", "--max-length", "16", "--batch-size", "4"),
+            *("--cache-dir", tmp_path / "cache"),
+        ],
+    }
+
+
+#: Commands that need no tokenizer, or take BERT's own whatever the folder names.
+OWN_TOKENIZER = {"inspect", "convert", "finetune", "pretrain"}
+
+
+@pytest.mark.parametrize(
+    ("model_type", "tokenizer_class"),
+    [("hf_bert_impl", "MyTokenizer"), (None, "PreTrainedTokenizerFast")],
+)
+def test_no_command_runs_it_or_asks(with_code, marker, tmp_path, model_type, tokenizer_class):
+    for library in ("sklearn", "datasets", "matplotlib", "tensorboard"):
+        pytest.importorskip(library, reason="pip install 'hf_bert_impl[train]'")
+    lm = with_code("BertForMaskedLM", model_type, tokenizer_class)
+    qa = with_code("BertForQuestionAnswering", model_type, tokenizer_class)
+    every = commands(lm, qa, tmp_path)
+    lines = json.dumps([[str(word) for word in command] for command in every.values()])
+    done = run(["-c", RUN, lines], CONSENT, tmp_path)
+    assert done.returncode == 0, done.stderr
+    results, left = json.loads(done.stdout.splitlines()[-1])
+    assert not marker.exists()
+    assert left == len(CONSENT)
+    for name, (status, said) in zip(every, results, strict=True):
+        if status != 0:
+            assert tokenizer_class == "MyTokenizer" and name not in OWN_TOKENIZER, (name, said)
+            assert status == 2
+            assert said.count("error: ") == 1 and "is code of its own, which is not run" in said
+
+
+@pytest.mark.parametrize(
+    ("model_type", "tokenizer_class", "works"),
+    [("hf_bert_impl", "MyTokenizer", False), (None, "PreTrainedTokenizerFast", True)],
+)
+def test_every_line_is_a_text(with_code, marker, tmp_path, model_type, tokenizer_class, works):
+    folder = with_code("BertModel", model_type, tokenizer_class)
+    texts = ["yes", "y", "you and the river", "nice"]
+    output = tmp_path / "vectors.npy"
+    done = run(["-c", MAIN, "embed", folder, "-", "-o", output], texts, tmp_path)
+    assert not marker.exists()
+    if not works:
+        assert done.returncode == 2
+        assert done.stderr.splitlines()[-1].startswith("error: the tokenizer of")
+        assert "[y/N]" not in done.stdout + done.stderr
+        return
+    assert done.returncode == 0, done.stderr
+    expected = TextEncoder.from_pretrained(folder).encode(texts)
+    assert expected.shape == (4, 30)
+    assert np.allclose(np.load(output), expected, atol=1e-6)
+
+
+def test_a_pushed_codertimo_model_embeds_every_text(fixtures_dir, tmp_path):
+    convert(fixtures_dir / "codertimo", tmp_path / "converted")
+    name = json.loads((tmp_path / "converted/config.json").read_text())["architectures"][0]
+    model = getattr(hf_bert_impl, name).from_pretrained(tmp_path / "converted")
+    words = TextEncoder.from_pretrained(tmp_path / "converted").tokenizer
+    save_with_code(model, tmp_path / "pushed", words)
+    config = json.loads((tmp_path / "pushed/config.json").read_text())
+    assert config["model_type"] == "hf_bert_impl" and "AutoConfig" in config["auto_map"]
+    output = tmp_path / "vectors.npy"
+    arguments = ["-c", MAIN, "embed", tmp_path / "pushed", "-", "-o", output]
+    done = run(arguments, ["a", "b", "c"], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert np.load(output).shape == (3, model.config.hidden_size)
+
+
+def test_a_tokenizer_of_another_kind_than_its_class_is_one_line(save_tiny):
+    folder = save_tiny("BertModel")
+    hf_bert_impl.BertTokenizer.from_pretrained(folder).save_pretrained(folder)
+    file = folder / "tokenizer_config.json"
+    file.write_text(json.dumps({"tokenizer_class": "XLMRobertaTokenizer"}))
+    with pytest.raises(ValueError, match=r"XLMRobertaTokenizer, cannot be loaded \(.*\); .* mend"):
+        TextEncoder.from_pretrained(folder)
+
+
+@pytest.mark.parametrize("field", ["attn_implementation", "_attn_implementation"])
+def test_a_config_names_no_code_of_the_hub(save_tiny, field):
+    folder = save_tiny("BertModel")
+    fields = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(fields | {field: "somebody/kernel"}))
+    with pytest.raises(ValueError, match="'somebody/kernel', a kernel of the hub, which is code"):
+        hf_bert_impl.BertModel.from_pretrained(folder)
+    convert(folder, folder.parent / "converted")
+    assert hf_bert_impl.load_any(folder).config._attn_implementation == "sdpa"
+    assert "somebody" not in (folder.parent / "converted/config.json").read_text()
