@@ -229,7 +229,8 @@ class TextEncoder:
 
         Raises:
             TypeError: An entry is no str.
-            ValueError: There is no such prompt, or a size is below 1.
+            ValueError: There is no such prompt, a size is below 1, or `len(texts)` is not the
+                number of texts.
         """
         if not isinstance(texts, str) and not hasattr(texts, "__len__"):
             raise TypeError(
@@ -250,11 +251,19 @@ class TextEncoder:
         device = self.device if convert_to_tensor else "cpu"
         vectors = torch.empty(len(given), self.dimension, device=device)
         row = 0
-        with text_progress(show_progress_bar, len(given)) as advance:
+        with text_progress(show_progress_bar, len(vectors)) as advance:
             for batch in batches:
-                vectors[row : row + len(batch)] = batch
                 row += len(batch)
+                if row > len(vectors):
+                    break
+                vectors[row - len(batch) : row] = batch
                 advance(len(batch))
+        batches.close()
+        if row != len(vectors):  # rows that nothing was written to would hold any numbers
+            raise ValueError(
+                f"texts gave {'more' if row > len(vectors) else row} texts, and len(texts) is "
+                f"{len(vectors)}; give a sequence that is as long as it says, or call encode_stream"
+            )
         if convert_to_tensor:
             return vectors[0] if single else vectors
         if convert_to_numpy:
