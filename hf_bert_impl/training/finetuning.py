@@ -6,6 +6,7 @@ output appears complete or not at all.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import shutil
 import statistics
@@ -19,6 +20,7 @@ from accelerate import PartialState
 from transformers import set_seed
 
 import hf_bert_impl
+from hf_bert_impl.data.output_lock import output_lock
 from hf_bert_impl.evaluation.metrics import Metrics
 from hf_bert_impl.evaluation.task import Split, Task, sequence_length
 from hf_bert_impl.extras import require
@@ -120,8 +122,9 @@ def finetune(
         several seeds `seeds` and `spread`.
 
     Raises:
-        ValueError, OSError: Input that cannot be used, in one line, before anything is trained; or
-            a disk that is full, after which the best checkpoint so far is still there.
+        ValueError, OSError: Input that cannot be used, or another run that writes the same folder,
+            in one line, before anything is trained; or a disk that is full, after which the best
+            checkpoint so far is still there.
     """
     for module in ("sklearn", "matplotlib"):
         require(module, "train", "fine-tuning")
@@ -131,8 +134,22 @@ def finetune(
         )
     state = PartialState()
     folder = OutputFolder(options.output, options.overwrite, state.is_main_process)
-    if state.is_main_process:
-        folder.check([options.model, *sources.named().values()])
+    with contextlib.ExitStack() as held:
+        if state.is_main_process:
+            held.enter_context(output_lock(folder.folder))
+            dataset = [] if task.dataset is None else [task.dataset.partition(":")[0]]
+            folder.check([options.model, *dataset, *sources.named().values()])
+        return _finetune(task, sources, options, progress, folder, state)
+
+
+def _finetune(
+    task: Task,
+    sources: Sources,
+    options: FinetuningOptions,
+    progress: Progress | None,
+    folder: OutputFolder,
+    state: PartialState,
+) -> dict[str, Any]:
     tokenizer = hf_bert_impl.BertTokenizer.from_pretrained(options.model)
     config = hf_bert_impl.BertConfig.from_pretrained(options.model)
     named = sources.named()

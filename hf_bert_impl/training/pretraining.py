@@ -7,6 +7,7 @@ on from its last checkpoint to the same weights.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from hf_bert_impl.data.collators import PretrainingCollator
 from hf_bert_impl.data.documents import check_files, content_digest
 from hf_bert_impl.data.epochs import Epochs, StreamedExamples
 from hf_bert_impl.data.masking import Masker
+from hf_bert_impl.data.output_lock import output_lock
 from hf_bert_impl.data.pretraining_data import (
     Statistics,
     describe,
@@ -89,9 +91,9 @@ def pretrain(
         The figures.
 
     Raises:
-        ValueError, OSError: Something that was given cannot be used, in one line, before anything
-            is computed; a resumed run was started with other settings; a checkpoint could not be
-            written, and those before it are whole.
+        ValueError, OSError: Something that was given cannot be used, or another run writes the
+            same folder, in one line, before anything is computed; a resumed run was started with
+            other settings; a checkpoint could not be written, and those before it are whole.
     """
     for module in ("datasets", "tensorboard", "matplotlib"):
         require(module, "train", "pre-training")
@@ -101,6 +103,19 @@ def pretrain(
     tokenizer = load_tokenizer(options)
     config = build_config(options, tokenizer)
     arguments = training_arguments(options)
+    with contextlib.ExitStack() as held:
+        if arguments.should_save:
+            held.enter_context(output_lock(options.output.resolve()))
+        return _pretrain(options, callbacks, tokenizer, config, arguments)
+
+
+def _pretrain(
+    options: PretrainingOptions,
+    callbacks: Sequence[TrainerCallback],
+    tokenizer: BertTokenizer,
+    config: BertConfig,
+    arguments: TrainingArguments,
+) -> PretrainingResult:
     settings = run_settings(options, config, tokenizer)
     if options.resume:
         check_settings(options.output, settings)

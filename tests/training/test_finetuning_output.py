@@ -2,6 +2,7 @@
 
 import errno
 import json
+import shutil
 
 import pytest
 import safetensors
@@ -194,6 +195,40 @@ def test_output_around_an_input_is_refused(run, tmp_path, tiny_bert):
         with pytest.raises(ValueError, match=r"lies in the output .* choose another name"):
             run(output=output, overwrite=True)
     assert (tiny_bert / "vocab.txt").is_file()
+
+
+def test_an_input_in_what_a_stopped_run_left_is_refused(run, tmp_path, tiny_bert):
+    """With overwrite that would be deleted before it is read."""
+    model = tmp_path / "out.unfinished" / "seed-1" / "model"
+    shutil.copytree(tiny_bert, model)
+    with pytest.raises(ValueError, match=r"model lies in the output .*out.unfinished"):
+        run(model=str(model), overwrite=True)
+    (tmp_path / "out").mkdir()
+    data = make_task("classification", COLUMNS, f"{tmp_path / 'out'}:plain")
+    with pytest.raises(ValueError, match="out lies in the output"):
+        run(data, overwrite=True)
+    assert (model / "vocab.txt").is_file()
+
+
+def test_only_the_output_is_replaced(run, tmp_path):
+    for name in ("out", "out.replaced"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "mine").write_text("mine")
+    run(overwrite=True)
+    assert (tmp_path / "out.replaced" / "mine").read_text() == "mine"
+    assert not (tmp_path / "out" / "mine").exists()
+    assert not list(tmp_path.glob(".out*"))
+
+
+def test_a_label_that_no_file_can_hold(run, write, tmp_path):
+    """Half a surrogate pair: said before anything is trained."""
+    records = [{"text": "a day", "label": label} for label in ("\ud800", "good")]
+    file = write("".join(json.dumps(record) + "\n" for record in records), "bad.jsonl")
+    words = r"line 1 of .*bad.jsonl has the label '\\ud800'; expected a name"
+    for task in (make_task("classification"), make_task("classification", multi_label=True)):
+        with pytest.raises(ValueError, match=words):
+            run(task, train=file)
+    assert_nothing_left(tmp_path)
 
 
 def test_what_fails_leaves_the_old_output(run, tmp_path, monkeypatch):
