@@ -17,7 +17,7 @@ from hf_bert_impl.inference.batching import Ids, token_batches
 from hf_bert_impl.inference.pooling import Dense, Pooling
 from hf_bert_impl.inference.progress import text_progress
 from hf_bert_impl.inference.sentence_folder import read_sentence_model
-from hf_bert_impl.model.loading import check_folder
+from hf_bert_impl.model.loading import check_finite, check_folder
 from hf_bert_impl.model.modeling_bert import BertModel, BertPreTrainedModel
 from hf_bert_impl.model.prepared import DTYPES as FLOAT_DTYPES
 from hf_bert_impl.model.tokenization_bert import BertTokenizer
@@ -141,7 +141,8 @@ class TextEncoder:
             The encoder.
 
         Raises:
-            ValueError: Not a BERT, weights are missing, or a module or dtype is not supported.
+            ValueError: Not a BERT, weights are missing or not finite, or a module or dtype is not
+                supported.
             OSError: No such folder or model, or its files are missing.
         """
         loaded, prepared = _dtypes(dtype)
@@ -164,6 +165,8 @@ class TextEncoder:
                 f"{path} lacks {len(missing)} of BERT's weights ({', '.join(missing[:2])}, ...); "
                 "restore its weights, or name another checkpoint"
             )
+        for part in (model, *found.modules):
+            check_finite(part, path)
         model = model.to(_device(device)).eval()
         if prepare:
             model = model.prepare_for_inference(dtype=prepared)

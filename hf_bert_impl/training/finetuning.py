@@ -24,6 +24,7 @@ from hf_bert_impl.data.output_lock import output_lock
 from hf_bert_impl.evaluation.metrics import Metrics
 from hf_bert_impl.evaluation.task import Split, Task, sequence_length
 from hf_bert_impl.extras import require
+from hf_bert_impl.model.loading import check_finite
 from hf_bert_impl.training.finetuning_output import OutputFolder, write_pictures
 from hf_bert_impl.training.finetuning_trainer import Progress, build_trainer, class_weights
 
@@ -240,7 +241,8 @@ def load_for_task(path: str, task: Task, train: Split) -> Any:
         train: The training data, by which a new head may start.
 
     Raises:
-        ValueError: Weights other than the head's are missing or have another size.
+        ValueError: Weights other than the head's are missing or have another size, or weights are
+            not finite.
     """
     model_class = getattr(hf_bert_impl, task.head)
     model, info = model_class.from_pretrained(
@@ -257,6 +259,7 @@ def load_for_task(path: str, task: Task, train: Split) -> Any:
             f"{path} lacks {len(wrong)} of BERT's weights, or has them in another size "
             f"({', '.join(wrong[:2])}, …); expected a whole BERT; restore its files"
         )
+    check_finite(model, path)
     if "classifier.bias" in new:
         task.start_head(model, train)
     return model

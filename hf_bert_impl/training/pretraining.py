@@ -32,6 +32,7 @@ from hf_bert_impl.data.pretraining_data import (
 )
 from hf_bert_impl.extras import require
 from hf_bert_impl.model.configuration_bert import BertConfig
+from hf_bert_impl.model.loading import check_finite
 from hf_bert_impl.model.modeling_bert import BertForMaskedLM, BertForPreTraining
 from hf_bert_impl.model.tokenization_bert import BertTokenizer
 from hf_bert_impl.training.checkpointing import (
@@ -125,13 +126,14 @@ def _pretrain(
     # The process that comes first leaves its results on the disk for the others.
     with arguments.main_process_first(desc="preparing examples"):
         data = prepare(options, tokenizer)
+    set_seed(options.seed)
+    model = build_model(options, config)
     if arguments.should_save and options.resume:
         remove_leftovers(options.output)
     elif arguments.should_save:
         write_settings(options.output, settings)
 
-    set_seed(options.seed)
-    trainer = build_trainer(options, arguments, config, tokenizer, data, callbacks, checkpoint)
+    trainer = build_trainer(options, arguments, model, tokenizer, data, callbacks, checkpoint)
     if checkpoint is not None and step_of(checkpoint) >= arguments.max_steps:
         trainer.finish_from(checkpoint)  # it was stopped after its last step
     else:
@@ -343,21 +345,30 @@ def training_arguments(options: PretrainingOptions) -> TrainingArguments:
     return arguments
 
 
+def build_model(options: PretrainingOptions, config: BertConfig) -> Any:
+    """The model to begin with; call `set_seed` before, for random weights.
+
+    Raises:
+        ValueError, OSError: The checkpoint cannot be read, or its weights are not finite.
+    """
+    model_class = MODELS[options.objective]
+    if options.model is None:
+        return model_class(config)
+    model = model_class.from_pretrained(options.model, dtype=torch.float32)
+    check_finite(model, options.model)
+    return model
+
+
 def build_trainer(
     options: PretrainingOptions,
     arguments: TrainingArguments,
-    config: BertConfig,
+    model: Any,
     tokenizer: BertTokenizer,
     data: _Data,
     callbacks: Sequence[TrainerCallback],
     checkpoint: str | None,
 ) -> PretrainingTrainer:
-    """Sets up model and Trainer; call `set_seed` before, for random weights."""
-    model_class = MODELS[options.objective]
-    if options.model is None:
-        model = model_class(config)
-    else:
-        model = model_class.from_pretrained(options.model, dtype=torch.float32)
+    """Sets up the Trainer."""
     if options.gradient_checkpointing:
         # The newest name first: the older one warns there.
         enable = getattr(model, "activation_checkpointing_enable", None)
