@@ -119,7 +119,7 @@ def not_finite(module: nn.Module) -> dict[str, Tensor]:
 
 
 def check_finite(module: nn.Module, name: Any) -> None:
-    """Checks the weights of a model that was loaded to be used, a few per cent of loading it.
+    """Checks the weights of a model that was loaded to be used, in one pass over them.
 
     `from_pretrained` itself takes such weights, as upstream does: somebody may want to look.
 

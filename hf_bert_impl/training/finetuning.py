@@ -27,6 +27,7 @@ from hf_bert_impl.extras import require
 from hf_bert_impl.model.loading import check_finite
 from hf_bert_impl.training.finetuning_output import OutputFolder, write_pictures
 from hf_bert_impl.training.finetuning_trainer import Progress, build_trainer, class_weights
+from hf_bert_impl.training.option_ranges import RANGES, WARMUP_SHARE, check_ranges
 
 #: What a checkpoint for another head lacks, or has in another size.
 HEAD_KEYS = ("classifier.", "qa_outputs.", "cls.", "bert.pooler.")
@@ -66,16 +67,13 @@ class FinetuningOptions:
     """Replace the output where it exists."""
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "learning_rate", "gradient_accumulation"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} is {getattr(self, name)}; expected more than 0; raise it")
-        if not 0 <= self.warmup < 1:
-            raise ValueError(f"warmup is {self.warmup}; expected a share from 0 to below 1; set it")
-        if self.early_stopping is not None and self.early_stopping < 1:
-            raise ValueError("early_stopping is below 1; expected epochs, at least 1; raise it")
-        if not self.seeds or len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0:
+        check_ranges(self, warmup=WARMUP_SHARE)
+        allowed = RANGES["seed"]
+        if len(set(self.seeds)) < max(1, len(self.seeds)) or any(
+            seed not in allowed for seed in self.seeds
+        ):
             raise ValueError(
-                f"the seeds are {self.seeds}; expected numbers from 0, each once; mend them"
+                f"the seeds are {self.seeds}; expected {allowed} each, no two alike; change them"
             )
 
 
@@ -124,8 +122,8 @@ def finetune(
 
     Raises:
         ValueError, OSError: Input that cannot be used, or another run that writes the same folder,
-            in one line, before anything is trained; or a disk that is full, after which the best
-            checkpoint so far is still there.
+            in one line, before anything is trained; or a disk that is full, or a loss that is no
+            finite number any more, after which the best checkpoint so far is still there.
     """
     for module in ("sklearn", "matplotlib"):
         require(module, "train", "fine-tuning")

@@ -18,6 +18,7 @@ from hf_bert_impl.data.atomic_files import swap_in
 from hf_bert_impl.evaluation import pictures
 from hf_bert_impl.evaluation.metrics import finite
 from hf_bert_impl.evaluation.task import Split, Task
+from hf_bert_impl.training.checkpointing import TrainingDiverged
 from hf_bert_impl.training.finetuning_trainer import is_disk_full
 
 METRICS = "metrics.json"
@@ -109,6 +110,8 @@ class OutputFolder:
                 shutil.rmtree(model, ignore_errors=True)
         if kept is None:
             shutil.rmtree(self.work, ignore_errors=True)
+        if isinstance(error, TrainingDiverged) and kept is not None:
+            raise TrainingDiverged(f"{error}; the best model so far is whole in {kept}") from error
         if is_disk_full(error):
             rest = "nothing was written"
             if kept is not None:

@@ -36,6 +36,7 @@ from hf_bert_impl.model.loading import check_finite
 from hf_bert_impl.model.modeling_bert import BertForMaskedLM, BertForPreTraining
 from hf_bert_impl.model.tokenization_bert import BertTokenizer
 from hf_bert_impl.training.checkpointing import (
+    TrainingDiverged,
     check_settings,
     last_checkpoint,
     remove_leftovers,
@@ -94,7 +95,8 @@ def pretrain(
     Raises:
         ValueError, OSError: Something that was given cannot be used, or another run writes the
             same folder, in one line, before anything is computed; a resumed run was started with
-            other settings; a checkpoint could not be written, and those before it are whole.
+            other settings; a checkpoint could not be written, or the loss is no finite number any
+            more, and the checkpoints before that are whole.
     """
     for module in ("datasets", "tensorboard", "matplotlib"):
         require(module, "train", "pre-training")
@@ -137,7 +139,13 @@ def _pretrain(
     if checkpoint is not None and step_of(checkpoint) >= arguments.max_steps:
         trainer.finish_from(checkpoint)  # it was stopped after its last step
     else:
-        trainer.train(resume_from_checkpoint=checkpoint)
+        try:
+            trainer.train(resume_from_checkpoint=checkpoint)
+        except TrainingDiverged as error:
+            last = last_checkpoint(options.output)
+            if last is None:
+                raise
+            raise TrainingDiverged(f"{error}; {last} is whole, to begin a run with") from error
     _write_model(trainer, options.output)
     log: list[dict[str, float]] = trainer.state.log_history
     if trainer.is_world_process_zero():
