@@ -1,5 +1,6 @@
 """One writer an output, whatever became of the one before."""
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -81,6 +82,18 @@ def test_a_folder_beside_which_nothing_can_be_written(tmp_path, monkeypatch):
         assert held(tmp_path / "out")
     assert not held(tmp_path / "out")
     assert (tmp_path / "out").is_dir()
+
+
+def test_a_forked_process_does_not_unlock(tmp_path):
+    """Not even where it leaves the statement that its parent is in."""
+    with output_lock(tmp_path / "out"):
+        with contextlib.ExitStack() as child, output_lock(tmp_path / "other"):
+            if os.fork() == 0:
+                child.callback(os._exit, 0)
+                raise SystemExit  # unlocks what is locked inside
+            assert os.wait()[1] == 0
+            assert held(tmp_path / "other")
+        assert held(tmp_path / "out")
 
 
 def test_where_nothing_can_be_written(tmp_path):
