@@ -11,6 +11,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from hf_bert_impl.data.atomic_files import swap_in
+from hf_bert_impl.data.output_lock import output_lock
+
 from .errors import ConversionError
 
 REPORT = "conversion_report.json"
@@ -23,12 +26,34 @@ _WEIGHTS = re.compile(
 )
 
 
-def check_output(folder: Path, source: Path, overwrite: bool) -> None:
+@contextlib.contextmanager
+def claimed(folder: Path, source: Path | None, overwrite: bool) -> Iterator[None]:
+    """Checks a folder as `check_output` does, and keeps other runs from writing it meanwhile.
+
+    Args:
+        folder: Where the result is to be; folders above it that are missing are made.
+        source: What the user named as the source; None if that is no path.
+        overwrite: Whether a folder with files in it may be replaced.
+
+    Raises:
+        ConversionError: The folder cannot be written, or as for `check_output`.
+        ValueError: Another run is writing it.
+    """
+    with contextlib.ExitStack() as held:
+        try:
+            held.enter_context(output_lock(folder.resolve()))
+        except OSError as error:
+            raise _unwritable(folder, error.__cause__ or error) from None
+        check_output(folder, source, overwrite)
+        yield
+
+
+def check_output(folder: Path, source: Path | None, overwrite: bool) -> None:
     """Check what can be checked before anything is read.
 
     Args:
         folder: Where the result is to be.
-        source: What the user named as the source.
+        source: What the user named as the source; None if that is no path.
         overwrite: Whether a folder with files in it may be replaced.
 
     Raises:
@@ -38,8 +63,8 @@ def check_output(folder: Path, source: Path, overwrite: bool) -> None:
         raise ConversionError(f"{folder} is a dangling link", "a folder", "remove it")
     if folder.exists() and not folder.is_dir():
         raise ConversionError(f"{folder} is a file", "a folder for the result", "name another one")
-    target, origin = folder.resolve(), source.resolve()
-    if target == origin or target in origin.parents:
+    origin = None if source is None else source.resolve()
+    if origin is not None and folder.resolve() in (origin, *origin.parents):
         raise ConversionError(
             f"the result would replace its own source {source}",
             "a folder of its own for the result",
@@ -60,7 +85,7 @@ def output_folder(folder: Path) -> Iterator[Path]:
     Files of the old folder that are neither weights nor of an earlier conversion stay.
 
     Args:
-        folder: The folder to write.
+        folder: The folder to write, which is `claimed`.
 
     Yields:
         The temporary folder.
@@ -69,44 +94,28 @@ def output_folder(folder: Path) -> Iterator[Path]:
         ConversionError: It cannot be written there.
     """
     folder = folder.resolve()
-    made: list[Path] = []
     fresh = None
     try:
-        try:
-            made = _make_parents(folder.parent)
-            fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-            os.chmod(fresh, 0o777 & ~_umask())
-        except OSError as error:
-            raise _unwritable(folder, error) from None
-        try:
-            yield fresh
-            _replace(fresh, folder)
-        except OSError as error:
-            if error.errno is None:  # transformers' own, about a file that it cannot use
-                raise
-            raise _unwritable(folder, error) from None
-        made, fresh = [], None
+        fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+        os.chmod(fresh, 0o777 & ~_umask())
+        yield fresh
+        _replace(fresh, folder)
+    except OSError as error:
+        if error.errno is None:  # transformers' own, about a file that it cannot use
+            raise
+        raise _unwritable(folder, error) from None
     finally:
         if fresh is not None:
-            shutil.rmtree(fresh, ignore_errors=True)
-        for parent in reversed(made):
-            with contextlib.suppress(OSError):
-                parent.rmdir()
+            shutil.rmtree(fresh, ignore_errors=True)  # where it was not renamed
 
 
-def _unwritable(folder: Path, error: OSError) -> ConversionError:
+def _unwritable(folder: Path, error: BaseException) -> ConversionError:
+    reason = getattr(error, "strerror", None) or error
     return ConversionError(
-        f"{folder} cannot be written ({error.strerror or error})",
+        f"{folder} cannot be written ({reason})",
         "a place that can be written to, with room for the result",
         "free some space, or name another folder",
     )
-
-
-def _make_parents(parent: Path) -> list[Path]:
-    missing = [path for path in (parent, *parent.parents) if not path.exists()][::-1]
-    for path in missing:
-        path.mkdir(exist_ok=True)
-    return missing
 
 
 def _umask() -> int:
@@ -117,17 +126,9 @@ def _umask() -> int:
 
 
 def _replace(fresh: Path, folder: Path) -> None:
-    if not folder.exists():
-        os.rename(fresh, folder)
+    old = swap_in(fresh, folder)
+    if old is None:
         return
-    # Nothing of the old folder is deleted before the new one is in its place.
-    old = Path(tempfile.mkdtemp(prefix=f".{folder.name}.old.", dir=folder.parent))
-    os.rename(folder, old)
-    try:
-        os.rename(fresh, folder)
-    except OSError:
-        os.rename(old, folder)
-        raise
     replaced = {REPORT, *_reported(old / REPORT)}
     for entry in old.iterdir():
         kept = entry.name not in replaced and not _WEIGHTS.fullmatch(entry.name)

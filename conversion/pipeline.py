@@ -29,7 +29,7 @@ from .maps.flax import FLAX
 from .maps.google_tf1 import GOOGLE_TF1
 from .maps.keras_h5 import KERAS_H5
 from .maps.pytorch import PYTORCH_PRETRAINED_BERT
-from .output_folder import REPORT, check_output, output_folder
+from .output_folder import REPORT, claimed, output_folder
 from .planning import invert
 from .report import Report, file_rows, make_report, model_card, write_report
 from .rules import Table
@@ -125,6 +125,7 @@ def convert(
     Raises:
         ConversionError: The source cannot be read, mapped or verified, or the result not written.
             Nothing is left in `dst` then.
+        ValueError: Another run is writing `dst`.
 
     Example:
         >>> report = convert("uncased_L-12_H-768_A-12.zip", "bert-base")
@@ -141,9 +142,12 @@ def convert(
         raise ConversionError(
             "--max-shard-size was given", "it with --to safetensors only", "leave it out"
         )
-    check_output(dst, src, overwrite)
-    options = {"config": config, "num_attention_heads": num_attention_heads}
-    with open_source(src, hidden_act=hidden_act, **options) as source:  # type: ignore[arg-type]
+    with (
+        claimed(dst, src, overwrite),
+        open_source(
+            src, config=config, num_attention_heads=num_attention_heads, hidden_act=hidden_act
+        ) as source,
+    ):
         target = resolve(
             source, head=head, dtype=dtype, allow_missing=allow_missing, allow_nan=allow_nan
         )

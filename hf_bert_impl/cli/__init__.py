@@ -97,7 +97,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: The arguments; None takes those of the process.
 
     Returns:
-        The exit status: 0 for success, 1 where a check failed (or for a bug), 2 for bad input.
+        The exit status: 0 for success, 1 where a check failed (or for a bug), 2 for bad input,
+        128 and a signal's number where one ended it.
     """
     arguments = list(sys.argv[1:] if argv is None else argv)
     # `--debug` is an option of hf-bert itself; people write it after the command as well.
@@ -105,6 +106,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug = "--debug" in arguments[:end]
     arguments = [item for item in arguments[:end] if item != "--debug"] + arguments[end:]
     errors.set_debug(debug)
+    with errors.stopped_in_order() as signals:
+        status = _run(arguments)
+    return errors.SIGNALLED + signals[0] if signals else status
+
+
+def _run(arguments: list[str]) -> int:
     try:
         status = app(arguments, prog_name="hf-bert", standalone_mode=False)
         sys.stdout.flush()

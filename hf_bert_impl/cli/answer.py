@@ -17,6 +17,7 @@ import typer
 from hf_bert_impl.cli import checkpoints
 from hf_bert_impl.cli.errors import BadInput, one_line, quiet_libraries
 from hf_bert_impl.cli.tables import console
+from hf_bert_impl.data.atomic_files import atomic_files
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -189,6 +190,10 @@ def check_arguments(
         raise BadInput(f"there is no folder {output.parent}", "an existing one", "make it first")
     if output.is_dir():
         raise BadInput(f"{output} is a folder", "the name of a file", "choose another name")
+    if file is not None and output.exists() and Path(file).exists() and output.samefile(file):
+        raise BadInput(
+            f"--output is {file}, where the questions are", "another file", "choose another name"
+        )
     if output.exists() and not overwrite:
         raise BadInput(
             f"{output} exists", "a new file", "choose another name, or replace it with --overwrite"
@@ -299,13 +304,11 @@ def writer(output: Path | None) -> Iterator[IO[str]]:
     if output is None:
         yield sys.stdout
         return
-    part = output.with_name(f".{output.name}.part")
-    try:
-        with part.open("w", encoding="utf-8", newline="\n") as stream:
-            yield stream
-        part.replace(output)
-    finally:
-        part.unlink(missing_ok=True)
+    with (
+        atomic_files(output.absolute().parent) as folder,
+        (folder / output.name).open("w", encoding="utf-8", newline="\n") as stream,
+    ):
+        yield stream
 
 
 def answer_all(

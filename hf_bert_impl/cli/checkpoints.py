@@ -157,8 +157,10 @@ def load_model(
 
     Raises:
         BadInput: The weights cannot be read or do not fit the config.
+        ValueError: They are not finite.
     """
     import hf_bert_impl
+    from hf_bert_impl.model.loading import check_finite
 
     cls = getattr(hf_bert_impl, name)
     try:
@@ -169,6 +171,7 @@ def load_model(
             f"the weights of a {name} that fit its config.json",
             "restore the files, or choose another --head",
         ) from error
+    check_finite(model, checkpoint.name)
     return model.eval(), info
 
 

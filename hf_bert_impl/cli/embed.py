@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ import typer
 from hf_bert_impl.cli import checkpoints
 from hf_bert_impl.cli.errors import BadInput, quiet_libraries
 from hf_bert_impl.cli.text_input import TextInput
-from hf_bert_impl.cli.vector_file import VectorFile
+from hf_bert_impl.cli.vector_file import VectorFile, files_beside
 
 if TYPE_CHECKING:
     from hf_bert_impl.inference import TextEncoder
@@ -68,7 +69,7 @@ def embed(
 
     Example: hf-bert embed sentence-transformers/all-MiniLM-L6-v2 lines.txt --output vectors.npy
     """
-    check_output(output, overwrite)
+    check_output(output, overwrite, file)
     with TextInput(file, column) as texts, quiet_libraries():
         encoder = load_encoder(model, dtype)
         settings = {
@@ -102,11 +103,16 @@ def embed(
         )
 
 
-def check_output(output: Path, overwrite: bool) -> None:
+def check_output(output: Path, overwrite: bool, file: str) -> None:
     """Check what can be checked before anything is loaded.
 
+    Args:
+        output: The file to write.
+        overwrite: Whether it may be replaced.
+        file: Where the texts come from, as the user wrote it.
+
     Raises:
-        BadInput: The output cannot be written, or exists.
+        BadInput: The output cannot be written, or exists; or it is the input.
     """
     if output.suffix != ".npy":
         raise BadInput(f"--output is {output}", "a name that ends in .npy", "rename it")
@@ -114,10 +120,26 @@ def check_output(output: Path, overwrite: bool) -> None:
         raise BadInput(f"there is no folder {output.parent}", "an existing one", "make it first")
     if output.is_dir():
         raise BadInput(f"{output} is a folder", "the name of a file", "choose another name")
-    if output.exists() and not overwrite:
+    for written in (output, *files_beside(output)):
+        if written.exists() and _is_read(written, file):
+            raise BadInput(
+                f"the texts are in {written}, which this command writes",
+                "another file as --output",
+                "choose another name",
+            )
+    if os.path.lexists(output) and not overwrite:
         raise BadInput(
             f"{output} exists", "a new file", "choose another name, or replace it with --overwrite"
         )
+
+
+def _is_read(path: Path, file: str) -> bool:
+    """Whether the texts come from this file, by whatever name."""
+    try:
+        source = os.fstat(sys.stdin.fileno()) if file == "-" else os.stat(Path(file).expanduser())
+    except (OSError, ValueError):  # no such file, which is said when it is read
+        return False
+    return os.path.samestat(source, path.stat())
 
 
 def load_encoder(model: str, dtype: str | None) -> TextEncoder:

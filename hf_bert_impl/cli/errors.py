@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
+import threading
 import traceback
 import warnings
 from collections.abc import Iterator
+from typing import Any
 
 import typer
 
 BAD_INPUT = 2
 BUG = 1
 INTERRUPTED = 130
+#: Added to a signal's number, as shells do.
+SIGNALLED = 128
 
 _debug = False
 
@@ -27,6 +33,41 @@ class BadInput(ValueError):
 
     def __init__(self, given: str, expected: str, remedy: str) -> None:
         super().__init__(f"{given}; expected {expected}; {remedy}")
+
+
+@contextlib.contextmanager
+def stopped_in_order() -> Iterator[list[int]]:
+    """Has SIGTERM and SIGHUP end a command as Ctrl-C does, so that half-written files are removed.
+
+    Signals that the caller handles or ignores (`nohup`) are left alone.
+
+    Yields:
+        The numbers of the signals that came.
+    """
+    process = os.getpid()
+    came: list[int] = []
+
+    def stop(number: int, frame: Any) -> None:
+        if os.getpid() != process:  # a worker that was forked from it ends as it would otherwise
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+        came.append(number)
+        raise KeyboardInterrupt
+
+    signals = [getattr(signal, name, None) for name in ("SIGTERM", "SIGHUP")]
+    taken = []
+    # The processes of a distributed run wait for each other in code that no exception ends; their
+    # launcher stops them.
+    alone = "LOCAL_RANK" not in os.environ
+    if alone and threading.current_thread() is threading.main_thread():
+        taken = [it for it in signals if it and signal.getsignal(it) is signal.SIG_DFL]
+    for number in taken:
+        signal.signal(number, stop)
+    try:
+        yield came
+    finally:
+        for number in taken:
+            signal.signal(number, signal.SIG_DFL)
 
 
 def set_debug(value: bool) -> None:

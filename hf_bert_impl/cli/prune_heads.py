@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -88,7 +89,8 @@ def prune_heads(
     --label-column 1 --share 0.3 --output sentiment-pruned
     """
     check_arguments(share, count, output, picture)
-    with quiet_libraries():
+    with quiet_libraries(), contextlib.ExitStack() as held:
+        from hf_bert_impl.conversion.output_folder import claimed
         from hf_bert_impl.evaluation.head_importance import head_importance, task_examples
         from hf_bert_impl.evaluation.metrics import finite
         from hf_bert_impl.evaluation.task import Columns
@@ -97,7 +99,7 @@ def prune_heads(
 
         checkpoint = checkpoints.open_checkpoint(model)
         if output is not None:
-            check_folder(output, checkpoint, overwrite)
+            held.enter_context(claimed(output.expanduser(), Path(checkpoint.path), overwrite))
         tokenizer = checkpoints.load_tokenizer(checkpoint)
         columns = Columns(text_column, text_pair_column, label_column)
         task, splits = read_data(checkpoint, tokenizer, [data, test or data], columns, max_length)
@@ -160,17 +162,6 @@ def check_arguments(
         from hf_bert_impl.evaluation.pictures import check_picture
 
         check_picture(picture)
-
-
-def check_folder(output: Path, checkpoint: checkpoints.Checkpoint, overwrite: bool) -> None:
-    """Check that the pruned model can be written there.
-
-    Raises:
-        ValueError: It is a file, holds files, or is the model itself.
-    """
-    from hf_bert_impl.conversion.output_folder import check_output
-
-    check_output(output.expanduser(), Path(checkpoint.path), overwrite)
 
 
 def read_data(

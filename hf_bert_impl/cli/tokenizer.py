@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from hf_bert_impl.data.tokenizer_training import VocabularyReport
+
+#: The files of a tokenizer.
+WRITTEN = (*TOKENIZERS, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
 
 app = typer.Typer(
     help="Make a vocabulary.",
@@ -65,12 +69,14 @@ def tokenizer_train(
 
     Example: hf-bert tokenizer train corpus.txt --vocab-size 8000 --output my-tokenizer
     """
-    check_output(output, overwrite)
     from hf_bert_impl.data.atomic_files import atomic_files
+    from hf_bert_impl.data.output_lock import output_lock
     from hf_bert_impl.data.tokenizer_training import train_tokenizer
 
+    check_output(output, overwrite, files)
     begin = time.perf_counter()
-    with quiet_libraries():
+    with quiet_libraries(), output_lock(output.resolve()):
+        check_output(output, overwrite, files)  # again: another run may just have ended
         trained, report = train_tokenizer(
             files,
             vocab_size=vocab_size,
@@ -88,16 +94,24 @@ def tokenizer_train(
     out.print(f"{output}: written in {time.perf_counter() - begin:.1f} s", highlight=False)
 
 
-def check_output(output: Path, overwrite: bool) -> None:
+def check_output(output: Path, overwrite: bool, files: Sequence[str]) -> None:
     """Check what can be checked before anything is read.
 
     Raises:
-        BadInput: The output cannot be written, or holds a tokenizer.
+        BadInput: The output cannot be written, holds a tokenizer, or the text is a file of one.
     """
     if output.exists() and not output.is_dir():
         raise BadInput(f"{output} is a file", "a folder", "choose another name")
     if not output.absolute().parent.is_dir():
         raise BadInput(f"there is no folder {output.parent}", "an existing one", "make it first")
+    for file in files:
+        path = Path(file)
+        if path.name in WRITTEN and path.parent.resolve() == output.resolve():
+            raise BadInput(
+                f"the text {file} would be replaced by the tokenizer",
+                "a folder of its own for that",
+                "choose another one",
+            )
     if not overwrite and any((output / name).exists() for name in TOKENIZERS):
         raise BadInput(
             f"{output} holds a tokenizer",

@@ -3,7 +3,8 @@
 Beside the output stand `OUTPUT.partial`, which holds a header of fixed length and the rows, and
 `OUTPUT.progress.json`, which says how many of these rows count, with which settings and texts they
 were made. The latter is replaced in one step, and only after the rows are on the disk; rows beyond
-those that it counts are cut off and made again.
+those that it counts are cut off and made again. Files under these names that no earlier run wrote
+are left alone.
 """
 
 from __future__ import annotations
@@ -13,12 +14,15 @@ import hashlib
 import itertools
 import json
 import os
+import re
+import stat
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from hf_bert_impl.cli.errors import BadInput
+from hf_bert_impl.data.output_lock import output_lock
 
 if TYPE_CHECKING:
     import numpy as np
@@ -40,6 +44,13 @@ def npy_header(rows: int, dimension: int) -> bytes:
     return start + fields.encode().ljust(HEADER - 11) + b"\n"
 
 
+def files_beside(output: Path) -> tuple[Path, Path, Path]:
+    """Where the rows grow, what says how many of them count, and the next version of that."""
+    names = (".partial", ".progress.json", ".progress.json.new")
+    rows, progress, fresh = (output.with_name(output.name + ending) for ending in names)
+    return rows, progress, fresh
+
+
 class VectorFile:
     """Writes a matrix row by row; to be used in a `with` statement.
 
@@ -49,7 +60,9 @@ class VectorFile:
         settings: What must be the same for a run to go on where another one was interrupted.
 
     Raises:
-        BadInput: On entry: an interrupted run had other settings, or is still running.
+        BadInput: On entry: an interrupted run had other settings, or what lies under the names
+            that this needs was not written by one.
+        ValueError: On entry: another run is writing the output.
     """
 
     def __init__(self, output: Path, dimension: int, settings: dict[str, Any]) -> None:
@@ -57,30 +70,32 @@ class VectorFile:
         self.dimension = dimension
         #: What else the progress file is to keep.
         self.extra: dict[str, Any] = {}
-        self.partial = output.with_name(output.name + ".partial")
-        self.progress = output.with_name(output.name + ".progress.json")
+        self.partial, self.progress, self._fresh = files_beside(output)
         self._settings = {"format": FORMAT, "dimension": dimension, **settings}
         # Rows and the digest of their texts: one attribute, so that an interrupt finds both of one
         # time.
         self._done = (0, hashlib.sha256())
         self._texts_before = ""
+        self._is_ours = False
         self._saved_at = -CHECKPOINT_SECONDS
 
     def __enter__(self) -> VectorFile:
-        self._file = os.fdopen(os.open(self.partial, os.O_RDWR | os.O_CREAT, 0o666), "r+b")
-        try:
-            self._lock()
+        with contextlib.ExitStack() as opened:
+            opened.enter_context(output_lock(self.output))
+            self._file = opened.enter_context(self._open())
+            opened.callback(self._remove_nothing)
             self._resume()
-        except BaseException:
-            self._file.close()
-            raise
+            self._is_ours = True
+            self._opened = opened.pop_all()
         return self
 
     def __exit__(self, *error: Any) -> None:
-        self._file.close()
-        if self.rows == 0 and not self.progress.exists():
-            with contextlib.suppress(OSError):  # nothing to go on from
-                self.partial.unlink()
+        self._opened.close()
+
+    def _remove_nothing(self) -> None:
+        """Delete a file without rows, from which nothing can go on."""
+        if self._is_ours and self.rows == 0:
+            self.partial.unlink(missing_ok=True)
 
     @property
     def rows(self) -> int:
@@ -141,9 +156,10 @@ class VectorFile:
             "texts_sha256": digest.hexdigest(),
             "extra": self.extra,
         }
-        fresh = self.progress.with_name(self.progress.name + ".new")
-        fresh.write_text(json.dumps(state), encoding="utf-8")
-        os.replace(fresh, self.progress)
+        self._fresh.unlink(missing_ok=True)
+        with self._fresh.open("x", encoding="utf-8") as file:
+            file.write(json.dumps(state))
+        os.replace(self._fresh, self.progress)
         self._saved_at = time.monotonic()
 
     def finish(self) -> None:
@@ -155,22 +171,31 @@ class VectorFile:
         os.replace(self.partial, self.output)
         self.progress.unlink(missing_ok=True)
 
-    def _lock(self) -> None:
+    def _open(self) -> IO[bytes]:
+        """Make the file of rows, or open that of an interrupted run."""
+        flags = os.O_RDWR | getattr(os, "O_NOFOLLOW", 0)
         try:
-            import fcntl
-        except ImportError:  # Windows
-            return
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise BadInput(
-                f"another run is writing {self.output}", "one at a time", "wait, or stop that one"
-            ) from error
+            made = os.open(self.partial, flags | os.O_CREAT | os.O_EXCL, 0o666)
+            self._is_ours = True
+            return os.fdopen(made, "r+b")
+        except FileExistsError:
+            found = os.lstat(self.partial)
+        # Through a link this would write to a file that is known by another name.
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+            raise _not_ours(self.partial)
+        return os.fdopen(os.open(self.partial, flags), "r+b")
 
     def _resume(self) -> None:
         """Find the rows that count, and stand behind them."""
         size = self._file.seek(0, os.SEEK_END)
-        state = self._read_progress() if size else None
+        state = self._read_progress()
+        if size and not self._has_header(begun=state is None):
+            raise _not_ours(self.partial)
+        if os.path.lexists(self._fresh) and (self._fresh.is_symlink() or (not size and not state)):
+            raise _not_ours(self._fresh)
+        if not size:
+            self.progress.unlink(missing_ok=True)  # it speaks of rows that are no longer there
+            state = None
         if state is not None:
             before = state["settings"]
             for name in {**before, **self._settings}:
@@ -183,12 +208,19 @@ class VectorFile:
             self._done = (rows, hashlib.sha256())
             self._texts_before = state["texts_sha256"]
             self.extra = state["extra"]
-        else:
-            self.progress.unlink(missing_ok=True)  # it speaks of rows that are no longer there
         self._file.seek(0)
         self._file.write(npy_header(self.rows, self.dimension))
         self._file.truncate(HEADER + self.rows * self.dimension * 4)
         self._file.seek(0, os.SEEK_END)
+
+    def _has_header(self, begun: bool) -> bool:
+        """Whether the file begins as an earlier run left it: without rows if it had just begun."""
+        self._file.seek(0)
+        header = self._file.read(HEADER)
+        shape = re.search(rb"\(([0-9]{1,20}), ([0-9]{1,20})\)", header)
+        if shape is None or (begun and int(shape[1])):
+            return False
+        return header == npy_header(int(shape[1]), int(shape[2]))
 
     def _read_progress(self) -> dict[str, Any] | None:
         try:
@@ -202,6 +234,14 @@ class VectorFile:
         except (ValueError, KeyError, TypeError):
             pass
         raise self.changed(f"{self.progress} is damaged")
+
+
+def _not_ours(file: Path) -> BadInput:
+    return BadInput(
+        f"{file} is there, and no interrupted run wrote it",
+        "this name to be free for what is not complete yet",
+        "move that file, or choose another --output",
+    )
 
 
 def _add(digest: Any, text: str) -> None:

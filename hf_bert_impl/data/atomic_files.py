@@ -1,4 +1,4 @@
-"""Files that appear in a folder when they are complete, and not before."""
+"""Files and folders that appear when they are complete, and not before."""
 
 from __future__ import annotations
 
@@ -36,6 +36,35 @@ def atomic_files(folder: Path) -> Iterator[Path]:
         if is_new:
             with contextlib.suppress(OSError):
                 folder.rmdir()  # only where nothing was moved into it
+
+
+def swap_in(fresh: Path, folder: Path) -> Path | None:
+    """Puts a complete folder in another one's place; nothing of that one is deleted.
+
+    Args:
+        fresh: The complete folder, on the same disk.
+        folder: The name that it gets.
+
+    Returns:
+        Where the old folder is now, beside the new one; None if there was none.
+
+    Raises:
+        OSError: It cannot be renamed. The old folder is in its place then.
+    """
+    if not folder.exists():
+        os.rename(fresh, folder)
+        return None
+    old = Path(tempfile.mkdtemp(prefix=f".{folder.name}.old.", dir=folder.parent))
+    try:
+        os.rename(folder, old)
+        os.rename(fresh, folder)
+    except BaseException:
+        if not folder.exists():
+            os.rename(old, folder)
+        elif fresh.exists():  # not even the first was done
+            os.rmdir(old)
+        raise
+    return old
 
 
 def sync(path: Path) -> None:

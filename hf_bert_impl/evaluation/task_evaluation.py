@@ -9,6 +9,7 @@ import hf_bert_impl
 from hf_bert_impl.evaluation.metrics import Metrics
 from hf_bert_impl.evaluation.task import Columns, Split, Task, sequence_length
 from hf_bert_impl.evaluation.tasks import make_task
+from hf_bert_impl.model.loading import check_finite
 
 
 def task_for_model(
@@ -42,7 +43,7 @@ def load_fine_tuned(path: str | os.PathLike[str], head: str, prepare: bool = Tru
         The model in eval mode.
 
     Raises:
-        ValueError: Weights of the head are missing.
+        ValueError: Weights of the head are missing, or weights are not finite.
     """
     model_class = getattr(hf_bert_impl, head)
     model, info = model_class.from_pretrained(os.fspath(path), output_loading_info=True)
@@ -52,6 +53,7 @@ def load_fine_tuned(path: str | os.PathLike[str], head: str, prepare: bool = Tru
             f"{path} lacks {len(missing)} weights of a {head} ({', '.join(missing[:2])}), and "
             "random ones would say nothing; expected a model fine-tuned for it; name one"
         )
+    check_finite(model, path)
     model = model.eval()
     return model.prepare_for_inference() if prepare else model
 

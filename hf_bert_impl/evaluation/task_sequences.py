@@ -27,6 +27,9 @@ from hf_bert_impl.evaluation.task import (
     label_name,
 )
 
+#: Of regression. Squared errors and their gradients stay far within the range of float32.
+LARGEST_LABEL = 1_000_000_000
+
 
 class _SequenceTask(RowTask):
     """A text or a pair in, a row of logits out."""
@@ -136,12 +139,13 @@ class Regression(_SequenceTask):
     def label(self, row: Row, value: Any) -> float:
         try:
             number = float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             number = math.nan
-        if not math.isfinite(number):
+        if not abs(number) <= LARGEST_LABEL:  # NaN is not
             raise ValueError(
-                f"{row.place} has the label {value!r}; expected a number; mend it, or name another "
-                "label column"
+                f"{row.place} has the label {value!r}; expected a number from {-LARGEST_LABEL:,} "
+                f"to {LARGEST_LABEL:,}; mend it, divide all labels by a power of ten, or name "
+                "another label column"
             )
         return number
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers.utils import ModelOutput
 
-from hf_bert_impl.conversion.output_folder import check_output, output_folder
+from hf_bert_impl.conversion.output_folder import claimed, output_folder
 from hf_bert_impl.evaluation import ParityReport, attended_positions, compare_outputs
 from hf_bert_impl.evaluation.parity_cases import (
     MAX_LENGTH,
@@ -97,7 +97,8 @@ def export_model(
         The folder's content, and the comparison.
 
     Raises:
-        ValueError: An option is wrong, a package is missing, or the runtime refuses the file.
+        ValueError: An option is wrong, a package is missing, another run is writing the folder, or
+            the runtime refuses the file.
         ExportFailed: The file's outputs differ by more than `TOLERANCE`.
 
     Example:
@@ -108,7 +109,18 @@ def export_model(
         True
     """
     check_format(kind, opset)
-    check_output(folder, Path(model.name_or_path or "."), overwrite)
+    with claimed(folder, Path(model.name_or_path or "."), overwrite):
+        return _export(model, folder, kind, tokenizer, source, opset)
+
+
+def _export(
+    model: PreTrainedModel,
+    folder: Path,
+    kind: str,
+    tokenizer: Any,
+    source: Path | None,
+    opset: int | None,
+) -> Exported:
     if model.dtype != torch.float32 or model.device.type != "cpu":
         raise ValueError(
             f"the model is in {model.dtype} on {model.device}; expected float32 on the CPU; load "

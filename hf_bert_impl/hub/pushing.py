@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hf_bert_impl.benchmark.beside import Timed, time_beside
-from hf_bert_impl.conversion.output_folder import output_folder
+from hf_bert_impl.conversion.output_folder import claimed, output_folder
 from hf_bert_impl.evaluation import reference_model
 from hf_bert_impl.hub.card import CARD, CardFacts, write_card
 from hf_bert_impl.hub.loading import LoadingFailed, LoadingReport, check_loading
@@ -102,7 +102,7 @@ def push(
         card = (source / CARD).read_text(encoding="utf-8", errors="replace")
     training, model = model.training, model.eval()
     try:
-        with _folder(dry_run) as folder:
+        with _folder(dry_run, source) as folder:
             save_with_code(model, folder, tokenizer, code=code)
             if source is not None:
                 copy_sentence_modules(source, folder)
@@ -153,9 +153,9 @@ def check_dry_run(folder: Path) -> None:
 
 
 @contextlib.contextmanager
-def _folder(dry_run: Path | None) -> Iterator[Path]:
+def _folder(dry_run: Path | None, source: Path | None) -> Iterator[Path]:
     if dry_run is not None:
-        with output_folder(dry_run) as folder:
+        with claimed(dry_run, source, overwrite=False), output_folder(dry_run) as folder:
             yield folder
         return
     with tempfile.TemporaryDirectory(prefix="hf-bert-push-") as name:

@@ -26,7 +26,7 @@ from hf_bert_impl.data.windows import (
 )
 from hf_bert_impl.inference.question_answering_inputs import Pair, parse_inputs
 from hf_bert_impl.inference.text_encoder import DTYPES, TOKEN_BUDGET
-from hf_bert_impl.model.loading import check_folder
+from hf_bert_impl.model.loading import check_finite, check_folder
 from hf_bert_impl.model.modeling_bert import BertForQuestionAnswering, BertPreTrainedModel
 from hf_bert_impl.model.tokenization_bert import BertTokenizer
 
@@ -127,7 +127,7 @@ class QuestionAnsweringPipeline(Pipeline):
             The pipeline.
 
         Raises:
-            ValueError: An unknown dtype, or the weights of the head are missing.
+            ValueError: An unknown dtype, or weights that are missing (the head's) or not finite.
             OSError: No such folder or model, or its files are missing.
         """
         if dtype is not None and dtype not in DTYPES:
@@ -141,6 +141,7 @@ class QuestionAnsweringPipeline(Pipeline):
             path, output_loading_info=True, **options
         )
         check_head(path, info)
+        check_finite(model, path)
         if device is not None:
             kwargs["device"] = device
         packed: bool | str = dtype if prepare and dtype else prepare

@@ -18,7 +18,7 @@ from hf_bert_impl.inference.pooling import Dense, Pooling
 from hf_bert_impl.inference.progress import text_progress
 from hf_bert_impl.inference.sentence_folder import read_sentence_model
 from hf_bert_impl.model.configuration_bert import BertConfig
-from hf_bert_impl.model.loading import check_folder
+from hf_bert_impl.model.loading import check_finite, check_folder
 from hf_bert_impl.model.modeling_bert import BertModel, BertPreTrainedModel
 from hf_bert_impl.model.prepared import DTYPES as FLOAT_DTYPES
 from hf_bert_impl.model.tokenization_bert import BertTokenizer
@@ -142,7 +142,8 @@ class TextEncoder:
             The encoder.
 
         Raises:
-            ValueError: Not a BERT, weights are missing, or a module or dtype is not supported.
+            ValueError: Not a BERT, weights are missing or not finite, or a module or dtype is not
+                supported.
             OSError: No such folder or model, or its files are missing.
         """
         loaded, prepared = _dtypes(dtype)
@@ -166,6 +167,8 @@ class TextEncoder:
                 f"{path} lacks {len(missing)} of BERT's weights ({', '.join(missing[:2])}, ...); "
                 "restore its weights, or name another checkpoint"
             )
+        for part in (model, *found.modules):
+            check_finite(part, path)
         model = model.to(_device(device)).eval()
         if prepare:
             model = model.prepare_for_inference(dtype=prepared)
@@ -231,7 +234,8 @@ class TextEncoder:
 
         Raises:
             TypeError: An entry is no str.
-            ValueError: There is no such prompt, or a size is below 1.
+            ValueError: There is no such prompt, a size is below 1, or `len(texts)` is not the
+                number of texts.
         """
         if not isinstance(texts, str) and not hasattr(texts, "__len__"):
             raise TypeError(
@@ -252,11 +256,19 @@ class TextEncoder:
         device = self.device if convert_to_tensor else "cpu"
         vectors = torch.empty(len(given), self.dimension, device=device)
         row = 0
-        with text_progress(show_progress_bar, len(given)) as advance:
+        with text_progress(show_progress_bar, len(vectors)) as advance:
             for batch in batches:
-                vectors[row : row + len(batch)] = batch
                 row += len(batch)
+                if row > len(vectors):
+                    break
+                vectors[row - len(batch) : row] = batch
                 advance(len(batch))
+        batches.close()
+        if row != len(vectors):  # rows that nothing was written to would hold any numbers
+            raise ValueError(
+                f"texts gave {'more' if row > len(vectors) else row} texts, and len(texts) is "
+                f"{len(vectors)}; give a sequence that is as long as it says, or call encode_stream"
+            )
         if convert_to_tensor:
             return vectors[0] if single else vectors
         if convert_to_numpy:

@@ -1,10 +1,12 @@
 """What `from_pretrained` says when a checkpoint cannot be loaded: one line, and what to do."""
 
 import json
+import math
 import os
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 from transformers.utils import (
     CONFIG_NAME,
     SAFE_WEIGHTS_INDEX_NAME,
@@ -127,6 +129,48 @@ def check_size(model: nn.Module, held: int, source: Any) -> None:
             f"{tuple(tensors[name].shape)}), and its weights have {held} bytes; expected at most "
             f"{most} numbers beside them; give the config that belongs to these weights"
         )
+
+
+@torch.no_grad()
+def not_finite(module: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers with a NaN or an infinity, by name; of shards, this process's."""
+    found = {}
+    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
+        if hasattr(tensor, "to_local"):  # sharded among processes
+            tensor = tensor.to_local()
+        if not tensor.is_floating_point() or tensor.is_meta or not tensor.numel():
+            continue
+        # NaN becomes both, and it takes a tenth of the time of looking at every number.
+        if not all(math.isfinite(end.item()) for end in torch.aminmax(tensor)):
+            found[name] = tensor
+    return found
+
+
+def check_finite(module: nn.Module, name: Any) -> None:
+    """Checks the weights of a model that was loaded to be used, in one pass over them.
+
+    `from_pretrained` itself takes such weights, as upstream does: somebody may want to look.
+
+    Args:
+        module: The model.
+        name: Where it comes from, for the message.
+
+    Raises:
+        ValueError: A weight is NaN or infinite; every output would be.
+    """
+    odd = not_finite(module)
+    if not odd:
+        return
+    first, tensor = next(iter(odd.items()))
+    nan, total = int(tensor.isnan().sum()), tensor.numel()
+    what = f"{nan} NaN" if nan else f"{int(tensor.isinf().sum())} infinities"
+    more = f", and {len(odd) - 1} more tensors likewise" if len(odd) > 1 else ""
+    wide = "load it in float32, " if tensor.dtype == torch.float16 and not nan else ""
+    raise ValueError(
+        f"{name} has weights that are no finite numbers: {what} among the {total} of "
+        f"{first}{more}; expected finite ones; {wide}take a checkpoint from before its training "
+        "failed, or restore its files"
+    )
 
 
 def mismatch_message(path: Any, mismatched: Any) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -19,6 +20,7 @@ from transformers import Trainer, TrainerState
 from transformers.trainer_utils import get_last_checkpoint, rotate_checkpoints
 
 from hf_bert_impl.data.atomic_files import atomic_files, sync
+from hf_bert_impl.model.loading import not_finite
 
 #: Where a checkpoint grows; what a killed run leaves there counts for nothing.
 PARTIAL = "partial-checkpoint"
@@ -34,8 +36,15 @@ class CheckpointError(OSError):
     """A checkpoint could not be written; those before it are whole."""
 
 
+class TrainingDiverged(ValueError):
+    """The loss, a gradient or a weight is no finite number; what was saved before is whole."""
+
+
 class ResumableTrainer(Trainer):
     """A Trainer whose checkpoints appear complete, under their names, or not at all.
+
+    It stops with `TrainingDiverged` where a loss or a gradient is not finite, before the step that
+    would spoil the weights, so that no spoilt model is saved or scored.
 
     A checkpoint is written to OUT/partial-checkpoint, brought to the disk, and renamed; older ones
     are deleted after that. Before each of them the log is written, so that no average runs across
@@ -43,14 +52,61 @@ class ResumableTrainer(Trainer):
     """
 
     _folder_now: str | None = None
+    #: Of the micro-batches since the last step.
+    _losses: tuple[Any, ...] = ()
 
     def _get_output_dir(self, trial: Any) -> str:
         # The base class asks for it before it writes a checkpoint and before it deletes old ones.
         return self._folder_now or str(super()._get_output_dir(trial))
 
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """Trains; the arguments and the result are those of `Trainer.train`.
+
+        Raises:
+            TrainingDiverged: A loss, a gradient or a weight is not finite.
+        """
+        result = super().train(*args, **kwargs)
+        self._check_weights()
+        return result
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Any:
+        """Computes a micro-batch; arguments and result are those of `Trainer.training_step`."""
+        loss = super().training_step(*args, **kwargs)
+        self._losses = (*self._losses, loss)
+        return loss
+
+    def _get_grad_norm(self, *args: Any, **kwargs: Any) -> Any:
+        # The base class asks for it before each step of the optimizer. With several processes it
+        # is that of all of them.
+        norm = super()._get_grad_norm(*args, **kwargs)
+        losses, self._losses = self._losses, ()
+        loss = float(sum(losses))
+        if not math.isfinite(loss):
+            raise self._diverged(f"the loss of step {self.state.global_step + 1} is {loss}")
+        if norm is not None and not math.isfinite(norm):
+            raise self._diverged(f"the gradient of step {self.state.global_step + 1} is {norm}")
+        return norm
+
+    def _check_weights(self) -> None:
+        """Checks what is about to be saved or scored, in all processes alike."""
+        odd = not_finite(self.model)
+        flag = torch.tensor([bool(odd)], dtype=torch.int32, device=self.args.device)
+        if self.accelerator.gather(flag).any():
+            name = next(iter(odd), "a weight in another process")
+            raise self._diverged(f"after step {self.state.global_step} {name} is not finite")
+
+    def _diverged(self, what: str) -> TrainingDiverged:
+        precise = ", or train in float32" if self.args.bf16 else ""
+        return TrainingDiverged(
+            f"{what}; expected finite numbers; lower the learning rate, which is "
+            f"{self.args.learning_rate:g}{precise}"
+        )
+
     def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
         if self.control.should_save:
             self.control.should_log = True
+        if self.control.should_save or self.control.should_evaluate:
+            self._check_weights()
         super()._maybe_log_save_evaluate(*args, **kwargs)
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:

@@ -6,6 +6,7 @@ output appears complete or not at all.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import shutil
 import statistics
@@ -19,11 +20,14 @@ from accelerate import PartialState
 from transformers import set_seed
 
 import hf_bert_impl
+from hf_bert_impl.data.output_lock import output_lock
 from hf_bert_impl.evaluation.metrics import Metrics
 from hf_bert_impl.evaluation.task import Split, Task, sequence_length
 from hf_bert_impl.extras import require
+from hf_bert_impl.model.loading import check_finite
 from hf_bert_impl.training.finetuning_output import OutputFolder, write_pictures
 from hf_bert_impl.training.finetuning_trainer import Progress, build_trainer, class_weights
+from hf_bert_impl.training.option_ranges import RANGES, WARMUP_SHARE, check_ranges
 
 #: What a checkpoint for another head lacks, or has in another size.
 HEAD_KEYS = ("classifier.", "qa_outputs.", "cls.", "bert.pooler.")
@@ -63,16 +67,13 @@ class FinetuningOptions:
     """Replace the output where it exists."""
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "learning_rate", "gradient_accumulation"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} is {getattr(self, name)}; expected more than 0; raise it")
-        if not 0 <= self.warmup < 1:
-            raise ValueError(f"warmup is {self.warmup}; expected a share from 0 to below 1; set it")
-        if self.early_stopping is not None and self.early_stopping < 1:
-            raise ValueError("early_stopping is below 1; expected epochs, at least 1; raise it")
-        if not self.seeds or len(set(self.seeds)) < len(self.seeds) or min(self.seeds) < 0:
+        check_ranges(self, warmup=WARMUP_SHARE)
+        allowed = RANGES["seed"]
+        if len(set(self.seeds)) < max(1, len(self.seeds)) or any(
+            seed not in allowed for seed in self.seeds
+        ):
             raise ValueError(
-                f"the seeds are {self.seeds}; expected numbers from 0, each once; mend them"
+                f"the seeds are {self.seeds}; expected {allowed} each, no two alike; change them"
             )
 
 
@@ -120,8 +121,9 @@ def finetune(
         several seeds `seeds` and `spread`.
 
     Raises:
-        ValueError, OSError: Input that cannot be used, in one line, before anything is trained; or
-            a disk that is full, after which the best checkpoint so far is still there.
+        ValueError, OSError: Input that cannot be used, or another run that writes the same folder,
+            in one line, before anything is trained; or a disk that is full, or a loss that is no
+            finite number any more, after which the best checkpoint so far is still there.
     """
     for module in ("sklearn", "matplotlib"):
         require(module, "train", "fine-tuning")
@@ -131,8 +133,22 @@ def finetune(
         )
     state = PartialState()
     folder = OutputFolder(options.output, options.overwrite, state.is_main_process)
-    if state.is_main_process:
-        folder.check([options.model, *sources.named().values()])
+    with contextlib.ExitStack() as held:
+        if state.is_main_process:
+            held.enter_context(output_lock(folder.folder))
+            dataset = [] if task.dataset is None else [task.dataset.partition(":")[0]]
+            folder.check([options.model, *dataset, *sources.named().values()])
+        return _finetune(task, sources, options, progress, folder, state)
+
+
+def _finetune(
+    task: Task,
+    sources: Sources,
+    options: FinetuningOptions,
+    progress: Progress | None,
+    folder: OutputFolder,
+    state: PartialState,
+) -> dict[str, Any]:
     tokenizer = hf_bert_impl.BertTokenizer.from_pretrained(options.model)
     config = hf_bert_impl.BertConfig.from_pretrained(options.model)
     named = sources.named()
@@ -223,7 +239,8 @@ def load_for_task(path: str, task: Task, train: Split) -> Any:
         train: The training data, by which a new head may start.
 
     Raises:
-        ValueError: Weights other than the head's are missing or have another size.
+        ValueError: Weights other than the head's are missing or have another size, or weights are
+            not finite.
     """
     model_class = getattr(hf_bert_impl, task.head)
     model, info = model_class.from_pretrained(
@@ -240,6 +257,7 @@ def load_for_task(path: str, task: Task, train: Split) -> Any:
             f"{path} lacks {len(wrong)} of BERT's weights, or has them in another size "
             f"({', '.join(wrong[:2])}, …); expected a whole BERT; restore its files"
         )
+    check_finite(model, path)
     if "classifier.bias" in new:
         task.start_head(model, train)
     return model

@@ -5,7 +5,6 @@ Notation: OUT the folder that was asked for, OUT.unfinished where it grows.
 
 from __future__ import annotations
 
-import contextlib
 import json
 import shutil
 from collections.abc import Iterable, Mapping
@@ -15,9 +14,11 @@ from typing import Any
 
 from transformers.trainer import TRAINER_STATE_NAME
 
+from hf_bert_impl.data.atomic_files import swap_in
 from hf_bert_impl.evaluation import pictures
 from hf_bert_impl.evaluation.metrics import finite
 from hf_bert_impl.evaluation.task import Split, Task
+from hf_bert_impl.training.checkpointing import TrainingDiverged
 from hf_bert_impl.training.finetuning_trainer import is_disk_full
 
 METRICS = "metrics.json"
@@ -53,14 +54,15 @@ class OutputFolder:
 
         Raises:
             ValueError: OUT is a file or has files in it, or a run that stopped left its own; or an
-                input lies in OUT, which replacing it would delete.
+                input lies in one of them, which replacing it would delete.
         """
         for source in map(Path, inputs):
-            if source.exists() and self.folder in (source.resolve(), *source.resolve().parents):
-                raise ValueError(
-                    f"{source} lies in the output {self.folder}, which would replace it; expected "
-                    "a folder of its own; choose another name"
-                )
+            for place in (self.folder, self.work):
+                if source.exists() and place in (source.resolve(), *source.resolve().parents):
+                    raise ValueError(
+                        f"{source} lies in the output {place}, which would replace it; expected "
+                        "a folder of its own; choose another name"
+                    )
         if self.folder.exists() and not self.folder.is_dir():
             raise ValueError(
                 f"{self.folder} is a file; expected a folder to write; choose another name"
@@ -88,18 +90,9 @@ class OutputFolder:
         """Writes the report and puts the kept folder in OUT's place."""
         assert self.kept is not None
         write_report(self.kept, report)
-        old = self.folder.with_name(f"{self.folder.name}.replaced")
-        if self.folder.exists():
-            # Nothing of it is deleted before the new one is in its place.
+        old = swap_in(self.kept, self.folder)
+        if old is not None:
             shutil.rmtree(old, ignore_errors=True)
-            self.folder.rename(old)
-        try:
-            self.kept.rename(self.folder)
-        except OSError:
-            with contextlib.suppress(FileNotFoundError):
-                old.rename(self.folder)
-            raise
-        shutil.rmtree(old, ignore_errors=True)
         shutil.rmtree(self.work)
 
     def __exit__(
@@ -117,6 +110,8 @@ class OutputFolder:
                 shutil.rmtree(model, ignore_errors=True)
         if kept is None:
             shutil.rmtree(self.work, ignore_errors=True)
+        if isinstance(error, TrainingDiverged) and kept is not None:
+            raise TrainingDiverged(f"{error}; the best model so far is whole in {kept}") from error
         if is_disk_full(error):
             rest = "nothing was written"
             if kept is not None:

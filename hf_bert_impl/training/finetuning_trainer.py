@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 Progress = Callable[[int, float], object]
 #: Points of the curve of the training loss.
 POINTS = 60
+#: Of a class; the loss of more of them would leave the range of float32.
+LARGEST_WEIGHT = 1_000_000
 
 
 class FinetuningTrainer(ResumableTrainer):
@@ -247,8 +249,12 @@ def class_weights(wanted: str | None, task: Task, split: Split) -> Tensor | None
                 f"the class weight is {entry!r}; expected 'balanced', or NAME=WEIGHT with commas "
                 f"between and a name among {', '.join(task.labels[:20])}; mend it"
             ) from error
-    if not (np.isfinite(found).all() and (found >= 0).all() and found.any()):
-        raise ValueError(f"the class weights are {wanted}; expected numbers from 0; mend them")
+    # NaN is neither.
+    if not ((found >= 0).all() and (found <= LARGEST_WEIGHT).all() and found.any()):
+        raise ValueError(
+            f"the class weights are {wanted}; expected numbers from 0 to {LARGEST_WEIGHT:,}, not "
+            "all of them 0; mend them"
+        )
     if not several:
         found *= total / (found * counts).sum()
     return torch.tensor(found, dtype=torch.float32)

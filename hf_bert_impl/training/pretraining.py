@@ -7,6 +7,7 @@ on from its last checkpoint to the same weights.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import hashlib
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ from hf_bert_impl.data.collators import PretrainingCollator
 from hf_bert_impl.data.documents import check_files, content_digest
 from hf_bert_impl.data.epochs import Epochs, StreamedExamples
 from hf_bert_impl.data.masking import Masker
+from hf_bert_impl.data.output_lock import output_lock
 from hf_bert_impl.data.pretraining_data import (
     Statistics,
     describe,
@@ -30,9 +32,11 @@ from hf_bert_impl.data.pretraining_data import (
 )
 from hf_bert_impl.extras import require
 from hf_bert_impl.model.configuration_bert import BertConfig
+from hf_bert_impl.model.loading import check_finite
 from hf_bert_impl.model.modeling_bert import BertForMaskedLM, BertForPreTraining
 from hf_bert_impl.model.tokenization_bert import BertTokenizer
 from hf_bert_impl.training.checkpointing import (
+    TrainingDiverged,
     check_settings,
     last_checkpoint,
     remove_leftovers,
@@ -89,9 +93,10 @@ def pretrain(
         The figures.
 
     Raises:
-        ValueError, OSError: Something that was given cannot be used, in one line, before anything
-            is computed; a resumed run was started with other settings; a checkpoint could not be
-            written, and those before it are whole.
+        ValueError, OSError: Something that was given cannot be used, or another run writes the
+            same folder, in one line, before anything is computed; a resumed run was started with
+            other settings; a checkpoint could not be written, or the loss is no finite number any
+            more, and the checkpoints before that are whole.
     """
     for module in ("datasets", "tensorboard", "matplotlib"):
         require(module, "train", "pre-training")
@@ -101,6 +106,19 @@ def pretrain(
     tokenizer = load_tokenizer(options)
     config = build_config(options, tokenizer)
     arguments = training_arguments(options)
+    with contextlib.ExitStack() as held:
+        if arguments.should_save:
+            held.enter_context(output_lock(options.output.resolve()))
+        return _pretrain(options, callbacks, tokenizer, config, arguments)
+
+
+def _pretrain(
+    options: PretrainingOptions,
+    callbacks: Sequence[TrainerCallback],
+    tokenizer: BertTokenizer,
+    config: BertConfig,
+    arguments: TrainingArguments,
+) -> PretrainingResult:
     settings = run_settings(options, config, tokenizer)
     if options.resume:
         check_settings(options.output, settings)
@@ -110,17 +128,24 @@ def pretrain(
     # The process that comes first leaves its results on the disk for the others.
     with arguments.main_process_first(desc="preparing examples"):
         data = prepare(options, tokenizer)
+    set_seed(options.seed)
+    model = build_model(options, config)
     if arguments.should_save and options.resume:
         remove_leftovers(options.output)
     elif arguments.should_save:
         write_settings(options.output, settings)
 
-    set_seed(options.seed)
-    trainer = build_trainer(options, arguments, config, tokenizer, data, callbacks, checkpoint)
+    trainer = build_trainer(options, arguments, model, tokenizer, data, callbacks, checkpoint)
     if checkpoint is not None and step_of(checkpoint) >= arguments.max_steps:
         trainer.finish_from(checkpoint)  # it was stopped after its last step
     else:
-        trainer.train(resume_from_checkpoint=checkpoint)
+        try:
+            trainer.train(resume_from_checkpoint=checkpoint)
+        except TrainingDiverged as error:
+            last = last_checkpoint(options.output)
+            if last is None:
+                raise
+            raise TrainingDiverged(f"{error}; {last} is whole, to begin a run with") from error
     _write_model(trainer, options.output)
     log: list[dict[str, float]] = trainer.state.log_history
     if trainer.is_world_process_zero():
@@ -328,21 +353,30 @@ def training_arguments(options: PretrainingOptions) -> TrainingArguments:
     return arguments
 
 
+def build_model(options: PretrainingOptions, config: BertConfig) -> Any:
+    """The model to begin with; call `set_seed` before, for random weights.
+
+    Raises:
+        ValueError, OSError: The checkpoint cannot be read, or its weights are not finite.
+    """
+    model_class = MODELS[options.objective]
+    if options.model is None:
+        return model_class(config)
+    model = model_class.from_pretrained(options.model, dtype=torch.float32)
+    check_finite(model, options.model)
+    return model
+
+
 def build_trainer(
     options: PretrainingOptions,
     arguments: TrainingArguments,
-    config: BertConfig,
+    model: Any,
     tokenizer: BertTokenizer,
     data: _Data,
     callbacks: Sequence[TrainerCallback],
     checkpoint: str | None,
 ) -> PretrainingTrainer:
-    """Sets up model and Trainer; call `set_seed` before, for random weights."""
-    model_class = MODELS[options.objective]
-    if options.model is None:
-        model = model_class(config)
-    else:
-        model = model_class.from_pretrained(options.model, dtype=torch.float32)
+    """Sets up the Trainer."""
     if options.gradient_checkpointing:
         # The newest name first: the older one warns there.
         enable = getattr(model, "activation_checkpointing_enable", None)

@@ -10,6 +10,7 @@ from typing import Any
 from hf_bert_impl.data.documents import LAYOUTS
 from hf_bert_impl.data.examples import ExampleOptions
 from hf_bert_impl.data.masking import MaskingOptions
+from hf_bert_impl.training.option_ranges import check_ranges
 
 PRECISIONS = ("auto", "float32", "bfloat16")
 #: Fields that may change when a run is resumed: they do not change what is computed, or (the files'
@@ -101,19 +102,7 @@ class PretrainingOptions:
     """Go on with the run in `output`."""
 
     def __post_init__(self) -> None:
-        for name in (
-            *("epochs", "batch_size", "gradient_accumulation", "learning_rate", "logging_steps"),
-            *("save_steps", "keep_checkpoints", "processes", "max_length"),
-        ):
-            _require(getattr(self, name) > 0, name, getattr(self, name), "more than 0")
-        for name in ("max_steps", "eval_steps"):
-            value = getattr(self, name)
-            _require(value is None or value > 0, name, value, "more than 0")
-        for name in ("warmup", "weight_decay", "workers", "seed"):
-            _require(getattr(self, name) >= 0, name, getattr(self, name), "0 or more")
-        _require(
-            0 <= self.validation_share < 1, "validation_share", self.validation_share, "from 0 to 1"
-        )
+        check_ranges(self)
         _require(self.layout in LAYOUTS, "layout", self.layout, f"one of {', '.join(LAYOUTS)}")
         _require(self.precision in PRECISIONS, "precision", self.precision, f"one of {PRECISIONS}")
         if self.streaming:

@@ -168,17 +168,8 @@ class PretrainingTrainer(ResumableTrainer):
         self._interval.lengths += sequence_lengths(inputs)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Logs, with the means since the last time where the entry is one of training.
-
-        Raises:
-            ValueError: The loss is not a number any more.
-        """
+        """Logs, with the means since the last time where the entry is one of training."""
         if "loss" in logs and self._interval.sums is not None:
-            if not math.isfinite(logs["loss"]):
-                raise ValueError(
-                    f"the loss of step {self.state.global_step} is {logs['loss']}; expected a "
-                    "finite one; lower the learning rate, or train in float32"
-                )
             logs |= self._since_last_log()
             self._interval = Interval()
         super().log(logs, start_time)

@@ -173,7 +173,7 @@ def test_the_old_output_stays_until_the_new_one_is_complete(
         result = hf_bert("answer", model, questions, "-o", output, "--overwrite")
     assert result.status == 2
     assert output.read_text() == "old"
-    assert not list(tmp_path.glob(".*.part"))
+    assert not list(tmp_path.glob(".*"))
     assert hf_bert("answer", model, questions, "-o", output, "--overwrite").status == 0
     assert len(lines(output.read_text(encoding="utf-8"))) == 2
 
@@ -254,3 +254,18 @@ def test_help_has_an_example(hf_bert):
 
 def test_it_is_a_public_name():
     assert hf_bert_impl.QuestionAnsweringPipeline is QuestionAnsweringPipeline
+
+
+def test_the_questions_are_no_output(hf_bert, one_error_line, model, questions, tmp_path):
+    """By whatever name; and what lies where answers could grow is not written to."""
+    text = questions.read_text()
+    for make in (None, "symlink_to", "hardlink_to"):
+        output = questions if make is None else tmp_path / make
+        if make is not None:
+            getattr(output, make)(questions)
+        result = hf_bert("answer", model, questions, "-o", output, "--overwrite")
+        one_error_line(result, "where the questions are")
+        assert questions.read_text() == text
+    (tmp_path / ".answers.jsonl.part").symlink_to(questions)
+    assert hf_bert("answer", model, questions, "-o", tmp_path / "answers.jsonl").status == 0
+    assert questions.read_text() == text

@@ -235,6 +235,73 @@ def test_two_runs_at_once(hf_bert, one_error_line, model, lines, output):
     one_error_line(result, "another run is writing")
 
 
+def test_files_of_others_are_left_alone(hf_bert, one_error_line, model, lines, output, tmp_path):
+    """What no interrupted run wrote is neither cut off nor written to, nor is what a link names."""
+    command = ("embed", model, lines, "-o", output)
+    mine = tmp_path / "mine"
+    np.save(tmp_path / "mine.npy", np.ones((3, WIDTH), np.float32))  # the very header of a .partial
+    for content in (b"mine", (tmp_path / "mine.npy").read_bytes()):
+        mine.write_bytes(content)
+        for ending in (".partial", ".progress.json", ".progress.json.new"):
+            beside = output.with_name(output.name + ending)
+            if ending == ".partial":
+                places = (os.link, os.symlink, os.rename)
+            elif ending == ".progress.json":
+                places = (os.rename,)
+            else:
+                places = (os.symlink, os.rename)
+            for place in places:
+                mine.write_bytes(content)
+                place(mine, beside)
+                result = hf_bert(*command)
+                one_error_line(result, beside.name)
+                assert beside.read_bytes() == content
+                assert [*output.parent.iterdir()] == [beside]
+                beside.unlink()
+    assert hf_bert(*command).status == 0
+
+
+def test_an_empty_file_of_another_name(hf_bert, one_error_line, model, lines, output, tmp_path):
+    (tmp_path / "mine").touch()
+    os.link(tmp_path / "mine", output.with_name("vectors.npy.partial"))
+    one_error_line(hf_bert("embed", model, lines, "-o", output), "no interrupted run wrote it")
+    assert (tmp_path / "mine").read_bytes() == b""
+
+
+def test_killed_before_the_first_rows_counted(hf_bert, model, lines, output):
+    beside = output.with_name("vectors.npy.partial")
+    beside.write_bytes(vector_file.npy_header(0, WIDTH) + b"\x01" * 200)
+    beside.with_name("vectors.npy.progress.json.new").write_text("{")
+    assert hf_bert("embed", model, lines, "-o", output).status == 0
+    assert_complete(output, expected(model))
+
+
+@pytest.mark.parametrize("ending", ["", ".partial", ".progress.json"])
+@pytest.mark.parametrize("link", [None, os.symlink, os.link])
+def test_the_texts_are_no_output(
+    hf_bert, one_error_line, model, lines, output, monkeypatch, ending, link
+):
+    text = lines.read_text()
+    beside = output.with_name(output.name + ending)
+    lines.rename(beside)
+    if link is not None:
+        link(beside, lines)
+    source = beside if link is None else lines
+    command = ("embed", model, source, "-o", output, "--overwrite")
+    one_error_line(hf_bert(*command), f"the texts are in {beside}", "choose another name")
+    with source.open() as stream:
+        monkeypatch.setattr(sys, "stdin", stream)
+        one_error_line(hf_bert("embed", model, "-", *command[3:]), f"the texts are in {beside}")
+    assert source.read_text() == text
+    assert [*output.parent.iterdir()] == [beside]
+
+
+def test_a_dangling_link_is_not_replaced(hf_bert, one_error_line, model, lines, output, tmp_path):
+    output.symlink_to(tmp_path / "none")
+    one_error_line(hf_bert("embed", model, lines, "-o", output), "exists", "--overwrite")
+    assert output.is_symlink()
+
+
 def test_a_bad_line_costs_no_work(hf_bert, one_error_line, model, tmp_path, output):
     """What was done before it counts, once the line is mended."""
     good = json_lines(MANY[:700], "text").strip()

@@ -99,3 +99,11 @@ def test_help_has_an_example(arguments):
     result = CliRunner().invoke(app, [*arguments, "--help"])
     assert result.exit_code == 0
     assert "Example: hf-bert tokenizer train" in result.output
+
+
+@pytest.mark.parametrize("name", ["tokenizer.json", "vocab.txt"])
+def test_the_text_is_not_replaced(hf_bert, one_error_line, tmp_path, name):
+    (tmp_path / name).write_text("nice to meet you\n")
+    command = ("tokenizer", "train", tmp_path / name, "-o", tmp_path / ".", "--vocab-size", 60)
+    one_error_line(hf_bert(*command, "--overwrite"), f"{name} would be replaced by the tokenizer")
+    assert [*tmp_path.iterdir()] == [tmp_path / name]

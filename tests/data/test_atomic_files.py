@@ -1,8 +1,10 @@
 """Files that appear whole or not at all."""
 
+import os
+
 import pytest
 
-from hf_bert_impl.data.atomic_files import atomic_files
+from hf_bert_impl.data.atomic_files import atomic_files, swap_in
 
 
 def test_files_appear_at_the_end(tmp_path):
@@ -35,3 +37,40 @@ def test_nothing_is_left_of_a_failure(tmp_path, is_new):
     assert folder.exists() != is_new
     if not is_new:
         assert [file.read_text() for file in folder.iterdir()] == ["old"]
+
+
+@pytest.fixture
+def folders(tmp_path):
+    for name in ("fresh", "folder"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a").write_text(name)
+    return tmp_path / "fresh", tmp_path / "folder"
+
+
+def test_a_folder_takes_the_place_of_another(folders, tmp_path):
+    fresh, folder = folders
+    old = swap_in(fresh, folder)
+    assert (folder / "a").read_text() == "fresh"
+    assert (old / "a").read_text() == "folder"
+    assert old.parent == tmp_path
+    assert swap_in(old, tmp_path / "new") is None
+    assert (tmp_path / "new" / "a").read_text() == "folder"
+
+
+@pytest.mark.parametrize("failing", [1, 2])
+@pytest.mark.parametrize("kind", [OSError, KeyboardInterrupt])
+def test_an_old_folder_stays_when_the_new_one_does_not_come(folders, monkeypatch, failing, kind):
+    fresh, folder = folders
+    rename, calls = os.rename, []
+
+    def fail(*places):
+        calls.append(places)
+        if len(calls) == failing:
+            raise kind
+        rename(*places)
+
+    monkeypatch.setattr(os, "rename", fail)
+    with pytest.raises(kind):
+        swap_in(fresh, folder)
+    assert (folder / "a").read_text() == "folder"
+    assert sorted(entry.name for entry in folder.parent.iterdir()) == ["folder", "fresh"]

@@ -437,6 +437,18 @@ def test_weights_are_prepared_for_the_dtype(tiny, monkeypatch, dtype, prepared):
         assert encoder.model.dtype == (prepared or torch.float32)
 
 
+@pytest.mark.parametrize(("claimed", "words"), [(9, "gave 3 texts"), (2, "gave more texts")])
+def test_a_length_that_is_not_that_of_the_texts(encoder, claimed, words):
+    """No row is left as the memory happened to be."""
+
+    class Texts(list):
+        def __len__(self):
+            return claimed
+
+    with pytest.raises(ValueError, match=rf"{words}, and len\(texts\) is {claimed}; .*stream"):
+        encoder.encode(Texts(SHORT[:3]))
+
+
 def test_wrong_arguments(tiny, encoder):
     with pytest.raises(ValueError, match=r"'float8'; expected one of float32, bfloat16, .*int8"):
         TextEncoder.from_pretrained(tiny, dtype="float8")

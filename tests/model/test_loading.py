@@ -18,6 +18,7 @@ from hf_bert_impl import (
     BertForSequenceClassification,
     BertModel,
 )
+from hf_bert_impl.model.loading import check_finite, not_finite
 from tests.model.cases import HEADS, random_batch, random_config, random_model
 
 TOLERANCE = 2e-5
@@ -399,3 +400,41 @@ class TestConfigsTooLarge:
                 BertConfig(vocab_size=10**8, max_position_embeddings=10**7, num_hidden_layers=0)
             )
         assert model.embeddings.word_embeddings.weight.shape == (10**8, 768)
+
+
+# --- weights that are no numbers -------------------------------------------------------------
+
+
+def spoil(folder, model, name, value, place=-1):
+    model = getattr(hf_bert_impl, model).from_pretrained(folder)
+    with torch.no_grad():
+        model.get_parameter(name).view(-1)[place] = value
+    model.save_pretrained(folder)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_not_finite_wherever_it_is(dtype, value):
+    """The largest numbers of a type are numbers, however many; tied weights are named once."""
+    model = random_model("BertForMaskedLM", random_config(3, "BertForMaskedLM")).to(dtype)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(torch.finfo(dtype).max)
+    check_finite(model, "it")
+    names = [name for name, _ in model.named_parameters()]
+    for number, name in enumerate(names):
+        with torch.no_grad():
+            model.get_parameter(name).view(-1)[number % 3] = value
+    assert list(not_finite(model)) == names
+    what = "1 NaN" if value != value else "1 infinities"
+    words = (
+        rf"it has weights .*: {what} among the \d+ of {names[0]}, and {len(names) - 1} more tens"
+    )
+    with pytest.raises(ValueError, match=words):
+        check_finite(model, "it")
+
+
+def test_from_pretrained_takes_what_upstream_takes(tmp_path):
+    random_model("BertModel", random_config(4)).save_pretrained(tmp_path)
+    spoil(tmp_path, "BertModel", "encoder.layer.0.output.dense.bias", float("nan"))
+    assert list(not_finite(BertModel.from_pretrained(tmp_path)))

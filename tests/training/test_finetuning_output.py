@@ -2,6 +2,7 @@
 
 import errno
 import json
+import shutil
 
 import pytest
 import safetensors
@@ -11,7 +12,9 @@ from torch import nn
 import hf_bert_impl
 from hf_bert_impl.evaluation.task import Columns, Split
 from hf_bert_impl.evaluation.tasks import make_task
+from hf_bert_impl.model.loading import not_finite
 from hf_bert_impl.training import finetuning_output, finetuning_trainer
+from hf_bert_impl.training.checkpointing import TrainingDiverged
 from hf_bert_impl.training.finetuning import FinetuningOptions, Sources, finetune
 from hf_bert_impl.training.finetuning_output import OutputFolder
 from hf_bert_impl.training.finetuning_trainer import _weighted_loss, class_weights
@@ -91,6 +94,8 @@ def test_one_label_teaches_nothing(run, write):
     [
         ("regression", COLUMNS, "a\thigh\n", "label 'high'; expected a number"),
         ("regression", COLUMNS, "a\tinf\n", "label 'inf'; expected a number"),
+        ("regression", COLUMNS, "a\t1\nb\tnan\n", "line 2 of .*bad.tsv has the label 'nan'"),
+        ("regression", COLUMNS, "a\t3e38\n", "'3e38'; .* from -1,000,000,000 to 1,000,000,000"),
         ("multiple-choice", Columns("0", "0,1", "2"), "a\tb\t2\n", "2 choice.* the label '2'"),
         ("multiple-choice", Columns("0", "0,1", "2"), "a\tb\tB\n", "from 0; mend it"),
         ("token-classification", Columns("0", None, "1"), "a b\tO\n", "2 words and 1 tags"),
@@ -106,6 +111,7 @@ def test_json_of_the_wrong_kind(run, write):
         return make_task(name, Columns("text", "more" if name == "multiple-choice" else None))
 
     for name, record, words in (
+        ("regression", {"text": "a", "label": 10**400}, "the label 1000"),
         ("classification", {"text": 3, "label": "a"}, r"'3' \(int\) for a text"),
         ("classification", {"text": "a", "label": None}, "the label None"),
         ("token-classification", {"text": ["a"], "tags": "O O"}, "1 words and 2 tags"),
@@ -126,16 +132,20 @@ def test_json_of_the_wrong_kind(run, write):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"epochs": 0}, "epochs is 0; expected more than 0"),
-        ({"batch_size": 0}, "batch_size is 0"),
-        ({"learning_rate": float("nan")}, "learning_rate is nan"),
-        ({"warmup": 1}, "warmup is 1; expected a share"),
-        ({"early_stopping": 0}, "early_stopping is below 1"),
-        ({"seeds": (3, 3)}, "each once"),
+        ({"epochs": 0}, "epochs is 0; expected a number above 0 to 1,000,000; change it"),
+        ({"batch_size": 0}, "batch_size is 0; expected a whole number from 1 to 1,000,000"),
+        ({"learning_rate": float("nan")}, "learning_rate is nan; expected a number above 0 to 1;"),
+        ({"warmup": 1}, "warmup is 1; expected a number from 0 to below 1"),
+        ({"early_stopping": 0}, "early_stopping is 0"),
+        ({"seeds": (3, 3)}, "no two alike"),
+        ({"seeds": (2**32,)}, "from 0 to 4,294,967,295 each"),
+        ({"seeds": ()}, "the seeds are"),
         ({"max_length": 44}, "max_length is 44; expected 5 to 43"),
         ({"early_stopping": 1, "validation": None}, "early stopping has no validation data"),
         ({"class_weights": "X=2"}, "class weight is 'X=2'; expected 'balanced', or NAME=WEIGHT"),
         ({"class_weights": "B=-1"}, "expected numbers from 0"),
+        ({"class_weights": "B=nan"}, "expected numbers from 0"),
+        ({"class_weights": "B=1e300"}, "expected numbers from 0 to 1,000,000"),
     ],
 )
 def test_bad_options(run, tmp_path, options, words):
@@ -196,6 +206,40 @@ def test_output_around_an_input_is_refused(run, tmp_path, tiny_bert):
     assert (tiny_bert / "vocab.txt").is_file()
 
 
+def test_an_input_in_what_a_stopped_run_left_is_refused(run, tmp_path, tiny_bert):
+    """With overwrite that would be deleted before it is read."""
+    model = tmp_path / "out.unfinished" / "seed-1" / "model"
+    shutil.copytree(tiny_bert, model)
+    with pytest.raises(ValueError, match=r"model lies in the output .*out.unfinished"):
+        run(model=str(model), overwrite=True)
+    (tmp_path / "out").mkdir()
+    data = make_task("classification", COLUMNS, f"{tmp_path / 'out'}:plain")
+    with pytest.raises(ValueError, match="out lies in the output"):
+        run(data, overwrite=True)
+    assert (model / "vocab.txt").is_file()
+
+
+def test_only_the_output_is_replaced(run, tmp_path):
+    for name in ("out", "out.replaced"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "mine").write_text("mine")
+    run(overwrite=True)
+    assert (tmp_path / "out.replaced" / "mine").read_text() == "mine"
+    assert not (tmp_path / "out" / "mine").exists()
+    assert not list(tmp_path.glob(".out*"))
+
+
+def test_a_label_that_no_file_can_hold(run, write, tmp_path):
+    """Half a surrogate pair: said before anything is trained."""
+    records = [{"text": "a day", "label": label} for label in ("\ud800", "good")]
+    file = write("".join(json.dumps(record) + "\n" for record in records), "bad.jsonl")
+    words = r"line 1 of .*bad.jsonl has the label '\\ud800'; expected a name"
+    for task in (make_task("classification"), make_task("classification", multi_label=True)):
+        with pytest.raises(ValueError, match=words):
+            run(task, train=file)
+    assert_nothing_left(tmp_path)
+
+
 def test_what_fails_leaves_the_old_output(run, tmp_path, monkeypatch):
     run()
     before = (tmp_path / "out" / "metrics.json").read_text()
@@ -252,6 +296,56 @@ def test_full_disk_at_the_very_end_keeps_the_model(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="nothing was written"), OutputFolder(tmp_path / "b"):
         fill()
     assert not list(tmp_path.glob("b*"))
+
+
+def spoil(monkeypatch, step):
+    """The loss of a step is infinite."""
+    compute = finetuning_trainer.FinetuningTrainer.compute_loss
+
+    def compute_loss(self, *args, **kwargs):
+        loss = compute(self, *args, **kwargs)
+        return loss * torch.inf if self.state.global_step == step - 1 else loss
+
+    monkeypatch.setattr(finetuning_trainer.FinetuningTrainer, "compute_loss", compute_loss)
+
+
+def test_a_loss_that_is_not_finite_spoils_nothing(run, tmp_path, monkeypatch):
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "mine").write_text("mine")
+    spoil(monkeypatch, 2)
+    with pytest.raises(TrainingDiverged, match=r"the loss of step 2 is inf; .* is 5e-05$"):
+        run(batch_size=20, overwrite=True)
+    assert [file.name for file in tmp_path.glob("*out*")] == ["out"]
+    assert (out / "mine").read_text() == "mine"
+
+
+def test_the_best_model_outlives_a_loss_that_is_not_finite(run, tmp_path, monkeypatch):
+    spoil(monkeypatch, 3)
+    words = r"the loss of step 3 is inf; .*; the best model so far is whole in .*checkpoint-2$"
+    with pytest.raises(TrainingDiverged, match=words) as caught:
+        run(batch_size=20, epochs=3)
+    kept = str(caught.value).rpartition(" in ")[2]
+    model = hf_bert_impl.BertForSequenceClassification.from_pretrained(kept)
+    assert not not_finite(model)
+
+
+def test_weights_that_are_not_finite_are_not_saved(run, tmp_path, monkeypatch):
+    """Nor scored, also where no validation data ask for it."""
+
+    def spoil_weights(self, *args, **rest):
+        self.model.classifier.weight.data[0, 0] = torch.nan
+        return finish(self, *args, **rest)
+
+    finish = finetuning_trainer.FinetuningTrainer._maybe_log_save_evaluate
+    monkeypatch.setattr(
+        finetuning_trainer.FinetuningTrainer, "_maybe_log_save_evaluate", spoil_weights
+    )
+    for changes in ({}, {"validation": None}):
+        words = "after step 1 classifier.weight is not finite"
+        with pytest.raises(TrainingDiverged, match=words):
+            run(batch_size=40, **changes)
+        assert_nothing_left(tmp_path)
 
 
 def test_folder_is_renamed_whole(tmp_path):

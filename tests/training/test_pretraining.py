@@ -12,8 +12,10 @@ import hf_bert_impl
 from hf_bert_impl.data.epochs import Epochs
 from hf_bert_impl.model.losses import cross_entropy
 from hf_bert_impl.training import pretraining
+from hf_bert_impl.training.checkpointing import TrainingDiverged
 from hf_bert_impl.training.pretraining import pretrain
 from hf_bert_impl.training.pretraining_trainer import PretrainingTrainer
+from hf_bert_impl.training.reporting import JsonLog
 
 pytest.importorskip("datasets", reason="pip install 'hf_bert_impl[train]'")
 pytest.importorskip("tensorboard", reason="pip install 'hf_bert_impl[train]'")
@@ -272,7 +274,7 @@ def test_config_of_a_file(options, tmp_path):
         ({"max_length": 44}, "max_length=44 is more than the 43 positions"),
         ({"gradient_accumulation": 4}, r"batch_size=6 cannot be divided into 4 parts \(1 proc"),
         ({"batch_size": 5000}, "fewer than a batch of 5000"),
-        ({"epochs": 0}, "epochs=0 is not valid"),
+        ({"epochs": 0}, "epochs is 0; expected a number above 0"),
         ({"layout": "pages"}, "layout='pages' is not valid; expected one of sentences"),
         ({"objective": "nsp"}, "objective 'nsp' is not known"),
         ({"masking": "span"}, "masking 'span' is not known"),
@@ -281,7 +283,7 @@ def test_config_of_a_file(options, tmp_path):
         ({"streaming": True}, "streaming cannot hold out a share"),
         ({"streaming": True, "max_steps": None}, "expected a number of steps"),
         ({"streaming": True, "validation_share": 0.0, "workers": 2}, "workers=2 is not valid"),
-        ({"validation_share": 1.0}, "validation_share=1.0 is not valid"),
+        ({"validation_share": 1.0}, "validation_share is 1.0; expected a number from 0 to below 1"),
         ({"files": ("none.txt",)}, "there is no file none.txt"),
         ({"validation": ("none.txt",)}, "there is no file none.txt"),
         ({"sizes": {**SIZES, "vocab_size": 30}}, "vocab_size=30 and the tokenizer 45 tokens"),
@@ -306,9 +308,52 @@ def test_nothing_is_written_for_wrong_input(options):
     assert not run.output.exists()
 
 
-def test_a_loss_that_is_no_number(options):
-    run = options(learning_rate=1e30, max_steps=40, logging_steps=1)
-    with pytest.raises(
-        ValueError, match=r"the loss of step \d+ is (nan|inf); .*lower the learning"
-    ):
-        pretrain(run)
+def poison(monkeypatch, what, step):
+    """Spoils the loss or the gradient of a step, or the weights after it."""
+    compute = PretrainingTrainer.compute_loss
+
+    def compute_loss(self, model, inputs, *args, **kwargs):
+        loss = compute(self, model, inputs, *args, **kwargs)
+        number = self.state.global_step + 1
+        if model.training and number == step and what == "loss":
+            return loss * torch.inf
+        if model.training and number == step and what == "gradient":
+            loss.register_hook(lambda gradient: gradient * torch.nan)
+        return loss
+
+    def spoil(self, args, state, control, model, **rest):
+        if state.global_step == step and what == "weight":
+            model.bert.encoder.layer[1].output.dense.bias.data[3] = torch.nan
+
+    monkeypatch.setattr(PretrainingTrainer, "compute_loss", compute_loss)
+    monkeypatch.setattr(JsonLog, "on_step_end", spoil, raising=False)
+
+
+@pytest.mark.parametrize("accumulation", [1, 3])
+@pytest.mark.parametrize(
+    ("what", "step", "words"),
+    [
+        ("loss", 7, "the loss of step 7 is (inf|nan)"),
+        ("gradient", 7, "the gradient of step 7 is nan"),
+        ("weight", 8, "after step 8 bert.encoder.layer.1.output.dense.bias is not finite"),
+    ],
+)
+def test_a_run_stops_before_it_is_spoilt(options, monkeypatch, what, step, words, accumulation):
+    """The last good checkpoint stays, and the run goes on from there as if nothing had been."""
+    run = options(gradient_accumulation=accumulation)
+    words += r"; .*lower the learning rate, which is 0\.001; .*checkpoint-4 is whole"
+    with monkeypatch.context() as patch:
+        poison(patch, what, step)
+        with pytest.raises(TrainingDiverged, match=words) as caught:
+            pretrain(run)
+    assert "\n" not in str(caught.value)
+    assert [path.name for path in run.output.glob("*checkpoint*")] == ["checkpoint-4"]
+    assert not (run.output / "model.safetensors").exists()
+    assert pretrain(dataclasses.replace(run, resume=True)).steps == 8
+    assert all(tensor.isfinite().all() for tensor in weights(run.output).values())
+
+
+def test_a_run_that_is_spoilt_at_once(options, monkeypatch):
+    poison(monkeypatch, "loss", 1)
+    with pytest.raises(TrainingDiverged, match=r"the loss of step 1 is inf; .* is 0\.001$"):
+        pretrain(options())

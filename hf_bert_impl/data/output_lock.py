@@ -1,0 +1,104 @@
+"""One writer an output: a second one is told so before it does any work."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+#: Open lock files of this process.
+_held: set[int] = set()
+
+
+@contextlib.contextmanager
+def output_lock(output: Path) -> Iterator[None]:
+    """Keeps other runs from writing the same output.
+
+    The lock is on `.NAME.lock` beside the output, which is deleted at the end. It belongs to the
+    process: what a killed one leaves is a file that locks nothing. Missing folders above the output
+    are made, and removed again if they are still empty at the end.
+
+    Args:
+        output: A file or a folder that is to be written, there or not.
+
+    Raises:
+        ValueError: Another run is writing it.
+        OSError: Nothing can be written there.
+    """
+    output = Path(os.path.abspath(output))
+    place = output.parent.resolve()
+    file = place / f".{output.name}.lock"
+    if not os.access(place, os.W_OK) and output.is_dir():
+        file = output  # a mounted folder, say, beside which nothing can be written
+    missing = [path for path in (place, *place.parents) if not path.exists()][::-1]
+    with contextlib.ExitStack() as undo:
+        try:
+            for path in missing:
+                path.mkdir(exist_ok=True)
+                undo.callback(_remove_empty, path)
+            lock = _locked(file)
+        except BlockingIOError:
+            raise ValueError(
+                f"another run is writing {output}; expected one at a time; wait, stop that one, or "
+                "name another output"
+            ) from None
+        except OSError as error:
+            raise OSError(
+                f"{output} cannot be written ({error.strerror}); expected a place that can be "
+                "written to; name another one"
+            ) from error
+        if lock is not None:
+            undo.callback(_release, file, lock)
+        yield
+
+
+def _locked(path: Path) -> int | None:
+    """The descriptor of a locked file; None where the system or the disk has no locks."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return None
+    how = os.O_RDONLY if path.is_dir() else os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW
+    while True:
+        descriptor = os.open(path, how | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            # Whoever held it before may have deleted it after it was opened here.
+            with contextlib.suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(descriptor), os.stat(path)):
+                    _held.add(descriptor)
+                    return descriptor
+        except OSError as error:
+            os.close(descriptor)
+            if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
+                raise
+            return None
+        os.close(descriptor)
+
+
+def _release(file: Path, descriptor: int) -> None:
+    if descriptor not in _held:  # a forked process, which has let go of it
+        return
+    if file.is_file() and not file.stat().st_size:  # else it is not of this function's making
+        # Deleted before it is unlocked: afterwards it may be another run's.
+        file.unlink()
+    _held.discard(descriptor)
+    os.close(descriptor)
+
+
+def _remove_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
+
+
+def _let_go() -> None:
+    # A process that was forked shares the lock, and may outlive the one that was killed.
+    for descriptor in _held:
+        os.close(descriptor)
+    _held.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go)

@@ -1,0 +1,86 @@
+"""The ranges of the numbers that training can be asked for, checked before any work."""
+
+from __future__ import annotations
+
+import dataclasses
+import numbers
+from typing import Any
+
+MILLION = 1_000_000
+#: What NumPy's generators can be seeded with.
+LARGEST_SEED = 2**32 - 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Range:
+    """Numbers from `low` to `high`; None is let through where a field may be unset."""
+
+    low: float
+    high: float
+    whole: bool = False
+    """Only integers."""
+    above: bool = False
+    """`low` itself is out of the range."""
+    below: bool = False
+    """`high` itself is out of the range."""
+
+    def __contains__(self, value: Any) -> bool:
+        kind: Any = numbers.Integral if self.whole else numbers.Real
+        if isinstance(value, bool) or not isinstance(value, kind):
+            return False
+        # NaN is neither here nor there.
+        is_high_enough = value > self.low if self.above else value >= self.low
+        return is_high_enough and (value < self.high if self.below else value <= self.high)
+
+    def __str__(self) -> str:
+        kind = "a whole number" if self.whole else "a number"
+        low = f"{'above' if self.above else 'from'} {self.low:,}"
+        return f"{kind} {low} {'to below' if self.below else 'to'} {self.high:,}"
+
+
+COUNT = Range(1, MILLION, whole=True)
+STEPS = Range(1, 1000 * MILLION, whole=True)
+PROCESSES = Range(1, 1024, whole=True)
+#: By field. AdamW moves a weight by about the rate a step, and shrinks it by rate times decay:
+#: above 1 either of them destroys any weight at once.
+RANGES = {
+    "batch_size": COUNT,
+    "dupe_factor": COUNT,
+    "early_stopping": COUNT,
+    "epochs": Range(0, MILLION, above=True),
+    "eval_steps": STEPS,
+    "gradient_accumulation": COUNT,
+    "keep_checkpoints": COUNT,
+    "learning_rate": Range(0, 1, above=True),
+    "logging_steps": STEPS,
+    "max_length": COUNT,
+    "max_predictions": COUNT,
+    "max_steps": STEPS,
+    "processes": PROCESSES,
+    "save_steps": STEPS,
+    "seed": Range(0, LARGEST_SEED, whole=True),
+    "validation_share": Range(0, 1, below=True),
+    "warmup": Range(0, 1000 * MILLION),
+    "weight_decay": Range(0, 1),
+    "workers": Range(0, 1024, whole=True),
+}
+#: Where there is no number of steps to give, the warm-up is a share.
+WARMUP_SHARE = Range(0, 1, below=True)
+
+
+def check_ranges(options: Any, **others: Range) -> None:
+    """Checks the numbers of an options dataclass.
+
+    Args:
+        options: The dataclass; a field that is None by default may be None.
+        **others: Ranges of fields in place of those above.
+
+    Raises:
+        ValueError: A number is out of its range, or none (NaN).
+    """
+    for field in dataclasses.fields(options):
+        value, allowed = getattr(options, field.name), (RANGES | others).get(field.name)
+        if allowed is None or (value is None and field.default is None):
+            continue
+        if value not in allowed:
+            raise ValueError(f"{field.name} is {value!r}; expected {allowed}; change it")
