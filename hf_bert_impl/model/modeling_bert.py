@@ -33,6 +33,7 @@ from .modeling_tasks import (
     BertForSequenceClassification,
     BertForTokenClassification,
 )
+from .packed import Sequences  # noqa: F401
 from .padding import Packing  # noqa: F401
 from .prepared import PreparedEncoder  # noqa: F401
 from .scoring import spread  # noqa: F401

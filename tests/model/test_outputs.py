@@ -1,12 +1,14 @@
 """What forward returns and how it is asked: tuples, chosen hidden states, chunks, checkpointing."""
 
 import inspect
+from contextlib import contextmanager, nullcontext
 
 import pytest
 import torch
 from transformers.models.bert import modeling_bert as upstream
 
 import hf_bert_impl
+from hf_bert_impl import BertModel
 from tests.model.cases import (
     HEADS,
     masks,
@@ -107,6 +109,60 @@ def test_gradient_checkpointing_changes_no_gradient(padding, reentrant):
             assert gradients[1][name] is None
         else:
             assert torch.allclose(gradient, gradients[1][name], atol=1e-7), name
+
+
+@contextmanager
+def default(what):
+    """torch's default device or type is another meanwhile."""
+    if what == "device":
+        with torch.device("meta"):
+            yield
+        return
+    torch.set_default_dtype(torch.float64)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("padding", ["left", "none"])
+@pytest.mark.parametrize("head", HEADS)
+def test_the_defaults_of_torch_are_not_asked(head, padding, training):
+    config = random_config(2, head)
+    model = random_model(head, config).train(training)
+    batch = random_batch(head, config, masks()[padding])
+    batch |= random_labels(head, config, batch)
+    batch["head_mask"] = torch.ones(config.num_attention_heads)
+    parameters = list(model.base_model.encoder.parameters())
+    found = {}
+    for what in ("nothing", "device", "dtype"):
+        torch.manual_seed(3)
+        with default(what) if what != "nothing" else nullcontext():
+            output = model(**batch, output_hidden_states=True)
+            loss = output.loss if "loss" in output else output.pooler_output.sum()
+            found[what] = [
+                loss,
+                torch.autograd.grad(loss, parameters),
+            ]
+        found[what].append(output.hidden_states)
+    for what in ("device", "dtype"):
+        for a, b in zip(found["nothing"], found[what], strict=True):
+            torch.testing.assert_close(a, b)
+
+
+def test_a_model_made_in_double_precision():
+    config = random_config(2, position_embedding_type="sinusoidal")
+    ids = random_batch("BertModel", config, masks()["left"])
+    expected = random_model("BertModel", config).double()
+    with default("dtype"):
+        model = BertModel(config).eval()
+    model.load_state_dict(expected.state_dict())
+    assert model.dtype == torch.float64
+    with torch.no_grad():
+        found, wanted = model(**ids).pooler_output, expected(**ids).pooler_output
+    assert found.dtype == torch.float64
+    assert (found - wanted).abs().max() < 1e-6
 
 
 def test_embeddings_in_place_of_ids():
