@@ -4,7 +4,7 @@ Notation: B batch, Q queries, K keys, H heads, d head size, D = H·d, T computed
 (see `padding.py`).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -118,6 +118,7 @@ class BertSelfAttention(nn.Module):
         split = (-1, self.attention_head_size)
         query = linear(self.query, hidden_states).unflatten(-1, split)  # (B, Q, H, d) or (T, H, d)
         probabilities: Tensor | None = None
+        attention_mask, score_mask = self._of_heads(attention_mask), self._of_heads(score_mask)
 
         if packing is not None and self._packs(query, packing, backend, output_attentions):
             key = linear(self.key, hidden_states).unflatten(-1, split)
@@ -131,7 +132,7 @@ class BertSelfAttention(nn.Module):
             if self.distance_embedding is not None:
                 bias = self._position_bias(query, key)
                 attention_mask = self._add_bias(attention_mask, bias, backend)
-                if score_mask is not None:
+                if output_attentions:
                     score_mask = self._add_bias(score_mask, bias, "eager")
             query_mask = None
             if packing is not None and output_attentions:
@@ -244,6 +245,14 @@ class BertSelfAttention(nn.Module):
             return contexts[0]
         return torch.cat(contexts) if contexts else query
 
+    def _of_heads(self, mask: Any) -> Any:
+        """A mask of each original head as one of the heads that are left; any other as it is."""
+        heads = self.config.num_attention_heads
+        is_pruned = isinstance(mask, Tensor) and mask.ndim == 4 and len(self.heads) < heads
+        if not is_pruned or mask.shape[1] != heads or heads == 1:
+            return mask
+        return mask[:, self.heads]
+
     def _to_heads(self, states: Tensor, packing: Packing | None) -> Tensor:
         """(B, S, H, d), or (T, H, d) with a packing, to (B, H, S, d)."""
         return (packing.to_grid(states) if packing is not None else states).transpose(1, 2)
@@ -296,6 +305,8 @@ class BertSelfAttention(nn.Module):
         query_position = torch.arange(keys - queries, keys, device=query.device)
         distance = query_position[:, None] - key_position[None, :]
         offset = (self.distance_embedding.num_embeddings - 1) // 2
+        # Tokens of different sequences in a packed row may be further apart; they are masked.
+        distance = distance.clamp(-offset, offset)
         embedding = self.distance_embedding(distance + offset).to(query.dtype)  # (Q, K, d)
         bias = torch.einsum("bhqd,qkd->bhqk", query, embedding)
         if self.config.position_embedding_type == "relative_key_query":
@@ -361,6 +372,12 @@ class BertAttention(nn.Module):
         if kept is not None:
             context, hidden_states = context[kept], hidden_states[kept]
         return self.output(context, hidden_states), probabilities
+
+    def prunable(self) -> Iterator[tuple[str, nn.Module]]:
+        """The linear layers that `prune_heads` makes smaller ones of, with their names."""
+        for name in ("query", "key", "value"):
+            yield f"self.{name}", getattr(self.self, name)
+        yield "output.dense", self.output.dense
 
     def prune_heads(self, heads: set[int]) -> None:
         """Removes heads by their original numbers, and the columns that read them."""

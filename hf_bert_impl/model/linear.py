@@ -185,6 +185,11 @@ def is_hooked(module: nn.Module) -> bool:
     )
 
 
+def type_name(kind: type) -> str:
+    """In full: many libraries have a `Linear`."""
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
 def is_patched() -> bool:
     """Whether a tool has put its own in the place of what every linear layer runs through."""
     return (nn.Module.__call__, nn.Linear.forward, nn.functional.linear) != _TORCH

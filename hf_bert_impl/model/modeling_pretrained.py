@@ -15,6 +15,7 @@ from .configuration_bert import BertConfig
 from .embeddings import SinusoidalPositions
 from .encoder import BertEncoder
 from .heads import STOCK_HEAD, BertLMPredictionHead, PreparedLMHead
+from .linear import is_hooked, type_name
 from .loading import check_folder, check_size, mismatch_message
 from .memory import keep_freed_memory
 from .prepared import DTYPES, PreparedEncoder, why_no_kernels, why_not
@@ -107,7 +108,8 @@ class BertPreTrainedModel(PreTrainedModel):
                 Heads that are gone already are no error.
 
         Raises:
-            ValueError: A layer or head that does not exist, or a layer left without heads.
+            ValueError: A layer or head that does not exist, a layer left without heads, or one
+                whose linear layers are adapters or have hooks.
         """
         config = self.config
         layers: Any = self._encoder().layer
@@ -121,6 +123,15 @@ class BertPreTrainedModel(PreTrainedModel):
                 )
             if heads.issuperset(layers[layer].attention.self.heads):
                 raise ValueError(f"pruning {sorted(heads)} leaves layer {layer} without a head")
+            if heads.isdisjoint(layers[layer].attention.self.heads):
+                continue
+            for name, linear in layers[layer].attention.prunable():
+                if type(linear) is not nn.Linear or is_hooked(linear):
+                    raise ValueError(
+                        f"cannot prune heads of layer {layer}: its attention.{name} is a "
+                        f"{type_name(type(linear))}{' with hooks' * is_hooked(linear)}, of which "
+                        "a plain linear layer would be left; prune first, then add to the model"
+                    )
         for layer, heads in wanted.items():
             layers[layer].attention.prune_heads(heads)
             gone = heads | set(config.pruned_heads.get(layer, []))

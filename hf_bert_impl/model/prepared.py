@@ -22,7 +22,7 @@ from transformers.utils import logging
 from .attention import BertAttention, BertSelfAttention, BertSelfOutput
 from .dropout import Dropout
 from .encoder import SLICE_TOKENS, BertEncoder, BertIntermediate, BertLayer, BertOutput
-from .linear import is_hooked, is_patched, is_recorded
+from .linear import is_hooked, is_patched, is_recorded, type_name
 from .memory import LARGEST_BLOCK
 from .padding import Packing
 
@@ -205,11 +205,12 @@ class Stock:
         for name in modules | self.places:
             module, at = modules.get(name), f"{path}.{name}".rstrip(".")
             if module is None or name not in self.places:
-                return f"{at} is {'missing' if module is None else _name(module)}, unlike in a BERT"
+                what = "missing" if module is None else f"a {type_name(type(module))}"
+                return f"{at} is {what}, unlike in a BERT"
             kinds = self.places[name]
             if kinds is not None and type(module) not in kinds:
                 advice = "; merge_and_unload() gives a plain model" * hasattr(module, "merge")
-                return f"{at} is a {_name(module)}, not a {_name_of(kinds[0])}{advice}"
+                return f"{at} is a {type_name(type(module))}, not a {type_name(kinds[0])}{advice}"
             reason = _why_not_plain(module) if kinds == LINEAR else None
             if reason is not None:
                 return f"{at} {reason}"
@@ -463,17 +464,18 @@ def why_not(encoder: BertEncoder) -> str | None:
     if config.variant != "bert":
         return f"layers of variant={config.variant!r} normalise their input, not their output"
     if type(encoder) is not BertEncoder or type(encoder.layer) is not nn.ModuleList:
-        return f"its encoder is a {_name(encoder)} whose layers are in a {_name(encoder.layer)}"
+        kinds = f"{type_name(type(encoder))} with layers in a {type_name(type(encoder.layer))}"
+        return f"its encoder is a {kinds}"
     if not len(encoder.layer):
         return "it has no layers"
     for number, layer in enumerate(encoder.layer):
         reason = STOCK_LAYER.why_not(layer, f"encoder.layer.{number}")
         if reason is not None:
             return reason
-    kinds = {(linear.weight.device.type, linear.weight.dtype) for linear in _linears(encoder)}
-    if len(kinds) > 1:
+    places = {(linear.weight.device.type, linear.weight.dtype) for linear in _linears(encoder)}
+    if len(places) > 1:
         return "its weights are of several types or on several devices"
-    (device, dtype) = kinds.pop()
+    device, dtype = places.pop()
     if device != "cpu":
         return f"its weights are on {device}, and the packed kernels are the CPU's"
     return why_no_kernels(dtype)
@@ -506,12 +508,3 @@ def _linears(encoder: BertEncoder) -> Iterable[Any]:
         attention = layer.attention
         yield from (attention.self.query, attention.self.key, attention.self.value)
         yield from (attention.output.dense, layer.intermediate.dense, layer.output.dense)
-
-
-def _name(part: Any) -> str:
-    return _name_of(type(part))
-
-
-def _name_of(kind: type) -> str:
-    """In full: many libraries have a `Linear`."""
-    return f"{kind.__module__}.{kind.__qualname__}"

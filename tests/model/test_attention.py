@@ -197,6 +197,84 @@ def test_pruning_what_is_not_there(fixtures_dir, heads, said):
     assert model.encoder.layer[0].attention.self.num_attention_heads == 4
 
 
+def test_pruning_would_lose_what_was_added():
+    def hook(layer):
+        layer.attention.self.value.register_forward_hook(lambda m, i, o: o * 2)
+        return "attention.self.value is a .*Linear with hooks"
+
+    def adapt(layer):
+        layer.attention.output.dense.__class__ = type("Adapter", (torch.nn.Linear,), {})
+        return "attention.output.dense is a .*Adapter, of which"
+
+    for change in (hook, adapt):
+        config = random_config(9, num_attention_heads=5, hidden_size=30, num_hidden_layers=2)
+        model = random_model("BertModel", config)
+        said = change(model.encoder.layer[1])
+        with pytest.raises(ValueError, match=f"heads of layer 1: its {said}"):
+            model.prune_heads({0: [2], 1: [3]})
+        assert model.config.pruned_heads == {}
+        model.prune_heads({0: [2], 1: []})
+        assert model.config.pruned_heads == {0: [2]}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("additive", [True, False])
+def test_a_mask_of_each_head_on_pruned_heads(backend, additive):
+    """Heads keep their numbers in masks too."""
+    config = random_config(9, num_attention_heads=5, hidden_size=30, num_hidden_layers=2)
+    model = random_model("BertModel", config)
+    model.set_attn_implementation(backend)
+    batch = random_batch("BertModel", config, None)
+    mask = torch.rand(5, 5, 13, 13, generator=torch.Generator().manual_seed(1)) > 0.3
+    mask[..., 0] = True
+    if additive:
+        mask = torch.zeros(mask.shape).masked_fill(~mask, -1e9)
+    head_mask = torch.ones(2, 5)
+    head_mask[0, [1, 4]] = 0
+    with torch.no_grad():
+        expected = model(**batch, attention_mask=mask, head_mask=head_mask, output_attentions=True)
+        model.prune_heads({0: [1, 4]})
+        found = model(**batch, attention_mask=mask, output_attentions=True)
+    assert largest(found[0] - expected[0]) < 1e-5
+    assert largest(found.attentions[0] - expected.attentions[0][:, [0, 2, 3]]) < 1e-5
+    assert largest(found.attentions[1] - expected.attentions[1]) < 1e-5
+
+
+@pytest.mark.parametrize("kind", ["relative_key", "relative_key_query"])
+@pytest.mark.parametrize("head", ["BertModel", "BertLMHeadModel"])
+def test_attentions_of_relative_positions_are_the_same_on_every_backend(head, kind):
+    config = random_config(3, head, position_embedding_type=kind, padding_free=False)
+    model = random_model(head, config)
+    for mask in (None, torch.ones(5, 13), masks()["right"]):
+        batch = random_batch(head, config, mask)
+        found = {}
+        for backend in BACKENDS:
+            model.set_attn_implementation(backend)
+            with torch.no_grad():
+                found[backend] = model(**batch, output_attentions=True).attentions
+        for attentions in zip(*found.values(), strict=True):
+            assert largest(attentions[0] - attentions[1]) < 1e-5
+            assert (
+                not batch.get("attention_mask", torch.ones(1)).all()
+                or largest(attentions[1].sum(-1) - 1) < 1e-5
+            )
+
+
+@pytest.mark.parametrize("kind", ["relative_key", "relative_key_query"])
+def test_a_packed_row_longer_than_the_positions(kind):
+    config = random_config(
+        4, "BertLMHeadModel", position_embedding_type=kind, max_position_embeddings=19
+    )
+    model = random_model("BertLMHeadModel", config)
+    ids = torch.randint(5, config.vocab_size, (1, 29))
+    lengths = [13, 2, 14]
+    positions = torch.cat([torch.arange(length) for length in lengths])[None]
+    with torch.no_grad():
+        found = model(ids, position_ids=positions).logits.split(lengths, dim=1)
+        for part, logits in zip(ids.split(lengths, dim=1), found, strict=True):
+            assert largest(logits - model(part).logits) < 1e-4
+
+
 @pytest.mark.parametrize("name", list(masks()))
 @pytest.mark.parametrize("padding_free", [True, False])
 def test_attentions_are_the_same_on_every_backend(name, padding_free):
