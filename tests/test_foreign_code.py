@@ -223,7 +223,11 @@ def test_no_command_runs_it_or_asks(with_code, marker, tmp_path, model_type, tok
 
 @pytest.mark.parametrize(
     ("model_type", "tokenizer_class", "works"),
-    [("hf_bert_impl", "MyTokenizer", False), (None, "PreTrainedTokenizerFast", True)],
+    [
+        ("hf_bert_impl", "MyTokenizer", False),
+        ("bert", "MyTokenizer", False),
+        (None, "PreTrainedTokenizerFast", True),
+    ],
 )
 def test_every_line_is_a_text(with_code, marker, tmp_path, model_type, tokenizer_class, works):
     folder = with_code("BertModel", model_type, tokenizer_class)

@@ -11,7 +11,10 @@ import torch
 from tokenizers import Tokenizer, normalizers
 from torch import Tensor, nn
 from transformers import AutoTokenizer, PreTrainedConfig
-from transformers.models.auto.tokenization_auto import get_tokenizer_config
+from transformers.models.auto.tokenization_auto import (
+    get_tokenizer_config,
+    tokenizer_class_from_name,
+)
 
 from hf_bert_impl.inference.batching import Ids, token_batches
 from hf_bert_impl.inference.pooling import Dense, Pooling
@@ -418,6 +421,13 @@ def load_tokenizer(path: str, place: dict[str, str]) -> Any:
     kind = settings.get("tokenizer_class")
     if kind in (None, "BertTokenizer", "BertTokenizerFast"):
         return BertTokenizer.from_pretrained(path, **place)
+    if "auto_map" in settings and tokenizer_class_from_name(kind) is None:
+        # transformers might put a plain tokenizer in its place, with other ids.
+        raise ValueError(
+            f"the tokenizer of {path}, {kind}, is code of its own, which is not run; expected "
+            "one of BERT's or transformers' own; if you trust the code, load it by "
+            "AutoTokenizer with trust_remote_code=True, for TextEncoder(model, tokenizer)"
+        )
     config = BertConfig.from_pretrained(path, **place)  # which has limits, unlike others
     try:
         # Said by name: where it is not, transformers asks on standard input, which holds texts.
@@ -426,12 +436,6 @@ def load_tokenizer(path: str, place: dict[str, str]) -> Any:
         raise
     # A class that does not fit its files raises what its constructor happens to.
     except Exception as error:
-        if "auto_map" in settings:
-            raise ValueError(
-                f"the tokenizer of {path}, {kind}, is code of its own, which is not run; expected "
-                "one of BERT's or transformers' own; if you trust the code, load it by "
-                "AutoTokenizer with trust_remote_code=True, for TextEncoder(model, tokenizer)"
-            ) from error
         raise ValueError(
             f"the tokenizer of {path}, {kind}, cannot be loaded ({' '.join(str(error).split())}); "
             "expected the files of that class; copy them again, or mend tokenizer_class in its "

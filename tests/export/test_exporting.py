@@ -43,7 +43,9 @@ def test_a_sentence_models_pooling_comes_along(tmp_path):
     source = tmp_path / "source"
     (source / "1_Pooling").mkdir(parents=True)
     (source / "1_Pooling/config.json").write_text('{"pooling_mode_mean_tokens": true}')
-    (source / "modules.json").write_text('[{"path": ""}, {"path": "1_Pooling"}]')
+    kinds = {"": "x.Transformer", "1_Pooling": "x.Pooling"}
+    modules = [{"path": path, "type": kind} for path, kind in kinds.items()]
+    (source / "modules.json").write_text(json.dumps(modules))
     exported = export_model(make("base"), tmp_path / "out", "torch-export", source=source)
     names = {"config.json", "model.pt2", "modules.json", "1_Pooling/config.json"}
     assert set(exported.files) == names
