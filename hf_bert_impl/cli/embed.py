@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -70,7 +69,7 @@ def embed(
     """
     check_output(output, overwrite)
     with TextInput(file, column) as texts, quiet_libraries():
-        encoder = load_encoder(model, dtype)
+        encoder = checkpoints.load_encoder(model, dtype)
         settings = {
             "model": model,
             "dtype": dtype,
@@ -118,23 +117,6 @@ def check_output(output: Path, overwrite: bool) -> None:
         raise BadInput(
             f"{output} exists", "a new file", "choose another name, or replace it with --overwrite"
         )
-
-
-def load_encoder(model: str, dtype: str | None) -> TextEncoder:
-    """Load the model.
-
-    Raises:
-        ValueError, OSError: There is no such dtype, or the checkpoint cannot be used.
-    """
-    from hf_bert_impl.inference import TextEncoder
-    from hf_bert_impl.inference.text_encoder import DTYPES
-
-    if dtype is not None and dtype not in DTYPES:
-        raise BadInput(f"--dtype is {dtype!r}", f"one of {', '.join(DTYPES)}", "choose one")
-    # Older sentence-transformers folders have BERT in a folder below, which this would not find.
-    if not (Path(model).expanduser() / "modules.json").is_file():
-        checkpoints.open_checkpoint(model)
-    return TextEncoder.from_pretrained(os.path.expanduser(model), dtype=dtype)
 
 
 def check_model(vectors: VectorFile, encoder: TextEncoder) -> None:

@@ -37,7 +37,9 @@ def set_debug(value: bool) -> None:
 
 def one_line(error: BaseException) -> str:
     """An exception's message on one line, or its type where it has no message."""
-    return " ".join(str(error).split()) or type(error).__name__
+    line = " ".join(str(error).split()) or type(error).__name__
+    # Half a surrogate pair out of a file cannot be printed.
+    return line.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def report(error: BaseException) -> int:

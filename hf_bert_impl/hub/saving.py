@@ -18,6 +18,8 @@ from safetensors import SafetensorError
 
 import hf_bert_impl.model
 from hf_bert_impl.auto import MODEL_CLASSES
+from hf_bert_impl.inference.sentence_folder import read_modules
+from hf_bert_impl.model.json_files import read_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -102,7 +104,7 @@ def set_auto_map(file: Path, auto_map: Mapping[str, Any] | None) -> None:
         file: The config, of a model or a tokenizer.
         auto_map: Auto class to file and class; None removes those that there are.
     """
-    fields = json.loads(file.read_text(encoding="utf-8"))
+    fields = read_json(file)
     before = fields.pop("auto_map", None)
     if auto_map is not None:
         fields["auto_map"] = dict(auto_map)
@@ -121,14 +123,16 @@ def copy_sentence_modules(source: Path, folder: Path) -> list[str]:
 
     Returns:
         The names that were copied; none where the source is a bare BERT.
+
+    Raises:
+        ValueError: Its modules.json is damaged.
     """
     if not (source / SENTENCE_FILES[0]).is_file():
         return []
     names = [name for name in SENTENCE_FILES if (source / name).is_file()]
     for name in names:
         shutil.copyfile(source / name, folder / name)
-    for module in json.loads((source / SENTENCE_FILES[0]).read_text(encoding="utf-8")):
-        path = module["path"]
+    for _, path in read_modules(source) or ():
         # Some modules, a normalization say, have no files; the first is BERT itself.
         if path and "/" not in path and not path.startswith(".") and (source / path).is_dir():
             shutil.copytree(source / path, folder / path, dirs_exist_ok=True)

@@ -7,13 +7,11 @@ as sentence-transformers itself has it.
 """
 
 import dataclasses
-import json
 import os
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor, device, nn
 from transformers.utils import cached_file
 
 from hf_bert_impl.inference.pooling import (
@@ -22,7 +20,11 @@ from hf_bert_impl.inference.pooling import (
     Normalize,
     Pooling,
     check_reads_vectors,
+    setting,
+    size,
 )
+from hf_bert_impl.model.damaged_files import read_weights
+from hf_bert_impl.model.json_files import check_text, read_json
 
 #: Settings of a Transformer module that change nothing about the vectors of a text.
 _TRANSFORMER_DEFAULTS = {
@@ -66,16 +68,10 @@ def read_sentence_model(path: str | os.PathLike[str]) -> SentenceModel:
         OSError: A module's files are missing.
     """
     path = os.fspath(path)
-    listed = _json(path, "modules.json")
-    if listed is None:
+    modules = read_modules(path)
+    if modules is None:
         return SentenceModel()
-    try:
-        kinds = [entry["type"].rpartition(".")[2] for entry in listed]
-        folders = [entry["path"] for entry in listed]
-    except (TypeError, KeyError, AttributeError) as error:
-        raise ValueError(
-            f"modules.json of {path} is no list of modules with 'type' and 'path'; restore it"
-        ) from error
+    kinds, folders = [kind for kind, _ in modules], [folder for _, folder in modules]
     if kinds[:2] != ["Transformer", "Pooling"]:
         raise ValueError(
             f"modules.json of {path} begins with {', '.join(kinds[:2]) or 'nothing'}; expected "
@@ -90,13 +86,44 @@ def read_sentence_model(path: str | os.PathLike[str]) -> SentenceModel:
     for kind, folder in zip(kinds[1:], folders[1:], strict=True):
         try:
             _add_module(path, found, kind, folder)
-        except (ValueError, KeyError, RuntimeError) as error:
-            what = f"no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
+        except (ValueError, RuntimeError) as error:  # RuntimeError: weights of other sizes
+            what = " ".join(str(error).split())
             raise ValueError(f"module {folder or kind} of {path}: {what}") from error
     settings = _json(path, "config_sentence_transformers.json") or {}
-    found.prompts = {name: text or "" for name, text in (settings.get("prompts") or {}).items()}
-    found.default_prompt_name = settings.get("default_prompt_name")
-    found.truncate_dim = settings.get("truncate_dim")
+    where = f"config_sentence_transformers.json of {path}"
+    prompts = setting(where, settings, "prompts", dict, "an object") or {}
+    for name in prompts:
+        found.prompts[name] = setting(where, prompts, name, str, "a text") or ""
+    found.default_prompt_name = setting(where, settings, "default_prompt_name", str, "a text")
+    found.truncate_dim = size(where, settings, "truncate_dim")
+    return found
+
+
+def read_modules(path: str | os.PathLike[str]) -> list[tuple[str, str]] | None:
+    """What modules.json lists.
+
+    Args:
+        path: A folder or a hub id.
+
+    Returns:
+        Class name and folder of each module, in order; None without modules.json.
+
+    Raises:
+        ValueError: The file is damaged.
+    """
+    listed = _json(os.fspath(path), "modules.json", kind=list)
+    if listed is None:
+        return None
+    found = []
+    for entry in listed:
+        kind, folder = (
+            (entry.get("type"), entry.get("path")) if isinstance(entry, dict) else (None, None)
+        )
+        if not isinstance(kind, str) or not isinstance(folder, str):
+            raise ValueError(
+                f"modules.json of {path} is no list of modules with 'type' and 'path'; restore it"
+            )
+        found.append((kind.rpartition(".")[2], folder))
     return found
 
 
@@ -108,15 +135,18 @@ def _read_transformer(path: str, found: SentenceModel) -> None:
                 f"sentence_bert_config.json of {path} sets {name}={config[name]!r}; only {value!r} "
                 "is supported"
             )
-    options = dict(config.get("processing_kwargs") or {})
-    text = dict(options.pop("text", None) or {})
-    found.max_length = text.pop("max_length", None) or config.get("max_seq_length")
+    where = f"sentence_bert_config.json of {path}"
+    options = dict(setting(where, config, "processing_kwargs", dict, "an object") or {})
+    text = dict(setting(where, options, "text", dict, "an object") or {})
+    options.pop("text", None)
+    found.max_length = size(where, text, "max_length") or size(where, config, "max_seq_length")
+    text.pop("max_length", None)
     if options or text:
         raise ValueError(
             f"sentence_bert_config.json of {path} sets processing_kwargs {options | text}; only "
             "'max_length' of 'text' is supported"
         )
-    found.do_lower_case = bool(config.get("do_lower_case", False))
+    found.do_lower_case = bool(setting(where, config, "do_lower_case", bool, "true or false"))
 
 
 def _add_module(path: str, found: SentenceModel, kind: str, folder: str) -> None:
@@ -129,8 +159,9 @@ def _add_module(path: str, found: SentenceModel, kind: str, folder: str) -> None
         check_reads_vectors(config or {})
         found.modules.append(Normalize())
     elif kind in ("Dense", "LayerNorm"):
-        module: nn.Module = (Dense if kind == "Dense" else LayerNorm)(config or {})
-        module.load_state_dict(_weights(path, folder))
+        with device("meta"):  # whatever sizes the config names, only the file's take memory
+            module: nn.Module = (Dense if kind == "Dense" else LayerNorm)(config or {})
+        module.load_state_dict(_weights(path, folder), assign=True)
         found.modules.append(module)
     elif kind != "Dropout":  # which does nothing outside training
         raise ValueError(
@@ -141,18 +172,13 @@ def _add_module(path: str, found: SentenceModel, kind: str, folder: str) -> None
 
 def _weights(path: str, folder: str) -> dict[str, Tensor]:
     file = _find(path, "model.safetensors", folder)
-    if file is not None:
-        from safetensors.torch import load_file
-
-        return load_file(file)
-    file = _find(path, "pytorch_model.bin", folder)
+    file = file or _find(path, "pytorch_model.bin", folder)
     if file is None:
         raise OSError(
             f"module {folder} of {path} has no weights; model.safetensors or pytorch_model.bin is "
             "expected there"
         )
-    weights: dict[str, Tensor] = torch.load(file, map_location="cpu", weights_only=True)
-    return weights
+    return read_weights(file)
 
 
 def _find(path: str, name: str, folder: str = "") -> str | None:
@@ -162,11 +188,12 @@ def _find(path: str, name: str, folder: str = "") -> str | None:
     return found
 
 
-def _json(path: str, name: str, folder: str = "") -> Any:
+def _json(path: str, name: str, folder: str = "", kind: type = dict) -> Any:
     file = _find(path, name, folder)
     if file is None:
         return None
-    try:
-        return json.loads(Path(file).read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{name} of {path}/{folder} is not JSON ({error}); restore it") from error
+    where = f"{name} of {path}/{folder}"
+    expected = "a JSON object" if kind is dict else "a list of modules"
+    content = read_json(file, expected, kind)
+    check_text(content, where)
+    return content
