@@ -66,7 +66,7 @@ def training_rows(
 
     def step(model: PreTrainedModel) -> None:
         model.zero_grad()
-        model(**batch).loss.backward()
+        model(**batch, return_dict=True).loss.backward()
 
     times = timing.paired(lambda: step(ours), lambda: step(upstream), rounds, wait)
     # A rate of 0 changes no weight and takes as long.
@@ -118,7 +118,7 @@ def training_rows(
 
 def _loss_and_gradients(model: PreTrainedModel, batch: Batch) -> float:
     model.zero_grad()
-    loss = model(**batch).loss
+    loss = model(**batch, return_dict=True).loss
     loss.backward()
     return float(loss.detach())
 
@@ -133,7 +133,7 @@ def _memory(model: PreTrainedModel, batch: Batch) -> tuple[float, float, float |
     """
 
     def step() -> None:
-        model(**batch).loss.backward()
+        model(**batch, return_dict=True).loss.backward()
 
     peak = timing.cuda_peak if model.device.type == "cuda" else timing.tensor_peak
     model.zero_grad()

@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from hf_bert_impl.cli import checkpoints
-from hf_bert_impl.cli.errors import BadInput, one_line, quiet_libraries
+from hf_bert_impl.cli.errors import BadInput, quiet_libraries
 from hf_bert_impl.cli.tables import console
 from hf_bert_impl.data.atomic_files import atomic_files
 
@@ -236,8 +236,10 @@ def read_questions(file: str, context: str | None) -> Iterator[dict[str, Any]]:
         The record of each line that is not empty, with `question` and `context`.
 
     Raises:
-        BadInput: There is no such file, no question in it, or a line is of another form.
+        ValueError: There is no such file, no question in it, or a line is of another form.
     """
+    from hf_bert_impl.model.json_files import check_text, parse_json
+
     name = "standard input" if file == "-" else file
     path = Path(file).expanduser()
     if file != "-" and not path.exists():
@@ -252,17 +254,11 @@ def read_questions(file: str, context: str | None) -> Iterator[dict[str, Any]]:
                 continue
             number += 1
             where = f"line {line} of {name}"
-            try:
-                record = json.loads(content.decode("utf-8-sig"))
-            except ValueError as error:
-                raise BadInput(
-                    f"{where} is not JSON in UTF-8 ({one_line(error)})",
-                    "one object a line",
-                    "mend the line",
-                ) from error
-            if isinstance(record, dict) and context is not None:
+            record = parse_json(content, where, "one object a line")
+            if context is not None:
                 record.setdefault("context", context)
             check_record(record, where)
+            check_text(record.get("id"), f"the id in {where}")
             yield record
     if not number:
         raise BadInput(f"{name} is empty", "a question a line", "give a file with questions")

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import os
-import pickle
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +12,9 @@ from hf_bert_impl.conversion.head_names import HEADS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+    from hf_bert_impl.inference import TextEncoder
+    from hf_bert_impl.inference.pooling import Pooling
 
 TOKENIZERS = ("tokenizer.json", "vocab.txt")
 
@@ -54,7 +55,7 @@ def open_checkpoint(model: str) -> Checkpoint:
     folder = Path(model).expanduser()
     if folder.is_dir():
         check_folder(folder, {})
-        config = _local_config(folder, model)
+        config = _local_config(folder)
         path = str(folder)
     elif folder.exists():
         raise BadInput(
@@ -72,24 +73,20 @@ def open_checkpoint(model: str) -> Checkpoint:
     return Checkpoint(model, path, config)
 
 
-def _local_config(folder: Path, model: str) -> dict[str, Any]:
-    file = folder / "config.json"
-    try:
-        config = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise BadInput(
-            f"{file} is not JSON ({one_line(error)})", "a JSON object", "restore the file"
-        ) from error
-    if not isinstance(config, dict):
-        raise BadInput(f"{file} holds a {type(config).__name__}", "a JSON object", "restore it")
-    return config
+def _local_config(folder: Path) -> dict[str, Any]:
+    from hf_bert_impl.model.json_files import read_json
+
+    return dict(read_json(folder / "config.json"))
 
 
 def _hub_config(model: str) -> dict[str, Any]:
     from transformers import PreTrainedConfig
 
+    from hf_bert_impl.model.json_files import check_config_file, explained
+
     try:
-        config, _ = PreTrainedConfig.get_config_dict(model)
+        with explained(check_config_file, model, {}):
+            config, _ = PreTrainedConfig.get_config_dict(model)
     except (OSError, ValueError) as error:
         # The first sentence says what happened; the rest of it is general advice.
         reason = one_line(error).partition(". ")[0].rstrip(".")
@@ -156,16 +153,15 @@ def load_model(
         The model and transformers' loading info.
 
     Raises:
-        BadInput: The weights cannot be read or do not fit the config.
-        ValueError: They are not finite.
+        ValueError, OSError: The weights cannot be read, do not fit the config, or are not finite.
     """
     import hf_bert_impl
-    from hf_bert_impl.model.loading import check_finite
+    from hf_bert_impl.model.loading import CheckpointMismatch, check_finite
 
     cls = getattr(hf_bert_impl, name)
     try:
         model, info = cls.from_pretrained(checkpoint.path, output_loading_info=True, **options)
-    except (RuntimeError, EOFError, pickle.UnpicklingError) as error:
+    except CheckpointMismatch as error:
         raise BadInput(
             f"the weights of {checkpoint.name} could not be loaded ({one_line(error)[:300]})",
             f"the weights of a {name} that fit its config.json",
@@ -188,6 +184,8 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
         BadInput: The folder has none.
     """
     from hf_bert_impl.inference.text_encoder import load_tokenizer as load
+    from hf_bert_impl.model.damaged_files import check_tokenizer
+    from hf_bert_impl.model.json_files import explained
 
     if not has_tokenizer(checkpoint):
         raise BadInput(
@@ -195,4 +193,30 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
             f"{' or '.join(TOKENIZERS)} beside the weights",
             "save the tokenizer there with save_pretrained",
         )
-    return load(checkpoint.path, {})
+    with explained(check_tokenizer, checkpoint.path, {}):
+        return load(checkpoint.path, {})
+
+
+def load_encoder(
+    model: str, dtype: str | None = None, pooling: Pooling | None = None
+) -> TextEncoder:
+    """Load a sentence-transformers model, or a bare BERT.
+
+    Args:
+        model: A folder or a hub id.
+        dtype: What to compute in, or None for what the weights are saved in.
+        pooling: A pooling in place of the model's own.
+
+    Raises:
+        ValueError, OSError: There is no such dtype, or the checkpoint cannot be used.
+    """
+    from hf_bert_impl.inference import TextEncoder
+    from hf_bert_impl.inference.text_encoder import DTYPES
+
+    if dtype is not None and dtype not in DTYPES:
+        raise BadInput(f"--dtype is {dtype!r}", f"one of {', '.join(DTYPES)}", "choose one")
+    path = os.path.expanduser(model)
+    # Older sentence-transformers folders have BERT in a folder below, which this would not find.
+    if not os.path.isfile(os.path.join(path, "modules.json")):
+        path = open_checkpoint(model).path
+    return TextEncoder.from_pretrained(path, dtype=dtype, pooling=pooling)

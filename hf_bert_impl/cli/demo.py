@@ -157,7 +157,7 @@ def measure_speed(
     def run(model: PreTrainedModel) -> tuple[float, Tensor]:
         begin = time.perf_counter()
         with torch.inference_mode():
-            states = model(**batch).last_hidden_state
+            states = model(**batch, return_dict=True).last_hidden_state
         return time.perf_counter() - begin, states
 
     attended = mask.bool()

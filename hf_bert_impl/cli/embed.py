@@ -71,7 +71,7 @@ def embed(
     """
     check_output(output, overwrite, file)
     with TextInput(file, column) as texts, quiet_libraries():
-        encoder = load_encoder(model, dtype)
+        encoder = checkpoints.load_encoder(model, dtype)
         settings = {
             "model": model,
             "dtype": dtype,
@@ -140,23 +140,6 @@ def _is_read(path: Path, file: str) -> bool:
     except (OSError, ValueError):  # no such file, which is said when it is read
         return False
     return os.path.samestat(source, path.stat())
-
-
-def load_encoder(model: str, dtype: str | None) -> TextEncoder:
-    """Load the model.
-
-    Raises:
-        ValueError, OSError: There is no such dtype, or the checkpoint cannot be used.
-    """
-    from hf_bert_impl.inference import TextEncoder
-    from hf_bert_impl.inference.text_encoder import DTYPES
-
-    if dtype is not None and dtype not in DTYPES:
-        raise BadInput(f"--dtype is {dtype!r}", f"one of {', '.join(DTYPES)}", "choose one")
-    # Older sentence-transformers folders have BERT in a folder below, which this would not find.
-    if not (Path(model).expanduser() / "modules.json").is_file():
-        checkpoints.open_checkpoint(model)
-    return TextEncoder.from_pretrained(os.path.expanduser(model), dtype=dtype)
 
 
 def check_model(vectors: VectorFile, encoder: TextEncoder) -> None:

@@ -78,7 +78,9 @@ def set_debug(value: bool) -> None:
 
 def one_line(error: BaseException) -> str:
     """An exception's message on one line, or its type where it has no message."""
-    return " ".join(str(error).split()) or type(error).__name__
+    line = " ".join(str(error).split()) or type(error).__name__
+    # Half a surrogate pair out of a file cannot be printed.
+    return line.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def report(error: BaseException) -> int:
@@ -101,6 +103,10 @@ def report(error: BaseException) -> int:
     elif isinstance(error, ValueError | OSError):
         # The package raises these with a message for the user; so does transformers for files.
         line, status = one_line(error), BAD_INPUT
+    elif isinstance(error, OverflowError):
+        # Python's numbers have no end; those of every library beneath have one.
+        line = f"a number that was given is too large ({one_line(error)}); choose a smaller one"
+        status = BAD_INPUT
     else:
         hint = "this is a bug in hf-bert; run again with --debug and report the traceback"
         line, status = f"{type(error).__name__}: {one_line(error)}; {hint}", BUG

@@ -303,15 +303,10 @@ def _evaluate(
 
 
 def _load_encoder(model: str, pooling: str | None) -> TextEncoder:
-    from hf_bert_impl.inference import TextEncoder
     from hf_bert_impl.inference.pooling import Pooling as Poolings
 
     chosen = None if pooling is None else Poolings.named(pooling)
-    path = Path(model).expanduser()
-    # Older sentence-transformers folders have BERT in a folder below, which this would not find.
-    if not (path / "modules.json").is_file():
-        checkpoints.open_checkpoint(model)
-    return TextEncoder.from_pretrained(path if path.is_dir() else model, pooling=chosen)
+    return checkpoints.load_encoder(model, pooling=chosen)
 
 
 def _last(name: str) -> str:

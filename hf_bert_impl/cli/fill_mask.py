@@ -51,11 +51,18 @@ def predict_masks(
         `token`, `id` and `probability`.
 
     Raises:
-        BadInput: There is no mask, the text is too long, or the checkpoint has no such head.
+        BadInput: There is no mask, the text is too long, or the checkpoint has no such head or no
+            mask token.
     """
     import torch
 
     tokenizer = checkpoints.load_tokenizer(checkpoint)
+    if tokenizer.mask_token_id is None:
+        raise BadInput(
+            f"the tokenizer of {checkpoint.name} has no mask token",
+            "one such as [MASK]",
+            "name it as mask_token in its tokenizer_config.json",
+        )
     if not text.strip():
         raise BadInput("the text is empty", f"a text with {tokenizer.mask_token}", "write one")
     encoded = tokenizer(text, return_tensors="pt")
@@ -85,7 +92,7 @@ def predict_masks(
             "name one, such as google-bert/bert-base-cased",
         )
     with torch.inference_mode():
-        logits = model(**encoded).logits[0, here]  # (masks, V)
+        logits = model(**encoded, return_dict=True).logits[0, here]  # (masks, V)
     best = logits.float().softmax(dim=-1).topk(min(top_k, logits.shape[-1]))
     return [
         {

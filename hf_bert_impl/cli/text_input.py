@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import codecs
-import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from hf_bert_impl.cli.errors import BadInput, one_line
+from hf_bert_impl.cli.errors import BadInput
 
 
 class TextInput(Iterator[str]):
@@ -23,7 +22,7 @@ class TextInput(Iterator[str]):
         column: The field of JSON lines; None reads plain lines, but for a .jsonl the field `text`.
 
     Raises:
-        BadInput: There is no such file, or no text in it, or its first line cannot be read. Later
+        ValueError: There is no such file, or no text in it, or its first line cannot be read. Later
             lines raise it when they are reached.
     """
 
@@ -97,16 +96,11 @@ class TextInput(Iterator[str]):
 
     def _field(self, line: str) -> str:
         """The text of a JSON line."""
+        from hf_bert_impl.model.json_files import check_text, parse_json
+
         assert self.column is not None
-        try:
-            record = json.loads(line)
-        except ValueError as error:
-            raise self._wrong(
-                f"is not JSON ({one_line(error)})", "one JSON object a line", "mend the line"
-            ) from error
         wanted = f"an object whose {self.column!r} is a text"
-        if not isinstance(record, dict):
-            raise self._wrong(f"holds a {type(record).__name__}", wanted, "mend the line")
+        record = parse_json(line, f"line {self._line} of {self.name}", wanted)
         if self.column not in record:
             fields = ", ".join(map(repr, record)) or "no fields"
             raise self._wrong(
@@ -117,12 +111,7 @@ class TextInput(Iterator[str]):
             raise self._wrong(
                 f"has a {type(text).__name__} as {self.column!r}", wanted, "mend the line"
             )
-        try:
-            text.encode("utf-8")
-        except UnicodeEncodeError as error:
-            raise self._wrong(
-                f"has half a surrogate pair in {self.column!r}", wanted, "mend the line"
-            ) from error
+        check_text(text, f"{self.column!r} in line {self._line} of {self.name}")
         return text
 
     def _wrong(self, what: str, expected: str, remedy: str) -> BadInput:

@@ -223,14 +223,16 @@ class VectorFile:
         return header == npy_header(int(shape[1]), int(shape[2]))
 
     def _read_progress(self) -> dict[str, Any] | None:
+        from hf_bert_impl.model.json_files import read_json
+
+        if not self.progress.exists():
+            return None  # killed before the first rows
         try:
-            state = json.loads(self.progress.read_text(encoding="utf-8"))
+            state = read_json(self.progress)
             if isinstance(state["settings"], dict) and {"rows", "texts_sha256", "extra"} <= {
                 *state
             }:
                 return dict(state)
-        except FileNotFoundError:
-            return None  # killed before the first rows
         except (ValueError, KeyError, TypeError):
             pass
         raise self.changed(f"{self.progress} is damaged")

@@ -110,9 +110,10 @@ def verify_checkpoint(
     from hf_bert_impl.evaluation import FP32_TOLERANCE, compare_models, load_reference
     from hf_bert_impl.evaluation.parity import require_reference
     from hf_bert_impl.evaluation.parity_cases import parity_batches, parity_labels
+    from hf_bert_impl.model.configuration_bert import BertConfig
 
     name = checkpoints.class_name(checkpoint, head)
-    require_reference(checkpoint.config)
+    require_reference(BertConfig.from_dict(checkpoint.config))
     # Texts are checked before the weights are loaded: that takes longest.
     tokens, note = _tokens(checkpoint, texts, CHOICES if name == "BertForMultipleChoice" else 1)
     ours, info = checkpoints.load_model(checkpoint, name, dtype=torch.float32)

@@ -6,11 +6,11 @@ one document a line in the field `text`, whatever the layout.
 
 import codecs
 import hashlib
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from hf_bert_impl.data.sentence_splitter import split_sentences
+from hf_bert_impl.model.json_files import check_text, parse_json
 
 #: How lines make documents.
 LAYOUTS = {
@@ -126,16 +126,17 @@ def is_json_lines(file: str | Path) -> bool:
 
 
 def _text_field(line: str, number: int, file: str | Path) -> str:
-    try:
-        record = json.loads(line)
-    except ValueError:
-        record = None
-    if not isinstance(record, dict) or not isinstance(record.get("text"), str):
+    where = f"line {number} of {file}"
+    expected = 'one such as {"text": "A sentence. Another."}'
+    record = parse_json(line, where, expected, remedy="mend the line")
+    text = record.get("text")
+    if not isinstance(text, str):
         raise ValueError(
-            f"line {number} of {file} is no JSON object with a text in its field 'text'; expected "
-            'one such as {"text": "A sentence. Another."}; mend the line'
+            f"{where} is no JSON object with a text in its field 'text'; expected {expected}; mend "
+            "the line"
         )
-    return str(record["text"])
+    check_text(text, f"'text' in {where}")
+    return text
 
 
 def _between_blank_lines(lines: Iterable[str]) -> Iterator[list[str]]:

@@ -9,12 +9,12 @@ what the pipeline, the evaluation and fine-tuning have in common.
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from hf_bert_impl.data.windows import MAX_QUESTION_LEN, MAX_SEQ_LEN, cut_windows
+from hf_bert_impl.model.json_files import check_text, read_json
 
 #: Questions whose windows are made at once.
 CHUNK = 256
@@ -71,7 +71,7 @@ def read_squad(file: str | Path, *, check_places: bool = True) -> Squad:
             twice, or an answer is not at its place; the message names the question.
     """
     path = Path(file).expanduser()
-    content = read_json(path, "a file in SQuAD's format")
+    content = read_json(path, "a file in SQuAD's format", kind=object)
     articles = content.get("data") if isinstance(content, dict) else None
     if not isinstance(articles, list):
         raise ValueError(
@@ -182,39 +182,6 @@ def training_features(
                 }
 
 
-def read_json(path: Path, expected: str) -> Any:
-    """Reads a JSON file.
-
-    Args:
-        path: The file.
-        expected: What it should be, for messages.
-
-    Returns:
-        Its content.
-
-    Raises:
-        ValueError: There is no such file, it is empty, or it is not JSON in UTF-8.
-    """
-    if path.is_dir():
-        raise ValueError(f"{path} is a folder; expected {expected}; name a file in it")
-    if not path.exists():
-        raise ValueError(f"there is no file {path}; expected {expected}; check the path")
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise ValueError(
-            f"{path} is not UTF-8 ({error.reason}); expected {expected}; save it as UTF-8"
-        ) from error
-    if not text.strip():
-        raise ValueError(f"{path} is empty; expected {expected}; give another file")
-    try:
-        return json.loads(text)
-    except ValueError as error:
-        raise ValueError(
-            f"{path} is not JSON ({error}); expected {expected}; restore the file"
-        ) from error
-
-
 def _question(
     entry: Mapping[str, Any], identity: str, context: str, where: str, check_places: bool
 ) -> Question:
@@ -275,4 +242,6 @@ def _field(record: Any, name: str, kind: type, where: str) -> Any:
             f"{name!r} of {where} {found}; expected a {kind.__name__}; mend the entry, or give a "
             "file in SQuAD's format"
         )
+    if isinstance(value, str):
+        check_text(value, f"{name!r} of {where}")
     return value

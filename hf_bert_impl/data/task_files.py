@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from hf_bert_impl.data.conll import read_conll
 from hf_bert_impl.extras import require
+from hf_bert_impl.model.json_files import check_text, parse_json
 
 TAB_SUFFIXES = (".tsv", ".txt", ".tab")
 JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
@@ -204,6 +204,7 @@ def _json_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
         for column in columns:
             if column not in record:
                 raise _no_column(place, column, list(record))
+            check_text(record[column], f"{column!r} in {place}")
         yield Row(tuple(record[column] for column in columns), place)
 
 
@@ -217,14 +218,9 @@ def _records(path: Path) -> Iterator[tuple[str, Any]]:
     for number, text in pieces:
         if not text.strip():
             continue
-        try:
-            record = json.loads(text)
-        except ValueError as error:
-            where = str(path) if whole else f"line {number} of {path}"
-            raise ValueError(
-                f"{where} is not JSON ({' '.join(str(error).split())}); expected one object a "
-                "line, or one list of objects; mend it"
-            ) from error
+        where = str(path) if whole else f"line {number} of {path}"
+        expected = "one object a line, or one list of objects"
+        record = parse_json(text, where, expected, object)
         if whole:
             for index, item in enumerate(record):
                 yield f"record {index} of {path}", item

@@ -114,7 +114,7 @@ def head_importance(
         head_mask = torch.ones(shape, dtype=model.dtype, device=model.device, requires_grad=True)
         inputs = {name: value.to(model.device) for name, value in example.items()}
         with torch.enable_grad():
-            loss = model(**inputs, head_mask=head_mask).loss
+            loss = model(**inputs, head_mask=head_mask, return_dict=True).loss
         if loss is None:
             raise ValueError(
                 f"{type(model).__name__} gives no loss for {', '.join(inputs)}; expected a model "

@@ -154,7 +154,9 @@ class ParityReport:
     @classmethod
     def from_json(cls, text: str) -> ParityReport:
         """The inverse of :meth:`to_json`."""
-        return cls.from_dict(json.loads(text))
+        from hf_bert_impl.model.json_files import parse_json
+
+        return cls.from_dict(parse_json(text, "the report"))
 
     def summary(self) -> str:
         """The verdict in one line, for an assertion's message or a log."""

@@ -57,7 +57,8 @@ def pseudo_perplexity(
         The figures over all tokens.
 
     Raises:
-        ValueError: There is no token to guess, or `max_length` is more than the model takes.
+        ValueError: There is no token to guess or no mask token, or `max_length` is more than the
+            model takes.
     """
     limit = int(model.config.max_position_embeddings)
     length = limit if max_length is None else max_length
@@ -65,6 +66,10 @@ def pseudo_perplexity(
         raise ValueError(
             f"max_length is {length}; expected 3 to {limit}, for which the model has positions; "
             "choose one of these"
+        )
+    if tokenizer.mask_token_id is None:
+        raise ValueError(
+            "the tokenizer has no mask token; expected one such as [MASK]; name it as mask_token"
         )
     special = set(tokenizer.all_special_ids)
     cut = 0
@@ -95,7 +100,7 @@ def pseudo_perplexity(
         batch = {name: value.to(model.device) for name, value in collator(features).items()}
         places = torch.tensor([feature["place"] for feature in features], device=model.device)
         gold = torch.tensor([feature["gold"] for feature in features], device=model.device)
-        states = model.bert(**batch).last_hidden_state  # (R, S, D)
+        states = model.bert(**batch, return_dict=True).last_hidden_state  # (R, S, D)
         own = torch.arange(len(features), device=model.device)
         logits = model.cls(states[own, places]).float()  # (R, V)
         loss += float(torch.nn.functional.cross_entropy(logits, gold, reduction="sum"))

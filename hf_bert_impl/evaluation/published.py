@@ -93,7 +93,7 @@ def check_encoding(tokenizer: Any, model: Any) -> ParityReport:
     """
     encoded = tokenizer(ENCODED_TEXT, return_tensors="pt").to(model.device)
     with torch.no_grad():
-        outputs = model(**encoded)
+        outputs = model(**encoded, return_dict=True)
     report = ParityReport()
     ids = tuple(encoded["input_ids"][0].tolist())
     report.rows.append(_equal("token ids", ids, ENCODED_IDS))
@@ -113,7 +113,7 @@ def check_masked(tokenizer: Any, model: Any) -> ParityReport:
     for figure in MASKED:
         encoded = tokenizer(figure.text, return_tensors="pt").to(model.device)
         with torch.no_grad():
-            logits = model(**encoded).logits
+            logits = model(**encoded, return_dict=True).logits
         here = encoded["input_ids"] == tokenizer.mask_token_id
         probabilities = logits[here][0].float().softmax(dim=-1)  # (V,)
         best = probabilities.topk(len(figure.expected))
@@ -135,7 +135,7 @@ def check_answer(tokenizer: Any, model: Any) -> ParityReport:
     """
     encoded = tokenizer(QUESTION, CONTEXT, return_tensors="pt").to(model.device)
     with torch.no_grad():
-        outputs = model(**encoded)
+        outputs = model(**encoded, return_dict=True)
     ids, types = encoded["input_ids"][0], encoded["token_type_ids"][0]
     # Only the context, less the separator that ends it, can hold the answer.
     inside = (types == 1) & (ids != tokenizer.sep_token_id)  # (S,)

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_bert_impl.data.atomic_files import atomic_files
-from hf_bert_impl.data.squad import Question, Squad, read_json
+from hf_bert_impl.data.squad import Question, Squad
+from hf_bert_impl.model.json_files import check_text, read_json
 
 if TYPE_CHECKING:
     from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline
@@ -181,7 +182,7 @@ def store_null_threshold(folder: str | Path, threshold: float) -> None:
         threshold: From `tune_null_threshold`.
 
     Raises:
-        ValueError: The folder has no config.json.
+        ValueError: The folder has no config.json, or a damaged one.
     """
     config = read_json(Path(folder) / "config.json", "the config of a model")
     config["null_score_diff_threshold"] = threshold
@@ -222,12 +223,10 @@ def read_na_probs(file: str | Path) -> dict[str, float]:
 def _read_object(file: str | Path, kind: Any, what: str) -> dict[str, Any]:
     path = Path(file).expanduser()
     expected = f"a JSON object of question ids to {what}"
-    content = read_json(path, expected)
-    if not isinstance(content, dict) or not content:
-        raise ValueError(
-            f"{path} holds {'an empty' if content == {} else 'a'} {type(content).__name__}; "
-            f"expected {expected}; give such a file"
-        )
+    content: dict[str, Any] = read_json(path, expected, remedy="give such a file")
+    if not content:
+        raise ValueError(f"{path} holds an empty dict; expected {expected}; give such a file")
+    check_text(content, str(path))
     for key, value in content.items():
         wrong = not isinstance(value, kind) or isinstance(value, bool)
         if wrong or (isinstance(value, float) and not math.isfinite(value)):

@@ -68,7 +68,7 @@ class _SequenceTask(RowTask):
         return found
 
     def outputs(self, model: Any, batch: dict[str, Tensor], features: list[Feature]) -> list[Any]:
-        return list(model(**batch).logits.float().cpu().numpy())
+        return list(model(**batch, return_dict=True).logits.float().cpu().numpy())
 
     def gold(self, split: Split) -> np.ndarray[Any, Any]:
         """The labels of all examples as the loss takes them."""

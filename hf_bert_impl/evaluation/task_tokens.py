@@ -86,7 +86,7 @@ class TokenClassification(RowTask):
         return found
 
     def outputs(self, model: Any, batch: dict[str, Tensor], features: list[Feature]) -> list[Any]:
-        best = model(**batch).logits.argmax(dim=-1).cpu().numpy()  # (B, S)
+        best = model(**batch, return_dict=True).logits.argmax(dim=-1).cpu().numpy()  # (B, S)
         return [
             {word: int(row[position]) for word, position in feature["first_pieces"].items()}
             for row, feature in zip(best, features, strict=True)

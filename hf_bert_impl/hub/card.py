@@ -7,7 +7,6 @@ this package's section, which a later push replaces.
 from __future__ import annotations
 
 import dataclasses
-import json
 import re
 import shutil
 from collections.abc import Sequence
@@ -22,6 +21,7 @@ from hf_bert_impl.auto import MODEL_CLASSES
 from hf_bert_impl.conversion.report import PIPELINE_TAGS
 from hf_bert_impl.hub.saving import loads_in_stock
 from hf_bert_impl.inference.sentence_folder import MODULES
+from hf_bert_impl.model.json_files import read_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -137,7 +137,7 @@ def _eval_results(facts: CardFacts, task: str) -> list[EvalResult]:
     if file is None or not file.is_file():
         return []
     try:
-        report = json.loads(file.read_text(encoding="utf-8"))
+        report = read_json(file)
         data = report["training"].get("dataset") or report["task"]
         return [
             EvalResult(

@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 
 import hf_bert_impl.model
 from hf_bert_impl.auto import MODEL_CLASSES
+from hf_bert_impl.model.json_files import read_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -96,7 +97,7 @@ def set_auto_map(file: Path, auto_map: Mapping[str, Any] | None) -> None:
         file: The config, of a model or a tokenizer.
         auto_map: Auto class to file and class; None removes those that there are.
     """
-    fields = json.loads(file.read_text(encoding="utf-8"))
+    fields = read_json(file)
     before = fields.pop("auto_map", None)
     if auto_map is not None:
         fields["auto_map"] = dict(auto_map)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
-import json
 import re
 import tempfile
 from collections.abc import Iterator
@@ -26,6 +25,7 @@ from huggingface_hub.utils import validate_repo_id
 
 from hf_bert_impl.hub.card import CARD
 from hf_bert_impl.hub.saving import CONFIG, code_files, file_sizes
+from hf_bert_impl.model.json_files import parse_json
 
 MAIN = "main"
 #: What a repository may hold before there is a model in it.
@@ -178,7 +178,7 @@ def _read(api: HfApi, repo_id: str, name: str, revision: str) -> str:
 
 def _class_in(config: str) -> str:
     try:
-        return str(json.loads(config)["architectures"][0])
+        return str(parse_json(config, "config.json")["architectures"][0])
     except (ValueError, KeyError, IndexError, TypeError):
         return "a config without a class"
 

@@ -66,7 +66,7 @@ class Pooling:
         self.modes = (modes,) if isinstance(modes, str) else tuple(modes)
         self.include_prompt = include_prompt
         self.first_and_last = first_and_last
-        unknown = [mode for mode in self.modes if mode not in MODES]
+        unknown = [mode for mode in self.modes if not isinstance(mode, str) or mode not in MODES]
         if unknown or not self.modes:
             raise ValueError(f"pooling mode {unknown or 'none'}; choose from {', '.join(MODES)}")
 
@@ -87,10 +87,12 @@ class Pooling:
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> "Pooling":
         """Reads the config.json of a Pooling module, of any release."""
-        modes = config.get("pooling_mode")
+        where = "config.json"
+        modes = setting(where, config, "pooling_mode", (str, list), "a text or a list of texts")
         if modes is None:
             modes = [mode for switch, mode in _SWITCHES.items() if config.get(switch)] or "mean"
-        return cls(modes, config.get("include_prompt", True))
+        prompt = setting(where, config, "include_prompt", bool, "true or false")
+        return cls(modes, prompt is not False)
 
     def __call__(self, states: Tensor, lengths: Tensor, prompt_length: int = 0) -> Tensor:
         """Pools.
@@ -157,12 +159,17 @@ class Dense(nn.Module):
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
         check_reads_vectors(config)
-        width, size = config["in_features"], config["out_features"]
-        self.linear = nn.Linear(width, size, bias=config.get("bias", True))
-        self.activation = _activation(config.get("activation_function", "torch.nn.Tanh"))
-        self.use_residual = bool(config.get("use_residual", False))
-        if self.use_residual and width != size:
-            self.residual = nn.Linear(width, size, bias=False)
+        where = "config.json"
+        width, height = (
+            size(where, config, name, required=True) for name in ("in_features", "out_features")
+        )
+        bias = setting(where, config, "bias", bool, "true or false")
+        self.linear = nn.Linear(width, height, bias=bias is not False)
+        activation = setting(where, config, "activation_function", str, "a text")
+        self.activation = _activation(activation or "torch.nn.Tanh")
+        self.use_residual = bool(setting(where, config, "use_residual", bool, "true or false"))
+        if self.use_residual and width != height:
+            self.residual = nn.Linear(width, height, bias=False)
 
     def forward(self, vectors: Tensor) -> Tensor:
         """(N, in_features) to (N, out_features)."""
@@ -182,12 +189,47 @@ class LayerNorm(nn.Module):
 
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(config["dimension"])
+        self.norm = nn.LayerNorm(size("config.json", config, "dimension", required=True))
 
     def forward(self, vectors: Tensor) -> Tensor:
         """(N, D) to (N, D)."""
         normed: Tensor = self.norm(vectors)
         return normed
+
+
+def setting(
+    where: str, config: Mapping[str, Any], name: str, kind: type | tuple[type, ...], allowed: str
+) -> Any:
+    """A field of a module's config, or None where it is null or left out.
+
+    Args:
+        where: The file, for messages.
+        config: Its content.
+        name: The field.
+        kind: The type that it must have, or several.
+        allowed: The same in words.
+
+    Raises:
+        ValueError: It has another type.
+    """
+    value = config.get(name)
+    if value is not None and not isinstance(value, kind):
+        raise ValueError(f"{where} has {name}={value!r:.60}; expected {allowed}; restore it")
+    return value
+
+
+def size(where: str, config: Mapping[str, Any], name: str, required: bool = False) -> Any:
+    """A field that is a whole number from 1, or None where it is left out and not required.
+
+    Raises:
+        ValueError: It is something else.
+    """
+    value = setting(where, config, name, int, "a whole number from 1")
+    if (value is None and required) or isinstance(value, bool) or (value is not None and value < 1):
+        raise ValueError(
+            f"{where} has {name}={value!r:.60}; expected a whole number from 1; restore it"
+        )
+    return value
 
 
 def check_reads_vectors(config: Mapping[str, Any]) -> None:

@@ -260,7 +260,8 @@ class QuestionAnsweringPipeline(Pipeline):
         windows: list[Window] = input_tensors["windows"]
         lengths = [len(window) for window in windows]
         packed = isinstance(self.model, BertPreTrainedModel)
-        outputs = self.model(**(self._packed(windows) if packed else self._padded(windows)))
+        inputs = self._packed(windows) if packed else self._padded(windows)
+        outputs = self.model(**inputs, return_dict=True)
 
         def each(logits: Tensor) -> list[Tensor]:
             if packed:

@@ -13,8 +13,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+from torch import Tensor, device, nn
 from transformers.utils import cached_file
 
 from hf_bert_impl.inference.pooling import (
@@ -23,7 +22,11 @@ from hf_bert_impl.inference.pooling import (
     Normalize,
     Pooling,
     check_reads_vectors,
+    setting,
+    size,
 )
+from hf_bert_impl.model.damaged_files import read_weights
+from hf_bert_impl.model.json_files import check_text, read_json
 
 MODULES = "modules.json"
 TRANSFORMER_CONFIG = "sentence_bert_config.json"
@@ -86,13 +89,16 @@ def read_sentence_model(path: str | os.PathLike[str]) -> SentenceModel:
     for kind, folder in zip(kinds[1:], folders[1:], strict=True):
         try:
             _add_module(path, found, kind, folder)
-        except (ValueError, KeyError, RuntimeError) as error:
-            what = f"no {error}" if isinstance(error, KeyError) else " ".join(str(error).split())
+        except (ValueError, RuntimeError) as error:  # RuntimeError: weights of other sizes
+            what = " ".join(str(error).split())
             raise ValueError(f"module {folder or kind} of {path}: {what}") from error
     settings = _json(path, "config_sentence_transformers.json") or {}
-    found.prompts = {name: text or "" for name, text in (settings.get("prompts") or {}).items()}
-    found.default_prompt_name = settings.get("default_prompt_name")
-    found.truncate_dim = settings.get("truncate_dim")
+    where = f"config_sentence_transformers.json of {path}"
+    prompts = setting(where, settings, "prompts", dict, "an object") or {}
+    for name in prompts:
+        found.prompts[name] = setting(where, prompts, name, str, "a text") or ""
+    found.default_prompt_name = setting(where, settings, "default_prompt_name", str, "a text")
+    found.truncate_dim = size(where, settings, "truncate_dim")
     return found
 
 
@@ -108,20 +114,22 @@ def read_modules(path: str | os.PathLike[str]) -> list[tuple[str, str]] | None:
     Raises:
         ValueError: The file is damaged, or names a folder outside.
     """
-    path = os.fspath(path)
-    listed = _json(path, MODULES)
+    listed = _json(os.fspath(path), MODULES, kind=list)
     if listed is None:
         return None
-    try:
-        modules = [(entry["type"].rpartition(".")[2], entry["path"]) for entry in listed]
-        outside = [at for _, at in modules if os.path.isabs(at) or ".." in Path(at).parts]
-    except (TypeError, KeyError, AttributeError) as error:
-        raise ValueError(
-            f"modules.json of {path} is no list of modules with 'type' and 'path'; restore it"
-        ) from error
-    if outside:
-        raise ValueError(f"modules.json of {path} names {outside[0]!r}, outside its own folder")
-    return modules
+    found = []
+    for entry in listed:
+        kind, folder = (
+            (entry.get("type"), entry.get("path")) if isinstance(entry, dict) else (None, None)
+        )
+        if not isinstance(kind, str) or not isinstance(folder, str):
+            raise ValueError(
+                f"modules.json of {path} is no list of modules with 'type' and 'path'; restore it"
+            )
+        if os.path.isabs(folder) or ".." in Path(folder).parts:
+            raise ValueError(f"modules.json of {path} names {folder!r}, outside its own folder")
+        found.append((kind.rpartition(".")[2], folder))
+    return found
 
 
 def copy_sentence_modules(source: Path, folder: Path) -> list[str]:
@@ -151,7 +159,7 @@ def copy_sentence_modules(source: Path, folder: Path) -> list[str]:
     for name in names:
         shutil.copyfile(places[name], folder / name)
     if below:
-        listed = json.loads((source / MODULES).read_text(encoding="utf-8"))
+        listed = read_json(source / MODULES, "a list of modules", list)
         listed[0]["path"] = ""
         (folder / MODULES).write_text(json.dumps(listed, indent=2) + "\n", encoding="utf-8")
     for path in dict.fromkeys(path.strip("/") for _, path in modules[1:]):
@@ -171,15 +179,18 @@ def _read_transformer(path: str, found: SentenceModel) -> None:
                 f"sentence_bert_config.json of {path} sets {name}={config[name]!r}; only {value!r} "
                 "is supported"
             )
-    options = dict(config.get("processing_kwargs") or {})
-    text = dict(options.pop("text", None) or {})
-    found.max_length = text.pop("max_length", None) or config.get("max_seq_length")
+    where = f"sentence_bert_config.json of {path}"
+    options = dict(setting(where, config, "processing_kwargs", dict, "an object") or {})
+    text = dict(setting(where, options, "text", dict, "an object") or {})
+    options.pop("text", None)
+    found.max_length = size(where, text, "max_length") or size(where, config, "max_seq_length")
+    text.pop("max_length", None)
     if options or text:
         raise ValueError(
             f"sentence_bert_config.json of {path} sets processing_kwargs {options | text}; only "
             "'max_length' of 'text' is supported"
         )
-    found.do_lower_case = bool(config.get("do_lower_case", False))
+    found.do_lower_case = bool(setting(where, config, "do_lower_case", bool, "true or false"))
 
 
 def _add_module(path: str, found: SentenceModel, kind: str, folder: str) -> None:
@@ -192,11 +203,9 @@ def _add_module(path: str, found: SentenceModel, kind: str, folder: str) -> None
         check_reads_vectors(config or {})
         found.modules.append(Normalize())
     elif kind in ("Dense", "LayerNorm"):
-        weights = _weights(path, folder)
-        # No memory for what a config says, which the weights may not bear out.
-        with torch.device("meta"):
+        with device("meta"):  # whatever sizes the config names, only the file's take memory
             module: nn.Module = (Dense if kind == "Dense" else LayerNorm)(config or {})
-        module.load_state_dict(weights, assign=True)
+        module.load_state_dict(_weights(path, folder), assign=True)
         found.modules.append(module)
     elif kind != "Dropout":  # which does nothing outside training
         raise ValueError(
@@ -207,18 +216,13 @@ def _add_module(path: str, found: SentenceModel, kind: str, folder: str) -> None
 
 def _weights(path: str, folder: str) -> dict[str, Tensor]:
     file = _find(path, "model.safetensors", folder)
-    if file is not None:
-        from safetensors.torch import load_file
-
-        return load_file(file)
-    file = _find(path, "pytorch_model.bin", folder)
+    file = file or _find(path, "pytorch_model.bin", folder)
     if file is None:
         raise OSError(
             f"module {folder} of {path} has no weights; model.safetensors or pytorch_model.bin is "
             "expected there"
         )
-    weights: dict[str, Tensor] = torch.load(file, map_location="cpu", weights_only=True)
-    return weights
+    return read_weights(file)
 
 
 def _find(path: str, name: str, folder: str = "") -> str | None:
@@ -228,11 +232,12 @@ def _find(path: str, name: str, folder: str = "") -> str | None:
     return found
 
 
-def _json(path: str, name: str, folder: str = "") -> Any:
+def _json(path: str, name: str, folder: str = "", kind: type = dict) -> Any:
     file = _find(path, name, folder)
     if file is None:
         return None
-    try:
-        return json.loads(Path(file).read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{name} of {path}/{folder} is not JSON ({error}); restore it") from error
+    where = f"{name} of {path}/{folder}"
+    expected = "a JSON object" if kind is dict else "a list of modules"
+    content = read_json(file, expected, kind)
+    check_text(content, where)
+    return content

@@ -10,7 +10,7 @@ from typing import Any, cast
 import torch
 from tokenizers import Tokenizer, normalizers
 from torch import Tensor, nn
-from transformers import AutoTokenizer, PreTrainedConfig
+from transformers import AutoTokenizer
 from transformers.models.auto.tokenization_auto import (
     get_tokenizer_config,
     tokenizer_class_from_name,
@@ -21,6 +21,8 @@ from hf_bert_impl.inference.pooling import Dense, Pooling
 from hf_bert_impl.inference.progress import text_progress
 from hf_bert_impl.inference.sentence_folder import read_sentence_model
 from hf_bert_impl.model.configuration_bert import BertConfig
+from hf_bert_impl.model.damaged_files import check_tokenizer
+from hf_bert_impl.model.json_files import explained
 from hf_bert_impl.model.loading import check_finite, check_folder
 from hf_bert_impl.model.modeling_bert import BertModel, BertPreTrainedModel
 from hf_bert_impl.model.prepared import DTYPES as FLOAT_DTYPES
@@ -96,6 +98,8 @@ class TextEncoder:
         self.modules = nn.Sequential(*modules).float().to(self.device).eval()
         self.prompts = dict(prompts or {})
         self.default_prompt_name = default_prompt_name
+        if truncate_dim is not None and (not isinstance(truncate_dim, int) or truncate_dim < 1):
+            raise ValueError(f"truncate_dim is {truncate_dim!r}; expected a whole number from 1")
         self.truncate_dim = truncate_dim
         self._prompt(None, default_prompt_name)
 
@@ -158,7 +162,7 @@ class TextEncoder:
         place = {"subfolder": found.subfolder} if found.subfolder else {}
         if os.path.isdir(path):
             path, place = os.path.join(path, found.subfolder), {}
-        kind = PreTrainedConfig.get_config_dict(path, **place)[0].get("model_type", "bert")
+        kind = BertConfig.get_config_dict(path, **place)[0].get("model_type", "bert")
         if kind not in ("bert", "hf_bert_impl"):
             raise ValueError(f"{path} has model_type {kind!r}; expected a BERT (model_type 'bert')")
         # Preparing converts, and to what this CPU computes.
@@ -177,9 +181,11 @@ class TextEncoder:
             model = model.prepare_for_inference(dtype=prepared)
         if max_length is None and found.max_length is not None:
             max_length = min(found.max_length, model.config.max_position_embeddings)
+        with explained(check_tokenizer, path, place):
+            tokenizer = load_tokenizer(path, place)
         return cls(
             model,
-            load_tokenizer(path, place),
+            tokenizer,
             pooling=pooling or found.pooling,
             modules=[] if pooling else found.modules,
             max_length=max_length,
@@ -355,7 +361,9 @@ class TextEncoder:
         ends = nn.functional.pad(lengths.cumsum(0), (1, 0)).int()  # (N + 1,)
         # Already packed input, as DataCollatorWithFlattening makes it: no padding anywhere.
         layers = [1] if self.pooling.first_and_last else False
-        output = self.model(input_ids=ids, cu_seq_lens_q=ends, output_hidden_states=layers)
+        output = self.model(
+            input_ids=ids, cu_seq_lens_q=ends, output_hidden_states=layers, return_dict=True
+        )
         states = output.last_hidden_state[0]  # (T, D)
         if layers:
             states = (states.float() + output.hidden_states[1][0].float()) / 2

@@ -3,8 +3,11 @@
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import torch
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
+
+from .json_files import check_config_file, explained
 
 #: The ``model_type`` under which a model is saved that stock transformers would load and compute
 #: wrongly: it ignores `position_embedding_type` and `variant`.
@@ -144,18 +147,15 @@ class BertConfig(PreTrainedConfig):
         kwargs.pop(
             "model_type", None
         )  # `to_dict` decides it; an instance attribute would shadow it
+        _check_shared(kwargs)
+        if not isinstance(pruned_heads, Mapping | None):
+            raise ValueError(f"pruned_heads={pruned_heads!r:.60} is not valid; use a dict of lists")
         # First what `to_dict` reads: the base class's constructor may call it.
         self.position_embedding_type = position_embedding_type
         self.variant = variant
         # JSON has string keys only.
         self.pruned_heads = {int(k): sorted(v) for k, v in (pruned_heads or {}).items()}
         self.null_score_diff_threshold = null_score_diff_threshold
-        labels = kwargs.get("num_labels")
-        # The base class makes a name for each of them.
-        if labels is not None and not _is_int(labels, least=0, most=MOST["num_labels"]):
-            raise ValueError(
-                f"num_labels={labels!r} is not valid; use a whole number, 0 to {MOST['num_labels']}"
-            )
         super().__init__(**kwargs)
         self.vocab_size = vocab_size
         self.hidden_size = hidden_size
@@ -180,6 +180,15 @@ class BertConfig(PreTrainedConfig):
         self.padding_free = padding_free
         self.sparse_prediction = sparse_prediction
         self.check_values()
+
+    def validate(self) -> None:
+        """The checks of the base class before saving, but for its link of attentions to "eager"."""
+        shown = self.output_attentions
+        self.output_attentions = False
+        try:
+            super().validate()
+        finally:
+            self.output_attentions = shown
 
     @property
     def is_extended(self) -> bool:
@@ -208,9 +217,13 @@ class BertConfig(PreTrainedConfig):
         """Reads a config as the base class does; both our model types are this class.
 
         Raises:
-            ValueError: It names an attention kernel of the hub, which is code.
+            ValueError: It is no JSON object, or names an attention kernel of the hub, which is
+                code.
         """
-        fields, rest = super().get_config_dict(*args, **kwargs)
+        with explained(check_config_file, args[0], kwargs):
+            fields, rest = super().get_config_dict(*args, **kwargs)
+            if not isinstance(fields, dict):
+                raise ValueError(f"the config of {args[0]} is no JSON object; restore it")
         for name in ("attn_implementation", "_attn_implementation"):
             # transformers would fetch and run it; only the caller of `from_pretrained` may ask so.
             if "/" in str(fields.get(name)):
@@ -268,7 +281,8 @@ class BertConfig(PreTrainedConfig):
         )
         # Google's own checkpoints and hub configs hold nothing else, but callables are upstream's.
         self._require(
-            callable(self.hidden_act) or self.hidden_act in ACT2FN,
+            callable(self.hidden_act)
+            or (isinstance(self.hidden_act, str) and self.hidden_act in ACT2FN),
             "hidden_act",
             f"a callable or one of {', '.join(sorted(ACT2FN))}",
         )
@@ -323,6 +337,28 @@ class BertConfig(PreTrainedConfig):
     def _require(self, holds: bool, name: str, allowed: str) -> None:
         if not holds:
             raise ValueError(f"{name}={getattr(self, name)!r} is not valid; use {allowed}")
+
+
+def _check_shared(fields: Mapping[str, Any]) -> None:
+    """Raises ValueError for what the base class reads and would fail on, or never look at."""
+    for name, kinds, allowed in (
+        ("id2label", Mapping, "an object of numbers to names"),
+        ("label2id", Mapping, "an object of names to numbers"),
+        ("architectures", list, "a list of class names"),
+    ):
+        value = fields.get(name)
+        if value is not None and not isinstance(value, kinds):
+            raise ValueError(f"{name}={value!r:.60} is not valid; use {allowed}")
+    labels = fields.get("num_labels")
+    most = MOST["num_labels"]  # the base class makes a name for each of them
+    if labels is not None and not _is_int(labels, least=0, most=most):
+        raise ValueError(f"num_labels={labels!r:.60} is not valid; use a whole number, 0 to {most}")
+    for name in ("dtype", "torch_dtype"):
+        value = fields.get(name)
+        if isinstance(value, str):
+            value = getattr(torch, value.removeprefix("torch."), value)
+        if value is not None and not isinstance(value, torch.dtype):
+            raise ValueError(f"{name}={value!r:.60} is not valid; use a dtype such as 'float32'")
 
 
 def _without_release(config: BertConfig) -> dict[str, Any]:

@@ -1,6 +1,5 @@
 """What `from_pretrained` says when a checkpoint cannot be loaded: one line, and what to do."""
 
-import json
 import math
 import os
 from typing import Any
@@ -15,12 +14,22 @@ from transformers.utils import (
     WEIGHTS_NAME,
 )
 
+from .json_files import parse_json, read_json
+
 #: A model has at most this many numbers for a byte of its weights, and so many beside them: room
 #: for weights of few bits, a larger vocabulary, more layers, a new head.
 NUMBERS_PER_BYTE = 4
 SPARE_NUMBERS = 2**28
 
 WEIGHT_FILES = (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_NAME, WEIGHTS_INDEX_NAME)
+
+
+class CheckpointMismatch(RuntimeError, ValueError):
+    """Tensors have other sizes than the config's.
+
+    transformers raises RuntimeError for it; that it is a wrong value as well tells the command line
+    that the input is at fault.
+    """
 
 
 def check_folder(path: Any, options: dict[str, Any]) -> None:
@@ -53,7 +62,7 @@ def check_folder(path: Any, options: dict[str, Any]) -> None:
             "config=BertConfig(...) with the sizes of the model"
         )
     variant = options.get("variant")
-    names = [_with_variant(name, variant) for name in WEIGHT_FILES]
+    names = [with_variant(name, variant) for name in WEIGHT_FILES]
     has_adapter = os.path.isfile(os.path.join(path, "adapter_config.json"))
     present = [name for name in names if os.path.isfile(os.path.join(path, name))]
     if not present and not has_adapter:
@@ -63,27 +72,34 @@ def check_folder(path: Any, options: dict[str, Any]) -> None:
         )
     if present and options.get("use_safetensors") is not False:
         # The order of the names is that in which transformers looks.
-        for file in _shards(path, present[0]):
+        for file in weight_files(path, present[0]):
             if file.endswith(".safetensors"):
                 _check_safetensors(os.path.join(path, file))
 
 
-def _shards(folder: str, name: str) -> list[str]:
+def weight_files(folder: str, name: str) -> list[str]:
     """The weight files behind `name`: itself, or what an index lists."""
     if not name.endswith(".json"):
         return [name]
     try:
-        with open(os.path.join(folder, name), encoding="utf-8") as file:
-            shards = sorted(set(json.load(file)["weight_map"].values()))
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise OSError(f"{folder}/{name} is no index of weights ({error}); copy it again") from error
-    for shard in shards:
+        index = read_json(os.path.join(folder, name), "an index of weights", remedy="copy it again")
+    except ValueError as error:
+        raise OSError(str(error)) from error
+    # transformers reads both, whatever is in the first.
+    for field in ("metadata", "weight_map"):
+        if not isinstance(index.get(field), dict) or (field == "weight_map" and not index[field]):
+            raise OSError(
+                f"{folder}/{name} is no index of weights ({field!r} is "
+                f"{index.get(field, 'missing')!r:.40}); expected objects 'metadata' and "
+                "'weight_map'; copy it again"
+            )
+    for shard in index["weight_map"].values():
         # transformers would follow an index out of the folder.
         if not isinstance(shard, str) or os.path.basename(shard) != shard:
             raise OSError(f"{folder}/{name} names {shard!r}, which is not a file of its folder")
         if not os.path.isfile(os.path.join(folder, shard)):
             raise OSError(f"{folder} lacks {shard}, which {name} names; copy it there")
-    return shards
+    return sorted(set(index["weight_map"].values()))
 
 
 def _check_safetensors(path: str) -> None:
@@ -97,7 +113,7 @@ def _check_safetensors(path: str) -> None:
         length = int.from_bytes(file.read(8), "little")
         header = file.read(length) if 8 + length <= size else b""
     try:
-        tensors = {k: v for k, v in json.loads(header).items() if k != "__metadata__"}
+        tensors = {k: v for k, v in parse_json(header, path).items() if k != "__metadata__"}
         end = max((int(tensor["data_offsets"][1]) for tensor in tensors.values()), default=0)
     except (ValueError, KeyError, IndexError, AttributeError, TypeError):
         end = -1
@@ -188,7 +204,7 @@ def mismatch_message(path: Any, mismatched: Any) -> str:
     )
 
 
-def _with_variant(name: str, variant: str | None) -> str:
+def with_variant(name: str, variant: str | None) -> str:
     """model.safetensors to model.fp16.safetensors, as transformers names variants."""
     if variant is None:
         return name

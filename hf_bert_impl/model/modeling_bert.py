@@ -9,10 +9,12 @@
 from .attention import BertSelfAttention  # noqa: F401
 from .attention_functions import eager_attention_forward  # noqa: F401
 from .configuration_bert import BertConfig
+from .damaged_files import check_model  # noqa: F401
 from .dropout import Dropout  # noqa: F401
 from .embeddings import BertEmbeddings  # noqa: F401
 from .encoder import BertLayer
 from .heads import BertPooler  # noqa: F401
+from .json_files import explained  # noqa: F401
 from .linear import linear  # noqa: F401
 from .loading import check_folder  # noqa: F401
 from .losses import cross_entropy  # noqa: F401

@@ -12,11 +12,13 @@ from transformers.utils import logging
 
 from .attention_functions import BIAS_BACKENDS
 from .configuration_bert import BertConfig
+from .damaged_files import check_model
 from .embeddings import SinusoidalPositions
 from .encoder import BertEncoder
 from .heads import STOCK_HEAD, BertLMPredictionHead, PreparedLMHead
+from .json_files import explained
 from .linear import is_hooked, type_name
-from .loading import check_folder, check_size, mismatch_message
+from .loading import CheckpointMismatch, check_folder, check_size, mismatch_message
 from .memory import keep_freed_memory
 from .prepared import DTYPES, PreparedEncoder, why_no_kernels, why_not
 
@@ -59,23 +61,25 @@ class BertPreTrainedModel(PreTrainedModel):
         """Loads a model from a folder or the hub; arguments as in transformers.
 
         Raises:
-            OSError: No config, no weights, or a safetensors file that is cut short.
-            ValueError: The config makes a model out of all proportion to the weights.
-            RuntimeError: Tensors of other sizes than the config's (unless
-                `ignore_mismatched_sizes=True`).
+            OSError: No config, no weights, or a file of weights that cannot be read.
+            ValueError: A config that is no JSON object, a field of it out of its range, or a model
+                out of all proportion to the weights.
+            CheckpointMismatch: Tensors of other sizes than the config's (unless
+                `ignore_mismatched_sizes=True`); a RuntimeError, as of transformers.
         """
         check_folder(pretrained_model_name_or_path, kwargs)
         wants_info = kwargs.pop("output_loading_info", False)
         ignores_sizes = kwargs.pop("ignore_mismatched_sizes", False)
-        model, info = super().from_pretrained(
-            pretrained_model_name_or_path,
-            *model_args,
-            output_loading_info=True,
-            ignore_mismatched_sizes=True,  # reported below, by name
-            **kwargs,
-        )
+        with explained(check_model, pretrained_model_name_or_path, kwargs):
+            model, info = super().from_pretrained(
+                pretrained_model_name_or_path,
+                *model_args,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # reported below, by name
+                **kwargs,
+            )
         if info["mismatched_keys"] and not ignores_sizes:
-            raise RuntimeError(  # transformers' own class for it
+            raise CheckpointMismatch(
                 mismatch_message(pretrained_model_name_or_path, info["mismatched_keys"])
             )
         return (model, info) if wants_info else model

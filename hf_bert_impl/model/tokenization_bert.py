@@ -15,6 +15,10 @@ from tokenizers import AddedToken, Tokenizer, decoders, normalizers, pre_tokeniz
 from tokenizers.models import WordPiece
 from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
+from .damaged_files import check_tokenizer
+from .json_files import explained, read_json
+from .loading import weight_files  # noqa: F401 (damaged_files needs it; see modeling_bert.py)
+
 VOCAB_FILES_NAMES = {"vocab_file": "vocab.txt", "tokenizer_file": "tokenizer.json"}
 
 
@@ -72,6 +76,9 @@ class BertTokenizer(TokenizersBackend):
         do_basic_tokenize: bool = True,
         **kwargs: Any,
     ) -> None:
+        limit = kwargs.get("model_max_length")
+        if not isinstance(limit, int | float | None):  # compared with lengths, much later
+            raise ValueError(f"model_max_length={limit!r:.60} is not valid; use a number of tokens")
         self.do_lower_case = do_lower_case
         self.tokenize_chinese_chars = tokenize_chinese_chars
         self.strip_accents = strip_accents
@@ -171,6 +178,19 @@ class BertTokenizer(TokenizersBackend):
         )
 
     @classmethod
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: Any, *init_inputs: Any, **kwargs: Any
+    ) -> Any:
+        """Loads a tokenizer from a folder or the hub; arguments as in transformers.
+
+        Raises:
+            OSError: There is no such folder or model, or it holds no tokenizer.
+            ValueError: A file is damaged, or is not that of a WordPiece tokenizer.
+        """
+        with explained(check_tokenizer, pretrained_model_name_or_path, kwargs):
+            return super().from_pretrained(pretrained_model_name_or_path, *init_inputs, **kwargs)
+
+    @classmethod
     def convert_to_native_format(
         cls, trust_remote_code: bool = False, **kwargs: Any
     ) -> dict[str, Any]:
@@ -233,13 +253,22 @@ class BertTokenizer(TokenizersBackend):
             # Stock BertTokenizer would lower-case and cut at punctuation. Under this name stock
             # AutoTokenizer takes tokenizer.json as it is, and so gives the same ids.
             with open(file_names[0], encoding="utf-8") as file:
-                config = json.load(file)
+                config = json.load(file)  # which the base class has just written
             config["tokenizer_class"] = "PreTrainedTokenizerFast"
             with open(file_names[0], "w", encoding="utf-8") as file:
                 file.write(json.dumps(config, indent=2, sort_keys=True, ensure_ascii=False) + "\n")
-        files: tuple[str, ...] = super()._save_pretrained(
-            save_directory, file_names, legacy_format, filename_prefix
-        )
+        try:
+            files: tuple[str, ...] = super()._save_pretrained(
+                save_directory, file_names, legacy_format, filename_prefix
+            )
+        except Exception as error:
+            if type(error) is not Exception:
+                raise
+            # What the tokenizers library raises where it cannot write.
+            raise OSError(
+                f"the tokenizer cannot be written to {save_directory} ({error}); expected a place "
+                "with room for it; free some space, or name another folder"
+            ) from error
         if legacy_format is not False:  # for the tools that read nothing but vocab.txt
             files += self.save_vocabulary(str(save_directory), filename_prefix)
         return files
@@ -290,8 +319,7 @@ def _check_tokens(
 
 def _read_switches(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The constructor's arguments that a tokenizer.json knows."""
-    with open(path, encoding="utf-8") as file:
-        parts = json.load(file)
+    parts = read_json(path, "a tokenizer of the tokenizers library")
     model, normalizer = parts.get("model") or {}, parts.get("normalizer") or {}
     if model.get("type", "WordPiece") != "WordPiece":
         raise ValueError(

@@ -20,6 +20,7 @@ from transformers import Trainer, TrainerState
 from transformers.trainer_utils import get_last_checkpoint, rotate_checkpoints
 
 from hf_bert_impl.data.atomic_files import atomic_files, sync
+from hf_bert_impl.model.json_files import read_json
 from hf_bert_impl.model.loading import not_finite
 
 #: Where a checkpoint grows; what a killed run leaves there counts for nothing.
@@ -249,15 +250,12 @@ def check_settings(folder: Path, settings: Mapping[str, Any]) -> None:
         ValueError: There is no such run, or it had others; the message names the first of them.
     """
     file = folder / SETTINGS
-    try:
-        before = json.loads(file.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    if not file.exists():
         raise ValueError(
             f"there is no run to resume in {folder}; expected a folder with {SETTINGS}; name the "
             "output of an earlier run, or start a new one"
-        ) from None
-    except ValueError:
-        raise ValueError(f"{file} is damaged; expected JSON; restore it, or start anew") from None
+        )
+    before = read_json(file, remedy="restore it, or start anew")
     now = _flat(json.loads(json.dumps(settings)))
     then = _flat(before)
     changed = [key for key in {**then, **now} if then.get(key) != now.get(key)]

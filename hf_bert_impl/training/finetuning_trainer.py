@@ -70,7 +70,7 @@ class FinetuningTrainer(ResumableTrainer):
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         inputs = dict(inputs)
         start, end = inputs.pop("start_positions"), inputs.pop("end_positions")
-        outputs = model(**inputs)
+        outputs = model(**inputs, return_dict=True)
         padding = inputs["attention_mask"] == 0  # (B, S)
         start_logits, end_logits = (
             logits.masked_fill(padding, torch.finfo(logits.dtype).min)

@@ -32,6 +32,7 @@ from hf_bert_impl.data.pretraining_data import (
 )
 from hf_bert_impl.extras import require
 from hf_bert_impl.model.configuration_bert import BertConfig
+from hf_bert_impl.model.json_files import read_json
 from hf_bert_impl.model.loading import check_finite
 from hf_bert_impl.model.modeling_bert import BertForMaskedLM, BertForPreTraining
 from hf_bert_impl.model.tokenization_bert import BertTokenizer
@@ -105,6 +106,7 @@ def pretrain(
         check_files(options.validation)
     tokenizer = load_tokenizer(options)
     config = build_config(options, tokenizer)
+    check_start(options, config, tokenizer)
     arguments = training_arguments(options)
     with contextlib.ExitStack() as held:
         if arguments.should_save:
@@ -199,7 +201,11 @@ def build_config(options: PretrainingOptions, tokenizer: BertTokenizer) -> BertC
             }
             config = BertConfig.from_dict(fitting | sizes)
         else:
-            config = BertConfig.from_pretrained(options.config, **sizes)
+            file = Path(options.config)
+            if file.is_dir():  # a folder without the file would give the sizes of BERT-base
+                file = file / "config.json"
+                read_json(file, "the sizes of a model")
+            config = BertConfig.from_pretrained(file if file.exists() else options.config, **sizes)
     return check_config(config, options, tokenizer)
 
 
@@ -228,6 +234,22 @@ def check_config(
             "variant='bert' and is_decoder=False; change the config"
         )
     return config
+
+
+def check_start(options: PretrainingOptions, config: BertConfig, tokenizer: BertTokenizer) -> None:
+    """Checks that there is something to start from, before the text is prepared.
+
+    Raises:
+        ValueError, OSError: The weights cannot be read or do not fit, there is no such attention
+            backend, or the tokenizer has no mask token.
+    """
+    Masker(tokenizer, options.masking_options())
+    model_class = MODELS[options.objective]
+    if options.model is not None:
+        model_class.from_pretrained(options.model, device_map="meta")
+        return
+    with torch.device("meta"):
+        model_class(config)
 
 
 def run_settings(

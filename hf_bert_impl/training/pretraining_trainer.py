@@ -136,7 +136,7 @@ class PretrainingTrainer(ResumableTrainer):
         # Without it the pre-training model scores and computes no loss: both are wanted by
         # themselves. The masked-LM model gives the sum of its losses.
         pair_targets = inputs.pop("next_sentence_label", None)
-        outputs = model(**inputs, num_items_in_batch=1)
+        outputs = model(**inputs, num_items_in_batch=1, return_dict=True)
         is_pair = pair_targets is not None
         logits = outputs.prediction_logits if is_pair else outputs.logits
         is_labelled = inputs["labels"] != IGNORE_INDEX  # (B, S)

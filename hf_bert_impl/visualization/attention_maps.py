@@ -107,7 +107,8 @@ def attention_maps(
             for name in ("input_ids", "token_type_ids")
             if name in encoded
         }  # (1, S)
-        attentions = base(**inputs, output_attentions=True).attentions  # L of (1, H, S, S)
+        output = base(**inputs, output_attentions=True, return_dict=True)
+        attentions = output.attentions  # L of (1, H, S, S)
     base.train(training)
 
     found = []

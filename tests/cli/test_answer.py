@@ -183,14 +183,14 @@ def test_the_old_output_stays_until_the_new_one_is_complete(
     [
         (b"", ("is empty", "a question a line")),
         (b"\n \n", ("is empty",)),
-        (b'{"question": "a", "context": "b"}\n{"question"', ("line 2 of", "is not JSON in UTF-8")),
-        (b'{"question": "caf\xe9"}', ("line 1 of", "is not JSON in UTF-8")),
+        (b'{"question": "a", "context": "b"}\n{"question"', ("line 2 of", "is not JSON")),
+        (b'{"question": "caf\xe9"}', ("line 1 of", "is not UTF-8")),
         (b'{"context": "b"}', ("line 1 of", "has no 'question'")),
         (b'\n{"question": "a"}', ("line 2 of", "has no 'context'", "--context")),
         (b'{"question": " ", "context": "b"}', ("has an empty 'question'",)),
         (b'{"question": "a", "context": ""}', ("has an empty 'context'",)),
         (b'{"question": 3, "context": "b"}', ("has no 'question'",)),
-        (b'["a", "b"]', ("line 1 of", "has no 'question'")),
+        (b'["a", "b"]', ("line 1 of", "holds a list")),
         (b'{"question": "a", "context": "\\ud83d"}', ("half a surrogate pair in its 'context'",)),
     ],
 )

@@ -364,7 +364,7 @@ def test_wrong_arguments(hf_bert, one_error_line, model, lines, output, tmp_path
     one_error_line(run(where=tmp_path / "dir.npy"), "dir.npy is a folder")
     output.write_text("mine")
     # Said before anything is loaded.
-    monkeypatch.setattr(embed, "load_encoder", None)
+    monkeypatch.setattr(embed.checkpoints, "load_encoder", None)
     one_error_line(run(), "exists", "--overwrite")
     assert output.read_text() == "mine"
 

@@ -137,7 +137,7 @@ def test_bad_folders(hf_bert, one_error_line, save_tiny, tmp_path):
 
     folder = spoiled("torn index")
     (folder / "model.safetensors").unlink()
-    index = {"weight_map": {"bert.x": "model-00001-of-00002.safetensors"}}
+    index = {"metadata": {}, "weight_map": {"bert.x": "model-00001-of-00002.safetensors"}}
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     one_error_line(hf_bert("verify", folder), "lacks model-00001-of-00002.safetensors")
 

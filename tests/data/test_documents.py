@@ -66,7 +66,7 @@ def test_line_ends_and_byte_order_mark(write):
     [
         ("a.txt", b"fine\n\xff\xfe\n", "line 2 of .* is not UTF-8"),
         ("a.jsonl", b'{"text": "a"}\n{"txt": "b"}\n', "line 2 of .* 'text'"),
-        ("a.jsonl", b"[1]\n", "line 1 of .* no JSON object"),
+        ("a.jsonl", b"[1]\n", "line 1 of .* holds a list"),
         ("a.jsonl", b"{oops\n", "line 1 of"),
     ],
 )

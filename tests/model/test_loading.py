@@ -284,7 +284,7 @@ class TestUnusableFolders:
     def test_an_index_that_is_none(self, folder):
         (folder / "model.safetensors").unlink()
         (folder / "model.safetensors.index.json").write_text("[]")
-        self.refuses(OSError, "no index of weights", folder)
+        self.refuses(OSError, "holds a list; expected an index of weights", folder)
 
     def test_num_labels_that_do_not_fit(self, folder):
         self.refuses(

@@ -1,0 +1,95 @@
+"""The reader of JSON: each way of being wrong has its words, and nothing else comes out."""
+
+import pytest
+
+from hf_bert_impl import BertConfig, BertForMaskedLM, BertTokenizer
+from hf_bert_impl.model.json_files import check_text, explained, parse_json, read_json
+from hf_bert_impl.model.loading import CheckpointMismatch
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "x is empty; expected a list; mend it"),
+        (b" \n", "x is empty"),
+        (b"{", "x is not JSON"),
+        (b"{}\0", "x is not JSON"),
+        (b'"caf\xe9"', "x is not UTF-8"),
+        (b"null", "x holds a NoneType; expected a list"),
+        (b'{"a": 1}', "x holds a dict"),
+        (b"9" * 5000, "x is not JSON"),
+        (b"[" * 50_000, "nested too deeply"),
+        (b'{"a": ' * 50_000, "nested too deeply"),
+    ],
+)
+def test_what_cannot_be_read(tmp_path, content, words):
+    with pytest.raises(ValueError, match=words):
+        parse_json(content, "x", "a list", list)
+    file = tmp_path / "x"
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match=words.removesuffix("mend it")):
+        read_json(file, "a list", list)
+
+
+def test_what_can_be_read(tmp_path):
+    assert parse_json('\ufeff{"a": [1]}'.encode(), "x") == {"a": [1]}
+    assert parse_json("3", "x", kind=(int, str)) == 3
+    with pytest.raises(ValueError, match="there is no file"):
+        read_json(tmp_path / "none")
+    with pytest.raises(ValueError, match="is a folder"):
+        read_json(tmp_path)
+
+
+def test_half_pairs():
+    check_text({"a": ["\U0001f600", None, 3.5]}, "x")
+    for value in ("a\ud83d", ["\udc00"], {"\ud800": 1}):
+        with pytest.raises(ValueError, match=r"x has half a surrogate pair \(\\ud|\\udc"):
+            check_text(value, "x")
+
+
+def test_an_error_that_no_file_explains_stays_itself(tmp_path):
+    def fine(path, options):
+        assert (path, options) == (tmp_path, {})
+
+    with pytest.raises(KeyError, match="mine"), explained(fine, tmp_path, {}):
+        raise KeyError("mine")
+
+
+def test_a_bug_in_the_package_is_not_taken_for_a_damaged_file(tmp_path, monkeypatch):
+    config = BertConfig(
+        vocab_size=19,
+        hidden_size=12,
+        num_hidden_layers=1,
+        num_attention_heads=3,
+        intermediate_size=20,
+    )
+    BertForMaskedLM(config).save_pretrained(tmp_path)
+    BertTokenizer().save_pretrained(tmp_path)
+
+    def fail(*arguments, **options):
+        raise TypeError("a slip")
+
+    monkeypatch.setattr(BertForMaskedLM, "__init__", fail)
+    monkeypatch.setattr(BertTokenizer, "__init__", fail)
+    for cls in (BertForMaskedLM, BertTokenizer):
+        with pytest.raises(TypeError, match="a slip"):
+            cls.from_pretrained(tmp_path)
+
+
+def test_sizes_that_differ_are_a_runtime_error_as_upstream_and_a_wrong_value():
+    assert issubclass(CheckpointMismatch, RuntimeError)
+    assert issubclass(CheckpointMismatch, ValueError)
+
+
+def test_attentions_in_a_config_can_be_saved_with_any_backend(tmp_path):
+    config = BertConfig(
+        vocab_size=19,
+        hidden_size=12,
+        num_hidden_layers=1,
+        num_attention_heads=3,
+        intermediate_size=20,
+        output_attentions=True,
+    )
+    model = BertForMaskedLM._from_config(config, attn_implementation="sdpa")
+    model.save_pretrained(tmp_path)
+    assert BertConfig.from_pretrained(tmp_path).output_attentions is True
