@@ -121,7 +121,8 @@ def test_sentence_transformers_modules_come_along(tmp_path):
     (source / "notes.txt").write_text("private")
     assert copy_sentence_modules(source, folder) == []
     paths = ["", "1_Pooling", "2_Normalize", "../folder", ".git"]
-    (source / "modules.json").write_text(json.dumps([{"path": path} for path in paths]))
+    modules = [{"path": path, "type": "x.Module"} for path in paths]
+    (source / "modules.json").write_text(json.dumps(modules))
     copied = copy_sentence_modules(source, folder)
     assert copied == ["modules.json", "sentence_bert_config.json", "1_Pooling/"]
     assert names(folder) == {"modules.json", "sentence_bert_config.json", "1_Pooling"}
