@@ -101,6 +101,7 @@ READS = {
     "any tokenizer": LOADERS - {"benchmark", "classification", "finetune", "pretrain"},
     "masks": frozenset({"fill-mask", "masked-lm", "finetune", "pretrain"}),
     "sentence": SENTENCE_COMMANDS,
+    "modules": SENTENCE_COMMANDS | {"push"},
 }
 
 
@@ -264,14 +265,14 @@ KINDS = {
         fields("tokenizer_config.json", added_tokens_decoder={"5": 3}),
         "3 as token '5'",
     ),
-    "modules of texts": ("sentence", write("modules.json", ["a", "b"]), "no list of modules"),
+    "modules of texts": ("modules", write("modules.json", ["a", "b"]), "no list of modules"),
     "modules without path": (
-        "sentence",
+        "modules",
         write("modules.json", [MODULES[0] | {"path": None}, *MODULES[1:]]),
         "no list of modules",
     ),
     "modules of half a pair": (
-        "sentence",
+        "modules",
         write("modules.json", [MODULES[0], MODULES[1] | {"path": "\ud800"}]),
         "half a surrogate pair",
     ),
@@ -333,7 +334,7 @@ JSON_FILES = {
     "tokenizer_config.json": "tokenizer",
     "special_tokens_map.json": "tokenizer",
     "added_tokens.json": "tokenizer",
-    "modules.json": "sentence",
+    "modules.json": "modules",
     "sentence_bert_config.json": "sentence",
     "config_sentence_transformers.json": "sentence",
     "1_Pooling/config.json": "sentence",
