@@ -174,11 +174,11 @@ class TextEncoder:
                 f"{path} lacks {len(missing)} of BERT's weights ({', '.join(missing[:2])}, ...); "
                 "restore its weights, or name another checkpoint"
             )
-        for part in (model, *found.modules):
-            check_finite(part, path)
         model = model.to(_device(device)).eval()
         if prepare:
             model = model.prepare_for_inference(dtype=prepared)
+        for part in (model, *found.modules):  # a narrower type may have made infinities
+            check_finite(part, path)
         if max_length is None and found.max_length is not None:
             max_length = min(found.max_length, model.config.max_position_embeddings)
         with explained(check_tokenizer, path, place):

@@ -60,7 +60,7 @@ class BertLMPredictionHead(nn.Module):
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         """Logits before the softmax."""
-        prepared = current(self, hidden_states.shape[:-1].numel())
+        prepared = current(self, hidden_states.numel() // hidden_states.shape[-1])
         if prepared is not None:
             return prepared(hidden_states)
         return linear(self.decoder, self.transform(hidden_states))

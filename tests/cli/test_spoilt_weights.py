@@ -88,10 +88,10 @@ def test_a_head_that_is_drawn_anew_may_be_spoilt(hf_bert, save_tiny, commands):
 
 
 def test_narrow_types_make_infinities(hf_bert, one_error_line, save_tiny, commands):
-    folder = save_tiny("BertModel")
-    model = hf_bert_impl.BertModel.from_pretrained(folder)
-    model.embeddings.LayerNorm.weight.data[4] = 1e6
+    folder = save_tiny("BertForQuestionAnswering")
+    model = hf_bert_impl.BertForQuestionAnswering.from_pretrained(folder)
+    model.bert.embeddings.LayerNorm.weight.data[4] = 1e6
     model.save_pretrained(folder)
-    command = ("embed", folder, *commands["embed"][2:])
+    command = ("answer", folder, *commands["answer"][2:])
     one_error_line(hf_bert(*command, "--dtype", "float16"), "1 infinities", "load it in float32")
     assert hf_bert(*command).status == 0
