@@ -320,7 +320,12 @@ def encode(
     """`input_ids` and `token_type_ids` of each text or pair, cut where they are too long."""
     # The longer text of a pair is cut first, as BERT's own recipe does.
     encoded = tokenizer(
-        texts, pairs, truncation=True, max_length=max_length, return_attention_mask=False
+        texts,
+        pairs,
+        truncation=True,
+        max_length=max_length,
+        return_attention_mask=False,
+        return_token_type_ids=True,
     )
     return [
         {"input_ids": ids, "token_type_ids": types}

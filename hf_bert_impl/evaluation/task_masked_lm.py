@@ -69,6 +69,7 @@ class MaskedLanguageModeling(RowTask):
             max_length=max_length,
             return_overflowing_tokens=True,
             return_attention_mask=False,
+            return_token_type_ids=True,
         )
         pieces = zip(encoded["input_ids"], encoded["token_type_ids"], strict=True)
         return [{"input_ids": ids, "token_type_ids": types} for ids, types in pieces]

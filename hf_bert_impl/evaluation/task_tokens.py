@@ -64,6 +64,7 @@ class TokenClassification(RowTask):
             truncation=True,
             max_length=max_length,
             return_attention_mask=False,
+            return_token_type_ids=True,
         )
         number = {name: index for index, name in enumerate(self.labels)}
         found = []

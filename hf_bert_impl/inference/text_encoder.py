@@ -160,7 +160,7 @@ class TextEncoder:
         check_folder(path, {"subfolder": "looked at below"})
         found = read_sentence_model(path)
         place = {"subfolder": found.subfolder} if found.subfolder else {}
-        if os.path.isdir(path):
+        if os.path.isdir(path) and found.subfolder:
             path, place = os.path.join(path, found.subfolder), {}
         kind = BertConfig.get_config_dict(path, **place)[0].get("model_type", "bert")
         if kind not in ("bert", "hf_bert_impl"):

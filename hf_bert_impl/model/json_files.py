@@ -74,7 +74,7 @@ def parse_json(
         else:
             value = json.loads(text)
             if not isinstance(value, kind):
-                problem = f"holds a {type(value).__name__}"
+                problem = f"holds {'null' if value is None else f'a {type(value).__name__}'}"
     except UnicodeDecodeError as error:
         problem = f"is not UTF-8 ({error.reason})"
     except RecursionError:

@@ -185,10 +185,20 @@ class BertTokenizer(TokenizersBackend):
 
         Raises:
             OSError: There is no such folder or model, or it holds no tokenizer.
-            ValueError: A file is damaged, or is not that of a WordPiece tokenizer.
+            ValueError: A file is damaged, is not that of a WordPiece tokenizer, or allows texts of
+                no token.
         """
         with explained(check_tokenizer, pretrained_model_name_or_path, kwargs):
-            return super().from_pretrained(pretrained_model_name_or_path, *init_inputs, **kwargs)
+            tokenizer = super().from_pretrained(
+                pretrained_model_name_or_path, *init_inputs, **kwargs
+            )
+        if tokenizer.model_max_length < 1:
+            raise ValueError(
+                f"{pretrained_model_name_or_path} sets model_max_length="
+                f"{tokenizer.model_max_length} for its tokenizer; expected 1 or more; mend it in "
+                "tokenizer_config.json"
+            )
+        return tokenizer
 
     @classmethod
     def convert_to_native_format(

@@ -120,6 +120,15 @@ def test_only_importance(hf_bert, save_tiny, labelled, tmp_path):
     )
 
 
+def test_a_tokenizer_that_tells_no_token_types(hf_bert, save_tiny, texts, tmp_path):
+    folder = save_tiny("BertForMaskedLM")
+    file = folder / "tokenizer_config.json"
+    fields = json.loads(file.read_text()) if file.is_file() else {}
+    file.write_text(json.dumps(fields | {"model_input_names": ["input_ids", "attention_mask"]}))
+    result = hf_bert("prune-heads", folder, "--data", texts, "--quiet", "--json")
+    assert (result.status, result.err) == (0, "")
+
+
 def test_masked_words(hf_bert, save_tiny, texts, tmp_path):
     """A pre-training checkpoint keeps both of its heads, and its dtype."""
     folder, output = save_tiny("BertForPreTraining"), tmp_path / "pruned"

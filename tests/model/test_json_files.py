@@ -15,7 +15,7 @@ from hf_bert_impl.model.loading import CheckpointMismatch
         (b"{", "x is not JSON"),
         (b"{}\0", "x is not JSON"),
         (b'"caf\xe9"', "x is not UTF-8"),
-        (b"null", "x holds a NoneType; expected a list"),
+        (b"null", "x holds null; expected a list"),
         (b'{"a": 1}', "x holds a dict"),
         (b"9" * 5000, "x is not JSON"),
         (b"[" * 50_000, "nested too deeply"),

@@ -502,3 +502,11 @@ def test_good_input_gives_no_warning(tmp_path):
         BertTokenizer(SMALL, never_split=["Apple"]).save_pretrained(tmp_path)
         BertTokenizer.from_pretrained(tmp_path)
         BertTokenizer()
+
+
+def test_a_length_without_a_token(tmp_path):
+    BertTokenizer(SMALL).save_pretrained(tmp_path)
+    file = tmp_path / "tokenizer_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"model_max_length": -1}))
+    with pytest.raises(ValueError, match="sets model_max_length=-1 for its tokenizer; expected 1"):
+        BertTokenizer.from_pretrained(tmp_path)
