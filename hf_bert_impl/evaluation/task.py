@@ -293,10 +293,10 @@ def label_name(row: Row, value: Any) -> str:
     """A label as a name.
 
     Raises:
-        ValueError: It is missing or empty, or has half a surrogate pair, which no file can hold.
+        ValueError: It is missing or empty.
     """
     name = "" if value is None or isinstance(value, list | dict) else str(value).strip()
-    if not name or any("\ud800" <= character <= "\udfff" for character in name):
+    if not name:
         raise ValueError(
             f"{row.place} has the label {value!r}; expected a name or a number; mend it, or name "
             "another label column"

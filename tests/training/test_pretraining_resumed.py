@@ -106,7 +106,7 @@ def test_resuming_another_run(options, tmp_path):
     refused("tokenizer was", tokenizer=str(tmp_path / "other"))
     refused("there is no run to resume in .*none; expected a folder", output=tmp_path / "none")
     (run.output / "run.json").write_text("{")
-    refused("run.json is damaged")
+    refused("run.json is not JSON")
     (run.output / "run.json").write_text(settings)
     pretrain(dataclasses.replace(run, resume=True))
 
