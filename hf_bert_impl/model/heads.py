@@ -87,13 +87,13 @@ class PreparedLMHead(Prepared):
         with torch.no_grad():
             self.dense = FloatLinear(self.transform.dense.weight, self.transform.dense.bias)
             self.decoder = FloatLinear(head.decoder.weight, head.decoder.bias)
-        self.fused = fused(self.transform.transform_act_fn)
 
     def __call__(self, states: Tensor) -> Tensor:
         """(..., D) to (..., V)."""
-        states = self.dense(states, activation=self.fused)
-        if self.fused is NOT_FUSED:
-            states = self.transform.transform_act_fn(states)
+        activation = self.transform.transform_act_fn
+        states = self.dense(states, activation=fused(activation))
+        if fused(activation) is NOT_FUSED:
+            states = activation(states)
         return self.decoder(self.transform.LayerNorm(states))
 
 

@@ -282,7 +282,6 @@ class PreparedLayer:
         self.context_norm = attention.output.LayerNorm
         self.intermediate = linear(layer.intermediate.dense.weight, layer.intermediate.dense.bias)
         self.holder = layer.intermediate
-        self.fused = fused(layer.intermediate.intermediate_act_fn)
         inner = layer.intermediate.dense
         self.inner_bytes = inner.out_features * inner.weight.element_size()
         self.output = linear(layer.output.dense.weight, layer.output.dense.bias)
@@ -305,9 +304,10 @@ class PreparedLayer:
 
     def feed_forward(self, attended: Tensor) -> Tensor:
         """(T, D) to (T, D), before the LayerNorm."""
-        inner = self.intermediate(attended, activation=self.fused)  # (T, F)
-        if self.fused is NOT_FUSED:
-            inner = self.holder.intermediate_act_fn(inner)
+        activation = self.holder.intermediate_act_fn
+        inner = self.intermediate(attended, activation=fused(activation))  # (T, F)
+        if fused(activation) is NOT_FUSED:
+            inner = activation(inner)
         return self.output(inner, attended)
 
 

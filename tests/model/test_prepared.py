@@ -354,6 +354,19 @@ def test_a_replaced_activation(name, before, kind):
     assert (found - expected).abs().max() < 2e-5 * expected.abs().max().clamp(min=1)
 
 
+def test_another_function_inside_of_an_activation():
+    config = random_config(19, "BertForMaskedLM", hidden_act="gelu")
+    model = random_model("BertForMaskedLM", config).prepare_for_inference()
+    batch = {"input_ids": torch.randint(5, config.vocab_size, (2, 7))}
+    before = outputs(model, batch).logits
+    for module in model.modules():
+        if hasattr(module, "act"):
+            module.act = nn.functional.relu
+    found = outputs(model, batch).logits
+    assert (found - before).abs().max() > 1e-2
+    assert (found - outputs(copy.deepcopy(model), batch).logits).abs().max() < 1e-4
+
+
 @pytest.mark.parametrize("patched", [BertOutput, BertLayer, nn.Linear])
 def test_a_patched_class(monkeypatch, patched):
     config = random_config(20)
