@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from .configuration_bert import BertConfig
+from .cpu_kernels import NOT_FUSED, FloatLinear, fused
 from .encoder import activation
 from .linear import linear
-from .prepared import LINEAR, NOT_FUSED, FloatLinear, Prepared, Stock, current, fused
+from .prepared import LINEAR, Prepared, Stock, current
 
 
 class BertPooler(nn.Module):

@@ -9,6 +9,7 @@
 from .attention import BertSelfAttention  # noqa: F401
 from .attention_functions import eager_attention_forward  # noqa: F401
 from .configuration_bert import BertConfig
+from .cpu_kernels import FloatLinear  # noqa: F401
 from .damaged_files import check_model  # noqa: F401
 from .dropout import Dropout  # noqa: F401
 from .embeddings import BertEmbeddings  # noqa: F401

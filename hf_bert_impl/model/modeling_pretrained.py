@@ -12,6 +12,7 @@ from transformers.utils import logging
 
 from .attention_functions import BIAS_BACKENDS
 from .configuration_bert import BertConfig
+from .cpu_kernels import DTYPES, why_no_kernels
 from .damaged_files import check_model
 from .embeddings import SinusoidalPositions
 from .encoder import BertEncoder
@@ -20,7 +21,7 @@ from .json_files import explained
 from .linear import is_hooked, type_name
 from .loading import CheckpointMismatch, check_folder, check_size, mismatch_message
 from .memory import keep_freed_memory
-from .prepared import DTYPES, PreparedEncoder, why_no_kernels, why_not
+from .prepared import PreparedEncoder, why_not
 
 logger = logging.get_logger(__name__)
 

@@ -14,7 +14,7 @@ import hf_bert_impl
 from hf_bert_impl import TextEncoder
 from hf_bert_impl.inference import batching
 from hf_bert_impl.inference.text_encoder import _SentenceBert
-from hf_bert_impl.model.prepared import why_no_kernels
+from hf_bert_impl.model.cpu_kernels import why_no_kernels
 
 REASON = "compares with sentence-transformers: pip install 'hf_bert_impl[demo]'"
 TOLERANCE = 1e-5

@@ -9,7 +9,7 @@ from torch import nn
 from torch.autograd import forward_ad
 
 from hf_bert_impl import BertModel
-from hf_bert_impl.model import prepared
+from hf_bert_impl.model import cpu_kernels, prepared
 from hf_bert_impl.model.encoder import BertIntermediate, BertLayer, BertOutput
 from tests.model.cases import HEADS, masks, random_batch, random_config, random_model
 
@@ -62,7 +62,7 @@ def test_the_same_numbers(head, activation):
 
 @pytest.mark.parametrize("head", ENCODERS)
 def test_bfloat16_error_is_that_of_the_model(head):
-    if prepared.why_no_kernels(torch.bfloat16) is not None:
+    if cpu_kernels.why_no_kernels(torch.bfloat16) is not None:
         pytest.skip("this CPU has no bfloat16 kernels")
     config = random_config(3, head, hidden_act="gelu")
     model = random_model(head, config, std=0.1)
@@ -83,7 +83,7 @@ def test_int8_is_close():
     model = random_model("BertModel", config, std=0.1)
     batch = random_batch("BertModel", config, masks()["right"])
     exact = outputs(model, batch).last_hidden_state
-    if not prepared.int8_is_exact():
+    if not cpu_kernels.int8_is_exact():
         pytest.skip("this CPU or torch has no exact int8 kernels")
     model.prepare_for_inference("int8")
     found = outputs(model, batch).last_hidden_state
@@ -94,7 +94,7 @@ def test_int8_is_close():
 
 def test_int8_linear_is_exact_on_whole_numbers():
     """Weights and activations that int8 holds exactly give exact products."""
-    if not prepared.int8_is_exact():
+    if not cpu_kernels.int8_is_exact():
         pytest.skip("this CPU or torch has no exact int8 kernels")
     generator = torch.Generator().manual_seed(0)
     weight = torch.randint(-127, 128, (24, 48), generator=generator).float()
@@ -103,7 +103,7 @@ def test_int8_linear_is_exact_on_whole_numbers():
     states[:, 1] = -127
     bias = torch.randn(24, generator=generator)
     residual = torch.randn(11, 24, generator=generator)
-    layer = prepared.Int8Linear(weight, bias)
+    layer = cpu_kernels.Int8Linear(weight, bias)
     expected = nn.functional.linear(states, weight, bias)
     assert torch.allclose(layer(states), expected, rtol=1e-5, atol=1e-2)
     assert torch.allclose(layer(states, residual), expected + residual, rtol=1e-5, atol=1e-2)
@@ -190,7 +190,7 @@ def test_a_transposed_weight_is_seen():
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
 def test_what_torch_does_not_count_is_seen_within_some_tokens(monkeypatch, dtype):
     """Of a model too large to be checked at every call."""
-    if prepared.why_no_kernels(getattr(torch, dtype)) is not None:
+    if cpu_kernels.why_no_kernels(getattr(torch, dtype)) is not None:
         pytest.skip(f"this CPU has no kernels for {dtype}")
     monkeypatch.setattr(prepared, "PIECE_BYTES", 64)
     monkeypatch.setattr(prepared, "CHECKED_TOKENS", 500)
@@ -463,15 +463,15 @@ def test_int8_sums_that_saturate(monkeypatch, caplog):
         pairs = pairs.unflatten(-1, (-1, 2)).sum(-1).clamp(-(2**15), 2**15 - 1)
         return (pairs.sum(-1) - 128 * weight.int().sum(1)).float() * scale
 
-    prepared.int8_is_exact.cache_clear()
-    monkeypatch.setattr(prepared, "_pack_int8", lambda weight: weight)
-    monkeypatch.setattr(prepared, "_multiply_int8", saturating)
+    cpu_kernels.int8_is_exact.cache_clear()
+    monkeypatch.setattr(cpu_kernels, "_pack_int8", lambda weight: weight)
+    monkeypatch.setattr(cpu_kernels, "_multiply_int8", saturating)
     try:
-        assert not prepared.int8_is_exact()
+        assert not cpu_kernels.int8_is_exact()
         model = random_model("BertModel", random_config(25)).prepare_for_inference("int8")
     finally:
-        prepared.int8_is_exact.cache_clear()
-    assert isinstance(model.encoder.prepared.layers[0].output, prepared.FloatLinear)
+        cpu_kernels.int8_is_exact.cache_clear()
+    assert isinstance(model.encoder.prepared.layers[0].output, cpu_kernels.FloatLinear)
     assert "no exact kernels for int8, so the model computes in float32" in caplog.text
 
 
