@@ -115,6 +115,7 @@ def _run(arguments: list[str]) -> int:
     try:
         status = app(arguments, prog_name="hf-bert", standalone_mode=False)
         sys.stdout.flush()
+        _leave_group()
     except BrokenPipeError:
         # The reader (`| head`) has gone: nothing is wrong, and nothing more can be written.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -124,3 +125,14 @@ def _run(arguments: list[str]) -> int:
     except (Exception, KeyboardInterrupt) as error:
         return errors.report(error)
     return status if isinstance(status, int) else 0
+
+
+def _leave_group() -> None:
+    """Leave the group of a distributed run, if this was one.
+
+    A process that exits while its group's threads still run is aborted now and then, and its
+    launcher takes that for a failure of the run.
+    """
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        distributed.destroy_process_group()

@@ -74,6 +74,8 @@ def main():
         fields |= {"output": Path(fields["output"]), "files": tuple(fields["files"])}
         with contextlib.suppress(KeyboardInterrupt):
             pretraining.pretrain(PretrainingOptions(**fields), [StopAt(stop_at)])
+    if torch.distributed.is_initialized():
+        torch.distributed.destroy_process_group()  # as the command line does
 
 
 if __name__ == "__main__":
