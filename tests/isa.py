@@ -21,6 +21,7 @@ LEVELS = (
 )
 TESTS = (
     "tests/model/test_prepared.py",
+    "tests/model/test_prepared_changes.py",
     "tests/model/test_plain_linear.py",
     "tests/inference/test_text_encoder.py",
     "tests/inference/test_question_answering.py",

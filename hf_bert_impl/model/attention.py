@@ -118,7 +118,6 @@ class BertSelfAttention(nn.Module):
         split = (-1, self.attention_head_size)
         query = linear(self.query, hidden_states).unflatten(-1, split)  # (B, Q, H, d) or (T, H, d)
         probabilities: Tensor | None = None
-        attention_mask, score_mask = self._of_heads(attention_mask), self._of_heads(score_mask)
 
         if packing is not None and self._packs(query, packing, backend, output_attentions):
             key = linear(self.key, hidden_states).unflatten(-1, split)
@@ -129,6 +128,7 @@ class BertSelfAttention(nn.Module):
                 hidden_states, key_value_states, past_key_values, packing
             )
             query = self._to_heads(query, packing)  # (B, H, Q, d)
+            attention_mask, score_mask = self._of_heads(attention_mask), self._of_heads(score_mask)
             if self.distance_embedding is not None:
                 bias = self._position_bias(query, key)
                 attention_mask = self._add_bias(attention_mask, bias, backend)
@@ -249,9 +249,7 @@ class BertSelfAttention(nn.Module):
         """A mask of each original head as one of the heads that are left; any other as it is."""
         heads = self.config.num_attention_heads
         is_pruned = isinstance(mask, Tensor) and mask.ndim == 4 and len(self.heads) < heads
-        if not is_pruned or mask.shape[1] != heads or heads == 1:
-            return mask
-        return mask[:, self.heads]
+        return mask[:, self.heads] if is_pruned and mask.shape[1] == heads else mask
 
     def _to_heads(self, states: Tensor, packing: Packing | None) -> Tensor:
         """(B, S, H, d), or (T, H, d) with a packing, to (B, H, S, d)."""

@@ -107,7 +107,7 @@ class _Product(torch.autograd.Function):
 
 def takes_onednn(layer: nn.Module, states: Tensor) -> bool:
     """Whether this call is a plain product that oneDNN computes faster."""
-    if is_recorded():
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return False
     # Exact types: a subclass may stand for anything, and so may what `torch.func.functional_call`
     # puts in a parameter's place.
@@ -130,6 +130,7 @@ def takes_onednn(layer: nn.Module, states: Tensor) -> bool:
         and bias.is_contiguous()
         and not is_hooked(layer)
         and not is_patched()
+        and not is_recorded()
         and not torch._C._functorch.is_legacy_batchedtensor(states)
     )
 
@@ -143,14 +144,16 @@ def is_faster_here() -> bool:
         and hasattr(torch.ops.mkldnn, "_linear_pointwise")
         and torch.backends.cpu.get_cpu_capability() == "AVX512"
         and _is_amd()
-        and _can_tell()
+        and can_tell()
     )
 
 
-def _can_tell() -> bool:
+def can_tell() -> bool:
     """Whether this torch has the private names that tell what a call is part of."""
     return (
         hasattr(torch._C, "_len_torch_dispatch_stack")
+        and hasattr(torch.overrides, "_get_current_function_mode_stack")
+        and hasattr(forward_ad, "_current_level")
         and hasattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack")
         and hasattr(torch._C._functorch, "is_legacy_batchedtensor")
         and hasattr(nn.Module, "_compiled_call_impl")

@@ -188,11 +188,10 @@ class BertModel(BertPreTrainedModel):
                 past_key_values = EncoderDecoderCache(past_key_values, DynamicCache(config=config))
         prepared = None
         needs_scores = output_attentions or head_mask is not None
-        is_dense = packing is None and attention_mask is None
-        if not needs_scores and config._attn_implementation in PACKED_BACKENDS:
+        has_all = packing is not None or attention_mask is None
+        if has_all and not needs_scores and config._attn_implementation in PACKED_BACKENDS:
             tokens = batch_size * length if packing is None else packing.token_index.shape[0]
-            if is_dense or packing is not None:
-                prepared = current(self.encoder, tokens)
+            prepared = current(self.encoder, tokens)
         if prepared is not None and packing is None:
             packing = plan_dense(batch_size, length, device)
         if position_ids is not None:

@@ -16,7 +16,7 @@ from .attention import BertAttention, BertSelfAttention, BertSelfOutput
 from .cpu_kernels import NOT_FUSED, FloatLinear, Int8Linear, PackedLinear, fused, why_no_kernels
 from .dropout import Dropout
 from .encoder import SLICE_TOKENS, BertEncoder, BertIntermediate, BertLayer, BertOutput
-from .linear import is_hooked, is_patched, is_recorded, type_name
+from .linear import can_tell, is_hooked, is_patched, is_recorded, type_name
 from .memory import LARGEST_BLOCK
 from .padding import Packing
 
@@ -307,6 +307,8 @@ def _as_integers(weight: Tensor) -> Tensor:
 
 def why_not(encoder: BertEncoder) -> str | None:
     """Why this encoder cannot be prepared on this machine, or None if it can."""
+    if not can_tell():
+        return "this torch does not tell what a call is part of"
     config = encoder.config
     if config.is_decoder or config.position_embedding_type.startswith("relative"):
         return "decoders and relative positions compute attention scores of their own"

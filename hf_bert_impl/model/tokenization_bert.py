@@ -77,8 +77,11 @@ class BertTokenizer(TokenizersBackend):
         **kwargs: Any,
     ) -> None:
         limit = kwargs.get("model_max_length")
-        if not isinstance(limit, int | float | None):  # compared with lengths, much later
-            raise ValueError(f"model_max_length={limit!r:.60} is not valid; use a number of tokens")
+        # Compared with lengths, much later.
+        if limit is not None and not (isinstance(limit, int | float) and limit >= 1):
+            raise ValueError(
+                f"model_max_length={limit!r:.60} is not valid; use a number of tokens, 1 or more"
+            )
         self.do_lower_case = do_lower_case
         self.tokenize_chinese_chars = tokenize_chinese_chars
         self.strip_accents = strip_accents
@@ -185,20 +188,10 @@ class BertTokenizer(TokenizersBackend):
 
         Raises:
             OSError: There is no such folder or model, or it holds no tokenizer.
-            ValueError: A file is damaged, is not that of a WordPiece tokenizer, or allows texts of
-                no token.
+            ValueError: A file is damaged, or is not that of a WordPiece tokenizer.
         """
         with explained(check_tokenizer, pretrained_model_name_or_path, kwargs):
-            tokenizer = super().from_pretrained(
-                pretrained_model_name_or_path, *init_inputs, **kwargs
-            )
-        if tokenizer.model_max_length < 1:
-            raise ValueError(
-                f"{pretrained_model_name_or_path} sets model_max_length="
-                f"{tokenizer.model_max_length} for its tokenizer; expected 1 or more; mend it in "
-                "tokenizer_config.json"
-            )
-        return tokenizer
+            return super().from_pretrained(pretrained_model_name_or_path, *init_inputs, **kwargs)
 
     @classmethod
     def convert_to_native_format(

@@ -1,0 +1,365 @@
+"""Prepared models that are changed, or are not of the stock modules: never a stale weight."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+from hf_bert_impl.model import cpu_kernels, prepared
+from hf_bert_impl.model.encoder import BertIntermediate, BertLayer, BertOutput
+from tests.model.cases import masks, random_batch, random_config, random_model
+from tests.model.prepared_cases import (
+    LM_HEADS,
+    head_is_prepared,
+    is_prepared,
+    needs_kernels,
+    outputs,
+)
+
+
+def numpy_view(w):
+    return w.detach().numpy()
+
+
+CHANGES = {
+    "in place": lambda w: torch.no_grad()(w.mul_)(1.5),
+    "through data": lambda w: w.data.mul_(1.5),
+    "data replaced": lambda w: setattr(w, "data", w.data * 1.5),
+    "data replaced twice": lambda w: (
+        setattr(w, "data", w.data * 1.5),
+        setattr(w, "data", w.data * 1.5),
+    ),
+    "data with equal ends": lambda w: w.data[1:-1].mul_(1.5),
+    "one number": lambda w: w.data.view(-1)[w.numel() // 3].add_(5),
+    "two rows exchanged": lambda w: w.data.__setitem__(slice(1, 3), w.data[1:3].flip(0)),
+    "NumPy": lambda w: numpy_view(w)[1:-1].__imul__(1.5),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("name", ["query", "key", "value"])
+def test_a_changed_weight_is_seen(name, change):
+    config = random_config(6)
+    model = random_model("BertModel", config)
+    batch = random_batch("BertModel", config, masks()["right"])
+    model.prepare_for_inference()
+    before = outputs(model, batch).last_hidden_state
+    part = getattr(model.encoder.layer[0].attention.self, name)
+    for parameter in (part.weight, part.bias):
+        CHANGES[change](parameter)
+    found = outputs(model, batch).last_hidden_state
+    assert not is_prepared(model)
+    expected = outputs(copy.deepcopy(model), batch).last_hidden_state
+    assert torch.equal(found, expected)
+    assert name == "key" or (found - before).abs().max() > 1e-3
+
+
+def test_a_transposed_weight_is_seen():
+    config = random_config(6, hidden_size=30, num_attention_heads=3)
+    model = random_model("BertModel", config).prepare_for_inference()
+    batch = random_batch("BertModel", config, masks()["right"])
+    weight = model.encoder.layer[1].attention.output.dense.weight
+    weight.data = weight.data.t()
+    found = outputs(model, batch).last_hidden_state
+    assert not is_prepared(model)
+    assert torch.equal(found, outputs(copy.deepcopy(model), batch).last_hidden_state)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
+def test_what_torch_does_not_count_is_seen_within_some_tokens(monkeypatch, dtype):
+    """Of a model too large to be checked at every call."""
+    if cpu_kernels.why_no_kernels(getattr(torch, dtype)) is not None:
+        pytest.skip(f"this CPU has no kernels for {dtype}")
+    monkeypatch.setattr(prepared, "PIECE_BYTES", 64)
+    monkeypatch.setattr(prepared, "CHECKED_TOKENS", 500)
+    config = random_config(17)
+    model = random_model("BertModel", config).prepare_for_inference(dtype)
+    ids = torch.randint(5, config.vocab_size, (2, 7))
+    outputs(model, {"input_ids": ids})
+    for row in (1, -2):  # wherever the check has come to
+        weight = model.encoder.layer[-1].output.dense.weight
+        weight.data[row, 1:-1].mul_(1.5)
+        tokens = 0
+        while is_prepared(model):
+            assert tokens < 500
+            found = outputs(model, {"input_ids": ids}).last_hidden_state
+            tokens += ids.numel()
+        assert tokens > ids.numel()
+        expected = outputs(copy.deepcopy(model), {"input_ids": ids}).last_hidden_state
+        assert torch.equal(found, expected)
+        model.prepare_for_inference(dtype)
+
+
+def test_one_large_batch_checks_everything(monkeypatch):
+    monkeypatch.setattr(prepared, "PIECE_BYTES", 64)
+    monkeypatch.setattr(prepared, "CHECKED_TOKENS", 14)
+    config = random_config(17)
+    model = random_model("BertModel", config).prepare_for_inference()
+    ids = torch.randint(5, config.vocab_size, (2, 7))
+    for layer in model.encoder.layer:
+        outputs(model, {"input_ids": ids})
+        layer.intermediate.dense.weight.data[2:4, 1:-1] = 0
+        found = outputs(model, {"input_ids": ids}).last_hidden_state
+        assert not is_prepared(model)
+        assert torch.equal(
+            found, outputs(copy.deepcopy(model), {"input_ids": ids}).last_hidden_state
+        )
+        model.prepare_for_inference()
+
+
+@pytest.mark.parametrize("row", [1, -1])
+def test_one_token_of_tied_embeddings(row):
+    config = random_config(11, "BertForMaskedLM", tie_word_embeddings=True)
+    model = random_model("BertForMaskedLM", config).prepare_for_inference()
+    batch = {"input_ids": torch.randint(5, config.vocab_size, (2, 7))}
+    outputs(model, batch)
+    model.bert.embeddings.word_embeddings.weight.data[row] *= 2
+    found = outputs(model, batch).logits
+    assert not head_is_prepared(model)
+    assert (found - outputs(copy.deepcopy(model), batch).logits).abs().max() < 1e-4
+
+
+class NegativeOutput(BertOutput):
+    def forward(self, hidden_states, input_tensor):
+        return -super().forward(hidden_states, input_tensor)
+
+
+class NegativeIntermediate(BertIntermediate):
+    def forward(self, hidden_states):
+        return -super().forward(hidden_states)
+
+
+class Noise(nn.Dropout):
+    def forward(self, states):
+        return states + 1
+
+
+class Scaled(nn.Linear):
+    def forward(self, states):
+        return super().forward(states) * 1.5
+
+
+def modules_of_a_kind(layer, kind):
+    return [
+        (parent, name)
+        for parent in layer.modules()
+        for name, child in parent.named_children()
+        if type(child) is kind
+    ]
+
+
+def as_class(kind):
+    """The module at this place with another class, its weights as they were."""
+
+    def change(model, old):
+        parent, name = modules_of_a_kind(model.encoder.layer[1], old)[0]
+        getattr(parent, name).__class__ = kind
+
+    return change
+
+
+REPLACED = {
+    "output": (lambda m: as_class(NegativeOutput)(m, BertOutput), "encoder.layer.1.output is a"),
+    "intermediate": (
+        lambda m: as_class(NegativeIntermediate)(m, BertIntermediate),
+        "encoder.layer.1.intermediate is a",
+    ),
+    "dropout": (
+        lambda m: setattr(m.encoder.layer[1].output, "dropout", Noise(0.5).eval()),
+        "encoder.layer.1.output.dropout is a",
+    ),
+    "linear": (
+        lambda m: as_class(Scaled)(m, nn.Linear),
+        "encoder.layer.1.attention.self.query is a",
+    ),
+    "additional": (
+        lambda m: m.encoder.layer[1].add_module("adapter", nn.Identity()),
+        "encoder.layer.1.adapter is",
+    ),
+    "no bias": (
+        lambda m: setattr(m.encoder.layer[1].output.dense, "bias", None),
+        "encoder.layer.1.output.dense has no plain weight and bias",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REPLACED)
+@pytest.mark.parametrize("before", [True, False])
+def test_replaced_modules(name, before, caplog):
+    change, message = REPLACED[name]
+    config = random_config(18, num_hidden_layers=3)
+    model = random_model("BertModel", config)
+    batch = random_batch("BertModel", config, masks()["right"])
+    if before:
+        change(model)
+        expected = outputs(model, batch).last_hidden_state
+        model.prepare_for_inference()
+        assert message in caplog.text
+    else:
+        model.prepare_for_inference()
+        change(model)
+        expected = outputs(copy.deepcopy(model), batch).last_hidden_state
+    found = outputs(model, batch).last_hidden_state
+    assert not is_prepared(model)
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("name", ["intermediate", "head"])
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("kind", [nn.ReLU, nn.SiLU, nn.Tanhshrink])
+def test_a_replaced_activation(name, before, kind):
+    """What is called is what stands in the model, whatever the config says."""
+    config = random_config(19, "BertForMaskedLM", hidden_act="gelu")
+    model = random_model("BertForMaskedLM", config)
+    batch = {"input_ids": torch.randint(5, config.vocab_size, (2, 7))}
+    if not before:
+        model.prepare_for_inference()
+    if name == "head":
+        model.cls.predictions.transform.transform_act_fn = kind().eval()
+    else:
+        model.bert.encoder.layer[0].intermediate.intermediate_act_fn = kind().eval()
+    expected = outputs(copy.deepcopy(model), batch).logits
+    model.config.hidden_act = "gelu_new"
+    if before:
+        model.prepare_for_inference()
+        assert is_prepared(model) and head_is_prepared(model)
+    found = outputs(model, batch).logits
+    assert is_prepared(model) == (before or name == "head")
+    assert (found - expected).abs().max() < 2e-5 * expected.abs().max().clamp(min=1)
+
+
+def test_another_function_inside_of_an_activation():
+    config = random_config(19, "BertForMaskedLM", hidden_act="gelu")
+    model = random_model("BertForMaskedLM", config).prepare_for_inference()
+    batch = {"input_ids": torch.randint(5, config.vocab_size, (2, 7))}
+    before = outputs(model, batch).logits
+    for module in model.modules():
+        if hasattr(module, "act"):
+            module.act = nn.functional.relu
+    found = outputs(model, batch).logits
+    assert (found - before).abs().max() > 1e-2
+    assert (found - outputs(copy.deepcopy(model), batch).logits).abs().max() < 1e-4
+
+
+@pytest.mark.parametrize("patched", [BertOutput, BertLayer, nn.Linear])
+def test_a_patched_class(monkeypatch, patched):
+    config = random_config(20)
+    model = random_model("BertModel", config).prepare_for_inference()
+    batch = random_batch("BertModel", config, masks()["right"])
+    forward = patched.forward
+    monkeypatch.setattr(patched, "forward", lambda *a, **k: forward(*a, **k) * 1.5)
+    found = outputs(model, batch).last_hidden_state
+    assert torch.equal(found, outputs(copy.deepcopy(model), batch).last_hidden_state)
+    model.prepare_for_inference()
+    assert not is_prepared(model)
+
+
+def test_layers_that_come_and_go():
+    config = random_config(21, num_hidden_layers=3)
+    batch = random_batch("BertModel", config, masks()["right"])
+    for change in (
+        lambda layers: layers.append(copy.deepcopy(layers[0])),
+        lambda layers: layers.__delitem__(1),
+        lambda layers: layers.__setitem__(0, layers[1]),
+    ):
+        model = random_model("BertModel", config).prepare_for_inference()
+        change(model.encoder.layer)
+        found = outputs(model, batch).last_hidden_state
+        assert not is_prepared(model)
+        assert torch.equal(found, outputs(copy.deepcopy(model), batch).last_hidden_state)
+
+
+def test_parameters_made_in_inference_mode(caplog):
+    with torch.inference_mode():
+        model = random_model("BertModel", random_config(22))
+    model.prepare_for_inference()
+    assert not is_prepared(model)
+    assert "torch.inference_mode()" in caplog.text
+
+
+def test_a_call_holds_what_it_began_with():
+    """Others may change the model, and so drop the packed weights, in the middle of it."""
+    config = random_config(26, "BertForMaskedLM")
+    model = random_model("BertForMaskedLM", config).prepare_for_inference()
+    batch = {"input_ids": torch.randint(5, config.vocab_size, (2, 7))}
+    expected = outputs(model, batch).logits
+
+    class Dropping(nn.LayerNorm):
+        def forward(self, states):
+            model._drop_prepared()
+            return super().forward(states)
+
+    norm = model.bert.encoder.layer[0].output.LayerNorm
+    norm.__class__ = Dropping
+    model.prepare_for_inference()
+    found = outputs(model, batch).logits
+    assert not is_prepared(model)
+    assert (found - expected).abs().max() < 1e-4
+
+
+def test_other_ways_to_change_the_model():
+    config = random_config(7, num_attention_heads=3, hidden_size=30)
+    batch = random_batch("BertModel", config, masks()["right"])
+
+    def replace(model):
+        model.encoder.layer[0].output.dense = nn.Linear(config.intermediate_size, 30)
+
+    def hook(model):
+        model.encoder.layer[0].register_forward_hook(lambda m, i, o: o * 2)
+
+    def wrap(model):  # as accelerate's hooks do
+        output = model.encoder.layer[0].output
+        forward = output.forward
+        output.forward = lambda *inputs: forward(*inputs) * 2
+
+    def load(model):
+        model.load_state_dict(random_model("BertModel", config, seed=9).state_dict())
+
+    for change in (
+        replace,
+        hook,
+        wrap,
+        load,
+        lambda model: model.prune_heads({0: [1]}),
+        lambda model: model.double(),
+        lambda model: model.train(),
+    ):
+        model = random_model("BertModel", config).prepare_for_inference()
+        change(model)
+        model.eval()
+        found = outputs(model, batch).last_hidden_state
+        assert not is_prepared(model)
+        expected = outputs(copy.deepcopy(model), batch).last_hidden_state
+        assert torch.equal(found, expected)
+
+
+HEAD_CHANGES = {
+    "embeddings, to which it is tied": lambda m: m.bert.embeddings.word_embeddings.weight.mul_(1.5),
+    "bias": lambda m: m.cls.predictions.bias.data.mul_(1.5),
+    "dense": lambda m: m.cls.predictions.transform.dense.weight.data.mul_(1.5),
+    "more tokens": lambda m: m.resize_token_embeddings(m.config.vocab_size + 3),
+    "another decoder": lambda m: m.set_output_embeddings(nn.Linear(m.config.hidden_size, 7)),
+    "hook": lambda m: m.cls.predictions.decoder.register_forward_hook(lambda m, i, o: o * 2),
+    "mode": lambda m: m.cls.train(),
+    "double": lambda m: m.double(),
+}
+
+
+@pytest.mark.parametrize("change", HEAD_CHANGES)
+@pytest.mark.parametrize("head", LM_HEADS)
+def test_a_changed_masked_lm_head_is_seen(head, change):
+    config = random_config(11, head, tie_word_embeddings=True)
+    model = random_model(head, config).prepare_for_inference()
+    assert head_is_prepared(model)
+    batch = random_batch(head, config, masks()["right"])
+    batch = {key: value for key, value in batch.items() if "label" not in key}
+    before = outputs(model, batch)[0]
+    with torch.no_grad():
+        HEAD_CHANGES[change](model)
+    found = outputs(model, batch)[0]
+    assert not head_is_prepared(model)
+    expected = outputs(copy.deepcopy(model), batch)[0]
+    assert (found - expected).abs().max() < 1e-4 * expected.abs().max()  # encoder still prepared
+    same = change in ("mode", "double")
+    assert same or found.shape != before.shape or (found - before).abs().max() > 1e-2
