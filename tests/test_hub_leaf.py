@@ -76,7 +76,10 @@ for name in names:
     assert type(model.config).__module__.startswith("transformers_modules"), type(model.config)
     with torch.no_grad():
         first = model(**batch[name])[0]
-    assert torch.allclose(first, torch.load(f"{folder}/{name}/expected.pt"), atol=1e-6), name
+    expected = torch.load(f"{folder}/{name}/expected.pt")
+    # The sums of a product may run in another order where its numbers lie otherwise in memory.
+    error = (first - expected).abs().max() / expected.abs().max()
+    assert error < 2e-6, (name, float(error))
 print("loaded", len(names))
 """
 
