@@ -10,16 +10,17 @@ import sys
 
 import torch
 
-#: ATEN_CPU_CAPABILITY and ONEDNN_MAX_CPU_ISA, from the least. int8 sums saturate below VNNI, and
-#: bfloat16 has kernels from AVX512_CORE on.
+#: ATEN_CPU_CAPABILITY, ONEDNN_MAX_CPU_ISA and FBGEMM_ENABLE_INSTRUCTIONS, from the least. Sums of
+#: 8-bit weights saturate below VNNI, and bfloat16 is imitated below BF16.
 LEVELS = (
-    ("default", "SSE41"),
-    ("avx2", "AVX2"),
-    ("avx512", "AVX512_CORE"),
-    ("avx512", "AVX512_CORE_VNNI"),
-    ("avx512", "AVX512_CORE_BF16"),
+    ("default", "SSE41", "AVX2"),
+    ("avx2", "AVX2", "AVX2"),
+    ("avx512", "AVX512_CORE", "AVX512"),
+    ("avx512", "AVX512_CORE_VNNI", "AVX512_VNNI"),
+    ("avx512", "AVX512_CORE_BF16", "AVX512_VNNI"),
 )
 TESTS = (
+    "tests/model/test_cpu_kernels.py",
     "tests/model/test_prepared.py",
     "tests/model/test_prepared_changes.py",
     "tests/model/test_plain_linear.py",
@@ -30,15 +31,19 @@ TESTS = (
 
 def main(words: list[str]) -> int:
     own = torch.backends.cpu.get_cpu_capability().lower()
-    names = [capability for capability, _ in LEVELS]
+    names = [capability for capability, _, _ in LEVELS]
     if own not in names:
         print(f"isa: {own} is none of the levels that can be lowered here; nothing to run")
         return 0
     failed = []
     # ATen believes a level above the machine's own, and would crash.
-    for capability, isa in LEVELS[: len(names) - names[::-1].index(own)]:
+    for capability, isa, fbgemm in LEVELS[: len(names) - names[::-1].index(own)]:
         print(f"isa: torch at {capability}, oneDNN at {isa}", flush=True)
-        environment = os.environ | {"ATEN_CPU_CAPABILITY": capability, "ONEDNN_MAX_CPU_ISA": isa}
+        environment = os.environ | {
+            "ATEN_CPU_CAPABILITY": capability,
+            "ONEDNN_MAX_CPU_ISA": isa,
+            "FBGEMM_ENABLE_INSTRUCTIONS": fbgemm,
+        }
         command = [sys.executable, "-m", "pytest", "-q", *words, *TESTS]
         if subprocess.run(command, env=environment).returncode:
             failed.append(isa)

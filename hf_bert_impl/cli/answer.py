@@ -85,7 +85,8 @@ def answer(
     dtype: Annotated[
         str | None,
         typer.Option(
-            help="float32, bfloat16, float16 or int8.", show_default="as the weights are saved"
+            help="float32, bfloat16, float16, int8 or auto (the quickest near float32).",
+            show_default="as the weights are saved",
         ),
     ] = None,
     as_json: Annotated[
@@ -221,8 +222,7 @@ def load_pipeline(model: str, dtype: str | None, **parameters: Any) -> QuestionA
     options = {} if dtype is None else {"dtype": DTYPES[dtype]}
     loaded, info = checkpoints.load_model(checkpoint, "BertForQuestionAnswering", **options)
     check_head(model, info)
-    prepare = "int8" if dtype == "int8" else True
-    return QuestionAnsweringPipeline(loaded, tokenizer, prepare=prepare, **parameters)
+    return QuestionAnsweringPipeline(loaded, tokenizer, prepare=dtype or True, **parameters)
 
 
 def read_questions(file: str, context: str | None) -> Iterator[dict[str, Any]]:

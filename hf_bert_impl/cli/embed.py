@@ -36,7 +36,8 @@ def embed(
     dtype: Annotated[
         str | None,
         typer.Option(
-            help="float32, bfloat16, float16 or int8.", show_default="as the weights are saved"
+            help="float32, bfloat16, float16, int8 or auto (the quickest near float32).",
+            show_default="as the weights are saved",
         ),
     ] = None,
     batch_tokens: Annotated[
@@ -93,13 +94,14 @@ def embed(
             "resumed_from": resumed,
             "seconds": round(seconds, 3),
             "texts_per_second": round(done / seconds, 1),
+            "precision": encoder.precision,
         }
         typer.echo(json.dumps(report))
     elif not quiet:
         before = f", {resumed} of them from before" if resumed else ""
         typer.echo(
             f"{output}: {vectors.rows} vectors of {encoder.dimension} numbers{before}; "
-            f"{done / seconds:,.0f} texts a second"
+            f"{done / seconds:,.0f} texts a second; {encoder.precision}"
         )
 
 

@@ -68,7 +68,8 @@ def squad(
     dtype: Annotated[
         str | None,
         typer.Option(
-            help="float32, bfloat16, float16 or int8.", show_default="as the weights are saved"
+            help="float32, bfloat16, float16, int8 or auto (the quickest near float32).",
+            show_default="as the weights are saved",
         ),
     ] = None,
     output: Annotated[

@@ -25,7 +25,7 @@ from hf_bert_impl.data.windows import (
     cut_windows,
 )
 from hf_bert_impl.inference.question_answering_inputs import Pair, parse_inputs
-from hf_bert_impl.inference.text_encoder import DTYPES, TOKEN_BUDGET
+from hf_bert_impl.inference.text_encoder import DTYPES, PREPARED_DTYPES, TOKEN_BUDGET
 from hf_bert_impl.model.loading import check_finite, check_folder
 from hf_bert_impl.model.modeling_bert import BertForQuestionAnswering, BertPreTrainedModel
 from hf_bert_impl.model.tokenization_bert import BertTokenizer
@@ -101,8 +101,11 @@ class QuestionAnsweringPipeline(Pipeline):
                 "hf_bert_impl.BertForQuestionAnswering"
             )
         super().__init__(model=model.eval(), tokenizer=tokenizer, **kwargs)
-        if prepare and isinstance(model, BertPreTrainedModel) and self.device.type == "cpu":
-            model.prepare_for_inference(prepare if isinstance(prepare, str) else None)
+        dtype = prepare if isinstance(prepare, str) else None
+        if isinstance(model, BertPreTrainedModel) and (
+            dtype or (prepare and self.device.type == "cpu")
+        ):
+            model.prepare_for_inference(dtype)
 
     @classmethod
     def from_pretrained(
@@ -117,8 +120,8 @@ class QuestionAnsweringPipeline(Pipeline):
 
         Args:
             path: A folder or a hub id of a BERT fine-tuned for question answering.
-            dtype: "float32", "bfloat16", "float16" or "int8"; None for what the weights are saved
-                in.
+            dtype: "float32", "bfloat16", "float16", "int8" or "auto", as `prepare_for_inference`
+                takes them; None for what the weights are saved in.
             device: None takes a GPU where there is one.
             prepare: Pack the weights for the CPU's kernels.
             **kwargs: Arguments of the pipeline.
@@ -132,8 +135,8 @@ class QuestionAnsweringPipeline(Pipeline):
         """
         if dtype is not None and dtype not in DTYPES:
             raise ValueError(f"dtype is {dtype!r}; expected one of {', '.join(DTYPES)}")
-        if dtype == "int8" and not prepare:
-            raise ValueError("dtype='int8' is made by preparing the model; leave prepare=True")
+        if dtype in PREPARED_DTYPES and not prepare:
+            raise ValueError(f"dtype={dtype!r} is made by preparing the model; leave prepare=True")
         path = os.fspath(path)
         check_folder(path, {})
         options = {} if dtype is None else {"dtype": DTYPES[dtype]}

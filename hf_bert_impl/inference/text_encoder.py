@@ -30,8 +30,10 @@ from hf_bert_impl.model.tokenization_bert import BertTokenizer
 
 #: Tokens a batch where the caller says nothing.
 TOKEN_BUDGET = 4096
-#: What `dtype` may be called. "int8" means quantised linear layers, everything else in float32.
-DTYPES = {**FLOAT_DTYPES, "int8": torch.float32}
+#: What `dtype` may be called, and what weights are loaded in; the rest is done by preparing.
+DTYPES = {**FLOAT_DTYPES, "int8": torch.float32, "auto": torch.float32}
+#: Those that only a prepared model has.
+PREPARED_DTYPES = ("int8", "auto")
 
 
 class _SentenceBert(BertModel):
@@ -137,8 +139,9 @@ class TextEncoder:
 
         Args:
             path: A folder or a hub id.
-            dtype: "float32", "bfloat16", "float16", "int8", or a dtype of torch; None for what the
-                weights are saved in. Vectors are float32 all the same.
+            dtype: "float32", "bfloat16", "float16", "int8", "auto", or a dtype of torch, as
+                `prepare_for_inference` takes them; None for what the weights are saved in. Vectors
+                are float32 all the same.
             device: None takes a GPU where there is one.
             max_length: Tokens at which a text is cut; None for what the model says.
             prepare: Pack the weights for the device's kernels (`prepare_for_inference`).
@@ -154,8 +157,8 @@ class TextEncoder:
             OSError: No such folder or model, or its files are missing.
         """
         loaded, prepared = _dtypes(dtype)
-        if prepared == "int8" and not prepare:
-            raise ValueError("dtype='int8' is made by preparing the model; leave prepare=True")
+        if dtype in PREPARED_DTYPES and not prepare:
+            raise ValueError(f"dtype={dtype!r} is made by preparing the model; leave prepare=True")
         path = os.fspath(path)
         check_folder(path, {"subfolder": "looked at below"})
         found = read_sentence_model(path)
@@ -200,6 +203,14 @@ class TextEncoder:
         """Where the model is."""
         device: torch.device = self.model.device
         return device
+
+    @property
+    def precision(self) -> str:
+        """What the model computes in, and by which kernels where it is prepared."""
+        prepared = self.model.encoder.prepared
+        if prepared is None:
+            return str(self.model.dtype).removeprefix("torch.")
+        return str(prepared.kernels)
 
     @property
     def dimension(self) -> int:
@@ -401,7 +412,7 @@ def _dtypes(dtype: str | torch.dtype | None) -> tuple[torch.dtype | None, torch.
         return dtype, dtype
     if dtype not in DTYPES:
         raise ValueError(f"dtype is {dtype!r}; expected one of {', '.join(DTYPES)}")
-    return DTYPES[dtype], ("int8" if dtype == "int8" else DTYPES[dtype])
+    return DTYPES[dtype], (dtype if dtype in PREPARED_DTYPES else DTYPES[dtype])
 
 
 def _device(device: str | torch.device | None) -> torch.device:

@@ -15,6 +15,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from .attention_functions import (
     BIAS_BACKENDS,
     PACKED_BACKENDS,
+    attend_joined,
     attend_products,
     attend_varlen,
     attention_probabilities,
@@ -244,6 +245,24 @@ class BertSelfAttention(nn.Module):
         if len(contexts) == 1:
             return contexts[0]
         return torch.cat(contexts) if contexts else query
+
+    def attend_joined(self, projected: Tensor, packing: Packing) -> Tensor:
+        """`attend_packed`, of queries, keys and values side by side.
+
+        Args:
+            projected: (T, 3·H·d); without gradients.
+            packing: Where each sequence lies.
+
+        Returns:
+            (T, H·d).
+        """
+        size, heads = self.attention_head_size, len(self.heads)
+        if self.config._attn_implementation == "sdpa" and not self.is_causal:
+            longest = longest_product(projected, self._dropout)
+            if all(group.keys and group.queries <= longest for group in packing.groups):
+                return attend_joined(projected, packing.groups, heads, self.scaling)
+        query, key, value = projected.view(len(projected), 3, heads, size).unbind(1)
+        return self.attend_packed(query, key, value, packing).flatten(-2)
 
     def _of_heads(self, mask: Any) -> Any:
         """A mask of each original head as one of the heads that are left; any other as it is."""

@@ -1,180 +1,282 @@
-"""Products of a linear layer by oneDNN, with the weight in the layout of its kernels, and bias,
-activation and residual fused into them.
+"""The kernels of linear layers on the CPU: which there are, and which of them computes what.
 
-torch stores a linear weight row by row; oneDNN's kernels read it in blocks, and reorder it at every
-call. Here that is done once, by the operators that torch's own compiler uses for frozen models
-(`torch.ops.mkldnn._linear_pointwise` for floats, `torch.ops.onednn.qlinear_pointwise` for int8).
+torch carries three libraries of matrix products, and none is the fastest on every processor, for
+every precision and for any number of rows:
 
-Notation: T computed tokens (see `padding.py`), N outputs of a linear layer.
+- `torch`: its own `linear` (MKL), on the weight as it lies. On AMD's processors MKL keeps to AVX2,
+  half the width that those with AVX-512 have.
+- `onednn`: reads weights in blocks. Here they are brought into that layout once, by the operators
+  that torch's compiler uses for frozen models; bias, activation and residual can be fused.
+- `fbgemm`: weights in float16 or int8 that it unpacks on the way. Quick for few rows, where a
+  product does little but read its weights.
+
+`choose` says which of them compute a precision here. It depends on what the processor can do, and
+in part on a measurement of some 50 ms, once a process. The environment variable
+`HF_BERT_KERNELS` names one of the three instead, for all rows.
 """
 
-from collections.abc import Callable
+import os
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
-from typing import Any, NamedTuple, Protocol
 
 import torch
-from torch import Tensor, nn
-from transformers.activations import ACT2FN
+from torch import nn
 
+from .products import (
+    FEW_ROWS,
+    LEAST,
+    FbgemmSums,
+    Float16Product,
+    Int8Product,
+    Int8Sums,
+    OnednnProduct,
+    OnednnSums,
+    Product,
+    ProductByRows,
+    TorchProduct,
+)
 
-class Fused(NamedTuple):
-    """An activation that is computed with the product: oneDNN's name and algorithm of it."""
-
-    name: str = "none"
-    algorithm: str = ""
-
-
-NOT_FUSED = Fused()
-#: By the type of the module that computes it.
-FUSED_ACTIVATIONS = {
-    type(ACT2FN["gelu"]): Fused("gelu", "none"),
-    type(ACT2FN["gelu_new"]): Fused("gelu", "tanh"),
-    type(ACT2FN["gelu_pytorch_tanh"]): Fused("gelu", "tanh"),
-    nn.ReLU: Fused("relu"),
-    nn.Tanh: Fused("tanh"),
-    nn.SiLU: Fused("swish"),
-    type(ACT2FN["silu"]): Fused("swish"),
-}
 DTYPES = {
     "float32": torch.float32,
     "bfloat16": torch.bfloat16,
     "float16": torch.float16,
     "int8": torch.int8,
 }
-#: Tokens that the blocked layout is chosen for; it serves any number.
-TYPICAL_TOKENS = 512
+#: Names one of `LIBRARIES`.
+KERNELS_VARIABLE = "HF_BERT_KERNELS"
+LIBRARIES = ("torch", "onednn", "fbgemm")
+
+#: In int8 without VNNI instructions, where oneDNN takes more rows to be quicker.
+FEW_ROWS_WITHOUT_VNNI = 192
+#: Another kernel than oneDNN's has to be so much quicker: what is measured is not quite steady, and
+#: the choice is to be the same the next time.
+MARGIN = 1.07
 
 
-class PackedLinear(Protocol):
-    """A linear layer whose weight has been reordered."""
+@dataclass(frozen=True)
+class Kernels:
+    """What computes the products of one precision."""
 
-    def __call__(
-        self, states: Tensor, residual: Tensor | None = None, activation: Fused = NOT_FUSED
-    ) -> Tensor:
-        """(T, in) to activation(states · Wᵀ + b) + residual, (T, N)."""
+    dtype: torch.dtype
+    #: Of `LIBRARIES`, up to `few_rows` rows and beyond.
+    few: str
+    many: str
+    few_rows: int = FEW_ROWS
+    #: int8: the largest weight.
+    limit: int = 127
+
+    def pack(self, *layers: nn.Linear) -> Product:
+        """The layers, whose outputs are joined, with their weights as these kernels read them."""
+        few = self._product(self.few, layers)
+        if self.few == self.many:
+            return few
+        return ProductByRows(few, self._product(self.many, layers), self.few_rows)
+
+    def _product(self, library: str, layers: Sequence[nn.Linear]) -> Product:
+        if self.dtype == torch.int8:
+            sums: type[Int8Sums] = OnednnSums if library == "onednn" else FbgemmSums
+            return Int8Product(layers, sums, self.limit)
+        if library == "fbgemm":
+            return Float16Product(layers)
+        return OnednnProduct(layers) if library == "onednn" else TorchProduct(layers)
+
+    def __str__(self) -> str:
+        kind = str(self.dtype).removeprefix("torch.")
+        if self.dtype == torch.int8 and self.limit < 127:
+            kind += " (weights of 7 bits)"
+        if self.dtype == torch.float16 and "fbgemm" in (self.few, self.many):
+            kind = "float16 weights, float32 states"
+        if self.few == self.many:
+            return f"{kind} by {self.few}"
+        return f"{kind} by {self.few} up to {self.few_rows} rows, beyond by {self.many}"
 
 
-class FloatLinear:
-    """W and b in float32, bfloat16 or float16."""
+def choose(dtype: torch.dtype) -> Kernels:
+    """What computes linear layers of this precision on this machine.
 
-    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
-        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight, TYPICAL_TOKENS)
-        self.bias = bias
+    Args:
+        dtype: Of `DTYPES`. float16 where the CPU computes no float16 means weights of that type
+            beside float32 states, by FBGEMM.
 
-    def __call__(
-        self, states: Tensor, residual: Tensor | None = None, activation: Fused = NOT_FUSED
-    ) -> Tensor:
-        """See `PackedLinear`."""
-        if residual is not None:
-            return torch.ops.mkldnn._linear_pointwise.binary(
-                states, residual, self.weight, self.bias, "add"
+    Raises:
+        ValueError: There are no such kernels here (see `why_no_kernels`), or `HF_BERT_KERNELS`
+            names none of them.
+    """
+    reason = why_no_kernels(dtype)
+    if reason is not None:
+        raise ValueError(reason)
+    available = libraries(dtype)
+    forced = os.environ.get(KERNELS_VARIABLE)
+    if forced:
+        if forced not in available:
+            kind = str(dtype).removeprefix("torch.")
+            raise ValueError(
+                f"{KERNELS_VARIABLE} is {forced!r}; for {kind} on this CPU it can be "
+                f"{' or '.join(available)}, or unset"
             )
-        return torch.ops.mkldnn._linear_pointwise(
-            states, self.weight, self.bias, activation.name, [], activation.algorithm
-        )
+        return Kernels(dtype, forced, forced, limit=_int8_limit(forced))
+    if dtype == torch.int8:
+        limit = _int8_limit(*available)
+        few_rows = FEW_ROWS if limit == 127 else FEW_ROWS_WITHOUT_VNNI
+        return Kernels(dtype, available[-1], available[0], few_rows, limit)
+    if available == ("fbgemm", "torch"):
+        return Kernels(dtype, *available)
+    if dtype == torch.float32 and _torch_is_quicker():
+        return Kernels(dtype, "onednn", "torch")
+    return Kernels(dtype, "onednn", "onednn")
 
 
-class Int8Linear:
-    """W in int8, a scale an output channel; activations quantised as they come, a scale a token.
+def fastest_dtype(device: torch.device) -> torch.dtype:
+    """The quickest precision with kernels here whose error is bfloat16's or less.
 
-    Both symmetric: q = round(x · 127 / max|x|). Activations are stored shifted by 128, because the
-    CPU's dot product takes unsigned by signed. Sums are exact in int32; bias, activation and
-    residual are added in float32.
+    On the CPU bfloat16 where it is multiplied, else float16 for the weights alone, else float32.
+    Accelerators multiply bfloat16, or else float16.
     """
-
-    ZERO_POINT = 128
-
-    def __init__(self, weight: Tensor, bias: Tensor) -> None:
-        weight = weight.float()
-        self.scale = weight.abs().amax(dim=1).clamp(min=1e-12) / 127  # (N,)
-        self.weight = _pack_int8((weight / self.scale[:, None]).round().to(torch.int8))
-        self.zero_points = torch.zeros(weight.shape[0], dtype=torch.int32, device="cpu")
-        self.bias = bias.float()
-
-    def __call__(
-        self, states: Tensor, residual: Tensor | None = None, activation: Fused = NOT_FUSED
-    ) -> Tensor:
-        """See `PackedLinear`."""
-        # Not `vector_norm(inf)`, which is twenty times slower on the CPU.
-        scale = states.abs().amax(dim=-1, keepdim=True).clamp_(min=1e-12).div_(127)  # (T, 1)
-        quantised = (states / scale).round_().add_(self.ZERO_POINT).to(torch.uint8)
-        # (T, N), to be scaled by token
-        product = _multiply_int8(quantised, self.weight, self.scale, self.zero_points)
-        # In place: a new block of this size costs more to get from the system than to fill.
-        output = torch.addcmul(self.bias, product, scale, out=product)
-        output = _activate(output, activation)
-        return output if residual is None else output.add_(residual)
+    if device.type != "cpu":
+        is_old = device.type != "cuda" or not torch.cuda.is_bf16_supported()
+        return torch.float16 if is_old else torch.bfloat16
+    for dtype in (torch.bfloat16, torch.float16):
+        if why_no_kernels(dtype) is None:
+            return dtype
+    return torch.float32
 
 
-def _pack_int8(weight: Tensor) -> Tensor:
-    """(N, in) int8 in the layout of the kernel."""
-    return torch.ops.onednn.qlinear_prepack(weight, [TYPICAL_TOKENS, weight.shape[1]])
+def keeps_float32(dtype: torch.dtype) -> bool:
+    """Whether only weights are of this precision here, and all states float32."""
+    return dtype == torch.int8 or (dtype == torch.float16 and "fbgemm" in libraries(dtype))
 
 
-def _multiply_int8(states: Tensor, weight: Tensor, scale: Tensor, zero_points: Tensor) -> Tensor:
-    """(T, in) uint8, shifted by 128, times a packed weight and its scale (N,): (T, N) float32."""
-    zero_point = Int8Linear.ZERO_POINT
-    return torch.ops.onednn.qlinear_pointwise(
-        *(states, 1.0, zero_point, weight, scale, zero_points),
-        *(None, 1.0, 0, torch.float32, "none", [], ""),
-    )
+def why_no_kernels(dtype: torch.dtype, of_states: bool = False) -> str | None:
+    """Why there are no kernels worth using for this precision here, or None if there are.
 
-
-@cache
-def int8_is_exact() -> bool:
-    """Whether the CPU has the kernel, and its sums are those of the quantised numbers.
-
-    Without VNNI instructions oneDNN adds two products in 16 bits, where they saturate. So it is
-    tried, on the largest numbers that there can be.
+    Args:
+        dtype: The precision.
+        of_states: Whether the states are of it, too, not only weights.
     """
-    weight = torch.full((32, 96), 127, dtype=torch.int8, device="cpu")
-    weight[1::2] = -127
-    states = torch.full((5, 96), 255, dtype=torch.uint8, device="cpu")
-    states[3:] = 1  # -127
-    ones = torch.ones(32, dtype=torch.float32, device="cpu")
-    zeros = torch.zeros(32, dtype=torch.int32, device="cpu")
-    try:
-        found = _multiply_int8(states, _pack_int8(weight), ones, zeros)
-    except (RuntimeError, AttributeError, NotImplementedError):  # differs between releases of torch
-        return False
-    expected = (states.float() - Int8Linear.ZERO_POINT) @ weight.float().T
-    return torch.equal(found, expected)
-
-
-def fused(activation: Any) -> Fused:
-    """What the product computes of this activation; `NOT_FUSED` where it has to be called."""
-    act = getattr(activation, "act", nn.functional.gelu)
-    if getattr(act, "func", act) is not nn.functional.gelu:  # another function inside of a GELU
-        return NOT_FUSED
-    return FUSED_ACTIVATIONS.get(type(activation), NOT_FUSED)
-
-
-def _activate(states: Tensor, activation: Fused) -> Tensor:
-    """The activation, in place."""
-    if activation.name == "gelu":
-        return torch.ops.aten.gelu_(states, approximate=activation.algorithm)
-    functions: dict[str, Callable[[Tensor], Tensor]] = {
-        "none": lambda states: states,
-        "relu": torch.relu_,
-        "tanh": torch.tanh_,
-        "swish": torch.ops.aten.silu_,
-    }
-    return functions[activation.name](states)
-
-
-def why_no_kernels(dtype: torch.dtype) -> str | None:
-    """Why oneDNN multiplies no numbers of this type here, or None if it does."""
-    if not torch.backends.mkldnn.is_available() or not hasattr(
-        torch.ops.mkldnn, "_linear_pointwise"
-    ):
+    if not has_onednn():
         return "this torch comes without oneDNN"
-    supported = {
-        torch.float32: True,
-        torch.bfloat16: torch.ops.mkldnn._is_mkldnn_bf16_supported(),
-        torch.float16: torch.ops.mkldnn._is_mkldnn_fp16_supported(),
-        torch.int8: dtype == torch.int8 and int8_is_exact(),
-    }
-    if supported.get(dtype, False):
+    if libraries(dtype) and not (of_states and keeps_float32(dtype)):
         return None
     exact = "exact " * (dtype == torch.int8)
     return f"this CPU has no {exact}kernels for {str(dtype).removeprefix('torch.')}"
+
+
+def has_onednn() -> bool:
+    """Whether torch has oneDNN, with the operators for weights in its layout."""
+    return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
+def libraries(dtype: torch.dtype) -> tuple[str, ...]:
+    """Which of `LIBRARIES` compute this precision here."""
+    if dtype == torch.float32:
+        return ("onednn", "torch")
+    if dtype == torch.int8:
+        return tuple(_int8_limits())
+    supported = {
+        torch.bfloat16: torch.ops.mkldnn._is_mkldnn_bf16_supported,
+        torch.float16: torch.ops.mkldnn._is_mkldnn_fp16_supported,
+    }
+    # oneDNN also imitates bfloat16 where the CPU has AVX-512 alone, many times slower.
+    if dtype in supported and supported[dtype]() and _half_is_quick(dtype):
+        return ("onednn",)
+    return ("fbgemm", "torch") if dtype == torch.float16 and _has_fbgemm_float16() else ()
+
+
+@cache
+def _torch_is_quicker() -> bool:
+    """Whether for many rows of float32 torch's own product beats oneDNN's."""
+    layer = nn.Linear(768, 768, device="cpu", dtype=torch.float32)
+    own, onednn = _seconds(TorchProduct([layer]), OnednnProduct([layer]))
+    return own * MARGIN < onednn
+
+
+@cache
+def _half_is_quick(dtype: torch.dtype) -> bool:
+    """Whether oneDNN's product of this type is no slower than that of float32."""
+    layers = [nn.Linear(768, 768, device="cpu", dtype=kind) for kind in (dtype, torch.float32)]
+    half, full = _seconds(*(OnednnProduct([layer]) for layer in layers))
+    return half <= full
+
+
+@torch.no_grad()
+def _seconds(*products: TorchProduct | OnednnProduct) -> list[float]:
+    """The least of five times of each, 512 rows by one thread, in turns after an uncounted one.
+
+    In the thread's own time, which other work on the machine does not add to: a choice must not
+    depend on that. Windows counts it too coarsely.
+    """
+    clock = time.perf_counter if sys.platform == "win32" else time.thread_time
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        least = [float("inf")] * len(products)
+        for repeat in range(6):
+            for index, product in enumerate(products):
+                states = torch.ones(512, 768, dtype=product.dtype, device="cpu")
+                begin = clock()
+                product(states)
+                if repeat:
+                    least[index] = min(least[index], clock() - begin)
+        return least
+    finally:
+        torch.set_num_threads(threads)
+
+
+@cache
+def _has_fbgemm_float16() -> bool:
+    """Whether FBGEMM multiplies by weights in float16 here."""
+    if "fbgemm" not in torch.backends.quantized.supported_engines:
+        return False
+    layer = nn.Linear(3, 5, device="cpu", dtype=torch.float32)
+    try:
+        with torch.no_grad():
+            Float16Product([layer])(torch.ones(2, 3, device="cpu"))
+    except (RuntimeError, AttributeError, NotImplementedError):  # differs between releases of torch
+        return False
+    return True
+
+
+def _int8_limit(*libraries: str) -> int:
+    """The largest weight for which the int8 sums of all of these are exact."""
+    return min((_int8_limits().get(library, 127) for library in libraries), default=127)
+
+
+@cache
+def _int8_limits() -> dict[str, int]:
+    """By library the largest weight for which its sums are exact, if there is one.
+
+    Without VNNI instructions both add two products in 16 bits, where 8-bit weights saturate and
+    those of 7 bits do not. So it is tried, on the largest sums that there can be.
+    """
+    found = {}
+    for library, kind in (("onednn", OnednnSums), ("fbgemm", FbgemmSums)):
+        limit = next((limit for limit in (127, 63) if _is_exact(kind, limit)), None)
+        if limit is not None:
+            found[library] = limit
+    return found
+
+
+def _is_exact(kind: type[Int8Sums], limit: int) -> bool:
+    """Whether the sums of the largest numbers are those of whole numbers, for few and many rows.
+
+    States are 255 as unsigned bytes.
+    """
+    weight = torch.full((35, 203), limit, dtype=torch.int8, device="cpu")
+    weight[1::3] = -limit
+    weight[2::3, ::2] = -limit
+    ones = torch.ones(len(weight), device="cpu", dtype=torch.float32)
+    states = torch.full((2 * FEW_ROWS + 1, weight.shape[1]), 127.0, device="cpu")
+    states[3::5] = LEAST
+    states[4::5, 1::2] = 1
+    expected = states @ weight.float().T  # below 2²⁴, where float32 holds all whole numbers
+    try:
+        with torch.no_grad():
+            sums = kind(weight, ones)
+            return all(
+                torch.equal(sums(states[:n].clone()), expected[:n]) for n in (1, 7, len(states))
+            )
+    except (RuntimeError, AttributeError, NotImplementedError):  # differs between releases of torch
+        return False

@@ -10,10 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from .configuration_bert import BertConfig
-from .cpu_kernels import NOT_FUSED, FloatLinear, fused
+from .cpu_kernels import choose
 from .encoder import activation
 from .linear import linear
 from .prepared import LINEAR, Prepared, Stock, current
+from .products import NOT_FUSED, fused
 
 
 class BertPooler(nn.Module):
@@ -86,16 +87,18 @@ class PreparedLMHead(Prepared):
         self.transform = head.transform
         super().__init__(head, (self.transform.dense, head.decoder), STOCK_HEAD)
         with torch.no_grad():
-            self.dense = FloatLinear(self.transform.dense.weight, self.transform.dense.bias)
-            self.decoder = FloatLinear(head.decoder.weight, head.decoder.bias)
+            dense: Any = self.transform.dense
+            kernels = choose(dense.weight.dtype)
+            self.dense, self.decoder = kernels.pack(dense), kernels.pack(head.decoder)
 
     def __call__(self, states: Tensor) -> Tensor:
         """(..., D) to (..., V)."""
+        shape = states.shape[:-1]
         activation = self.transform.transform_act_fn
-        states = self.dense(states, activation=fused(activation))
+        states = self.dense(states.flatten(0, -2), activation=fused(activation))
         if fused(activation) is NOT_FUSED:
             states = activation(states)
-        return self.decoder(self.transform.LayerNorm(states))
+        return self.decoder(self.transform.LayerNorm(states)).unflatten(0, shape)
 
 
 class CodertimoLMPredictionHead(nn.Module):

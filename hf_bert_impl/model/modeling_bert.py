@@ -9,7 +9,7 @@
 from .attention import BertSelfAttention  # noqa: F401
 from .attention_functions import eager_attention_forward  # noqa: F401
 from .configuration_bert import BertConfig
-from .cpu_kernels import FloatLinear  # noqa: F401
+from .cpu_kernels import choose  # noqa: F401
 from .damaged_files import check_model  # noqa: F401
 from .dropout import Dropout  # noqa: F401
 from .embeddings import BertEmbeddings  # noqa: F401
@@ -39,6 +39,7 @@ from .modeling_tasks import (
 from .packed import Sequences  # noqa: F401
 from .padding import Packing  # noqa: F401
 from .prepared import PreparedEncoder  # noqa: F401
+from .products import fused  # noqa: F401
 from .scoring import spread  # noqa: F401
 from .validation import check_inputs  # noqa: F401
 

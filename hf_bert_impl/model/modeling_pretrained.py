@@ -12,7 +12,7 @@ from transformers.utils import logging
 
 from .attention_functions import BIAS_BACKENDS
 from .configuration_bert import BertConfig
-from .cpu_kernels import DTYPES, why_no_kernels
+from .cpu_kernels import DTYPES, fastest_dtype, keeps_float32, why_no_kernels
 from .damaged_files import check_model
 from .embeddings import SinusoidalPositions
 from .encoder import BertEncoder
@@ -170,36 +170,45 @@ class BertPreTrainedModel(PreTrainedModel):
         Args:
             dtype: Converts the model first: torch.bfloat16 or "bfloat16", and so on. "int8"
                 quantises the linear layers of the encoder (weights by output channel, activations
-                by token, as they come) and leaves all else in float32. Where the CPU has no kernels
-                for it, or none for int8 whose sums are exact, the model computes in float32, and a
-                warning says so. None keeps the dtype.
+                by token, as they come) and leaves all else in float32. "float16" rounds their
+                weights, where the CPU does not compute with float16 itself, and leaves all else in
+                float32. Where there are no kernels for it, or none for int8 whose sums are exact,
+                the model computes in float32, and a warning says so. "auto" is the quickest of
+                them that this CPU has kernels for and whose error is bfloat16's at most; a warning
+                says which. None keeps the dtype.
 
         Returns:
             The model itself, in eval mode.
 
         Raises:
-            ValueError: An unknown dtype.
+            ValueError: An unknown dtype, or kernels named by `HF_BERT_KERNELS` that there are not.
         """
-        wanted = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
+        on_cpu = self.device.type == "cpu"
+        if dtype == "auto":
+            wanted: torch.dtype | None = fastest_dtype(self.device)
+        else:
+            wanted = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
         is_known = wanted is not None and (wanted.is_floating_point or wanted == torch.int8)
-        if dtype is not None and not is_known:
-            raise ValueError(f"dtype={dtype!r} is not known; use one of {', '.join(DTYPES)}")
-        if wanted is not None and wanted in DTYPES.values() and self.device.type == "cpu":
+        if dtype not in (None, "auto") and not is_known:
+            known = ", ".join((*DTYPES, "auto"))
+            raise ValueError(f"dtype={dtype!r} is not known; use one of {known}")
+        if wanted is not None and wanted in DTYPES.values() and on_cpu:
             reason = why_no_kernels(wanted)
             if reason is not None:  # an imitation would be many times slower
                 logger.warning(f"{reason}, so the model computes in float32")
                 wanted = torch.float32
         self.eval()
-        int8 = wanted == torch.int8
         if wanted is not None:
-            self.to(torch.float32 if int8 else wanted)
+            self.to(torch.float32 if on_cpu and keeps_float32(wanted) else wanted)
         self._drop_prepared()
         encoder = self._encoder()
         reason = why_not(encoder)
         if reason is not None:
             logger.warning(f"not prepared for inference: {reason}; it computes as usual")
             return self
-        encoder.prepared = PreparedEncoder(encoder, int8)
+        encoder.prepared = PreparedEncoder(encoder, wanted)
+        if dtype == "auto":
+            logger.warning(f"dtype='auto' is {encoder.prepared.kernels} here")
         for head in self.modules():
             if isinstance(head, BertLMPredictionHead):
                 reason = STOCK_HEAD.why_not(head, "cls.predictions")

@@ -4,7 +4,7 @@ Notation: T computed tokens (see `padding.py`), K tokens kept after the last lay
 F feed-forward width.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from operator import is_
 from typing import Any
 
@@ -13,12 +13,13 @@ from torch import Tensor, nn
 from transformers.utils import logging
 
 from .attention import BertAttention, BertSelfAttention, BertSelfOutput
-from .cpu_kernels import NOT_FUSED, FloatLinear, Int8Linear, PackedLinear, fused, why_no_kernels
+from .cpu_kernels import Kernels, choose, why_no_kernels
 from .dropout import Dropout
 from .encoder import SLICE_TOKENS, BertEncoder, BertIntermediate, BertLayer, BertOutput
 from .linear import can_tell, is_hooked, is_patched, is_recorded, type_name
 from .memory import LARGEST_BLOCK
 from .padding import Packing
+from .products import NOT_FUSED, fused
 
 logger = logging.get_logger(__name__)
 
@@ -120,29 +121,22 @@ STOCK_LAYER = Stock(
 class PreparedLayer:
     """One encoder layer, its query, key and value weights joined into one product."""
 
-    def __init__(self, layer: BertLayer, linear: Callable[[Tensor, Tensor], PackedLinear]) -> None:
+    def __init__(self, layer: BertLayer, kernels: Kernels) -> None:
         attention = layer.attention
-        self.attention = attention.self
-        parts = [attention.self.query, attention.self.key, attention.self.value]
-        self.projection = linear(
-            torch.cat([part.weight for part in parts]), torch.cat([part.bias for part in parts])
-        )
-        self.context_output = linear(attention.output.dense.weight, attention.output.dense.bias)
+        self.attention = own = attention.self
+        self.projection = kernels.pack(own.query, own.key, own.value)
+        self.context_output = kernels.pack(attention.output.dense)
         self.context_norm = attention.output.LayerNorm
-        self.intermediate = linear(layer.intermediate.dense.weight, layer.intermediate.dense.bias)
         self.holder = layer.intermediate
-        inner = layer.intermediate.dense
+        inner: Any = layer.intermediate.dense
+        self.intermediate = kernels.pack(inner)
         self.inner_bytes = inner.out_features * inner.weight.element_size()
-        self.output = linear(layer.output.dense.weight, layer.output.dense.bias)
+        self.output = kernels.pack(layer.output.dense)
         self.output_norm = layer.output.LayerNorm
 
     def __call__(self, hidden_states: Tensor, packing: Packing, kept: Tensor | None) -> Tensor:
         """(T, D) to (T, D), or to (K, D) where only the tokens in `kept` are read."""
-        attention = self.attention
-        projected = self.projection(hidden_states)  # (T, 3·H·d)
-        joined = projected.view(len(projected), 3, -1, attention.attention_head_size)
-        query, key, value = joined.unbind(1)  # (T, H, d) each
-        context = attention.attend_packed(query, key, value, packing).flatten(-2)  # (T, H·d)
+        context = self.attention.attend_joined(self.projection(hidden_states), packing)  # (T, H·d)
         if kept is not None:
             context, hidden_states = context[kept], hidden_states[kept]
         attended = self.context_norm(self.context_output(context, hidden_states))
@@ -241,13 +235,21 @@ class Prepared:
 
 
 class PreparedEncoder(Prepared):
-    """The layers of an encoder."""
+    """The layers of an encoder.
 
-    def __init__(self, encoder: BertEncoder, int8: bool) -> None:
+    Args:
+        encoder: In eval mode, for which `why_not` has nothing to say.
+        dtype: What the products are computed in; None for what the weights are.
+    """
+
+    def __init__(self, encoder: BertEncoder, dtype: torch.dtype | None = None) -> None:
         super().__init__(encoder, _linears(encoder), STOCK_LAYER)
-        linear = Int8Linear if int8 else FloatLinear
+        self.kernels = kernels = choose(dtype or self.weights[0].dtype)
         with torch.no_grad():
-            self.layers = [PreparedLayer(layer, linear) for layer in _layers(encoder)]
+            self.layers = [PreparedLayer(layer, kernels) for layer in _layers(encoder)]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self.layers)} layers, {self.kernels})"
 
 
 def current(holder: Any, tokens: int) -> Any:
@@ -329,7 +331,7 @@ def why_not(encoder: BertEncoder) -> str | None:
     device, dtype = places.pop()
     if device != "cpu":
         return f"its weights are on {device}, and the packed kernels are the CPU's"
-    return why_no_kernels(dtype)
+    return why_no_kernels(dtype, of_states=True)
 
 
 def _layers(encoder: BertEncoder) -> list[BertLayer]:

@@ -1,0 +1,259 @@
+"""The table of kernels: what each computes, which is chosen, and that int8 sums are exact."""
+
+import warnings
+
+import pytest
+import torch
+from torch import nn
+
+from hf_bert_impl import TextEncoder
+from hf_bert_impl.model import cpu_kernels
+from hf_bert_impl.model.cpu_kernels import DTYPES, Kernels
+from hf_bert_impl.model.products import NOT_FUSED, FbgemmSums, Fused, OnednnSums, TorchProduct
+from tests.model.cases import random_config, random_model
+from tests.model.prepared_cases import is_prepared, outputs
+
+SUMS = {"onednn": OnednnSums, "fbgemm": FbgemmSums}
+#: By precision how far a product may be from float32's, in units of its largest number.
+ERRORS = {"float32": 3e-7, "float16": 1e-3, "bfloat16": 2e-2, "int8": 2e-2}
+ACTIVATIONS = {
+    NOT_FUSED: lambda states: states,
+    Fused("gelu", "none"): nn.functional.gelu,
+    Fused("gelu", "tanh"): lambda states: nn.functional.gelu(states, approximate="tanh"),
+    Fused("relu"): torch.relu,
+    Fused("tanh"): torch.tanh,
+    Fused("swish"): nn.functional.silu,
+}
+
+
+@pytest.fixture
+def fresh_choice(monkeypatch):
+    """Measurements are made anew, and forgotten afterwards."""
+    caches = [value for value in vars(cpu_kernels).values() if hasattr(value, "cache_clear")]
+    for cache in caches:
+        cache.cache_clear()
+    yield monkeypatch
+    monkeypatch.undo()
+    for cache in caches:
+        cache.cache_clear()
+
+
+def kernels(dtype):
+    """Every kernel that computes a precision here, and the pair that is chosen."""
+    reason = cpu_kernels.why_no_kernels(DTYPES[dtype])
+    if reason is not None:
+        pytest.skip(reason)
+    chosen = cpu_kernels.choose(DTYPES[dtype])
+    alone = [
+        Kernels(chosen.dtype, library, library, limit=chosen.limit)
+        for library in cpu_kernels.libraries(DTYPES[dtype])
+    ]
+    return [chosen, *alone]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_products(dtype):
+    """One layer and three side by side, few rows and many, with what follows."""
+    torch.manual_seed(3)
+    layers = [nn.Linear(60, width) for width in (31, 47, 31)]
+    states = torch.randn(259, 60)
+    residual = torch.randn(259, 109)
+    kind = torch.float32 if cpu_kernels.keeps_float32(DTYPES[dtype]) else DTYPES[dtype]
+    for chosen in kernels(dtype):
+        with torch.no_grad():
+            wide = torch.cat([layer(states) for layer in layers], dim=1)
+            narrow = layers[1](states)
+            cast = [nn.Linear(60, la.out_features).to(kind) for la in layers]
+            for layer, source in zip(cast, layers, strict=True):
+                layer.load_state_dict(source.state_dict())
+            joined, single = chosen.pack(*cast), chosen.pack(cast[1])
+            for rows in (1, 2, 64, 65, 259):
+                some, rest = states[:rows].to(kind), residual[:rows].to(kind)
+                near(joined(some), wide[:rows], dtype, chosen)
+                near(joined(some, rest), wide[:rows] + residual[:rows], dtype, chosen)
+                for activation, function in ACTIVATIONS.items():
+                    found = single(some, activation=activation)
+                    near(found, function(narrow[:rows]), dtype, chosen)
+            assert torch.equal(some, states.to(kind)) and torch.equal(rest, residual.to(kind))
+
+
+def near(found, expected, dtype, chosen):
+    assert found.shape == expected.shape and not found._is_view()
+    error = (found.float() - expected).abs().max() / expected.abs().max().clamp(min=1)
+    assert error <= ERRORS[dtype], str(chosen)
+
+
+@pytest.mark.parametrize("library", SUMS)
+def test_int8_sums_are_those_of_whole_numbers(library):
+    """At random and at the extremes, for odd sizes; the same bits from every library."""
+    limit = cpu_kernels._int8_limits().get(library)
+    if limit is None:
+        pytest.skip(f"no exact sums by {library} here")
+    generator = torch.Generator().manual_seed(1)
+    for rows, inputs, outs in ((1, 7, 3), (5, 33, 65), (70, 515, 31), (301, 96, 130)):
+        weight = torch.randint(-limit, limit + 1, (outs, inputs), generator=generator)
+        states = torch.randint(-128, 128, (rows, inputs), generator=generator).float()
+        weight[0], states[0] = limit, 127
+        weight[-1], states[-1] = -limit, -128
+        scale = torch.rand(outs, generator=generator)
+        expected = (states.double() @ weight.double().T).float() * scale
+        assert torch.equal(SUMS[library](weight.to(torch.int8), scale)(states), expected)
+
+
+def test_int8_rounds_as_it_says():
+    """Within half a step of the states and half a step of the weights."""
+    torch.manual_seed(5)
+    layer = nn.Linear(75, 43)
+    states = 3 * torch.randn(90, 75) + 2 * torch.randn(90, 1)
+    with torch.no_grad():
+        expected = layer(states)
+        for chosen in kernels("int8"):
+            found = chosen.pack(layer)(states)
+            step = (states.amax(1) - states.amin(1)) / 255 / 2  # (T,)
+            weight_step = layer.weight.abs().amax(1) / chosen.limit / 2  # (N,)
+            worst = step[:, None] * layer.weight.abs().sum(1) + weight_step * (
+                states.abs().sum(1) + 75 * step
+            ).unsqueeze(1)
+            assert ((found - expected).abs() <= worst + 1e-4).all()
+            assert (found - expected).abs().max() > 0
+
+
+def test_int8_of_constant_and_of_empty_states():
+    layer = nn.Linear(12, 5)
+    with torch.no_grad():
+        for chosen in kernels("int8"):
+            product = chosen.pack(layer)
+            for value in (0.0, -3.5):
+                states = torch.full((70, 12), value)
+                assert torch.allclose(product(states), layer(states), atol=0.1)
+            assert product(torch.zeros(0, 12)).shape == (0, 5)
+
+
+def test_int8_weights_have_seven_bits_where_eight_would_saturate(fresh_choice):
+    class Saturating(OnednnSums):
+        """As without VNNI: two products are added in 16 bits."""
+
+        def __init__(self, weight, scale):
+            self.weight, self.scale = weight, scale
+
+        def __call__(self, states):
+            pairs = (states.int() + 128)[:, None] * self.weight.int()[None]  # (T, N, in)
+            pairs = nn.functional.pad(pairs, (0, pairs.shape[-1] % 2)).unflatten(-1, (-1, 2))
+            sums = pairs.sum(-1).clamp(-(2**15), 2**15 - 1).sum(-1)
+            return (sums - 128 * self.weight.int().sum(1)).float() * self.scale
+
+    fresh_choice.setattr(cpu_kernels, "OnednnSums", Saturating)
+    fresh_choice.setattr(cpu_kernels, "FbgemmSums", Saturating)
+    chosen = cpu_kernels.choose(torch.int8)
+    assert chosen.limit == 63
+    assert "weights of 7 bits" in str(chosen)
+
+
+def test_without_exact_sums_int8_is_float32(fresh_choice, caplog):
+    fresh_choice.setattr(cpu_kernels, "_is_exact", lambda kind, limit: False)
+    model = random_model("BertModel", random_config(25)).prepare_for_inference("int8")
+    assert is_prepared(model)
+    assert model.encoder.prepared.kernels.dtype == torch.float32
+    assert "no exact kernels for int8, so the model computes in float32" in caplog.text
+
+
+def test_one_library_less(fresh_choice):
+    """A torch without FBGEMM."""
+
+    class Absent:
+        def __init__(self, weight, scale):
+            raise RuntimeError("no such operator")
+
+    expected = [cpu_kernels.choose(kind).few for kind in (torch.float32, torch.int8)]
+    for value in list(vars(cpu_kernels).values()):
+        if hasattr(value, "cache_clear"):
+            value.cache_clear()
+    fresh_choice.setattr(cpu_kernels, "_has_fbgemm_float16", lambda: False)
+    fresh_choice.setattr(cpu_kernels, "FbgemmSums", Absent)
+    assert cpu_kernels.choose(torch.float32).few == expected[0]
+    if cpu_kernels.why_no_kernels(torch.int8) is None:
+        assert cpu_kernels.choose(torch.int8).few == "onednn"
+    assert "fbgemm" not in cpu_kernels.libraries(torch.float16)
+
+
+def test_the_quicker_one_is_chosen(fresh_choice):
+    """torch's own only where it is clearly quicker, so that noise changes nothing."""
+    for seconds, many in (([1.0, 1.2], "torch"), ([1.0, 1.03], "onednn"), ([2.0, 1.0], "onednn")):
+        cpu_kernels._torch_is_quicker.cache_clear()
+        fresh_choice.setattr(cpu_kernels, "_seconds", lambda *_, found=seconds: found)
+        chosen = cpu_kernels.choose(torch.float32)
+        assert (chosen.few, chosen.many) == ("onednn", many)
+
+
+def test_imitated_bfloat16_is_none(fresh_choice, caplog):
+    fresh_choice.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
+    fresh_choice.setattr(cpu_kernels, "_seconds", lambda *_: [3.0, 1.0])
+    model = random_model("BertModel", random_config(25)).prepare_for_inference("bfloat16")
+    assert model.dtype == torch.float32 and is_prepared(model)
+    assert "no kernels for bfloat16, so the model computes in float32" in caplog.text
+
+
+def test_measuring_leaves_the_number_of_threads(fresh_choice):
+    before = torch.get_num_threads()
+    layer = nn.Linear(768, 768)
+    seconds = cpu_kernels._seconds(TorchProduct([layer]))
+    assert torch.get_num_threads() == before
+    assert seconds[0] > 0
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_a_library_named_by_the_environment(dtype, monkeypatch):
+    available = [chosen.few for chosen in kernels(dtype)[1:]]
+    model = random_model("BertModel", random_config(7))
+    for library in cpu_kernels.LIBRARIES:
+        monkeypatch.setenv("HF_BERT_KERNELS", library)
+        if library in available:
+            prepared = model.prepare_for_inference(dtype).encoder.prepared
+            assert (prepared.kernels.few, prepared.kernels.many) == (library, library)
+            assert f"by {library})" in repr(prepared)
+        else:
+            with pytest.raises(ValueError, match=f"HF_BERT_KERNELS is '{library}'; for {dtype}"):
+                model.prepare_for_inference(dtype)
+    monkeypatch.setenv("HF_BERT_KERNELS", "mkl")
+    with pytest.raises(ValueError, match=f"it can be {' or '.join(available)}, or unset"):
+        model.prepare_for_inference(dtype)
+
+
+def test_float16_where_the_cpu_has_none_is_for_weights():
+    if cpu_kernels.why_no_kernels(torch.float16) is not None:
+        pytest.skip("no kernels for float16 weights")
+    if not cpu_kernels.keeps_float32(torch.float16):
+        pytest.skip("this CPU computes in float16 itself")
+    model = random_model("BertModel", random_config(8), std=0.1)
+    ids = torch.randint(5, 90, (3, 11))
+    expected = outputs(model, {"input_ids": ids}).last_hidden_state
+    model.prepare_for_inference("float16")
+    assert model.dtype == torch.float32
+    error = (outputs(model, {"input_ids": ids}).last_hidden_state - expected).abs().max()
+    assert 0 < error < 5e-3
+    saved = random_model("BertModel", random_config(8)).half()
+    assert not is_prepared(saved.prepare_for_inference())
+
+
+def test_auto_takes_what_the_machine_has(caplog, minilm_path):
+    chosen = cpu_kernels.fastest_dtype(torch.device("cpu"))
+    assert cpu_kernels.why_no_kernels(chosen) is None
+    encoder = TextEncoder.from_pretrained(minilm_path, "auto", "cpu")
+    prepared = encoder.model.encoder.prepared
+    assert prepared.kernels == cpu_kernels.choose(chosen)
+    assert encoder.precision == str(prepared.kernels)
+    assert caplog.text.count(f"dtype='auto' is {prepared.kernels} here") == 1
+    texts = ["A cat naps.", "The river rose over the night and the market was closed."]
+    exact = TextEncoder.from_pretrained(minilm_path, "float32", "cpu").encode(texts)
+    assert (encoder.encode(texts) * exact).sum(axis=1).min() > 0.999
+    with pytest.raises(ValueError, match="dtype='auto' is made by preparing"):
+        TextEncoder.from_pretrained(minilm_path, "auto", "cpu", prepare=False)
+
+
+def test_no_warnings_of_torch(fresh_choice):
+    """FBGEMM's tensors are deprecated; a user can do nothing about it."""
+    model = random_model("BertModel", random_config(9))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for dtype in ("float32", "int8", "float16"):
+            outputs(model.prepare_for_inference(dtype), {"input_ids": torch.ones(2, 5).long()})
