@@ -16,14 +16,16 @@ in part on a measurement of some 50 ms, once a process. The environment variable
 """
 
 import os
+import platform
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from .products import (
     FEW_ROWS,
@@ -37,6 +39,7 @@ from .products import (
     Product,
     ProductByRows,
     TorchProduct,
+    has_avx512,
 )
 
 DTYPES = {
@@ -51,6 +54,10 @@ LIBRARIES = ("torch", "onednn", "fbgemm")
 
 #: In int8 without VNNI instructions, where oneDNN takes more rows to be quicker.
 FEW_ROWS_WITHOUT_VNNI = 192
+#: From so many weights on they do not lie in a core's cache, and any number of rows is quicker.
+MANY_WEIGHTS = 1 << 19
+#: Below, so many products of rows and weights outweigh the few microseconds that a call costs more.
+MANY_PRODUCTS = 1 << 21
 #: Another kernel than oneDNN's has to be so much quicker: what is measured is not quite steady, and
 #: the choice is to be the same the next time.
 MARGIN = 1.07
@@ -167,6 +174,29 @@ def why_no_kernels(dtype: torch.dtype, of_states: bool = False) -> str | None:
 def has_onednn() -> bool:
     """Whether torch has oneDNN, with the operators for weights in its layout."""
     return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+
+
+@cache
+def is_faster_here() -> bool:
+    """Whether oneDNN beats torch's own product of float32 on a weight as it lies, not packed.
+
+    MKL keeps to half the width of AMD's processors with AVX-512. On Intel's both are as fast.
+    """
+    return torch.backends.mkl.is_available() and has_onednn() and has_avx512() and _is_amd()
+
+
+def _is_amd() -> bool:
+    with suppress(OSError), open("/proc/cpuinfo") as file:
+        return "AuthenticAMD" in file.read(1000)  # of the first core
+    return "AuthenticAMD" in platform.processor()  # Windows has no such file
+
+
+def is_large(states: Tensor, weight: Tensor) -> bool:
+    """Whether the product is worth what the call costs more."""
+    weights = weight.numel()
+    if weights >= MANY_WEIGHTS:
+        return states.numel() > 0
+    return states.numel() * weight.shape[0] >= MANY_PRODUCTS
 
 
 def libraries(dtype: torch.dtype) -> tuple[str, ...]:

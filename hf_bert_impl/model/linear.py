@@ -1,8 +1,4 @@
-"""Linear layers by the quicker of torch's two libraries for float32 on a CPU.
-
-`nn.functional.linear` computes float32 by MKL. On AMD's processors MKL keeps to AVX2, half the
-width that those with AVX-512 have; oneDNN, in the same torch, uses all of it, on the weight as it
-lies. On Intel's both are as fast, so there nothing changes.
+"""Linear layers of a model that is not prepared: by oneDNN where `cpu_kernels.py` says it pays.
 
 What is computed is the same, in another order of summation. Whatever changes, records or
 transforms a linear layer (an adapter, hooks, quantisation, autocast, a compiler, a tracer,
@@ -13,9 +9,7 @@ are oneDNN's as well; those that are to be differentiated again are torch's own.
 Notation: T computed tokens (see `padding.py`), N outputs of a linear layer.
 """
 
-import platform
 from collections.abc import Callable
-from contextlib import suppress
 from functools import cache
 from typing import Any
 
@@ -26,10 +20,7 @@ from torch.nn.modules import module as hooks_of_all
 from torch.utils._device import DeviceContext
 from transformers.activations import GELUActivation
 
-#: From so many weights on they do not lie in a core's cache, and any number of rows is quicker.
-MANY_WEIGHTS = 1 << 19
-#: Below, so many products of rows and weights outweigh the few microseconds that a call costs more.
-MANY_PRODUCTS = 1 << 21
+from .cpu_kernels import is_faster_here, is_large
 
 #: As torch has them; tools that count or record put their own in their place.
 _TORCH = (nn.Module.__call__, nn.Linear.forward, nn.functional.linear)
@@ -113,14 +104,14 @@ def takes_onednn(layer: nn.Module, states: Tensor) -> bool:
     # puts in a parameter's place.
     if type(states) is not Tensor or not states.is_cpu:
         return False
-    if type(layer) is not nn.Linear or not is_faster_here():
+    if type(layer) is not nn.Linear or not is_faster_here() or not can_tell():
         return False
     weight, bias = layer._parameters.get("weight"), layer._parameters.get("bias")
     return (
         type(weight) is nn.Parameter
         and type(bias) is nn.Parameter
         and weight.ndim == 2
-        and _is_large(states, weight)
+        and is_large(states, weight)
         and states.shape[-1] == weight.shape[1]
         and bias.shape == weight.shape[:1]
         and states.dtype is weight.dtype is bias.dtype is torch.float32
@@ -136,18 +127,6 @@ def takes_onednn(layer: nn.Module, states: Tensor) -> bool:
 
 
 @cache
-def is_faster_here() -> bool:
-    """Whether this machine has both libraries, and MKL uses half of it."""
-    return (
-        torch.backends.mkl.is_available()
-        and torch.backends.mkldnn.is_available()
-        and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-        and torch.backends.cpu.get_cpu_capability() == "AVX512"
-        and _is_amd()
-        and can_tell()
-    )
-
-
 def can_tell() -> bool:
     """Whether this torch has the private names that tell what a call is part of."""
     return (
@@ -159,20 +138,6 @@ def can_tell() -> bool:
         and hasattr(nn.Module, "_compiled_call_impl")
         and hasattr(hooks_of_all, "_has_any_global_hook")
     )
-
-
-def _is_amd() -> bool:
-    with suppress(OSError), open("/proc/cpuinfo") as file:
-        return "AuthenticAMD" in file.read(1000)  # of the first core
-    return "AuthenticAMD" in platform.processor()  # Windows has no such file
-
-
-def _is_large(states: Tensor, weight: Tensor) -> bool:
-    """Whether the product is worth what the call costs more."""
-    weights = weight.numel()
-    if weights >= MANY_WEIGHTS:
-        return states.numel() > 0
-    return states.numel() * weight.shape[0] >= MANY_PRODUCTS
 
 
 def is_hooked(module: nn.Module) -> bool:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hf_bert_impl.evaluation.parity import reference_class, reference_model
 from hf_bert_impl.evaluation.parity_tensors import PER_POSITION_2D
-from hf_bert_impl.model import linear
+from hf_bert_impl.model import cpu_kernels, linear
 from tests.fuzz.batches import Batch, draw_batch
 from tests.fuzz.changes import Site, apply, saved_and_loaded, scale_heads
 from tests.fuzz.trial import PLAIN_FORMS, Trial, draw
@@ -37,7 +37,7 @@ def test_trial(seed, monkeypatch):
     trial = draw(seed)
     if trial.by_onednn and KERNELS:
         monkeypatch.setattr(linear, "is_faster_here", lambda: True)
-        monkeypatch.setattr(linear, "MANY_WEIGHTS", 0)
+        monkeypatch.setattr(cpu_kernels, "MANY_WEIGHTS", 0)
     try:
         run(trial)
     except Exception as error:

@@ -15,7 +15,7 @@ from tests.model.prepared_cases import is_prepared, outputs
 
 SUMS = {"onednn": OnednnSums, "fbgemm": FbgemmSums}
 #: By precision how far a product may be from float32's, in units of its largest number.
-ERRORS = {"float32": 3e-7, "float16": 1e-3, "bfloat16": 2e-2, "int8": 2e-2}
+ERRORS = {"float32": 3e-7, "float16": 1e-3, "bfloat16": 2e-2, "int8": 4e-2}
 ACTIVATIONS = {
     NOT_FUSED: lambda states: states,
     Fused("gelu", "none"): nn.functional.gelu,
@@ -187,7 +187,7 @@ def test_the_quicker_one_is_chosen(fresh_choice):
 
 def test_imitated_bfloat16_is_none(fresh_choice, caplog):
     fresh_choice.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
-    fresh_choice.setattr(cpu_kernels, "_seconds", lambda *_: [3.0, 1.0])
+    fresh_choice.setattr(cpu_kernels, "_half_is_quick", lambda dtype: False)
     model = random_model("BertModel", random_config(25)).prepare_for_inference("bfloat16")
     assert model.dtype == torch.float32 and is_prepared(model)
     assert "no kernels for bfloat16, so the model computes in float32" in caplog.text

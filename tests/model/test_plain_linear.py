@@ -10,7 +10,7 @@ from torch import nn
 from transformers.activations import ACT2FN
 
 from hf_bert_impl import BertModel
-from hf_bert_impl.model import encoder, linear
+from hf_bert_impl.model import cpu_kernels, encoder, linear
 from tests.model.cases import (
     HEADS,
     masks,
@@ -30,7 +30,7 @@ def everywhere(monkeypatch):
     if not KERNELS:
         pytest.skip("this torch comes without oneDNN")
     monkeypatch.setattr(linear, "is_faster_here", lambda: True)
-    monkeypatch.setattr(linear, "MANY_WEIGHTS", 0)
+    monkeypatch.setattr(cpu_kernels, "MANY_WEIGHTS", 0)
 
 
 def outputs(model, batch, **options):
@@ -291,7 +291,7 @@ def test_weights_are_never_stale(change):
 def test_a_document_leaves_the_others_bit_by_bit(head):
     """At a real width, with the numbers at which oneDNN is taken, too."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(linear, "MANY_WEIGHTS", 1 << 19)
+        patch.setattr(cpu_kernels, "MANY_WEIGHTS", 1 << 19)
         config = random_config(
             7,
             head,
@@ -387,8 +387,10 @@ def test_only_where_it_pays(monkeypatch, capability, amd, mkl):
     monkeypatch.undo()
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: mkl)
-    monkeypatch.setattr(linear, "_is_amd", lambda: amd)
-    assert linear.is_faster_here.__wrapped__() == ((capability, amd, mkl) == ("AVX512", True, True))
+    monkeypatch.setattr(cpu_kernels, "_is_amd", lambda: amd)
+    assert cpu_kernels.is_faster_here.__wrapped__() == (
+        (capability, amd, mkl) == ("AVX512", True, True)
+    )
 
 
 def test_saved_and_copied_as_ever(tmp_path):

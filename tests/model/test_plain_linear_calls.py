@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 from torch.utils.hooks import RemovableHandle
 
-from hf_bert_impl.model import linear
+from hf_bert_impl.model import cpu_kernels, linear
 from tests.model.cases import masks, random_batch, random_config, random_model
 from tests.model.test_plain_linear import (
     counted,
@@ -190,8 +190,8 @@ def test_what_is_not_taken(layer, monkeypatch):
         assert not takes(watched, states)
     with torch.no_grad():
         assert takes(layer, states)
-        monkeypatch.setattr(linear, "MANY_WEIGHTS", 92)  # it has 91
-        monkeypatch.setattr(linear, "MANY_PRODUCTS", 456)  # with 5 rows 455
+        monkeypatch.setattr(cpu_kernels, "MANY_WEIGHTS", 92)  # it has 91
+        monkeypatch.setattr(cpu_kernels, "MANY_PRODUCTS", 456)  # with 5 rows 455
         assert not takes(layer, states)
         assert takes(layer, torch.randn(6, 13))
         monkeypatch.setattr(linear, "is_faster_here", lambda: False)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from hf_bert_impl.evaluation.parity import reference_model
-from hf_bert_impl.model import linear, scoring
+from hf_bert_impl.model import cpu_kernels, linear, scoring
 from tests.model.cases import HEADS, masks, random_batch, random_config, random_labels, random_model
 
 NO_DROPOUT = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, classifier_dropout=0.0)
@@ -143,7 +143,7 @@ def by_onednn(monkeypatch):
     if not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         pytest.skip("this torch comes without oneDNN")
     monkeypatch.setattr(linear, "is_faster_here", lambda: True)
-    monkeypatch.setattr(linear, "MANY_WEIGHTS", 0)
+    monkeypatch.setattr(cpu_kernels, "MANY_WEIGHTS", 0)
 
 
 @pytest.mark.parametrize("padding", ["right", "few", "none"])
