@@ -116,8 +116,10 @@ def test_real_model_equals_sentence_transformers(minilm_path):
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", torch.bfloat16, "int8"])
 def test_lower_precision_stays_near(minilm_path, dtype):
-    expected = TextEncoder.from_pretrained(minilm_path, device="cpu").encode(TEXTS)
-    found = TextEncoder.from_pretrained(minilm_path, dtype=dtype, device="cpu").encode(TEXTS)
+    exact = TextEncoder.from_pretrained(minilm_path, device="cpu")
+    low = TextEncoder.from_pretrained(minilm_path, dtype=dtype, device="cpu")
+    # One at a time: where only weights are float16, that is for few tokens.
+    expected, found = exact.encode(TEXTS, batch_size=1), low.encode(TEXTS, batch_size=1)
     assert found.dtype == np.float32
     kind = getattr(torch, str(dtype).removeprefix("torch."))
     computes_in_float32 = why_no_kernels(kind) is not None
