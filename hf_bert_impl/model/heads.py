@@ -98,7 +98,9 @@ class PreparedLMHead(Prepared):
         states = self.dense(states.flatten(0, -2), activation=fused(activation))
         if fused(activation) is NOT_FUSED:
             states = activation(states)
-        return self.decoder(self.transform.LayerNorm(states)).unflatten(0, shape)
+        scores = self.decoder(self.transform.LayerNorm(states))
+        # Not a view, into which nobody could write with gradients on.
+        return torch.ops.aten._unsafe_view(scores, (*shape, scores.shape[-1]))
 
 
 class CodertimoLMPredictionHead(nn.Module):

@@ -148,7 +148,7 @@ class BertPreTrainedModel(PreTrainedModel):
 
         These are the encoder's and the masked-LM head's. The model stays what it was: same
         parameters, same state dict, same calls. The packed copies (as large as those weights, in
-        int8 a quarter of the encoder's) are used in eval mode without gradients, for a model of
+        int8 half of the encoder's) are used in eval mode without gradients, for a model of
         the stock modules: any other is left as it is, and a warning names the module. Where the
         kernels are missing (CUDA, some CPUs) a warning says so and nothing else changes.
 
