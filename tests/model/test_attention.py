@@ -6,6 +6,8 @@ import torch
 
 from hf_bert_impl import BertForMaskedLM, BertForSequenceClassification, BertModel
 from hf_bert_impl.evaluation.parity import reference_model
+from hf_bert_impl.model.attention import BertSelfAttention
+from hf_bert_impl.model.padding import Packing, RowGroup
 from tests.model.cases import HEADS, masks, random_batch, random_config, random_model
 
 BACKENDS = ("eager", "sdpa")
@@ -427,3 +429,25 @@ def test_flex_attention_equals_sdpa():
         model.set_attn_implementation("flex_attention")
         states = model(**batch).last_hidden_state
     assert largest((states - expected_states)[mask.bool()]) < 1e-5
+
+
+@pytest.mark.parametrize("backend", ["sdpa", "eager"])
+@pytest.mark.parametrize("heads", [1, 5])
+def test_queries_keys_and_values_side_by_side(backend, heads):
+    """The way of prepared layers gives the bits of the general one, wherever the tensor begins."""
+    config = random_config(1, hidden_size=60, num_attention_heads=5)
+    config._attn_implementation = backend
+    attention = BertSelfAttention(config, 0).eval()
+    attention.prune_heads(set(range(heads, 5)))
+    rows = [(1, 3, 3), (3, 7, 7), (2, 15, 9), (1, 16, 16), (2, 31, 31), (2, 33, 33), (1, 40, 17)]
+    for groups in (rows, rows[:1], rows[-1:], [*rows, (1, 257, 257)], [(2, 5, 0), *rows]):
+        packed = tuple(RowGroup(*group) for group in groups)
+        tokens = sum(group.rows * group.queries for group in packed)
+        index = torch.arange(tokens)
+        packing = Packing((1, tokens), index, (1, tokens), index, packed)
+        wide = torch.randn(tokens + 2, 3 * heads * 12)
+        with torch.no_grad():
+            for projected in (wide[:tokens].clone(), wide[2:]):
+                query, key, value = projected.view(tokens, 3, heads, 12).unbind(1)
+                expected = attention.attend_packed(query, key, value, packing).flatten(-2)
+                assert torch.equal(attention.attend_joined(projected, packing), expected)
