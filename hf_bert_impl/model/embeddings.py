@@ -109,22 +109,28 @@ class BertEmbeddings(nn.Module):
         source = input_ids if input_ids is not None else inputs_embeds
         assert source is not None  # checked with a message in `validation.py`
         batch_shape = source.shape[:2]
-        if position_ids is None:
-            start = past_key_values_length
-            position_ids = torch.arange(start, start + batch_shape[1], device=source.device)[None]
-        if token_type_ids is None:
-            token_type_ids = torch.full((1, 1), self.first_type, device=source.device)
-        if packing is not None:
-            token_type_ids = packing.unpad(token_type_ids.expand(batch_shape))
-            position_ids = packing.unpad(position_ids.expand(batch_shape))
+        if packing is not None and packing.token_index is not None:
+            if token_type_ids is not None:
+                token_type_ids = packing.unpad(token_type_ids.expand(batch_shape))
+            if position_ids is not None:
+                position_ids = packing.unpad(position_ids.expand(batch_shape))
             if inputs_embeds is not None:
                 inputs_embeds = packing.unpad(inputs_embeds)
             elif input_ids is not None:
                 input_ids = packing.unpad(input_ids)
-
+        # What is not given is alike for all rows or tokens, and is broadcast.
+        if token_type_ids is None:
+            token_type_ids = torch.full((1,), self.first_type, device=source.device)
         if inputs_embeds is None:
             inputs_embeds = self.word_embeddings(input_ids)
         embeddings = inputs_embeds + self.token_type_embeddings(token_type_ids)
         if self.adds_positions:
+            if position_ids is None and packing is not None:
+                position_ids = packing.column
+            if position_ids is None:
+                start = past_key_values_length
+                position_ids = torch.arange(start, start + batch_shape[1], device=source.device)
             embeddings = embeddings + self.position_embeddings(position_ids)
+        if packing is not None and packing.token_index is None:
+            embeddings = embeddings.flatten(0, 1)
         return self.dropout(self.LayerNorm(embeddings))  # (B, S, D) or (T, D)
