@@ -18,6 +18,7 @@ from .configuration_bert import BertConfig
 from .embeddings import BertEmbeddings
 from .encoder import BertEncoder
 from .heads import BertPooler
+from .linear import is_hooked
 from .masks import backend_mask, key_mask, score_mask, sequence_mask
 from .modeling_pretrained import BertPreTrainedModel
 from .packed import Sequences, find_sequences
@@ -153,9 +154,7 @@ class BertModel(BertPreTrainedModel):
             token_type_ids,
             position_ids,
             config,
-            vocab_size=words.num_embeddings
-            if hasattr(words, "num_embeddings")
-            else config.vocab_size,
+            vocab_size=getattr(words, "num_embeddings", None) or config.vocab_size,
             past_length=int(past_length),
             longest=None if lengths is None else max(lengths),
         )
@@ -194,18 +193,13 @@ class BertModel(BertPreTrainedModel):
             past_key_values = DynamicCache(config=config)
             if encoder_hidden_states is not None:
                 past_key_values = EncoderDecoderCache(past_key_values, DynamicCache(config=config))
+        on_packed = backend in PACKED_BACKENDS and not output_attentions and head_mask is None
         prepared = None
-        if (
-            (packing is not None or attention_mask is None)
-            and backend in PACKED_BACKENDS
-            and not output_attentions
-            and head_mask is None
-        ):
+        if on_packed and (packing is not None or attention_mask is None):
             tokens = batch_size * length if packing is None else packing.tokens
             prepared = current(self.encoder, tokens)
         if prepared is not None and packing is None:
-            has_pooler = self.pooler is not None
-            packing = plan_dense(batch_size, length, device, first_token=has_pooler)
+            packing = plan_dense(batch_size, length, device)
         if position_ids is not None:
             options["position_ids"] = position_ids
         embeddings = self.embeddings(
@@ -216,10 +210,16 @@ class BertModel(BertPreTrainedModel):
             past_key_values_length=past_length,
             packing=packing,
         )  # (B, S, D) or (T, D)
-        if prepared is None:  # of packed layers nothing reads a mask
+        reads_no_mask = on_packed and packing is not None and self._attends_packed(backend, device)
+        if prepared is None and not reads_no_mask:
+            like = embeddings
+            if packing is not None:
+                like = embeddings.new_empty((*packing.grid, 0))
+                if packing.order:
+                    attention_mask = packing.attended_grid()
             options |= self._masks(
                 attention_mask,
-                embeddings if packing is None else embeddings.new_empty((*packing.grid, 0)),
+                like,
                 past_key_values,
                 encoder_hidden_states,
                 encoder_attention_mask,
@@ -271,14 +271,14 @@ class BertModel(BertPreTrainedModel):
 
         Returns:
             None where the padded computation runs, and the mask; the mask is None where it says
-            nothing. A packing comes with the mask of its grid (R, L).
+            nothing, and in input that came packed, whose packing has it.
         """
         first = self.pooler is not None
         if required is not None:
             required = required.to(device)
         if lengths is not None:
             packing = plan_packed_input(lengths, device, required, first, only_required)
-            return packing, None if packing.grid == shape else packing.attended_grid()
+            return packing, None
         if not self.config.padding_free or (attention_mask is not None and attention_mask.ndim > 2):
             return None, attention_mask
         if attention_mask is None or leaves_out is False:
@@ -292,16 +292,23 @@ class BertModel(BertPreTrainedModel):
             return None, None
         return plan, attention_mask
 
+    def _attends_packed(self, backend: str, device: torch.device) -> bool:
+        """Whether no layer lays packed tokens out with a mask, by `BertSelfAttention._packs`."""
+        if not self.embeddings.adds_positions:  # but biases, of each pair
+            return False
+        # A hook may move what it is given to an accelerator.
+        layers = (self.encoder, *self.encoder.layer)
+        return backend == "eager" or (device.type == "cpu" and not any(map(is_hooked, layers)))
+
     def _finish(
         self, hidden_states: Tensor, packing: Packing | None, sequences: Sequences | None
     ) -> tuple[Tensor, Tensor | None]:
         """Padded last hidden state (B, S, D) and pooled output (B, D)."""
         first = hidden_states
         if packing is not None:
-            hidden_states, pooled = packing.to(hidden_states.device).finish(hidden_states)
-            if pooled is None:
-                return hidden_states, None
-            first = pooled[:, None]
+            packing = packing.to(hidden_states.device)
+            hidden_states, states = packing.finish(hidden_states, pooled=self.pooler is not None)
+            first = hidden_states if states is None else states[:, None]
         elif sequences is not None and sequences.first is not None:
             first = hidden_states[0, sequences.first.to(hidden_states.device)][:, None]
         return hidden_states, None if self.pooler is None else self.pooler(first)

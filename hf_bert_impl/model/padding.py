@@ -61,7 +61,8 @@ class Packing:
     order: tuple[int, ...] = ()
     #: (T,) whether the hidden state goes into the padded output; None when all do.
     visible: Tensor | None = None
-    #: (R,) where each sequence's position 0 lies in the packed order; None unless it was asked for.
+    #: (R,) where each sequence's position 0 lies in the packed order; None where nobody asks, and
+    #: where it is every L-th token.
     first_token: Tensor | None = None
     #: (K,) tokens whose state the caller reads after the last layer; None for all.
     kept: Tensor | None = None
@@ -91,20 +92,23 @@ class Packing:
         """(T, ...) to (B, S, ...), zero at every position that is not computed or not visible."""
         return _spread(packed, self.token_index, self.visible, self.shape)
 
-    def finish(self, states: Tensor) -> tuple[Tensor, Tensor | None]:
+    def finish(self, states: Tensor, pooled: bool) -> tuple[Tensor, Tensor | None]:
         """What the last layer leaves, (T, D), or (K, D) of the tokens in `kept`.
 
         Returns:
-            (B, S, D), as `pad`, and the states (R, D) at `first_token`.
+            (B, S, D), as `pad`, and, where `pooled`, the states (R, D) at position 0.
         """
         index, visible, first = self.token_index, self.visible, self.first_token
         if self.kept is not None:
             index = self.kept if index is None else index[self.kept]
             visible = None if visible is None else visible[self.kept]
-            if first is not None:
-                first = torch.searchsorted(self.kept, first)
-        pooled = None if first is None else states.index_select(0, first)
-        return _spread(states, index, visible, self.shape), pooled
+            first = None if first is None else torch.searchsorted(self.kept, first)
+        padded = _spread(states, index, visible, self.shape)
+        if not pooled:
+            return padded, None
+        if first is None:
+            return padded, states[:: self.grid[1]].contiguous()
+        return padded, states.index_select(0, first)
 
     def refill(self, padded: Tensor, packed: Tensor) -> Tensor:
         """(T, ...) out of `padded`, so that gradients pass through it; hidden ones of `packed`."""
@@ -293,13 +297,14 @@ def plan_dense(
         only_required: As in `plan_packing`.
     """
     group = RowGroup(batch_size, sequence_length, sequence_length)
+    shape = (batch_size, sequence_length)
+    if not only_required:
+        return Packing(shape, shape, (group,), device)
     first = None
     if first_token:
         tokens = batch_size * sequence_length
         first = torch.arange(0, tokens, sequence_length, device=device)
-    shape = (batch_size, sequence_length)
-    packing = Packing(shape, shape, (group,), device, first_token=first)
-    return _keep(packing, required) if only_required else packing
+    return _keep(Packing(shape, shape, (group,), device, first_token=first), required)
 
 
 def _keep(packing: Packing, required: Tensor | None) -> Packing:
