@@ -210,8 +210,10 @@ class BertModel(BertPreTrainedModel):
             past_key_values_length=past_length,
             packing=packing,
         )  # (B, S, D) or (T, D)
-        reads_no_mask = on_packed and packing is not None and self._attends_packed(backend, device)
-        if prepared is None and not reads_no_mask:
+        reads_mask = prepared is None
+        if reads_mask and on_packed and packing is not None:
+            reads_mask = not self._attends_packed(backend, device)
+        if reads_mask:
             like = embeddings
             if packing is not None:
                 like = embeddings.new_empty((*packing.grid, 0))
