@@ -7,7 +7,9 @@ https://github.com/huggingface/sentence-transformers, its modules Pooling, Dense
 They run in float32 whatever the model's own dtype is.
 """
 
+from array import array
 from collections.abc import Mapping, Sequence
+from itertools import accumulate, chain, repeat
 from typing import Any
 
 import torch
@@ -108,33 +110,51 @@ class Pooling:
             (N, number of modes * D), float32.
         """
         states = states.float()
-        starts = lengths.cumsum(0) - lengths  # (N,)
-        text = torch.repeat_interleave(lengths)  # (T,): which text a token belongs to
-        position = torch.arange(len(states), device=states.device) - starts[text]  # (T,)
-        skipped = torch.zeros_like(lengths)
-        if prompt_length and not self.include_prompt:
-            skipped += prompt_length
-        counts = position >= skipped[text]  # (T,)
-        ones = counts.to(states)
+        device = states.device
+        sizes: list[int] = lengths.tolist()
+        starts = list(accumulate(sizes, initial=0))  # N, and T
+        skipped = 0 if self.include_prompt else prompt_length
+        # (T,): which text a token belongs to. In plain Python: torch's `repeat_interleave` wakes
+        # all threads, for a dozen tokens too.
+        numbers = array("q", chain.from_iterable(map(repeat, range(len(sizes)), sizes)))
+        text = torch.frombuffer(numbers, dtype=torch.int64).to(device)
+        weights = weighted = None
+        if skipped or "weightedmean" in self.modes:
+            begins = torch.tensor(starts[:-1], device=device)
+            position = torch.arange(len(states), device=device) - begins[text]
+            weighted = (position + 1).to(states)  # (T,)
+            if skipped:
+                counts = position >= skipped  # (T,)
+                weights = counts.to(states)
+                weighted *= weights
         found: list[Tensor] = []
         for mode in self.modes:
             if mode == "cls":
                 # The first token that counts; [CLS] itself where a prompt fills the whole text.
-                found.append(states[starts + torch.where(skipped < lengths, skipped, 0)])
+                offsets = [skipped if skipped < size else 0 for size in sizes]
+                firsts = [start + offset for start, offset in zip(starts, offsets, strict=False)]
+                found.append(states[torch.tensor(firsts, device=device)])
             elif mode == "lasttoken":
-                found.append(states[starts + lengths - 1])
+                found.append(states[torch.tensor([end - 1 for end in starts[1:]], device=device)])
             elif mode == "max":
-                lowest = states.new_full((len(lengths), states.shape[1]), -torch.inf)
-                index = text[counts, None].expand(-1, states.shape[1])
-                found.append(lowest.scatter_reduce(0, index, states[counts], reduce="amax"))
+                lowest = states.new_full((len(sizes), states.shape[1]), -torch.inf)
+                index, source = text, states
+                if weights is not None:
+                    index, source = text[counts], states[counts]
+                index = index[:, None].expand(-1, states.shape[1])
+                found.append(lowest.scatter_reduce(0, index, source, reduce="amax"))
             else:
-                weights = ones * (position + 1) if mode == "weightedmean" else ones  # (T,)
-                empty = states.new_zeros((len(lengths), states.shape[1]))
-                total = empty.index_add(0, text, states * weights[:, None])  # (N, D)
-                weight = empty[:, 0].index_add(0, text, weights).clamp(min=1e-9)  # (N,)
+                factor = weighted if mode == "weightedmean" else weights
+                empty = states.new_zeros((len(sizes), states.shape[1]))
+                if factor is None:
+                    total = empty.index_add(0, text, states)  # (N, D)
+                    weight = torch.tensor(sizes, device=device).to(states)  # (N,)
+                else:
+                    total = empty.index_add(0, text, states * factor[:, None])
+                    weight = empty[:, 0].index_add(0, text, factor).clamp(min=1e-9)
                 root = mode == "mean_sqrt_len_tokens"
                 found.append(total / (weight.sqrt() if root else weight)[:, None])
-        return torch.cat(found, dim=-1)
+        return found[0] if len(found) == 1 else torch.cat(found, dim=-1)
 
 
 class Normalize(nn.Module):

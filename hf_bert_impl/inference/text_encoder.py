@@ -5,6 +5,7 @@ Notation: N texts, T tokens of a batch side by side, D hidden size.
 
 import os
 from collections.abc import Generator, Iterable, Sequence
+from itertools import accumulate
 from typing import Any, cast
 
 import torch
@@ -367,9 +368,10 @@ class TextEncoder:
     @torch.inference_mode()
     def _vectors(self, batch: list[Ids], prompt_length: int, normalize: bool) -> Tensor:
         """(N, dimension) float32 of N tokenized texts."""
-        lengths = torch.tensor([len(ids) for ids in batch], device=self.device)  # (N,)
+        # Lengths on the CPU, where they are looked at.
+        lengths = torch.tensor([len(ids) for ids in batch], device="cpu")  # (N,)
+        ends = torch.tensor([0, *accumulate(map(len, batch))], dtype=torch.int32, device="cpu")
         ids = torch.tensor([[n for row in batch for n in row]], device=self.device)  # (1, T)
-        ends = nn.functional.pad(lengths.cumsum(0), (1, 0)).int()  # (N + 1,)
         # Already packed input, as DataCollatorWithFlattening makes it: no padding anywhere.
         layers = [1] if self.pooling.first_and_last else False
         output = self.model(

@@ -416,5 +416,5 @@ def prune_linear(layer: nn.Linear, kept: list[int], dim: int) -> nn.Linear:
 
 def _query_mask(packing: Packing) -> Tensor:
     """(B, 1, S, 1) bool: which positions are computed, so have a row of probabilities."""
-    computed = torch.ones_like(packing.token_index, dtype=torch.bool)
+    computed = torch.ones(packing.tokens, dtype=torch.bool, device=packing.device)
     return packing.to_grid(computed)[:, None, :, None]

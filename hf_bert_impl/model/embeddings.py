@@ -11,7 +11,8 @@ from transformers import initialization as init
 
 from .configuration_bert import BertConfig
 from .dropout import Dropout
-from .padding import Packing
+from .linear import is_hooked
+from .padding import Packing, is_traced
 
 
 class SinusoidalPositions(nn.Module):
@@ -109,22 +110,49 @@ class BertEmbeddings(nn.Module):
         source = input_ids if input_ids is not None else inputs_embeds
         assert source is not None  # checked with a message in `validation.py`
         batch_shape = source.shape[:2]
-        if position_ids is None:
-            start = past_key_values_length
-            position_ids = torch.arange(start, start + batch_shape[1], device=source.device)[None]
-        if token_type_ids is None:
-            token_type_ids = torch.full((1, 1), self.first_type, device=source.device)
-        if packing is not None:
-            token_type_ids = packing.unpad(token_type_ids.expand(batch_shape))
-            position_ids = packing.unpad(position_ids.expand(batch_shape))
+        if packing is not None and packing.token_index is not None:
+            if token_type_ids is not None:
+                token_type_ids = packing.unpad(token_type_ids.expand(batch_shape))
+            if position_ids is not None:
+                position_ids = packing.unpad(position_ids.expand(batch_shape))
             if inputs_embeds is not None:
                 inputs_embeds = packing.unpad(inputs_embeds)
             elif input_ids is not None:
                 input_ids = packing.unpad(input_ids)
-
         if inputs_embeds is None:
             inputs_embeds = self.word_embeddings(input_ids)
-        embeddings = inputs_embeds + self.token_type_embeddings(token_type_ids)
+        device = source.device
+        # What is not given is alike for all rows or tokens, and is broadcast.
+        if token_type_ids is None:
+            types = _rows(self.token_type_embeddings, self.first_type, 1, device)
+        else:
+            types = self.token_type_embeddings(token_type_ids)
+        embeddings = inputs_embeds + types
         if self.adds_positions:
-            embeddings = embeddings + self.position_embeddings(position_ids)
+            if position_ids is None and packing is not None:
+                position_ids = packing.column
+            if position_ids is None:
+                start, count = past_key_values_length, batch_shape[1]
+                positions = _rows(self.position_embeddings, start, count, device)
+            else:
+                positions = self.position_embeddings(position_ids)
+            embeddings = embeddings + positions
+        if packing is not None and packing.token_index is None:
+            embeddings = embeddings.flatten(0, 1)
         return self.dropout(self.LayerNorm(embeddings))  # (B, S, D) or (T, D)
+
+
+def _rows(table: nn.Module, start: int, count: int, device: torch.device) -> Tensor:
+    """(count, D), neighbouring rows of a table: a view where nothing is to come of the lookup."""
+    weight = table._parameters.get("weight")
+    if (
+        type(table) is nn.Embedding
+        and type(weight) is nn.Parameter
+        and table.max_norm is None
+        and not torch.is_grad_enabled()
+        and not is_traced(device)
+        and not is_hooked(table)
+    ):
+        return weight[start : start + count]
+    rows: Tensor = table(torch.arange(start, start + count, device=device))
+    return rows

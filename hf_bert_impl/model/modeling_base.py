@@ -18,9 +18,10 @@ from .configuration_bert import BertConfig
 from .embeddings import BertEmbeddings
 from .encoder import BertEncoder
 from .heads import BertPooler
+from .linear import is_hooked
 from .masks import backend_mask, key_mask, score_mask, sequence_mask
 from .modeling_pretrained import BertPreTrainedModel
-from .packed import Sequences, find_sequences, packed_positions
+from .packed import Sequences, find_sequences
 from .padding import Packing, is_traced, plan_dense, plan_packed_input, plan_packing
 from .prepared import current
 from .validation import batch_shape, check_inputs, check_mask
@@ -115,19 +116,21 @@ class BertModel(BertPreTrainedModel):
             ValueError: The input does not fit the model; one line says what to change.
         """
         config = self.config
+        is_decoder, backend = config.is_decoder, config._attn_implementation or "eager"
         options: dict[str, Any] = dict(kwargs)
-        output_hidden_states = _option(
-            options, "output_hidden_states", config.output_hidden_states or False
-        )
-        output_attentions = bool(
-            _option(options, "output_attentions", config.output_attentions or False)
-        )
-        if config.is_decoder:
-            use_cache = config.use_cache if use_cache is None else use_cache
-            if self.gradient_checkpointing and self.training:
-                use_cache = False  # the second forward pass would extend the cache again
-        else:
+        output_hidden_states = options.pop("output_hidden_states", None)
+        if output_hidden_states is None:
+            output_hidden_states = config.output_hidden_states or False
+        output_attentions = options.pop("output_attentions", None)
+        if output_attentions is None:
+            output_attentions = config.output_attentions
+        output_attentions = bool(output_attentions)
+        if not is_decoder:
             use_cache = False
+        elif self.gradient_checkpointing and self.training:
+            use_cache = False  # the second forward pass would extend the cache again
+        elif use_cache is None:
+            use_cache = config.use_cache
         past_length = past_key_values.get_seq_length() if past_key_values is not None else 0
         # Of the input: what stands in the place of the embeddings may have no weight to ask.
         source = input_ids if input_ids is not None else inputs_embeds
@@ -138,59 +141,62 @@ class BertModel(BertPreTrainedModel):
             attention_mask,
             options,
             device,
-            is_decoder=config.is_decoder,
+            is_decoder=is_decoder,
             has_pooler=self.pooler is not None,
             has_cache=past_key_values is not None,
         )
         if position_ids is None and sequences is not None:
             position_ids = sequences.position
-        elif position_ids is None and lengths is not None:
-            position_ids = packed_positions(lengths)
+        words = self.embeddings.word_embeddings
         batch_size, length = check_inputs(
             input_ids,
             inputs_embeds,
             token_type_ids,
             position_ids,
-            vocab_size=getattr(
-                self.embeddings.word_embeddings, "num_embeddings", config.vocab_size
-            ),
-            type_vocab_size=config.type_vocab_size,
-            max_positions=config.max_position_embeddings,
-            hidden_size=config.hidden_size,
+            config,
+            vocab_size=getattr(words, "num_embeddings", None) or config.vocab_size,
             past_length=int(past_length),
+            longest=None if lengths is None else max(lengths),
         )
-        self._check_masks(
+        leaves_out = self._check_masks(
             attention_mask,
             encoder_hidden_states,
             encoder_attention_mask,
             (batch_size, length, length + int(past_length)),
             exact=past_key_values is None,
         )
-        if not config.is_decoder:  # there a 4-D mask takes the place of causality as well
+        if not is_decoder:  # there a 4-D mask takes the place of causality as well
             attention_mask = key_mask(attention_mask, batch_size)
         layer_head_mask = self._expand_head_mask(head_mask)
         own_mask = self.embeddings.own_mask(input_ids)
         if own_mask is not None and sequences is not None:
             own_mask = own_mask | sequences.is_packed  # no padding in it
-        packing, attention_mask = self._plan(
-            (batch_size, length),
-            device,
-            attention_mask,
-            own_mask,
-            lengths,
-            required_positions,
-            only_required and not output_hidden_states and not output_attentions,
-            stands_alone=past_key_values is None and encoder_hidden_states is None,
-        )
+        if attention_mask is None:
+            leaves_out = own_mask is not None
+        if is_traced(device):
+            # The number of tokens depends on values, which a trace does not have.
+            attention_mask = own_mask if attention_mask is None else attention_mask
+            packing = None
+        elif is_decoder or past_key_values is not None or encoder_hidden_states is not None:
+            packing = None  # cached tokens, or an encoder's, come in as well
+        else:
+            packing, attention_mask = self._plan(
+                (batch_size, length),
+                device,
+                own_mask if attention_mask is None else attention_mask,
+                leaves_out,
+                lengths,
+                required_positions,
+                only_required and not output_hidden_states and not output_attentions,
+            )
         if use_cache and past_key_values is None:
             past_key_values = DynamicCache(config=config)
             if encoder_hidden_states is not None:
                 past_key_values = EncoderDecoderCache(past_key_values, DynamicCache(config=config))
+        on_packed = backend in PACKED_BACKENDS and not output_attentions and head_mask is None
         prepared = None
-        needs_scores = output_attentions or head_mask is not None
-        has_all = packing is not None or attention_mask is None
-        if has_all and not needs_scores and config._attn_implementation in PACKED_BACKENDS:
-            tokens = batch_size * length if packing is None else packing.token_index.shape[0]
+        if on_packed and (packing is not None or attention_mask is None):
+            tokens = batch_size * length if packing is None else packing.tokens
             prepared = current(self.encoder, tokens)
         if prepared is not None and packing is None:
             packing = plan_dense(batch_size, length, device)
@@ -204,16 +210,24 @@ class BertModel(BertPreTrainedModel):
             past_key_values_length=past_length,
             packing=packing,
         )  # (B, S, D) or (T, D)
-
-        options |= self._masks(
-            attention_mask,
-            embeddings if packing is None else embeddings.new_empty((*packing.grid, 0)),
-            past_key_values,
-            encoder_hidden_states,
-            encoder_attention_mask,
-            output_attentions,
-            sequences,
-        )
+        reads_mask = prepared is None
+        if reads_mask and on_packed and packing is not None:
+            reads_mask = not self._attends_packed(backend, device)
+        if reads_mask:
+            like = embeddings
+            if packing is not None:
+                like = embeddings.new_empty((*packing.grid, 0))
+                if packing.order:
+                    attention_mask = packing.attended_grid()
+            options |= self._masks(
+                attention_mask,
+                like,
+                past_key_values,
+                encoder_hidden_states,
+                encoder_attention_mask,
+                output_attentions,
+                sequences,
+            )
         states = self.encoder(
             embeddings,
             encoder_hidden_states=encoder_hidden_states,
@@ -247,65 +261,59 @@ class BertModel(BertPreTrainedModel):
         shape: tuple[int, int],
         device: torch.device,
         attention_mask: Tensor | None,
-        own_mask: Tensor | None,
+        leaves_out: bool | None,
         lengths: list[int] | None,
         required: Tensor | None,
         only_required: bool,
-        stands_alone: bool,
     ) -> tuple[Packing | None, Tensor | None]:
         """What of this call can be left out, and the mask that is still needed.
 
+        Args:
+            leaves_out: Whether the mask has zeros; None where that is not known yet.
+
         Returns:
             None where the padded computation runs, and the mask; the mask is None where it says
-            nothing. A packing comes with the mask of its grid (R, L).
+            nothing, and in input that came packed, whose packing has it.
         """
-        if is_traced(device):
-            # The number of tokens depends on values, which a trace does not have.
-            return None, own_mask if attention_mask is None else attention_mask
-        # Cached tokens, or an encoder's, come in as well.
-        if not stands_alone or self.config.is_decoder:
-            return None, attention_mask
         first = self.pooler is not None
         if required is not None:
             required = required.to(device)
         if lengths is not None:
             packing = plan_packed_input(lengths, device, required, first, only_required)
-            ends = torch.tensor(lengths, device=device)[:, None]
-            return packing, torch.arange(packing.grid[1], device=device) < ends
-        if attention_mask is None:
-            attention_mask = own_mask
+            return packing, None
         if not self.config.padding_free or (attention_mask is not None and attention_mask.ndim > 2):
             return None, attention_mask
-        if attention_mask is None:
+        if attention_mask is None or leaves_out is False:
             if not only_required:
                 return None, None
-            attended = torch.ones(shape, dtype=torch.bool, device=device)
-        else:
-            attended = attention_mask.to(device) != 0
+            return plan_dense(*shape, device, required, first, only_required), None
+        attended = attention_mask.to(device) != 0
         is_eager = (self.config._attn_implementation or "eager") == "eager"
         plan = plan_packing(attended, required, first, only_required, whole_if_empty=is_eager)
-        if plan is None and attention_mask is not None and bool(attended.all()):
+        if plan is None and (required is None or bool(attended.all())):
             return None, None
         return plan, attention_mask
+
+    def _attends_packed(self, backend: str, device: torch.device) -> bool:
+        """Whether no layer lays packed tokens out with a mask, by `BertSelfAttention._packs`."""
+        if not self.embeddings.adds_positions:  # but biases, of each pair
+            return False
+        # A hook may move what it is given to an accelerator.
+        layers = (self.encoder, *self.encoder.layer)
+        return backend == "eager" or (device.type == "cpu" and not any(map(is_hooked, layers)))
 
     def _finish(
         self, hidden_states: Tensor, packing: Packing | None, sequences: Sequences | None
     ) -> tuple[Tensor, Tensor | None]:
         """Padded last hidden state (B, S, D) and pooled output (B, D)."""
-        if packing is None:
-            if self.pooler is None:
-                return hidden_states, None
-            if sequences is None or sequences.first is None:
-                return hidden_states, self.pooler(hidden_states)
-            first = sequences.first.to(hidden_states.device)
-            return hidden_states, self.pooler(hidden_states[0, first][:, None])
-        packing = packing.to(hidden_states.device)
-        hidden_states = packing.expand_kept(hidden_states)
-        pooled = None
-        if self.pooler is not None:
-            assert packing.first_token is not None
-            pooled = self.pooler(hidden_states[packing.first_token][:, None])
-        return packing.pad(hidden_states), pooled
+        first = hidden_states
+        if packing is not None:
+            packing = packing.to(hidden_states.device)
+            hidden_states, states = packing.finish(hidden_states, pooled=self.pooler is not None)
+            first = hidden_states if states is None else states[:, None]
+        elif sequences is not None and sequences.first is not None:
+            first = hidden_states[0, sequences.first.to(hidden_states.device)][:, None]
+        return hidden_states, None if self.pooler is None else self.pooler(first)
 
     def _masks(
         self,
@@ -361,13 +369,20 @@ class BertModel(BertPreTrainedModel):
         encoder_attention_mask: Tensor | None,
         sizes: tuple[int, int, int],
         exact: bool,
-    ) -> None:
-        """Checks shapes of masks and of the encoder's states against (batch, queries, keys)."""
+    ) -> bool | None:
+        """Checks shapes of masks and of the encoder's states against (batch, queries, keys).
+
+        Returns:
+            As `check_mask`, of the attention mask.
+        """
         batch_size, queries, keys = sizes
+        leaves_out = None
         if isinstance(attention_mask, Tensor):
-            check_mask(attention_mask, "attention_mask", batch_size, queries, keys, exact)
+            leaves_out = check_mask(
+                attention_mask, "attention_mask", batch_size, queries, keys, exact
+            )
         if encoder_hidden_states is None:
-            return
+            return leaves_out
         if not self.config.add_cross_attention:
             raise ValueError(
                 "encoder_hidden_states given to a model without cross-attention; set "
@@ -381,6 +396,7 @@ class BertModel(BertPreTrainedModel):
         if encoder_attention_mask is not None:
             keys = encoder_hidden_states.shape[1]
             check_mask(encoder_attention_mask, "encoder_attention_mask", batch_size, queries, keys)
+        return leaves_out
 
     def _expand_head_mask(self, head_mask: Tensor | None) -> Tensor | None:
         """(H,) or (layers, H) to (layers, H)."""
@@ -393,8 +409,3 @@ class BertModel(BertPreTrainedModel):
                 f"({layers}, {heads}): heads keep their number when others are pruned"
             )
         return head_mask.expand(layers, heads)
-
-
-def _option(options: dict[str, Any], name: str, default: Any) -> Any:
-    value = options.pop(name, None)
-    return default if value is None else value

@@ -72,7 +72,8 @@ def packed_lengths(
     if position_ids.ndim not in (1, 2) or position_ids.shape[-1] != shape[1]:
         return None  # reported later
     positions = position_ids.reshape(-1, shape[1])
-    if not bool(_restarts(positions).any()):
+    # The first is the usual answer, and soon had.
+    if not bool((positions[:, 1:] == 0).any()) or not bool(_restarts(positions).any()):
         return None
     if attention_mask is not None and not bool((attention_mask != 0).all()):
         return None
@@ -101,11 +102,6 @@ def count_sequences(
     if cumulative_lengths is not None:
         return (cumulative_lengths.shape[0] - 1,)
     return () if shape[0] == 1 and _says_nothing(attention_mask) else shape[:1]
-
-
-def packed_positions(lengths: list[int]) -> Tensor:
-    """(1, S) positions 0, 1, 2, … of each sequence in turn, on the CPU."""
-    return torch.cat([torch.arange(length, device="cpu") for length in lengths])[None]
 
 
 def _check_totals(

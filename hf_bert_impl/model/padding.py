@@ -10,9 +10,11 @@ is that of flash-attention's BERT, https://github.com/Dao-AILab/flash-attention;
 backends that take equal lengths only).
 """
 
+from array import array
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from itertools import groupby
+from itertools import accumulate, chain, groupby
 from typing import Any, NamedTuple
 
 import torch
@@ -44,41 +46,69 @@ class Packing:
 
     #: (B, S) of the caller's tensors.
     shape: tuple[int, int]
-    #: (T,) flat position `row * S + column` of each computed token there.
-    token_index: Tensor
     #: (R, L) of the padded batch of sequences; that of the caller unless the input came packed.
     grid: tuple[int, int]
-    #: (T,) flat position of each computed token in it.
-    grid_index: Tensor
     #: Runs of equal length, in packed order.
     groups: tuple[RowGroup, ...]
+    #: Where the tensors below are.
+    device: torch.device
+    #: (T,) flat position `row * S + column` of each computed token in the caller's tensors; None
+    #: where they are all of them, in the caller's order.
+    token_index: Tensor | None = None
+    #: (T,) the place of each computed token in its sequence; None where it is the column.
+    column: Tensor | None = None
+    #: Of input that came packed, the number of each sequence, in packed order.
+    order: tuple[int, ...] = ()
     #: (T,) whether the hidden state goes into the padded output; None when all do.
     visible: Tensor | None = None
-    #: (R,) where each sequence's position 0 lies in the packed order; None unless it was asked for.
+    #: (R,) where each sequence's position 0 lies in the packed order; None where nobody asks, and
+    #: where it is every L-th token.
     first_token: Tensor | None = None
     #: (K,) tokens whose state the caller reads after the last layer; None for all.
     kept: Tensor | None = None
 
+    @cached_property
+    def tokens(self) -> int:
+        """T."""
+        return sum(group.rows * group.queries for group in self.groups)
+
     def to(self, device: torch.device, non_blocking: bool = False) -> "Packing":
         """The same on another device. accelerate calls it where layers lie on several."""
-        if self.token_index.device == torch.device(device):
+        device = torch.device(device)
+        if self.device == device:
             return self
         moved: dict[str, Any] = {
             field.name: value.to(device, non_blocking=non_blocking)
             for field in fields(self)
             if isinstance(value := getattr(self, field.name), Tensor)
         }
-        return replace(self, **moved)
+        return replace(self, device=device, **moved)
 
     def unpad(self, padded: Tensor) -> Tensor:
         """(B, S, ...) to (T, ...)."""
-        return padded.flatten(0, 1).index_select(0, self.token_index)
+        return _gather(padded, self.token_index)
 
     def pad(self, packed: Tensor) -> Tensor:
         """(T, ...) to (B, S, ...), zero at every position that is not computed or not visible."""
-        if self.visible is not None:
-            packed = packed.masked_fill(~self.visible[:, None], 0)
-        return scatter(packed, self.token_index, self.shape)
+        return _spread(packed, self.token_index, self.visible, self.shape)
+
+    def finish(self, states: Tensor, pooled: bool) -> tuple[Tensor, Tensor | None]:
+        """What the last layer leaves, (T, D), or (K, D) of the tokens in `kept`.
+
+        Returns:
+            (B, S, D), as `pad`, and, where `pooled`, the states (R, D) at position 0.
+        """
+        index, visible, first = self.token_index, self.visible, self.first_token
+        if self.kept is not None:
+            index = self.kept if index is None else index[self.kept]
+            visible = None if visible is None else visible[self.kept]
+            first = None if first is None else torch.searchsorted(self.kept, first)
+        padded = _spread(states, index, visible, self.shape)
+        if not pooled:
+            return padded, None
+        if first is None:
+            return padded, states[:: self.grid[1]].contiguous()
+        return padded, states.index_select(0, first)
 
     def refill(self, padded: Tensor, packed: Tensor) -> Tensor:
         """(T, ...) out of `padded`, so that gradients pass through it; hidden ones of `packed`."""
@@ -91,27 +121,36 @@ class Packing:
 
     def from_grid(self, padded: Tensor) -> Tensor:
         """(R, L, ...) to (T, ...)."""
-        return padded.flatten(0, 1).index_select(0, self.grid_index)
+        return _gather(padded, self.grid_index)
 
-    def expand_kept(self, states: Tensor) -> Tensor:
-        """(K, ...), the states of `kept`, to (T, ...) with zeros."""
-        if self.kept is None:
-            return states
-        count = self.token_index.shape[0]
-        return states.new_zeros((count, *states.shape[1:])).index_copy(0, self.kept, states)
+    @cached_property
+    def grid_index(self) -> Tensor | None:
+        """(T,) flat position of each computed token in the grid; None where T is all of it."""
+        if not self.order:
+            return self.token_index
+        starts = [row * self.grid[1] for row in self.order]
+        return _ranges(starts, [queries for queries, _ in self._lengths()]).to(self.device)
+
+    def attended_grid(self) -> Tensor:
+        """(R, L) bool: the mask of sequences that came packed."""
+        lengths = [0] * len(self.order)
+        for row, (_, keys) in zip(self.order, self._lengths(), strict=True):
+            lengths[row] = keys
+        ends = torch.tensor(lengths, device=self.device)[:, None]
+        return torch.arange(self.grid[1], device=self.device) < ends
+
+    def _lengths(self) -> list[tuple[int, int]]:
+        """Queries and keys of each sequence that has any, in packed order."""
+        return [(queries, keys) for rows, queries, keys in self.groups for _ in range(rows)]
 
     @cached_property
     def key_index(self) -> Tensor | None:
         """(keys of all sequences,) where the attended tokens lie; None when all T are attended."""
-        if all(group.queries == group.keys for group in self.groups):
+        lengths = self._lengths()
+        if all(queries == keys for queries, keys in lengths):
             return None
-        starts, kept = 0, []
-        for rows, queries, keys in self.groups:
-            block = torch.arange(starts, starts + rows * queries, device="cpu")
-            block = block.view(rows, queries)
-            kept.append(block[:, :keys].flatten())
-            starts += rows * queries
-        return torch.cat(kept).to(self.token_index.device)
+        starts = _starts([queries for queries, _ in lengths])
+        return _ranges(starts, [keys for _, keys in lengths]).to(self.device)
 
     @cached_property
     def cumulative_lengths(self) -> tuple[Tensor, Tensor, int, int]:
@@ -119,11 +158,10 @@ class Packing:
 
         What variable-length attention kernels take. R' leaves out sequences without tokens.
         """
-        queries = [group.queries for group in self.groups for _ in range(group.rows)]
-        keys = [group.keys for group in self.groups for _ in range(group.rows)]
+        queries, keys = zip(*self._lengths(), strict=True)
         totals = torch.tensor([[0, *queries], [0, *keys]], dtype=torch.int32, device="cpu")
         totals = totals.cumsum(dim=1, dtype=torch.int32)
-        totals = totals.to(self.token_index.device, non_blocking=True)
+        totals = totals.to(self.device, non_blocking=True)
         return totals[0], totals[1], max(queries), max(keys)
 
 
@@ -147,41 +185,55 @@ def plan_packing(
     Returns:
         The packing, or None where every hidden state is wanted and nothing is gained.
     """
+    batch_size, length = attended.shape
+    device = attended.device
+    # One transfer for both: on an accelerator this line waits for the device.
+    keys, firsts = torch.stack((attended.sum(dim=1), attended[:, 0].long())).tolist()
     visible = attended if required is None else attended | required
-    if not only_required and bool(visible.all()):
+    is_whole = min(keys) == length if required is None else bool(visible.all())
+    if is_whole and not only_required:
         return None
-    batch_size, sequence_length = attended.shape
-    computed = visible.clone()
-    if first_token:
+    computed = visible
+    if first_token and not all(firsts):
+        computed = computed.clone()
         computed[:, 0] = True
-    if whole_if_empty:
-        computed |= ~attended.any(dim=1, keepdim=True)
+    if whole_if_empty and not all(keys):
+        computed = computed | ~attended.any(dim=1, keepdim=True)
+    queries = keys if computed is attended else computed.sum(dim=1).tolist()
 
-    keys, queries = attended.sum(dim=1), computed.sum(dim=1)
-    order = torch.argsort(queries * (sequence_length + 1) + keys, stable=True)  # (B,)
-    # One transfer for both lengths: on an accelerator this line waits for the device.
-    lengths: list[list[int]] = torch.stack((queries, keys), dim=1)[order].tolist()
-
+    order = sorted(range(batch_size), key=lambda row: (queries[row], keys[row]))
+    lengths = [(queries[row], keys[row]) for row in order]
+    rows = torch.tensor(order, device=device)  # (B,)
     is_visible = None
-    if any(q != k for q, k in lengths):
+    if queries == keys:
+        places, column = computed[rows].nonzero(as_tuple=True)
+        token_index = rows[places] * length + column
+    else:
         # Within a row attended tokens come first, so that a row's keys are a prefix of it.
         rank = (~attended).to(torch.int8) + (~computed).to(torch.int8)  # 0 attended, 1 query, 2 out
-        columns = torch.argsort(rank[order], dim=1, stable=True)  # (B, S)
-        chosen = torch.arange(sequence_length, device=order.device) < queries[order, None]
-        token_index = (order[:, None] * sequence_length + columns)[chosen]
+        columns = torch.argsort(rank[rows], dim=1, stable=True)  # (B, S)
+        ends = torch.tensor([q for q, _ in lengths], device=device)[:, None]
+        chosen = torch.arange(length, device=device) < ends
+        column = columns[chosen]
+        token_index = (rows[:, None] * length + columns)[chosen]
         is_visible = visible.flatten()[token_index]
-    else:
-        rows, columns = computed[order].nonzero(as_tuple=True)
-        token_index = order[rows] * sequence_length + columns
 
     first = None
     if first_token:
         # Column 0 is the row's first key, or the first of its queries that are not attended.
-        offset = torch.where(attended[order, 0], 0, keys[order])
-        first = _in_caller_order(order, _starts(queries[order]) + offset)
-    shape = (batch_size, sequence_length)
+        starts = _starts([q for q, _ in lengths])
+        offsets = [0 if firsts[row] else keys[row] for row in order]
+        places_of_first = [start + offset for start, offset in zip(starts, offsets, strict=True)]
+        first = torch.tensor(_in_caller_order(order, places_of_first), device=device)
     packing = Packing(
-        shape, token_index, shape, token_index, _groups(lengths), is_visible, first_token=first
+        shape := (batch_size, length),
+        shape,
+        _groups(lengths),
+        device,
+        token_index,
+        column,
+        visible=is_visible,
+        first_token=first,
     )
     return _keep(packing, required) if only_required else packing
 
@@ -202,65 +254,99 @@ def plan_packed_input(
         first_token: Whether the first token of every sequence is wanted.
         only_required: As in `plan_packing`.
     """
-    order = sorted(range(len(lengths)), key=lambda row: lengths[row])
-    # On the CPU, whatever the default device is.
-    ordered = torch.tensor([lengths[row] for row in order], device="cpu")  # (R,)
-    rows = torch.tensor(order, device="cpu")
-    # Place of each row in the order.
-    source = _in_caller_order(rows, torch.arange(len(order), device="cpu"))
-    # Where the ordered rows begin in the input.
-    starts = _starts(torch.tensor(lengths, device="cpu"))[rows]
-    # Position of every token in its sequence, in packed order.
-    offset = torch.arange(int(ordered.sum()), device="cpu")
-    offset = offset - _starts(ordered).repeat_interleave(ordered)
-    token_index = starts.repeat_interleave(ordered) + offset
-    longest = int(ordered.max())
-    grid_index = rows.repeat_interleave(ordered) * longest + offset
-    first = _starts(ordered)[source].to(device) if first_token else None
+    if len(lengths) == 1:
+        return plan_dense(1, lengths[0], device, required, first_token, only_required)
+    order = sorted(range(len(lengths)), key=lengths.__getitem__)
+    ordered = [lengths[row] for row in order]
+    starts = _starts(lengths)
+    index = None
+    if ordered != lengths:
+        index = _ranges([starts[row] for row in order], ordered).to(device)
+    first = None
+    if first_token:
+        first = torch.tensor(_in_caller_order(order, _starts(ordered)), device=device)
     packing = Packing(
         (1, sum(lengths)),
-        token_index.to(device),
-        (len(lengths), longest),
-        grid_index.to(device),
-        _groups([[length, length] for length in ordered.tolist()]),
+        (len(lengths), ordered[-1]),
+        _groups([(length, length) for length in ordered]),
+        device,
+        index,
+        _ranges([0] * len(ordered), ordered).to(device),
+        tuple(order),
         first_token=first,
     )
     return _keep(packing, required) if only_required else packing
 
 
-def plan_dense(batch_size: int, sequence_length: int, device: torch.device) -> Packing:
-    """The packing of a batch without padding: every token, in place."""
-    index = torch.arange(batch_size * sequence_length, device=device)
-    shape = (batch_size, sequence_length)
+def plan_dense(
+    batch_size: int,
+    sequence_length: int,
+    device: torch.device,
+    required: Tensor | None = None,
+    first_token: bool = False,
+    only_required: bool = False,
+) -> Packing:
+    """The packing of a batch without padding: every token, in place.
+
+    Args:
+        batch_size: B.
+        sequence_length: S.
+        device: Where the tokens are.
+        required: (B, S) bool, as in `plan_packing`.
+        first_token: As in `plan_packing`.
+        only_required: As in `plan_packing`.
+    """
     group = RowGroup(batch_size, sequence_length, sequence_length)
-    return Packing(shape, index, shape, index, (group,), first_token=index[::sequence_length])
+    shape = (batch_size, sequence_length)
+    if not only_required:
+        return Packing(shape, shape, (group,), device)
+    first = None
+    if first_token:
+        tokens = batch_size * sequence_length
+        first = torch.arange(0, tokens, sequence_length, device=device)
+    return _keep(Packing(shape, shape, (group,), device, first_token=first), required)
 
 
 def _keep(packing: Packing, required: Tensor | None) -> Packing:
     """Marks the required tokens, and position 0 where it is wanted, as all that is read."""
-    wanted = torch.zeros_like(packing.token_index, dtype=torch.bool)
+    first = packing.first_token
+    if required is None and first is not None:
+        # Without an index the sequences are in order, and so are their first tokens.
+        kept = first if packing.token_index is None else first.sort().values
+        return replace(packing, kept=kept)
+    wanted = torch.zeros(packing.tokens, dtype=torch.bool, device=packing.device)
     if required is not None:
-        wanted |= required.flatten()[packing.token_index]
-    if packing.first_token is not None:
-        wanted[packing.first_token] = True
+        wanted |= packing.unpad(required)
+    if first is not None:
+        wanted[first] = True
     return replace(packing, kept=wanted.nonzero().flatten())
 
 
-def _groups(lengths: list[list[int]]) -> tuple[RowGroup, ...]:
+def _groups(lengths: list[tuple[int, int]]) -> tuple[RowGroup, ...]:
     """Runs of equal (queries, keys) in the packed order; empty rows have no run."""
     return tuple(
         RowGroup(rows=len(list(same)), queries=q, keys=k) for (q, k), same in groupby(lengths) if q
     )
 
 
-def _starts(lengths: Tensor) -> Tensor:
-    """(R,) lengths to where each begins when laid end to end."""
-    return lengths.cumsum(0) - lengths
+def _starts(lengths: Iterable[int]) -> list[int]:
+    """Lengths to where each begins when laid end to end."""
+    return list(accumulate(lengths, initial=0))[:-1]
 
 
-def _in_caller_order(order: Tensor, values: Tensor) -> Tensor:
-    """Values of the ordered rows, (R,), in the order in which the caller has the rows."""
-    return torch.empty_like(values).index_copy(0, order, values)
+def _ranges(starts: Sequence[int], lengths: Sequence[int]) -> Tensor:
+    """(sum of lengths,) on the CPU: from each start so many numbers on, one after the other.
+
+    In plain Python: torch's `repeat_interleave` wakes all threads, for a dozen numbers too.
+    """
+    ends = map(int.__add__, starts, lengths)
+    numbers = array("q", chain.from_iterable(map(range, starts, ends)))
+    return torch.frombuffer(numbers, dtype=torch.int64)
+
+
+def _in_caller_order(order: list[int], values: list[int]) -> list[int]:
+    """Values of the ordered rows in the order in which the caller has the rows."""
+    return [value for _, value in sorted(zip(order, values, strict=True))]
 
 
 def is_traced(device: torch.device) -> bool:
@@ -268,7 +354,27 @@ def is_traced(device: torch.device) -> bool:
     return torch.compiler.is_compiling() or torch.jit.is_tracing() or device.type == "meta"
 
 
-def scatter(packed: Tensor, index: Tensor, shape: tuple[int, int]) -> Tensor:
-    """(T, ...) to (*shape, ...), each at its flat position in `index` (T,), zero elsewhere."""
+def scatter(packed: Tensor, index: Tensor | None, shape: tuple[int, int]) -> Tensor:
+    """(T, ...) to (*shape, ...), each at its flat position in `index` (T,), zero elsewhere.
+
+    Without an index they are all positions in turn.
+    """
+    if index is None:
+        return packed.unflatten(0, shape)
     padded = packed.new_zeros((shape[0] * shape[1], *packed.shape[1:]))
     return padded.index_copy_(0, index, packed).unflatten(0, shape)
+
+
+def _spread(
+    packed: Tensor, index: Tensor | None, visible: Tensor | None, shape: tuple[int, int]
+) -> Tensor:
+    """As `scatter`, and zero where `visible` (T,) is False."""
+    if visible is not None:
+        packed = packed.masked_fill(~visible[:, None], 0)
+    return scatter(packed, index, shape)
+
+
+def _gather(padded: Tensor, index: Tensor | None) -> Tensor:
+    """(B, S, ...) to the (T, ...) at these flat positions, or to all of them."""
+    flat = padded.flatten(0, 1)
+    return flat if index is None else flat.index_select(0, index)

@@ -9,6 +9,7 @@ Notation: B batch, S sequence, D hidden size.
 import torch
 from torch import Tensor
 
+from .configuration_bert import BertConfig
 from .losses import IGNORE_INDEX
 
 
@@ -33,13 +34,17 @@ def check_inputs(
     inputs_embeds: Tensor | None,
     token_type_ids: Tensor | None,
     position_ids: Tensor | None,
+    config: BertConfig,
     vocab_size: int,
-    type_vocab_size: int,
-    max_positions: int,
-    hidden_size: int,
     past_length: int = 0,
+    longest: int | None = None,
 ) -> tuple[int, int]:
     """Checks a batch against the sizes of the model.
+
+    Args:
+        vocab_size: Rows of its word embeddings.
+        past_length: Cached tokens before those of the batch.
+        longest: Tokens of the longest sequence where the batch came packed.
 
     Returns:
         (B, S).
@@ -65,10 +70,10 @@ def check_inputs(
         batch_size, length = input_ids.shape
     else:
         assert inputs_embeds is not None
-        if inputs_embeds.ndim != 3 or inputs_embeds.shape[-1] != hidden_size:
+        if inputs_embeds.ndim != 3 or inputs_embeds.shape[-1] != config.hidden_size:
             raise ValueError(
                 f"inputs_embeds has shape {tuple(inputs_embeds.shape)}; it must be "
-                f"(batch, sequence, {hidden_size})"
+                f"(batch, sequence, {config.hidden_size})"
             )
         batch_size, length = inputs_embeds.shape[:2]
     if batch_size == 0 or length == 0:
@@ -78,8 +83,11 @@ def check_inputs(
         )
     if input_ids is not None:
         check_range(input_ids, "input_ids", vocab_size, "vocab_size", "is this its tokenizer?")
+    max_positions = config.max_position_embeddings
     if position_ids is None:
-        if past_length + length > max_positions:
+        if longest is not None:
+            _check_bounds(0, longest - 1, "position_ids", max_positions, "max_position_embeddings")
+        elif past_length + length > max_positions:
             cached = f" after {past_length} cached ones" if past_length else ""
             raise ValueError(
                 f"the sequence has {length} tokens{cached}, the model takes at most "
@@ -91,17 +99,20 @@ def check_inputs(
         check_range(position_ids, "position_ids", max_positions, "max_position_embeddings")
     if token_type_ids is not None:
         _check_broadcast(token_type_ids, "token_type_ids", batch_size, length)
-        check_range(token_type_ids, "token_type_ids", type_vocab_size, "type_vocab_size")
+        check_range(token_type_ids, "token_type_ids", config.type_vocab_size, "type_vocab_size")
     return batch_size, length
 
 
 def check_mask(
     mask: Tensor, name: str, batch_size: int, queries: int, keys: int, exact: bool = True
-) -> None:
+) -> bool | None:
     """Checks the shape of an attention mask, and on the CPU that it is one of zeros and ones.
 
     Args:
         exact: Whether a 2-D mask covers just the keys; with a cache it may be longer.
+
+    Returns:
+        Whether it leaves something out; None where its values are not looked at.
 
     Raises:
         ValueError: The shape fits none of (B, K), (B, Q, K), (B or 1, heads or 1, Q or 1, K); or
@@ -123,8 +134,9 @@ def check_mask(
             f"({batch_size}, 1, 1, {keys})"
         )
     is_added = mask.ndim == 4 and mask.is_floating_point()
-    if is_added or mask.dtype == torch.bool or not reads_values(mask) or mask.numel() == 0:
-        return
+    is_right = mask.ndim > 2 and mask.dtype == torch.bool
+    if is_added or is_right or not reads_values(mask) or mask.numel() == 0:
+        return None
     lowest = mask.amin().item()  # NaN, if there is one
     if not lowest >= 0:
         axes = {2: "[:, None, None]", 3: "[:, None]"}.get(mask.ndim, "")
@@ -134,6 +146,7 @@ def check_mask(
             "where not. A mask that is added to the scores is a 4-D tensor of floats: give "
             f"{name}{axes}{floats}"
         )
+    return not lowest
 
 
 def check_labels(
@@ -182,12 +195,26 @@ def check_range(
     if lowest < 0 and ignore < 0:
         real = tensor[tensor != ignore]
         lowest, highest = (int(x) for x in torch.aminmax(real)) if real.numel() else (0, 0)
-    if lowest < 0 or highest >= limit:
-        wrong = lowest if lowest < 0 else highest
-        allowed = f"0 to {limit - 1} ({limit_name}={limit})"
-        also = f", or {ignore} to ignore an item" if ignore < 0 else ""
-        mend = f"; {hint}" if hint else ""
-        raise ValueError(f"{name} holds {wrong}; allowed is {allowed}{also}{mend}")
+    _check_bounds(lowest, highest, name, limit, limit_name, hint, ignore)
+
+
+def _check_bounds(
+    lowest: int,
+    highest: int,
+    name: str,
+    limit: int,
+    limit_name: str,
+    hint: str = "",
+    ignore: int = 0,
+) -> None:
+    """Raises ValueError where one of them is outside 0..limit-1."""
+    if lowest >= 0 and highest < limit:
+        return
+    wrong = lowest if lowest < 0 else highest
+    allowed = f"0 to {limit - 1} ({limit_name}={limit})"
+    also = f", or {ignore} to ignore an item" if ignore < 0 else ""
+    mend = f"; {hint}" if hint else ""
+    raise ValueError(f"{name} holds {wrong}; allowed is {allowed}{also}{mend}")
 
 
 def _check_broadcast(tensor: Tensor, name: str, batch_size: int, length: int) -> None:

@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from hf_bert_impl.evaluation.parity import reference_model
-from hf_bert_impl.model.padding import plan_packing
+from hf_bert_impl.model import modeling_base
+from hf_bert_impl.model.padding import plan_dense, plan_packed_input, plan_packing
 from tests.model.cases import (
     HEADS,
     masks,
@@ -59,6 +60,78 @@ def test_nothing_to_gain_without_padding():
     assert plan_packing(torch.ones(3, 4, dtype=torch.bool)) is None
     everything = torch.ones(3, 4, dtype=torch.bool)
     assert plan_packing(masks(3, 4)["right"].bool(), required=everything) is None
+
+
+@pytest.mark.parametrize("lengths", [[4, 7, 2], [2, 4, 7], [5], [3, 3]])
+def test_packed_input_goes_to_its_grid_and_back(lengths):
+    packing = plan_packed_input(lengths, torch.device("cpu"), first_token=True)
+    values = torch.randn(1, sum(lengths), 3)
+    packed = packing.unpad(values)
+    assert torch.equal(packing.pad(packed), values)
+    if sorted(lengths) == lengths:  # then nothing is gathered
+        assert packing.token_index is None
+    grid = packing.to_grid(packed)
+    texts = values[0].split(lengths)
+    assert grid.shape == (len(lengths), max(lengths), 3)
+    for row, text in zip(grid, texts, strict=True):
+        assert torch.equal(row[: len(text)], text)
+        assert not row[len(text) :].any()
+    assert torch.equal(packing.from_grid(grid), packed)
+    if len(lengths) > 1:
+        assert packing.attended_grid().sum(dim=1).tolist() == lengths
+        assert torch.equal(values[0, packing.unpad(torch.arange(sum(lengths))[None])], packed)
+    assert torch.equal(packing.finish(packed, pooled=True)[1], torch.stack([x[0] for x in texts]))
+
+
+@pytest.mark.parametrize("name", ["dense", "padding", "left", "packed"])
+@pytest.mark.parametrize("with_required", [False, True])
+def test_what_the_last_layer_leaves_goes_to_its_place(name, with_required):
+    rows, length = (1, 13) if name == "packed" else (5, 7)
+    required = torch.rand(rows, length, generator=torch.Generator().manual_seed(4)) < 0.3
+    required = required if with_required else None
+    options = {"required": required, "first_token": True, "only_required": True}
+    if name == "dense":
+        packing = plan_dense(rows, length, torch.device("cpu"), **options)
+    elif name == "packed":
+        packing = plan_packed_input([4, 7, 2], torch.device("cpu"), **options)
+    else:
+        mask = masks(rows, length)["right" if name == "padding" else name].bool()
+        packing = plan_packing(mask, **options)
+    first = torch.zeros(rows, length, dtype=torch.bool)
+    first[:, [0, 4, 11] if name == "packed" else 0] = True
+    wanted = first.clone()
+    if name == "left":  # padding before a text is computed for the pooler alone
+        wanted &= mask
+    if required is not None:
+        wanted |= required
+    values = torch.randn(rows, length, 3)
+    padded, pooled = packing.finish(packing.unpad(values)[packing.kept], pooled=True)
+    assert torch.equal(padded, values * wanted[..., None])
+    assert torch.equal(pooled, values[first])
+
+
+def test_no_mask_is_built_that_no_layer_reads(monkeypatch):
+    """Neither for packed layers nor for layers that attend within packed tokens."""
+    built = []
+
+    def recorded(*args, **kwargs):
+        built.append(args)
+        return backend_mask(*args, **kwargs)
+
+    backend_mask = modeling_base.backend_mask
+    monkeypatch.setattr(modeling_base, "backend_mask", recorded)
+    config = random_config(1)
+    model = random_model("BertModel", config)
+    batch = random_batch("BertModel", config, masks()["right"])
+    with torch.no_grad():
+        model(**batch)
+        assert not built
+        model(**batch, output_attentions=True)
+        assert len(built) == 1
+        # A hook may move the layer's input to where packed tokens are laid out.
+        model.encoder.layer[0].register_forward_hook(lambda *args: None)
+        model(**batch)
+        assert len(built) == 2
 
 
 def test_hidden_states_under_padding_are_zero():
