@@ -31,13 +31,17 @@ def hide(monkeypatch):
     return hide_package
 
 
-def test_table(hf_bert):
-    result = hf_bert("benchmark", *QUICK, "--peers", "upstream-sdpa,flash-attention-2")
+def test_table(hf_bert, hide, monkeypatch):
+    hide("onnxruntime")
+    monkeypatch.setenv("COLUMNS", "160")
+    peers = "upstream-sdpa,onnxruntime,flash-attention-2"
+    result = hf_bert("benchmark", *QUICK, "--peers", peers)
     assert result.status == 0, result.err
     assert result.err == ""
     assert "random weights, tiny size" in result.out
-    assert "not available: needs a CUDA device" in result.out
     assert "times as fast" in result.out
+    assert "not available: needs a CUDA device" in result.out
+    assert "onnxruntime (fp32): not available: onnxruntime is not installed" in result.out
 
 
 def test_json_of_a_checkpoint_and_the_file(hf_bert, save_tiny, tmp_path):
@@ -55,12 +59,17 @@ def test_json_of_a_checkpoint_and_the_file(hf_bert, save_tiny, tmp_path):
     assert str(tmp_path) not in result.out
 
 
-def test_a_missing_peer_is_a_line_and_no_failure(hf_bert, hide, monkeypatch):
-    hide("onnxruntime")
-    monkeypatch.setenv("COLUMNS", "160")
-    result = hf_bert("benchmark", *QUICK, "--peers", "onnxruntime")
-    assert result.status == 0, result.err
-    assert "onnxruntime (fp32): not available: onnxruntime is not installed" in result.out
+def test_files_are_replaced_only_when_told(hf_bert, one_error_line, tmp_path):
+    for option, name in (("--output", "results.json"), ("--plot", "plot.png")):
+        (tmp_path / name).write_text("mine", encoding="utf-8")
+        result = hf_bert("benchmark", *QUICK, option, tmp_path / name)
+        one_error_line(result, option, "exists", "--overwrite")
+        assert (tmp_path / name).read_text(encoding="utf-8") == "mine"
+    one_error_line(hf_bert("benchmark", *QUICK, "--output", tmp_path), "--output", "folder")
+    arguments = ("--peers", "none", "--output", tmp_path / "results.json", "--overwrite")
+    assert hf_bert("benchmark", *QUICK, *arguments).status == 0
+    data = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
+    assert data["rows"] == []
 
 
 @pytest.mark.parametrize(
