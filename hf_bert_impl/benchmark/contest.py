@@ -21,7 +21,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_bert_impl.benchmark import timing
 from hf_bert_impl.benchmark.cases import Case
 from hf_bert_impl.benchmark.peers import Check, Entry
 
@@ -134,9 +133,7 @@ class Contestant:
 
     def turn(self, case: Case, what: str, number: int) -> float:
         """Its seconds for a case in round `number`."""
-        seconds: float = self.ask(
-            "turn", case, what=what, number=number, seconds=timing.TURN_SECONDS
-        )
+        seconds: float = self.ask("turn", case, what=what, number=number)
         return seconds
 
     def check(self, case: Case) -> Check:

@@ -102,6 +102,8 @@ class Entry:
     """Of the case `encode`."""
     pairs: int | None = None
     """Of each source of `sts`; None for all."""
+    turn_seconds: float = 0.0
+    """How long a turn lasts at least."""
 
     @classmethod
     def from_json(cls, text: str) -> Entry:

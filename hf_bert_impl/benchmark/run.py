@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from hf_bert_impl.benchmark import cases
+from hf_bert_impl.benchmark import cases, timing
 from hf_bert_impl.benchmark.cases import CASES, ENCODE_SENTENCES, PARTS, TEXTS, Case, Unavailable
 from hf_bert_impl.benchmark.contest import Contestant, Lost, neighbours, race
 from hf_bert_impl.benchmark.models import Source
@@ -23,8 +23,6 @@ LINE_ROUNDS = 5
 QUICK_PAIRS = 20
 #: Whose vectors are the reference of `encode`: case, peer and precision.
 ENCODE_REFERENCE = ("encode", "sentence-transformers", "float32")
-#: The training case is measured in float32 only.
-NOT_TRAINED = {("train", "bfloat16"), ("train", "int8")}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,6 +75,8 @@ class Benchmark:
         self.source, self.settings, self.say = source, settings, say
         #: Who of ours runs in the present precision: the unchanged call, then the prepared model.
         self.ours: list[Contestant] = []
+        #: What upstream's eager attention has a result of.
+        self.plan: list[Case] = []
         #: Spearman of upstream's float32.
         self.spearman: float | None = None
 
@@ -102,13 +102,21 @@ class Benchmark:
             contextlib.ExitStack() as stack,
         ):
             if {*settings.cases} - {"encode"}:
-                self.reference = stack.enter_context(self._contestant("upstream-eager", "float32"))
+                try:
+                    self.reference = stack.enter_context(
+                        self._contestant("upstream-eager", "float32")
+                    )
+                except Lost as error:
+                    raise ValueError(
+                        f"transformers' own model cannot run here ({error}); expected it to be "
+                        "the reference; free memory, or take a smaller model"
+                    ) from error
                 self.plan = [case for case in self._batches() if self._record(self.reference, case)]
                 if "upstream-eager" not in settings.peers or "float32" not in settings.dtypes:
                     self.reference.close()
             for dtype in settings.dtypes:
-                with contextlib.ExitStack() as stack_of_ours:
-                    self._precision(dtype, stack_of_ours)
+                with contextlib.ExitStack() as ours:
+                    self._precision(dtype, ours)
         self.results.fill_shares()
         return self.results
 
@@ -125,6 +133,7 @@ class Benchmark:
             self.scratch,
             settings.sentences,
             QUICK_PAIRS if settings.quick else None,
+            0.0 if settings.quick else timing.TURN_SECONDS,
         )
         with Contestant(entry) as contestant:
             contestant.ask("open", name=case)
@@ -140,13 +149,18 @@ class Benchmark:
             elif name == "sts":
                 yield from self._texts(name, self.reference)
 
+    def _ask(self, one: Contestant, do: str, case: str, **given: Any) -> Any:
+        """What a contestant answers; None, and a line in `missing`, where it cannot."""
+        try:
+            return one.ask(do, **given)
+        except Lost as error:
+            self._miss(one.entry.name, one.entry.dtype, str(error), case)
+            return None
+
     def _texts(self, name: str, counter: Contestant) -> list[Case]:
         """A case of texts, whose tokens a contestant counts; none where it cannot."""
-        try:
-            return [Case(name, tuple(counter.ask("lengths", name=name)), 0)]
-        except Lost as error:
-            self._miss(counter.entry.name, counter.entry.dtype, str(error), name)
-            return []
+        lengths = self._ask(counter, "lengths", name, name=name)
+        return [Case(name, tuple(lengths), 0)] if lengths else []
 
     def _record(self, reference: Contestant, case: Case) -> bool:
         """Have a contestant keep what all others are compared with; whether it could."""
@@ -154,7 +168,7 @@ class Benchmark:
         try:
             self.spearman = reference.ask("record", case) or self.spearman
         except Lost as error:
-            self._miss("reference", "float32", str(error), case.name)
+            self._miss(reference.entry.name, "float32", str(error), case.name)
             return False
         return True
 
@@ -165,8 +179,8 @@ class Benchmark:
 
     def _precision(self, dtype: str, stack: contextlib.ExitStack) -> None:
         """Ours in one precision, which stay; the peers come one after the other."""
-        plan, self.ours = list(self.plan), []
-        first = "short" if {*self.settings.cases} - {"encode"} else "encode"
+        self.ours = []
+        first = "encode" if {*self.settings.cases} == {"encode"} else "short"
         for name in ("unchanged", "prepared"):
             # Only a prepared model has int8, and only it is TextEncoder's.
             if name == "unchanged" and (dtype == "int8" or first == "encode"):
@@ -177,38 +191,45 @@ class Benchmark:
                 self._miss(name, dtype, str(error))
         if not self.ours:
             return
-        if "encode" in self.settings.cases and self.ours[-1].entry.name == "prepared":
-            self.results.settings["sentences_from"] = cases.sentences(1)[1]
-            plan += self._texts("encode", self.ours[-1])
+        plan, lined = self.plan + self._sentences(), "line" not in self.settings.cases
         self._products(dtype)
-        lined = "line" not in self.settings.cases
         # The controls come last: then there is a reference for every case.
         for name in sorted(self.settings.peers, key=("self", "unchanged").count):
             for precision in PEERS[name].precisions.get(dtype, (dtype,)):
-                wanted = [
-                    case
-                    for case in plan
-                    if case.name in PEERS[name].cases and (case.name, precision) not in NOT_TRAINED
-                ]
-                lines = not lined and "line" in PEERS[name].cases and precision == dtype
-                if (wanted or lines) and self._alive():
-                    with self._peer(name, precision, wanted) as peer:
-                        if peer is None:
-                            continue
-                        for case in wanted:
-                            self._case(case, name, peer)
-                        if lines:
-                            self._line(dtype, peer)
-                            lined = True
+                known = PEERS[name].cases
+                wanted = [case for case in plan if case.name in known]
+                if precision != "float32":
+                    wanted = [case for case in wanted if case.name != "train"]
+                lines = not lined and "line" in known and precision == dtype
+                if not (wanted or lines) or not self._alive():
+                    continue
+                with self._peer(name, precision, wanted[0].name if wanted else "line") as peer:
+                    if peer is None:
+                        continue
+                    for case in wanted:
+                        self._case(case, name, peer)
+                    if lines:
+                        self._line(dtype, peer)
+                        lined = True
         if not lined:
             self._line(dtype)
         self._products(dtype)
-        self._kernels(dtype)
+        for one in self._alive():
+            if one.entry.name == "prepared":
+                self.results.kernels[dtype] = self._ask(one, "kernels", "all")
+
+    def _sentences(self) -> list[Case]:
+        """The case `encode`, if it is asked for, by us and beside somebody."""
+        best = self.ours[-1]
+        rivals = [name for name in self.settings.peers if "encode" in PEERS[name].cases]
+        if "encode" not in self.settings.cases or not rivals or best.entry.name != "prepared":
+            return []
+        self.results.settings["sentences_from"] = cases.sentences(1)[1]
+        return self._texts("encode", best)
 
     @contextlib.contextmanager
-    def _peer(self, name: str, dtype: str, wanted: list[Case]) -> Iterator[Contestant | None]:
-        """A peer while it races; None where it cannot run."""
-        best = self.ours[-1]
+    def _peer(self, name: str, dtype: str, first: str) -> Iterator[Contestant | None]:
+        """A peer while it races, who has loaded its first case; None where it cannot run."""
         with contextlib.ExitStack() as stack:
             peer: Contestant | None = None
             try:
@@ -219,8 +240,7 @@ class Benchmark:
                     peer = self.reference
                     stack.callback(peer.close)  # its work is done
                 else:
-                    it = best.entry.name if name == "self" else name
-                    first = wanted[0].name if wanted else "line"
+                    it = self.ours[-1].entry.name if name == "self" else name
                     peer = stack.enter_context(self._contestant(it, dtype, first))
             except (Lost, Unavailable) as error:
                 self._miss(name, dtype, str(error))
@@ -304,8 +324,8 @@ class Benchmark:
                 setattr(row, f"{side}_kept", check.spearman / self.spearman)
             row.notes |= {f"{side}_{key}": value for key, value in check.notes.items()}
         if case.name == "train":
-            row.notes["gradient_error"] = pair[0].check(case).notes["gradient_error"]
-            row.notes["memory_ratio"] = pair[0].check(case).mib / pair[1].check(case).mib
+            row.notes["gradient_error"] = row.notes["ours_gradient_error"]
+            row.notes["memory_ratio"] = (row.ours_mib or 0.0) / (row.peer_mib or 1.0)
         return row
 
     def _flops(self, case: Case) -> int:
@@ -354,9 +374,5 @@ class Benchmark:
         self.say(f"matrix products, {dtype}")
         sizes = {"hidden": self.config.hidden_size, "inner": self.config.intermediate_size}
         for one in self._alive()[:1]:
-            self.results.add_products(dtype, one.ask("products", dtype=dtype, **sizes))
-
-    def _kernels(self, dtype: str) -> None:
-        best = self.ours[-1]
-        if best.is_alive and best.entry.name == "prepared":
-            self.results.kernels[dtype] = best.ask("kernels")
+            rates = self._ask(one, "products", "all", dtype=dtype, **sizes)
+            self.results.add_products(dtype, rates or {})

@@ -71,15 +71,16 @@ class Worker:
         found: Check = self._take(case.name).check(case, reference)
         return dataclasses.asdict(found)
 
-    def turn(self, case: Case, what: str, number: int, seconds: float) -> float:
-        """Time a case: the mean of as many calls as fill `seconds`, after an untimed one."""
+    def turn(self, case: Case, what: str, number: int) -> float:
+        """Time a case: the mean of as many calls as fill a turn, after an untimed one."""
         from hf_bert_impl.benchmark import timing
 
         call = self._take(case.name).call(case, what, number)
         gc.collect()
         gc.disable()
         try:
-            return timing.turn(call, seconds, timing.device_wait(self.entry.source.device))
+            wait = timing.device_wait(self.entry.source.device)
+            return timing.turn(call, self.entry.turn_seconds, wait)
         finally:
             gc.enable()
 
