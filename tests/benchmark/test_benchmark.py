@@ -172,8 +172,6 @@ def test_turns_alternate_and_swap():
     assert [len(side) for side in times] == [3, 3]
     order = [x for x, before in zip(heard[2:], ["", *heard[2:]], strict=False) if x != before]
     assert "".join(order) == "abab"  # a b, b a, a b
-    measured = timing.Paired((1.0, 2.0, 4.0), (2.0, 2.0, 12.0))
-    assert (measured.ratios, measured.ratio) == ([2.0, 1.0, 3.0], 2.0)
 
 
 def test_tensor_peak_counts_what_is_alive_at_once():
