@@ -84,11 +84,13 @@ class Worker:
         finally:
             gc.enable()
 
-    def products(self, hidden: int, inner: int, dtype: str) -> dict[str, float]:
-        """The rates of matrix products in its process."""
+    def products(self) -> dict[str, float]:
+        """The rates of matrix products of the model's sizes in its process."""
         from hf_bert_impl.benchmark import timing
 
-        return timing.best_product(hidden, inner, dtype, self.entry.source.device)
+        source = self.entry.source
+        sizes = source.config().hidden_size, source.config().intermediate_size
+        return timing.best_product(*sizes, self.entry.dtype, source.device)
 
     def kernels(self) -> str | None:
         """What computes the prepared model, in one line; None where nothing is prepared."""

@@ -28,7 +28,7 @@ from hf_bert_impl.benchmark.models import Source
 from hf_bert_impl.benchmark.peers import Entry
 
 one = Contestant(Entry("unchanged", "float32", Source(random="tiny"), 1, sys.argv[1]))
-one.ask("products", hidden=30, inner=44, dtype="float32")
+one.ask("products")
 with neighbours(1):
     print("started", flush=True)
     sys.stdin.read()
@@ -94,7 +94,7 @@ def test_errors_ends_and_silence_are_losses(entry, monkeypatch):
         with pytest.raises(Lost, match=r"AttributeError: .*no_such_thing"):
             one.ask("no_such_thing")
         assert one.is_alive
-        assert one.ask("products", hidden=30, inner=44, dtype="float32")
+        assert one.ask("products")
         assert psutil.Process(one.process.pid).status() == psutil.STATUS_STOPPED
         with monkeypatch.context() as patch, pytest.raises(Lost, match="gave no answer for 0 s"):
             patch.setattr(contest, "PATIENCE_SECONDS", 0.01)
