@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 #: Texts that vectors and states are compared on; more say nothing new.
 CHECKED = 256
-#: Lengths at which runtimes are calibrated where there are no real texts: one text a batch.
+#: Texts that a static quantisation looks at, one a batch.
 CALIBRATION_TEXTS = 300
 
 
@@ -241,8 +241,8 @@ def calibration_batches(entry: Entry) -> Iterable[Batch]:
     except Unavailable:
         config = entry.source.config()
         drawn = cases.make_case("short", CALIBRATION_TEXTS, config.max_position_embeddings)
-        lengths = sorted(set(drawn.lengths))
+        together = cases.make_batch(drawn, config.vocab_size)
         return [
-            cases.make_batch(Case("short", (length,), length), config.vocab_size)
-            for length in lengths
+            {name: value[row : row + 1, :length] for name, value in together.items()}
+            for row, length in enumerate(drawn.lengths)
         ]
