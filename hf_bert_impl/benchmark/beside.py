@@ -71,18 +71,19 @@ def time_beside(
             with torch.inference_mode():
                 return other(batch)
 
-        measured = timing.paired(ours, theirs, rounds)
+        mine, others = timing.in_turns((ours, theirs), rounds)
+        ratios = [their / my for my, their in zip(mine, others, strict=True)]
         found.append(
             Timed(
                 name,
                 case.rows,
                 case.tokens,
                 case.padding,
-                1000 * statistics.median(measured.first),
-                1000 * statistics.median(measured.second),
-                measured.ratio,
-                min(measured.ratios),
-                max(measured.ratios),
+                1000 * statistics.median(mine),
+                1000 * statistics.median(others),
+                statistics.median(ratios),
+                min(ratios),
+                max(ratios),
             )
         )
     return found

@@ -18,6 +18,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from hf_bert_impl.evaluation.sts import StsFile
+
+
+class Unavailable(Exception):
+    """A contestant or a case cannot run here; the message says why, in a few words."""
+
+
 #: BERT's own; lengths of a case that a model has no positions for are scaled down together.
 POSITIONS = 512
 #: Sentence lengths of `short`: log-normal, these the mean and spread of the logarithm.
@@ -32,6 +39,10 @@ LABEL_SHARE = 0.15
 IGNORED = -100
 FIRST_ID = 5
 ENCODE_SENTENCES = 5000
+#: Cases of texts run in parts, one a round, so that one pass over the texts gives several ratios.
+PARTS = 5
+#: Texts of a batch of `sts`, as they come.
+TEXT_ROWS = 32
 
 #: Every case and what it is, in the order of the table.
 CASES = {
@@ -40,11 +51,16 @@ CASES = {
     "long": "8 documents, lengths uniform over 33..500",
     "full": "16 sequences of 64: no padding at all",
     "sentence": "one sentence of 12 tokens",
+    "busy": "short, while as many busy processes as threads compute beside it",
     "line": "cost against total tokens: the same tokens, padded 1, 2 and 4 times as wide",
     "train": "masked-LM training step, 12 log-normal lengths: about 70 % padding; dropout off",
+    "sts": "the sentences of STS 2014 as they come, 32 a batch; Spearman of their mean vectors",
     "encode": "text to sentence vectors, tokenising included",
 }
-ROWS = {"short": 32, "uniform": 32, "long": 8, "full": 16, "sentence": 1, "train": 12}
+ROWS = {"short": 32, "uniform": 32, "long": 8, "full": 16, "sentence": 1, "busy": 32, "train": 12}
+#: Those that take hidden states: every one of ours and every runtime runs them.
+FORWARD = ("short", "uniform", "long", "full", "sentence", "busy", "sts")
+TEXTS = ("sts", "encode")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +71,7 @@ class Case:
     lengths: tuple[int, ...]
     """Real tokens of each row."""
     width: int
-    """Columns of the padded batch: the longest row, or more."""
+    """Columns of the padded batch: the longest row, or more; 0 for texts, in many batches."""
 
     @property
     def rows(self) -> int:
@@ -69,8 +85,12 @@ class Case:
 
     @property
     def padding(self) -> float:
-        """The share of the padded batch that is padding, 0 to 1."""
-        return 1 - self.tokens / (self.rows * self.width)
+        """The share of the padded batch that is padding, 0 to 1; of texts `TEXT_ROWS` at a time."""
+        if self.width:
+            return 1 - self.tokens / (self.rows * self.width)
+        starts = range(0, self.rows, TEXT_ROWS)
+        batches = [self.lengths[start : start + TEXT_ROWS] for start in starts]
+        return 1 - self.tokens / sum(len(batch) * max(batch) for batch in batches)
 
 
 def log_normal_lengths(
@@ -92,7 +112,7 @@ def make_case(name: str, rows: int | None = None, positions: int = POSITIONS) ->
     """The batch of a case.
 
     Args:
-        name: A forward or training case (not `line` or `encode`, which are several batches).
+        name: A case of `ROWS` (not `line`, `sts` or `encode`, which are several batches).
         rows: Sequences; None takes the number of `ROWS`.
         positions: How many the model has.
 
@@ -105,7 +125,7 @@ def make_case(name: str, rows: int | None = None, positions: int = POSITIONS) ->
     if name not in ROWS:
         raise ValueError(f"no single batch is called {name!r}; there are {', '.join(ROWS)}")
     rows = ROWS[name] if rows is None else rows
-    if name == "short":
+    if name in ("short", "busy"):
         lengths = log_normal_lengths(rows, SHORT_LOG_MEAN, SHORT_LOG_SPREAD, 4, 128)
     elif name == "uniform":
         lengths = uniform_lengths(rows, 4, 128)
@@ -222,6 +242,29 @@ def sentences(number: int) -> tuple[list[str], str]:
     words = ["the", "river", "rose", "over", "night", "and", "music", "market", "window", "paper"]
     texts = [" ".join(draw.choice(words) for _ in range(length)) for length in lengths]
     return texts, "made-up sentences (HF_BERT_DATA is not set)"
+
+
+def sts(year: int, pairs: int | None = None) -> list[StsFile]:
+    """The pairs of a year of STS.
+
+    Args:
+        year: Of the folder `sts/YEAR` in the one that HF_BERT_DATA names.
+        pairs: How many of each source at most; None for all.
+
+    Raises:
+        Unavailable: There is no such folder.
+    """
+    from hf_bert_impl.evaluation.sts import StsFile, read_sts
+
+    folder = Path(os.environ.get("HF_BERT_DATA", "")) / "sts" / str(year)
+    if not os.environ.get("HF_BERT_DATA") or not folder.is_dir():
+        raise Unavailable(f"needs STS {year}: HF_BERT_DATA names no folder with sts/{year}")
+    return [StsFile(it.name, it.gold[:pairs], it.pairs[:pairs]) for it in read_sts(folder)]
+
+
+def sts_texts(files: Sequence[StsFile]) -> list[str]:
+    """Every text of these pairs once, in order."""
+    return list(dict.fromkeys(text for file in files for pair in file.pairs for text in pair))
 
 
 def _real_sentences(folder: Path) -> list[str]:

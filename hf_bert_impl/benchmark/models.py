@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import importlib.util
 import os
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_bert_impl.benchmark.peers import Unavailable
+from hf_bert_impl.benchmark.cases import Unavailable
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -18,7 +19,9 @@ SEED = 0
 #: Sizes of `--random`; what is not named is BERT-base's.
 RANDOM: dict[str, dict[str, Any]] = {
     "base": {},
+    # Both with 12 heads, as BERT-base.
     "minilm": {"hidden_size": 384, "num_hidden_layers": 6, "intermediate_size": 1536},
+    "small": {"hidden_size": 384, "num_hidden_layers": 12, "intermediate_size": 1536},
     # For tests and for trying the command itself.
     "tiny": {
         "hidden_size": 60,
@@ -49,40 +52,34 @@ class Source:
             return f"random weights, {self.random} size"
         return Path(self.path).resolve().name if os.path.isdir(self.path) else self.path
 
-    @functools.cached_property
-    def base(self) -> PreTrainedModel:
-        """The base model with its pooler, in float32 and eval mode."""
-        return self._load("BertModel")
+    def config(self) -> Any:
+        """The model's config, read without its weights."""
+        import hf_bert_impl
 
-    def masked_lm(self) -> PreTrainedModel:
-        """A masked language model in train mode, its dropout off so that losses can be compared."""
-        from torch import nn
+        if self.path is None:
+            return hf_bert_impl.BertConfig(**RANDOM[self.random])
+        return hf_bert_impl.BertConfig.from_pretrained(self.path)
 
-        model = self._load("BertForMaskedLM")
-        for module in model.modules():
-            if isinstance(module, nn.Dropout):
-                module.p = 0.0
-        return model.train()
-
-    def _load(self, name: str) -> PreTrainedModel:
+    def load(self, name: str = "BertModel") -> PreTrainedModel:
+        """The model as a class of this package (a base model with its pooler), float32, eval."""
         import torch
 
         import hf_bert_impl
 
         cls: Any = getattr(hf_bert_impl, name)
-        torch.manual_seed(SEED)  # also what a checkpoint lacks is the same on every run
+        torch.manual_seed(SEED)  # also what a checkpoint lacks is the same in every process
         if self.path is None:
-            model = cls(hf_bert_impl.BertConfig(**RANDOM[self.random]))
+            model = cls(self.config())
         else:
             model = cls.from_pretrained(self.path, dtype=torch.float32)
         loaded: PreTrainedModel = model.to(self.device).eval()
         return loaded
 
-    def sentence_folder(self, scratch: Path) -> str:
+    def sentence_folder(self, scratch: str) -> str:
         """A model with a tokenizer, as sentence encoders load it.
 
         Args:
-            scratch: Where random weights are saved.
+            scratch: Where random weights are saved, once a run.
 
         Returns:
             The checkpoint itself, or random weights beside the tokenizer of the demo's weights.
@@ -104,10 +101,30 @@ class Source:
         tokenizer = AutoTokenizer.from_pretrained(
             str(Path(places[0]) / "model"), trust_remote_code=False
         )
-        if len(tokenizer) > self.base.config.vocab_size:
+        config = self.config()
+        if len(tokenizer) > config.vocab_size:
             raise Unavailable(f"--random {self.random} is smaller than the tokenizer's vocabulary")
-        self.base.save_pretrained(scratch)
         # The sentence model that the tokenizer comes from stops at 128 or 256; this one need not.
-        tokenizer.model_max_length = self.base.config.max_position_embeddings
-        tokenizer.save_pretrained(scratch)
-        return str(scratch)
+        tokenizer.model_max_length = config.max_position_embeddings
+
+        def save(folder: Path) -> None:
+            self.load().save_pretrained(folder)
+            tokenizer.save_pretrained(folder)
+
+        return str(made_once(scratch, "sentences", save))
+
+
+def made_once(scratch: str, name: str, make: Callable[[Path], None]) -> Path:
+    """A folder that the first contestant who needs it makes for all of a run.
+
+    Args:
+        scratch: Where all share files.
+        name: The folder's name.
+        make: Fills an empty folder.
+    """
+    place = Path(scratch) / name
+    if not place.exists():
+        fresh = Path(tempfile.mkdtemp(dir=scratch))
+        make(fresh)
+        fresh.rename(place)
+    return place

@@ -1,59 +1,134 @@
-"""Who is measured: this package's model, transformers' own, and their form as a runner.
+"""Who is measured: this package's model, transformers' own, other runtimes, and what each needs.
 
-Other runtimes are in `runtimes.py`. Every peer is built from transformers' model with the weights
-of ours. A peer that cannot be built is an `Unavailable` with the reason, which the report shows.
+Every peer is built from transformers' model with the weights of ours, in its own process.
 """
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import importlib.util
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from hf_bert_impl.benchmark.cases import FORWARD, Unavailable
+from hf_bert_impl.benchmark.models import Source
+
 if TYPE_CHECKING:
-    import numpy as np
     from torch import Tensor
     from transformers import PreTrainedModel
 
 Batch = dict[str, "Tensor"]
 
-#: Every peer and what it is; `self` is the control, whose ratio is noise around 1.
+#: In which precision a peer runs beside ours, where it is not the same one.
+#: transformers in low precision also in float32, which is what most people run today.
+BOTH = {"bfloat16": ("float32", "bfloat16"), "int8": ("float32",)}
+NO_INT8: dict[str, tuple[str, ...]] = {"int8": ()}
+ONNX = ("onnx", "onnxscript")
+
+
+@dataclasses.dataclass(frozen=True)
+class Peer:
+    """Who ours is measured beside."""
+
+    what: str
+    cases: tuple[str, ...] = FORWARD
+    packages: tuple[str, ...] = ()
+    """What it needs, by the name that is imported."""
+    precisions: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    """Beside ours in this precision, those of the peer, if it is not the same one."""
+    lacks: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Precisions that it has no kernels for, and how that is said."""
+    cpu_only: bool = False
+
+
+NO_BFLOAT16 = {"bfloat16": "has no bfloat16 kernels for the CPU"}
 PEERS = {
-    "self": "this package beside itself: the ratio that noise alone gives",
-    "upstream-sdpa": "transformers' own BERT, scaled-dot-product attention",
-    "upstream-eager": "transformers' own BERT, eager attention",
-    "upstream-compile": "transformers' own BERT under torch.compile (asked for by name: compiling "
-    "takes a minute or more)",
-    "onnxruntime": "ONNX Runtime, all graph optimisations",
-    "openvino": "OpenVINO, latency hint",
-    "ctranslate2": "CTranslate2",
-    "flash-attention-2": "transformers' own BERT, flash_attention_2 (CUDA)",
-    "sentence-transformers": "sentence-transformers (the case `encode`)",
+    "self": Peer("ours beside itself: the ratio that noise alone gives", (*FORWARD, "encode")),
+    "unchanged": Peer("the prepared model beside the unchanged call", precisions=NO_INT8),
+    "upstream-sdpa": Peer(
+        "transformers' own BERT, scaled-dot-product attention",
+        (*FORWARD, "line", "train"),
+        precisions=BOTH,
+    ),
+    "upstream-eager": Peer(
+        "transformers' own BERT, eager attention", (*FORWARD, "train"), precisions=NO_INT8
+    ),
+    "upstream-compile": Peer(
+        "transformers' own BERT under torch.compile (asked for by name: compiling takes a minute "
+        "or more)",
+        precisions=NO_INT8,
+    ),
+    "onnxruntime": Peer(
+        "ONNX Runtime, all graph optimisations; int8 by its dynamic quantisation",
+        packages=("onnxruntime", *ONNX),
+        lacks=NO_BFLOAT16,
+        cpu_only=True,
+    ),
+    "openvino": Peer(
+        "OpenVINO, latency hint; int8 by NNCF's static quantisation",
+        packages=("openvino", *ONNX),
+        cpu_only=True,
+    ),
+    "ctranslate2": Peer("CTranslate2", packages=("ctranslate2",), lacks=NO_BFLOAT16, cpu_only=True),
+    "flash-attention-2": Peer(
+        "transformers' own BERT, flash_attention_2 (CUDA)", precisions=NO_INT8
+    ),
+    "sentence-transformers": Peer(
+        "sentence-transformers (the case `encode`)",
+        ("encode",),
+        packages=("sentence_transformers",),
+        precisions=BOTH,
+    ),
 }
 DEFAULT_PEERS = tuple(name for name in PEERS if name != "upstream-compile")
-TRAINING_PEERS = ("upstream-sdpa", "upstream-eager")
+#: Those beside which the unchanged call is measured as well as the prepared model.
 UPSTREAM = ("upstream-sdpa", "upstream-eager", "upstream-compile", "flash-attention-2")
-#: In which precision each peer runs beside ours: in low precision also beside upstream's float32,
-#: which is what most people run today.
-PRECISIONS = {
-    "float32": ("float32",),
-    "bfloat16": ("float32", "bfloat16"),
-    "int8": ("float32", "int8"),
-}
+PRECISIONS = ("float32", "bfloat16", "int8")
 
 
-class Unavailable(Exception):
-    """A peer cannot run here; the message says why, in a few words."""
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """Who computes in a process, and how."""
+
+    name: str
+    """`unchanged`, `prepared` or one of `PEERS`."""
+    dtype: str
+    source: Source
+    threads: int
+    scratch: str
+    """A folder that all contestants of a run share."""
+    sentences: int = 0
+    """Of the case `encode`."""
+    pairs: int | None = None
+    """Of each source of `sts`; None for all."""
+    turn_seconds: float = 0.0
+    """How long a turn lasts at least."""
+
+    @classmethod
+    def from_json(cls, text: str) -> Entry:
+        """What `dataclasses.asdict` gave, written as JSON."""
+        fields = json.loads(text)
+        return cls(**fields | {"source": Source(**fields["source"])})
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """What one contestant's results on a case are worth, and what they take."""
+
+    error: float | None = None
+    """Largest difference from the reference."""
+    rms: float | None = None
+    """Root of the mean squared difference."""
+    mib: float | None = None
+    spearman: float | None = None
+    notes: dict[str, float] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass
 class Runner:
     """Something that encodes a padded batch."""
 
-    name: str
-    dtype: str
     call: Callable[[Any], Any]
     """Takes what `convert` made; this is what is timed."""
     states: Callable[[Any], Tensor]
@@ -62,22 +137,88 @@ class Runner:
     """A batch in the form that the runtime takes; not timed."""
     release: Callable[[], Any] | None = None
     """Hands back memory that the runtime keeps between calls."""
-    close: Callable[[], Any] = lambda: None
-    """Ends its threads and frees its memory."""
+    kernels: Callable[[], str | None] = lambda: None
+    """What computes a prepared model, in one line."""
 
 
-def require(package: str) -> None:
-    """Check that an optional package is installed.
+def reason(error: BaseException) -> str:
+    """Why something failed, short enough for a table."""
+    text = " ".join(str(error).split())
+    if not isinstance(error, Unavailable):
+        text = f"{type(error).__name__}: {text}"
+    return text if len(text) <= 200 else text[:197] + "..."
+
+
+def check_peer(name: str, dtype: str, device: str) -> None:
+    """Check what can be checked before a process is started.
 
     Raises:
-        Unavailable: It is not.
+        Unavailable: The peer cannot run here.
     """
-    if importlib.util.find_spec(package) is None:
-        name = package.replace("_", "-")
-        raise Unavailable(f"{name} is not installed; pip install 'hf_bert_impl[bench]'")
+    peer = PEERS[name]
+    packages = peer.packages
+    if peer.cpu_only and device != "cpu":
+        raise Unavailable("compared on the CPU only")
+    if name == "flash-attention-2":
+        if device == "cpu":
+            raise Unavailable("needs a CUDA device")
+        if dtype != "bfloat16":
+            raise Unavailable("computes in half precision only: --dtype bfloat16")
+        packages = ("flash_attn",)
+    if dtype in peer.lacks:
+        raise Unavailable(peer.lacks[dtype])
+    if name == "openvino" and dtype == "int8":
+        packages = (*packages, "nncf")
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            shown = package.replace("_", "-")
+            raise Unavailable(f"{shown} is not installed; pip install 'hf_bert_impl[bench]'")
 
 
-def model_runner(name: str, model: PreTrainedModel, dtype: str) -> Runner:
+def upstream_model(ours: PreTrainedModel, name: str) -> PreTrainedModel:
+    """transformers' model with the weights of ours.
+
+    Args:
+        ours: In float32.
+        name: The peer, which decides the attention; sdpa for one that is converted from it.
+    """
+    from hf_bert_impl.evaluation import reference_model
+
+    model = reference_model(ours)
+    attention = {"upstream-eager": "eager", "flash-attention-2": "flash_attention_2"}
+    model.set_attn_implementation(attention.get(name, "sdpa"))
+    return model
+
+
+def build_runner(entry: Entry) -> Runner:
+    """Make what computes the hidden states of a contestant.
+
+    Raises:
+        Unavailable: It cannot run here.
+    """
+    import torch
+
+    name, dtype = entry.name, entry.dtype
+    model = entry.source.load()
+    if name == "prepared":
+        model.prepare_for_inference(dtype=None if dtype == "float32" else dtype)
+        return model_runner(model)
+    if name != "unchanged":
+        model = upstream_model(model, name)
+    if name in ("unchanged", *UPSTREAM):
+        model = model.to(getattr(torch, dtype)).eval()
+        return model_runner(torch.compile(model, dynamic=True) if "compile" in name else model)
+    from hf_bert_impl.benchmark import runtimes
+
+    build = {
+        "onnxruntime": runtimes.onnx_runtime,
+        "openvino": runtimes.open_vino,
+        "ctranslate2": runtimes.ctranslate2,
+    }[name]
+    return build(model, entry)
+
+
+def model_runner(model: Any) -> Runner:
     """A torch model's unchanged call: `model(input_ids=..., attention_mask=...)`."""
     import torch
 
@@ -89,160 +230,10 @@ def model_runner(name: str, model: PreTrainedModel, dtype: str) -> Runner:
         hidden: Tensor = output.last_hidden_state
         return hidden.float().cpu()
 
-    return Runner(name, dtype, call, states)
+    return Runner(call, states, kernels=lambda: prepared_kernels(model))
 
 
-def our_runners(model: PreTrainedModel, dtype: str) -> tuple[list[Runner], dict[str, str]]:
-    """This package's model, as it is and prepared.
-
-    Args:
-        model: In float32, in eval mode; it stays as it is.
-        dtype: `float32`, `bfloat16` or `int8`.
-
-    Returns:
-        `unchanged` (not for int8, which only a prepared model has) and `prepared`, and for what
-        could not be made the reason.
-    """
-    import torch
-
-    runners, reasons = [], {}
-    if dtype != "int8":
-        plain = model if dtype == "float32" else copy.deepcopy(model).to(getattr(torch, dtype))
-        runners.append(model_runner("unchanged", plain, dtype))
-    if not hasattr(model, "prepare_for_inference"):
-        reasons["prepared"] = "this version has no prepare_for_inference"
-        return runners, reasons
-    try:
-        prepared = copy.deepcopy(model)
-        prepared = prepared.prepare_for_inference(dtype=None if dtype == "float32" else dtype)
-    except Exception as error:
-        reasons["prepared"] = reason(error)
-    else:
-        runners.append(model_runner("prepared", prepared, dtype))
-    return runners, reasons
-
-
-def reason(error: BaseException) -> str:
-    """Why something failed, short enough for a table."""
-    text = " ".join(str(error).split())
-    if not isinstance(error, Unavailable):
-        text = f"{type(error).__name__}: {text}"
-    return text if len(text) <= 200 else text[:197] + "..."
-
-
-def build_peer(name: str, upstream: PreTrainedModel, dtype: str, threads: int) -> Runner:
-    """Build a peer of the forward cases.
-
-    Args:
-        name: One of `PEERS`, not `self` or `sentence-transformers`.
-        upstream: transformers' base model in float32, with the weights of ours; it stays as it is.
-        dtype: `float32`, `bfloat16` or `int8`.
-        threads: How many it may compute with.
-
-    Returns:
-        The runner.
-
-    Raises:
-        Unavailable: It cannot run here.
-    """
-    from hf_bert_impl.benchmark import runtimes
-
-    if name in UPSTREAM:
-        return _upstream(name, upstream, dtype)
-    if upstream.device.type != "cpu":
-        raise Unavailable("compared on the CPU only")
-    build = {
-        "onnxruntime": runtimes.onnx_runtime,
-        "openvino": runtimes.open_vino,
-        "ctranslate2": runtimes.ctranslate2,
-    }[name]
-    return build(upstream, dtype, threads)
-
-
-def _upstream(name: str, upstream: PreTrainedModel, dtype: str) -> Runner:
-    import torch
-
-    if dtype == "int8":
-        raise Unavailable("transformers' BERT has no int8 for the CPU")
-    model = copy.deepcopy(upstream).to(getattr(torch, dtype)).eval()
-    model.set_attn_implementation(attention_backend(name, model, dtype))
-    runner = model_runner(name, model, dtype)
-    if name == "upstream-compile":
-        runner = model_runner(name, torch.compile(model, dynamic=True), dtype)
-        runner.close = torch.compiler.reset
-    return runner
-
-
-def attention_backend(name: str, model: PreTrainedModel, dtype: str) -> str:
-    """transformers' name of an upstream peer's attention.
-
-    Raises:
-        Unavailable: flash_attention_2 where it cannot run.
-    """
-    if name != "flash-attention-2":
-        return "eager" if name == "upstream-eager" else "sdpa"
-    if model.device.type != "cuda":
-        raise Unavailable("needs a CUDA device")
-    if dtype != "bfloat16":
-        raise Unavailable("computes in half precision only: --dtype bfloat16")
-    require("flash_attn")
-    return "flash_attention_2"
-
-
-@dataclasses.dataclass(frozen=True)
-class SentenceRunner:
-    """Something that turns texts into vectors."""
-
-    encode: Callable[[list[str]], np.ndarray]
-    """N texts to vectors of length 1, (N, D)."""
-    token_counts: Callable[[list[str]], list[int]] | None = None
-    """How many tokens of each text are computed; None if nobody asks."""
-
-
-def sentence_encoder(name: str, folder: str, dtype: str, device: str) -> SentenceRunner:
-    """Load a sentence encoder.
-
-    Args:
-        name: `ours` or `sentence-transformers`.
-        folder: A model with its tokenizer.
-        dtype: `float32`, `bfloat16` or `int8`.
-        device: Where.
-
-    Raises:
-        Unavailable: It cannot run here.
-    """
-    import torch
-
-    if name == "ours":
-        import hf_bert_impl
-
-        if "TextEncoder" not in dir(hf_bert_impl):
-            raise Unavailable("this version has no TextEncoder")
-        ours: Any = hf_bert_impl.TextEncoder.from_pretrained(folder, dtype=dtype, device=device)
-
-        def counts(texts: list[str]) -> list[int]:
-            encoded = ours.tokenizer(texts, truncation=True, max_length=ours.max_length)
-            return [len(ids) for ids in encoded["input_ids"]]
-
-        return SentenceRunner(lambda texts: ours.encode(texts, normalize_embeddings=True), counts)
-    require("sentence_transformers")
-    if dtype == "int8":
-        raise Unavailable("has no int8 for torch models on the CPU")
-    from sentence_transformers import SentenceTransformer
-
-    theirs = SentenceTransformer(
-        folder,
-        device=device,
-        trust_remote_code=False,
-        model_kwargs={"dtype": getattr(torch, dtype)},
-    )
-
-    def encode(texts: list[str]) -> np.ndarray:
-        # A tensor, since numpy has no bfloat16.
-        vectors = theirs.encode(
-            texts, normalize_embeddings=True, convert_to_tensor=True, show_progress_bar=False
-        )
-        result: np.ndarray = vectors.float().cpu().numpy()
-        return result
-
-    return SentenceRunner(encode)
+def prepared_kernels(model: PreTrainedModel) -> str | None:
+    """What computes a model of this package where it is prepared, in one line."""
+    prepared = model.base_model.encoder.prepared
+    return None if prepared is None else " ".join(repr(prepared).split())

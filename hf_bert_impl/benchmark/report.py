@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from hf_bert_impl.benchmark.cases import CASES
+from hf_bert_impl.benchmark.cases import CASES, TEXTS
 from hf_bert_impl.benchmark.results import Results, Row
 
 if TYPE_CHECKING:
@@ -13,10 +13,11 @@ if TYPE_CHECKING:
 
 SHORT_DTYPES = {"float32": "fp32", "bfloat16": "bf16", "int8": "int8"}
 LEGEND = (
-    "times as fast: median of the rounds' ratios [least–greatest], each round ours and the peer "
-    "in turns.\n"
+    "times as fast: median of the rounds' ratios [least–greatest]; each round everyone in turns, "
+    "in a process of its own.\n"
     "error: largest difference from transformers in float32 eager at attended positions (training: "
-    "of the losses; encode: of the vectors).\n"
+    "of the losses; encode: of the vectors); rms: root of the mean squared one.\n"
+    "Spearman: of cosines with people's scores, times 100; kept: of transformers' in float32.\n"
     "GFLOP/s: operations on real tokens, attention included; share: of the best matrix product of "
     "this run in the same precision.\n"
     "MiB: rise of memory while it runs (training: peak beyond weights and gradients). "
@@ -34,7 +35,7 @@ def render(results: Results, console: Console) -> None:
     where = results.environment
     versions = ", ".join(
         f"{name} {where[name]}"
-        for name in ("torch", "transformers", "onnxruntime", "openvino", "ctranslate2")
+        for name in ("torch", "transformers", "onnxruntime", "openvino", "nncf", "ctranslate2")
         if where.get(name)
     )
     console.print(
@@ -43,13 +44,19 @@ def render(results: Results, console: Console) -> None:
         highlight=False,
         markup=False,
     )
+    if not where.get("stopped"):
+        console.print("contestants wait for their turn; this system cannot stop them")
     for dtype, rates in results.products.items():
         best = ", ".join(f"{kernel} {rate:.0f}" for kernel, rate in rates.items()) or "none"
         console.print(f"best matrix product, {dtype}: {best} GFLOP/s", highlight=False)
+    for dtype, kernels in results.kernels.items():
+        console.print(
+            f"kernels, {dtype}: {kernels or 'nothing is prepared'}", highlight=False, markup=False
+        )
     for name in CASES:
         rows = [row for row in results.rows if row.case == name]
         if rows:
-            console.print(case_table(name, rows))
+            console.print(case_table(name, rows, where.get("instruction_set", "")))
     if results.line:
         console.print(line_table(results))
     for missing in results.missing:
@@ -65,21 +72,21 @@ def render(results: Results, console: Console) -> None:
         console.print(LEGEND, style="dim", highlight=False, markup=False)
 
 
-def case_table(name: str, rows: list[Row]) -> Table:
+def case_table(name: str, rows: list[Row], level: str) -> Table:
     """Ours beside each peer on one case.
 
     Args:
         name: The case.
         rows: Its rows.
+        level: The instruction set that it was measured with.
     """
-    unit = "texts" if name == "encode" else "rows"
+    unit = "texts" if name in TEXTS else "rows"
     batches = dict.fromkeys((row.rows, row.tokens, row.padding) for row in rows)
     sizes = "; ".join(
-        f"{count} {unit}, {tokens} tokens"
-        + ("" if name == "encode" else f", {padding:.0%} padding")
+        f"{count} {unit}, {tokens} tokens, {padding:.0%} padding"
         for count, tokens, padding in batches
     )
-    table = _table(f"{name}: {CASES[name]}\nmeasured: {sizes}")
+    table = _table(f"{name}: {CASES[name]}\nmeasured: {sizes}; {level}")
     if len(batches) > 1:
         table.add_column("rows", justify="right")
     # Names are broken between words only.
@@ -88,11 +95,20 @@ def case_table(name: str, rows: list[Row]) -> Table:
     table.add_column("ms", justify="right")
     table.add_column("times as fast", justify="right", no_wrap=True)
     table.add_column("error", justify="right", no_wrap=True)
-    table.add_column("GFLOP/s", justify="right")
-    table.add_column("share", justify="right", no_wrap=True)
-    remembers = any(row.ours_mib is not None for row in rows)
-    if remembers:
-        table.add_column("MiB", justify="right")
+    # Only where someone of a table has a figure there is a column of it.
+    columns = {
+        "rms": lambda row: _both(row.ours_rms, row.peer_rms, ".0e"),
+        "Spearman": lambda row: _both(row.ours_spearman, row.peer_spearman, ".2f"),
+        "kept": lambda row: _both(row.ours_kept, row.peer_kept, ".1%"),
+        "GFLOP/s": lambda row: _both(row.ours_gflops, row.peer_gflops, ".0f"),
+        "share": lambda row: "" if row.share is None else f"{row.share:.0%}",
+        "MiB": lambda row: _both(row.ours_mib, row.peer_mib, ".0f"),
+    }
+    if {row.ours_dtype for row in rows} == {"float32"}:
+        del columns["rms"]  # the largest one says enough
+    columns = {key: cell for key, cell in columns.items() if any(cell(row) for row in rows)}
+    for key in columns:
+        table.add_column(key, justify="right", no_wrap=True)
     for row in rows:
         style = "bold green" if row.ratio >= 1 else "bold red"
         ratio = f"[{style if row.peer != 'self' else 'dim'}]{row.ratio:.2f}[/]"
@@ -104,14 +120,13 @@ def case_table(name: str, rows: list[Row]) -> Table:
             f"{_milliseconds(row.ours_ms)}/{_milliseconds(row.peer_ms)}",
             f"{ratio} \\[{row.ratio_min:.2f}–{row.ratio_max:.2f}]",
             _both(row.ours_error, row.peer_error, ".0e"),
-            _both(row.ours_gflops, row.peer_gflops, ".0f"),
-            "" if row.share is None else f"{row.share:.0%}",
-            *([_both(row.ours_mib, row.peer_mib, ".0f")] if remembers else []),
+            *(cell(row) for cell in columns.values()),
         )
     table.caption = "\n".join(
         f"{row.peer}, {row.rows} rows: loss {row.notes['ours_loss']:.6f} / "
-        f"{row.notes['peer_loss']:.6f}, gradients differ by {row.notes['gradient_error']:.0e} of "
-        f"the largest, memory {row.notes['memory_ratio']:.2f} of the peer's"
+        f"{row.notes['peer_loss']:.6f}, gradients differ by "
+        f"{row.notes['gradient_error']:.0e} of the largest, "
+        f"memory {row.notes['memory_ratio']:.2f} of the peer's"
         for row in rows
         if "ours_loss" in row.notes
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import json
+import os
 import platform
 import statistics
 from collections.abc import Sequence
@@ -20,8 +21,11 @@ PACKAGES = (
     "onnxruntime",
     "openvino",
     "ctranslate2",
+    "nncf",
     "sentence-transformers",
 )
+#: What makes torch, oneDNN and CTranslate2 use less than the processor has.
+LOWERED_BY = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "CT2_FORCE_CPU_ISA")
 
 
 @dataclasses.dataclass
@@ -61,6 +65,15 @@ class Row:
     """Rise of the resident memory while it runs; on CUDA of torch's allocated memory; for training
     the peak of tensors beyond weights and gradients."""
     peer_mib: float | None = None
+    ours_rms: float | None = None
+    """Root of the mean squared difference from the same states."""
+    peer_rms: float | None = None
+    ours_spearman: float | None = None
+    """Of cosines with people's scores on STS 2014, times 100 (the case `sts`)."""
+    peer_spearman: float | None = None
+    ours_kept: float | None = None
+    """`ours_spearman` over that of upstream's float32."""
+    peer_kept: float | None = None
     notes: dict[str, float] = dataclasses.field(default_factory=dict)
     """Further figures, as the largest relative difference of gradients in training."""
 
@@ -101,6 +114,8 @@ class Results:
     line: list[LinePoint] = dataclasses.field(default_factory=list)
     products: dict[str, dict[str, float]] = dataclasses.field(default_factory=dict)
     """GFLOP/s of matrix products: by precision, by kernel."""
+    kernels: dict[str, str | None] = dataclasses.field(default_factory=dict)
+    """What computed the prepared model, by precision; None where nothing could be prepared."""
 
     def best(self, dtype: str) -> float | None:
         """The best matrix product of a precision in GFLOP/s."""
@@ -173,12 +188,17 @@ def environment(device: str, threads: int) -> dict[str, Any]:
     """Versions, processor, device and threads of this run."""
     import torch
 
+    from hf_bert_impl.benchmark.contest import CAN_STOP
+
     found: dict[str, Any] = {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "cpu": cpu_name(),
+        "instruction_set": instruction_set(),
         "device": torch.cuda.get_device_name() if device.startswith("cuda") else "cpu",
         "threads": threads,
+        # Whether contestants are stopped while it is not their turn.
+        "stopped": CAN_STOP,
     }
     for package in PACKAGES:
         try:
@@ -188,10 +208,17 @@ def environment(device: str, threads: int) -> dict[str, Any]:
     return found
 
 
-def cpu_name() -> str:
-    """The processor's name as the system gives it, with the widest vector instructions."""
+def instruction_set() -> str:
+    """The widest vector instructions that torch uses, and what lowers them if something does."""
     import torch
 
+    level: str = torch.backends.cpu.get_cpu_capability()
+    lowered = [f"{name}={os.environ[name]}" for name in LOWERED_BY if os.environ.get(name)]
+    return f"{level}, emulated by {' '.join(lowered)}" if lowered else level
+
+
+def cpu_name() -> str:
+    """The processor's name as the system gives it, with the instructions that torch uses."""
     name = platform.processor() or platform.machine()
     try:
         for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
@@ -200,4 +227,4 @@ def cpu_name() -> str:
                 break
     except OSError:
         pass
-    return f"{name} ({torch.backends.cpu.get_cpu_capability()})"
+    return f"{name} ({instruction_set()})"

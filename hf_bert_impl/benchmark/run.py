@@ -1,45 +1,28 @@
-"""A run: every case beside every peer, one peer at a time."""
+"""A run: every case beside every peer, one peer at a time, each in a process of its own."""
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
-import functools
-import gc
 import statistics
 import tempfile
-import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from hf_bert_impl.benchmark import cases, timing
-from hf_bert_impl.benchmark.cases import CASES, ENCODE_SENTENCES, Case
+from hf_bert_impl.benchmark.cases import CASES, ENCODE_SENTENCES, PARTS, TEXTS, Case, Unavailable
+from hf_bert_impl.benchmark.contest import Contestant, Lost, neighbours, race
 from hf_bert_impl.benchmark.models import Source
-from hf_bert_impl.benchmark.peers import (
-    PRECISIONS,
-    TRAINING_PEERS,
-    UPSTREAM,
-    Runner,
-    SentenceRunner,
-    build_peer,
-    model_runner,
-    our_runners,
-    reason,
-    sentence_encoder,
-)
+from hf_bert_impl.benchmark.peers import PEERS, UPSTREAM, Entry, check_peer
 from hf_bert_impl.benchmark.results import LinePoint, Missing, Results, Row, environment
-from hf_bert_impl.benchmark.training import training_rows
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from hf_bert_impl.benchmark.training import STEP, UPDATE
 
 #: Rounds of `line`, whose widest batches are slow upstream.
 LINE_ROUNDS = 5
-#: Parts of `encode`: they alternate, so that one pass over the sentences gives several ratios.
-ENCODE_PARTS = 5
-ENCODE_CHECKED = 256
-Encoder = tuple[SentenceRunner, str]
-FORWARD = ("short", "uniform", "long", "full", "sentence")
+#: Pairs of each source of `sts` in a quick run.
+QUICK_PAIRS = 20
+#: Whose vectors are the reference of `encode`: case, peer and precision.
+ENCODE_REFERENCE = ("encode", "sentence-transformers", "float32")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,6 +47,19 @@ class Settings:
         return [cases.make_case(name, rows, positions) for rows in sizes]
 
 
+def check_model(source: Source) -> Any:
+    """Load the model once and drop it: what is wrong with it is said before anyone starts.
+
+    Returns:
+        Its config.
+    """
+    from hf_bert_impl.evaluation import reference_model
+
+    model = source.load()
+    reference_model(model)
+    return model.config
+
+
 class Benchmark:
     """One run.
 
@@ -77,9 +73,12 @@ class Benchmark:
         self, source: Source, settings: Settings, say: Callable[[str], None] = lambda text: None
     ) -> None:
         self.source, self.settings, self.say = source, settings, say
-        self.wait = timing.device_wait(source.device)
-        self.errors: dict[tuple[str, str, str, Case], float] = {}
-        self.memory: dict[tuple[str, str, str, Case], float | None] = {}
+        #: Who of ours runs in the present precision: the unchanged call, then the prepared model.
+        self.ours: list[Contestant] = []
+        #: What upstream's eager attention has a result of.
+        self.plan: list[Case] = []
+        #: Spearman of upstream's float32.
+        self.spearman: float | None = None
 
     def run(self) -> Results:
         """Measure everything.
@@ -88,87 +87,89 @@ class Benchmark:
             The results; what could not run is in `missing`.
 
         Raises:
-            ValueError: transformers has no model like this one.
+            ValueError: The model cannot be loaded, or transformers has none like it.
+            OSError: There is no such model.
         """
-        import torch
-
-        from hf_bert_impl.evaluation import reference_model
-
-        settings, source = self.settings, self.source
-        before = torch.get_num_threads()
-        torch.set_num_threads(settings.threads)
-        try:
-            self.say("loading the model")
-            self.upstream = reference_model(source.base)
-            # Each pair collects garbage first, which need not look through all of transformers.
-            gc.collect()
-            gc.freeze()
-            self.results = Results(
-                environment(source.device, settings.threads),
-                dataclasses.asdict(settings) | {"model": source.name},
-            )
-            positions = source.base.config.max_position_embeddings
-            self.batches = [
-                case
-                for name in FORWARD
-                if name in settings.cases
-                for case in settings.batches(name, positions)
-            ]
-            self.references = {case: self._reference(case) for case in self.batches}
+        settings = self.settings
+        self.say("loading the model")
+        self.config = check_model(self.source)
+        self.results = Results(
+            environment(self.source.device, settings.threads),
+            dataclasses.asdict(settings) | {"model": self.source.name},
+        )
+        with (
+            tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as self.scratch,
+            contextlib.ExitStack() as stack,
+        ):
+            if {*settings.cases} - {"encode"}:
+                try:
+                    self.reference = stack.enter_context(
+                        self._contestant("upstream-eager", "float32")
+                    )
+                except Lost as error:
+                    raise ValueError(
+                        f"transformers' own model cannot run here ({error}); expected it to be "
+                        "the reference; free memory, or take a smaller model"
+                    ) from error
+                self.plan = [case for case in self._batches() if self._record(self.reference, case)]
+                if "upstream-eager" not in settings.peers or "float32" not in settings.dtypes:
+                    self.reference.close()
             for dtype in settings.dtypes:
-                self._products(dtype)
-                self._precision(dtype)
-                self._products(dtype)
-            if "train" in settings.cases:
-                self._train(positions)
-            self.results.fill_shares()
-        finally:
-            gc.unfreeze()
-            torch.set_num_threads(before)
+                with contextlib.ExitStack() as ours:
+                    self._precision(dtype, ours)
+        self.results.fill_shares()
         return self.results
 
-    def _products(self, dtype: str) -> None:
-        self.say(f"matrix products, {dtype}")
-        config = self.source.base.config
-        rates = timing.best_product(
-            config.hidden_size, config.intermediate_size, dtype, self.source.device
+    @contextlib.contextmanager
+    def _contestant(self, name: str, dtype: str, case: str = "short") -> Iterator[Contestant]:
+        """A contestant that has loaded what a case takes."""
+        self.say(f"preparing {name} in {dtype}")
+        settings = self.settings
+        entry = Entry(
+            name,
+            dtype,
+            self.source,
+            settings.threads,
+            self.scratch,
+            settings.sentences,
+            QUICK_PAIRS if settings.quick else None,
+            0.0 if settings.quick else timing.TURN_SECONDS,
         )
-        self.results.add_products(dtype, rates)
+        with Contestant(entry) as contestant:
+            contestant.ask("open", name=case)
+            yield contestant
 
-    def _reference(self, case: Case) -> Tensor:
-        """Upstream's float32 eager states at attended positions, (T, D)."""
-        self.upstream.set_attn_implementation("eager")
-        runner = model_runner("reference", self.upstream, "float32")
-        batch = self._batch(case)
-        states = runner.states(runner.call(batch))[batch["attention_mask"].bool().cpu()]
-        self.upstream.set_attn_implementation("sdpa")
-        return states
+    def _batches(self) -> Iterator[Case]:
+        """The cases whose reference is upstream's eager attention."""
+        for name in self.settings.cases:
+            if name == "train" and "float32" not in self.settings.dtypes:
+                self._miss("training", ",".join(self.settings.dtypes), "float32 only", name)
+            elif name in cases.ROWS:
+                yield from self.settings.batches(name, self.config.max_position_embeddings)
+            elif name == "sts":
+                yield from self._texts(name, self.reference)
 
-    def _batch(self, case: Case) -> dict[str, Tensor]:
-        return cases.make_batch(case, self.source.base.config.vocab_size, self.source.device)
+    def _ask(self, one: Contestant, do: str, case: str, **given: Any) -> Any:
+        """What a contestant answers; None, and a line in `missing`, where it cannot."""
+        try:
+            return one.ask(do, **given)
+        except Lost as error:
+            self._miss(one.entry.name, one.entry.dtype, str(error), case)
+            return None
 
-    def _precision(self, dtype: str) -> None:
-        wanted = {*FORWARD, "line"} & {*self.settings.cases}
-        if wanted:
-            ours, reasons = our_runners(self.source.base, dtype)
-            for name, why in reasons.items():
-                self._miss(name, dtype, why)
-            ours = [runner for runner in ours if self._works(runner)]
-            if ours:
-                self._forward(ours, dtype)
-                if "line" in wanted:
-                    self._line(ours, dtype)
-        if "encode" in self.settings.cases:
-            self._encode(dtype)
+    def _texts(self, name: str, counter: Contestant) -> list[Case]:
+        """A case of texts, whose tokens a contestant counts; none where it cannot."""
+        lengths = self._ask(counter, "lengths", name, name=name)
+        return [Case(name, tuple(lengths), 0)] if lengths else []
 
-    def _works(self, runner: Runner) -> bool:
-        """Measure error and memory of one of ours; one that fails is left out, not blamed on."""
-        for case in self.batches:
-            try:
-                self._check("ours", runner, case)
-            except Exception as error:
-                self._miss(runner.name, runner.dtype, reason(error), case.name)
-                return False
+    def _record(self, reference: Contestant, case: Case) -> bool:
+        """Have a contestant keep what all others are compared with; whether it could."""
+        self.say(f"{case.name}, {case.rows} rows, the reference")
+        try:
+            self.spearman = reference.ask("record", case) or self.spearman
+        except Lost as error:
+            self._miss(reference.entry.name, "float32", str(error), case.name)
+            return False
         return True
 
     def _miss(self, peer: str, dtype: str, why: str, case: str = "all") -> None:
@@ -176,196 +177,200 @@ class Benchmark:
         if same not in {(known.peer, known.reason, known.case) for known in self.results.missing}:
             self.results.missing.append(Missing(peer, dtype, why, case))
 
-    def _check(self, side: str, runner: Runner, case: Case) -> None:
-        """Note a runner's largest error and its memory on a case, once."""
-        key = (side, runner.name, runner.dtype, case)
-        if key in self.errors:
-            return
-        batch = self._batch(case)
-        given = runner.convert(batch)
-        states = runner.states(runner.call(given))[batch["attention_mask"].bool().cpu()]
-        self.errors[key] = (states - self.references[case]).abs().max().item()
-        if self.source.device == "cpu":
-            self.memory[key] = timing.resident_peak(lambda: runner.call(given), runner.release)
-        else:
-            self.memory[key] = timing.cuda_peak(lambda: runner.call(given))
-
-    def _peers(self, dtype: str) -> Iterator[tuple[str, Runner]]:
-        """Each peer in turn, closed before the next one is made: it may keep threads and memory."""
-        for name in self.settings.peers:
-            if name in ("self", "sentence-transformers"):
+    def _precision(self, dtype: str, stack: contextlib.ExitStack) -> None:
+        """Ours in one precision, which stay; the peers come one after the other."""
+        self.ours = []
+        first = "encode" if {*self.settings.cases} == {"encode"} else "short"
+        for name in ("unchanged", "prepared"):
+            # Only a prepared model has int8, and only it is TextEncoder's.
+            if name == "unchanged" and (dtype == "int8" or first == "encode"):
                 continue
-            for precision in PRECISIONS[dtype] if name == "upstream-sdpa" else (dtype,):
-                self.say(f"preparing {name} in {precision}")
-                try:
-                    runner = build_peer(name, self.upstream, precision, self.settings.threads)
-                except Exception as error:
-                    # Upstream has no int8 anywhere: that is not news.
-                    if not (name in UPSTREAM and precision == "int8"):
-                        self._miss(name, precision, reason(error))
+            try:
+                self.ours.append(stack.enter_context(self._contestant(name, dtype, first)))
+            except Lost as error:
+                self._miss(name, dtype, str(error))
+        if not self.ours:
+            return
+        plan, lined = self.plan + self._sentences(), "line" not in self.settings.cases
+        self._products(dtype)
+        # The controls come last: then there is a reference for every case.
+        for name in sorted(self.settings.peers, key=("self", "unchanged").count):
+            for precision in PEERS[name].precisions.get(dtype, (dtype,)):
+                known = PEERS[name].cases
+                wanted = [case for case in plan if case.name in known]
+                if precision != "float32":
+                    wanted = [case for case in wanted if case.name != "train"]
+                lines = not lined and "line" in known and precision == dtype
+                if not (wanted or lines) or not self._alive():
                     continue
-                try:
-                    yield name, runner
-                finally:
-                    runner.close()
+                with self._peer(name, precision, wanted[0].name if wanted else "line") as peer:
+                    if peer is None:
+                        continue
+                    for case in wanted:
+                        self._case(case, name, peer)
+                    if lines:
+                        self._line(dtype, peer)
+                        lined = True
+        if not lined:
+            self._line(dtype)
+        self._products(dtype)
+        for one in self._alive():
+            if one.entry.name == "prepared":
+                self.results.kernels[dtype] = self._ask(one, "kernels", "all")
 
-    def _forward(self, ours: list[Runner], dtype: str) -> None:
-        best = ours[-1]
-        for name, runner in self._peers(dtype):
-            for case in self.batches:
-                self.say(f"{case.name}, {case.rows} rows, beside {name} in {runner.dtype}")
-                try:
-                    self._check("peer", runner, case)
-                    for mine in ours if name in UPSTREAM else [best]:
-                        self._pair(mine, runner, case)
-                except Exception as error:
-                    self._miss(name, runner.dtype, reason(error), case.name)
-        if "self" in self.settings.peers:
-            for case in self.batches:
-                self.say(f"{case.name}, {case.rows} rows, beside itself")
-                self._pair(best, best, case, peer="self")
+    def _sentences(self) -> list[Case]:
+        """The case `encode`, if it is asked for, by us and beside somebody."""
+        best = self.ours[-1]
+        rivals = [name for name in self.settings.peers if "encode" in PEERS[name].cases]
+        if "encode" not in self.settings.cases or not rivals or best.entry.name != "prepared":
+            return []
+        self.results.settings["sentences_from"] = cases.sentences(1)[1]
+        return self._texts("encode", best)
 
-    def _pair(self, mine: Runner, theirs: Runner, case: Case, peer: str | None = None) -> None:
-        batch = self._batch(case)
-        own, other = mine.convert(batch), theirs.convert(batch)
-        times = timing.paired(
-            lambda: mine.call(own), lambda: theirs.call(other), self.settings.rounds, self.wait
+    @contextlib.contextmanager
+    def _peer(self, name: str, dtype: str, first: str) -> Iterator[Contestant | None]:
+        """A peer while it races, who has loaded its first case; None where it cannot run."""
+        with contextlib.ExitStack() as stack:
+            peer: Contestant | None = None
+            try:
+                check_peer(name, dtype, self.source.device)
+                if name == "unchanged":
+                    peer = self.ours[0] if len(self.ours) > 1 else None
+                elif (name, dtype) == ("upstream-eager", "float32"):
+                    peer = self.reference
+                    stack.callback(peer.close)  # its work is done
+                else:
+                    it = self.ours[-1].entry.name if name == "self" else name
+                    peer = stack.enter_context(self._contestant(it, dtype, first))
+            except (Lost, Unavailable) as error:
+                self._miss(name, dtype, str(error))
+            yield peer
+
+    def _case(self, case: Case, name: str, peer: Contestant) -> None:
+        """Race ours and a peer on one case."""
+        self.say(f"{case.name}, {case.rows} rows, beside {name} in {peer.entry.dtype}")
+        best = self.ours[-1]
+        if case.name == "train":
+            sides = [one for one in self.ours if one.entry.name == "unchanged"]
+        else:
+            sides = self.ours if name in UPSTREAM and case.name not in TEXTS else [best]
+        racing = [one for one in (*sides, peer) if one.is_alive]
+        if not peer.is_alive or len(racing) < 2:
+            return
+
+        def lose(one: Contestant, error: Lost) -> None:
+            whole = "all" if not one.is_alive else case.name
+            self._miss(name if one is peer else one.entry.name, one.entry.dtype, str(error), whole)
+            racing.remove(one)
+
+        if (case.name, name, peer.entry.dtype) == ENCODE_REFERENCE:
+            self._record(peer, case)
+        for one in tuple(racing):
+            try:
+                one.check(case)
+            except Lost as error:
+                lose(one, error)
+        if peer not in racing or len(racing) < 2:
+            return
+        done = (STEP, UPDATE) if case.name == "train" else ("",)
+        rounds = PARTS if case.name in TEXTS else self.settings.rounds
+        busy = self.settings.threads if case.name == "busy" else 0
+        with neighbours(busy):
+            times = race(tuple(racing), [(case, what) for what in done], rounds, lose)
+        for what, found in zip(done, times, strict=True):
+            self.results.rows += [
+                self._row(case, what, name, (mine, peer), (found[mine], found[peer]))
+                for mine in racing
+                if mine is not peer and peer in racing
+            ]
+
+    def _row(
+        self,
+        case: Case,
+        what: str,
+        name: str,
+        pair: tuple[Contestant, Contestant],
+        times: tuple[list[float], list[float]],
+    ) -> Row:
+        """Ours and a peer, whose seconds are a round each."""
+        ratios = [theirs / ours for ours, theirs in zip(*times, strict=True)]
+        # The parts of texts are different work: together they are all of it.
+        seconds = [sum(side) if case.name in TEXTS else statistics.median(side) for side in times]
+        row = Row(
+            case=case.name,
+            rows=case.rows,
+            tokens=case.tokens,
+            padding=case.padding,
+            ours="TextEncoder" if case.name == "encode" else what or pair[0].entry.name,
+            ours_dtype=pair[0].entry.dtype,
+            peer=name,
+            peer_dtype=pair[1].entry.dtype,
+            ours_ms=1000 * seconds[0],
+            peer_ms=1000 * seconds[1],
+            ratio=statistics.median(ratios),
+            ratio_min=min(ratios),
+            ratio_max=max(ratios),
+            rounds=len(ratios),
         )
-        config = self.source.base.config
-        seconds = [statistics.median(side) for side in (times.first, times.second)]
-        flops = cases.forward_flops(config, case.lengths)
-        own_key = ("ours", mine.name, mine.dtype, case)
-        other_key = own_key if peer else ("peer", theirs.name, theirs.dtype, case)
-        self.results.rows.append(
-            Row(
-                case=case.name,
-                rows=case.rows,
-                tokens=case.tokens,
-                padding=case.padding,
-                ours=mine.name,
-                ours_dtype=mine.dtype,
-                peer=peer or theirs.name,
-                peer_dtype=theirs.dtype,
-                ours_ms=1000 * seconds[0],
-                peer_ms=1000 * seconds[1],
-                ratio=times.ratio,
-                ratio_min=min(times.ratios),
-                ratio_max=max(times.ratios),
-                rounds=self.settings.rounds,
-                ours_gflops=flops / seconds[0] / 1e9,
-                peer_gflops=flops / seconds[1] / 1e9,
-                ours_error=self.errors[own_key],
-                peer_error=self.errors[other_key],
-                ours_mib=self.memory[own_key],
-                peer_mib=self.memory[other_key],
-            )
-        )
+        if what == UPDATE:
+            return row
+        flops = self._flops(case)
+        for side, one, taken in zip(("ours", "peer"), pair, seconds, strict=True):
+            check = one.check(case)
+            setattr(row, f"{side}_gflops", flops / taken / 1e9)
+            for field in ("error", "rms", "mib", "spearman"):
+                setattr(row, f"{side}_{field}", getattr(check, field))
+            if check.spearman is not None and self.spearman:
+                setattr(row, f"{side}_kept", check.spearman / self.spearman)
+            row.notes |= {f"{side}_{key}": value for key, value in check.notes.items()}
+        if case.name == "train":
+            row.notes["gradient_error"] = row.notes["ours_gradient_error"]
+            row.notes["memory_ratio"] = (row.ours_mib or 0.0) / (row.peer_mib or 1.0)
+        return row
 
-    def _line(self, ours: list[Runner], dtype: str) -> None:
-        runners = list(ours)
-        if "upstream-sdpa" in self.settings.peers and dtype != "int8":
-            runners.append(build_peer("upstream-sdpa", self.upstream, dtype, self.settings.threads))
-        rows: tuple[int, ...] = cases.LINE_ROWS
-        if self.settings.quick:
-            rows = tuple(number // 4 for number in rows)
-        for widths in cases.line_cases(self.source.base.config.max_position_embeddings, rows):
+    def _flops(self, case: Case) -> int:
+        if case.name != "train":
+            return cases.forward_flops(self.config, case.lengths, pooler=case.name != "encode")
+        labels = cases.make_labels(cases.make_batch(case, self.config.vocab_size))
+        return cases.training_flops(self.config, case.lengths, int((labels != cases.IGNORED).sum()))
+
+    def _line(self, dtype: str, *peer: Contestant) -> None:
+        """The cost against tokens; all widths in turns, so that they are compared in a round."""
+        rows = [n // 4 if self.settings.quick else n for n in cases.LINE_ROWS]
+
+        def lose(one: Contestant, error: Lost) -> None:
+            self._miss(one.entry.name, one.entry.dtype, str(error), "line")
+
+        for widths in cases.line_cases(self.config.max_position_embeddings, rows):
             sizes = ", ".join(str(case.width) for case in widths)
             self.say(f"line, {widths[0].rows} rows of {sizes}, {dtype}")
-            pairs = [(runner, case) for case in widths for runner in runners]
-            # All widths in turns: what they cost is compared within a round.
-            calls = [functools.partial(runner.call, self._batch(case)) for runner, case in pairs]
-            times = timing.in_turns(calls, min(LINE_ROUNDS, self.settings.rounds), self.wait)
-            for index, (runner, case) in enumerate(pairs):
-                narrowest = times[index % len(runners)]
-                ratios = [
-                    wide / narrow for wide, narrow in zip(times[index], narrowest, strict=True)
-                ]
-                point = LinePoint(
-                    contestant=runner.name,
-                    dtype=dtype,
-                    tokens=case.tokens,
-                    padded_tokens=case.rows * case.width,
-                    widths=round(case.width / max(case.lengths)),
-                    ms=1000 * statistics.median(times[index]),
-                    cost=statistics.median(ratios),
-                )
-                self.results.line.append(point)
-
-    def _train(self, positions: int) -> None:
-        if "float32" not in self.settings.dtypes:
-            self._miss("training", ",".join(self.settings.dtypes), "float32 only", "train")
-            return
-        for case in self.settings.batches("train", positions):
-            for peer in (name for name in self.settings.peers if name in TRAINING_PEERS):
-                self.say(f"training step, {case.rows} rows, beside {peer}")
-                try:
-                    model = self.source.masked_lm()
-                    self.results.rows += training_rows(model, peer, case, self.settings.rounds)
-                except Exception as error:
-                    self._miss(peer, "float32", reason(error), "train")
-
-    def _encode(self, dtype: str) -> None:
-        if "sentence-transformers" not in self.settings.peers:
-            return
-        with tempfile.TemporaryDirectory() as scratch:
-            try:
-                folder = self.source.sentence_folder(Path(scratch))
-                ours = sentence_encoder("ours", folder, dtype, self.source.device)
-            except Exception as error:
-                self._miss("TextEncoder", dtype, reason(error), "encode")
-                return
-            for precision in PRECISIONS[dtype]:
-                self.say(f"sentences beside sentence-transformers in {precision}")
-                try:
-                    theirs = sentence_encoder(
-                        "sentence-transformers", folder, precision, self.source.device
-                    )
-                    self._encode_pair(folder, (ours, dtype), (theirs, precision))
-                except Exception as error:
-                    if precision != "int8":  # it has none
-                        self._miss("sentence-transformers", precision, reason(error), "encode")
-
-    def _encode_pair(self, folder: str, ours: Encoder, theirs: Encoder) -> None:
-        """Ours and theirs on parts of the sentences, in turns."""
-        texts, origin = cases.sentences(self.settings.sentences)
-        self.results.settings["sentences_from"] = origin
-        checked = texts[:ENCODE_CHECKED]
-        reference = sentence_encoder("sentence-transformers", folder, "float32", self.source.device)
-        expected = reference.encode(checked)
-        gaps = [
-            float(abs(encoder.encode(checked) - expected).max()) for encoder in (ours[0], theirs[0])
-        ]
-        parts = [texts[start::ENCODE_PARTS] for start in range(ENCODE_PARTS)]
-        taken: list[list[float]] = [[], []]
-        for number, part in enumerate(parts):
-            order = ((0, ours[0]), (1, theirs[0]))
-            for side, encoder in reversed(order) if number % 2 else order:
-                begin = time.perf_counter()
-                encoder.encode(part)
-                taken[side].append(time.perf_counter() - begin)
-        assert ours[0].token_counts is not None
-        lengths = ours[0].token_counts(texts)
-        times = timing.Paired(tuple(taken[0]), tuple(taken[1]))
-        flops = cases.forward_flops(self.source.base.config, lengths, pooler=False)
-        self.results.rows.append(
-            Row(
-                case="encode",
-                rows=len(texts),
-                tokens=sum(lengths),
-                padding=0.0,
-                ours="TextEncoder",
-                ours_dtype=ours[1],
-                peer="sentence-transformers",
-                peer_dtype=theirs[1],
-                ours_ms=1000 * sum(times.first),
-                peer_ms=1000 * sum(times.second),
-                ratio=times.ratio,
-                ratio_min=min(times.ratios),
-                ratio_max=max(times.ratios),
-                rounds=ENCODE_PARTS,
-                ours_gflops=flops / sum(times.first) / 1e9,
-                peer_gflops=flops / sum(times.second) / 1e9,
-                ours_error=gaps[0],
-                peer_error=gaps[1],
+            times = race(
+                [one for one in (*self.ours, *peer) if one.is_alive],
+                [(case, "") for case in widths],
+                min(LINE_ROUNDS, self.settings.rounds),
+                lose,
             )
-        )
+            for case, found in zip(widths, times, strict=True):
+                for one, seconds in found.items():
+                    narrowest = times[0][one]
+                    ratios = [wide / one_ for wide, one_ in zip(seconds, narrowest, strict=True)]
+                    self.results.line.append(
+                        LinePoint(
+                            contestant=one.entry.name,
+                            dtype=dtype,
+                            tokens=case.tokens,
+                            padded_tokens=case.rows * case.width,
+                            widths=round(case.width / max(case.lengths)),
+                            ms=1000 * statistics.median(seconds),
+                            cost=statistics.median(ratios),
+                        )
+                    )
+
+    def _alive(self) -> list[Contestant]:
+        return [one for one in self.ours if one.is_alive]
+
+    def _products(self, dtype: str) -> None:
+        """The best products of this machine, in the process of one of ours."""
+        self.say(f"matrix products, {dtype}")
+        for one in self._alive()[:1]:
+            self.results.add_products(dtype, self._ask(one, "products", "all") or {})

@@ -10,7 +10,9 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_bert_impl.benchmark.peers import Batch, Runner, Unavailable, require
+from hf_bert_impl.benchmark.cases import Unavailable
+from hf_bert_impl.benchmark.models import made_once
+from hf_bert_impl.benchmark.peers import Batch, Entry, Runner
 from hf_bert_impl.export.formats import FILES, write_onnx
 from hf_bert_impl.export.program import export_program, quiet
 from hf_bert_impl.export.running import onnx_session, openvino_model
@@ -23,12 +25,11 @@ INPUTS = ("input_ids", "attention_mask")
 OUTPUTS = ("last_hidden_state", "pooler_output")
 
 
-def _onnx_file(upstream: PreTrainedModel, folder: str) -> Path:
-    for package in ("onnx", "onnxscript"):
-        require(package)
-    file = Path(folder) / FILES["onnx"]
-    write_onnx(export_program(upstream, INPUTS), file)
-    return file
+def _onnx_file(upstream: PreTrainedModel, entry: Entry) -> Path:
+    def write(folder: Path) -> None:
+        write_onnx(export_program(upstream, INPUTS), folder / FILES["onnx"])
+
+    return made_once(entry.scratch, "onnx", write) / FILES["onnx"]
 
 
 def _arrays(batch: Batch) -> dict[str, Any]:
@@ -41,32 +42,25 @@ def _first_state(outputs: Any) -> Tensor:
     return torch.from_numpy(outputs[0].copy())
 
 
-def onnx_runtime(upstream: PreTrainedModel, dtype: str, threads: int) -> Runner:
+def onnx_runtime(upstream: PreTrainedModel, entry: Entry) -> Runner:
     """ONNX Runtime, all graph optimisations; int8 by its dynamic quantisation.
 
     Args:
         upstream: transformers' base model in float32.
-        dtype: `float32` or `int8`; its CPU kernels have no bfloat16.
-        threads: How many it computes with.
-
-    Raises:
-        Unavailable: It is not installed or has no such precision.
+        entry: Its precision (`float32` or `int8`) and threads.
     """
-    require("onnxruntime")
-    if dtype == "bfloat16":
-        raise Unavailable("has no bfloat16 kernels for the CPU")
     import onnxruntime as ort
 
+    file = _onnx_file(upstream, entry)
     with tempfile.TemporaryDirectory() as folder:
-        file = _onnx_file(upstream, folder)
-        if dtype == "int8":
+        if entry.dtype == "int8":
             from onnxruntime.quantization import QuantType, quantize_dynamic
 
             quantised = Path(folder) / "int8.onnx"
             with quiet():
                 quantize_dynamic(file, quantised, per_channel=True, weight_type=QuantType.QInt8)
             file = quantised
-        session = onnx_session(file, threads)
+        session = onnx_session(file, entry.threads, alone=True)
 
     shrink = ort.RunOptions()
     shrink.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
@@ -78,8 +72,6 @@ def onnx_runtime(upstream: PreTrainedModel, dtype: str, threads: int) -> Runner:
         session.run(OUTPUTS, dict.fromkeys(INPUTS, small), shrink)
 
     return Runner(
-        "onnxruntime",
-        dtype,
         lambda arrays: session.run(OUTPUTS, arrays),
         _first_state,
         convert=_arrays,
@@ -87,32 +79,30 @@ def onnx_runtime(upstream: PreTrainedModel, dtype: str, threads: int) -> Runner:
     )
 
 
-def open_vino(upstream: PreTrainedModel, dtype: str, threads: int) -> Runner:
+def open_vino(upstream: PreTrainedModel, entry: Entry) -> Runner:
     """OpenVINO from the same ONNX file, one synchronous request.
 
     Args:
         upstream: transformers' base model in float32.
-        dtype: `float32` or `bfloat16`; int8 needs a calibrated model.
-        threads: How many it computes with.
+        entry: Its precision and threads; int8 is NNCF's static quantisation.
 
     Raises:
-        Unavailable: It is not installed or has no such precision.
+        Unavailable: The processor has no such precision.
     """
-    require("openvino")
-    if dtype == "int8":
-        raise Unavailable("int8 needs NNCF and calibration data")
     import openvino as ov
 
-    precision = {"float32": "f32", "bfloat16": "bf16"}[dtype]
-    abilities = ov.Core().get_property("CPU", "OPTIMIZATION_CAPABILITIES")
-    if dtype == "bfloat16" and "BF16" not in abilities:
+    # What int8 leaves in floating point is float32, as in ours.
+    precision = "bf16" if entry.dtype == "bfloat16" else "f32"
+    if precision == "bf16" and "BF16" not in ov.Core().get_property(
+        "CPU", "OPTIMIZATION_CAPABILITIES"
+    ):
         raise Unavailable("this CPU has no bfloat16")
-    with tempfile.TemporaryDirectory() as folder:
-        compiled = openvino_model(_onnx_file(upstream, folder), threads, precision)
+    file: Any = _onnx_file(upstream, entry)
+    if entry.dtype == "int8":
+        file = _quantised(file, entry)
+    compiled = openvino_model(file, entry.threads, precision)
     request = compiled.create_infer_request()
     return Runner(
-        "openvino",
-        dtype,
         # The outputs are views of the request's own memory: nothing is copied in the timed part.
         lambda arrays: request.infer(arrays, share_inputs=True, share_outputs=True),
         _first_state,
@@ -121,7 +111,24 @@ def open_vino(upstream: PreTrainedModel, dtype: str, threads: int) -> Runner:
     )
 
 
-def ctranslate2(upstream: PreTrainedModel, dtype: str, threads: int) -> Runner:
+def _quantised(file: Path, entry: Entry) -> Any:
+    """An OpenVINO model whose products are int8, calibrated on real texts where there are some."""
+    import nncf
+    import openvino as ov
+
+    from hf_bert_impl.benchmark.contestants import CALIBRATION_TEXTS, calibration_batches
+
+    samples = [_arrays(batch) for batch in calibration_batches(entry)]
+    with quiet():
+        return nncf.quantize(
+            ov.convert_model(file),
+            nncf.Dataset(samples),
+            model_type=nncf.ModelType.TRANSFORMER,
+            subset_size=CALIBRATION_TEXTS,
+        )
+
+
+def ctranslate2(upstream: PreTrainedModel, entry: Entry) -> Runner:
     """CTranslate2 by its own converter for BERT.
 
     The converter loads checkpoints by the transformers of its day and asks the config for
@@ -130,13 +137,11 @@ def ctranslate2(upstream: PreTrainedModel, dtype: str, threads: int) -> Runner:
 
     Args:
         upstream: transformers' base model in float32.
-        dtype: `float32` or `int8`; its CPU kernels have no bfloat16.
-        threads: How many it computes with.
+        entry: Its precision (`float32` or `int8`) and threads.
 
     Raises:
-        Unavailable: It is not installed or has no such precision.
+        Unavailable: The processor has no such precision.
     """
-    require("ctranslate2")
     import copy
 
     import ctranslate2 as library
@@ -145,8 +150,9 @@ def ctranslate2(upstream: PreTrainedModel, dtype: str, threads: int) -> Runner:
     from ctranslate2.converters import transformers as converters
 
     supported = library.get_supported_compute_types("cpu")
-    if dtype not in supported:
-        raise Unavailable(f"computes in {', '.join(sorted(supported))} on this CPU, not in {dtype}")
+    if entry.dtype not in supported:
+        known = ", ".join(sorted(supported))
+        raise Unavailable(f"computes in {known} on this CPU, not in {entry.dtype}")
     config = upstream.config
     try:
         upstream.config = copy.deepcopy(config)
@@ -164,7 +170,11 @@ def ctranslate2(upstream: PreTrainedModel, dtype: str, threads: int) -> Runner:
     with tempfile.TemporaryDirectory() as folder:
         spec.save(folder)
         encoder = library.Encoder(
-            folder, device="cpu", compute_type=dtype, intra_threads=threads, inter_threads=1
+            folder,
+            device="cpu",
+            compute_type=entry.dtype,
+            intra_threads=entry.threads,
+            inter_threads=1,
         )
 
     def convert(batch: Batch) -> tuple[Any, Any]:
@@ -181,4 +191,4 @@ def ctranslate2(upstream: PreTrainedModel, dtype: str, threads: int) -> Runner:
     def states(output: Any) -> Tensor:
         return torch.from_numpy(np.array(output.last_hidden_state))
 
-    return Runner("ctranslate2", dtype, call, states, convert=convert, close=encoder.unload_model)
+    return Runner(call, states, convert=convert)

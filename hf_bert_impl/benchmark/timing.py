@@ -6,7 +6,6 @@ Times are wall-clock seconds; on CUDA the device is waited for before each readi
 from __future__ import annotations
 
 import ctypes
-import dataclasses
 import gc
 import math
 import statistics
@@ -28,25 +27,6 @@ SETTLE_BELOW_SECONDS = 0.5
 PRODUCT_ROWS = 2048
 PRODUCT_REPEATS = 5
 MIB = 2**20
-
-
-@dataclasses.dataclass(frozen=True)
-class Paired:
-    """Times of two calls that ran in turns."""
-
-    first: tuple[float, ...]
-    """Seconds of one call, a round each."""
-    second: tuple[float, ...]
-
-    @property
-    def ratios(self) -> list[float]:
-        """How many times as long the second took, a round each."""
-        return [other / mine for mine, other in zip(self.first, self.second, strict=True)]
-
-    @property
-    def ratio(self) -> float:
-        """The median of the rounds' ratios."""
-        return statistics.median(self.ratios)
 
 
 def turn(call: Call, seconds: float, wait: Call | None = None) -> float:
@@ -99,12 +79,6 @@ def in_turns(calls: Sequence[Call], rounds: int, wait: Call | None = None) -> li
         if collecting:
             gc.enable()
     return times
-
-
-def paired(first: Call, second: Call, rounds: int, wait: Call | None = None) -> Paired:
-    """Time two calls A B, B A, A B …, so that both meet the same noise."""
-    times = in_turns((first, second), rounds, wait)
-    return Paired(tuple(times[0]), tuple(times[1]))
 
 
 def device_wait(device: str) -> Call | None:

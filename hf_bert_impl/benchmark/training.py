@@ -1,126 +1,88 @@
-"""The training case: a masked-LM step beside upstream's, its losses, gradients and memory."""
+"""A contestant of the training case: a masked-LM step, its loss, gradients and memory."""
 
 from __future__ import annotations
 
-import statistics
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from hf_bert_impl.benchmark import cases, timing
-from hf_bert_impl.benchmark.peers import attention_backend
-from hf_bert_impl.benchmark.results import Row
+from hf_bert_impl.benchmark.peers import Check, Entry, upstream_model
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from transformers import PreTrainedModel
 
     from hf_bert_impl.benchmark.peers import Batch
 
+#: What a row of this case measures: forward and backward, and the optimizer's step.
+STEP, UPDATE = "training step", "AdamW step"
 
-def training_rows(
-    ours: PreTrainedModel, peer: str, case: cases.Case, rounds: int, dtype: str = "float32"
-) -> list[Row]:
-    """Measure a step of ours beside an upstream peer's: the same weights, batch and labels.
+
+class Trainer:
+    """A masked language model in train mode, its dropout off so that losses can be compared.
 
     Args:
-        ours: A masked language model in train mode without dropout.
-        peer: One of the upstream peers.
-        case: The batch.
-        rounds: Pairs of runs.
-        dtype: Precision of weights and computation.
-
-    Returns:
-        Two rows: forward and backward, then AdamW's step. The first one's errors are how far the
-        loss is from upstream's, its memory the peak beyond weights and gradients.
-
-    Raises:
-        Unavailable: The peer cannot run here.
+        entry: `unchanged`, or one of the upstream peers.
     """
-    import torch
-    from torch import nn
 
-    from hf_bert_impl.evaluation import reference_model
+    def __init__(self, entry: Entry) -> None:
+        import torch
+        from torch import nn
 
-    device = str(ours.device)
-    upstream = reference_model(ours)
-    upstream.set_attn_implementation(attention_backend(peer, upstream, dtype))
-    for module in upstream.modules():
-        if isinstance(module, nn.Dropout):
-            module.p = 0.0
-    upstream.train()
-    batch = cases.make_batch(case, ours.config.vocab_size, device)
-    batch["labels"] = cases.make_labels(batch)
-    labels = int((batch["labels"] != cases.IGNORED).sum())
+        model = entry.source.load("BertForMaskedLM")
+        if entry.name != "unchanged":
+            model = upstream_model(model, entry.name)
+        for module in model.modules():
+            if isinstance(module, nn.Dropout):
+                module.p = 0.0
+        self.model = model.train()
+        # A rate of 0 changes no weight and takes as long.
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=0.0)
 
-    losses = [_loss_and_gradients(model, batch) for model in (ours, upstream)]
-    gap = max(
-        (mine.grad - theirs.grad).abs().max().item()
-        for mine, theirs in zip(ours.parameters(), upstream.parameters(), strict=True)
-        if mine.grad is not None and theirs.grad is not None
-    )
-    largest = max(
-        weight.grad.abs().max().item()
-        for weight in upstream.parameters()
-        if weight.grad is not None
-    )
-    memory = [_memory(model, batch) for model in (ours, upstream)]
-    wait = timing.device_wait(device)
+    def call(self, case: cases.Case, what: str, number: int) -> Callable[[], Any]:
+        """What a turn times: one of `STEP` and `UPDATE`, which needs a step before it."""
+        if what == UPDATE:
+            return self.optimizer.step
+        batch = self._batch(case)
 
-    def step(model: PreTrainedModel) -> None:
-        model.zero_grad()
-        model(**batch, return_dict=True).loss.backward()
+        def step() -> None:
+            self.model.zero_grad()
+            self.model(**batch, return_dict=True).loss.backward()
 
-    times = timing.paired(lambda: step(ours), lambda: step(upstream), rounds, wait)
-    # A rate of 0 changes no weight and takes as long.
-    optimizers = [torch.optim.AdamW(model.parameters(), lr=0.0) for model in (ours, upstream)]
-    updates = timing.paired(optimizers[0].step, optimizers[1].step, rounds, wait)
-    flops = cases.training_flops(ours.config, case.lengths, labels)
+        return step
 
-    def row(name: str, measured: timing.Paired, **more: Any) -> Row:
-        return Row(
-            case=case.name,
-            rows=case.rows,
-            tokens=case.tokens,
-            padding=case.padding,
-            ours=name,
-            ours_dtype=dtype,
-            peer=peer,
-            peer_dtype=dtype,
-            ours_ms=1000 * statistics.median(measured.first),
-            peer_ms=1000 * statistics.median(measured.second),
-            ratio=measured.ratio,
-            ratio_min=min(measured.ratios),
-            ratio_max=max(measured.ratios),
-            rounds=rounds,
-            **more,
-        )
+    def result(self, case: cases.Case) -> dict[str, Tensor]:
+        """The loss of a step, and the gradients by the name of the weight."""
+        self.model.zero_grad()
+        loss = self.model(**self._batch(case), return_dict=True).loss
+        loss.backward()
+        gradients = {
+            name: weight.grad.cpu()
+            for name, weight in self.model.named_parameters()
+            if weight.grad is not None
+        }
+        return gradients | {"loss": loss.detach().cpu()}
 
-    first = row(
-        "training step",
-        times,
-        ours_gflops=flops / statistics.median(times.first) / 1e9,
-        peer_gflops=flops / statistics.median(times.second) / 1e9,
-        ours_error=abs(losses[0] - losses[1]),
-        ours_mib=memory[0][0],
-        peer_mib=memory[1][0],
-        notes={
-            "ours_loss": losses[0],
-            "peer_loss": losses[1],
-            "gradient_error": gap / largest,
-            "labels": labels,
-            "memory_ratio": memory[0][0] / memory[1][0],
-        },
-    )
-    for side, (_, fresh, resident) in zip(("ours", "peer"), memory, strict=True):
-        first.notes[f"{side}_with_gradients_mib"] = fresh
+    def check(self, case: cases.Case, reference: dict[str, Tensor] | None) -> Check:
+        """How far the loss is from the reference's, and the peak beyond weights and gradients."""
+        found = self.result(case)
+        loss, error = float(found.pop("loss")), None
+        notes = {"loss": loss}
+        if reference is not None:
+            error = abs(loss - float(reference.pop("loss")))
+            gap = max((found[name] - theirs).abs().max() for name, theirs in reference.items())
+            largest = max(theirs.abs().max() for theirs in reference.values())
+            notes["gradient_error"] = float(gap / largest)
+        del found, reference
+        beyond, fresh, resident = _memory(self.model, self._batch(case))
+        notes["with_gradients_mib"] = fresh
         if resident is not None:
-            first.notes[f"{side}_resident_mib"] = resident
-    return [first, row("AdamW step", updates)]
+            notes["resident_mib"] = resident
+        return Check(error=error, mib=beyond, notes=notes)
 
-
-def _loss_and_gradients(model: PreTrainedModel, batch: Batch) -> float:
-    model.zero_grad()
-    loss = model(**batch, return_dict=True).loss
-    loss.backward()
-    return float(loss.detach())
+    def _batch(self, case: cases.Case) -> Batch:
+        batch = cases.make_batch(case, self.model.config.vocab_size, str(self.model.device))
+        return batch | {"labels": cases.make_labels(batch)}
 
 
 def _memory(model: PreTrainedModel, batch: Batch) -> tuple[float, float, float | None]:

@@ -14,6 +14,7 @@ from hf_bert_impl.benchmark.peers import DEFAULT_PEERS, PEERS, PRECISIONS
 from hf_bert_impl.cli import checkpoints
 from hf_bert_impl.cli.errors import BadInput, quiet_libraries
 from hf_bert_impl.cli.tables import console
+from hf_bert_impl.data.atomic_files import atomic_files
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -71,6 +72,9 @@ def benchmark(
     ] = None,
     output: Annotated[Path | None, typer.Option(help="Write the results as JSON.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw them: a png, svg or pdf.")] = None,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace the files of --output and --plot.")
+    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object, and no table.")
     ] = False,
@@ -83,8 +87,9 @@ def benchmark(
 ) -> None:
     """Measure the speed of this BERT beside transformers' own and other runtimes.
 
-    Ours and each peer run in turns in one process, on the same batches, weights and threads. A peer
-    that is not installed is named with the reason. Figures need a machine that does nothing else.
+    Ours and each peer run in turns, on the same batches, weights and threads, each in a process of
+    its own that is stopped while it is not its turn. A peer that cannot run is named with the
+    reason. Figures need a machine that does nothing else.
 
     Example: hf-bert benchmark --random base --cases short,sentence --output results.json
     """
@@ -100,16 +105,10 @@ def benchmark(
     dtypes = _names("--dtype", dtype, tuple(PRECISIONS), ("float32",))
     sizes = _sizes(batch_sizes)
     for name, file in (("--output", output), ("--plot", plot)):
-        if file is not None and not file.parent.is_dir():
-            raise BadInput(
-                f"{name} is {file}, and there is no folder {file.parent}",
-                "a file in an existing folder",
-                "make the folder",
-            )
+        if file is not None:
+            _check_output(name, file, overwrite)
     if plot is not None:
         _check_plot(plot)
-    # torch's profiler prints two lines about itself; it reads this when torch is imported.
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
     from hf_bert_impl.benchmark.run import Benchmark, Settings
 
     with quiet_libraries():
@@ -131,11 +130,13 @@ def benchmark(
                 source, settings, lambda text: line.update(text, refresh=True)
             ).run()
     if output is not None:
-        output.write_text(results.to_json() + "\n", encoding="utf-8")
+        with atomic_files(output.parent) as folder:
+            (folder / output.name).write_text(results.to_json() + "\n", encoding="utf-8")
     if plot is not None:
         from hf_bert_impl.benchmark.plot import draw
 
-        draw(results, plot)
+        with atomic_files(plot.parent) as folder:
+            draw(results, folder / plot.name)
     if as_json:
         typer.echo(results.to_json())
     else:
@@ -171,6 +172,23 @@ def _sizes(given: str | None) -> tuple[int, ...]:
     if min(sizes) < 1:
         raise BadInput(f"--batch-sizes is {given!r}", "numbers from 1", "write 1,8,32")
     return sizes
+
+
+def _check_output(option: str, file: Path, overwrite: bool) -> None:
+    if not file.parent.is_dir():
+        raise BadInput(
+            f"{option} is {file}, and there is no folder {file.parent}",
+            "a file in an existing folder",
+            "make the folder",
+        )
+    if file.is_dir():
+        raise BadInput(f"{option} is {file}, a folder", "the name of a file", "choose another")
+    if file.exists() and not overwrite:
+        raise BadInput(
+            f"{option} is {file}, which exists",
+            "a new file",
+            "choose another name, or replace it with --overwrite",
+        )
 
 
 def _check_plot(file: Path) -> None:

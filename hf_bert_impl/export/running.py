@@ -53,12 +53,14 @@ def _refused(kind: str, error: RuntimeError) -> ValueError:
     )
 
 
-def onnx_session(file: Path, threads: int) -> Any:
+def onnx_session(file: Path, threads: int, *, alone: bool = False) -> Any:
     """ONNX Runtime on a file, with all graph optimisations.
 
     Args:
         file: The .onnx file.
         threads: How many it computes with.
+        alone: Nothing that is timed runs beside its threads, so they may look for work between
+            calls, as they do by default.
     """
     import onnxruntime
 
@@ -67,8 +69,7 @@ def onnx_session(file: Path, threads: int) -> Any:
     options.inter_op_num_threads = 1
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.log_severity_level = 3
-    # Its threads would look for work while another contestant computes.
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+    options.add_session_config_entry("session.intra_op.allow_spinning", str(int(alone)))
     return onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
 
 

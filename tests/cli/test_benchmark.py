@@ -5,7 +5,10 @@ import json
 
 import pytest
 
+import hf_bert_impl
 from hf_bert_impl.benchmark import timing
+from hf_bert_impl.evaluation.sts import evaluate_sts, read_sts
+from hf_bert_impl.inference.pooling import Pooling
 
 QUICK = ("--random", "tiny", "--cases", "sentence", "--rounds", "1", "--threads", "1")
 
@@ -31,13 +34,17 @@ def hide(monkeypatch):
     return hide_package
 
 
-def test_table(hf_bert):
-    result = hf_bert("benchmark", *QUICK, "--peers", "upstream-sdpa,flash-attention-2")
+def test_table(hf_bert, hide, monkeypatch):
+    hide("onnxruntime")
+    monkeypatch.setenv("COLUMNS", "160")
+    peers = "upstream-sdpa,onnxruntime,flash-attention-2"
+    result = hf_bert("benchmark", *QUICK, "--peers", peers)
     assert result.status == 0, result.err
     assert result.err == ""
     assert "random weights, tiny size" in result.out
-    assert "not available: needs a CUDA device" in result.out
     assert "times as fast" in result.out
+    assert "not available: needs a CUDA device" in result.out
+    assert "onnxruntime (fp32): not available: onnxruntime is not installed" in result.out
 
 
 def test_json_of_a_checkpoint_and_the_file(hf_bert, save_tiny, tmp_path):
@@ -55,12 +62,54 @@ def test_json_of_a_checkpoint_and_the_file(hf_bert, save_tiny, tmp_path):
     assert str(tmp_path) not in result.out
 
 
-def test_a_missing_peer_is_a_line_and_no_failure(hf_bert, hide, monkeypatch):
-    hide("onnxruntime")
-    monkeypatch.setenv("COLUMNS", "160")
-    result = hf_bert("benchmark", *QUICK, "--peers", "onnxruntime")
+def test_quality_of_low_precision_beside_its_speed(hf_bert, save_tiny, tmp_path, monkeypatch):
+    pytest.importorskip("sentence_transformers")
+    sets = tmp_path / "data" / "sts" / "2014"
+    sets.mkdir(parents=True)
+    texts = "the river rose", "nice to meet you", "a night and a river .", "meet the river , you"
+    pairs = [(first, second) for first in texts for second in texts if first < second]
+    lines = [f"{gold}\t{first}\t{second}\n" for gold, (first, second) in enumerate(pairs)]
+    (sets / "set.tsv").write_text("".join(lines), encoding="utf-8")
+    monkeypatch.setenv("HF_BERT_DATA", str(tmp_path / "data"))
+    folder = save_tiny("BertModel")
+    arguments = ("--cases", "sts,encode", "--dtype", "int8", "--threads", "1", "--sentences", "10")
+    result = hf_bert(
+        "benchmark", folder, *arguments, "--peers", "self,sentence-transformers", "--json"
+    )
     assert result.status == 0, result.err
-    assert "onnxruntime (fp32): not available: onnxruntime is not installed" in result.out
+    data = json.loads(result.out)
+    assert data["missing"] == []
+    assert list(data["kernels"]) == ["int8"]
+    rows = {(row["case"], row["peer"], row["peer_dtype"]): row for row in data["rows"]}
+    assert list(rows) == [
+        ("encode", "sentence-transformers", "float32"),
+        *((case, "self", "int8") for case in ("sts", "encode")),
+    ]
+    for row in rows.values():
+        assert row["ours_dtype"] == "int8"
+        assert row["rounds"] == 5
+        assert 0 < row["ours_rms"] < row["ours_error"] < 0.2
+    assert rows["encode", "sentence-transformers", "float32"]["peer_error"] == 0
+    row = rows["sts", "self", "int8"]
+    assert (row["rows"], row["ours"]) == (4, "prepared")
+    assert row["ours_spearman"] == row["peer_spearman"]
+    # What is kept is a share of float32's, which is measured here once more by other means.
+    encoder = hf_bert_impl.TextEncoder.from_pretrained(folder, pooling=Pooling("mean"))
+    expected, _ = evaluate_sts(encoder.encode, read_sts(sets))
+    assert row["ours_spearman"] / row["ours_kept"] == pytest.approx(expected.spearman)
+
+
+def test_files_are_replaced_only_when_told(hf_bert, one_error_line, tmp_path):
+    for option, name in (("--output", "results.json"), ("--plot", "plot.png")):
+        (tmp_path / name).write_text("mine", encoding="utf-8")
+        result = hf_bert("benchmark", *QUICK, option, tmp_path / name)
+        one_error_line(result, option, "exists", "--overwrite")
+        assert (tmp_path / name).read_text(encoding="utf-8") == "mine"
+    one_error_line(hf_bert("benchmark", *QUICK, "--output", tmp_path), "--output", "folder")
+    arguments = ("--peers", "none", "--output", tmp_path / "results.json", "--overwrite")
+    assert hf_bert("benchmark", *QUICK, *arguments).status == 0
+    data = json.loads((tmp_path / "results.json").read_text(encoding="utf-8"))
+    assert data["rows"] == []
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,148 @@
+"""A contestant's own process: it does what a line of JSON asks, and answers by another.
+
+Questions are `{"do": NAME, "given": {...}}`, NAME a method of `Worker`; answers are
+`{"answer": ...}` or `{"failed": REASON}`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import gc
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hf_bert_impl.benchmark.cases import Case
+from hf_bert_impl.benchmark.peers import Check, Entry, reason
+
+if TYPE_CHECKING:
+    from hf_bert_impl.benchmark.contestants import Sentences, States
+    from hf_bert_impl.benchmark.training import Trainer
+
+PR_SET_PDEATHSIG = 1
+
+
+class Worker:
+    """What a contestant can be asked.
+
+    Args:
+        entry: Who it is.
+    """
+
+    def __init__(self, entry: Entry) -> None:
+        import torch
+
+        torch.set_num_threads(entry.threads)
+        self.entry = entry
+        self._kind: type | None = None
+        self._model: States | Sentences | Trainer | None = None
+
+    def open(self, name: str) -> None:
+        """Load what a case takes."""
+        self._take(name)
+
+    def lengths(self, name: str) -> list[int]:
+        """Tokens of each text of a case of texts."""
+        found: list[int] = self._take(name).lengths()
+        return found
+
+    def record(self, case: Case) -> float | None:
+        """Keep its results on a case as those that all others are compared with.
+
+        Returns:
+            Spearman's correlation where the case has one.
+        """
+        import torch
+
+        result = self._take(case.name).result(case)
+        torch.save(result, self._file(case))
+        return float(result["spearman"]) if "spearman" in result else None
+
+    def check(self, case: Case) -> dict[str, Any]:
+        """Its error, quality and memory on a case."""
+        import torch
+
+        file = self._file(case)
+        reference = torch.load(file, weights_only=True) if file.exists() else None
+        found: Check = self._take(case.name).check(case, reference)
+        return dataclasses.asdict(found)
+
+    def turn(self, case: Case, what: str, number: int) -> float:
+        """Time a case: the mean of as many calls as fill a turn, after an untimed one."""
+        from hf_bert_impl.benchmark import timing
+
+        call = self._take(case.name).call(case, what, number)
+        gc.collect()
+        gc.disable()
+        try:
+            wait = timing.device_wait(self.entry.source.device)
+            return timing.turn(call, self.entry.turn_seconds, wait)
+        finally:
+            gc.enable()
+
+    def products(self) -> dict[str, float]:
+        """The rates of matrix products of the model's sizes in its process."""
+        from hf_bert_impl.benchmark import timing
+
+        source = self.entry.source
+        sizes = source.config().hidden_size, source.config().intermediate_size
+        return timing.best_product(*sizes, self.entry.dtype, source.device)
+
+    def kernels(self) -> str | None:
+        """What computes the prepared model, in one line; None where nothing is prepared."""
+        return getattr(self._model, "kernels", None)
+
+    def _take(self, case: str) -> Any:
+        """The model that runs a case; another one that was loaded for other cases is dropped."""
+        from hf_bert_impl.benchmark.contestants import kind
+
+        wanted = kind(case)
+        if wanted is not self._kind:
+            gc.unfreeze()
+            self._kind = self._model = None
+            gc.collect()
+            self._model = wanted(self.entry)
+            self._kind = wanted
+            # Collected before each turn, which need not look through all of transformers.
+            gc.collect()
+            gc.freeze()
+        return self._model
+
+    def _file(self, case: Case) -> Path:
+        return Path(self.entry.scratch) / f"{case.name}-{case.rows}.pt"
+
+
+def die_with(parent: int) -> None:
+    """End when the parent does, stopped or not."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it ended before
+        os._exit(1)
+
+
+def main(parent: int, entry: str) -> None:
+    """Answer requests until there are no more.
+
+    Args:
+        parent: The number of the process that asks.
+        entry: An `Entry` as JSON.
+    """
+    die_with(parent)
+    # What libraries print must not get between the answers.
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    worker = Worker(Entry.from_json(entry))
+    for line in sys.stdin:
+        request = json.loads(line)
+        given = request["given"]
+        if isinstance(given.get("case"), dict):
+            given["case"] = Case(**given["case"] | {"lengths": tuple(given["case"]["lengths"])})
+        try:
+            answer = {"answer": getattr(worker, request["do"])(**given)}
+        except Exception as error:
+            answer = {"failed": reason(error)}
+        print(json.dumps(answer), file=answers, flush=True)

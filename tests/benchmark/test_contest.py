@@ -1,0 +1,204 @@
+"""Contestants as processes: nobody stays behind, whatever happens, and who is lost is reported."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from hf_bert_impl.benchmark import contest, timing
+from hf_bert_impl.benchmark.cases import Case
+from hf_bert_impl.benchmark.contest import Contestant, Lost, neighbours, race
+from hf_bert_impl.benchmark.models import Source
+from hf_bert_impl.benchmark.peers import Entry
+from hf_bert_impl.benchmark.run import Benchmark, Settings
+
+pytestmark = pytest.mark.skipif(not contest.CAN_STOP, reason="this system cannot stop a process")
+TINY = Source(random="tiny")
+#: A parent that starts a contestant and a busy process and is killed.
+PARENT = """
+import os, signal, sys
+from hf_bert_impl.benchmark.contest import Contestant, neighbours
+from hf_bert_impl.benchmark.models import Source
+from hf_bert_impl.benchmark.peers import Entry
+
+one = Contestant(Entry("unchanged", "float32", Source(random="tiny"), 1, sys.argv[1]))
+one.ask("products")
+with neighbours(1):
+    print("started", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def entry(tmp_path):
+    return Entry("unchanged", "float32", TINY, 1, str(tmp_path))
+
+
+@pytest.fixture(autouse=True)
+def nobody_stays():
+    before = {child.pid for child in psutil.Process().children(recursive=True)}
+    yield
+    assert not [
+        child for child in psutil.Process().children(recursive=True) if child.pid not in before
+    ]
+
+
+def wait_for(condition):
+    end = time.monotonic() + 120  # on a machine that does much else
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.02)
+
+
+def child_of(name):
+    """The process of a contestant."""
+    (found,) = [
+        child
+        for child in psutil.Process().children()
+        if any(f'"name": "{name}"' in word for word in child.cmdline())
+    ]
+    return found
+
+
+def test_who_is_killed_is_missing_and_an_interrupt_leaves_nobody(monkeypatch):
+    monkeypatch.setattr(timing, "TURN_SECONDS", 0.0)
+
+    def say(text):
+        if text.startswith("short, 2 rows, beside upstream-sdpa"):
+            child_of("upstream-sdpa").kill()
+        if "beside self" in text:
+            raise KeyboardInterrupt
+
+    settings = Settings(
+        cases=("short", "sentence"), peers=("upstream-sdpa", "self"), rounds=1, batch_sizes=(2,)
+    )
+    benchmark = Benchmark(TINY, settings, say)
+    with pytest.raises(KeyboardInterrupt):
+        benchmark.run()
+    (missing,) = benchmark.results.missing
+    assert (missing.peer, missing.case) == ("upstream-sdpa", "all")
+    assert missing.reason == "its process was ended by SIGKILL"
+    assert benchmark.results.rows == []
+    assert not Path(benchmark.scratch).exists()
+
+
+def test_errors_ends_and_silence_are_losses(entry, monkeypatch):
+    with Contestant(entry) as one:
+        # A mistake of its own: it goes on.
+        with pytest.raises(Lost, match=r"AttributeError: .*no_such_thing"):
+            one.ask("no_such_thing")
+        assert one.is_alive
+        assert one.ask("products")
+        assert psutil.Process(one.process.pid).status() == psutil.STATUS_STOPPED
+        with monkeypatch.context() as patch, pytest.raises(Lost, match="gave no answer for 0 s"):
+            patch.setattr(contest, "PATIENCE_SECONDS", 0.01)
+            one.ask("open", name="short")
+        assert not one.is_alive
+        with pytest.raises(Lost, match="SIGKILL"):
+            one.ask("open", name="short")
+    bad = Entry("unchanged", "float32", TINY, -1, entry.scratch)
+    with Contestant(bad) as one, pytest.raises(Lost, match=r"status 1: RuntimeError: .*threads"):
+        one.ask("open", name="short")
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_who_lost_the_parent_ends(number, tmp_path):
+    parent = subprocess.Popen(
+        [sys.executable, "-c", PARENT, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with parent:
+        assert parent.stdout.readline() == "started\n"
+        children = psutil.Process(parent.pid).children(recursive=True)
+        assert len(children) == 2
+        assert psutil.STATUS_STOPPED in {child.status() for child in children}
+        os.kill(parent.pid, number)
+        parent.wait()
+        wait_for(lambda: not any(child.is_running() for child in children))
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_command_that_is_stopped_leaves_nobody(number, tmp_path):
+    code = "import sys; from hf_bert_impl.cli import main; sys.exit(main())"
+    command = subprocess.Popen(
+        [sys.executable, "-c", code, "benchmark", "--random", "tiny", "--peers", "none"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+    )
+    try:
+        process = psutil.Process(command.pid)
+        wait_for(lambda: any("worker" in " ".join(it.cmdline()) for it in process.children()))
+        children = process.children(recursive=True)
+        command.send_signal(number)
+        out, err = command.communicate(timeout=60)
+    finally:
+        command.kill()
+    assert command.returncode == {signal.SIGINT: 130, signal.SIGTERM: 143}[number]
+    assert b"Traceback" not in out + err
+    # One that had only just been started sees by itself that nobody asks.
+    wait_for(lambda: not any(child.is_running() for child in children))
+    assert not list(tmp_path.glob("tmp*"))  # torch makes a folder of its own
+
+
+def test_neighbours_compute_until_the_end():
+    with neighbours(2):
+        busy = psutil.Process().children()
+        assert len(busy) == 2
+        before = [child.cpu_times().user for child in busy]
+        wait_for(
+            lambda: all(
+                child.cpu_times().user > used for child, used in zip(busy, before, strict=True)
+            )
+        )
+    assert not any(child.is_running() for child in busy)
+    with pytest.raises(ZeroDivisionError), neighbours(1):
+        (child,) = psutil.Process().children()
+        raise ZeroDivisionError
+    assert not child.is_running()
+
+
+class Fake:
+    """A contestant that only notes its turns, and fails in one of them."""
+
+    def __init__(self, name, heard, fails_at=None):
+        self.name, self.heard, self.fails_at, self.turns = name, heard, fails_at, 0
+
+    def turn(self, case, what, number):
+        self.turns += 1
+        if self.turns == self.fails_at:
+            raise Lost("broken")
+        self.heard.append(f"{self.name}{case.rows}")
+        return float(number)
+
+
+def test_a_race_alternates_and_goes_on_without_who_is_lost():
+    heard, lost = [], []
+    first, second, third = Fake("a", heard), Fake("b", heard, fails_at=4), Fake("c", heard)
+    batches = [(Case("line", (3,), 3), ""), (Case("line", (3, 3), 3), "")]
+    times = race([first, second, third], batches, 3, lambda one, error: lost.append(one.name))
+    # All once untimed, then each round in the other direction; b breaks in the first timed round.
+    assert heard[:6] == ["a1", "b1", "c1", "a2", "b2", "c2"]
+    assert heard[6:] == [
+        *("a1", "b1", "c1", "a2", "c2"),
+        *("c2", "a2", "c1", "a1"),
+        *("a1", "c1", "a2", "c2"),
+    ]
+    assert lost == ["b"]
+    assert times == [{first: [0.0, 1.0, 2.0], third: [0.0, 1.0, 2.0]}] * 2
+
+
+def test_a_process_gets_what_its_parent_says(entry):
+    with Contestant(entry) as one:
+        words = psutil.Process(one.process.pid).cmdline()
+        assert json.loads(words[-1])["source"] == {"path": None, "random": "tiny", "device": "cpu"}
+        assert Entry.from_json(words[-1]) == entry
+        assert os.getpgid(one.process.pid) == one.process.pid
