@@ -154,7 +154,8 @@ class Benchmark:
         try:
             return one.ask(do, **given)
         except Lost as error:
-            self._miss(one.entry.name, one.entry.dtype, str(error), case)
+            who = {"sts": "everyone", "encode": "TextEncoder"}.get(case, one.entry.name)
+            self._miss(who, one.entry.dtype, str(error), case)
             return None
 
     def _texts(self, name: str, counter: Contestant) -> list[Case]:
@@ -168,7 +169,7 @@ class Benchmark:
         try:
             self.spearman = reference.ask("record", case) or self.spearman
         except Lost as error:
-            self._miss(reference.entry.name, "float32", str(error), case.name)
+            self._miss("everyone", "float32", str(error), case.name)
             return False
         return True
 

@@ -1,5 +1,6 @@
 """Contestants as processes: nobody stays behind, whatever happens, and who is lost is reported."""
 
+import contextlib
 import json
 import os
 import signal
@@ -56,13 +57,13 @@ def wait_for(condition):
         time.sleep(0.02)
 
 
-def child_of(name):
-    """The process of a contestant."""
-    (found,) = [
-        child
-        for child in psutil.Process().children()
-        if any(f'"name": "{name}"' in word for word in child.cmdline())
-    ]
+def children_with(process, words):
+    """Children whose command line has these words; one that ends meanwhile has none."""
+    found = []
+    for child in process.children():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if words in " ".join(child.cmdline()):
+                found.append(child)
     return found
 
 
@@ -71,7 +72,8 @@ def test_who_is_killed_is_missing_and_an_interrupt_leaves_nobody(monkeypatch):
 
     def say(text):
         if text.startswith("short, 2 rows, beside upstream-sdpa"):
-            child_of("upstream-sdpa").kill()
+            (one,) = children_with(psutil.Process(), '"name": "upstream-sdpa"')
+            one.kill()
         if "beside self" in text:
             raise KeyboardInterrupt
 
@@ -136,12 +138,13 @@ def test_a_command_that_is_stopped_leaves_nobody(number, tmp_path):
     )
     try:
         process = psutil.Process(command.pid)
-        wait_for(lambda: any("worker" in " ".join(it.cmdline()) for it in process.children()))
+        wait_for(lambda: children_with(process, "benchmark.worker"))
         children = process.children(recursive=True)
         command.send_signal(number)
         out, err = command.communicate(timeout=60)
     finally:
         command.kill()
+        command.wait()
     assert command.returncode == {signal.SIGINT: 130, signal.SIGTERM: 143}[number]
     assert b"Traceback" not in out + err
     # One that had only just been started sees by itself that nobody asks.
