@@ -443,8 +443,7 @@ def test_queries_keys_and_values_side_by_side(backend, heads):
     for groups in (rows, rows[:1], rows[-1:], [*rows, (1, 257, 257)], [(2, 5, 0), *rows]):
         packed = tuple(RowGroup(*group) for group in groups)
         tokens = sum(group.rows * group.queries for group in packed)
-        index = torch.arange(tokens)
-        packing = Packing((1, tokens), index, (1, tokens), index, packed)
+        packing = Packing((1, tokens), (1, tokens), packed, torch.device("cpu"))
         wide = torch.randn(tokens + 2, 3 * heads * 12)
         with torch.no_grad():
             for projected in (wide[:tokens].clone(), wide[2:]):
