@@ -24,8 +24,13 @@ PACKAGES = (
     "nncf",
     "sentence-transformers",
 )
-#: What makes torch, oneDNN and CTranslate2 use less than the processor has.
-LOWERED_BY = ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "CT2_FORCE_CPU_ISA")
+#: What makes torch, oneDNN, FBGEMM and CTranslate2 use less than the processor has.
+LOWERED_BY = (
+    "ATEN_CPU_CAPABILITY",
+    "ONEDNN_MAX_CPU_ISA",
+    "FBGEMM_ENABLE_INSTRUCTIONS",
+    "CT2_FORCE_CPU_ISA",
+)
 
 
 @dataclasses.dataclass

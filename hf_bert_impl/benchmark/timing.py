@@ -131,13 +131,10 @@ def _products(library: Any, inputs: int, outputs: int, dtype: str, device: str) 
     states = torch.randn(PRODUCT_ROWS, inputs, dtype=kind, device=device)
     weight = torch.randn(outputs, inputs, dtype=kind, device=device)
     calls: dict[str, Call] = {"linear": lambda: torch.nn.functional.linear(states, weight)}
+    from hf_bert_impl.model.cpu_kernels import has_onednn
+
     mkldnn = torch.ops.mkldnn
-    if (
-        device == "cpu"
-        and torch.backends.mkldnn.is_available()
-        and hasattr(mkldnn, "_reorder_linear_weight")
-        and hasattr(mkldnn, "_linear_pointwise")
-    ):
+    if device == "cpu" and has_onednn():
         try:
             packed = mkldnn._reorder_linear_weight(weight, PRODUCT_ROWS)
         except (RuntimeError, NotImplementedError):

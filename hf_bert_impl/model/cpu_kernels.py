@@ -218,7 +218,7 @@ def libraries(dtype: torch.dtype) -> tuple[str, ...]:
 @cache
 def _torch_is_quicker() -> bool:
     """Whether for many rows of float32 torch's own product beats oneDNN's."""
-    layer = nn.Linear(768, 768, device="cpu", dtype=torch.float32)
+    layer = _layer(torch.float32)
     own, onednn = _seconds(TorchProduct([layer]), OnednnProduct([layer]))
     return own * MARGIN < onednn
 
@@ -226,9 +226,16 @@ def _torch_is_quicker() -> bool:
 @cache
 def _half_is_quick(dtype: torch.dtype) -> bool:
     """Whether oneDNN's product of this type is no slower than that of float32."""
-    layers = [nn.Linear(768, 768, device="cpu", dtype=kind) for kind in (dtype, torch.float32)]
-    half, full = _seconds(*(OnednnProduct([layer]) for layer in layers))
+    half, full = _seconds(*(OnednnProduct([_layer(kind)]) for kind in (dtype, torch.float32)))
     return half <= full
+
+
+def _layer(dtype: torch.dtype) -> nn.Linear:
+    """A layer to try: it draws no random numbers, which would change those of the caller."""
+    layer = nn.utils.skip_init(nn.Linear, 768, 768, device="cpu", dtype=dtype)
+    for part in layer.parameters():
+        nn.init.constant_(part, 0.01)
+    return layer
 
 
 @torch.no_grad()
@@ -260,10 +267,9 @@ def _has_fbgemm_float16() -> bool:
     """Whether FBGEMM multiplies by weights in float16 here."""
     if "fbgemm" not in torch.backends.quantized.supported_engines:
         return False
-    layer = nn.Linear(3, 5, device="cpu", dtype=torch.float32)
     try:
         with torch.no_grad():
-            Float16Product([layer])(torch.ones(2, 3, device="cpu"))
+            Float16Product([_layer(torch.float32)])(torch.ones(2, 768, device="cpu"))
     except (RuntimeError, AttributeError, NotImplementedError):  # differs between releases of torch
         return False
     return True

@@ -251,4 +251,5 @@ def _finish(output: Tensor, residual: Tensor | None, activation: Fused) -> Tenso
 
 
 def has_avx512() -> bool:
+    """Whether torch uses AVX-512 here."""
     return torch.backends.cpu.get_cpu_capability() == "AVX512"

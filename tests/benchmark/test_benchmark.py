@@ -19,7 +19,14 @@ from hf_bert_impl.benchmark.contest import Contestant
 from hf_bert_impl.benchmark.models import RANDOM, Source
 from hf_bert_impl.benchmark.peers import PEERS, Entry, build_runner, check_peer
 from hf_bert_impl.benchmark.report import render
-from hf_bert_impl.benchmark.results import LinePoint, Results, Row, environment, straight_line
+from hf_bert_impl.benchmark.results import (
+    LOWERED_BY,
+    LinePoint,
+    Results,
+    Row,
+    environment,
+    straight_line,
+)
 from hf_bert_impl.benchmark.run import Benchmark, Settings
 from hf_bert_impl.evaluation import reference_model
 
@@ -279,7 +286,7 @@ def test_recorded_runs_are_rows_of_today(file):
 
 
 def test_a_lowered_instruction_set_is_called_emulated(monkeypatch):
-    for name in ("ATEN_CPU_CAPABILITY", "ONEDNN_MAX_CPU_ISA", "CT2_FORCE_CPU_ISA"):
+    for name in LOWERED_BY:
         monkeypatch.delenv(name, raising=False)
     own = environment("cpu", 1)
     assert own["instruction_set"] == torch.backends.cpu.get_cpu_capability()

@@ -193,10 +193,15 @@ def test_imitated_bfloat16_is_none(fresh_choice, caplog):
     assert "no kernels for bfloat16, so the model computes in float32" in caplog.text
 
 
-def test_measuring_leaves_the_number_of_threads(fresh_choice):
+def test_measuring_leaves_threads_and_random_numbers(fresh_choice):
     before = torch.get_num_threads()
     layer = nn.Linear(768, 768)
+    random = torch.get_rng_state()
     seconds = cpu_kernels._seconds(TorchProduct([layer]))
+    for dtype in DTYPES.values():
+        cpu_kernels.why_no_kernels(dtype)
+    cpu_kernels.choose(torch.float32)
+    assert torch.equal(torch.get_rng_state(), random)
     assert torch.get_num_threads() == before
     assert seconds[0] > 0
 
