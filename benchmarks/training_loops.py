@@ -29,7 +29,7 @@ from hf_bert_impl.data.examples import ExampleOptions
 from hf_bert_impl.data.masking import Masker
 from hf_bert_impl.data.pretraining_data import make_examples, tokenize_documents
 from hf_bert_impl.data.task_files import read_rows
-from hf_bert_impl.evaluation import reference_model
+from hf_bert_impl.parity import reference_model
 
 Batch = dict[str, Tensor]
 app = typer.Typer(add_completion=False, help=__doc__)

@@ -68,8 +68,8 @@ def check_upstream(folder: Path, target: Target) -> Check:
     if target.config.is_extended:
         return Check(name, None, note="transformers does not have this architecture and refuses it")
     # Only here: it imports what conversion alone does not need.
-    from hf_bert_impl.evaluation import FP32_TOLERANCE, compare_models, load_reference
-    from hf_bert_impl.evaluation.parity_cases import parity_batches, random_tokens
+    from hf_bert_impl.parity import FP32_TOLERANCE, compare_models, load_reference
+    from hf_bert_impl.parity.batches import parity_batches, random_tokens
 
     if target.config.pruned_heads:
         return Check(name, None, note="transformers 5 does not have pruned heads and refuses them")

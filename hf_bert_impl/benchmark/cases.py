@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from hf_bert_impl.evaluation.sts import StsFile
+    from hf_bert_impl.tasks.sts import StsFile
 
 
 class Unavailable(Exception):
@@ -254,7 +254,7 @@ def sts(year: int, pairs: int | None = None) -> list[StsFile]:
     Raises:
         Unavailable: There is no such folder.
     """
-    from hf_bert_impl.evaluation.sts import StsFile, read_sts
+    from hf_bert_impl.tasks.sts import StsFile, read_sts
 
     folder = Path(os.environ.get("HF_BERT_DATA", "")) / "sts" / str(year)
     if not os.environ.get("HF_BERT_DATA") or not folder.is_dir():

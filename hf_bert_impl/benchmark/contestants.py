@@ -116,7 +116,7 @@ class States:
         """Of the cosines of mean vectors, times 100."""
         import torch
 
-        from hf_bert_impl.evaluation.sts import evaluate_sts
+        from hf_bert_impl.tasks.sts import evaluate_sts
 
         def encode(texts: list[str]) -> np.ndarray[Any, Any]:
             vectors = []

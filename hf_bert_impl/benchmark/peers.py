@@ -182,7 +182,7 @@ def upstream_model(ours: PreTrainedModel, name: str) -> PreTrainedModel:
         ours: In float32.
         name: The peer, which decides the attention; sdpa for one that is converted from it.
     """
-    from hf_bert_impl.evaluation import reference_model
+    from hf_bert_impl.parity import reference_model
 
     model = reference_model(ours)
     attention = {"upstream-eager": "eager", "flash-attention-2": "flash_attention_2"}

@@ -53,7 +53,7 @@ def check_model(source: Source) -> Any:
     Returns:
         Its config.
     """
-    from hf_bert_impl.evaluation import reference_model
+    from hf_bert_impl.parity import reference_model
 
     model = source.load()
     reference_model(model)

@@ -96,7 +96,7 @@ def check_output(output: Path, overwrite: bool) -> None:
             f"{output} exists", "a new file", "choose another name, or replace it with --overwrite"
         )
     if output.suffix != PAGE:
-        from hf_bert_impl.evaluation.pictures import check_picture
+        from hf_bert_impl.tasks.pictures import check_picture
 
         check_picture(output)
 

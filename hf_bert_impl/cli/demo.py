@@ -55,8 +55,8 @@ def _demo() -> None:
 
     import hf_bert_impl
     from hf_bert_impl.cli.verify import verify_checkpoint
-    from hf_bert_impl.evaluation import reference_model
     from hf_bert_impl.inference import TextEncoder
+    from hf_bert_impl.parity import reference_model
 
     checkpoint = checkpoints.Checkpoint(
         "all-MiniLM-L6-v2", str(folder), checkpoints.open_checkpoint(str(folder)).config

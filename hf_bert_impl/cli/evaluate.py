@@ -80,7 +80,7 @@ def sts(
 
     Example: hf-bert evaluate sts sentence-transformers/all-MiniLM-L6-v2 --data sts/2014
     """
-    from hf_bert_impl.evaluation.sts import evaluate_sts, read_sts
+    from hf_bert_impl.tasks.sts import evaluate_sts, read_sts
 
     _check_picture(picture)
     with quiet_libraries():
@@ -88,7 +88,7 @@ def sts(
         encoder = _load_encoder(model, pooling)
         total, by_file = evaluate_sts(encoder.encode, files)
     if picture is not None:
-        from hf_bert_impl.evaluation.pictures import draw_bars
+        from hf_bert_impl.tasks.pictures import draw_bars
 
         bars = {name: score.spearman for name, score in by_file.items()} | {"all": total.spearman}
         draw_bars(picture, f"{_last(model)}: {_last(data)}", bars, "Spearman correlation times 100")
@@ -130,8 +130,8 @@ def probe(
     Example: hf-bert evaluate probe MODEL --train train.tsv --test test.tsv --text-column 0
     --label-column 1
     """
-    from hf_bert_impl.evaluation.probes import ProbeOptions, encoder_batcher, read_probe, run_probe
-    from hf_bert_impl.evaluation.task import Columns
+    from hf_bert_impl.tasks.base import Columns
+    from hf_bert_impl.tasks.probes import ProbeOptions, encoder_batcher, read_probe, run_probe
 
     _check_picture(picture)
     named = {"train": train, "validation": validation, "test": test}
@@ -244,11 +244,11 @@ def masked_lm(
 
     Example: hf-bert evaluate masked-lm google-bert/bert-base-cased --data texts.txt --limit 500
     """
-    from hf_bert_impl.evaluation.pseudo_perplexity import pseudo_perplexity
-    from hf_bert_impl.evaluation.task import Columns
-    from hf_bert_impl.evaluation.task_evaluation import load_fine_tuned
-    from hf_bert_impl.evaluation.tasks import make_task
     from hf_bert_impl.inference.progress import text_progress
+    from hf_bert_impl.tasks.base import Columns
+    from hf_bert_impl.tasks.evaluation import load_fine_tuned
+    from hf_bert_impl.tasks.pseudo_perplexity import pseudo_perplexity
+    from hf_bert_impl.tasks.registry import make_task
 
     with quiet_libraries():
         checkpoint = checkpoints.open_checkpoint(model)
@@ -281,9 +281,9 @@ def _evaluate(
     picture: Path | None,
     as_json: bool,
 ) -> None:
-    from hf_bert_impl.evaluation.task import Columns
-    from hf_bert_impl.evaluation.task_evaluation import evaluate_task, task_for_model
     from hf_bert_impl.model.configuration_bert import BertConfig
+    from hf_bert_impl.tasks.base import Columns
+    from hf_bert_impl.tasks.evaluation import evaluate_task, task_for_model
 
     _check_picture(picture)
     with quiet_libraries():
@@ -316,18 +316,18 @@ def _last(name: str) -> str:
 
 def _check_picture(picture: Path | None) -> None:
     if picture is not None:
-        from hf_bert_impl.evaluation.pictures import check_picture
+        from hf_bert_impl.tasks.pictures import check_picture
 
         check_picture(picture)
 
 
 def _draw_scores(picture: Path, title: str, scores: Mapping[str, float]) -> None:
-    from hf_bert_impl.evaluation.pictures import draw_bars
+    from hf_bert_impl.tasks.pictures import draw_bars
 
     draw_bars(picture, title, scores, "score")
 
 
 def _print_json(report: Mapping[str, Any]) -> None:
-    from hf_bert_impl.evaluation.metrics import finite
+    from hf_bert_impl.tasks.metrics import finite
 
     typer.echo(json.dumps(finite(report), ensure_ascii=False))

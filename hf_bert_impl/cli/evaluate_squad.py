@@ -93,8 +93,8 @@ def squad(
     check_arguments(model, data, predictions, na_prob, tune_threshold, output)
     with quiet_libraries():
         from hf_bert_impl.data.squad import read_squad
-        from hf_bert_impl.evaluation import pictures
-        from hf_bert_impl.evaluation import squad as scoring
+        from hf_bert_impl.tasks import pictures
+        from hf_bert_impl.tasks import squad as scoring
 
         if picture is not None:
             pictures.check_picture(picture)
@@ -185,8 +185,8 @@ def evaluate_model(
     Raises:
         ValueError, OSError: The checkpoint cannot be used, or a number is out of its range.
     """
-    from hf_bert_impl.evaluation import squad as scoring
     from hf_bert_impl.inference.progress import text_progress
+    from hf_bert_impl.tasks import squad as scoring
 
     with_null = questions.version == 2
     if tune and not with_null:

@@ -119,9 +119,9 @@ def finetune(
             checkpoints.load_tokenizer(checkpoint)  # which says what is missing
         from accelerate import PartialState
 
-        from hf_bert_impl.evaluation.task import Columns
-        from hf_bert_impl.evaluation.tasks import GLUE, make_task
         from hf_bert_impl.inference.progress import text_progress
+        from hf_bert_impl.tasks.base import Columns
+        from hf_bert_impl.tasks.registry import GLUE, make_task
         from hf_bert_impl.training.finetuning import FinetuningOptions, Sources
         from hf_bert_impl.training.finetuning import finetune as run
         from hf_bert_impl.training.finetuning_output import OutputFolder
@@ -166,7 +166,7 @@ def finetune(
     if not PartialState().is_main_process:
         return  # one of several processes speaks
     if as_json:
-        from hf_bert_impl.evaluation.metrics import finite
+        from hf_bert_impl.tasks.metrics import finite
 
         typer.echo(json.dumps(finite(report), ensure_ascii=False))
     elif not quiet:

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from rich.console import Group
     from rich.table import Table
 
-    from hf_bert_impl.evaluation.head_importance import HeadImportance
-    from hf_bert_impl.evaluation.metrics import Metrics
-    from hf_bert_impl.evaluation.task import Columns, Split, Task
+    from hf_bert_impl.tasks.base import Columns, Split, Task
+    from hf_bert_impl.tasks.head_importance import HeadImportance
+    from hf_bert_impl.tasks.metrics import Metrics
 
 REPORT = "head_importance.json"
 
@@ -91,11 +91,11 @@ def prune_heads(
     check_arguments(share, count, output, picture)
     with quiet_libraries(), contextlib.ExitStack() as held:
         from hf_bert_impl.conversion.output_folder import claimed
-        from hf_bert_impl.evaluation.head_importance import head_importance, task_examples
-        from hf_bert_impl.evaluation.metrics import finite
-        from hf_bert_impl.evaluation.task import Columns
-        from hf_bert_impl.evaluation.task_evaluation import load_fine_tuned
         from hf_bert_impl.inference.progress import text_progress
+        from hf_bert_impl.tasks.base import Columns
+        from hf_bert_impl.tasks.evaluation import load_fine_tuned
+        from hf_bert_impl.tasks.head_importance import head_importance, task_examples
+        from hf_bert_impl.tasks.metrics import finite
 
         checkpoint = checkpoints.open_checkpoint(model)
         if output is not None:
@@ -159,7 +159,7 @@ def check_arguments(
             "give one of them",
         )
     if picture is not None:
-        from hf_bert_impl.evaluation.pictures import check_picture
+        from hf_bert_impl.tasks.pictures import check_picture
 
         check_picture(picture)
 
@@ -186,9 +186,9 @@ def read_data(
     Raises:
         ValueError: There is no task for the head, or the data do not fit it.
     """
-    from hf_bert_impl.evaluation.task import Split, sequence_length
-    from hf_bert_impl.evaluation.task_evaluation import task_for_model
     from hf_bert_impl.model.configuration_bert import BertConfig
+    from hf_bert_impl.tasks.base import Split, sequence_length
+    from hf_bert_impl.tasks.evaluation import task_for_model
 
     config = BertConfig.from_pretrained(checkpoint.path)
     task = task_for_model(task_name(checkpoint, config), config, columns)
@@ -210,7 +210,7 @@ def task_name(checkpoint: checkpoints.Checkpoint, config: Any) -> str:
     Raises:
         BadInput: It has no head, or one that no task is known for.
     """
-    from hf_bert_impl.evaluation.tasks import TASKS
+    from hf_bert_impl.tasks.registry import TASKS
 
     named = (checkpoint.config.get("architectures") or ["BertModel"])[0]
     head = "BertForMaskedLM" if named == "BertForPreTraining" else named

@@ -14,7 +14,7 @@ from hf_bert_impl.cli.tables import console
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from hf_bert_impl.evaluation import ParityReport
+    from hf_bert_impl.parity import ParityReport
 
 BACKENDS = ("eager", "sdpa")
 CHOICES = 2
@@ -107,10 +107,10 @@ def verify_checkpoint(
     import torch
     import transformers
 
-    from hf_bert_impl.evaluation import FP32_TOLERANCE, compare_models, load_reference
-    from hf_bert_impl.evaluation.parity import require_reference
-    from hf_bert_impl.evaluation.parity_cases import parity_batches, parity_labels
     from hf_bert_impl.model.configuration_bert import BertConfig
+    from hf_bert_impl.parity import FP32_TOLERANCE, compare_models, load_reference
+    from hf_bert_impl.parity.batches import parity_batches, parity_labels
+    from hf_bert_impl.parity.comparison import require_reference
 
     name = checkpoints.class_name(checkpoint, head)
     require_reference(BertConfig.from_dict(checkpoint.config))
@@ -152,8 +152,8 @@ def _tokens(
     checkpoint: Checkpoint, texts: list[str] | None, multiple: int
 ) -> tuple[list[tuple[list[int], list[int]]], str]:
     """What to compare on, and a note where it is not text."""
-    from hf_bert_impl.evaluation.parity_cases import MAX_LENGTH, TEXTS, random_tokens, text_tokens
     from hf_bert_impl.model.configuration_bert import BertConfig
+    from hf_bert_impl.parity.batches import MAX_LENGTH, TEXTS, random_tokens, text_tokens
 
     config = BertConfig.from_dict(checkpoint.config)
     limit = config.max_position_embeddings
@@ -185,7 +185,7 @@ def _loading(
     reference_info: dict[str, Any],
 ) -> ParityReport:
     """Compare what the two sides found and did not find in the checkpoint."""
-    from hf_bert_impl.evaluation import ParityReport, ParityRow
+    from hf_bert_impl.parity import ParityReport, ParityRow
 
     report = ParityReport()
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
@@ -221,7 +221,7 @@ def _few(names: Any) -> str:
 
 def _published(checkpoint: Checkpoint, model: PreTrainedModel) -> ParityReport:
     """Published figures of the checkpoint, where there are any."""
-    from hf_bert_impl.evaluation import ParityReport, published
+    from hf_bert_impl.parity import ParityReport, published
 
     report = ParityReport()
     known = published.published_name(checkpoint.name, checkpoint.config)

@@ -11,8 +11,12 @@ import torch
 from transformers.utils import ModelOutput
 
 from hf_bert_impl.conversion.output_folder import claimed, output_folder
-from hf_bert_impl.evaluation import ParityReport, attended_positions, compare_outputs
-from hf_bert_impl.evaluation.parity_cases import (
+from hf_bert_impl.export.formats import FILES, check_format, write
+from hf_bert_impl.export.running import open_file
+from hf_bert_impl.hub.saving import CONFIG, TOKENIZER_CONFIG, file_sizes, set_auto_map
+from hf_bert_impl.inference.sentence_folder import copy_sentence_modules
+from hf_bert_impl.parity import ParityReport, attended_positions, compare_outputs
+from hf_bert_impl.parity.batches import (
     MAX_LENGTH,
     TEXTS,
     Batch,
@@ -20,10 +24,6 @@ from hf_bert_impl.evaluation.parity_cases import (
     random_tokens,
     text_tokens,
 )
-from hf_bert_impl.export.formats import FILES, check_format, write
-from hf_bert_impl.export.running import open_file
-from hf_bert_impl.hub.saving import CONFIG, TOKENIZER_CONFIG, file_sizes, set_auto_map
-from hf_bert_impl.inference.sentence_folder import copy_sentence_modules
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

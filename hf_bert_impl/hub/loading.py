@@ -25,10 +25,10 @@ from transformers.utils import ModelOutput
 
 import hf_bert_impl
 from hf_bert_impl.auto import MODEL_CLASSES
-from hf_bert_impl.evaluation import FP32_TOLERANCE, attended_positions, compare_outputs
-from hf_bert_impl.evaluation.parity_cases import TEXTS, parity_batches, random_tokens
 from hf_bert_impl.hub import load_child
 from hf_bert_impl.hub.saving import loads_in_stock
+from hf_bert_impl.parity import FP32_TOLERANCE, attended_positions, compare_outputs
+from hf_bert_impl.parity.batches import TEXTS, parity_batches, random_tokens
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_bert_impl.evaluation.pictures import COLOURS
 from hf_bert_impl.extras import require
+from hf_bert_impl.tasks.pictures import COLOURS
 
 #: A panel each: its title, what is drawn (a key of the log and its label).
 PANELS = (

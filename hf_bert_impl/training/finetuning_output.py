@@ -15,9 +15,9 @@ from typing import Any
 from transformers.trainer import TRAINER_STATE_NAME
 
 from hf_bert_impl.data.atomic_files import swap_in
-from hf_bert_impl.evaluation import pictures
-from hf_bert_impl.evaluation.metrics import finite
-from hf_bert_impl.evaluation.task import Split, Task
+from hf_bert_impl.tasks import pictures
+from hf_bert_impl.tasks.base import Split, Task
+from hf_bert_impl.tasks.metrics import finite
 from hf_bert_impl.training.checkpointing import TrainingDiverged
 from hf_bert_impl.training.finetuning_trainer import is_disk_full
 

@@ -23,8 +23,8 @@ from transformers import (
 )
 from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
 
-from hf_bert_impl.evaluation.task import Split, Task
 from hf_bert_impl.model.losses import IGNORE_INDEX, span_loss
+from hf_bert_impl.tasks.base import Split, Task
 from hf_bert_impl.training.checkpointing import ResumableTrainer
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hf_bert_impl.data.atomic_files import atomic_files
-from hf_bert_impl.evaluation.head_importance import HeadImportance
-from hf_bert_impl.evaluation.pictures import check_picture
+from hf_bert_impl.tasks.head_importance import HeadImportance
+from hf_bert_impl.tasks.pictures import check_picture
 from hf_bert_impl.visualization.attention_maps import AttentionMaps
 
 if TYPE_CHECKING:

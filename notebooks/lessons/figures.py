@@ -22,7 +22,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from hf_bert_impl.evaluation.pictures import COLOURS
+from hf_bert_impl.tasks.pictures import COLOURS
 
 from . import data, settings
 

@@ -28,7 +28,7 @@ from hf_bert_impl.benchmark.results import (
     straight_line,
 )
 from hf_bert_impl.benchmark.run import Benchmark, Settings
-from hf_bert_impl.evaluation import reference_model
+from hf_bert_impl.parity import reference_model
 
 TINY = Source(random="tiny")
 RECORDED = sorted((Path(__file__).parents[2] / "benchmarks" / "results").glob("*.json"))

@@ -7,8 +7,8 @@ import pytest
 
 import hf_bert_impl
 from hf_bert_impl.benchmark import timing
-from hf_bert_impl.evaluation.sts import evaluate_sts, read_sts
 from hf_bert_impl.inference.pooling import Pooling
+from hf_bert_impl.tasks.sts import evaluate_sts, read_sts
 
 QUICK = ("--random", "tiny", "--cases", "sentence", "--rounds", "1", "--threads", "1")
 

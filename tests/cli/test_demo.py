@@ -9,7 +9,7 @@ from transformers.models.bert import modeling_bert
 
 import hf_bert_impl
 from hf_bert_impl.cli import demo
-from hf_bert_impl.evaluation import reference_model
+from hf_bert_impl.parity import reference_model
 
 
 def test_demo_shows_parity_similarity_and_speed(hf_bert, minilm_path, monkeypatch):

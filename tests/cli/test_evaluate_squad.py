@@ -6,7 +6,7 @@ import pytest
 
 from hf_bert_impl import QuestionAnsweringPipeline
 from hf_bert_impl.data.squad import read_squad
-from hf_bert_impl.evaluation.squad import evaluate_predictions, predict_squad
+from hf_bert_impl.tasks.squad import evaluate_predictions, predict_squad
 
 CONTEXT = "Nice to meet you, the river rose over night. " * 3
 KEYS = ("exact", "f1", "total")

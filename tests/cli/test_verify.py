@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 import hf_bert_impl
 from hf_bert_impl.cli import checkpoints
 from hf_bert_impl.cli.verify import verify_checkpoint
-from hf_bert_impl.evaluation import ParityReport, published
+from hf_bert_impl.parity import ParityReport, published
 
 
 def test_table_of_a_small_model(hf_bert, save_tiny):

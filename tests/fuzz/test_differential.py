@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from hf_bert_impl.evaluation.parity import reference_class, reference_model
-from hf_bert_impl.evaluation.parity_tensors import PER_POSITION_2D
 from hf_bert_impl.model import cpu_kernels, linear
+from hf_bert_impl.parity.comparison import reference_class, reference_model
+from hf_bert_impl.parity.tensors import PER_POSITION_2D
 from tests.fuzz.batches import Batch, draw_batch
 from tests.fuzz.changes import Site, apply, saved_and_loaded, scale_heads
 from tests.fuzz.trial import PLAIN_FORMS, Trial, draw

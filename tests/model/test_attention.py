@@ -5,9 +5,9 @@ import pytest
 import torch
 
 from hf_bert_impl import BertForMaskedLM, BertForSequenceClassification, BertModel
-from hf_bert_impl.evaluation.parity import reference_model
 from hf_bert_impl.model.attention import BertSelfAttention
 from hf_bert_impl.model.padding import Packing, RowGroup
+from hf_bert_impl.parity.comparison import reference_model
 from tests.model.cases import HEADS, masks, random_batch, random_config, random_model
 
 BACKENDS = ("eager", "sdpa")

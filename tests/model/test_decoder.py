@@ -5,7 +5,7 @@ import torch
 from transformers import DynamicCache, EncoderDecoderCache
 from transformers.models.bert import modeling_bert as upstream
 
-from hf_bert_impl.evaluation.parity import reference_model
+from hf_bert_impl.parity.comparison import reference_model
 from tests.model.cases import random_config, random_model
 
 BACKENDS = ("eager", "sdpa")

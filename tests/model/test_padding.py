@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from hf_bert_impl.evaluation.parity import reference_model
 from hf_bert_impl.model import modeling_base
 from hf_bert_impl.model.padding import plan_dense, plan_packed_input, plan_packing
+from hf_bert_impl.parity.comparison import reference_model
 from tests.model.cases import (
     HEADS,
     masks,

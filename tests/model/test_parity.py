@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hf_bert_impl.evaluation.parity import compare_models, reference_model
+from hf_bert_impl.parity.comparison import compare_models, reference_model
 from tests.model.cases import (
     ACTIVATIONS,
     HEADS,

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from hf_bert_impl.evaluation.parity import reference_model
 from hf_bert_impl.model import cpu_kernels, linear, scoring
+from hf_bert_impl.parity.comparison import reference_model
 from tests.model.cases import HEADS, masks, random_batch, random_config, random_labels, random_model
 
 NO_DROPOUT = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, classifier_dropout=0.0)

@@ -7,9 +7,9 @@ import pytest
 
 from hf_bert_impl.data.documents import read_documents
 from hf_bert_impl.data.squad import read_squad
-from hf_bert_impl.evaluation.sts import read_sts
-from hf_bert_impl.evaluation.task import Columns
-from hf_bert_impl.evaluation.tasks import make_task
+from hf_bert_impl.tasks.base import Columns
+from hf_bert_impl.tasks.registry import make_task
+from hf_bert_impl.tasks.sts import read_sts
 from lessons import data, samples, task_files
 
 TASKS = {

@@ -8,9 +8,9 @@ import torch
 import transformers
 
 import hf_bert_impl
-from hf_bert_impl.evaluation.task import Columns
-from hf_bert_impl.evaluation.task_evaluation import evaluate_task, task_for_model
-from hf_bert_impl.evaluation.tasks import GLUE, TASKS, make_task
+from hf_bert_impl.tasks.base import Columns
+from hf_bert_impl.tasks.evaluation import evaluate_task, task_for_model
+from hf_bert_impl.tasks.registry import GLUE, TASKS, make_task
 from hf_bert_impl.training.finetuning import FinetuningOptions, Sources, finetune
 from hf_bert_impl.training.finetuning_trainer import FinetuningTrainer
 
@@ -277,7 +277,7 @@ def test_losses_are_those_of_upstreams_model(tiny_bert, tmp_path, sentiment):
     """The same recipe on transformers' own class, with its padding, gives the same weights."""
     from transformers.models.bert import modeling_bert
 
-    from hf_bert_impl.evaluation.task import Split
+    from hf_bert_impl.tasks.base import Split
     from hf_bert_impl.training.finetuning_trainer import build_trainer
 
     task = make_task("classification", COLUMNS)

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 
 import hf_bert_impl
-from hf_bert_impl.evaluation.task import Columns, Split
-from hf_bert_impl.evaluation.tasks import make_task
 from hf_bert_impl.model.loading import not_finite
+from hf_bert_impl.tasks.base import Columns, Split
+from hf_bert_impl.tasks.registry import make_task
 from hf_bert_impl.training import finetuning_output, finetuning_trainer
 from hf_bert_impl.training.checkpointing import TrainingDiverged
 from hf_bert_impl.training.finetuning import FinetuningOptions, Sources, finetune

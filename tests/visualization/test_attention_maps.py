@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from hf_bert_impl.evaluation import load_reference, reference_model
+from hf_bert_impl.parity import load_reference, reference_model
 from hf_bert_impl.visualization import attention_maps
 
 TOLERANCE = 1e-5

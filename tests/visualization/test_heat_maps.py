@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from hf_bert_impl.evaluation.head_importance import HeadImportance
+from hf_bert_impl.tasks.head_importance import HeadImportance
 from hf_bert_impl.visualization import attention_maps, draw_attention, draw_head_importance
 from hf_bert_impl.visualization.heat_maps import attention_figure, importance_figure
 

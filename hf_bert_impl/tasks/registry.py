@@ -5,16 +5,16 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from hf_bert_impl.evaluation.task import Columns, Task
-from hf_bert_impl.evaluation.task_answers import QuestionAnswering
-from hf_bert_impl.evaluation.task_masked_lm import MaskedLanguageModeling
-from hf_bert_impl.evaluation.task_sequences import (
+from hf_bert_impl.tasks.base import Columns, Task
+from hf_bert_impl.tasks.masked_lm import MaskedLanguageModeling
+from hf_bert_impl.tasks.question_answering import QuestionAnswering
+from hf_bert_impl.tasks.sequences import (
     Classification,
     MultiLabelClassification,
     MultipleChoice,
     Regression,
 )
-from hf_bert_impl.evaluation.task_tokens import TokenClassification
+from hf_bert_impl.tasks.tokens import TokenClassification
 
 TASKS: dict[str, type[Task]] = {
     task.name: task

@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from hf_bert_impl.evaluation.head_importance import HeadImportance, head_importance, task_examples
-from hf_bert_impl.evaluation.task import Columns, Split
-from hf_bert_impl.evaluation.tasks import make_task
+from hf_bert_impl.tasks.base import Columns, Split
+from hf_bert_impl.tasks.head_importance import HeadImportance, head_importance, task_examples
+from hf_bert_impl.tasks.registry import make_task
 from tests.model.cases import random_config, random_model
 
 LAYERS, HEADS = 3, 5

@@ -1,8 +1,8 @@
 """The one place where this package's BERT is compared with transformers' own.
 
 Tests, `hf-bert verify`, conversion and the hub all ask here. Which numbers are compared and within
-which bounds is said in `parity_tensors`; the rows are in `parity_report`; batches of text with
-every kind of padding are in `parity_cases`. One thing is added here: a parameter's gradient is
+which bounds is said in `tensors`; the rows are in `report`; batches of text with
+every kind of padding are in `batches`. One thing is added here: a parameter's gradient is
 compared in float32 relative to its largest magnitude, taken for at least `GRADIENT_FLOOR` of the
 largest gradient in the whole model: where the true gradient is zero (softmax cancels key biases)
 both sides hold nothing but rounding noise.
@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from hf_bert_impl.evaluation.parity_report import ParityReport, ParityRow
-from hf_bert_impl.evaluation.parity_tensors import (
+from hf_bert_impl.parity.report import ParityReport, ParityRow
+from hf_bert_impl.parity.tensors import (
     FP32_TOLERANCE,
     compare_outputs,
     exact_row,
@@ -162,7 +162,7 @@ def compare_models(
         backends: Attention backends to run both models on; None leaves each on its own. Attention
             probabilities always come from upstream's eager backend, the only one that gives them.
         dtype: Compare in this precision; None takes that of `ours`. Below float32 the bounds are
-            relative to upstream's own error (see `parity_tensors`).
+            relative to upstream's own error (see `tensors`).
         gradients: Also compare every parameter's gradient: of the loss where the case has labels,
             else of a fixed random sum of the compared outputs. Only forward passes are compared
             below float32.

@@ -11,21 +11,21 @@ from rich.console import Console
 from transformers.modeling_outputs import BaseModelOutputWithPooling
 
 import hf_bert_impl
-from hf_bert_impl.evaluation import (
+from hf_bert_impl.parity import (
     ParityReport,
     ParityRow,
     compare_models,
     compare_outputs,
     reference_model,
 )
-from hf_bert_impl.evaluation.parity import load_reference, reference_class
-from hf_bert_impl.evaluation.parity_cases import (
+from hf_bert_impl.parity.batches import (
     TEXTS,
     parity_batches,
     parity_labels,
     random_tokens,
     text_tokens,
 )
+from hf_bert_impl.parity.comparison import load_reference, reference_class
 
 HEADS = (
     "BertModel",

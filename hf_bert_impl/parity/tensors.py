@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from hf_bert_impl.evaluation.parity_report import ParityReport, ParityRow
+from hf_bert_impl.parity.report import ParityReport, ParityRow
 
 if TYPE_CHECKING:
     from transformers.utils import ModelOutput

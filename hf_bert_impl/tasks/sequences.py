@@ -15,9 +15,8 @@ from torch import Tensor, nn
 
 from hf_bert_impl.data.task_batches import Feature
 from hf_bert_impl.data.task_files import Row
-from hf_bert_impl.evaluation import metrics, pictures
-from hf_bert_impl.evaluation.metrics import Metrics
-from hf_bert_impl.evaluation.task import (
+from hf_bert_impl.tasks import metrics, pictures
+from hf_bert_impl.tasks.base import (
     Columns,
     Example,
     RowTask,
@@ -26,6 +25,7 @@ from hf_bert_impl.evaluation.task import (
     encode,
     label_name,
 )
+from hf_bert_impl.tasks.metrics import Metrics
 
 #: Of regression. Squared errors and their gradients stay far within the range of float32.
 LARGEST_LABEL = 1_000_000_000

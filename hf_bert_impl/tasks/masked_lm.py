@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from hf_bert_impl.data.masking import Masker, MaskingOptions
 from hf_bert_impl.data.task_batches import Collator, Feature
 from hf_bert_impl.data.task_files import JSON_SUFFIXES, Row, read_lines
-from hf_bert_impl.evaluation.metrics import Metrics, perplexity
-from hf_bert_impl.evaluation.task import Columns, Example, RowTask, Split, check_text
 from hf_bert_impl.model.losses import IGNORE_INDEX
+from hf_bert_impl.tasks.base import Columns, Example, RowTask, Split, check_text
+from hf_bert_impl.tasks.metrics import Metrics, perplexity
 
 #: What may have several columns; other files are texts, one a line, unless a column is named.
 TABLES = (*JSON_SUFFIXES, ".csv", ".tsv")

@@ -15,10 +15,10 @@ from hf_bert_impl.data.squad import (
 )
 from hf_bert_impl.data.task_batches import Feature
 from hf_bert_impl.data.task_files import read_dataset
-from hf_bert_impl.evaluation import squad
-from hf_bert_impl.evaluation.metrics import Metrics
-from hf_bert_impl.evaluation.task import Columns, Split, Task
 from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline
+from hf_bert_impl.tasks import squad
+from hf_bert_impl.tasks.base import Columns, Split, Task
+from hf_bert_impl.tasks.metrics import Metrics
 
 #: What a data set of the hub has, as "squad" and "squad_v2" do.
 FIELDS = ("id", "question", "context", "answers")

@@ -12,10 +12,10 @@ from torch import Tensor
 
 from hf_bert_impl.data.task_batches import Feature
 from hf_bert_impl.data.task_files import CONLL_SUFFIXES, Row
-from hf_bert_impl.evaluation import metrics, pictures
-from hf_bert_impl.evaluation.metrics import Metrics
-from hf_bert_impl.evaluation.task import Example, RowTask, Split, label_name
 from hf_bert_impl.model.losses import IGNORE_INDEX
+from hf_bert_impl.tasks import metrics, pictures
+from hf_bert_impl.tasks.base import Example, RowTask, Split, label_name
+from hf_bert_impl.tasks.metrics import Metrics
 
 
 class TokenClassification(RowTask):

@@ -6,10 +6,10 @@ import os
 from typing import Any
 
 import hf_bert_impl
-from hf_bert_impl.evaluation.metrics import Metrics
-from hf_bert_impl.evaluation.task import Columns, Split, Task, sequence_length
-from hf_bert_impl.evaluation.tasks import make_task
 from hf_bert_impl.model.loading import check_finite
+from hf_bert_impl.tasks.base import Columns, Split, Task, sequence_length
+from hf_bert_impl.tasks.metrics import Metrics
+from hf_bert_impl.tasks.registry import make_task
 
 
 def task_for_model(

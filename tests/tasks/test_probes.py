@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from hf_bert_impl.evaluation.probes import (
+from hf_bert_impl.tasks.base import Columns
+from hf_bert_impl.tasks.probes import (
     Params,
     ProbeOptions,
     _inputs,
@@ -11,7 +12,6 @@ from hf_bert_impl.evaluation.probes import (
     read_probe,
     run_probe,
 )
-from hf_bert_impl.evaluation.task import Columns
 
 pytest.importorskip("sklearn", reason="pip install 'hf_bert_impl[train]'")
 

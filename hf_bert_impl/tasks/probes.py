@@ -19,14 +19,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hf_bert_impl.evaluation.metrics import (
+from hf_bert_impl.extras import require
+from hf_bert_impl.tasks.base import Columns, Example, Task
+from hf_bert_impl.tasks.metrics import (
     Metrics,
     classification_metrics,
     regression_metrics,
 )
-from hf_bert_impl.evaluation.task import Columns, Example, Task
-from hf_bert_impl.evaluation.tasks import make_task
-from hf_bert_impl.extras import require
+from hf_bert_impl.tasks.registry import make_task
 
 Floats = NDArray[np.float64]
 #: Kinds of task: what the probe sees of vectors u and v, and the score that counts.

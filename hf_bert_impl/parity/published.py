@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from hf_bert_impl.evaluation.parity_report import ParityReport, ParityRow
+from hf_bert_impl.parity.report import ParityReport, ParityRow
 
 CASED = "google-bert/bert-base-cased"
 SQUAD = "google-bert/bert-large-uncased-whole-word-masking-finetuned-squad"

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from hf_bert_impl.evaluation import metrics
+from hf_bert_impl.tasks import metrics
 
 pytest.importorskip("sklearn", reason="pip install 'hf_bert_impl[train]'")
 

@@ -1,6 +1,6 @@
 """What a comparison of two models found: rows, a verdict, JSON and tables.
 
-A report only holds and shows results; `hf_bert_impl.evaluation.parity` computes them.
+A report only holds and shows results; `hf_bert_impl.parity.comparison` computes them.
 """
 
 from __future__ import annotations

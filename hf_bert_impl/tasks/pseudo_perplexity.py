@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from hf_bert_impl.data.task_batches import Collator, Feature, cut_batches
-from hf_bert_impl.evaluation.metrics import perplexity
+from hf_bert_impl.tasks.metrics import perplexity
 
 TOKEN_BUDGET = 8192
 

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hf_bert_impl.evaluation.task import Split, Task
+from hf_bert_impl.tasks.base import Split, Task
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

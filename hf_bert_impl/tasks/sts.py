@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from hf_bert_impl.evaluation.metrics import regression_metrics
+from hf_bert_impl.tasks.metrics import regression_metrics
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from hf_bert_impl.data.spans import Answers, Span
 from hf_bert_impl.data.squad import Answer, Question, Squad, read_squad
-from hf_bert_impl.evaluation.squad import (
+from hf_bert_impl.tasks.squad import (
     decide,
     evaluate_predictions,
     exact_match,
