@@ -20,10 +20,10 @@ from accelerate import PartialState
 from transformers import set_seed
 
 import hf_bert_impl
-from hf_bert_impl.data.output_lock import output_lock
 from hf_bert_impl.evaluation.metrics import Metrics
 from hf_bert_impl.evaluation.task import Split, Task, sequence_length
 from hf_bert_impl.extras import require
+from hf_bert_impl.files.lock import output_lock
 from hf_bert_impl.model.loading import check_finite
 from hf_bert_impl.training.finetuning_output import OutputFolder, write_pictures
 from hf_bert_impl.training.finetuning_trainer import Progress, build_trainer, class_weights
