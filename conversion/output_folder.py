@@ -11,8 +11,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from hf_bert_impl.data.atomic_files import swap_in
-from hf_bert_impl.data.output_lock import output_lock
+from hf_bert_impl.files.atomic import swap_in
+from hf_bert_impl.files.lock import output_lock
 
 from .errors import ConversionError
 

@@ -17,7 +17,7 @@ import typer
 from hf_bert_impl.cli import checkpoints
 from hf_bert_impl.cli.errors import BadInput, quiet_libraries
 from hf_bert_impl.cli.tables import console
-from hf_bert_impl.data.atomic_files import atomic_files
+from hf_bert_impl.files.atomic import atomic_file
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -301,8 +301,8 @@ def writer(output: Path | None) -> Iterator[IO[str]]:
         yield sys.stdout
         return
     with (
-        atomic_files(output.absolute().parent) as folder,
-        (folder / output.name).open("w", encoding="utf-8", newline="\n") as stream,
+        atomic_file(output.absolute()) as fresh,
+        fresh.open("w", encoding="utf-8", newline="\n") as stream,
     ):
         yield stream
 

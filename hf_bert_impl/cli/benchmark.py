@@ -14,7 +14,7 @@ from hf_bert_impl.benchmark.peers import DEFAULT_PEERS, PEERS, PRECISIONS
 from hf_bert_impl.cli import checkpoints
 from hf_bert_impl.cli.errors import BadInput, quiet_libraries
 from hf_bert_impl.cli.tables import console
-from hf_bert_impl.data.atomic_files import atomic_files
+from hf_bert_impl.files.atomic import atomic_file
 
 if TYPE_CHECKING:
     from rich.live import Live
@@ -130,13 +130,13 @@ def benchmark(
                 source, settings, lambda text: line.update(text, refresh=True)
             ).run()
     if output is not None:
-        with atomic_files(output.parent) as folder:
-            (folder / output.name).write_text(results.to_json() + "\n", encoding="utf-8")
+        with atomic_file(output) as fresh:
+            fresh.write_text(results.to_json() + "\n", encoding="utf-8")
     if plot is not None:
         from hf_bert_impl.benchmark.plot import draw
 
-        with atomic_files(plot.parent) as folder:
-            draw(results, folder / plot.name)
+        with atomic_file(plot) as fresh:
+            draw(results, fresh)
     if as_json:
         typer.echo(results.to_json())
     else:

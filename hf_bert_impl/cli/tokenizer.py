@@ -69,9 +69,9 @@ def tokenizer_train(
 
     Example: hf-bert tokenizer train corpus.txt --vocab-size 8000 --output my-tokenizer
     """
-    from hf_bert_impl.data.atomic_files import atomic_files
-    from hf_bert_impl.data.output_lock import output_lock
     from hf_bert_impl.data.tokenizer_training import train_tokenizer
+    from hf_bert_impl.files.atomic import atomic_files
+    from hf_bert_impl.files.lock import output_lock
 
     check_output(output, overwrite, files)
     begin = time.perf_counter()

@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from hf_bert_impl.cli.errors import BadInput
-from hf_bert_impl.data.output_lock import output_lock
+from hf_bert_impl.files.atomic import atomic_file
+from hf_bert_impl.files.lock import output_lock
 
 if TYPE_CHECKING:
     import numpy as np
@@ -44,11 +45,12 @@ def npy_header(rows: int, dimension: int) -> bytes:
     return start + fields.encode().ljust(HEADER - 11) + b"\n"
 
 
-def files_beside(output: Path) -> tuple[Path, Path, Path]:
-    """Where the rows grow, what says how many of them count, and the next version of that."""
-    names = (".partial", ".progress.json", ".progress.json.new")
-    rows, progress, fresh = (output.with_name(output.name + ending) for ending in names)
-    return rows, progress, fresh
+def files_beside(output: Path) -> tuple[Path, Path]:
+    """Where the rows grow, and what says how many of them count."""
+    return (
+        output.with_name(f"{output.name}.partial"),
+        output.with_name(f"{output.name}.progress.json"),
+    )
 
 
 class VectorFile:
@@ -70,7 +72,7 @@ class VectorFile:
         self.dimension = dimension
         #: What else the progress file is to keep.
         self.extra: dict[str, Any] = {}
-        self.partial, self.progress, self._fresh = files_beside(output)
+        self.partial, self.progress = files_beside(output)
         self._settings = {"format": FORMAT, "dimension": dimension, **settings}
         # Rows and the digest of their texts: one attribute, so that an interrupt finds both of one
         # time.
@@ -156,10 +158,8 @@ class VectorFile:
             "texts_sha256": digest.hexdigest(),
             "extra": self.extra,
         }
-        self._fresh.unlink(missing_ok=True)
-        with self._fresh.open("x", encoding="utf-8") as file:
-            file.write(json.dumps(state))
-        os.replace(self._fresh, self.progress)
+        with atomic_file(self.progress) as fresh:
+            fresh.write_text(json.dumps(state), encoding="utf-8")
         self._saved_at = time.monotonic()
 
     def finish(self) -> None:
@@ -191,8 +191,6 @@ class VectorFile:
         state = self._read_progress()
         if size and not self._has_header(begun=state is None):
             raise _not_ours(self.partial)
-        if os.path.lexists(self._fresh) and (self._fresh.is_symlink() or (not size and not state)):
-            raise _not_ours(self._fresh)
         if not size:
             self.progress.unlink(missing_ok=True)  # it speaks of rows that are no longer there
             state = None

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hf_bert_impl.extras import require
+from hf_bert_impl.files.atomic import atomic_file
 
 #: Okabe and Ito's colours, which people with any colour vision can tell apart.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#999999")
@@ -171,13 +172,8 @@ def _figure(width: float, height: float, title: str) -> tuple[Any, Any]:
 
 
 def _save(figure: Any, file: str | Path) -> None:
-    path = Path(file)
-    part = path.with_name(f".{path.name}.part")
-    try:
-        figure.savefig(part, dpi=130, format=path.suffix[1:])
-        part.replace(path)
-    finally:
-        part.unlink(missing_ok=True)
+    with atomic_file(Path(file)) as fresh:
+        figure.savefig(fresh, dpi=130)
 
 
 def _or(names: Sequence[str]) -> str:

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_bert_impl.data.atomic_files import atomic_files
 from hf_bert_impl.data.squad import Question, Squad
+from hf_bert_impl.files.atomic import atomic_files
 from hf_bert_impl.model.json_files import check_text, read_json
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from transformers import Trainer, TrainerState
 from transformers.trainer_utils import get_last_checkpoint, rotate_checkpoints
 
-from hf_bert_impl.data.atomic_files import atomic_files, sync
+from hf_bert_impl.files.atomic import atomic_file, is_disk_full, sync
 from hf_bert_impl.model.json_files import read_json
 from hf_bert_impl.model.loading import not_finite
 
@@ -194,9 +194,7 @@ def step_of(checkpoint: str) -> int:
 
 def is_write_failure(error: BaseException) -> bool:
     """Whether an exception, of whatever library, says that a file could not be written."""
-    # torch reports it in words only.
-    words = ("PytorchStreamWriter", "inline_container")
-    return isinstance(error, OSError | SafetensorError) or any(word in str(error) for word in words)
+    return isinstance(error, OSError | SafetensorError) or is_disk_full(error)
 
 
 @contextlib.contextmanager
@@ -234,9 +232,9 @@ def write_settings(folder: Path, settings: Mapping[str, Any]) -> None:
         folder: OUT.
         settings: JSON values; all that makes another run of it if it changes.
     """
-    with atomic_files(folder) as fresh:
+    with atomic_file(folder / SETTINGS) as fresh:
         text = json.dumps(settings, indent=2, ensure_ascii=False)
-        (fresh / SETTINGS).write_text(text + "\n", encoding="utf-8")
+        fresh.write_text(text + "\n", encoding="utf-8")
 
 
 def check_settings(folder: Path, settings: Mapping[str, Any]) -> None:

@@ -20,8 +20,8 @@ from accelerate import PartialState
 from transformers import set_seed
 
 import hf_bert_impl
-from hf_bert_impl.data.output_lock import output_lock
 from hf_bert_impl.extras import require
+from hf_bert_impl.files.lock import output_lock
 from hf_bert_impl.model.loading import check_finite
 from hf_bert_impl.tasks.base import Split, Task, sequence_length
 from hf_bert_impl.tasks.metrics import Metrics

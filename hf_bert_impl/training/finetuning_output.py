@@ -14,12 +14,11 @@ from typing import Any
 
 from transformers.trainer import TRAINER_STATE_NAME
 
-from hf_bert_impl.data.atomic_files import swap_in
+from hf_bert_impl.files.atomic import is_disk_full, swap_in
 from hf_bert_impl.tasks import pictures
 from hf_bert_impl.tasks.base import Split, Task
 from hf_bert_impl.tasks.metrics import finite
 from hf_bert_impl.training.checkpointing import TrainingDiverged
-from hf_bert_impl.training.finetuning_trainer import is_disk_full
 
 METRICS = "metrics.json"
 CARD = "README.md"

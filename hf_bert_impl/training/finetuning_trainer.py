@@ -5,7 +5,6 @@ Notation: B examples, S tokens, L labels.
 
 from __future__ import annotations
 
-import errno
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -284,10 +283,3 @@ def _weighted_loss(weights: Tensor, config: Any) -> Callable[..., Tensor]:
         return total / num_items_in_batch
 
     return loss
-
-
-def is_disk_full(error: BaseException) -> bool:
-    """Whether an exception, of whatever library, says that no space is left."""
-    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-    # safetensors and torch report it in words only.
-    return full or any(word in str(error) for word in ("No space left", "PytorchStreamWriter"))

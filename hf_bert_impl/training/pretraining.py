@@ -17,12 +17,10 @@ from typing import Any
 import torch
 from transformers import PrinterCallback, TrainerCallback, TrainingArguments, set_seed
 
-from hf_bert_impl.data.atomic_files import atomic_files
 from hf_bert_impl.data.collators import PretrainingCollator
 from hf_bert_impl.data.documents import check_files, content_digest
 from hf_bert_impl.data.epochs import Epochs, StreamedExamples
 from hf_bert_impl.data.masking import Masker
-from hf_bert_impl.data.output_lock import output_lock
 from hf_bert_impl.data.pretraining_data import (
     Statistics,
     describe,
@@ -31,6 +29,8 @@ from hf_bert_impl.data.pretraining_data import (
     tokenize_documents,
 )
 from hf_bert_impl.extras import require
+from hf_bert_impl.files.atomic import atomic_file, atomic_files
+from hf_bert_impl.files.lock import output_lock
 from hf_bert_impl.model.configuration_bert import BertConfig
 from hf_bert_impl.model.json_files import read_json
 from hf_bert_impl.model.loading import check_finite
@@ -456,5 +456,5 @@ def _draw(
     if statistics is not None:
         title += f"; {statistics.tokens:,} tokens of text"
         baselines["loss (nats)"] = {"unigram entropy of the text": statistics.unigram_entropy}
-    with writing("the picture", output), atomic_files(output) as fresh:
-        draw_curves(fresh / CURVES, title, log, baselines)
+    with writing("the picture", output), atomic_file(output / CURVES) as fresh:
+        draw_curves(fresh, title, log, baselines)

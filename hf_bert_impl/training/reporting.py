@@ -10,8 +10,8 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from hf_bert_impl.data.atomic_files import atomic_files
 from hf_bert_impl.extras import require
+from hf_bert_impl.files.atomic import atomic_file
 from hf_bert_impl.training.checkpointing import writing
 
 #: One JSON object a line: what the Trainer logged, step by step.
@@ -42,9 +42,9 @@ class JsonLog(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
         """Drops the entries of steps after the checkpoint, which come again."""
         if state.is_world_process_zero:
-            with atomic_files(self.folder) as fresh:
+            with atomic_file(self.folder / LOG) as fresh:
                 text = "".join(_line(entry) for entry in state.log_history)
-                (fresh / LOG).write_text(text, encoding="utf-8")
+                fresh.write_text(text, encoding="utf-8")
 
     def on_log(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
         """Appends the newest entry."""

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from hf_bert_impl.data.atomic_files import atomic_files
+from hf_bert_impl.files.atomic import atomic_file
 from hf_bert_impl.visualization.attention_maps import AttentionMaps
 
 SCRIPTS = ("page.js", "head_view.js", "model_view.js")
@@ -66,9 +66,8 @@ class AttentionPage:
 
     def save(self, file: str | os.PathLike[str]) -> None:
         """Writes the page; it appears when it is complete, and replaces what was there."""
-        path = Path(file)
-        with atomic_files(path.parent) as folder:
-            (folder / path.name).write_text(self.html, encoding="utf-8")
+        with atomic_file(Path(file)) as fresh:
+            fresh.write_text(self.html, encoding="utf-8")
 
     def _repr_html_(self) -> str:
         # A frame of its own: its style and script cannot meet those of the notebook.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hf_bert_impl.data.atomic_files import atomic_files
+from hf_bert_impl.files.atomic import atomic_file
 from hf_bert_impl.tasks.head_importance import HeadImportance
 from hf_bert_impl.tasks.pictures import check_picture
 from hf_bert_impl.visualization.attention_maps import AttentionMaps
@@ -186,5 +186,5 @@ def _fonts() -> list[str]:
 
 
 def _save(figure: Any, file: Path) -> None:
-    with atomic_files(file.parent) as folder:
-        figure.savefig(folder / file.name, dpi=DOTS_PER_INCH)
+    with atomic_file(file) as fresh:
+        figure.savefig(fresh, dpi=DOTS_PER_INCH)

@@ -242,14 +242,12 @@ def test_files_of_others_are_left_alone(hf_bert, one_error_line, model, lines, o
     np.save(tmp_path / "mine.npy", np.ones((3, WIDTH), np.float32))  # the very header of a .partial
     for content in (b"mine", (tmp_path / "mine.npy").read_bytes()):
         mine.write_bytes(content)
-        for ending in (".partial", ".progress.json", ".progress.json.new"):
+        for ending in (".partial", ".progress.json"):
             beside = output.with_name(output.name + ending)
             if ending == ".partial":
                 places = (os.link, os.symlink, os.rename)
-            elif ending == ".progress.json":
-                places = (os.rename,)
             else:
-                places = (os.symlink, os.rename)
+                places = (os.rename,)
             for place in places:
                 mine.write_bytes(content)
                 place(mine, beside)
@@ -271,7 +269,6 @@ def test_an_empty_file_of_another_name(hf_bert, one_error_line, model, lines, ou
 def test_killed_before_the_first_rows_counted(hf_bert, model, lines, output):
     beside = output.with_name("vectors.npy.partial")
     beside.write_bytes(vector_file.npy_header(0, WIDTH) + b"\x01" * 200)
-    beside.with_name("vectors.npy.progress.json.new").write_text("{")
     assert hf_bert("embed", model, lines, "-o", output).status == 0
     assert_complete(output, expected(model))
 

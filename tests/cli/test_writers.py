@@ -10,7 +10,7 @@ import time
 import pytest
 
 from hf_bert_impl.cli import errors
-from hf_bert_impl.data.output_lock import output_lock
+from hf_bert_impl.files.lock import output_lock
 
 pytest.importorskip("sklearn", reason="pip install 'hf_bert_impl[train]'")
 pytest.importorskip("datasets", reason="pip install 'hf_bert_impl[train]'")

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from hf_bert_impl.data.output_lock import output_lock
+from hf_bert_impl.files.lock import output_lock
 
 pytest.importorskip("fcntl", reason="locks files as Unix does")
 SECONDS = 60
@@ -18,7 +18,7 @@ SECONDS = 60
 HOLD = """
 import os, sys, time
 from pathlib import Path
-from hf_bert_impl.data.output_lock import output_lock
+from hf_bert_impl.files.lock import output_lock
 with output_lock(Path(sys.argv[1])):
     if sys.argv[2:] and os.fork() == 0:
         time.sleep(3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import shutil
 import tempfile
@@ -36,6 +37,20 @@ def atomic_files(folder: Path) -> Iterator[Path]:
         if is_new:
             with contextlib.suppress(OSError):
                 folder.rmdir()  # only where nothing was moved into it
+
+
+@contextlib.contextmanager
+def atomic_file(path: Path) -> Iterator[Path]:
+    """A temporary name for one file, which takes its place at the end, as in `atomic_files`.
+
+    Args:
+        path: Where the file is to be.
+
+    Yields:
+        The temporary name, with the same ending.
+    """
+    with atomic_files(path.parent) as fresh:
+        yield fresh / path.name
 
 
 def swap_in(fresh: Path, folder: Path) -> Path | None:
@@ -74,3 +89,12 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def is_disk_full(error: BaseException) -> bool:
+    """Whether an exception, of whatever library, says that no space is left."""
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return True
+    # safetensors reports it in words only, and torch by the place in its code that could not write.
+    words = ("No space left", "PytorchStreamWriter", "inline_container")
+    return any(word in str(error) for word in words)

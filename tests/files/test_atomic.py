@@ -1,10 +1,12 @@
 """Files that appear whole or not at all."""
 
+import errno
 import os
 
 import pytest
+from safetensors import SafetensorError
 
-from hf_bert_impl.data.atomic_files import atomic_files, swap_in
+from hf_bert_impl.files.atomic import atomic_file, atomic_files, is_disk_full, swap_in
 
 
 def test_files_appear_at_the_end(tmp_path):
@@ -19,8 +21,8 @@ def test_files_appear_at_the_end(tmp_path):
 def test_others_stay(tmp_path):
     (tmp_path / "a").write_text("old")
     (tmp_path / "c").write_text("mine")
-    with atomic_files(tmp_path) as fresh:
-        (fresh / "a").write_text("new")
+    with atomic_file(tmp_path / "a") as fresh:
+        fresh.write_text("new")
         assert (tmp_path / "a").read_text() == "old"
     assert {f.name: f.read_text() for f in tmp_path.iterdir()} == {"a": "new", "c": "mine"}
 
@@ -74,3 +76,19 @@ def test_an_old_folder_stays_when_the_new_one_does_not_come(folders, monkeypatch
         swap_in(fresh, folder)
     assert (folder / "a").read_text() == "folder"
     assert sorted(entry.name for entry in folder.parent.iterdir()) == ["folder", "fresh"]
+
+
+@pytest.mark.parametrize(
+    ("error", "is_full"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), True),
+        (OSError(errno.EDQUOT, "Disk quota exceeded"), True),
+        (SafetensorError("I/O error: No space left on device (os error 28)"), True),
+        (RuntimeError("[enforce fail at inline_container.cc:664] . unexpected pos 64 vs 0"), True),
+        (RuntimeError("PytorchStreamWriter failed writing file data/3"), True),
+        (OSError(errno.EACCES, "Permission denied"), False),
+        (ValueError("a bug"), False),
+    ],
+)
+def test_a_full_disk_is_told_from_other_failures(error, is_full):
+    assert is_disk_full(error) == is_full
