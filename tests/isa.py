@@ -10,8 +10,8 @@ import sys
 
 import torch
 
-#: ATEN_CPU_CAPABILITY, ONEDNN_MAX_CPU_ISA and FBGEMM_ENABLE_INSTRUCTIONS, from the least. Sums of
-#: 8-bit weights saturate below VNNI, and bfloat16 is imitated below BF16.
+#: ATEN_CPU_CAPABILITY, ONEDNN_MAX_CPU_ISA and FBGEMM_ENABLE_INSTRUCTIONS, the lowest level first.
+#: Below VNNI, sums of 8-bit weights saturate; below BF16, bfloat16 is emulated.
 LEVELS = (
     ("default", "SSE41", "AVX2"),
     ("avx2", "AVX2", "AVX2"),
@@ -36,7 +36,7 @@ def main(words: list[str]) -> int:
         print(f"isa: {own} is none of the levels that can be lowered here; nothing to run")
         return 0
     failed = []
-    # ATen believes a level above the machine's own, and would crash.
+    # ATen does not check that the machine has the level, and would crash.
     for capability, isa, fbgemm in LEVELS[: len(names) - names[::-1].index(own)]:
         print(f"isa: torch at {capability}, oneDNN at {isa}", flush=True)
         environment = os.environ | {

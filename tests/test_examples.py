@@ -21,6 +21,7 @@ import hf_bert_impl
 import hf_bert_impl.conversion
 from hf_bert_impl.cli import app
 from hf_bert_impl.data.masking import MaskingOptions
+from tests.checkpoints import SPECIAL_TOKENS, save_checkpoint
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -36,7 +37,7 @@ def modules(package: ModuleType) -> Iterator[str]:
 
 
 def with_examples() -> list[str]:
-    """The modules that have examples, told by their text: importing all would take long."""
+    """The modules with examples, found in their text, because importing all takes long."""
     names = {*modules(hf_bert_impl), *modules(hf_bert_impl.conversion)}
     found = []
     for name in sorted(names):
@@ -50,30 +51,19 @@ def with_examples() -> list[str]:
 def checkpoints(
     tmp_path: Path, minilm_path: Path, fixtures_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> Path:
-    """A working folder in which the hub names and files of the examples are folders and files."""
+    """A working folder that has the models and files which the examples name."""
     (tmp_path / "sentence-transformers").mkdir()
     (tmp_path / "sentence-transformers" / "all-MiniLM-L6-v2").symlink_to(minilm_path)
-    vocabulary = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS.split()]
-    tokenizer = hf_bert_impl.BertTokenizer(
-        {word: number for number, word in enumerate(vocabulary)}, model_max_length=64
-    )
-    config = hf_bert_impl.BertConfig(
-        vocab_size=len(vocabulary),
-        hidden_size=24,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=40,
-        max_position_embeddings=64,
-    )
-    torch.manual_seed(3)
+    words = (*SPECIAL_TOKENS, *WORDS.split())
     for name, kind in (
-        ("my-squad-bert", hf_bert_impl.BertForQuestionAnswering),
-        ("my-sentiment-bert", hf_bert_impl.BertForSequenceClassification),
-        ("my-masked-bert", hf_bert_impl.BertForMaskedLM),
-        ("google-bert/bert-base-cased", hf_bert_impl.BertForPreTraining),
+        ("my-squad-bert", "BertForQuestionAnswering"),
+        ("my-sentiment-bert", "BertForSequenceClassification"),
+        ("my-masked-bert", "BertForMaskedLM"),
+        ("google-bert/bert-base-cased", "BertForPreTraining"),
     ):
-        kind(config).save_pretrained(tmp_path / name)
-        tokenizer.save_pretrained(tmp_path / name)
+        folder = save_checkpoint(tmp_path / name, kind, words=words, max_position_embeddings=64)
+        tokenizer = hf_bert_impl.BertTokenizer.from_pretrained(folder, model_max_length=64)
+        tokenizer.save_pretrained(folder)
     shutil.make_archive(str(tmp_path / "uncased_L-12_H-768_A-12"), "zip", fixtures_dir / "tf1")
     (tmp_path / "texts.txt").write_text("A cat naps.\nA kitten sleeps.\n")
     monkeypatch.chdir(tmp_path)

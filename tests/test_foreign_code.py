@@ -15,9 +15,6 @@ import hf_bert_impl
 from hf_bert_impl.conversion import convert
 from hf_bert_impl.hub.saving import save_with_code
 from hf_bert_impl.inference.text_encoder import TextEncoder
-from tests.cli.conftest import save_tiny
-
-__all__ = ["save_tiny"]
 
 ROOT = Path(__file__).parent.parent
 FILES = sorted(
@@ -25,25 +22,25 @@ FILES = sorted(
     for folder in ("hf_bert_impl", "conversion", "notebooks/lessons", "benchmarks")
     for path in (ROOT / folder).rglob("*.py")
 )
-#: Classes that read a BERT or a tokenizer of one kind, and never a checkpoint's own code.
+#: Classes that never run a checkpoint's own code.
 PLAIN = re.compile(
     r"(hf_bert_impl\.)?(Bert\w+|TextEncoder|QuestionAnsweringPipeline|PreTrained(TokenizerFast|"
     r"Config))|_SentenceBert|cls|super\(\)|model_class|type\(model\)|reference_class\(name\)"
 )
-#: What loads whatever a folder names.
+#: Functions and classes that load what a folder names, its own code too.
 LOADERS = {"pipeline", "SentenceTransformer", "CrossEncoder", "SparseEncoder"}
 FORBIDDEN = {"input", "get_class_from_dynamic_module", "eval", "exec"}
 
 
 def calls(text):
-    """Every call: what is called, in words, and its node."""
+    """Every call: the text of what is called, and the node."""
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Call):
             yield ast.unparse(node.func), node
 
 
 def complaints(text):
-    """The calls that could ask, or run code, without being told to."""
+    """The calls that could run a checkpoint's code, or ask on standard input, unasked."""
     found = []
     loaders = {
         alias.asname or alias.name
@@ -106,7 +103,7 @@ def marker(tmp_path):
 
 @pytest.fixture
 def with_code(save_tiny, marker):
-    """Saves a model whose folder has code of its own, and names it for every Auto class."""
+    """Saves a model with code of its own, which its config names for every Auto class."""
 
     def save(name, model_type, tokenizer_class):
         folder = save_tiny(name)
@@ -152,7 +149,7 @@ CONSENT = ["yes"] * 50
 
 
 def run(arguments, texts, tmp_path):
-    """A process of its own with lines on its standard input."""
+    """Runs Python in a process of its own, with these lines on its standard input."""
     environment = os.environ | {"HF_MODULES_CACHE": str(tmp_path / "modules")}
     return subprocess.run(
         [sys.executable, *map(str, arguments)],
@@ -165,7 +162,7 @@ def run(arguments, texts, tmp_path):
 
 
 def commands(lm, qa, tmp_path):
-    """Every command that takes a model, by its name, and whether it reads the tokenizer."""
+    """Every command that takes a model, by its name."""
     (tmp_path / "texts.txt").write_text("the river rose over night .\nnice to meet you .\n" * 20)
     rows = "".join(f"nice to meet you\tyes\nthe river rose {n}\tno\n" for n in range(8))
     (tmp_path / "labels.tsv").write_text(rows)
@@ -194,7 +191,7 @@ def commands(lm, qa, tmp_path):
     }
 
 
-#: Commands that need no tokenizer, or take BERT's own whatever the folder names.
+#: Commands that need no tokenizer, or always take BERT's own.
 OWN_TOKENIZER = {"inspect", "convert", "finetune", "pretrain"}
 
 

@@ -1,1 +1,1 @@
-"""What the notebooks share: settings, data and figures, and a file a historical system."""
+"""What the notebooks share: settings, data and figures, and one file per historical system."""

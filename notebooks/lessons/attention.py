@@ -71,7 +71,7 @@ class AdditiveScores(nn.Module):
         self.to_score = nn.Linear(hidden_size, 1, bias=False)  # v
 
     def project(self, keys: Tensor) -> Tensor:
-        """U k, which is the same for all queries, so that it is computed once a sentence.
+        """U k, computed once per sentence because it is the same for all queries.
 
         Args:
             keys: (B, S, key_size).
@@ -154,7 +154,7 @@ def padding_mask(tokens: Tensor) -> Tensor:
 
 
 def causal_mask(length: int) -> Tensor:
-    """A query may look at its own place and those before it, and not into the future.
+    """A query may look at its own place and at those before it, but not into the future.
 
     Args:
         length: T.

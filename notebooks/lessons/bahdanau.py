@@ -21,9 +21,9 @@ from .vocabulary import PAD
 class Memory(NamedTuple):
     """A sentence that was read."""
 
-    #: (B, S, 2R), a vector a token: the decoder's keys and values.
+    #: (B, S, 2R), one vector per token: the decoder's keys and values.
     annotations: Tensor
-    #: (B, S, A), the keys as the additive score wants them.
+    #: (B, S, A), the keys as the additive score needs them.
     projected: Tensor
     #: (B, 1, S) of bool, True at tokens.
     mask: Tensor
@@ -59,7 +59,7 @@ class Encoder(nn.Module):
         """
         lengths = (tokens != PAD).sum(dim=1)
         embedded = self.dropout(self.embed(tokens))  # (B, S, E)
-        # Packed, or the backward direction would start in the padding.
+        # Packed, because the backward direction would otherwise start in the padding.
         packed = nn.utils.rnn.pack_padded_sequence(
             embedded, lengths.cpu(), batch_first=True, enforce_sorted=False
         )
@@ -117,7 +117,7 @@ class RecurrentTranslator(nn.Module):
         return State(self.begin(summary).tanh(), memory)
 
     def look(self, state: State) -> tuple[Tensor, Tensor]:
-        """What the decoder sees of the sentence at one step.
+        """What the decoder reads from the sentence at one step.
 
         Args:
             state: Its state, the query.

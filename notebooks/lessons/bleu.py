@@ -21,7 +21,8 @@ def corpus_bleu(
     import sacrebleu
 
     most = max(map(len, references))
-    # sacrebleu wants a list a reference number, of all sentences; None where there is no such one.
+    # sacrebleu takes the first references of all sentences, then all second ones, and so on. None
+    # stands where a sentence has fewer.
     columns: Any = [
         [" ".join(known[number]) if number < len(known) else None for known in references]
         for number in range(most)

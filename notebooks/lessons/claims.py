@@ -1,4 +1,4 @@
-"""How much a notebook may claim: strict where it ran in full on real data, careful elsewhere."""
+"""How strictly a notebook's claims are checked: fully only in a full run on real data."""
 
 from __future__ import annotations
 

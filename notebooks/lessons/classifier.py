@@ -1,4 +1,4 @@
-"""A sentiment classifier of nothing but self-attention, whose reading can be looked at.
+"""A sentiment classifier of nothing but self-attention, whose attention can be looked at.
 
 Embeddings and positions, H heads of self-attention, and a learned query that reads the sentence:
 the sentence vector is one more soft address, and its weights say what was read (attention pooling
@@ -18,7 +18,7 @@ LONGEST = 128
 
 
 def small_embedding(vocabulary: int, size: int) -> nn.Embedding:
-    """Word vectors that begin small: what few reviews say of a word is then soon the larger part.
+    """Word vectors that begin small, so that a few reviews soon outweigh the random start.
 
     Args:
         vocabulary: Words.
@@ -33,7 +33,7 @@ def small_embedding(vocabulary: int, size: int) -> nn.Embedding:
 
 
 class SelfAttentionClassifier(nn.Module):
-    """Words in, one score a class out.
+    """Turns words into one score per class.
 
     Args:
         vocabulary: Words.

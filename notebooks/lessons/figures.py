@@ -34,7 +34,7 @@ PAGE = 9.0
 
 
 def folder() -> Path:
-    """Where pictures go: those of full runs on real data into git, others are put aside."""
+    """The folder for pictures: the committed one for full runs on real data, else another."""
     if settings.SMALL or not os.environ.get(data.VARIABLE):
         return Path(tempfile.gettempdir()) / "hf_bert_impl_figures"
     return Path(__file__).parents[1] / "figures"
@@ -166,7 +166,7 @@ def _check_names(figure: Figure, name: str) -> None:
 
 
 def _check_titles(figure: Figure, name: str) -> None:
-    """Once the picture is laid out."""
+    """Called when the picture is laid out."""
     titles = [*figure.texts, *(axis.title for axis in figure.axes if axis.get_visible())]
     boxes = [(title.get_text(), title.get_window_extent()) for title in titles if title.get_text()]
     for text, box in boxes:

@@ -1,4 +1,4 @@
-"""Whether a model of the Hugging Face hub can be had, said before anything depends on it."""
+"""Whether a model of the Hugging Face hub can be reached, before anything depends on it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TIMEOUT_SECONDS = 5
 
 
 def has(repository: str) -> bool:
-    """Whether the hub can be reached and has a model; a note says so where not.
+    """Whether the hub can be reached and has a model; otherwise prints a note.
 
     Args:
         repository: OWNER/NAME.

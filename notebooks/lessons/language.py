@@ -1,4 +1,4 @@
-"""One model of tokens, trained as a GPT or as a BERT: what goes in, and what it may look at.
+"""One model of tokens, trained as a GPT or as a BERT: its input, and what it may attend to.
 
 The causal model predicts each token from those before it (Radford et al., 2018, section 3.1), the
 masked one hidden tokens from both sides (Devlin et al., 2019, section 3.1, task 1).
@@ -19,7 +19,7 @@ from .training import token_loss
 from .transformer import TokenModel
 from .vocabulary import BEGIN, PAD, UNKNOWN, pad, shift_right
 
-#: Of tokens (B, S): what goes in (B, S), where it may look, and what has to come out (B, S).
+#: From tokens (B, S): the input (B, S), the attention mask, and the targets (B, S).
 Task = Callable[[Tensor], tuple[Tensor, Tensor, Tensor]]
 
 
@@ -34,7 +34,7 @@ def hidden_tokens(tokens: Tensor, share: float = 0.15) -> tuple[Tensor, Tensor, 
     The original also leaves some hidden tokens as they are and exchanges others; notebook 4 does.
     """
     hidden = (torch.rand(tokens.shape) < share) & (tokens != PAD)
-    # One a sentence at least, or a short sentence teaches nothing.
+    # At least one in each sentence, because a short sentence would teach nothing otherwise.
     hidden[torch.arange(len(tokens)), (torch.rand(tokens.shape) * (tokens != PAD)).argmax(1)] = True
     shown = tokens.masked_fill(hidden, UNKNOWN)
     return shown, padding_mask(shown), tokens.masked_fill(~hidden, PAD)
@@ -85,13 +85,13 @@ def train_token_model(
 
 @torch.no_grad()
 def loss_of(model: TokenModel, rows: Sequence[Sequence[int]], task: Task) -> float:
-    """The loss on sentences that were not trained on, in nats a predicted token."""
+    """The loss on sentences that were not trained on, in nats per predicted token."""
     inputs, mask, targets = task(pad(rows))
     return token_loss(model(inputs, mask), targets).item()
 
 
 def unigram_loss(train: Sequence[Sequence[int]], test: Sequence[Sequence[int]]) -> float:
-    """What guessing by frequency alone costs, in nats a token; one more is counted for each.
+    """The loss of guessing by frequency alone, in nats per token; each count is raised by one.
 
     Args:
         train: Sentences in numbers, to count in.
@@ -117,7 +117,7 @@ def sample(
     temperature: float = 1.0,
     best: int | None = None,
 ) -> Tensor:
-    """Writes on by drawing from the model's probabilities, a token a step.
+    """Continues a text by drawing from the model's probabilities, one token at a time.
 
     Args:
         model: A causal one, in eval mode.

@@ -15,7 +15,7 @@ from . import figures
 
 #: Seconds between two drawings.
 PAUSE = 3.0
-#: A panel each: its title, its axis, and what is drawn (a key of the log and its name).
+#: The panels: title, axis, and the curves (a key of the log, and its name in the picture).
 PANELS = (
     ("losses", "loss (nats)", {"mlm_loss": "masked words", "nsp_loss": "next sentence"}),
     (
@@ -39,12 +39,12 @@ class LiveCurves(TrainerCallback):
         self._drawn = 0.0
 
     def on_log(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
-        """Draws, if the last picture is old enough."""
+        """Draws if the last picture is old enough."""
         if time.monotonic() - self._drawn > PAUSE:
             self._draw(state.log_history)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
-        """Draws the whole."""
+        """Draws all curves anew."""
         self._draw(state.log_history)
 
     def _draw(self, log: Sequence[Mapping[str, Any]]) -> None:

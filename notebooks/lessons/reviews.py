@@ -19,7 +19,7 @@ from .vocabulary import Vocabulary, pad
 
 @dataclass(frozen=True)
 class Review:
-    """A sentence and what it thinks of a film."""
+    """A sentence about a film and its judgment."""
 
     #: Its words.
     words: tuple[str, ...]
@@ -95,7 +95,7 @@ def train_classifier(
     model.train()
     for _ in range(epochs):
         losses = []
-        # Sentences of about one length together, in random order of the batches.
+        # A batch has sentences of similar length; the batches come in random order.
         order = sorted(rng.sample(reviews.train, len(reviews.train)), key=lambda r: len(r.words))
         groups = [order[start : start + batch_size] for start in range(0, len(order), batch_size)]
         rng.shuffle(groups)

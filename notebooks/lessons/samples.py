@@ -16,7 +16,7 @@ from typing import Any
 PEOPLE = ("Anna", "Boris", "Clara", "David", "Elena", "Frank", "Grace", "Hugo", "Irene", "Jonas")
 CITIES = ("Paris", "Rome", "Oslo", "Madrid", "Vienna", "Cairo", "Lima", "Dublin", "Prague", "Tokyo")
 FIRMS = ("Nordbank", "Velora", "Astrix", "Kellington", "Omnitel")
-#: An animal or person, what it does, and where: three words that stand together in no real order.
+#: Parts of a sentence: an animal or person, what it does, and where.
 SUBJECTS = ("man", "woman", "boy", "girl", "dog", "cat", "child", "teacher", "farmer", "singer")
 SYNONYMS = {"boy": "young lad", "girl": "young lady", "child": "kid", "dog": "hound", "man": "guy"}
 DOINGS = ("running", "sleeping", "singing", "eating", "playing", "reading", "walking", "waiting")
@@ -87,7 +87,7 @@ def similarity(file: Path, count: int, seed: int) -> None:
 
 
 def tagging(file: Path, count: int, seed: int) -> None:
-    """Writes sentences in the form of WNUT 2017: a word and its tag a line."""
+    """Writes sentences in the form of WNUT 2017: each line has a word and its tag."""
     draw, blocks = random.Random(seed), []
     for _ in range(count):
         named = [
@@ -104,7 +104,7 @@ def tagging(file: Path, count: int, seed: int) -> None:
 
 
 def questions(file: Path, count: int, seed: int) -> None:
-    """Writes questions in the form of SQuAD 2.0, three a paragraph, one of them without answer."""
+    """Writes questions in the form of SQuAD 2.0: three per paragraph, one without an answer."""
     draw, paragraphs = random.Random(seed), []
     for number in range(-(-count // 3)):
         who, guest = draw.sample(PEOPLE, 2)

@@ -16,13 +16,13 @@ from .vocabulary import BEGIN, END, PAD
 
 
 class Decoder(Protocol):
-    """What can be searched: a network that writes a token a step."""
+    """What can be searched: a network that writes one token at a time."""
 
     def start(self, source: Tensor) -> Any:
         """The state before the first token of each of B sentences."""
 
     def next(self, state: Any, tokens: Tensor) -> tuple[Tensor, Any]:
-        """Log-probabilities (B, V) after the tokens (B,), and the state behind them."""
+        """Log-probabilities (B, V) of what follows the tokens (B,), and the state after them."""
 
     def select(self, state: Any, rows: Tensor) -> Any:
         """The state of the given rows."""
@@ -80,7 +80,7 @@ def beam_search(
     state = model.select(model.start(source), first)
     tokens = source.new_full((batch * beams,), BEGIN)
     written = source.new_full((batch, beams, longest), PAD)
-    # Only the first beam of a sentence counts at first, or all would be the same.
+    # At first only one beam of each sentence counts, because all beams are still the same.
     totals = torch.full((batch, beams), -torch.inf)
     totals[:, 0] = 0
     done = torch.zeros(batch, beams, dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""The labelled data of a notebook as files: as much of the real ones as it has time for.
+"""The labelled data of a notebook as files: as many rows as the notebook has time for.
 
 Each function looks for the real data (`data.find`, which says so where they are missing), draws
 some of them and writes them in their own format, so that the package's readers read them.
@@ -19,7 +19,7 @@ from hf_bert_impl.data.sentence_splitter import split_sentences
 
 from . import data, samples
 
-#: Seeds of the drawn parts, and of generated ones.
+#: Seeds of what is drawn from real files, and of generated files.
 _SEEDS = {"train": 1, "dev": 2}
 
 
@@ -46,12 +46,12 @@ def sentiment(folder: Path, train: int, dev: int) -> TaskFiles:
 
 
 def entailment(folder: Path, train: int, dev: int) -> TaskFiles:
-    """SICK: a header, and two sentences with a relatedness and a judgment a line."""
+    """SICK: a header, then lines of two sentences, a relatedness and a judgment."""
     return _lines("sick", "txt", folder, (train, dev), samples.entailment, header=True)
 
 
 def tagging(folder: Path, train: int, dev: int) -> TaskFiles:
-    """WNUT 2017: a word and its tag a line, a blank line after each sentence."""
+    """WNUT 2017: lines of a word and its tag, with a blank line after each sentence."""
     return _lines("wnut17", "conll", folder, (train, dev), samples.tagging, blocks=True)
 
 
@@ -86,7 +86,7 @@ def sentence_questions(folder: Path, train: int, dev: int) -> TaskFiles:
 
 
 def similarity(folder: Path, pairs: int) -> Path:
-    """STS 2014: a score and two sentences a line, a file a source.
+    """STS 2014: lines of a score and two sentences, with a file for each source.
 
     Args:
         folder: Where to write.
@@ -186,7 +186,7 @@ def _lines(
     header: bool = False,
     blocks: bool = False,
 ) -> TaskFiles:
-    """Draws lines of a table, or blocks of lines with blank ones between them."""
+    """Draws rows at random: lines of a table, or blocks that blank lines separate."""
     real = data.find(name)
     files = []
     for (part, seed), count in zip(_SEEDS.items(), counts, strict=True):
@@ -210,7 +210,7 @@ def _squad(
     counts: tuple[int, int],
     change: Callable[[dict[str, Any], random.Random], list[dict[str, Any]]],
 ) -> TaskFiles:
-    """Draws paragraphs, as they are changed, until there are enough questions."""
+    """Draws changed paragraphs at random until there are enough questions."""
     real = data.find("squad_v2")
     files = []
     for (part, seed), count in zip(_SEEDS.items(), counts, strict=True):
@@ -242,7 +242,7 @@ def _squad(
 
 
 def _draw(rows: Sequence[str], count: int, seed: int) -> list[str]:
-    """Some rows at random, in their own order."""
+    """Some rows at random, in the order in which they were."""
     rows = list(rows)
     if len(rows) <= count:
         return rows

@@ -20,7 +20,7 @@ from .vocabulary import PAD, pad, shift_right
 class History:
     """What happened in training."""
 
-    #: Loss of each step, in nats a token.
+    #: Loss of each step, in nats per token.
     losses: list[float] = field(default_factory=list)
     #: Seconds that it took.
     seconds: float = 0.0
@@ -137,7 +137,7 @@ def bleu_of_test(model: Decoder, data: TranslationData, *, beams: int = 1) -> fl
 
 @torch.no_grad()
 def loss_of_test(model: nn.Module, data: TranslationData) -> float:
-    """Cross-entropy of the test's right translations under teacher forcing, in nats a token.
+    """Cross-entropy of the test's right translations under teacher forcing, in nats per token.
 
     Args:
         model: In eval mode.

@@ -38,7 +38,7 @@ class Sizes:
     blocks: int = 2
     #: True normalises what enters a layer (pre-norm), False the sum behind it (post-norm).
     norm_first: bool = True
-    #: Of what each layer adds, and of the embeddings.
+    #: Dropout of what each layer adds, and of the embeddings.
     dropout: float = 0.1
 
 
@@ -56,7 +56,7 @@ class Residual(nn.Module):
         return self.norm(states) if self.norm_first else states
 
     def leave(self, states: Tensor, added: Tensor) -> Tensor:
-        """The sum of what went past the layer and what the layer says."""
+        """The sum of the layer's input and its output."""
         total = states + self.dropout(added)
         return total if self.norm_first else self.norm(total)
 
@@ -110,7 +110,7 @@ class Block(nn.Module):
 
 
 class Stack(nn.Module):
-    """Blocks on top of each other; with pre-norm a last norm, as nothing has normalised the sum."""
+    """Blocks on top of each other. Pre-norm needs one more norm, since the last sum has none."""
 
     def __init__(self, sizes: Sizes, *, cross: bool = False) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ class Embedding(nn.Module):
     def __init__(self, vocabulary: int, sizes: Sizes) -> None:
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, sizes.size, padding_idx=PAD)
-        # So that the vectors times √E have the variance of the positions, about 1.
+        # Times √E the vectors then have about the variance of the positions, 1.
         nn.init.normal_(self.tokens.weight, std=sizes.size**-0.5)
         self.register_buffer("positions", sinusoids(LONGEST, sizes.size), persistent=False)
         self.dropout = nn.Dropout(sizes.dropout)
@@ -181,7 +181,7 @@ class Transformer(nn.Module):
         self.decoder = Stack(sizes, cross=True)
 
     def forward(self, source: Tensor, forced: Tensor) -> tuple[Tensor]:
-        """Teacher forcing, all places at once: the mask keeps each from seeing the next tokens.
+        """Teacher forcing at all places at once: the mask hides the next tokens from each.
 
         Args:
             source: (B, S).
@@ -226,7 +226,7 @@ class Transformer(nn.Module):
 
 
 class TokenModel(nn.Module):
-    """One stack with a score for each token: a BERT or a GPT, as the mask says.
+    """One stack with a score for each token. The mask makes it a BERT or a GPT.
 
     Args:
         vocabulary: V.

@@ -32,9 +32,9 @@ class TranslationData:
     train: list[Pair]
     #: Pairs of which neither side occurs in `train`.
     test: list[Pair]
-    #: Of the language that is read.
+    #: Vocabulary of the language that is read.
     source: Vocabulary
-    #: Of the language that is written.
+    #: Vocabulary of the language that is written.
     target: Vocabulary
     #: True where the sentences are those of the toy grammar.
     generated: bool
@@ -113,7 +113,7 @@ def batches(
     pairs = list(pairs)
     if rng is not None:
         rng.shuffle(pairs)
-    # Stable: sentences of one length stay shuffled.
+    # The sort is stable, so sentences of one length stay shuffled.
     pairs.sort(key=lambda pair: (len(pair.target), len(pair.source)))
     groups = [pairs[start : start + size] for start in range(0, len(pairs), size)]
     if rng is not None:
@@ -154,7 +154,7 @@ def _common(pairs: list[Pair], at_least: int) -> list[Pair]:
 
 
 def _split(pairs: list[Pair], test_size: int, rng: random.Random) -> tuple[list[Pair], list[Pair]]:
-    """Shuffles, takes the test from the end, and drops from training what shares a sentence."""
+    """Shuffles, takes the test from the end, and drops training pairs that share its sentences."""
     pairs = list(pairs)
     rng.shuffle(pairs)
     train, test = pairs[:-test_size], pairs[-test_size:]

@@ -40,7 +40,7 @@ class Vocabulary:
 
     def __init__(self, sentences: Iterable[Sequence[str]], at_least: int = 1) -> None:
         counts = Counter(token for sentence in sentences for token in sentence)
-        # Ties in alphabetical order, so that a number does not depend on the order of sentences.
+        # Ties go by alphabet, so that a number does not depend on the order of the sentences.
         kept = sorted(token for token, count in counts.items() if count >= at_least)
         kept.sort(key=lambda token: -counts[token])
         self.tokens: list[str] = [*SPECIAL, *kept]
@@ -50,7 +50,7 @@ class Vocabulary:
         return len(self.tokens)
 
     def encode(self, sentence: Sequence[str]) -> list[int]:
-        """Numbers of a sentence's tokens, `UNKNOWN` for those without, and `END`."""
+        """Numbers of a sentence's tokens, with `UNKNOWN` for unknown ones, and `END`."""
         return [*(self.numbers.get(token, UNKNOWN) for token in sentence), END]
 
     def decode(self, numbers: Iterable[int]) -> list[str]:

@@ -17,7 +17,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import hf_bert_impl
-from tests.cli.conftest import WORDS
+from tests.checkpoints import WORDS, save_checkpoint
 
 #: Deeper than Python reads.
 DEEP = "[" * 50_000 + "]" * 50_000
@@ -360,19 +360,8 @@ CONTENTS = {
 def checkpoints_dir(tmp_path_factory) -> Path:
     """A model of each class, with tokenizer; BertModel's is one of sentence-transformers."""
     place = tmp_path_factory.mktemp("checkpoints")
-    torch.manual_seed(0)
     for name in {name for name, _ in MODEL_COMMANDS.values()}:
-        config = hf_bert_impl.BertConfig(
-            vocab_size=len(WORDS),
-            hidden_size=30,
-            num_hidden_layers=2,
-            num_attention_heads=5,
-            intermediate_size=44,
-            max_position_embeddings=31,
-            id2label={0: "a", 1: "b"},
-        )
-        folder = place / name
-        getattr(hf_bert_impl, name)(config).save_pretrained(folder)
+        folder = save_checkpoint(place / name, name, tokenizer=False, id2label={0: "a", 1: "b"})
         tokenizer = hf_bert_impl.BertTokenizer({word: n for n, word in enumerate(WORDS)})
         tokenizer.save_pretrained(folder)
         write("special_tokens_map.json", tokenizer.special_tokens_map)(folder)

@@ -18,12 +18,11 @@ SIZES = {
     "max_position_embeddings": 40,
 }
 LENGTHS = (11, 7, 4)
-LETTERS = "abcdefghijkl"
 
 
 @pytest.fixture(scope="session")
 def library():
-    """Imports a library; where it is absent the test skips, but fails in CI."""
+    """Imports a library. Where it is missing the test skips; in CI it fails."""
 
     def load(name):
         try:
@@ -69,30 +68,3 @@ def batch():
     ids = torch.randint(5, SIZES["vocab_size"], (3, max(LENGTHS)), generator=generator)
     mask = torch.tensor([[int(place < n) for place in range(max(LENGTHS))] for n in LENGTHS])
     return {"input_ids": ids * mask, "attention_mask": mask}
-
-
-@pytest.fixture
-def registered():
-    hf_bert_impl.register()
-    yield
-    hf_bert_impl.unregister()
-
-
-@pytest.fixture
-def text_folder(tmp_path):
-    """A small model with a tokenizer, saved."""
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *LETTERS]
-    words += [f"##{letter}" for letter in LETTERS]
-
-    def save(name, **fields):
-        torch.manual_seed(3)
-        config = hf_bert_impl.BertConfig(
-            **{**SIZES, "vocab_size": len(words), "initializer_range": 0.2, **fields}
-        )
-        folder = tmp_path / name
-        getattr(hf_bert_impl, name)(config).save_pretrained(folder)
-        tokens = {word: number for number, word in enumerate(words)}
-        hf_bert_impl.BertTokenizer(tokens).save_pretrained(folder)
-        return folder
-
-    return save

@@ -13,7 +13,7 @@ def saved(model, tmp_path):
 
 
 def assert_same(found, model, batch):
-    """Equal where attended; what is under padding means nothing, and differs by the way taken."""
+    """Compares logits at attended tokens; those under padding have no meaning."""
     attended = batch["attention_mask"].bool()
     with torch.no_grad():
         result, expected = found(**batch).logits[attended], model(NAME)(**batch).logits[attended]

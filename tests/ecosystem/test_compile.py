@@ -4,7 +4,7 @@ import pytest
 import torch
 
 NAME = "BertForSequenceClassification"
-#: Batch and length; the first two make the program, the rest use it.
+#: Rows and length. The first two batches make the compiled program, and the others use it.
 SIZES = ((3, 11), (4, 9), (2, 23), (5, 17), (7, 30), (6, 31))
 
 

@@ -20,7 +20,7 @@ def test_torchao_as_upstream(library, model, upstream, batch, name):
     scale = exact.abs().max()
     error, their_error = ((one - exact[attended]).abs().max() for one in (found, expected))
     if "Dynamic" in name:
-        # Activations are rounded too: what differs in the last bit can fall to the other side.
+        # Activations are rounded too, so a difference in the last bit can grow to a whole step.
         assert error < 1.5 * their_error < 0.5 * scale
     else:
         torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)

@@ -51,13 +51,13 @@ def train(model, tokenizer, rows, folder):
     return trainer.state.log_history
 
 
-def test_losses_are_upstreams(text_folder, rows, tmp_path):
+def test_losses_are_upstreams(save_tiny, rows, tmp_path):
     fields = {
         "num_labels": 3,
         "hidden_dropout_prob": 0.0,
         "attention_probs_dropout_prob": 0.0,
     }
-    folder = text_folder("BertForSequenceClassification", **fields)
+    folder = save_tiny("BertForSequenceClassification", **fields)
     tokenizer = hf_bert_impl.BertTokenizer.from_pretrained(folder)
     histories = []
     for library in (hf_bert_impl, transformers):
@@ -68,7 +68,7 @@ def test_losses_are_upstreams(text_folder, rows, tmp_path):
         for name in ("loss", "eval_loss", "eval_accuracy"):
             if name in theirs:
                 assert ours[name] == pytest.approx(theirs[name], abs=1e-4)
-    # A checkpoint is plain: no code copied beside it, and stock transformers resumes from it.
+    # No code is copied into a checkpoint, and stock transformers loads it.
     checkpoint = tmp_path / "hf_bert_impl/checkpoint-3"
     assert not [*checkpoint.glob("*.py")]
     model = transformers.BertForSequenceClassification.from_pretrained(checkpoint)

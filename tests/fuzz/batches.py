@@ -25,13 +25,13 @@ class Batch:
     reference: dict[str, Any]
     #: (B, S) bool: where hidden states have a meaning.
     shown: Tensor
-    #: (B, S) bool: where a loss reads scores all the same.
+    #: (B, S) bool: where a loss reads scores, under padding too.
     scored: Tensor
     #: (B, S) bool: the tokens of packed input; None where the batch is padded.
     packed: Tensor | None = None
 
 
-#: What our model is given for an attention mask (B, S) bool.
+#: Ways to give our model an attention mask (B, S) bool.
 PLAIN: dict[str, Callable[[Tensor], Tensor]] = {
     "long": lambda mask: mask.long(),
     "bool": lambda mask: mask,
@@ -39,7 +39,7 @@ PLAIN: dict[str, Callable[[Tensor], Tensor]] = {
     "int32": lambda mask: mask.int(),
     "(B, 1, 1, S)": lambda mask: mask[:, None, None],
 }
-#: And for (B, H, S, S) bool, and as numbers to add.
+#: Ways to give it a mask (B, H, S, S) bool, which also comes as numbers to add.
 WIDE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "(B, S, S)": lambda allowed, added: allowed[:, 0].long(),
     "(B, 1, S, S)": lambda allowed, added: allowed[:, :1],
@@ -49,7 +49,7 @@ WIDE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def attended(trial: Trial) -> Tensor:
-    """(B, S) bool: the tokens that a trial attends to, at least one a row unless it says so."""
+    """(B, S) bool: the attended tokens. Only the mask "empty row" has a row without any."""
     rows, length = trial.shape
     if trial.mask in ("none", "full"):
         return torch.ones(trial.shape, dtype=torch.bool)
@@ -65,7 +65,7 @@ def attended(trial: Trial) -> Tensor:
 
 
 def wide_mask(trial: Trial, tokens: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
-    """(B, H or 1, S, S) bool: what each query looks at; and as numbers to add."""
+    """(B, H or 1, S, S) bool: what each query attends to; then the same as numbers to add."""
     rows, length = trial.shape
     by_head = trial.form in ("(B, H, S, S)", "additive")
     heads = trial.config.num_attention_heads if by_head else 1
@@ -123,7 +123,7 @@ def draw_batch(trial: Trial) -> Batch:
 def draw_labels(
     trial: Trial, inputs: dict[str, Tensor], tokens: Tensor, generator: torch.Generator
 ) -> dict[str, Tensor]:
-    """Labels of the head; of those by token one counts at least."""
+    """Labels of the head. Where each token has a label, at least one of them counts."""
     config = trial.config
     found = random_labels(trial.head, config, inputs)
     if trial.head == "BertForSequenceClassification":
@@ -147,7 +147,7 @@ def draw_labels(
 
 
 def pack(trial: Trial, inputs: dict[str, Tensor], tokens: Tensor) -> dict[str, Any]:
-    """(R, L) right-padded to one row (1, T), with what tells its sequences apart."""
+    """Packs right-padded rows (R, L) into one row (1, T), with the sequences' boundaries."""
     by_token = {"input_ids", "inputs_embeds", "token_type_ids"}
     if trial.scores_tokens:
         by_token.add("labels")

@@ -17,7 +17,7 @@ class Site:
     def __init__(self, model: Any, path: str, seed: int, is_reference: bool) -> None:
         self.model, self.seed, self.is_reference = model, seed, is_reference
         self.training = model.training
-        #: A linear layer or an embedding, as of `get_submodule`.
+        #: A linear layer or an embedding, at the place `path`.
         self.module = model.get_submodule(path)
         self.layers = model.base_model.encoder.layer
         numbers = [int(part) for part in path.split(".") if part.isdigit()]
@@ -93,7 +93,7 @@ def prune(site: Site) -> None:
 
 
 def scale_heads(layer: Any, factors: Tensor) -> None:
-    """Multiplies what the heads of a layer give, as factors (H or more,) say."""
+    """Multiplies the output of each head of a layer by its factor; (H,) factors or more."""
     dense, size = layer.attention.output.dense, layer.attention.self.attention_head_size
     columns = factors.repeat_interleave(size)[: dense.in_features]
     dense.register_forward_pre_hook(lambda module, inputs: inputs[0] * columns.to(inputs[0].dtype))
@@ -118,7 +118,7 @@ def saved_and_loaded(model: Any, cls: type) -> Any:
     return loaded.train(model.training)
 
 
-#: Other weights in the same modules.
+#: Changes of weights; the modules stay.
 WEIGHTS = {
     "add_": lambda s: s.module.weight.copy_(s.noisy(s.module.weight)),
     "add_ to a bias": lambda s: s.layer.output.dense.bias.add_(0.5),
@@ -130,7 +130,7 @@ WEIGHTS = {
     "NumPy": write_by_numpy,
     "data swapped": swap_data,
 }
-#: Of all attention heads: not where some are pruned.
+#: Changes of weights that need all attention heads, so none may be pruned.
 WHOLE_WEIGHTS = {
     "optimizer step": optimizer_step,
     "load_state_dict": lambda s: s.model.load_state_dict(
@@ -140,14 +140,14 @@ WHOLE_WEIGHTS = {
         s.attention.query.weight, "data", s.attention.query.weight.data.t()
     ),
 }
-#: Others in place of the stock modules.
+#: Other modules in place of the stock ones.
 MODULES = {
     "modules swapped": swap_modules,
     "new Linear": new_linear,
     "Linear of another class": lambda s: setattr(s.attention.value, "__class__", Doubled),
     "layer of another class": layer_of_another_class,
     "new activation": lambda s: setattr(s.layer.intermediate, "intermediate_act_fn", nn.Tanh()),
-    # Modules read it when they are made.
+    # Changes nothing: modules read it when they are made.
     "config.hidden_act": lambda s: setattr(s.model.config, "hidden_act", "silu"),
     "new dropout": lambda s: setattr(s.layer.attention.output, "dropout", Doubling()),
     "hook": lambda s: s.layer.intermediate.dense.register_forward_hook(lambda m, i, o: 2 * o),
@@ -158,20 +158,20 @@ MODULES = {
         s.layer.output, "forward", types.MethodType(twice, s.layer.output)
     ),
 }
-#: More or fewer layers, or in another order.
+#: Changes of the layers' number or order.
 DEPTH = {
     "append": lambda s: s.layers.append(copy.deepcopy(s.layers[0])),
     "delete": lambda s: s.layers.__delitem__(-1),
     "reverse": lambda s: [s.layers.__setitem__(i, x) for i, x in enumerate(list(s.layers)[::-1])],
 }
-#: After these, parameters have other names or sizes: the last of a trial.
+#: These change names or sizes of parameters, so each is the last change of a trial.
 LAST = {
     "prune": prune,
     "parametrization": lambda s: parametrize.register_parametrization(
         s.attention.key, "weight", Doubling()
     ),
 }
-#: Gives a new model, in which hooks and swapped modules may be missing: the only one of a trial.
+#: These make a new model, which may lack hooks and swapped modules, so each is a trial's only one.
 FRESH = {"pickle": pickled, "save and load": lambda s: saved_and_loaded(s.model, type(s.model))}
 DTYPE = {"half": lambda s: s.model.half(), "double": lambda s: s.model.to(torch.float64)}
 NOTHING = {
@@ -188,6 +188,6 @@ CHANGES = WEIGHTS | WHOLE_WEIGHTS | MODULES | DEPTH | LAST | FRESH | DTYPE | NOT
 
 
 def apply(name: str, site: Site) -> Any:
-    """Makes the change; returns the model, or the one that takes its place."""
+    """Makes the change; returns the model, or the new model that the change made."""
     made = CHANGES[name](site)
     return made if isinstance(made, nn.Module) and type(made) is type(site.model) else site.model

@@ -21,11 +21,11 @@ from tests.model.cases import random_model
 
 SEED = int(os.environ.get("HF_BERT_FUZZ_SEED", "0"))
 TRIALS = int(os.environ.get("HF_BERT_FUZZ_TRIALS", "1200"))
-#: Largest error, of the largest number (of one at least).
+#: The largest error, as a share of the largest number (or of 1, where that is more).
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}
-#: Mean error, likewise.
+#: The mean error, as such a share.
 INT8_TOLERANCE = 0.05
-#: Times upstream's own error, and of the largest number.
+#: Our error stays below so many times upstream's own error, plus such a share.
 LOW_PRECISION = (3, 0.05)
 KERNELS = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 MODES = {"inference_mode": torch.inference_mode, "grad": torch.enable_grad}
@@ -85,7 +85,8 @@ def build(trial: Trial) -> tuple[Any, Any]:
 
 
 def as_reference(trial: Trial, reference: Any) -> Any:
-    """Made to do what upstream cannot: chunks of any length, probabilities on any backend."""
+    """The reference, set up for what upstream does not support: any chunk size, and
+    probabilities on any backend."""
     for layer in reference.base_model.encoder.layer:
         layer.chunk_size_feed_forward = 0
     if "output_attentions" in trial.options:
@@ -109,7 +110,7 @@ def head_mask(trial: Trial) -> Tensor:
 
 
 def compute(trial: Trial, batch: Batch, model: Any, is_ours: bool) -> Numbers:
-    """What comes of a call, by name and in the reference's layout; gradients or tangents too."""
+    """The results of a call by name, in the reference's layout, with gradients or tangents."""
     options = dict(trial.options)
     if not is_ours:
         options["return_dict"] = True
@@ -144,14 +145,14 @@ def compute(trial: Trial, batch: Batch, model: Any, is_ours: bool) -> Numbers:
 
 
 def cast(value: Any, dtype: torch.dtype) -> Any:
-    """Floats in the model's precision; what masks add is the least that it has, or more."""
+    """Floats in the model's precision, and not below its smallest number."""
     if not isinstance(value, Tensor) or not value.is_floating_point():
         return value
     return value.to(dtype).clamp(min=torch.finfo(dtype).min)
 
 
 def in_layout(trial: Trial, batch: Batch, outputs: Any, is_ours: bool) -> Numbers:
-    """Outputs by name, those of packed input and of labelled tokens laid into (B, S, ...)."""
+    """Outputs by name. Those of packed input and of labelled tokens are laid into (B, S, ...)."""
     found: Numbers = {}
     for name, value in outputs.items():
         if isinstance(value, Tensor):
@@ -169,7 +170,7 @@ def in_layout(trial: Trial, batch: Batch, outputs: Any, is_ours: bool) -> Number
 
 
 def lay_out(values: Tensor, places: Tensor) -> Tensor:
-    """(N, ...) at the N places (B, S), zero elsewhere."""
+    """Puts (N, ...) at the N true places of (B, S); zeros stand elsewhere."""
     empty = values.new_zeros((*places.shape, *values.shape[1:]))
     return empty.index_put(places.nonzero(as_tuple=True), values)
 
@@ -184,7 +185,7 @@ def is_state(name: str) -> bool:
 
 
 def compared(trial: Trial, batch: Batch, name: str, value: Tensor) -> Tensor:
-    """The numbers of an output that have a meaning."""
+    """The numbers of an output that are compared; those under padding have no meaning."""
     if name.startswith("attentions"):
         return value.transpose(1, 2)[batch.shown]  # (queries, H, S)
     if not is_by_token(name, value):
@@ -196,7 +197,7 @@ def compared(trial: Trial, batch: Batch, name: str, value: Tensor) -> Tensor:
 def gradients(
     trial: Trial, batch: Batch, model: Any, outputs: Numbers, embeddings: Tensor | None
 ) -> Numbers:
-    """Of the loss and a fixed random sum of the outputs, by parameter and by embedding."""
+    """Gradients of a fixed random sum of all outputs, for each parameter and the embeddings."""
     generator = torch.Generator().manual_seed(trial.seed)
     total = torch.zeros(())
     for name in sorted(outputs):
@@ -215,7 +216,7 @@ def gradients(
 
 
 def compare(trial: Trial, when: str, batch: Batch, ours: Any, reference: Any) -> None:
-    """Raises where a number of ours is not the reference's."""
+    """Raises AssertionError where a number of ours is not the reference's."""
     found = compute(trial, batch, ours, is_ours=True)
     expected = compute(trial, batch, reference, is_ours=False)
     exact, is_low = expected, ours.dtype not in TOLERANCE
@@ -225,7 +226,7 @@ def compare(trial: Trial, when: str, batch: Batch, ours: Any, reference: Any) ->
     steepest = max([1e-3, *(x.abs().max() for name, x in expected.items() if "gradient" in name)])
     has_other_heads = trial.heads == "pruned" or "prune" in trial.after
     for name, value in found.items():
-        # Heads that are weighed are so in the reference's layer above.
+        # The reference weighs its heads after the attention, so its probabilities differ.
         if name.startswith("attentions") and (trial.heads or has_other_heads):
             continue
         if name.startswith("attentions") and trial.config.is_decoder and trial.packed:
@@ -234,7 +235,7 @@ def compare(trial: Trial, when: str, batch: Batch, ours: Any, reference: Any) ->
             compared(trial, batch, name, x).double() for x in (value, expected[name], exact[name])
         )
         if "attention" in name and mine.shape != theirs.shape and has_other_heads:
-            continue  # the gradients of what is left
+            continue  # gradients of a pruned layer: ours has fewer
         assert mine.shape == theirs.shape, f"{when}: {name} {mine.shape}, not {theirs.shape}"
         scale = steepest if "gradient" in name else true.abs().max().clamp(min=1)
         error = (mine - true).abs() / scale
@@ -245,9 +246,9 @@ def compare(trial: Trial, when: str, batch: Batch, ours: Any, reference: Any) ->
             factor, least = LOW_PRECISION
             bound = factor * float(((theirs - true).abs() / scale).max()) + least
         elif trial.head == "BertLMHeadModel" and "labels" in trial.gives:
-            bound = TOLERANCE[torch.float32]  # upstream's loss leaves float64
+            bound = TOLERANCE[torch.float32]  # upstream computes this loss in float32
         assert error.max() <= bound, f"{when}: {name} {error.max():.1e} off, above {bound:.1e}"
-        # Where padding may look at nothing, backends compute it in their own ways.
+        # Where padding attends to nothing, each backend computes something else.
         is_defined = trial.form in PLAIN_FORMS and not trial.config.is_decoder
         is_defined &= "output_attentions" not in trial.options
         if is_state(name) and is_defined and not is_low and trial.prepared != "int8":

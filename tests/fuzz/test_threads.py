@@ -53,7 +53,7 @@ def test_threads(seed):
     model = random_model(head, config, seed)
     batch = random_batch(head, config, masks()[rng.choice(["right", "holes", "none"])], seed)
     kinds = rng.sample(list(WORK), rng.choice([1, 2, len(WORK)]))
-    # Inference mode, and so both, are states of a thread.
+    # Each thread has to enter the mode by itself.
     mode = rng.choice([torch.no_grad, torch.inference_mode])
 
     def infer() -> torch.Tensor:

@@ -21,19 +21,20 @@ class Trial:
 
     seed: int
     head: str
-    #: Of `BertConfig`, beside those that `random_config` draws.
+    #: Fields of `BertConfig`, beside those that `random_config` draws.
     fields: dict[str, Any]
-    #: (B, S); B·C rows in multiple choice.
+    #: (B, S); multiple choice has B·C rows.
     shape: tuple[int, int]
-    #: Which tokens are attended, and how that is said: see `batches.py`.
+    #: Which tokens are attended, and the form of the mask that says so; see `batches.py`.
     mask: str
     form: str
-    #: How sequences end to end in one row are told apart; None for a padded batch.
+    #: How the boundaries of packed sequences are given; None for a padded batch.
     packed: str | None
-    #: Of "inputs_embeds", "token_type_ids", "position_ids", "labels", "labels under padding".
+    #: Some of "inputs_embeds", "token_type_ids", "position_ids", "labels" and "labels under
+    #: padding".
     gives: frozenset[str]
     dtype: str
-    #: "no_grad", "inference_mode", "grad" (gradients are compared), "jvp" (tangents are).
+    #: "no_grad", "inference_mode", "grad" (compares gradients) or "jvp" (compares tangents).
     mode: str
     training: bool
     #: Arguments of `forward`.
@@ -45,9 +46,9 @@ class Trial:
     #: Changes before the model is prepared, and after it was called.
     before: list[str]
     after: list[str]
-    #: The layer that changes, as of `get_submodule`.
+    #: The module that changes, as a name for `get_submodule`.
     target: str
-    #: Whether transformers, at the end, loads what was saved.
+    #: Whether the model is saved at the end, and loaded by transformers.
     is_saved: bool
     #: Whether oneDNN computes small products too.
     by_onednn: bool
@@ -63,7 +64,7 @@ class Trial:
 
     @property
     def scores_tokens(self) -> bool:
-        """Whether labels are one a token."""
+        """Whether each token has a label."""
         return self.head in (*MASKED_LM, "BertLMHeadModel", "BertForTokenClassification")
 
     @property
@@ -90,7 +91,7 @@ def draw(seed: int) -> Trial:
         prepared = "int8" if dtype == "float32" and mode != "jvp" and chance(0.15) else "same"
     relative = rng.choice(["relative_key", "relative_key_query", "sinusoidal"])
     fields = dict(
-        # Of prepared models under 256 KiB every number is looked at in every call.
+        # Small: each call checks every weight of a prepared model under 256 KiB.
         num_hidden_layers=rng.choice([1, 2] if prepared else [1, 2, 3]),
         hidden_act=rng.choice(["gelu", "gelu_new", "relu", rng.choice(ACTIVATIONS)]),
         pad_token_id=rng.choice([0, None, 5]),
@@ -99,7 +100,7 @@ def draw(seed: int) -> Trial:
         padding_free=chance(0.8),
         sparse_prediction=chance(0.7),
         chunk_size_feed_forward=rng.choice([0, 0, 0, 3]),
-        # Forward-mode derivatives are torch's for products, not for its fused attention.
+        # torch has no forward-mode derivative of its fused attention.
         attn_implementation="eager" if mode == "jvp" else rng.choice(["eager", "sdpa"]),
     )
     if training:
@@ -116,7 +117,7 @@ def draw(seed: int) -> Trial:
     is_multiple = head == "BertForMultipleChoice"
     packed = rng.choice(PACKED_FORMS) if not is_multiple and chance(0.2) else None
     mask, form = ("right", "long") if packed else (rng.choice(ROW_MASKS), rng.choice(PLAIN_FORMS))
-    # Attention to nothing has no other definition than upstream's on the same backend.
+    # What attention to nothing gives is defined only by upstream, which lacks other positions.
     if mask == "empty row" and fields["position_embedding_type"] != "absolute":
         mask = "holes"
     if not packed and not is_multiple and mask not in ("none", "empty row") and chance(0.25):
@@ -152,8 +153,8 @@ def draw(seed: int) -> Trial:
             names["prune"] = changes.LAST["prune"]
     if mode == "inference_mode":
         names.pop("optimizer step", None)
-    # Head masks have a row a layer, layers of a decoder a slot in its cache, and upstream collects
-    # states by hooks on the layers that it began with.
+    # A head mask has a row for each layer, a decoder's cache has a slot for each, and upstream's
+    # hooks that collect hidden states are set on the first layers.
     if layers > 1 and heads != "mask" and not is_decoder and not options:
         names |= changes.DEPTH
     if mode not in ("grad", "jvp"):

@@ -7,10 +7,11 @@ from typing import Any
 import pytest
 
 import hf_bert_impl
+from tests.checkpoints import SPECIAL_TOKENS
 from tests.model.cases import random_config, random_model
 
 WORDS = (
-    *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
+    *SPECIAL_TOKENS,
     *("hello", "world", "who", "was", "the", "river", "rose", "night", "##s", "and", "a", ".", ","),
 )
 

@@ -36,7 +36,7 @@ def make_answering_folder(folder: Path, **fields: Any) -> Path:
         for number, (name, weight) in enumerate(model.named_parameters()):
             if "LayerNorm" in name:
                 continue
-            # Incommensurable steps: as good as random, and the same on every machine.
+            # Sines of quickly growing numbers look random and are the same on every machine.
             phase = torch.arange(weight.numel(), dtype=torch.float64) * (1.7 + 0.37 * number)
             values = (phase + phase * phase * 0.011).sin() * (2 if "qa_outputs" in name else 0.4)
             weight.copy_(values.view_as(weight))

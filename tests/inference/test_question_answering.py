@@ -14,6 +14,7 @@ from hf_bert_impl.data.spans import best_answers
 from hf_bert_impl.data.windows import QuestionCut
 from hf_bert_impl.inference import question_answering as module
 from hf_bert_impl.model.cpu_kernels import why_no_kernels
+from tests.checkpoints import assert_same_answers as same
 
 RIVER = "Anna lives in Paris, and works not far from the river."
 LONG = (
@@ -32,13 +33,6 @@ def answerer(answering_folder):
 
 
 @pytest.fixture
-def registered():
-    hf_bert_impl.register()
-    yield
-    hf_bert_impl.unregister()
-
-
-@pytest.fixture
 def forwards(answerer, monkeypatch):
     """The inputs that the model gets."""
     seen = []
@@ -50,20 +44,6 @@ def forwards(answerer, monkeypatch):
 
     monkeypatch.setattr(answerer.model, "forward", remember)
     return seen
-
-
-def same(found, expected):
-    """Numbers within rounding, all else exactly."""
-    assert type(found) is type(expected)
-    if isinstance(expected, list):
-        assert len(found) == len(expected)
-        for one, other in zip(found, expected, strict=True):
-            same(one, other)
-    else:
-        assert found.keys() == expected.keys()
-        for name in ("start", "end", "answer"):
-            assert found[name] == expected[name]
-        assert found["score"] == pytest.approx(expected["score"], abs=2e-5)
 
 
 # --- as in transformers 4 --------------------------------------------------------------------
@@ -96,15 +76,8 @@ def test_arguments_when_it_is_made(registered, answering_folder):
         assert " " not in answer["answer"]
 
 
-def test_the_pipeline_is_gone_again(answering_folder):
-    hf_bert_impl.register()
-    hf_bert_impl.unregister()
-    with pytest.raises(KeyError, match="question-answering"):
-        pipeline("question-answering", model=str(answering_folder))
-
-
 def test_other_classes_are_answered_on_padded_batches(registered, answering_folder, answerer):
-    """transformers' own BERT, and whatever else it has for the task."""
+    """transformers' own BERT stands for all other classes."""
     stock = transformers.BertForQuestionAnswering.from_pretrained(answering_folder)
     tokenizer = BertTokenizer.from_pretrained(answering_folder)
     other = pipeline("question-answering", model=stock, tokenizer=tokenizer, device="cpu")
@@ -195,12 +168,12 @@ def test_prepared_and_not(answering_folder, answerer):
     assert not plain.model.training
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+@pytest.mark.parametrize("dtype", ["bfloat16", torch.bfloat16, "int8"])
 def test_lower_precision(answering_folder, answerer, dtype):
     low = QuestionAnsweringPipeline.from_pretrained(answering_folder, dtype, "cpu")
     pairs = [("who?", RIVER)]
     [expected], [found] = answerer.find_answers(pairs), low.find_answers(pairs)
-    lacks_kernels = why_no_kernels(getattr(torch, dtype)) is not None
+    lacks_kernels = why_no_kernels(getattr(torch, str(dtype).removeprefix("torch."))) is not None
     is_float32 = low.model.dtype == torch.float32
     assert is_float32 == (lacks_kernels or dtype == "int8")
     assert found.null_score != expected.null_score or lacks_kernels
@@ -245,7 +218,7 @@ def test_answers_are_pieces_of_the_text(answerer, context, align_to_words):
 
 def test_the_null_answer_is_placed_by_the_threshold(answerer):
     [scored] = answerer.find_answers([("who?", RIVER)], top_k=4)
-    # Between the second and the third span.
+    # With this threshold the null answer comes between the second and the third span.
     threshold = scored.null_score - (scored.spans[1].score + scored.spans[2].score) / 2
     options = {"question": "who?", "context": RIVER, "handle_impossible_answer": True}
     found = answerer(**options, top_k=5, null_score_diff_threshold=threshold)
@@ -272,7 +245,7 @@ def test_without_a_threshold_there_is_always_an_answer(answerer):
     assert all(answer["answer"] for answer in answerer(*PAIRS[1], top_k=99))
     empty = [a for a in answerer(*PAIRS[1], top_k=999, handle_impossible_answer=True)]
     assert sum(not answer["answer"] for answer in empty) == 1
-    # With threshold 0 the null answer stands where its probability puts it.
+    # With threshold 0 the answers are sorted by probability.
     assert empty == sorted(empty, key=lambda answer: -answer["score"])
 
 

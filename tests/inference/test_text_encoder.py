@@ -15,13 +15,10 @@ from hf_bert_impl import TextEncoder
 from hf_bert_impl.inference import batching
 from hf_bert_impl.inference.text_encoder import _SentenceBert
 from hf_bert_impl.model.cpu_kernels import why_no_kernels
+from tests.checkpoints import save_checkpoint
 
 REASON = "compares with sentence-transformers: pip install 'hf_bert_impl[demo]'"
 TOLERANCE = 1e-5
-WORDS = (
-    *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
-    *("nice", "to", "meet", "you", "the", "river", "rose", "over", "night", "and", "a", ".", ","),
-)
 POSITIONS = 31
 SHORT = ["nice to meet you", "", "the river rose over night, and you.", "a"]
 LONG = " ".join(["the river rose and"] * 12)  # more than the model has positions for
@@ -41,20 +38,9 @@ TEXTS = (
 @pytest.fixture(scope="session")
 def tiny(tmp_path_factory):
     """A random BERT with a tokenizer, as a folder."""
-    torch.manual_seed(0)
-    config = hf_bert_impl.BertConfig(
-        vocab_size=len(WORDS),
-        hidden_size=30,
-        num_hidden_layers=2,
-        num_attention_heads=5,
-        intermediate_size=44,
-        max_position_embeddings=POSITIONS,
-        initializer_range=0.4,
-    )
     folder = tmp_path_factory.mktemp("tiny") / "bert"
-    hf_bert_impl.BertModel(config).save_pretrained(folder)
-    (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n", encoding="utf-8")
-    return folder
+    sizes = {"max_position_embeddings": POSITIONS, "initializer_range": 0.4}
+    return save_checkpoint(folder, "BertModel", **sizes)
 
 
 @pytest.fixture(scope="session")
@@ -118,7 +104,7 @@ def test_real_model_equals_sentence_transformers(minilm_path):
 def test_lower_precision_stays_near(minilm_path, dtype):
     exact = TextEncoder.from_pretrained(minilm_path, device="cpu")
     low = TextEncoder.from_pretrained(minilm_path, dtype=dtype, device="cpu")
-    # One at a time: where only weights are float16, that is for few tokens.
+    # One text at a time, because float16 weights beside float32 states serve few tokens only.
     expected, found = exact.encode(TEXTS, batch_size=1), low.encode(TEXTS, batch_size=1)
     assert found.dtype == np.float32
     kind = getattr(torch, str(dtype).removeprefix("torch."))
@@ -395,7 +381,7 @@ def test_the_given_tokenizer_is_left_as_it_was(tiny):
 
 
 def test_progress_is_shown_on_a_terminal_only(encoder, monkeypatch, capsys):
-    # rich holds on to the environment that it was imported in, and other libraries replace that.
+    # rich keeps the environment of its import, and other libraries replace `os.environ` later.
     environment = Console._environ
     monkeypatch.setitem(environment, "TTY_COMPATIBLE", "0")
     encoder.encode(SHORT, show_progress_bar=True)
@@ -412,18 +398,9 @@ def test_progress_is_shown_on_a_terminal_only(encoder, monkeypatch, capsys):
 # --- loading ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("dtype", "prepared"),
-    [
-        (None, None),
-        ("float32", torch.float32),
-        ("bfloat16", torch.bfloat16),
-        (torch.float16, torch.float16),
-        ("int8", "int8"),
-    ],
-)
-def test_weights_are_prepared_for_the_dtype(tiny, monkeypatch, dtype, prepared):
-    """Preparing converts; without it the weights are loaded in the dtype."""
+@pytest.mark.parametrize("dtype", [None, "float32", "bfloat16", torch.float16, "int8"])
+def test_weights_are_prepared_for_the_dtype(tiny, monkeypatch, dtype):
+    """A model that is prepared is converted then; any other is loaded in the dtype."""
     calls = []
 
     def prepare(self, dtype=None):
@@ -432,16 +409,16 @@ def test_weights_are_prepared_for_the_dtype(tiny, monkeypatch, dtype, prepared):
 
     monkeypatch.setattr(hf_bert_impl.BertPreTrainedModel, "prepare_for_inference", prepare)
     TextEncoder.from_pretrained(tiny, dtype=dtype)
-    assert calls == [(torch.float32, prepared)]
+    assert calls == [(torch.float32, dtype)]
     if dtype != "int8":
         encoder = TextEncoder.from_pretrained(tiny, dtype=dtype, prepare=False)
         assert len(calls) == 1
-        assert encoder.model.dtype == (prepared or torch.float32)
+        assert str(encoder.model.dtype).endswith(str(dtype or "float32"))
 
 
 @pytest.mark.parametrize(("claimed", "words"), [(9, "gave 3 texts"), (2, "gave more texts")])
 def test_a_length_that_is_not_that_of_the_texts(encoder, claimed, words):
-    """No row is left as the memory happened to be."""
+    """Rows that no text filled would hold arbitrary numbers, so this is an error."""
 
     class Texts(list):
         def __len__(self):

@@ -5,9 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import torch
 
-import hf_bert_impl
+from tests.checkpoints import SPECIAL_TOKENS, save_checkpoint
 
 pytest.importorskip("sklearn", reason="pip install 'hf_bert_impl[train]'")
 pytest.importorskip("seqeval", reason="pip install 'hf_bert_impl[train]'")
@@ -15,7 +14,7 @@ pytest.importorskip("matplotlib", reason="pip install 'hf_bert_impl[train]'")
 
 FILLERS = ("the", "river", "rose", "over", "night", "and", "a", "day", "is", "here")
 WORDS = (
-    *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
+    *SPECIAL_TOKENS,
     *FILLERS,
     *("good", "bad", "odd", "who", "what", "ann", "bob", "paris", "rome", "##ly", "##s", ".", ","),
 )
@@ -24,20 +23,8 @@ WORDS = (
 @pytest.fixture(scope="session")
 def tiny_bert(tmp_path_factory) -> Path:
     """A random BERT with a tokenizer, as a folder."""
-    torch.manual_seed(0)
-    config = hf_bert_impl.BertConfig(
-        vocab_size=len(WORDS),
-        hidden_size=30,
-        num_hidden_layers=2,
-        num_attention_heads=5,
-        intermediate_size=44,
-        max_position_embeddings=43,
-        initializer_range=0.2,
-    )
     folder = tmp_path_factory.mktemp("tiny") / "bert"
-    hf_bert_impl.BertForPreTraining(config).save_pretrained(folder)
-    (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n", encoding="utf-8")
-    return folder
+    return save_checkpoint(folder, "BertForPreTraining", words=WORDS, max_position_embeddings=43)
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import from deeper folders is missing. It is replaced here, before they are impo
 - `utils.test_configuration_utils.config_common_kwargs`: our own values for the fields that every
   configuration has; the check that they arrive is transformers'.
 
-`direct_transformers_import` would run `tests/__init__.py`, which is missing too, and in the end
-answers with the imported transformers; so it is given that at once.
+`direct_transformers_import` would run `tests/__init__.py`, which is missing too. It would return
+the imported transformers in the end, so a stand-in returns that at once.
 """
 
 import importlib

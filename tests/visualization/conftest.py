@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import torch
 
 import hf_bert_impl
+from tests.checkpoints import SPECIAL_TOKENS, save_checkpoint
 
 WORDS = (
-    *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"),
+    *SPECIAL_TOKENS,
     *("the", "cat", "sat", "nap", "##s", "was", "tired", ".", "<", ">", "/", '"', "&", "$", "b"),
 )
 LAYERS, HEADS, POSITIONS = 3, 5, 23
@@ -28,20 +28,15 @@ def tiny(tmp_path: Path) -> Callable[..., Loaded]:
     """Makes a random model."""
 
     def make(name: str = "BertModel", **fields: Any) -> Loaded:
-        torch.manual_seed(3)
-        config = hf_bert_impl.BertConfig(
-            vocab_size=len(WORDS),
-            hidden_size=30,
+        sizes = dict(
             num_hidden_layers=LAYERS,
             num_attention_heads=HEADS,
-            intermediate_size=44,
             max_position_embeddings=POSITIONS,
             initializer_range=0.5,
-            **fields,
         )
-        (tmp_path / "vocab.txt").write_text("\n".join(WORDS) + "\n", encoding="utf-8")
-        model = getattr(hf_bert_impl, name)(config).eval()
-        return Loaded(model, hf_bert_impl.BertTokenizer.from_pretrained(tmp_path))
+        folder = save_checkpoint(tmp_path / name, name, words=WORDS, seed=3, **sizes, **fields)
+        model = getattr(hf_bert_impl, name).from_pretrained(folder)
+        return Loaded(model, hf_bert_impl.BertTokenizer.from_pretrained(folder))
 
     return make
 

@@ -1,0 +1,80 @@
+"""Small random checkpoints on disk, and what several folders compare answers by."""
+
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+import hf_bert_impl
+
+SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+WORDS = (
+    *SPECIAL_TOKENS,
+    *("nice", "to", "meet", "you", "the", "river", "rose", "over", "night", "and", "a", ".", ","),
+)
+
+
+def tiny_config(library: ModuleType = hf_bert_impl, **fields: Any) -> Any:
+    """The config of a small BERT; `fields` are those in which it differs.
+
+    Args:
+        library: Whose class: this package's, or that of transformers.
+        **fields: Of the config.
+    """
+    sizes = dict(
+        vocab_size=len(WORDS),
+        hidden_size=30,
+        num_hidden_layers=2,
+        num_attention_heads=5,
+        intermediate_size=44,
+        max_position_embeddings=31,
+        initializer_range=0.2,
+    )
+    return library.BertConfig(**(sizes | fields))
+
+
+def save_checkpoint(
+    folder: Path,
+    name: str = "BertForMaskedLM",
+    *,
+    words: tuple[str, ...] = WORDS,
+    tokenizer: bool = True,
+    library: ModuleType = hf_bert_impl,
+    seed: int = 0,
+    **fields: Any,
+) -> Path:
+    """Saves a random model of a class, by default with its vocabulary; gives the folder.
+
+    Args:
+        folder: Where to; it is made.
+        name: The model's class.
+        words: The vocabulary.
+        tokenizer: Whether vocab.txt is written.
+        library: Whose class: this package's, or that of transformers.
+        seed: Of the weights.
+        **fields: Of the config.
+    """
+    torch.manual_seed(seed)
+    config = tiny_config(library, **({"vocab_size": len(words)} | fields))
+    getattr(library, name)(config).save_pretrained(folder)
+    if tokenizer:
+        (folder / "vocab.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
+    return folder
+
+
+def assert_same_answers(found: Any, expected: Any, tolerance: float = 2e-5) -> None:
+    """Compares nested answers of a pipeline: numbers within the tolerance, all else exactly."""
+    if isinstance(expected, dict):
+        assert found.keys() == expected.keys()
+        for name, value in expected.items():
+            assert_same_answers(found[name], value, tolerance)
+    elif isinstance(expected, list | tuple):
+        assert isinstance(found, list | tuple) and len(found) == len(expected)
+        for one, other in zip(found, expected, strict=True):
+            assert_same_answers(one, other, tolerance)
+    elif isinstance(expected, str) or expected is None:
+        assert found == expected, (found, expected)
+    else:
+        assert float(found) == pytest.approx(float(expected), abs=tolerance)
