@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 import hf_bert_impl
+from hf_bert_impl.model_card import CARD
 
 from .checks import (
     Check,
@@ -31,7 +32,7 @@ from .maps.keras_h5 import KERAS_H5
 from .maps.pytorch import PYTORCH_PRETRAINED_BERT
 from .output_folder import REPORT, claimed, output_folder
 from .planning import invert
-from .report import Report, file_rows, make_report, model_card, write_report
+from .report import Report, converted_card, file_rows, make_report, write_report
 from .rules import Table
 from .sentence_modules import check_vectors, copy_modules, left_behind, sentence_folder
 from .source import open_source
@@ -372,7 +373,7 @@ def _require_passed(report: Report) -> None:
 
 def _finish(report: Report, folder: Path, sums: Future[list[dict[str, Any]]]) -> None:
     report.source["files"] = sums.result()
-    (folder / "README.md").write_text(model_card(report), encoding="utf-8")
+    (folder / CARD).write_text(converted_card(report), encoding="utf-8")
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     report.result["files"] = file_rows(files, folder)
     write_report(report, folder / REPORT)

@@ -9,6 +9,10 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from huggingface_hub import ModelCardData
+
+from hf_bert_impl.model_card import PIPELINE_TAGS, markdown_table, model_card
+
 from .checks import Check
 from .target import Target, parameter_count
 from .vocabulary import Vocabulary
@@ -18,16 +22,6 @@ if TYPE_CHECKING:
 
 _HASH_CHUNK = 1 << 22
 _SHOWN = 6
-#: The hub's name of a class's task.
-PIPELINE_TAGS = {
-    "BertModel": "feature-extraction",
-    "BertForPreTraining": "fill-mask",
-    "BertForMaskedLM": "fill-mask",
-    "BertLMHeadModel": "text-generation",
-    "BertForSequenceClassification": "text-classification",
-    "BertForTokenClassification": "token-classification",
-    "BertForQuestionAnswering": "question-answering",
-}
 
 
 @dataclasses.dataclass
@@ -222,39 +216,37 @@ def write_report(report: Report, path: Path) -> None:
     path.write_text(json.dumps(report.to_dict(), indent=2) + "\n", encoding="utf-8")
 
 
-def model_card(report: Report) -> str:
+def converted_card(report: Report) -> str:
     """A model card that says where the model came from; its author completes it."""
     result, source = report.result, report.source
-    pipeline = PIPELINE_TAGS.get(result["class"])
-    cls = result["class"]
-    library = "transformers"
+    cls, library, pipeline = result["class"], "transformers", PIPELINE_TAGS.get(result["class"])
     if result["sentence_model"]:
         cls, library, pipeline = "TextEncoder", "sentence-transformers", "sentence-similarity"
-    lines = ["---", f"library_name: {library}"]
-    lines += [f"pipeline_tag: {pipeline}"] if pipeline and result["model_type"] == "bert" else []
-    lines += ["tags:", "- bert", "- hf_bert_impl", "---", "", f"# {source['name']}", ""]
-    lines += [
+    data = ModelCardData(
+        library_name=library,
+        pipeline_tag=pipeline if result["model_type"] == "bert" else None,
+        tags=["bert", "hf_bert_impl"],
+    )
+    checks = [
+        [
+            check.name,
+            "" if check.max_error is None else f"{check.max_error:.1e}",
+            "" if check.tolerance is None else f"{check.tolerance:.0e}",
+            f"passed: {check.note}" if check.passed else check.note,
+        ]
+        for check in report.checks
+    ]
+    return model_card(
+        data,
+        f"# {source['name']}",
         f"A {result['class']} of {result['parameters']:,} parameters, converted from "
         f"{source['software']} ({source['format']}) by `hf-bert convert`.",
-        "",
-        "```python",
-        "import hf_bert_impl",
-        "",
-        f'model = hf_bert_impl.{cls}.from_pretrained("…")',
-        "```",
-        "",
+        f'```python\nimport hf_bert_impl\n\nmodel = hf_bert_impl.{cls}.from_pretrained("…")\n```',
         f"The activation is `{result['hidden_act']}`. `{source['name']}` had {source['tensors']} "
         f"tensors, of which {len(report.ignored)} were left out (see `conversion_report.json`).",
-    ]
-    lines += [f"- {note}" for note in report.notes]
-    if report.checks:
-        lines += ["", "| check | largest error | bound | |", "|---|---|---|---|"]
-        for check in report.checks:
-            error = "" if check.max_error is None else f"{check.max_error:.1e}"
-            bound = "" if check.tolerance is None else f"{check.tolerance:.0e}"
-            word = "passed: " if check.passed else ""
-            lines.append(f"| {check.name} | {error} | {bound} | {word}{check.note} |")
-    return "\n".join(lines) + "\n"
+        "\n".join(f"- {note}" for note in report.notes),
+        markdown_table(["check", "largest error", "bound", ""], checks) if checks else "",
+    )
 
 
 def _operations(mapped: list[dict[str, Any]]) -> str:

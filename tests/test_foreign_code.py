@@ -131,11 +131,11 @@ def with_code(save_tiny, marker):
 
 RUN = """
 import contextlib, io, json, sys
-from hf_bert_impl.benchmark import timing
+from hf_bert_impl.measuring import timing
 from hf_bert_impl.cli import main
-from hf_bert_impl.hub import loading
+from hf_bert_impl.hub import load_check
 timing.TURN_SECONDS = 0.0
-loading.MODEL_CLASSES = {"AutoModelForMaskedLM": "BertForMaskedLM"}
+load_check.MODEL_CLASSES = {"AutoModelForMaskedLM": "BertForMaskedLM"}
 results = []
 for command in json.loads(sys.argv[1]):
     said = io.StringIO()

@@ -16,13 +16,14 @@ import queue
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_bert_impl.benchmark.cases import Case
 from hf_bert_impl.benchmark.peers import Check, Entry
+from hf_bert_impl.measuring.batches import Case
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -43,6 +44,8 @@ BUSY = (
     "print(flush=True)\n"
     "while True: pass"
 )
+#: Removes a folder when its input ends, which it does with its parent, killed or not.
+CLEAN_UP = "import shutil, sys; sys.stdin.read(); shutil.rmtree(sys.argv[1], ignore_errors=True)"
 
 
 class Lost(Exception):
@@ -220,19 +223,32 @@ def race(
             times[place][one].append(one.turn(*batches[place], number))
         except Lost as error:
             lost(one, error)
-            for found in times:
-                del found[one]
+            for by_contestant in times:
+                del by_contestant[one]
 
     pairs = [(place, one) for place in range(len(batches)) for one in contestants]
     for place, one in pairs:  # untimed: it makes the batch, and meets it for the first time
         turn(place, one, 0)
-    for found in times:
-        for seconds in found.values():
+    for by_contestant in times:
+        for seconds in by_contestant.values():
             seconds.clear()
     for number in range(rounds):
         for place, one in reversed(pairs) if number % 2 else pairs:
             turn(place, one, number)
     return times
+
+
+@contextlib.contextmanager
+def scratch_folder() -> Iterator[str]:
+    """A folder that does not outlive this process, even where that is killed."""
+    folder = tempfile.mkdtemp(prefix="hf-bert-benchmark-")
+    command = [sys.executable, "-I", "-c", CLEAN_UP, folder]
+    # In a session of its own an interrupt from the keyboard does not reach it.
+    cleaner = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
+    try:
+        yield folder
+    finally:
+        cleaner.communicate()
 
 
 @contextlib.contextmanager

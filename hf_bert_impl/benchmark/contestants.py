@@ -4,32 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from typing import Any
 
-from hf_bert_impl.benchmark import cases, timing
-from hf_bert_impl.benchmark.cases import PARTS, TEXT_ROWS, Case, Unavailable
-from hf_bert_impl.benchmark.peers import Check, Entry, build_runner, prepared_kernels
+import numpy as np
+import torch
+from torch import Tensor
 
-if TYPE_CHECKING:
-    import numpy as np
-    from torch import Tensor
-
-    from hf_bert_impl.benchmark.peers import Batch
+import hf_bert_impl
+from hf_bert_impl.benchmark import memory, texts
+from hf_bert_impl.benchmark.cases import PARTS, Unavailable
+from hf_bert_impl.benchmark.peers import Check, Entry
+from hf_bert_impl.benchmark.runtimes import build_runner, prepared_kernels
+from hf_bert_impl.benchmark.texts import Batch, text_batches
+from hf_bert_impl.measuring.batches import TEXT_ROWS, Case, make_batch
+from hf_bert_impl.tasks.sts import evaluate_sts
 
 #: Texts that vectors and states are compared on; more say nothing new.
 CHECKED = 256
-#: Texts that a static quantisation looks at, one a batch.
-CALIBRATION_TEXTS = 300
-
-
-def kind(case: str) -> type:
-    """The class that runs a case."""
-    if case == "train":
-        from hf_bert_impl.benchmark.training import Trainer
-
-        return Trainer
-    return Sentences if case == "encode" else States
 
 
 class States:
@@ -77,8 +69,6 @@ class States:
 
     def result(self, case: Case) -> dict[str, Tensor]:
         """(T, D) states at attended positions, and for `sts` the Spearman correlation."""
-        import torch
-
         compared = self._batches(case)[: CHECKED // TEXT_ROWS]
         found = {"states": torch.cat([self._states(batch) for batch in compared])}
         if case.name == "sts":
@@ -93,8 +83,8 @@ class States:
             return dataclasses.replace(check, spearman=float(found["spearman"]))
         call = self.call(case, "", 0)
         if self.entry.source.device == "cpu":
-            return dataclasses.replace(check, mib=timing.resident_peak(call, self.runner.release))
-        return dataclasses.replace(check, mib=timing.cuda_peak(call))
+            return dataclasses.replace(check, mib=memory.resident_peak(call, self.runner.release))
+        return dataclasses.replace(check, mib=memory.cuda_peak(call))
 
     def _states(self, batch: Batch) -> Tensor:
         runner = self.runner
@@ -105,28 +95,25 @@ class States:
         if case.name == "sts":
             return text_batches(self.entry, self._texts())
         config = self.entry.source.config()
-        return [cases.make_batch(case, config.vocab_size, self.entry.source.device)]
+        return [make_batch(case, config.vocab_size, self.entry.source.device)]
 
     def _texts(self) -> list[str]:
         if self.entry.source.path is None:
             raise Unavailable("random weights rank nothing; name a checkpoint")
-        return cases.sts_texts(cases.sts(2014, self.entry.pairs))
+        return texts.sts_texts(texts.sts(2014, self.entry.pairs))
 
     def _spearman(self) -> float:
         """Of the cosines of mean vectors, times 100."""
-        import torch
 
-        from hf_bert_impl.tasks.sts import evaluate_sts
-
-        def encode(texts: list[str]) -> np.ndarray[Any, Any]:
+        def encode(sentences: list[str]) -> np.ndarray[Any, Any]:
             vectors = []
-            for batch in text_batches(self.entry, texts):
+            for batch in text_batches(self.entry, sentences):
                 lengths = batch["attention_mask"].sum(dim=1).tolist()
                 vectors += [rows.mean(dim=0) for rows in self._states(batch).split(lengths)]
-            found: np.ndarray[Any, Any] = torch.stack(vectors).numpy()  # (texts, D)
+            found: np.ndarray[Any, Any] = torch.stack(vectors).numpy()  # (sentences, D)
             return found
 
-        return evaluate_sts(encode, cases.sts(2014, self.entry.pairs))[0].spearman
+        return evaluate_sts(encode, texts.sts(2014, self.entry.pairs))[0].spearman
 
 
 class Sentences:
@@ -137,13 +124,9 @@ class Sentences:
     """
 
     def __init__(self, entry: Entry) -> None:
-        import torch
-
-        self.texts = cases.sentences(entry.sentences)[0]
+        self.texts = texts.sentences(entry.sentences)[0]
         folder, device = entry.source.sentence_folder(entry.scratch), entry.source.device
         if entry.name == "prepared":
-            import hf_bert_impl
-
             ours: Any = hf_bert_impl.TextEncoder.from_pretrained(
                 folder, dtype=entry.dtype, device=device
             )
@@ -199,50 +182,3 @@ def errors(
         return None, None
     gaps = (found[name] - reference[name]).double()
     return gaps.abs().max().item(), gaps.square().mean().sqrt().item()
-
-
-def text_batches(entry: Entry, texts: list[str], rows: int = TEXT_ROWS) -> list[Batch]:
-    """Texts as they come, in padded batches: `input_ids` and `attention_mask`, (rows, S) each.
-
-    Raises:
-        Unavailable: The model has no tokenizer.
-    """
-    from transformers import AutoTokenizer
-
-    folder = entry.source.sentence_folder(entry.scratch)
-    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    longest = min(tokenizer.model_max_length, entry.source.config().max_position_embeddings)
-    batches = []
-    for start in range(0, len(texts), rows):
-        encoded = tokenizer(
-            texts[start : start + rows],
-            truncation=True,
-            max_length=longest,
-            padding=True,
-            return_tensors="pt",
-        )
-        given = {name: encoded[name] for name in ("input_ids", "attention_mask")}
-        batches.append({name: value.to(entry.source.device) for name, value in given.items()})
-    return batches
-
-
-def calibration_batches(entry: Entry) -> Iterable[Batch]:
-    """What a static quantisation looks at: other texts than those that it is judged by.
-
-    Returns:
-        Texts of STS 2012, one a batch; random ids of log-normal lengths where there are none.
-    """
-    try:
-        if entry.source.path is None:
-            raise Unavailable("random weights have no use for real texts")
-        texts = cases.sts_texts(cases.sts(2012))
-        step = max(1, len(texts) // CALIBRATION_TEXTS)
-        return text_batches(entry, texts[::step][:CALIBRATION_TEXTS], rows=1)
-    except Unavailable:
-        config = entry.source.config()
-        drawn = cases.make_case("short", CALIBRATION_TEXTS, config.max_position_embeddings)
-        together = cases.make_batch(drawn, config.vocab_size)
-        return [
-            {name: value[row : row + 1, :length] for name, value in together.items()}
-            for row, length in enumerate(drawn.lengths)
-        ]

@@ -1,24 +1,14 @@
-"""Who is measured: this package's model, transformers' own, other runtimes, and what each needs.
-
-Every peer is built from transformers' model with the weights of ours, in its own process.
-"""
+"""Who is measured: this package's model, transformers' own, other runtimes, and what each needs."""
 
 from __future__ import annotations
 
 import dataclasses
 import importlib.util
 import json
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
 
 from hf_bert_impl.benchmark.cases import FORWARD, Unavailable
 from hf_bert_impl.benchmark.models import Source
-
-if TYPE_CHECKING:
-    from torch import Tensor
-    from transformers import PreTrainedModel
-
-Batch = dict[str, "Tensor"]
 
 #: In which precision a peer runs beside ours, where it is not the same one.
 #: transformers in low precision also in float32, which is what most people run today.
@@ -125,22 +115,6 @@ class Check:
     notes: dict[str, float] = dataclasses.field(default_factory=dict)
 
 
-@dataclasses.dataclass
-class Runner:
-    """Something that encodes a padded batch."""
-
-    call: Callable[[Any], Any]
-    """Takes what `convert` made; this is what is timed."""
-    states: Callable[[Any], Tensor]
-    """(B, S, D) float32 on the CPU, of what `call` returned."""
-    convert: Callable[[Batch], Any] = lambda batch: batch
-    """A batch in the form that the runtime takes; not timed."""
-    release: Callable[[], Any] | None = None
-    """Hands back memory that the runtime keeps between calls."""
-    kernels: Callable[[], str | None] = lambda: None
-    """What computes a prepared model, in one line."""
-
-
 def reason(error: BaseException) -> str:
     """Why something failed, short enough for a table."""
     text = " ".join(str(error).split())
@@ -173,67 +147,3 @@ def check_peer(name: str, dtype: str, device: str) -> None:
         if importlib.util.find_spec(package) is None:
             shown = package.replace("_", "-")
             raise Unavailable(f"{shown} is not installed; pip install 'hf_bert_impl[bench]'")
-
-
-def upstream_model(ours: PreTrainedModel, name: str) -> PreTrainedModel:
-    """transformers' model with the weights of ours.
-
-    Args:
-        ours: In float32.
-        name: The peer, which decides the attention; sdpa for one that is converted from it.
-    """
-    from hf_bert_impl.parity import reference_model
-
-    model = reference_model(ours)
-    attention = {"upstream-eager": "eager", "flash-attention-2": "flash_attention_2"}
-    model.set_attn_implementation(attention.get(name, "sdpa"))
-    return model
-
-
-def build_runner(entry: Entry) -> Runner:
-    """Make what computes the hidden states of a contestant.
-
-    Raises:
-        Unavailable: It cannot run here.
-    """
-    import torch
-
-    name, dtype = entry.name, entry.dtype
-    model = entry.source.load()
-    if name == "prepared":
-        model.prepare_for_inference(dtype=None if dtype == "float32" else dtype)
-        return model_runner(model)
-    if name != "unchanged":
-        model = upstream_model(model, name)
-    if name in ("unchanged", *UPSTREAM):
-        model = model.to(getattr(torch, dtype)).eval()
-        return model_runner(torch.compile(model, dynamic=True) if "compile" in name else model)
-    from hf_bert_impl.benchmark import runtimes
-
-    build = {
-        "onnxruntime": runtimes.onnx_runtime,
-        "openvino": runtimes.open_vino,
-        "ctranslate2": runtimes.ctranslate2,
-    }[name]
-    return build(model, entry)
-
-
-def model_runner(model: Any) -> Runner:
-    """A torch model's unchanged call: `model(input_ids=..., attention_mask=...)`."""
-    import torch
-
-    def call(batch: Batch) -> Any:
-        with torch.inference_mode():
-            return model(**batch)
-
-    def states(output: Any) -> Tensor:
-        hidden: Tensor = output.last_hidden_state
-        return hidden.float().cpu()
-
-    return Runner(call, states, kernels=lambda: prepared_kernels(model))
-
-
-def prepared_kernels(model: PreTrainedModel) -> str | None:
-    """What computes a model of this package where it is prepared, in one line."""
-    prepared = model.base_model.encoder.prepared
-    return None if prepared is None else " ".join(repr(prepared).split())

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
 
 from hf_bert_impl.benchmark.cases import CASES, TEXTS
 from hf_bert_impl.benchmark.results import Results, Row
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
 SHORT_DTYPES = {"float32": "fp32", "bfloat16": "bf16", "int8": "int8"}
 LEGEND = (
@@ -56,7 +60,8 @@ def render(results: Results, console: Console) -> None:
     for name in CASES:
         rows = [row for row in results.rows if row.case == name]
         if rows:
-            console.print(case_table(name, rows, where.get("instruction_set", "")))
+            # What a window has no room for goes on in its next line.
+            console.print(case_table(name, rows, where.get("instruction_set", "")), crop=False)
     if results.line:
         console.print(line_table(results))
     for missing in results.missing:
@@ -86,42 +91,37 @@ def case_table(name: str, rows: list[Row], level: str) -> Table:
         f"{count} {unit}, {tokens} tokens, {padding:.0%} padding"
         for count, tokens, padding in batches
     )
-    table = _table(f"{name}: {CASES[name]}\nmeasured: {sizes}; {level}")
-    if len(batches) > 1:
-        table.add_column("rows", justify="right")
-    # Names are broken between words only.
-    table.add_column("ours", min_width=max(len(word) for row in rows for word in row.ours.split()))
-    table.add_column("peer", min_width=max(len(row.peer) for row in rows))
-    table.add_column("ms", justify="right")
-    table.add_column("times as fast", justify="right", no_wrap=True)
-    table.add_column("error", justify="right", no_wrap=True)
-    # Only where someone of a table has a figure there is a column of it.
-    columns = {
-        "rms": lambda row: _both(row.ours_rms, row.peer_rms, ".0e"),
-        "Spearman": lambda row: _both(row.ours_spearman, row.peer_spearman, ".2f"),
-        "kept": lambda row: _both(row.ours_kept, row.peer_kept, ".1%"),
-        "GFLOP/s": lambda row: _both(row.ours_gflops, row.peer_gflops, ".0f"),
+    columns: dict[str, Callable[[Row], str]] = {
+        "rows": lambda row: str(row.rows),
+        "ours": lambda row: f"{row.ours} {SHORT_DTYPES[row.ours_dtype]}",
+        "peer": lambda row: f"{row.peer} {SHORT_DTYPES[row.peer_dtype]}",
+        "ms": lambda row: _both(_milliseconds, row.ours_ms, row.peer_ms),
+        "times as fast": lambda row: f"{row.ratio:.2f} [{row.ratio_min:.2f}–{row.ratio_max:.2f}]",
+        "error": lambda row: _both(_exponent, row.ours_error, row.peer_error),
+        "rms": lambda row: _both(_exponent, row.ours_rms, row.peer_rms),
+        "Spearman": lambda row: _both("{:.2f}".format, row.ours_spearman, row.peer_spearman),
+        "kept": lambda row: _both("{:.1%}".format, row.ours_kept, row.peer_kept),
+        "GFLOP/s": lambda row: _both("{:.0f}".format, row.ours_gflops, row.peer_gflops),
         "share": lambda row: "" if row.share is None else f"{row.share:.0%}",
-        "MiB": lambda row: _both(row.ours_mib, row.peer_mib, ".0f"),
+        "MiB": lambda row: _both("{:.0f}".format, row.ours_mib, row.peer_mib),
     }
+    if len(batches) == 1:
+        del columns["rows"]  # the title says it
     if {row.ours_dtype for row in rows} == {"float32"}:
-        del columns["rms"]  # the largest one says enough
-    columns = {key: cell for key, cell in columns.items() if any(cell(row) for row in rows)}
-    for key in columns:
-        table.add_column(key, justify="right", no_wrap=True)
-    for row in rows:
-        style = "bold green" if row.ratio >= 1 else "bold red"
-        ratio = f"[{style if row.peer != 'self' else 'dim'}]{row.ratio:.2f}[/]"
-        size = [str(row.rows)] if len(batches) > 1 else []
-        table.add_row(
-            *size,
-            f"{row.ours} {SHORT_DTYPES[row.ours_dtype]}",
-            f"{row.peer} {SHORT_DTYPES[row.peer_dtype]}",
-            f"{_milliseconds(row.ours_ms)}/{_milliseconds(row.peer_ms)}",
-            f"{ratio} \\[{row.ratio_min:.2f}–{row.ratio_max:.2f}]",
-            _both(row.ours_error, row.peer_error, ".0e"),
-            *(cell(row) for cell in columns.values()),
-        )
+        del columns["rms"]  # the largest error says enough
+    table = _table(f"{name}: {CASES[name]}\nmeasured: {sizes}; {level}")
+    cells = {key: [cell(row) for row in rows] for key, cell in columns.items()}
+    # Only where someone of a table has a figure there is a column of it.
+    cells = {key: column for key, column in cells.items() if any(column)}
+    for key, column in cells.items():
+        # In a narrow window cells are broken between words; no word is cut.
+        longest = max(len(word) for cell in (key, *column) for word in cell.split())
+        justify: Literal["left", "right"] = "left" if key in ("ours", "peer") else "right"
+        table.add_column(key, justify=justify, min_width=longest)
+    for row, *shown in zip(rows, *cells.values(), strict=True):
+        style = "dim" if row.peer == "self" else "bold green" if row.ratio >= 1 else "bold red"
+        coloured = list(cells).index("times as fast")
+        table.add_row(*(Text(cell, style if i == coloured else "") for i, cell in enumerate(shown)))
     table.caption = "\n".join(
         f"{row.peer}, {row.rows} rows: loss {row.notes['ours_loss']:.6f} / "
         f"{row.notes['peer_loss']:.6f}, gradients differ by "
@@ -151,10 +151,6 @@ def line_table(results: Results) -> Table:
 
 
 def _table(title: str) -> Table:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
     return Table(
         title=Text(title),
         box=box.SIMPLE_HEAD,
@@ -168,9 +164,12 @@ def _milliseconds(value: float) -> str:
     return f"{value:.0f}" if value >= 100 else f"{value:.1f}"
 
 
-def _both(ours: float | None, peer: float | None, form: str) -> str:
+def _exponent(value: float) -> str:
+    return f"{value:.0e}".replace("e-0", "e-").replace("0e+00", "0")
+
+
+def _both(form: Callable[[float], str], ours: float | None, peer: float | None) -> str:
     """Ours / the peer's, without what was not measured."""
     if ours is None and peer is None:
         return ""
-    shown = ("–" if value is None else format(value, form) for value in (ours, peer))
-    return "/".join(shown).replace("e-0", "e-").replace("0e+00", "0")
+    return " / ".join("–" if value is None else form(value) for value in (ours, peer))

@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 import json
-import os
 import platform
 import statistics
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
+
+import torch
+
+from hf_bert_impl.benchmark.contest import CAN_STOP
+from hf_bert_impl.measuring.timing import cpu_name, instruction_set
 
 PACKAGES = (
     "hf_bert_impl",
@@ -23,13 +26,6 @@ PACKAGES = (
     "ctranslate2",
     "nncf",
     "sentence-transformers",
-)
-#: What makes torch, oneDNN, FBGEMM and CTranslate2 use less than the processor has.
-LOWERED_BY = (
-    "ATEN_CPU_CAPABILITY",
-    "ONEDNN_MAX_CPU_ISA",
-    "FBGEMM_ENABLE_INSTRUCTIONS",
-    "CT2_FORCE_CPU_ISA",
 )
 
 
@@ -58,7 +54,7 @@ class Row:
     ratio_max: float
     rounds: int
     ours_gflops: float | None = None
-    """Useful GFLOP/s: operations on real tokens (`cases.forward_flops`) over the time."""
+    """Useful GFLOP/s: operations on real tokens (`forward_flops`) over the time."""
     peer_gflops: float | None = None
     share: float | None = None
     """`ours_gflops` over the best matrix product of this run in the same precision."""
@@ -191,10 +187,6 @@ def straight_line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float,
 
 def environment(device: str, threads: int) -> dict[str, Any]:
     """Versions, processor, device and threads of this run."""
-    import torch
-
-    from hf_bert_impl.benchmark.contest import CAN_STOP
-
     found: dict[str, Any] = {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
@@ -211,25 +203,3 @@ def environment(device: str, threads: int) -> dict[str, Any]:
         except importlib.metadata.PackageNotFoundError:
             found[package] = None
     return found
-
-
-def instruction_set() -> str:
-    """The widest vector instructions that torch uses, and what lowers them if something does."""
-    import torch
-
-    level: str = torch.backends.cpu.get_cpu_capability()
-    lowered = [f"{name}={os.environ[name]}" for name in LOWERED_BY if os.environ.get(name)]
-    return f"{level}, emulated by {' '.join(lowered)}" if lowered else level
-
-
-def cpu_name() -> str:
-    """The processor's name as the system gives it, with the instructions that torch uses."""
-    name = platform.processor() or platform.machine()
-    try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                name = line.partition(":")[2].strip()
-                break
-    except OSError:
-        pass
-    return f"{name} ({instruction_set()})"

@@ -5,17 +5,27 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import statistics
-import tempfile
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from hf_bert_impl.benchmark import cases, timing
-from hf_bert_impl.benchmark.cases import CASES, ENCODE_SENTENCES, PARTS, TEXTS, Case, Unavailable
-from hf_bert_impl.benchmark.contest import Contestant, Lost, neighbours, race
+from hf_bert_impl.benchmark import cases
+from hf_bert_impl.benchmark.cases import (
+    CASES,
+    ENCODE_SENTENCES,
+    PARTS,
+    STEP,
+    TEXTS,
+    UPDATE,
+    Unavailable,
+)
+from hf_bert_impl.benchmark.contest import Contestant, Lost, neighbours, race, scratch_folder
 from hf_bert_impl.benchmark.models import Source
 from hf_bert_impl.benchmark.peers import PEERS, UPSTREAM, Entry, check_peer
 from hf_bert_impl.benchmark.results import LinePoint, Missing, Results, Row, environment
-from hf_bert_impl.benchmark.training import STEP, UPDATE
+from hf_bert_impl.benchmark.texts import sentences
+from hf_bert_impl.measuring import timing
+from hf_bert_impl.measuring.batches import Case, forward_flops, make_batch, training_flops
+from hf_bert_impl.parity import reference_model
 
 #: Rounds of `line`, whose widest batches are slow upstream.
 LINE_ROUNDS = 5
@@ -53,8 +63,6 @@ def check_model(source: Source) -> Any:
     Returns:
         Its config.
     """
-    from hf_bert_impl.parity import reference_model
-
     model = source.load()
     reference_model(model)
     return model.config
@@ -97,10 +105,7 @@ class Benchmark:
             environment(self.source.device, settings.threads),
             dataclasses.asdict(settings) | {"model": self.source.name},
         )
-        with (
-            tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as self.scratch,
-            contextlib.ExitStack() as stack,
-        ):
+        with scratch_folder() as self.scratch, contextlib.ExitStack() as stack:
             if {*settings.cases} - {"encode"}:
                 try:
                     self.reference = stack.enter_context(
@@ -225,7 +230,7 @@ class Benchmark:
         rivals = [name for name in self.settings.peers if "encode" in PEERS[name].cases]
         if "encode" not in self.settings.cases or not rivals or best.entry.name != "prepared":
             return []
-        self.results.settings["sentences_from"] = cases.sentences(1)[1]
+        self.results.settings["sentences_from"] = sentences(1)[1]
         return self._texts("encode", best)
 
     @contextlib.contextmanager
@@ -331,9 +336,9 @@ class Benchmark:
 
     def _flops(self, case: Case) -> int:
         if case.name != "train":
-            return cases.forward_flops(self.config, case.lengths, pooler=case.name != "encode")
-        labels = cases.make_labels(cases.make_batch(case, self.config.vocab_size))
-        return cases.training_flops(self.config, case.lengths, int((labels != cases.IGNORED).sum()))
+            return forward_flops(self.config, case.lengths, pooler=case.name != "encode")
+        labels = cases.make_labels(make_batch(case, self.config.vocab_size))
+        return training_flops(self.config, case.lengths, int((labels != cases.IGNORED).sum()))
 
     def _line(self, dtype: str, *peer: Contestant) -> None:
         """The cost against tokens; all widths in turns, so that they are compared in a round."""

@@ -1,28 +1,106 @@
-"""Peers that are no torch models: ONNX Runtime, OpenVINO and CTranslate2.
+"""Who computes hidden states: ours, transformers' own, ONNX Runtime, OpenVINO and CTranslate2.
 
-Each is converted from transformers' model in memory, gets the same number of threads as torch, and
-gives both the last hidden state and the pooled vector, as the model's call does.
+Every peer is built from transformers' model with the weights of ours, in memory, gets the same
+number of threads as torch, and gives both the last hidden state and the pooled vector, as the
+model's call does.
 """
 
 from __future__ import annotations
 
+import copy
+import dataclasses
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import torch
+from torch import Tensor
+
 from hf_bert_impl.benchmark.cases import Unavailable
 from hf_bert_impl.benchmark.models import made_once
-from hf_bert_impl.benchmark.peers import Batch, Entry, Runner
+from hf_bert_impl.benchmark.peers import UPSTREAM, Entry
+from hf_bert_impl.benchmark.texts import CALIBRATION_TEXTS, Batch, calibration_batches
 from hf_bert_impl.export.formats import FILES, write_onnx
 from hf_bert_impl.export.program import export_program, quiet
 from hf_bert_impl.export.running import onnx_session, openvino_model
+from hf_bert_impl.parity import reference_model
 
 if TYPE_CHECKING:
-    from torch import Tensor
     from transformers import PreTrainedModel
 
 INPUTS = ("input_ids", "attention_mask")
 OUTPUTS = ("last_hidden_state", "pooler_output")
+
+
+@dataclasses.dataclass
+class Runner:
+    """Something that encodes a padded batch."""
+
+    call: Callable[[Any], Any]
+    """Takes what `convert` made; this is what is timed."""
+    states: Callable[[Any], Tensor]
+    """(B, S, D) float32 on the CPU, of what `call` returned."""
+    convert: Callable[[Batch], Any] = lambda batch: batch
+    """A batch in the form that the runtime takes; not timed."""
+    release: Callable[[], Any] | None = None
+    """Hands back memory that the runtime keeps between calls."""
+    kernels: Callable[[], str | None] = lambda: None
+    """What computes a prepared model, in one line."""
+
+
+def upstream_model(ours: PreTrainedModel, name: str) -> PreTrainedModel:
+    """transformers' model with the weights of ours.
+
+    Args:
+        ours: In float32.
+        name: The peer, which decides the attention; sdpa for one that is converted from it.
+    """
+    model = reference_model(ours)
+    attention = {"upstream-eager": "eager", "flash-attention-2": "flash_attention_2"}
+    model.set_attn_implementation(attention.get(name, "sdpa"))
+    return model
+
+
+def build_runner(entry: Entry) -> Runner:
+    """Make what computes the hidden states of a contestant.
+
+    Raises:
+        Unavailable: It cannot run here.
+    """
+    name, dtype = entry.name, entry.dtype
+    model = entry.source.load()
+    if name == "prepared":
+        model.prepare_for_inference(dtype=None if dtype == "float32" else dtype)
+        return model_runner(model)
+    if name != "unchanged":
+        model = upstream_model(model, name)
+    if name in ("unchanged", *UPSTREAM):
+        model = model.to(getattr(torch, dtype)).eval()
+        return model_runner(torch.compile(model, dynamic=True) if "compile" in name else model)
+    build = {"onnxruntime": onnx_runtime, "openvino": open_vino, "ctranslate2": ctranslate2}[name]
+    return build(model, entry)
+
+
+def model_runner(model: Any) -> Runner:
+    """A torch model's unchanged call: `model(input_ids=..., attention_mask=...)`."""
+
+    def call(batch: Batch) -> Any:
+        with torch.inference_mode():
+            return model(**batch)
+
+    def states(output: Any) -> Tensor:
+        hidden: Tensor = output.last_hidden_state
+        return hidden.float().cpu()
+
+    return Runner(call, states, kernels=lambda: prepared_kernels(model))
+
+
+def prepared_kernels(model: PreTrainedModel) -> str | None:
+    """What computes a model of this package where it is prepared, in one line."""
+    prepared = model.base_model.encoder.prepared
+    return None if prepared is None else " ".join(repr(prepared).split())
 
 
 def _onnx_file(upstream: PreTrainedModel, entry: Entry) -> Path:
@@ -37,8 +115,6 @@ def _arrays(batch: Batch) -> dict[str, Any]:
 
 
 def _first_state(outputs: Any) -> Tensor:
-    import torch
-
     return torch.from_numpy(outputs[0].copy())
 
 
@@ -52,7 +128,7 @@ def onnx_runtime(upstream: PreTrainedModel, entry: Entry) -> Runner:
     import onnxruntime as ort
 
     file = _onnx_file(upstream, entry)
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=entry.scratch) as folder:
         if entry.dtype == "int8":
             from onnxruntime.quantization import QuantType, quantize_dynamic
 
@@ -66,8 +142,6 @@ def onnx_runtime(upstream: PreTrainedModel, entry: Entry) -> Runner:
     shrink.add_run_config_entry("memory.enable_memory_arena_shrinkage", "cpu:0")
 
     def release() -> None:
-        import numpy as np
-
         small = np.ones((1, 2), dtype=np.int64)
         session.run(OUTPUTS, dict.fromkeys(INPUTS, small), shrink)
 
@@ -116,8 +190,6 @@ def _quantised(file: Path, entry: Entry) -> Any:
     import nncf
     import openvino as ov
 
-    from hf_bert_impl.benchmark.contestants import CALIBRATION_TEXTS, calibration_batches
-
     samples = [_arrays(batch) for batch in calibration_batches(entry)]
     with quiet():
         return nncf.quantize(
@@ -142,11 +214,7 @@ def ctranslate2(upstream: PreTrainedModel, entry: Entry) -> Runner:
     Raises:
         Unavailable: The processor has no such precision.
     """
-    import copy
-
     import ctranslate2 as library
-    import numpy as np
-    import torch
     from ctranslate2.converters import transformers as converters
 
     supported = library.get_supported_compute_types("cpu")
@@ -167,7 +235,7 @@ def ctranslate2(upstream: PreTrainedModel, entry: Entry) -> Runner:
     spec.config.layer_norm_epsilon = config.layer_norm_eps
     spec.validate()
     spec.optimize()
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory(dir=entry.scratch) as folder:
         spec.save(folder)
         encoder = library.Encoder(
             folder,

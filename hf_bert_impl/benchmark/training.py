@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from hf_bert_impl.benchmark import cases, timing
-from hf_bert_impl.benchmark.peers import Check, Entry, upstream_model
+import torch
+from torch import Tensor, nn
+
+from hf_bert_impl.benchmark import memory
+from hf_bert_impl.benchmark.cases import UPDATE, make_labels
+from hf_bert_impl.benchmark.peers import Check, Entry
+from hf_bert_impl.benchmark.runtimes import upstream_model
+from hf_bert_impl.benchmark.texts import Batch
+from hf_bert_impl.measuring.batches import Case, make_batch
 
 if TYPE_CHECKING:
-    from torch import Tensor
     from transformers import PreTrainedModel
-
-    from hf_bert_impl.benchmark.peers import Batch
-
-#: What a row of this case measures: forward and backward, and the optimizer's step.
-STEP, UPDATE = "training step", "AdamW step"
 
 
 class Trainer:
@@ -26,9 +27,6 @@ class Trainer:
     """
 
     def __init__(self, entry: Entry) -> None:
-        import torch
-        from torch import nn
-
         model = entry.source.load("BertForMaskedLM")
         if entry.name != "unchanged":
             model = upstream_model(model, entry.name)
@@ -39,8 +37,8 @@ class Trainer:
         # A rate of 0 changes no weight and takes as long.
         self.optimizer = torch.optim.AdamW(model.parameters(), lr=0.0)
 
-    def call(self, case: cases.Case, what: str, number: int) -> Callable[[], Any]:
-        """What a turn times: one of `STEP` and `UPDATE`, which needs a step before it."""
+    def call(self, case: Case, what: str, number: int) -> Callable[[], Any]:
+        """What a turn times: `STEP`, or `UPDATE`, which needs a step before it."""
         if what == UPDATE:
             return self.optimizer.step
         batch = self._batch(case)
@@ -51,7 +49,7 @@ class Trainer:
 
         return step
 
-    def result(self, case: cases.Case) -> dict[str, Tensor]:
+    def result(self, case: Case) -> dict[str, Tensor]:
         """The loss of a step, and the gradients by the name of the weight."""
         self.model.zero_grad()
         loss = self.model(**self._batch(case), return_dict=True).loss
@@ -63,7 +61,7 @@ class Trainer:
         }
         return gradients | {"loss": loss.detach().cpu()}
 
-    def check(self, case: cases.Case, reference: dict[str, Tensor] | None) -> Check:
+    def check(self, case: Case, reference: dict[str, Tensor] | None) -> Check:
         """How far the loss is from the reference's, and the peak beyond weights and gradients."""
         found = self.result(case)
         loss, error = float(found.pop("loss")), None
@@ -80,9 +78,9 @@ class Trainer:
             notes["resident_mib"] = resident
         return Check(error=error, mib=beyond, notes=notes)
 
-    def _batch(self, case: cases.Case) -> Batch:
-        batch = cases.make_batch(case, self.model.config.vocab_size, str(self.model.device))
-        return batch | {"labels": cases.make_labels(batch)}
+    def _batch(self, case: Case) -> Batch:
+        batch = make_batch(case, self.model.config.vocab_size, str(self.model.device))
+        return batch | {"labels": make_labels(batch)}
 
 
 def _memory(model: PreTrainedModel, batch: Batch) -> tuple[float, float, float | None]:
@@ -97,10 +95,10 @@ def _memory(model: PreTrainedModel, batch: Batch) -> tuple[float, float, float |
     def step() -> None:
         model(**batch, return_dict=True).loss.backward()
 
-    peak = timing.cuda_peak if model.device.type == "cuda" else timing.tensor_peak
+    peak = memory.cuda_peak if model.device.type == "cuda" else memory.tensor_peak
     model.zero_grad()
     with_gradients = peak(step)
     model.zero_grad(set_to_none=False)
     beyond = peak(step)
-    resident = None if model.device.type == "cuda" else timing.resident_peak(step)
+    resident = None if model.device.type == "cuda" else memory.resident_peak(step)
     return beyond, with_gradients, resident

@@ -14,14 +14,10 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from hf_bert_impl.benchmark.cases import Case
 from hf_bert_impl.benchmark.peers import Check, Entry, reason
-
-if TYPE_CHECKING:
-    from hf_bert_impl.benchmark.contestants import Sentences, States
-    from hf_bert_impl.benchmark.training import Trainer
+from hf_bert_impl.measuring.batches import Case
 
 PR_SET_PDEATHSIG = 1
 
@@ -38,8 +34,8 @@ class Worker:
 
         torch.set_num_threads(entry.threads)
         self.entry = entry
-        self._kind: type | None = None
-        self._model: States | Sentences | Trainer | None = None
+        #: A `States`, `Sentences` or `Trainer`.
+        self._model: Any = None
 
     def open(self, name: str) -> None:
         """Load what a case takes."""
@@ -47,8 +43,8 @@ class Worker:
 
     def lengths(self, name: str) -> list[int]:
         """Tokens of each text of a case of texts."""
-        found: list[int] = self._take(name).lengths()
-        return found
+        lengths: list[int] = self._take(name).lengths()
+        return lengths
 
     def record(self, case: Case) -> float | None:
         """Keep its results on a case as those that all others are compared with.
@@ -68,12 +64,12 @@ class Worker:
 
         file = self._file(case)
         reference = torch.load(file, weights_only=True) if file.exists() else None
-        found: Check = self._take(case.name).check(case, reference)
-        return dataclasses.asdict(found)
+        check: Check = self._take(case.name).check(case, reference)
+        return dataclasses.asdict(check)
 
     def turn(self, case: Case, what: str, number: int) -> float:
         """Time a case: the mean of as many calls as fill a turn, after an untimed one."""
-        from hf_bert_impl.benchmark import timing
+        from hf_bert_impl.measuring import timing
 
         call = self._take(case.name).call(case, what, number)
         gc.collect()
@@ -86,7 +82,7 @@ class Worker:
 
     def products(self) -> dict[str, float]:
         """The rates of matrix products of the model's sizes in its process."""
-        from hf_bert_impl.benchmark import timing
+        from hf_bert_impl.measuring import timing
 
         source = self.entry.source
         sizes = source.config().hidden_size, source.config().intermediate_size
@@ -98,15 +94,16 @@ class Worker:
 
     def _take(self, case: str) -> Any:
         """The model that runs a case; another one that was loaded for other cases is dropped."""
-        from hf_bert_impl.benchmark.contestants import kind
+        from hf_bert_impl.benchmark.contestants import Sentences, States
+        from hf_bert_impl.benchmark.training import Trainer
 
-        wanted = kind(case)
-        if wanted is not self._kind:
+        kinds: dict[str, type] = {"train": Trainer, "encode": Sentences}
+        wanted = kinds.get(case, States)
+        if type(self._model) is not wanted:
             gc.unfreeze()
-            self._kind = self._model = None
+            self._model = None
             gc.collect()
             self._model = wanted(self.entry)
-            self._kind = wanted
             # Collected before each turn, which need not look through all of transformers.
             gc.collect()
             gc.freeze()

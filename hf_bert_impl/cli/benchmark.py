@@ -35,7 +35,9 @@ def benchmark(
     ] = None,
     case_names: Annotated[
         str | None,
-        typer.Option("--cases", help=f"Some of {', '.join(CASES)}.", show_default="all"),
+        typer.Option(
+            "--cases", help=f"Some of {', '.join(CASES)}.", show_default="all; sts needs a MODEL"
+        ),
     ] = None,
     peers: Annotated[
         str | None,
@@ -100,7 +102,9 @@ def benchmark(
     random = random or ("minilm" if quick else "base")
     if random not in RANDOM:
         raise BadInput(f"--random is {random!r}", f"one of {', '.join(RANDOM)}", "choose one")
-    chosen = _names("--cases", case_names, tuple(CASES), tuple(CASES))
+    # Random weights rank nothing, so for them `sts` has to be asked for.
+    usual = tuple(case for case in CASES if model is not None or case != "sts")
+    chosen = _names("--cases", case_names, tuple(CASES), usual)
     rivals = _names("--peers", peers, tuple(PEERS), DEFAULT_PEERS)
     dtypes = _names("--dtype", dtype, tuple(PRECISIONS), ("float32",))
     sizes = _sizes(batch_sizes)

@@ -17,8 +17,8 @@ from hf_bert_impl.cli.whole_model import load_whole
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from hf_bert_impl.benchmark.beside import Timed
     from hf_bert_impl.export.exporting import Exported
+    from hf_bert_impl.measuring.beside import Timed
 
 MEGABYTE = 1e6
 
@@ -58,11 +58,11 @@ def export(
     with quiet_libraries():
         import torch
 
-        from hf_bert_impl.benchmark.beside import time_beside
         from hf_bert_impl.conversion.output_folder import check_output
         from hf_bert_impl.export.exporting import ExportFailed, export_model
         from hf_bert_impl.export.formats import check_format
         from hf_bert_impl.export.running import open_file
+        from hf_bert_impl.measuring.beside import time_beside
 
         check_format(kind, opset)
         check_output(folder, Path(model).expanduser(), overwrite)

@@ -306,7 +306,7 @@ def upload(folder: Path, name: str, model_class: type[PreTrainedModel]) -> None:
         BadInput: It was not possible; the model is in the folder all the same.
     """
     from hf_bert_impl import BertTokenizer
-    from hf_bert_impl.hub.loading import LoadingFailed
+    from hf_bert_impl.hub.load_check import LoadingFailed
     from hf_bert_impl.hub.pushing import push
     from hf_bert_impl.hub.uploading import PushError
 

@@ -71,7 +71,7 @@ def push(
     Example: hf-bert push ./trained me/my-bert --dry-run ./repository
     """
     with quiet_libraries():
-        from hf_bert_impl.hub.loading import LoadingFailed
+        from hf_bert_impl.hub.load_check import LoadingFailed
         from hf_bert_impl.hub.pushing import check_dry_run
         from hf_bert_impl.hub.pushing import push as publish
         from hf_bert_impl.hub.uploading import check_repo_id

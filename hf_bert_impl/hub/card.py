@@ -13,23 +13,24 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 import yaml
 from huggingface_hub import EvalResult, ModelCard
 
 import hf_bert_impl
 from hf_bert_impl.auto import MODEL_CLASSES
-from hf_bert_impl.conversion.report import PIPELINE_TAGS
 from hf_bert_impl.hub.saving import loads_in_stock
 from hf_bert_impl.inference.sentence_folder import MODULES
+from hf_bert_impl.measuring.timing import cpu_name
 from hf_bert_impl.model.json_files import read_json
+from hf_bert_impl.model_card import CARD, PIPELINE_TAGS, markdown_table, model_card
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from hf_bert_impl.benchmark.beside import Timed
-    from hf_bert_impl.hub.loading import LoadingReport
+    from hf_bert_impl.hub.load_check import LoadingReport
+    from hf_bert_impl.measuring.beside import Timed
 
-CARD = "README.md"
 #: What `hf-bert finetune` leaves beside a model.
 METRICS = "metrics.json"
 #: What a kept card may speak of.
@@ -80,7 +81,7 @@ def write_card(folder: Path, facts: CardFacts) -> None:
     if facts.source is not None:
         for name in {*_PICTURE.findall(text), REPORT} & _names(facts.source):
             shutil.copyfile(facts.source / name, folder / name)
-    content = f"---\n{card.data.to_yaml()}\n---\n\n{text}\n\n{_BEGIN}\n{_section(facts)}\n{_END}\n"
+    content = model_card(card.data, text, f"{_BEGIN}\n{_section(facts)}\n{_END}")
     (folder / CARD).write_text(content, encoding="utf-8")
 
 
@@ -222,46 +223,38 @@ def _checks(facts: CardFacts) -> str:
     if facts.loading is None:
         return ""
     versions = facts.loading.versions
-    lines = [
-        "## Checked",
-        "",
+    columns = ["", "as it is", *(["code trusted"] if facts.code else []), "difference"]
+    rows = []
+    for row in facts.loading.rows:
+        error = "" if row.max_error is None else f"{row.max_error:.1e}"
+        rows.append([row.loader, row.stock, *([row.trusted or ""] if facts.code else []), error])
+    return (
+        "## Checked\n\n"
         "At the push, by every Auto class in a process without hf_bert_impl (transformers "
         f"{versions['transformers']}, torch {versions['torch']}, float32, a padded batch). The "
         "difference is the largest between any two of the classes and the model itself, at "
-        "attended positions, relative to the largest output.",
-        "",
-    ]
-    columns = ["", "as it is", *(["code trusted"] if facts.code else []), "difference"]
-    lines += [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
-    for row in facts.loading.rows:
-        error = "" if row.max_error is None else f"{row.max_error:.1e}"
-        cells = [row.loader, row.stock, *([row.trusted or ""] if facts.code else []), error]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        "attended positions, relative to the largest output.\n\n" + markdown_table(columns, rows)
+    )
 
 
 def _speed(facts: CardFacts) -> str:
     if not facts.speed:
         return ""
-    import torch
-
-    from hf_bert_impl.benchmark.results import cpu_name
-
     threads = torch.get_num_threads()
-    lines = [
-        "## Speed",
-        "",
-        f"{cpu_name()}, {threads} thread{'s' * (threads > 1)}, float32, median of turns, in "
-        "brackets the least and greatest; transformers' own classes with their default attention.",
-        "",
-        "| | transformers | hf_bert_impl | |",
-        "|---|---|---|---|",
-    ]
+    rows = []
     for row in facts.speed:
         padding = f", {row.padding:.0%} of the batch padding" if row.padding else ""
-        lines.append(
-            f"| {row.rows} sequence{'s' * (row.rows > 1)}, {row.tokens} tokens{padding} "
-            f"| {row.other_ms:.1f} ms | {row.model_ms:.1f} ms "
-            f"| {row.ratio:.2f} times as fast ({row.least:.2f}–{row.greatest:.2f}) |"
+        rows.append(
+            (
+                f"{row.rows} sequence{'s' * (row.rows > 1)}, {row.tokens} tokens{padding}",
+                f"{row.other_ms:.1f} ms",
+                f"{row.model_ms:.1f} ms",
+                f"{row.ratio:.2f} times as fast ({row.least:.2f}–{row.greatest:.2f})",
+            )
         )
-    return "\n".join(lines)
+    return (
+        "## Speed\n\n"
+        f"{cpu_name()}, {threads} thread{'s' * (threads > 1)}, float32, median of turns, in "
+        "brackets the least and greatest; transformers' own classes with their default "
+        "attention.\n\n" + markdown_table(("", "transformers", "hf_bert_impl", ""), rows)
+    )

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hf_bert_impl.benchmark.beside import Timed, time_beside
 from hf_bert_impl.conversion.output_folder import claimed, output_folder
-from hf_bert_impl.hub.card import CARD, CardFacts, write_card
-from hf_bert_impl.hub.loading import LoadingFailed, LoadingReport, check_loading
+from hf_bert_impl.hub.card import CardFacts, write_card
+from hf_bert_impl.hub.load_check import LoadingFailed, LoadingReport, check_loading
 from hf_bert_impl.hub.saving import file_sizes, loads_in_stock, save_with_code
 from hf_bert_impl.hub.uploading import check_repo_id, open_repository, upload
 from hf_bert_impl.inference.sentence_folder import copy_sentence_modules
+from hf_bert_impl.measuring.beside import Timed, time_beside
+from hf_bert_impl.model_card import CARD
 from hf_bert_impl.parity import reference_model
 
 if TYPE_CHECKING:

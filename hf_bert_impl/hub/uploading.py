@@ -23,9 +23,9 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils import validate_repo_id
 
-from hf_bert_impl.hub.card import CARD
 from hf_bert_impl.hub.saving import CONFIG, code_files, file_sizes
 from hf_bert_impl.model.json_files import parse_json
+from hf_bert_impl.model_card import CARD
 
 MAIN = "main"
 #: What a repository may hold before there is a model in it.

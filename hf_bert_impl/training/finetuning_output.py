@@ -12,16 +12,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from huggingface_hub import ModelCardData
 from transformers.trainer import TRAINER_STATE_NAME
 
 from hf_bert_impl.files.atomic import is_disk_full, swap_in
+from hf_bert_impl.model_card import CARD, markdown_table, model_card
 from hf_bert_impl.tasks import pictures
 from hf_bert_impl.tasks.base import Split, Task
 from hf_bert_impl.tasks.metrics import finite
 from hf_bert_impl.training.checkpointing import TrainingDiverged
 
 METRICS = "metrics.json"
-CARD = "README.md"
 CURVE = "training.png"
 PREDICTIONS = "predictions.png"
 #: The files besides the model's own that this module writes.
@@ -160,61 +161,52 @@ def write_report(folder: Path, report: Mapping[str, Any]) -> None:
     """
     text = json.dumps(finite(report), indent=2, ensure_ascii=False)
     (folder / METRICS).write_text(text + "\n", encoding="utf-8")
-    (folder / CARD).write_text(model_card(folder, report), encoding="utf-8")
+    (folder / CARD).write_text(fine_tuned_card(folder, report), encoding="utf-8")
 
 
-def model_card(folder: Path, report: Mapping[str, Any]) -> str:
+def fine_tuned_card(folder: Path, report: Mapping[str, Any]) -> str:
     """The model card: what the model is, how it was made, and its figures.
 
     Args:
         folder: Of the model; pictures that lie there are shown.
         report: What `finetune` returns.
     """
-    from huggingface_hub import ModelCardData
-
-    base = str(report["model"])
-    on_hub = not Path(base).expanduser().exists()
+    base, training = str(report["model"]), report["training"]
     data = ModelCardData(
         library_name="transformers",
         tags=["bert", report["task"], "hf_bert_impl"],
-        base_model=base if on_hub else None,
+        # Only what is no folder here can be a name on the hub.
+        base_model=None if Path(base).expanduser().exists() else base,
     )
-    training = report["training"]
-    parts = [part for part in ("validation", "test") if part in report]
-    lines = [
-        "---",
-        data.to_yaml(),
-        "---",
-        "",
+    best = training["best_epoch"]
+    sections = [
         f"# {Path(base).name} fine-tuned for {report['task']}",
-        "",
         f"Trained by `hf-bert finetune {report['task']}` on "
         f"{training['examples']['train']:,} examples: {training['epochs']:g} epochs, batches of "
         f"{training['batch_size']}, learning rate {training['learning_rate']:g}, seed "
         f"{training['seed']}, sequences of up to {training['max_length']} tokens"
-        + (f", best after epoch {training['best_epoch']:g}." if training["best_epoch"] else "."),
-        "",
+        + (f", best after epoch {best:g}." if best else "."),
     ]
     if report.get("labels"):
-        lines += [f"Labels: {', '.join(f'`{label}`' for label in report['labels'])}.", ""]
+        sections.append(f"Labels: {', '.join(f'`{label}`' for label in report['labels'])}.")
+    parts = [part for part in ("validation", "test") if part in report]
     if parts:
-        lines += [f"| | {' | '.join(parts)} |", f"|---|{'---|' * len(parts)}"]
-        examples = [f"{training['examples'][part]:,}" for part in parts]
-        lines.append(f"| examples | {' | '.join(examples)} |")
-        for name in report[parts[0]]:
-            cells = [_cell(report, part, name) for part in parts]
-            lines.append(f"| {name} | {' | '.join(cells)} |")
-        lines.append("")
+        examples = ["examples", *(f"{training['examples'][part]:,}" for part in parts)]
+        scores = [
+            [name, *(_cell(report, part, name) for part in parts)] for name in report[parts[0]]
+        ]
+        sections.append(markdown_table(["", *parts], [examples, *scores]))
         if "spread" in report:
-            lines += [
+            sections.append(
                 f"With several seeds: mean ± standard deviation of {len(report['seeds'])} runs in "
-                "brackets.",
-                "",
-            ]
-    for name in (CURVE, PREDICTIONS):
-        if (folder / name).is_file():
-            lines += [f"![{name.removesuffix('.png')}]({name})", ""]
-    return "\n".join(lines)
+                "brackets."
+            )
+    sections += [
+        f"![{name.removesuffix('.png')}]({name})"
+        for name in (CURVE, PREDICTIONS)
+        if (folder / name).is_file()
+    ]
+    return model_card(data, *sections)
 
 
 def _cell(report: Mapping[str, Any], part: str, name: str) -> str:
@@ -223,6 +215,6 @@ def _cell(report: Mapping[str, Any], part: str, name: str) -> str:
         return ""
     text = f"{value:.4g}"
     if "spread" in report:
-        found = report["spread"][part][name]
-        text += f" ({found['mean']:.4g} ± {found['std']:.2g})"
+        spread = report["spread"][part][name]
+        text += f" ({spread['mean']:.4g} ± {spread['std']:.2g})"
     return text

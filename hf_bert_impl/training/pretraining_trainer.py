@@ -16,8 +16,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import SequentialSampler
 
-from hf_bert_impl.benchmark.cases import training_flops
-from hf_bert_impl.benchmark.timing import best_product
+from hf_bert_impl.measuring.batches import training_flops
+from hf_bert_impl.measuring.timing import best_product
 from hf_bert_impl.model.losses import IGNORE_INDEX, cross_entropy
 from hf_bert_impl.training.checkpointing import ResumableTrainer
 

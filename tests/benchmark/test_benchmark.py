@@ -11,16 +11,14 @@ import psutil
 import pytest
 import torch
 from rich.console import Console
-from torch.utils.flop_counter import FlopCounterMode
 
-from hf_bert_impl.benchmark import cases, plot, timing
+from hf_bert_impl.benchmark import cases, memory, plot, texts
 from hf_bert_impl.benchmark.cases import Unavailable
 from hf_bert_impl.benchmark.contest import Contestant
 from hf_bert_impl.benchmark.models import RANDOM, Source
-from hf_bert_impl.benchmark.peers import PEERS, Entry, build_runner, check_peer
+from hf_bert_impl.benchmark.peers import PEERS, Entry, check_peer
 from hf_bert_impl.benchmark.report import render
 from hf_bert_impl.benchmark.results import (
-    LOWERED_BY,
     LinePoint,
     Results,
     Row,
@@ -28,6 +26,10 @@ from hf_bert_impl.benchmark.results import (
     straight_line,
 )
 from hf_bert_impl.benchmark.run import Benchmark, Settings
+from hf_bert_impl.benchmark.runtimes import build_runner
+from hf_bert_impl.measuring import timing
+from hf_bert_impl.measuring.batches import make_batch
+from hf_bert_impl.measuring.timing import LOWERED_BY
 from hf_bert_impl.parity import reference_model
 
 TINY = Source(random="tiny")
@@ -101,7 +103,7 @@ def test_cases_have_the_padding_that_the_readme_states(name, rows, longest, padd
     case = cases.make_case(name)
     assert (case.rows, case.width) == (rows, longest)
     assert case.padding == pytest.approx(padding, abs=0.01)
-    batch = cases.make_batch(case, vocab_size=1031)
+    batch = make_batch(case, vocab_size=1031)
     assert batch["attention_mask"].sum(dim=1).tolist() == list(case.lengths)
     assert 1 - batch["attention_mask"].float().mean().item() == pytest.approx(case.padding)
     assert (batch["input_ids"][batch["attention_mask"] == 0] == 0).all()
@@ -109,7 +111,7 @@ def test_cases_have_the_padding_that_the_readme_states(name, rows, longest, padd
 
 def test_line_pads_the_same_tokens_wider():
     (group,) = cases.line_cases(512, rows=(5,))
-    narrow, twice, widest = (cases.make_batch(case, 1031) for case in group)
+    narrow, twice, widest = (make_batch(case, 1031) for case in group)
     width = narrow["input_ids"].shape[1]
     for batch, factor in ((twice, 2), (widest, 4)):
         assert batch["input_ids"].shape == (5, factor * width)
@@ -127,37 +129,17 @@ def test_a_small_model_gets_shorter_lengths():
 
 
 def test_labels_lie_on_real_tokens():
-    batch = cases.make_batch(cases.make_case("train"), 1031)
+    batch = make_batch(cases.make_case("train"), 1031)
     labels = cases.make_labels(batch)
     chosen = labels != cases.IGNORED
     assert not (chosen & (batch["attention_mask"] == 0)).any()
     assert 0.08 < chosen.sum() / batch["attention_mask"].sum() < 0.25
 
 
-@pytest.mark.parametrize("rows", [1, 3])
-def test_the_formula_counts_what_torch_counts(rows):
-    model = reference_model(TINY.load())
-    model.set_attn_implementation("eager")
-    ids = torch.randint(5, 1000, (rows, 17))
-    with FlopCounterMode(display=False) as counter:
-        model(ids)
-    assert cases.forward_flops(model.config, [17] * rows) == counter.get_total_flops()
-
-
-def test_the_training_formula_counts_what_torch_counts():
-    model = reference_model(TINY.load("BertForMaskedLM"))
-    model.set_attn_implementation("eager")
-    ids = torch.randint(5, 1000, (2, 17))
-    with FlopCounterMode(display=False) as counter:
-        model(ids, labels=ids).loss.backward()
-    # Upstream scores every position; so here every one is labelled.
-    assert cases.training_flops(model.config, [17, 17], 34) == counter.get_total_flops()
-
-
 def test_sentences_are_real_where_there_are_some(tmp_path, monkeypatch):
     monkeypatch.delenv("HF_BERT_DATA", raising=False)
-    texts, origin = cases.sentences(20)
-    assert len(texts) == 20
+    found, origin = texts.sentences(20)
+    assert len(found) == 20
     assert "made-up" in origin
     (tmp_path / "sst2").mkdir()
     (tmp_path / "sst2" / "dev.tsv").write_text("a fine film\t1\ndull\t0\n", encoding="utf-8")
@@ -166,19 +148,9 @@ def test_sentences_are_real_where_there_are_some(tmp_path, monkeypatch):
         " \n = A heading = \n It rained .\n It stopped .\n", encoding="utf-8"
     )
     monkeypatch.setenv("HF_BERT_DATA", str(tmp_path))
-    texts, origin = cases.sentences(5)
-    assert set(texts) == {"a fine film", "dull", "It rained .", "It stopped ."}
+    found, origin = texts.sentences(5)
+    assert set(found) == {"a fine film", "dull", "It rained .", "It stopped ."}
     assert "WikiText" in origin
-
-
-def test_turns_alternate_and_swap():
-    heard = []
-    times = timing.in_turns(
-        [lambda: heard.append("a") or sum(range(20000)), lambda: heard.append("b")], rounds=3
-    )
-    assert [len(side) for side in times] == [3, 3]
-    order = [x for x, before in zip(heard[2:], ["", *heard[2:]], strict=False) if x != before]
-    assert "".join(order) == "abab"  # a b, b a, a b
 
 
 def test_tensor_peak_counts_what_is_alive_at_once():
@@ -188,21 +160,14 @@ def test_tensor_peak_counts_what_is_alive_at_once():
         del first
         return (second * 2).sum()
 
-    assert timing.tensor_peak(call) == pytest.approx(2 * 300 * 1000 * 4 / 2**20, rel=0.01)
+    assert memory.tensor_peak(call) == pytest.approx(2 * 300 * 1000 * 4 / 2**20, rel=0.01)
 
 
 def test_resident_peak_sees_a_large_array():
-    peak = timing.resident_peak(lambda: torch.ones(25, 2**20).sum())
+    peak = memory.resident_peak(lambda: torch.ones(25, 2**20).sum())
     if peak is None:
         pytest.skip("this system does not count the peak of resident memory")
     assert 90 < peak < 250
-
-
-def test_products_are_measured_by_kernel():
-    for dtype in ("float32", "bfloat16", "int8"):
-        rates = timing.best_product(30, 44, dtype)
-        assert all(rate > 0 for rate in rates.values())
-        assert set(rates) <= {"linear", "packed", "int_mm"}
 
 
 def test_every_row_is_measured_and_exact(results):
@@ -285,18 +250,6 @@ def test_recorded_runs_are_rows_of_today(file):
     assert plot.speeds(found)
 
 
-def test_a_lowered_instruction_set_is_called_emulated(monkeypatch):
-    for name in LOWERED_BY:
-        monkeypatch.delenv(name, raising=False)
-    own = environment("cpu", 1)
-    assert own["instruction_set"] == torch.backends.cpu.get_cpu_capability()
-    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
-    lowered = environment("cpu", 1)
-    expected = f"{own['instruction_set']}, emulated by ONEDNN_MAX_CPU_ISA=AVX2"
-    assert lowered["instruction_set"] == expected
-    assert lowered["cpu"] == own["cpu"].replace(own["instruction_set"], expected)
-
-
 def test_tables_name_ours_peers_and_what_is_missing(results):
     console = Console(width=140, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     render(results, console)
@@ -309,6 +262,16 @@ def test_tables_name_ours_peers_and_what_is_missing(results):
     assert "kernels, float32: " in text
     assert "R² of a straight line" in text
     assert re.search(r"\d\.\d\d \[\d+\.\d\d–\d+\.\d\d\]", text)
+
+
+def test_narrow_tables_keep_every_figure(results):
+    wide, narrow = (Console(width=width, file=io.StringIO()) for width in (200, 40))
+    for console in (wide, narrow):
+        render(results, console)
+    figures = re.compile(r"\d+\.\d\d?")
+    words = [set(figures.findall(console.file.getvalue())) for console in (wide, narrow)]
+    assert words[0] == words[1]
+    assert "…" not in narrow.file.getvalue()
 
 
 def test_a_straight_line_and_the_cost_of_padding():
@@ -382,7 +345,7 @@ def test_runtimes_compute_the_same(name, dtype, tmp_path):
     upstream = reference_model(TINY.load())
     runner = build_runner(Entry(name, dtype, TINY, 1, str(tmp_path)))
     for rows in (2, 5):
-        batch = cases.make_batch(cases.make_case("short", rows, positions=64), 1031)
+        batch = make_batch(cases.make_case("short", rows, positions=64), 1031)
         expected = upstream(**batch).last_hidden_state
         states = runner.states(runner.call(runner.convert(batch)))
         attended = batch["attention_mask"].bool()
@@ -394,7 +357,7 @@ def test_runtimes_compute_the_same(name, dtype, tmp_path):
 
 
 def test_ours_in_bfloat16_gives_float32_states(tmp_path):
-    batch = cases.make_batch(cases.make_case("sentence"), 1031)
+    batch = make_batch(cases.make_case("sentence"), 1031)
     for name in ("unchanged", "prepared"):
         runner = build_runner(Entry(name, "bfloat16", TINY, 1, str(tmp_path)))
         assert runner.states(runner.call(batch)).dtype == torch.float32
@@ -406,3 +369,15 @@ def test_small_models_have_the_shapes_of_minilm_and_bge_small():
         assert (config.num_hidden_layers, config.num_attention_heads) == (layers, 12)
         assert (config.hidden_size, config.intermediate_size) == (384, 1536)
     assert list(RANDOM)[:3] == ["base", "minilm", "small"]
+
+
+def test_a_lowered_instruction_set_is_called_emulated(monkeypatch):
+    for name in LOWERED_BY:
+        monkeypatch.delenv(name, raising=False)
+    own = environment("cpu", 1)
+    assert own["instruction_set"] == torch.backends.cpu.get_cpu_capability()
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    lowered = environment("cpu", 1)
+    expected = f"{own['instruction_set']}, emulated by ONEDNN_MAX_CPU_ISA=AVX2"
+    assert lowered["instruction_set"] == expected
+    assert lowered["cpu"] == own["cpu"].replace(own["instruction_set"], expected)

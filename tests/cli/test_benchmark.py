@@ -6,8 +6,9 @@ import json
 import pytest
 
 import hf_bert_impl
-from hf_bert_impl.benchmark import timing
+from hf_bert_impl.benchmark.run import Benchmark
 from hf_bert_impl.inference.pooling import Pooling
+from hf_bert_impl.measuring import timing
 from hf_bert_impl.tasks.sts import evaluate_sts, read_sts
 
 QUICK = ("--random", "tiny", "--cases", "sentence", "--rounds", "1", "--threads", "1")
@@ -97,6 +98,16 @@ def test_quality_of_low_precision_beside_its_speed(hf_bert, save_tiny, tmp_path,
     encoder = hf_bert_impl.TextEncoder.from_pretrained(folder, pooling=Pooling("mean"))
     expected, _ = evaluate_sts(encoder.encode, read_sts(sets))
     assert row["ours_spearman"] / row["ours_kept"] == pytest.approx(expected.spearman)
+
+
+def test_random_weights_are_not_asked_to_rank(hf_bert, save_tiny, monkeypatch):
+    def stop(self):
+        raise ValueError(f"{self.settings.cases} were to run")
+
+    monkeypatch.setattr(Benchmark, "run", stop)
+    assert "'sts'" not in hf_bert("benchmark", "--random", "tiny").err
+    for given in ((save_tiny("BertModel"),), ("--random", "tiny", "--cases", "sts")):
+        assert "'sts'" in hf_bert("benchmark", *given).err
 
 
 def test_files_are_replaced_only_when_told(hf_bert, one_error_line, tmp_path):

@@ -6,8 +6,8 @@ import sys
 import pytest
 import torch
 
-from hf_bert_impl.benchmark import timing
 from hf_bert_impl.export import exporting
+from hf_bert_impl.measuring import timing
 
 
 @pytest.fixture(autouse=True)

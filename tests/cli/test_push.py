@@ -8,9 +8,9 @@ import transformers
 from huggingface_hub import ModelCard, constants
 
 import hf_bert_impl
-from hf_bert_impl.benchmark import timing
-from hf_bert_impl.hub import loading, pushing
-from hf_bert_impl.hub.loading import LoadingReport, LoadingRow
+from hf_bert_impl.hub import load_check, pushing
+from hf_bert_impl.hub.load_check import LoadingReport, LoadingRow
+from hf_bert_impl.measuring import timing
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +23,7 @@ def hasty(monkeypatch):
 def one_head(monkeypatch):
     """Only one Auto class is tried: tests/hub tries all of them."""
     few = {"AutoModelForMaskedLM": "BertForMaskedLM"}
-    monkeypatch.setattr(loading, "MODEL_CLASSES", few)
+    monkeypatch.setattr(load_check, "MODEL_CLASSES", few)
 
 
 @pytest.fixture

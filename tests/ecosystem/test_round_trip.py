@@ -13,10 +13,10 @@ import torch
 import transformers
 
 import hf_bert_impl
-from hf_bert_impl.benchmark import timing
 from hf_bert_impl.export.exporting import export_model
 from hf_bert_impl.export.formats import PACKAGES
 from hf_bert_impl.hub.pushing import push
+from hf_bert_impl.measuring import timing
 from tests.model.cases import random_config, random_model
 
 TOLERANCE = 1e-4

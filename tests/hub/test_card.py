@@ -5,9 +5,9 @@ import json
 import pytest
 from huggingface_hub import ModelCard
 
-from hf_bert_impl.benchmark.beside import Timed
 from hf_bert_impl.hub.card import CardFacts, write_card
-from hf_bert_impl.hub.loading import LoadingReport, LoadingRow
+from hf_bert_impl.hub.load_check import LoadingReport, LoadingRow
+from hf_bert_impl.measuring.beside import Timed
 
 VERSIONS = {"hf_bert_impl": "0", "torch": "2", "transformers": "5"}
 

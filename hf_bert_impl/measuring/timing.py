@@ -1,21 +1,23 @@
-"""Measuring: times in turns, the machine's best matrix product, and peak memory.
+"""Times in turns, the machine's best matrix product, and the processor's name.
 
 Times are wall-clock seconds; on CUDA the device is waited for before each reading of the clock.
 """
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import math
+import os
+import platform
 import statistics
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    import torch
+import torch
+
+from hf_bert_impl.model.cpu_kernels import has_onednn
 
 Call = Callable[[], Any]
 
@@ -26,7 +28,13 @@ TURN_SECONDS = 0.1
 SETTLE_BELOW_SECONDS = 0.5
 PRODUCT_ROWS = 2048
 PRODUCT_REPEATS = 5
-MIB = 2**20
+#: What makes torch, oneDNN, FBGEMM and CTranslate2 use less than the processor has.
+LOWERED_BY = (
+    "ATEN_CPU_CAPABILITY",
+    "ONEDNN_MAX_CPU_ISA",
+    "FBGEMM_ENABLE_INSTRUCTIONS",
+    "CT2_FORCE_CPU_ISA",
+)
 
 
 def turn(call: Call, seconds: float, wait: Call | None = None) -> float:
@@ -83,11 +91,7 @@ def in_turns(calls: Sequence[Call], rounds: int, wait: Call | None = None) -> li
 
 def device_wait(device: str) -> Call | None:
     """What waits for a device; None for the CPU, whose calls return when they are done."""
-    if not device.startswith("cuda"):
-        return None
-    import torch
-
-    return torch.cuda.synchronize
+    return torch.cuda.synchronize if device.startswith("cuda") else None
 
 
 def best_product(hidden: int, inner: int, dtype: str, device: str = "cpu") -> dict[str, float]:
@@ -104,13 +108,11 @@ def best_product(hidden: int, inner: int, dtype: str, device: str = "cpu") -> di
         `packed` (oneDNN with weights reordered once) and for int8 `int_mm`. Kernels that this
         torch lacks are left out.
     """
-    import torch
-
     wait = device_wait(device)
     rates: dict[str, float] = {}
     for inputs, outputs in ((hidden, hidden), (hidden, inner), (inner, hidden)):
         operations = 2 * PRODUCT_ROWS * inputs * outputs
-        for name, call in _products(torch, inputs, outputs, dtype, device).items():
+        for name, call in _products(inputs, outputs, dtype, device).items():
             try:
                 with torch.inference_mode():
                     call()
@@ -121,8 +123,7 @@ def best_product(hidden: int, inner: int, dtype: str, device: str = "cpu") -> di
     return rates
 
 
-def _products(library: Any, inputs: int, outputs: int, dtype: str, device: str) -> dict[str, Call]:
-    torch = library
+def _products(inputs: int, outputs: int, dtype: str, device: str) -> dict[str, Call]:
     if dtype == "int8":
         left = torch.randint(-127, 127, (PRODUCT_ROWS, inputs), dtype=torch.int8, device=device)
         right = torch.randint(-127, 127, (outputs, inputs), dtype=torch.int8, device=device).t()
@@ -131,10 +132,8 @@ def _products(library: Any, inputs: int, outputs: int, dtype: str, device: str) 
     states = torch.randn(PRODUCT_ROWS, inputs, dtype=kind, device=device)
     weight = torch.randn(outputs, inputs, dtype=kind, device=device)
     calls: dict[str, Call] = {"linear": lambda: torch.nn.functional.linear(states, weight)}
-    from hf_bert_impl.model.cpu_kernels import has_onednn
-
-    mkldnn = torch.ops.mkldnn
     if device == "cpu" and has_onednn():
+        mkldnn: Any = torch.ops.mkldnn
         try:
             packed = mkldnn._reorder_linear_weight(weight, PRODUCT_ROWS)
         except (RuntimeError, NotImplementedError):
@@ -143,83 +142,21 @@ def _products(library: Any, inputs: int, outputs: int, dtype: str, device: str) 
     return calls
 
 
-def resident_peak(call: Call, release: Call | None = None) -> float | None:
-    """How far this process's resident memory rises while a call runs, in MiB.
+def instruction_set() -> str:
+    """The widest vector instructions that torch uses, and what lowers them if something does."""
+    level: str = torch.backends.cpu.get_cpu_capability()
+    lowered = [f"{name}={os.environ[name]}" for name in LOWERED_BY if os.environ.get(name)]
+    return f"{level}, emulated by {' '.join(lowered)}" if lowered else level
 
-    Linux counts it for us: writing 5 to `clear_refs` sets the high-water mark (`VmHWM`) to the
-    present size. Before that, memory that is free but still held is handed back (`malloc_trim`,
-    and `release` for a runtime with an arena of its own), since a call that reuses it would seem to
-    need none. Unlike torch's own counters it sees every library's memory, oneDNN's included.
 
-    Args:
-        call: What to measure.
-        release: Makes the runtime hand back what it keeps between calls.
-
-    Returns:
-        MiB, or None where the system does not count it.
-    """
-    gc.collect()
-    if release is not None:
-        release()
+def cpu_name() -> str:
+    """The processor's name as the system gives it, with the instructions that torch uses."""
+    name = platform.processor() or platform.machine()
     try:
-        ctypes.CDLL(None).malloc_trim(0)
-        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
-        before = _status_kib("VmRSS")
-        result = call()
-        after = _status_kib("VmHWM")
-    except (OSError, AttributeError, KeyError):
-        return None
-    del result
-    return max(0, after - before) * 1024 / MIB
-
-
-def _status_kib(field: str) -> int:
-    for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
-        name, _, value = line.partition(":")
-        if name == field:
-            return int(value.split()[0])
-    raise KeyError(field)
-
-
-def cuda_peak(call: Call) -> float:
-    """The peak of torch's CUDA memory during a call above what is allocated before it, in MiB."""
-    import torch
-
-    gc.collect()
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    result = call()
-    torch.cuda.synchronize()
-    peak = torch.cuda.max_memory_allocated()
-    del result
-    return max(0, peak - before) / MIB
-
-
-def tensor_peak(call: Call) -> float:
-    """The peak of the CPU tensors alive during a call above those alive before it, in MiB.
-
-    torch's profiler records every allocation and release of its CPU allocator; the peak of their
-    running sum is the same on every run and machine. What oneDNN allocates for itself is not in it.
-    """
-    from torch.profiler import ProfilerActivity, profile
-
-    gc.collect()
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
-        result = call()
-    del result
-    return _running_peak(recorded) / MIB
-
-
-def _running_peak(recorded: torch.profiler.profile) -> int:
-    results: Any = recorded.profiler
-    changes = sorted(
-        (event.start_ns(), event.nbytes())
-        for event in results.kineto_results.events()
-        if event.name() == "[memory]" and event.device_type().name == "CPU"
-    )
-    alive = peak = 0
-    for _, size in changes:
-        alive += size
-        peak = max(peak, alive)
-    return peak
+        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                name = line.partition(":")[2].strip()
+                break
+    except OSError:
+        pass
+    return f"{name} ({instruction_set()})"

@@ -25,7 +25,7 @@ from transformers.utils import ModelOutput
 
 import hf_bert_impl
 from hf_bert_impl.auto import MODEL_CLASSES
-from hf_bert_impl.hub import load_child
+from hf_bert_impl.hub import load_check_child
 from hf_bert_impl.hub.saving import loads_in_stock
 from hf_bert_impl.parity import FP32_TOLERANCE, attended_positions, compare_outputs
 from hf_bert_impl.parity.batches import TEXTS, parity_batches, random_tokens
@@ -226,7 +226,7 @@ def _run(work: Path) -> None:
     }
     ended = subprocess.run(
         # -P: the script's folder is this one, whose names are nobody else's business.
-        [sys.executable, "-P", load_child.__file__, str(work)],
+        [sys.executable, "-P", load_check_child.__file__, str(work)],
         env=environment,
         # Where a folder of the repository's name would be taken for it.
         cwd=work,

@@ -7,7 +7,7 @@ import torch
 from rich.console import Console
 
 from hf_bert_impl.auto import MODEL_CLASSES
-from hf_bert_impl.hub.loading import LoadingFailed, check_loading
+from hf_bert_impl.hub.load_check import LoadingFailed, check_loading
 from hf_bert_impl.hub.saving import save_with_code
 from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS
 
@@ -45,7 +45,7 @@ def test_what_transformers_has_not_loads_with_its_code_only(
 ):
     few = {"AutoModel": "BertModel", "AutoModelForMaskedLM": "BertForMaskedLM"}
     if kind != "relative":  # one of them by every Auto class
-        monkeypatch.setattr("hf_bert_impl.hub.loading.MODEL_CLASSES", few)
+        monkeypatch.setattr("hf_bert_impl.hub.load_check.MODEL_CLASSES", few)
     model = tiny(**OWN[kind])
     if kind == "pruned":
         model.prune_heads({0: [1]})
@@ -64,7 +64,7 @@ def test_what_transformers_has_not_loads_with_its_code_only(
 def test_what_does_not_load_as_it_should_is_found(tiny, tmp_path, monkeypatch):
     """Stock would load and compute something else; a code file is missing; weights changed."""
     few = {"AutoModel": "BertModel", "AutoModelForMaskedLM": "BertForMaskedLM"}
-    monkeypatch.setattr("hf_bert_impl.hub.loading.MODEL_CLASSES", few)
+    monkeypatch.setattr("hf_bert_impl.hub.load_check.MODEL_CLASSES", few)
     model = tiny(position_embedding_type="relative_key")
     save_with_code(model, tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())

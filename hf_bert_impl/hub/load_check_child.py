@@ -1,4 +1,4 @@
-"""Loads a repository where hf_bert_impl is not installed; `loading.py` runs this file by its path.
+"""Loads a repository where hf_bert_impl is not installed; `load_check.py` runs this file.
 
 It reads one JSON file: the repository, the classes to load, a batch for each, and texts. It writes
 what each class gave: its module, the weights that were missing, and the outputs.

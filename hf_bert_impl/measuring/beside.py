@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import statistics
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from hf_bert_impl.benchmark import cases, timing
+import torch
+
+from hf_bert_impl.measuring.batches import Case, log_normal_lengths, make_batch, scale_lengths
+from hf_bert_impl.measuring.timing import in_turns
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-#: Cases of `cases.CASES` and their rows: a padded batch, and one sentence.
-MEASURED = {"short": 8, "sentence": 1}
-ROUNDS = 5
+#: The lengths of the batches: one with padding, and one sentence.
+MEASURED = {"short": log_normal_lengths(8), "sentence": [12]}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,9 +42,7 @@ class Timed:
     """The greatest of the rounds."""
 
 
-def time_beside(
-    model: PreTrainedModel, other: Callable[..., Any], rounds: int = ROUNDS
-) -> list[Timed]:
+def time_beside(model: PreTrainedModel, other: Callable[..., Any], rounds: int = 5) -> list[Timed]:
     """Time a model and something that computes the same, in turns, on the CPU.
 
     Args:
@@ -52,28 +53,20 @@ def time_beside(
     Returns:
         A row for each of `MEASURED`. A multiple-choice model gets each batch as one question.
     """
-    import torch
-
     config = model.config
-    found = []
-    for name, rows in MEASURED.items():
-        case = cases.make_case(name, rows, config.max_position_embeddings)
-        batch = cases.make_batch(case, config.vocab_size)
+    rows = []
+    for name, usual in MEASURED.items():
+        lengths = scale_lengths(usual, config.max_position_embeddings)
+        case = Case(name, tuple(lengths), max(lengths))
+        batch = make_batch(case, config.vocab_size)
         batch["token_type_ids"] = torch.zeros_like(batch["input_ids"])
         if type(model).__name__ == "BertForMultipleChoice":
             batch = {key: value[None] for key, value in batch.items()}
-
-        def ours(batch: dict[str, Any] = batch) -> Any:
-            with torch.inference_mode():
-                return model(**batch)
-
-        def theirs(batch: dict[str, Any] = batch) -> Any:
-            with torch.inference_mode():
-                return other(batch)
-
-        mine, others = timing.in_turns((ours, theirs), rounds)
+        calls = (functools.partial(model, **batch), functools.partial(other, batch))
+        with torch.inference_mode():
+            mine, others = in_turns(calls, rounds)
         ratios = [their / my for my, their in zip(mine, others, strict=True)]
-        found.append(
+        rows.append(
             Timed(
                 name,
                 case.rows,
@@ -86,4 +79,4 @@ def time_beside(
                 max(ratios),
             )
         )
-    return found
+    return rows

@@ -1,0 +1,127 @@
+"""The texts of the cases `sts` and `encode`, and those that a quantisation is calibrated on."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from torch import Tensor
+from transformers import AutoTokenizer
+
+from hf_bert_impl.benchmark import cases
+from hf_bert_impl.benchmark.cases import Unavailable
+from hf_bert_impl.benchmark.peers import Entry
+from hf_bert_impl.measuring.batches import TEXT_ROWS, log_normal_lengths, make_batch
+from hf_bert_impl.tasks.sts import StsFile, read_sts
+
+Batch = dict[str, Tensor]
+
+#: Texts that a static quantisation looks at, one a batch.
+CALIBRATION_TEXTS = 300
+
+
+def sentences(number: int) -> tuple[list[str], str]:
+    """Mixed sentences for `encode`, short reviews among lines of articles.
+
+    Args:
+        number: How many.
+
+    Returns:
+        The sentences and where they come from: the SST-2 and WikiText-2 files in the folder that
+        HF_BERT_DATA names, alternating, or made-up words of log-normal numbers.
+    """
+    named = os.environ.get("HF_BERT_DATA")
+    real = _real_sentences(Path(named)) if named else []
+    draw = random.Random(0)
+    if real:
+        draw.shuffle(real)
+        # A file that is too short is read again from its beginning.
+        return [real[index % len(real)] for index in range(number)], "SST-2 and WikiText-2"
+    lengths = log_normal_lengths(number, 3.0, 0.8, 2, 200)
+    words = ["the", "river", "rose", "over", "night", "and", "music", "market", "window", "paper"]
+    texts = [" ".join(draw.choice(words) for _ in range(length)) for length in lengths]
+    return texts, "made-up sentences (HF_BERT_DATA is not set)"
+
+
+def _real_sentences(folder: Path) -> list[str]:
+    reviews: list[str] = []
+    articles: list[str] = []
+    for file in sorted((folder / "sst2").glob("*.tsv")):
+        lines = file.read_text(encoding="utf-8").splitlines()
+        reviews += [line.rpartition("\t")[0] or line for line in lines if line.strip()]
+    for file in sorted((folder / "wikitext2").glob("*.txt")):
+        lines = file.read_text(encoding="utf-8").splitlines()
+        # Headings are written between equals signs.
+        articles += [line.strip() for line in lines if line.strip() and "= " not in line[:3]]
+    if not reviews or not articles:
+        return reviews or articles
+    pairs = zip(reviews, articles, strict=False)
+    return [text for pair in pairs for text in pair]
+
+
+def sts(year: int, pairs: int | None = None) -> list[StsFile]:
+    """The pairs of a year of STS.
+
+    Args:
+        year: Of the folder `sts/YEAR` in the one that HF_BERT_DATA names.
+        pairs: How many of each source at most; None for all.
+
+    Raises:
+        Unavailable: There is no such folder.
+    """
+    folder = Path(os.environ.get("HF_BERT_DATA", "")) / "sts" / str(year)
+    if not os.environ.get("HF_BERT_DATA") or not folder.is_dir():
+        raise Unavailable(f"needs STS {year}: HF_BERT_DATA names no folder with sts/{year}")
+    return [StsFile(it.name, it.gold[:pairs], it.pairs[:pairs]) for it in read_sts(folder)]
+
+
+def sts_texts(files: Sequence[StsFile]) -> list[str]:
+    """Every text of these pairs once, in order."""
+    return list(dict.fromkeys(text for file in files for pair in file.pairs for text in pair))
+
+
+def text_batches(entry: Entry, texts: list[str], rows: int = TEXT_ROWS) -> list[Batch]:
+    """Texts as they come, in padded batches: `input_ids` and `attention_mask`, (rows, S) each.
+
+    Raises:
+        Unavailable: The model has no tokenizer.
+    """
+    folder = entry.source.sentence_folder(entry.scratch)
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    longest = min(tokenizer.model_max_length, entry.source.config().max_position_embeddings)
+    batches = []
+    for start in range(0, len(texts), rows):
+        encoded = tokenizer(
+            texts[start : start + rows],
+            truncation=True,
+            max_length=longest,
+            padding=True,
+            return_tensors="pt",
+        )
+        given = {name: encoded[name] for name in ("input_ids", "attention_mask")}
+        batches.append({name: value.to(entry.source.device) for name, value in given.items()})
+    return batches
+
+
+def calibration_batches(entry: Entry) -> Iterable[Batch]:
+    """What a static quantisation looks at: other texts than those that it is judged by.
+
+    Returns:
+        Texts of STS 2012, one a batch; random ids of log-normal lengths where there are none.
+    """
+    try:
+        if entry.source.path is None:
+            raise Unavailable("random weights have no use for real texts")
+        texts = sts_texts(sts(2012))
+        step = max(1, len(texts) // CALIBRATION_TEXTS)
+        return text_batches(entry, texts[::step][:CALIBRATION_TEXTS], rows=1)
+    except Unavailable:
+        config = entry.source.config()
+        drawn = cases.make_case("short", CALIBRATION_TEXTS, config.max_position_embeddings)
+        together = make_batch(drawn, config.vocab_size)
+        return [
+            {name: value[row : row + 1, :length] for name, value in together.items()}
+            for row, length in enumerate(drawn.lengths)
+        ]

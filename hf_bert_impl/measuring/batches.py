@@ -1,0 +1,122 @@
+"""Padded batches of known lengths, and the operations that they take.
+
+Lengths come from Python's own `random.Random(seed)`, so a batch is the same on every machine and
+with every version of torch.
+
+Notation: B batch, S sequence, D hidden size, F intermediate size, V vocabulary, L length.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+#: Sentence lengths that are log-normal: the mean and the spread of the logarithm.
+LOG_MEAN, LOG_SPREAD = 3.9, 0.7
+FIRST_ID = 5
+#: Rows of texts that are padded together.
+TEXT_ROWS = 32
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """One padded batch, before it has token ids."""
+
+    name: str
+    lengths: tuple[int, ...]
+    """Real tokens of each row."""
+    width: int
+    """Columns of the padded batch: the longest row, or more; 0 for texts, in many batches."""
+
+    @property
+    def rows(self) -> int:
+        """Sequences in the batch."""
+        return len(self.lengths)
+
+    @property
+    def tokens(self) -> int:
+        """Real tokens in the batch."""
+        return sum(self.lengths)
+
+    @property
+    def padding(self) -> float:
+        """The share of the padded batch that is padding, 0 to 1; of texts `TEXT_ROWS` at a time."""
+        if self.width:
+            return 1 - self.tokens / (self.rows * self.width)
+        starts = range(0, self.rows, TEXT_ROWS)
+        batches = [self.lengths[start : start + TEXT_ROWS] for start in starts]
+        return 1 - self.tokens / sum(len(batch) * max(batch) for batch in batches)
+
+
+def log_normal_lengths(
+    rows: int,
+    mean: float = LOG_MEAN,
+    spread: float = LOG_SPREAD,
+    shortest: int = 4,
+    longest: int = 128,
+) -> list[int]:
+    """`rows` times round(exp(normal(mean, spread))), clipped to shortest..longest tokens."""
+    draw = random.Random(0)
+    drawn = (round(draw.lognormvariate(mean, spread)) for _ in range(rows))
+    return [min(longest, max(shortest, length)) for length in drawn]
+
+
+def scale_lengths(lengths: list[int], positions: int) -> list[int]:
+    """Lengths in the same proportions, the longest of which has at most `positions` tokens."""
+    longest = max(lengths)
+    if longest <= positions:
+        return lengths
+    return [max(1, length * positions // longest) for length in lengths]
+
+
+def make_batch(case: Case, vocab_size: int, device: str = "cpu") -> dict[str, Tensor]:
+    """Random ids and the mask of a case: `input_ids` and `attention_mask`, (B, S) each."""
+    import torch
+
+    generator = torch.Generator().manual_seed(len(case.lengths))
+    lengths = torch.tensor(case.lengths)
+    mask = (torch.arange(case.width) < lengths[:, None]).long()  # (B, S)
+    longest = max(case.lengths)
+    ids = torch.zeros_like(mask)
+    # The same tokens whatever the width, so that batches of several widths stay comparable.
+    ids[:, :longest] = torch.randint(
+        min(FIRST_ID, vocab_size - 1), vocab_size, (case.rows, longest), generator=generator
+    )
+    return {"input_ids": (ids * mask).to(device), "attention_mask": mask.to(device)}
+
+
+def forward_flops(config: Any, lengths: Sequence[int], *, pooler: bool = True) -> int:
+    """Floating-point operations of an encoder on real tokens only.
+
+    A multiply-add counts as two. A layer takes, for a sequence of L tokens,
+    8 L D² (queries, keys, values, output), 4 L D F (feed-forward) and 4 L² D (scores and the
+    weighted sum of values); a pooler takes 2 D² a sequence. Embeddings, LayerNorm, softmax and GELU
+    are left out, as torch's own FLOP counter leaves them out.
+
+    Args:
+        config: Sizes of the model.
+        lengths: Real tokens of each sequence.
+        pooler: Whether there is one.
+
+    Returns:
+        Operations.
+    """
+    hidden, inner = config.hidden_size, config.intermediate_size
+    tokens, squares = sum(lengths), sum(length * length for length in lengths)
+    layer = tokens * (8 * hidden**2 + 4 * hidden * inner) + 4 * squares * hidden
+    return config.num_hidden_layers * layer + (2 * len(lengths) * hidden**2 if pooler else 0)
+
+
+def training_flops(config: Any, lengths: Sequence[int], labels: int) -> int:
+    """Operations of a masked-LM training step: three times the forward pass.
+
+    The head takes 2 D² + 2 D V for each labelled token; the backward pass is twice the forward one
+    (a product for the input's gradient and one for the weight's).
+    """
+    head = labels * (2 * config.hidden_size**2 + 2 * config.hidden_size * config.vocab_size)
+    return 3 * (forward_flops(config, lengths, pooler=False) + head)

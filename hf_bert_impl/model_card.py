@@ -1,0 +1,31 @@
+"""Model cards as the hub reads them: YAML metadata between lines of ---, then Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from huggingface_hub import CardData
+
+CARD = "README.md"
+#: What the hub calls the work of a class.
+PIPELINE_TAGS = {
+    "BertModel": "feature-extraction",
+    "BertForPreTraining": "fill-mask",
+    "BertForMaskedLM": "fill-mask",
+    "BertLMHeadModel": "text-generation",
+    "BertForSequenceClassification": "text-classification",
+    "BertForTokenClassification": "token-classification",
+    "BertForQuestionAnswering": "question-answering",
+}
+
+
+def model_card(data: CardData, *sections: str) -> str:
+    """The text of a card: metadata, then sections with empty lines between; empty ones are left
+    out."""
+    return "\n\n".join(filter(None, [f"---\n{data.to_yaml()}\n---", *sections])) + "\n"
+
+
+def markdown_table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table of these columns."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
