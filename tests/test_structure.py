@@ -17,7 +17,7 @@ PACKAGE = "hf_bert_impl"
 #: files beside the folders are on the ground where they are not named here.
 FLOORS = (
     ("model", "files"),
-    ("data", "inference"),
+    ("data", "inference", "measuring"),
     ("auto", "parity", "tasks", "training", "visualization"),
     ("conversion", "hub", "export"),
     ("benchmark",),
@@ -103,7 +103,7 @@ def folder(module: str) -> str:
 
 def floor(module: str) -> int:
     """Its number, from 0 for the ground; an error where nobody said which."""
-    for number, names in enumerate(FLOORS, start=1):
+    for number, names in enumerate(FLOORS):
         if folder(module) in names:
             return number
     assert "." not in module, f"{folder(module)}/ has no floor: give it one in FLOORS"

@@ -63,7 +63,7 @@ def _tokenized(
 ) -> Generator[Ids, None, None]:
     chunks = _chunks(texts)
     opening = list(itertools.islice(chunks, 2))
-    if len(opening) < 2:  # nothing to run beside: no thread for a text or two
+    if len(opening) < 2:  # a thread would have nothing to run beside
         for chunk in opening:
             yield from tokenize(chunk)
         return

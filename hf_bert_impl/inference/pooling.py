@@ -26,7 +26,7 @@ _SWITCHES = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-#: What a Dense module may name: a config never decides which code is imported.
+#: What a Dense module may name. A config does not decide which code is imported.
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     kind.__name__: kind
     for kind in (
@@ -36,8 +36,7 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 }
 
 
-#: What people call the poolings that sentence vectors of a bare BERT are compared by: modes, and
-#: whether the first layer counts.
+#: Common names of poolings for a bare BERT: the modes, and whether the first layer counts.
 NAMED_POOLINGS = {
     "cls": ("cls", False),
     "mean": ("mean", False),
@@ -114,8 +113,8 @@ class Pooling:
         sizes: list[int] = lengths.tolist()
         starts = list(accumulate(sizes, initial=0))  # N, and T
         skipped = 0 if self.include_prompt else prompt_length
-        # (T,): which text a token belongs to. In plain Python: torch's `repeat_interleave` wakes
-        # all threads, for a dozen tokens too.
+        # (T,): which text a token belongs to. Plain Python makes it, because torch's
+        # `repeat_interleave` wakes all threads even for a dozen tokens.
         numbers = array("q", chain.from_iterable(map(repeat, range(len(sizes)), sizes)))
         text = torch.frombuffer(numbers, dtype=torch.int64).to(device)
         weights = weighted = None
@@ -127,22 +126,22 @@ class Pooling:
                 counts = position >= skipped  # (T,)
                 weights = counts.to(states)
                 weighted *= weights
-        found: list[Tensor] = []
+        vectors: list[Tensor] = []
         for mode in self.modes:
             if mode == "cls":
-                # The first token that counts; [CLS] itself where a prompt fills the whole text.
+                # The first token that counts, or [CLS] where the prompt fills the whole text.
                 offsets = [skipped if skipped < size else 0 for size in sizes]
                 firsts = [start + offset for start, offset in zip(starts, offsets, strict=False)]
-                found.append(states[torch.tensor(firsts, device=device)])
+                vectors.append(states[torch.tensor(firsts, device=device)])
             elif mode == "lasttoken":
-                found.append(states[torch.tensor([end - 1 for end in starts[1:]], device=device)])
+                vectors.append(states[torch.tensor([end - 1 for end in starts[1:]], device=device)])
             elif mode == "max":
                 lowest = states.new_full((len(sizes), states.shape[1]), -torch.inf)
                 index, source = text, states
                 if weights is not None:
                     index, source = text[counts], states[counts]
                 index = index[:, None].expand(-1, states.shape[1])
-                found.append(lowest.scatter_reduce(0, index, source, reduce="amax"))
+                vectors.append(lowest.scatter_reduce(0, index, source, reduce="amax"))
             else:
                 factor = weighted if mode == "weightedmean" else weights
                 empty = states.new_zeros((len(sizes), states.shape[1]))
@@ -153,8 +152,8 @@ class Pooling:
                     total = empty.index_add(0, text, states * factor[:, None])
                     weight = empty[:, 0].index_add(0, text, factor).clamp(min=1e-9)
                 root = mode == "mean_sqrt_len_tokens"
-                found.append(total / (weight.sqrt() if root else weight)[:, None])
-        return found[0] if len(found) == 1 else torch.cat(found, dim=-1)
+                vectors.append(total / (weight.sqrt() if root else weight)[:, None])
+        return vectors[0] if len(vectors) == 1 else torch.cat(vectors, dim=-1)
 
 
 class Normalize(nn.Module):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import os
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -25,7 +25,7 @@ from hf_bert_impl.data.windows import (
     cut_windows,
 )
 from hf_bert_impl.inference.question_answering_inputs import Pair, parse_inputs
-from hf_bert_impl.inference.text_encoder import DTYPES, PREPARED_DTYPES, TOKEN_BUDGET
+from hf_bert_impl.inference.text_encoder import TOKEN_BUDGET, loading_options
 from hf_bert_impl.model.loading import check_finite, check_folder
 from hf_bert_impl.model.modeling_bert import BertForQuestionAnswering, BertPreTrainedModel
 from hf_bert_impl.model.tokenization_bert import BertTokenizer
@@ -55,8 +55,8 @@ class QuestionAnsweringPipeline(Pipeline):
     Args:
         model: A `BertForQuestionAnswering`. It is set to eval mode.
         tokenizer: Its tokenizer.
-        prepare: Pack the weights for the CPU's kernels (`prepare_for_inference`); the name of a
-            dtype, "bfloat16" or "int8" say, converts first. False leaves the model as it is.
+        prepare: Pack the weights for the CPU's kernels (`prepare_for_inference`). A dtype,
+            "bfloat16" or "int8" say, converts first. False leaves the model as it is.
         top_k: Most answers a question; of those with the same characters only the best is given.
         doc_stride: Tokens of a long context that neighbouring windows share. None takes 128, or
             half of the window or of its room for the context where that is less.
@@ -93,7 +93,11 @@ class QuestionAnsweringPipeline(Pipeline):
     _load_tokenizer = True
 
     def __init__(
-        self, model: Any, tokenizer: Any, prepare: bool | str = True, **kwargs: Any
+        self,
+        model: Any,
+        tokenizer: Any,
+        prepare: bool | str | torch.dtype = True,
+        **kwargs: Any,
     ) -> None:
         if "start_positions" not in inspect.signature(model.forward).parameters:
             raise TypeError(
@@ -101,7 +105,7 @@ class QuestionAnsweringPipeline(Pipeline):
                 "hf_bert_impl.BertForQuestionAnswering"
             )
         super().__init__(model=model.eval(), tokenizer=tokenizer, **kwargs)
-        dtype = prepare if isinstance(prepare, str) else None
+        dtype = None if isinstance(prepare, bool) else prepare
         if isinstance(model, BertPreTrainedModel) and (
             dtype or (prepare and self.device.type == "cpu")
         ):
@@ -111,7 +115,7 @@ class QuestionAnsweringPipeline(Pipeline):
     def from_pretrained(
         cls,
         path: str | os.PathLike[str],
-        dtype: str | None = None,
+        dtype: str | torch.dtype | None = None,
         device: str | torch.device | None = None,
         prepare: bool = True,
         **kwargs: Any,
@@ -120,8 +124,8 @@ class QuestionAnsweringPipeline(Pipeline):
 
         Args:
             path: A folder or a hub id of a BERT fine-tuned for question answering.
-            dtype: "float32", "bfloat16", "float16", "int8" or "auto", as `prepare_for_inference`
-                takes them; None for what the weights are saved in.
+            dtype: "float32", "bfloat16", "float16", "int8", "auto", or a dtype of torch, as
+                `prepare_for_inference` takes them; None for what the weights are saved in.
             device: None takes a GPU where there is one.
             prepare: Pack the weights for the CPU's kernels.
             **kwargs: Arguments of the pipeline.
@@ -133,13 +137,9 @@ class QuestionAnsweringPipeline(Pipeline):
             ValueError: An unknown dtype, or weights that are missing (the head's) or not finite.
             OSError: No such folder or model, or its files are missing.
         """
-        if dtype is not None and dtype not in DTYPES:
-            raise ValueError(f"dtype is {dtype!r}; expected one of {', '.join(DTYPES)}")
-        if dtype in PREPARED_DTYPES and not prepare:
-            raise ValueError(f"dtype={dtype!r} is made by preparing the model; leave prepare=True")
+        options = loading_options(dtype, prepare)
         path = os.fspath(path)
         check_folder(path, {})
-        options = {} if dtype is None else {"dtype": DTYPES[dtype]}
         model, info = BertForQuestionAnswering.from_pretrained(
             path, output_loading_info=True, **options
         )
@@ -147,8 +147,8 @@ class QuestionAnsweringPipeline(Pipeline):
         check_finite(model, path)
         if device is not None:
             kwargs["device"] = device
-        packed: bool | str = dtype if prepare and dtype else prepare
-        return cls(model, BertTokenizer.from_pretrained(path), prepare=packed, **kwargs)
+        packing = dtype if prepare and dtype else prepare
+        return cls(model, BertTokenizer.from_pretrained(path), prepare=packing, **kwargs)
 
     @property
     def null_score_diff_threshold(self) -> float:
@@ -181,17 +181,14 @@ class QuestionAnsweringPipeline(Pipeline):
             args, {k: kwargs.pop(k) for k in ("question", "context") if k in kwargs}
         )
         batch_size = kwargs.pop("batch_size", self._batch_size)
-        pre, _, post = self._sanitize_parameters(**kwargs)
-        pre, post = {**self._preprocess_params, **pre}, {**self._postprocess_params, **post}
-        null = {name: post.pop(name, None) for name in _NULL}
-
-        def answers() -> Generator[Any, None, None]:
-            for found in self._answers(inputs, batch_size, pre, post):
-                yield self.postprocess(found, top_k=post.get("top_k", 1), **null)
-
+        pre, post = self._by_step(kwargs)
+        answers = (
+            self.postprocess(scored, **post)
+            for scored in self._answers(inputs, batch_size, pre, post)
+        )
         if not isinstance(inputs, list):
-            return answers()
-        done = list(answers())
+            return answers
+        done = list(answers)
         return done[0] if len(done) == 1 else done
 
     def find_answers(
@@ -211,10 +208,7 @@ class QuestionAnsweringPipeline(Pipeline):
         Raises:
             ValueError: A question or a context is empty, or a number is out of its range.
         """
-        pre, _, post = self._sanitize_parameters(**parameters)
-        pre, post = {**self._preprocess_params, **pre}, {**self._postprocess_params, **post}
-        for name in _NULL:
-            post.pop(name, None)
+        pre, post = self._by_step(parameters)
         yield from self._answers(pairs, batch_size or self._batch_size, pre, post)
 
     def _answers(
@@ -224,25 +218,26 @@ class QuestionAnsweringPipeline(Pipeline):
         preprocess: dict[str, Any],
         postprocess: dict[str, Any],
     ) -> Iterator[Answers]:
+        scoring = {name: postprocess[name] for name in _POSTPROCESS if name in postprocess}
         remaining = iter(pairs)
         while chunk := list(itertools.islice(remaining, QUESTIONS_AT_ONCE)):
             cut = self.preprocess(chunk, **preprocess)
             logits = iter(self._window_logits([w for windows in cut for w in windows], batch_size))
             for windows in cut:
                 starts, ends = zip(*itertools.islice(logits, len(windows)), strict=True)
-                yield best_answers(windows, starts, ends, **postprocess)
+                yield best_answers(windows, starts, ends, **scoring)
 
     def _window_logits(self, windows: Sequence[Window], batch_size: int | None) -> list[Logits]:
         """Scores windows in batches of similar lengths; gives them back in order."""
         order = sorted(range(len(windows)), key=lambda n: -len(windows[n]))
-        found: list[Logits] = [(np.empty(0), np.empty(0))] * len(windows)
+        logits: list[Logits] = [(np.empty(0), np.empty(0))] * len(windows)
         while order:
             size = batch_size or max(1, TOKEN_BUDGET // len(windows[order[0]]))
             batch, order = order[:size], order[size:]
             outputs = self.forward({"windows": [windows[n] for n in batch]})
             for number, start, end in zip(batch, outputs["start"], outputs["end"], strict=True):
-                found[number] = start.numpy(), end.numpy()
-        return found
+                logits[number] = start.numpy(), end.numpy()
+        return logits
 
     def preprocess(self, input_: Sequence[Pair], **parameters: Any) -> list[list[Window]]:
         """The windows of each question with its context; see `windows.cut_windows`."""
@@ -309,7 +304,7 @@ class QuestionAnsweringPipeline(Pipeline):
         threshold = null_score_diff_threshold
         if threshold is None:
             threshold = self.null_score_diff_threshold
-        found = [
+        answers = [
             {
                 "score": span.probability,
                 "start": span.start,
@@ -322,9 +317,14 @@ class QuestionAnsweringPipeline(Pipeline):
             scores = [span.score for span in model_outputs.spans]
             place = sum(model_outputs.null_score - score <= threshold for score in scores)
             null = {"score": model_outputs.null_probability, "start": 0, "end": 0, "answer": ""}
-            found.insert(place, null)
-        found = found[:top_k]
-        return found[0] if len(found) == 1 else found
+            answers.insert(place, null)
+        answers = answers[:top_k]
+        return answers[0] if len(answers) == 1 else answers
+
+    def _by_step(self, parameters: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The arguments of a call, and those that the pipeline was made with, by step."""
+        pre, _, post = self._sanitize_parameters(**parameters)
+        return {**self._preprocess_params, **pre}, {**self._postprocess_params, **post}
 
     def _sanitize_parameters(
         self, padding: Any = None, **parameters: Any

@@ -29,9 +29,10 @@ from hf_bert_impl.model.damaged_files import read_weights
 from hf_bert_impl.model.json_files import check_text, read_json
 
 MODULES = "modules.json"
+SETTINGS = "config_sentence_transformers.json"
 TRANSFORMER_CONFIG = "sentence_bert_config.json"
 #: What sentence-transformers has beside BERT, in the folder itself; further modules have folders.
-SENTENCE_FILES = (MODULES, "config_sentence_transformers.json", TRANSFORMER_CONFIG)
+SENTENCE_FILES = (MODULES, SETTINGS, TRANSFORMER_CONFIG)
 #: Settings of a Transformer module that change nothing about the vectors of a text.
 _TRANSFORMER_DEFAULTS = {
     "transformer_task": "feature-extraction",
@@ -77,29 +78,27 @@ def read_sentence_model(path: str | os.PathLike[str]) -> SentenceModel:
     modules = read_modules(path)
     if modules is None:
         return SentenceModel()
-    kinds, folders = [kind for kind, _ in modules], [folder for _, folder in modules]
+    kinds = [kind for kind, _ in modules]
     if kinds[:2] != ["Transformer", "Pooling"]:
         raise ValueError(
             f"modules.json of {path} begins with {', '.join(kinds[:2]) or 'nothing'}; expected "
             "Transformer, then Pooling"
         )
 
-    found = SentenceModel(subfolder=folders[0].strip("/"))
-    _read_transformer(path, found)
-    for kind, folder in zip(kinds[1:], folders[1:], strict=True):
+    model = SentenceModel(subfolder=modules[0][1].strip("/"))
+    _read_transformer(path, model)
+    for kind, folder in modules[1:]:
         try:
-            _add_module(path, found, kind, folder)
+            _add_module(path, model, kind, folder)
         except (ValueError, RuntimeError) as error:  # RuntimeError: weights of other sizes
             what = " ".join(str(error).split())
             raise ValueError(f"module {folder or kind} of {path}: {what}") from error
-    settings = _json(path, "config_sentence_transformers.json") or {}
-    where = f"config_sentence_transformers.json of {path}"
+    settings, where = _json(path, SETTINGS) or {}, f"{SETTINGS} of {path}"
     prompts = setting(where, settings, "prompts", dict, "an object") or {}
-    for name in prompts:
-        found.prompts[name] = setting(where, prompts, name, str, "a text") or ""
-    found.default_prompt_name = setting(where, settings, "default_prompt_name", str, "a text")
-    found.truncate_dim = size(where, settings, "truncate_dim")
-    return found
+    model.prompts = {name: setting(where, prompts, name, str, "a text") or "" for name in prompts}
+    model.default_prompt_name = setting(where, settings, "default_prompt_name", str, "a text")
+    model.truncate_dim = size(where, settings, "truncate_dim")
+    return model
 
 
 def read_modules(path: str | os.PathLike[str]) -> list[tuple[str, str]] | None:
@@ -117,7 +116,7 @@ def read_modules(path: str | os.PathLike[str]) -> list[tuple[str, str]] | None:
     listed = _json(os.fspath(path), MODULES, kind=list)
     if listed is None:
         return None
-    found = []
+    modules = []
     for entry in listed:
         kind, folder = (
             (entry.get("type"), entry.get("path")) if isinstance(entry, dict) else (None, None)
@@ -128,8 +127,8 @@ def read_modules(path: str | os.PathLike[str]) -> list[tuple[str, str]] | None:
             )
         if os.path.isabs(folder) or ".." in Path(folder).parts:
             raise ValueError(f"modules.json of {path} names {folder!r}, outside its own folder")
-        found.append((kind.rpartition(".")[2], folder))
-    return found
+        modules.append((kind.rpartition(".")[2], folder))
+    return modules
 
 
 def copy_sentence_modules(source: Path, folder: Path) -> list[str]:
@@ -164,49 +163,43 @@ def copy_sentence_modules(source: Path, folder: Path) -> list[str]:
         (folder / MODULES).write_text(json.dumps(listed, indent=2) + "\n", encoding="utf-8")
     for path in dict.fromkeys(path.strip("/") for _, path in modules[1:]):
         hidden = any(part.startswith(".") for part in Path(path).parts)
-        # Some modules, a normalization say, have no files.
+        # Some modules, such as a normalization, have no files.
         if path not in ("", below) and not hidden and (source / path).is_dir():
             shutil.copytree(source / path, folder / path, dirs_exist_ok=True)
             names.append(f"{path}/")
     return names
 
 
-def _read_transformer(path: str, found: SentenceModel) -> None:
-    config = _json(path, "sentence_bert_config.json", found.subfolder) or {}
+def _read_transformer(path: str, model: SentenceModel) -> None:
+    config = _json(path, TRANSFORMER_CONFIG, model.subfolder) or {}
+    where = f"{TRANSFORMER_CONFIG} of {path}"
     for name, value in _TRANSFORMER_DEFAULTS.items():
         if config.get(name, value) != value:
-            raise ValueError(
-                f"sentence_bert_config.json of {path} sets {name}={config[name]!r}; only {value!r} "
-                "is supported"
-            )
-    where = f"sentence_bert_config.json of {path}"
-    options = dict(setting(where, config, "processing_kwargs", dict, "an object") or {})
-    text = dict(setting(where, options, "text", dict, "an object") or {})
-    options.pop("text", None)
-    found.max_length = size(where, text, "max_length") or size(where, config, "max_seq_length")
-    text.pop("max_length", None)
-    if options or text:
+            raise ValueError(f"{where} sets {name}={config[name]!r}; only {value!r} is supported")
+    options = setting(where, config, "processing_kwargs", dict, "an object") or {}
+    text = setting(where, options, "text", dict, "an object") or {}
+    if not (options.keys() <= {"text"} and text.keys() <= {"max_length"}):
         raise ValueError(
-            f"sentence_bert_config.json of {path} sets processing_kwargs {options | text}; only "
-            "'max_length' of 'text' is supported"
+            f"{where} sets processing_kwargs {options}; only 'max_length' of 'text' is supported"
         )
-    found.do_lower_case = bool(setting(where, config, "do_lower_case", bool, "true or false"))
+    model.max_length = size(where, text, "max_length") or size(where, config, "max_seq_length")
+    model.do_lower_case = bool(setting(where, config, "do_lower_case", bool, "true or false"))
 
 
-def _add_module(path: str, found: SentenceModel, kind: str, folder: str) -> None:
+def _add_module(path: str, model: SentenceModel, kind: str, folder: str) -> None:
     config = _json(path, "config.json", folder)
-    if kind == "Pooling" and not found.modules:
+    if kind == "Pooling" and not model.modules:
         if config is None:
             raise OSError(f"module {folder} of {path} has no config.json; copy it there")
-        found.pooling = Pooling.from_config(config)
+        model.pooling = Pooling.from_config(config)
     elif kind == "Normalize":
         check_reads_vectors(config or {})
-        found.modules.append(Normalize())
+        model.modules.append(Normalize())
     elif kind in ("Dense", "LayerNorm"):
-        with device("meta"):  # whatever sizes the config names, only the file's take memory
+        with device("meta"):  # sizes that only the config claims take no memory
             module: nn.Module = (Dense if kind == "Dense" else LayerNorm)(config or {})
         module.load_state_dict(_weights(path, folder), assign=True)
-        found.modules.append(module)
+        model.modules.append(module)
     elif kind != "Dropout":  # which does nothing outside training
         raise ValueError(
             f"{kind} is not supported; supported are one Pooling, then Dense, LayerNorm, Normalize "
@@ -215,21 +208,21 @@ def _add_module(path: str, found: SentenceModel, kind: str, folder: str) -> None
 
 
 def _weights(path: str, folder: str) -> dict[str, Tensor]:
-    file = _find(path, "model.safetensors", folder)
-    file = file or _find(path, "pytorch_model.bin", folder)
-    if file is None:
-        raise OSError(
-            f"module {folder} of {path} has no weights; model.safetensors or pytorch_model.bin is "
-            "expected there"
-        )
-    return read_weights(file)
+    for name in ("model.safetensors", "pytorch_model.bin"):
+        file = _find(path, name, folder)
+        if file is not None:
+            return read_weights(file)
+    raise OSError(
+        f"module {folder} of {path} has no weights; model.safetensors or pytorch_model.bin is "
+        "expected there"
+    )
 
 
 def _find(path: str, name: str, folder: str = "") -> str | None:
-    found: str | None = cached_file(
+    file: str | None = cached_file(
         path, name, subfolder=folder.strip("/"), _raise_exceptions_for_missing_entries=False
     )
-    return found
+    return file
 
 
 def _json(path: str, name: str, folder: str = "", kind: type = dict) -> Any:

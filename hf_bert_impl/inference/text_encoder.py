@@ -3,6 +3,7 @@
 Notation: N texts, T tokens of a batch side by side, D hidden size.
 """
 
+import contextlib
 import os
 from collections.abc import Generator, Iterable, Sequence
 from itertools import accumulate
@@ -31,14 +32,14 @@ from hf_bert_impl.model.tokenization_bert import BertTokenizer
 
 #: Tokens a batch where the caller says nothing.
 TOKEN_BUDGET = 4096
-#: What `dtype` may be called, and what weights are loaded in; the rest is done by preparing.
+#: What `dtype` may be called, and the type of the weights without preparing.
 DTYPES = {**FLOAT_DTYPES, "int8": torch.float32, "auto": torch.float32}
-#: Those that only a prepared model has.
+#: The names of `DTYPES` that only a prepared model can have.
 PREPARED_DTYPES = ("int8", "auto")
 
 
 class _SentenceBert(BertModel):
-    """BERT without pooler; what checkpoints have for other heads is passed over in silence."""
+    """BERT without its pooler. A checkpoint's weights of other heads cause no warning."""
 
     _keys_to_ignore_on_load_unexpected = [  # noqa: RUF012 (transformers' own form)
         r"embeddings\.position_ids$",
@@ -93,7 +94,7 @@ class TextEncoder:
         truncate_dim: int | None = None,
     ) -> None:
         if not isinstance(model, BertPreTrainedModel):
-            # Others would let the texts of a batch attend to each other, without a word.
+            # With another class the texts of a batch would attend to each other unnoticed.
             raise TypeError(f"model is {type(model).__name__}; give an hf_bert_impl.BertModel")
         self.model = model.eval()
         self.tokenizer = tokenizer
@@ -116,7 +117,7 @@ class TextEncoder:
                 "the model has positions"
             )
         self.max_length = max_length
-        # A tokenizer of its own, so that no other user of the first one changes its truncation.
+        # A copy, because other users of the tokenizer may change its truncation.
         self._backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
         self._backend.no_padding()
         self._backend.enable_truncation(max_length, direction=tokenizer.truncation_side)
@@ -157,21 +158,19 @@ class TextEncoder:
                 supported.
             OSError: No such folder or model, or its files are missing.
         """
-        loaded, prepared = _dtypes(dtype)
-        if dtype in PREPARED_DTYPES and not prepare:
-            raise ValueError(f"dtype={dtype!r} is made by preparing the model; leave prepare=True")
+        options = loading_options(dtype, prepare)
         path = os.fspath(path)
         check_folder(path, {"subfolder": "looked at below"})
-        found = read_sentence_model(path)
-        place = {"subfolder": found.subfolder} if found.subfolder else {}
-        if os.path.isdir(path) and found.subfolder:
-            path, place = os.path.join(path, found.subfolder), {}
+        saved = read_sentence_model(path)
+        place = {"subfolder": saved.subfolder} if saved.subfolder else {}
+        if os.path.isdir(path) and saved.subfolder:
+            path, place = os.path.join(path, saved.subfolder), {}
         kind = BertConfig.get_config_dict(path, **place)[0].get("model_type", "bert")
         if kind not in ("bert", "hf_bert_impl"):
             raise ValueError(f"{path} has model_type {kind!r}; expected a BERT (model_type 'bert')")
-        # Preparing converts, and to what this CPU computes.
-        options = place | ({} if loaded is None or prepare else {"dtype": loaded})
-        model, info = _SentenceBert.from_pretrained(path, output_loading_info=True, **options)
+        model, info = _SentenceBert.from_pretrained(
+            path, output_loading_info=True, **place, **options
+        )
         if info["missing_keys"]:
             missing = sorted(info["missing_keys"])
             raise ValueError(
@@ -180,23 +179,23 @@ class TextEncoder:
             )
         model = model.to(_device(device)).eval()
         if prepare:
-            model = model.prepare_for_inference(dtype=prepared)
-        for part in (model, *found.modules):  # a narrower type may have made infinities
+            model = model.prepare_for_inference(dtype)
+        for part in (model, *saved.modules):  # a narrower type can make weights infinite
             check_finite(part, path)
-        if max_length is None and found.max_length is not None:
-            max_length = min(found.max_length, model.config.max_position_embeddings)
+        if max_length is None and saved.max_length is not None:
+            max_length = min(saved.max_length, model.config.max_position_embeddings)
         with explained(check_tokenizer, path, place):
             tokenizer = load_tokenizer(path, place)
         return cls(
             model,
             tokenizer,
-            pooling=pooling or found.pooling,
-            modules=[] if pooling else found.modules,
+            pooling=pooling or saved.pooling,
+            modules=[] if pooling else saved.modules,
             max_length=max_length,
-            do_lower_case=found.do_lower_case,
-            prompts=found.prompts,
-            default_prompt_name=found.default_prompt_name,
-            truncate_dim=found.truncate_dim,
+            do_lower_case=saved.do_lower_case,
+            prompts=saved.prompts,
+            default_prompt_name=saved.default_prompt_name,
+            truncate_dim=saved.truncate_dim,
         )
 
     @property
@@ -285,16 +284,16 @@ class TextEncoder:
                 vectors[row - len(batch) : row] = batch
                 advance(len(batch))
         batches.close()
-        if row != len(vectors):  # rows that nothing was written to would hold any numbers
+        if row != len(vectors):  # rows that are not written hold arbitrary numbers
             raise ValueError(
                 f"texts gave {'more' if row > len(vectors) else row} texts, and len(texts) is "
                 f"{len(vectors)}; give a sequence that is as long as it says, or call encode_stream"
             )
         if convert_to_tensor:
-            return vectors[0] if single else vectors
-        if convert_to_numpy:
-            return vectors.numpy()[0] if single else vectors.numpy()
-        return vectors[0] if single else list(vectors)
+            result: Any = vectors
+        else:
+            result = vectors.numpy() if convert_to_numpy else list(vectors)
+        return result[0] if single else result
 
     def encode_stream(
         self,
@@ -334,41 +333,27 @@ class TextEncoder:
             token_budget = TOKEN_BUDGET
         if isinstance(texts, str):
             raise TypeError("texts is one str; give an iterable of texts, or call encode")
-        prompt = self._prompt(prompt, prompt_name)
-        # Generators check nothing before their first step; this function has.
-        return self._encode(texts, token_budget, batch_size, prompt, normalize_embeddings, batches)
+        before = self._prompt(prompt, prompt_name)
+        prompt_length = self._prompt_length(before)
 
-    def _encode(
-        self,
-        texts: Iterable[str],
-        token_budget: int | None,
-        batch_size: int | None,
-        prompt: str,
-        normalize: bool,
-        batches: bool,
-    ) -> Generator[Tensor, None, None]:
-        prompt_length = self._prompt_length(prompt)
-        ahead = token_batches(
-            texts,
-            lambda chunk: self._tokenize([prompt + text for text in chunk] if prompt else chunk),
-            token_budget=token_budget,
-            batch_size=batch_size,
-        )
-        try:
-            for batch in ahead:
-                # The copy is no inference tensor: the caller may train on it.
-                vectors = self._vectors(batch, prompt_length, normalize).clone()
-                if batches:
-                    yield vectors
-                else:
-                    yield from vectors
-        finally:
-            ahead.close()
+        def tokenize(chunk: list[str]) -> list[Ids]:
+            return self._tokenize([before + text for text in chunk] if before else chunk)
+
+        def vectors() -> Generator[Tensor, None, None]:
+            ahead = token_batches(texts, tokenize, token_budget=token_budget, batch_size=batch_size)
+            with contextlib.closing(ahead):
+                for batch in ahead:
+                    # A copy, because nobody can train on a tensor of inference mode.
+                    rows = self._vectors(batch, prompt_length, normalize_embeddings).clone()
+                    yield from [rows] if batches else rows
+
+        # A generator checks nothing before its first step, so everything was checked above.
+        return vectors()
 
     @torch.inference_mode()
     def _vectors(self, batch: list[Ids], prompt_length: int, normalize: bool) -> Tensor:
         """(N, dimension) float32 of N tokenized texts."""
-        # Lengths on the CPU, where they are looked at.
+        # The lengths stay on the CPU, where they are read.
         lengths = torch.tensor([len(ids) for ids in batch], device="cpu")  # (N,)
         ends = torch.tensor([0, *accumulate(map(len, batch))], dtype=torch.int32, device="cpu")
         ids = torch.tensor([[n for row in batch for n in row]], device=self.device)  # (1, T)
@@ -389,7 +374,7 @@ class TextEncoder:
         return [encoding.ids for encoding in self._backend.encode_batch_fast(texts)]
 
     def _prompt(self, prompt: str | None, name: str | None) -> str:
-        """The text before each text, or an empty one."""
+        """The prompt of a call: its text, or an empty one."""
         if prompt is not None:
             return prompt
         name = self.default_prompt_name if name is None else name
@@ -406,15 +391,27 @@ class TextEncoder:
         return len(ids) - (ids[-1] in self.tokenizer.all_special_ids)
 
 
-def _dtypes(dtype: str | torch.dtype | None) -> tuple[torch.dtype | None, torch.dtype | str | None]:
-    """What to load the weights in, and what to prepare them for."""
+def loading_options(dtype: str | torch.dtype | None, prepare: bool) -> dict[str, torch.dtype]:
+    """What `from_pretrained` needs for a precision.
+
+    That is nothing where the model is prepared: preparing converts, and to what this CPU computes.
+
+    Args:
+        dtype: One of `DTYPES`, by name or not; None for what the weights are saved in.
+        prepare: Whether the model is prepared after it was loaded.
+
+    Raises:
+        ValueError: An unknown dtype, or one that only a prepared model has.
+    """
     if dtype is None:
-        return None, None
-    if isinstance(dtype, torch.dtype) and dtype in DTYPES.values():
-        return dtype, dtype
-    if dtype not in DTYPES:
+        return {}
+    if dtype not in (DTYPES if isinstance(dtype, str) else DTYPES.values()):
         raise ValueError(f"dtype is {dtype!r}; expected one of {', '.join(DTYPES)}")
-    return DTYPES[dtype], (dtype if dtype in PREPARED_DTYPES else DTYPES[dtype])
+    if prepare:
+        return {}
+    if dtype in PREPARED_DTYPES:
+        raise ValueError(f"dtype={dtype!r} is made by preparing the model; leave prepare=True")
+    return {"dtype": DTYPES[dtype] if isinstance(dtype, str) else dtype}
 
 
 def _device(device: str | torch.device | None) -> torch.device:
@@ -449,13 +446,13 @@ def load_tokenizer(path: str, place: dict[str, str]) -> Any:
             "one of BERT's or transformers' own; if you trust the code, load it by "
             "AutoTokenizer with trust_remote_code=True, for TextEncoder(model, tokenizer)"
         )
-    config = BertConfig.from_pretrained(path, **place)  # which has limits, unlike others
+    config = BertConfig.from_pretrained(path, **place)  # this class checks its limits
     try:
-        # Said by name: where it is not, transformers asks on standard input, which holds texts.
+        # Without the argument transformers would ask on standard input, which holds the texts.
         return AutoTokenizer.from_pretrained(path, config=config, trust_remote_code=False, **place)
     except OSError:
         raise
-    # A class that does not fit its files raises what its constructor happens to.
+    # A class that does not fit the files may raise anything.
     except Exception as error:
         raise ValueError(
             f"the tokenizer of {path}, {kind}, cannot be loaded ({' '.join(str(error).split())}); "
