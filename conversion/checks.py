@@ -221,7 +221,7 @@ def _misfit(file: Path, what: str) -> ConversionError:
     return ConversionError(
         f"{file} cannot be compared with ({' '.join(what.split())[:300]})",
         "a numpy archive with inputs and outputs of this model",
-        "leave --reference out, or give the file that belongs to the checkpoint",
+        "leave `reference` out, or give the file that belongs to the checkpoint",
     )
 
 

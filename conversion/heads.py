@@ -146,7 +146,7 @@ def check_config(config: Mapping[str, Any], found: Architecture) -> dict[str, An
         raise ConversionError(
             "nothing says how many attention heads the model has",
             "num_attention_heads in a config beside the weights (tensors do not show it)",
-            "give --num-attention-heads, or a config with --config",
+            "give `num_attention_heads`, or a config with `config`",
         )
     if not isinstance(heads, int) or heads < 1 or found.hidden_size % heads:
         raise ConversionError(
@@ -198,7 +198,7 @@ def fit(plan: Plan, class_name: str, config: Mapping[str, Any]) -> Plan:
             f"{len(wrong)} of the tensors have a wrong shape ({'; '.join(wrong[:3])}"
             + ("; …)" if wrong[3:] else ")"),
             f"the shapes of {class_name} with this config",
-            "give the config that belongs to this checkpoint, or another --head",
+            "give the config that belongs to this checkpoint, or another `head`",
         )
     ignored = dict(plan.ignored)
     used = {source for step in steps.values() for source in _sources(step)}
@@ -225,7 +225,7 @@ def require_complete(plan: Plan, class_name: str) -> None:
         raise ConversionError(
             f"the checkpoint lacks {listing(plan.missing, 'tensor')}",
             f"all tensors of {class_name}",
-            "choose the --head that the checkpoint has, or --allow-missing to start these anew",
+            "choose the `head` that it has, or start these anew with `allow_missing=True`",
         )
 
 
@@ -234,7 +234,7 @@ def _class(plan: Plan, config: Mapping[str, Any], head: str | None) -> tuple[str
         class_name = HEADS.get(head, head)
         if class_name not in _PARTS_OF:
             raise ConversionError(
-                f"--head is {head!r}", f"one of {', '.join(HEADS)}", "choose one of these"
+                f"`head` is {head!r}", f"one of {', '.join(HEADS)}", "choose one of these"
             )
         return class_name, "asked for"
     parts = {part for part in _PARTS if any(name.startswith(f"{part}.") for name in plan.steps)}
@@ -254,7 +254,7 @@ def _class(plan: Plan, config: Mapping[str, Any], head: str | None) -> tuple[str
     raise ConversionError(
         f"the checkpoint has parts of several heads ({what})",
         "one head",
-        f"choose one with --head ({', '.join(HEADS)}); the others are left out",
+        f"choose one with `head` ({', '.join(HEADS)}); the others are left out",
     )
 
 

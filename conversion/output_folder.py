@@ -74,7 +74,7 @@ def check_output(folder: Path, source: Path | None, overwrite: bool) -> None:
         raise ConversionError(
             f"{folder} exists and has files in it",
             "a new or an empty folder for the result",
-            "name another one, or replace it with --overwrite",
+            "name another one, or replace it with `overwrite=True`",
         )
 
 

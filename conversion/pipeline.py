@@ -136,12 +136,12 @@ def convert(
     src, dst = Path(src).expanduser(), Path(dst).expanduser()
     if to not in FORMATS:
         raise ConversionError(
-            f"--to is {to!r}", f"one of {', '.join(FORMATS)}", "choose one of these"
+            f"`to` is {to!r}", f"one of {', '.join(FORMATS)}", "choose one of these"
         )
     shard_bytes = _byte_count(max_shard_size)
     if shard_bytes is not None and to != "safetensors":
         raise ConversionError(
-            "--max-shard-size was given", "it with --to safetensors only", "leave it out"
+            "`max_shard_size` was given", "it with `to='safetensors'` only", "leave it out"
         )
     with (
         claimed(dst, src, overwrite),
@@ -246,7 +246,7 @@ def _byte_count(size: int | str | None) -> int | None:
     count = int(float(match[1]) * _UNITS.get(match[2], 0)) if match else 0
     if count < 1:
         raise ConversionError(
-            f"--max-shard-size is {size!r}", "a size such as 500MB or 5GB", "give one"
+            f"`max_shard_size` is {size!r}", "a size such as 500MB or 5GB", "give one"
         )
     return count
 
@@ -294,7 +294,7 @@ def _software(target: Target, to: str) -> tuple[dict[str, TensorInfo], Callable[
         raise ConversionError(
             f"the model is not of BERT's own architecture ({what})",
             f"one that the software behind {to} can compute",
-            "choose --to safetensors or torch",
+            "choose `to='safetensors'` or torch",
         )
     plan = invert(table, target.tensors, target.class_name, config.num_attention_heads)
     return plan.target_infos, lambda name: plan.read(target, name)
@@ -353,8 +353,8 @@ def _reference(target: Target, folder: Path, to: str, path: Path) -> Check:
         return check_checkpoint(target, path)
     if to != "safetensors":
         raise ConversionError(
-            f"--reference is {path.name}, outputs of a model",
-            "--to safetensors, which can be run here",
+            f"`reference` is {path.name}, outputs of a model",
+            "`to='safetensors'`, which can be run here",
             "convert to safetensors first",
         )
     return check_outputs(load_result(folder, target.class_name), target, path)
@@ -367,7 +367,7 @@ def _require_passed(report: Report) -> None:
             raise ConversionError(
                 f"the result is not verified: {check.name}: {check.note}{error}",
                 "the same numbers" + (f" up to {check.tolerance:.0e}" if check.tolerance else ""),
-                "check --hidden-act, --config and the reference, or convert with --no-check",
+                "check `hidden_act`, `config` and the reference, or convert with `check=False`",
             )
 
 

@@ -46,7 +46,7 @@ def left_behind(source: Path, to: str) -> str:
     return (
         f"the source is a sentence-transformers model, and {to} holds its BERT alone: "
         f"{', '.join([*kinds, *files])} (pooling, longest text, prompts) are left behind; "
-        "--to safetensors keeps them"
+        "`to='safetensors'` keeps them"
     )
 
 

@@ -140,9 +140,9 @@ def open_source(
             said = fields.setdefault(_CONFIG_FIELD, num_attention_heads)
             if said != num_attention_heads:
                 raise ConversionError(
-                    f"--num-attention-heads is {num_attention_heads}, and the config says {said}",
+                    f"`num_attention_heads` is {num_attention_heads}, and the config says {said}",
                     "one number",
-                    "leave the option out, or mend the config",
+                    "leave it out, or mend the config",
                 )
         if hidden_act is not None:
             fields["hidden_act"] = hidden_act
@@ -225,7 +225,7 @@ def _config_file(path: Path) -> Path:
     file = _find([path]) if path.is_dir() else path
     if file is None or not file.is_file():
         raise ConversionError(
-            f"--config is {path}, where there is no config",
+            f"`config` is {path}, where there is no config",
             "a JSON file with the sizes of the model",
             "check the path",
         )
@@ -243,7 +243,7 @@ def _find(folders: list[Path]) -> Path | None:
             raise ConversionError(
                 f"{folder} has several configs ({', '.join(path.name for path in found)})",
                 "one",
-                "choose it with --config",
+                "choose it with `config`",
             )
         if found:
             return found[0]
@@ -270,13 +270,13 @@ def _read_json(path: Path) -> dict[str, Any]:
         raise ConversionError(
             f"{path} is no JSON ({' '.join(str(error).split())[:200]})",
             "a JSON object with the sizes of the model",
-            "get the file again, or give another one with --config",
+            "get the file again, or give another one with `config`",
         ) from None
     if not isinstance(fields, dict):
         raise ConversionError(
             f"{path} holds a {type(fields).__name__}",
             "a JSON object with the sizes of the model",
-            "get the file again, or give another one with --config",
+            "get the file again, or give another one with `config`",
         )
     return fields
 

@@ -93,10 +93,10 @@ class Target:
         if not found.is_finite and not self.allow_nan:
             was = _range(given) if given.dtype != tensor.dtype else found
             remedy = (
-                f"it has them in {info.dtype} only: choose another --dtype"
+                f"it has them in {info.dtype} only: choose another `dtype`"
                 if was.is_finite
-                else "the training that wrote it failed, or the file is damaged; --allow-nan takes "
-                "it as it is"
+                else "the training that wrote it failed, or the file is damaged; "
+                "`allow_nan=True` takes it as it is"
             )
             raise ConversionError(
                 f"the tensor {where} has {_odd_numbers(tensor)}", "finite weights", remedy
@@ -135,7 +135,7 @@ def resolve(
     """
     if dtype is not None and dtype not in SAVED_DTYPES:
         raise ConversionError(
-            f"--dtype is {dtype!r}", f"one of {', '.join(SAVED_DTYPES)}", "choose one of these"
+            f"`dtype` is {dtype!r}", f"one of {', '.join(SAVED_DTYPES)}", "choose one of these"
         )
     fields = {name: value for name, value in source.config.items() if name not in _DROPPED}
     found = infer(source.plan, fields, head)
@@ -183,7 +183,7 @@ def _activation_notes(source: Source, config: BertConfig) -> list[str]:
     other = "gelu_new" if config.hidden_act == "gelu" else "gelu"
     return [
         f"hidden_act is {config.hidden_act}: GELU {chosen}. Google's code computes it by tanh "
-        f"since November 2018 (commit f39e881), exactly before; --hidden-act {other} takes the "
+        f"since November 2018 (commit f39e881), exactly before; `hidden_act={other!r}` takes the "
         "other form"
     ]
 

@@ -70,9 +70,9 @@ def find_vocabulary(
     if kind == "codertimo":
         if lower_case:
             raise ConversionError(
-                "--do-lower-case was given for a vocabulary of codertimo/BERT-pytorch",
+                "`do_lower_case` was given for a vocabulary of codertimo/BERT-pytorch",
                 "text as it is, cut at spaces",
-                "leave the option out",
+                "leave it out",
             )
         return Vocabulary(path, kind, False, "codertimo/BERT-pytorch cuts text at spaces")
     if lower_case is not None:

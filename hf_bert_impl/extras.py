@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from hf_bert_impl.errors import InputError
+
 
 def require(module: str, extra: str, purpose: str) -> Any:
     """Import an optional library.
@@ -18,14 +20,15 @@ def require(module: str, extra: str, purpose: str) -> Any:
         The module.
 
     Raises:
-        ValueError: It is not installed. The message names the extra.
+        InputError: It is not installed. The message names the extra.
     """
     try:
         return import_module(module)
     except ModuleNotFoundError as error:
         if error.name != module.partition(".")[0]:
             raise  # the library is there, and something in it is broken
-        raise ValueError(
-            f"{purpose} needs {error.name}, which is not installed; expected the extra "
-            f"{extra!r}; install it: pip install 'hf_bert_impl[{extra}]'"
+        raise InputError(
+            f"{purpose} needs {error.name}, which is not installed",
+            f"the extra {extra!r}",
+            f"install it: pip install 'hf_bert_impl[{extra}]'",
         ) from error

@@ -103,7 +103,7 @@ class Source:
         )
         config = self.config()
         if len(tokenizer) > config.vocab_size:
-            raise Unavailable(f"--random {self.random} is smaller than the tokenizer's vocabulary")
+            raise Unavailable(f"the size {self.random} has a smaller vocabulary than the tokenizer")
         # The sentence model that the tokenizer comes from stops at 128 or 256; this one need not.
         tokenizer.model_max_length = config.max_position_embeddings
 

@@ -137,7 +137,7 @@ def check_peer(name: str, dtype: str, device: str) -> None:
         if device == "cpu":
             raise Unavailable("needs a CUDA device")
         if dtype != "bfloat16":
-            raise Unavailable("computes in half precision only: --dtype bfloat16")
+            raise Unavailable("computes in half precision only: choose bfloat16")
         packages = ("flash_attn",)
     if dtype in peer.lacks:
         raise Unavailable(peer.lacks[dtype])

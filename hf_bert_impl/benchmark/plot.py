@@ -10,6 +10,7 @@ from typing import Any
 from hf_bert_impl.benchmark.cases import CASES, LINE_WIDTHS
 from hf_bert_impl.benchmark.report import SHORT_DTYPES
 from hf_bert_impl.benchmark.results import Results
+from hf_bert_impl.errors import InputError
 
 #: Okabe and Ito's colours, which people with any colour vision can tell apart.
 COLOURS = ("#0072B2", "#56B4E9", "#999999", "#555555", "#E69F00", "#D55E00", "#009E73", "#CC79A7")
@@ -27,11 +28,13 @@ def check_plotting() -> None:
     """Check that plots can be drawn, before anything is measured.
 
     Raises:
-        ValueError: matplotlib is missing.
+        InputError: matplotlib is missing.
     """
     if importlib.util.find_spec("matplotlib") is None:
-        raise ValueError(
-            "--plot needs matplotlib, which is not installed; pip install 'hf_bert_impl[bench]'"
+        raise InputError(
+            "a plot needs matplotlib, which is not installed",
+            "the extra 'bench'",
+            "pip install 'hf_bert_impl[bench]'",
         )
 
 

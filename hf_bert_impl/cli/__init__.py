@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -112,8 +112,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
+    command: Any = typer.main.get_command(app)
     try:
-        status = app(arguments, prog_name="hf-bert", standalone_mode=False)
+        status = command.main(arguments, prog_name="hf-bert", standalone_mode=False)
         sys.stdout.flush()
         _leave_group()
     except BrokenPipeError:
@@ -123,7 +124,11 @@ def _run(arguments: list[str]) -> int:
     except typer.Exit as stop:
         return stop.exit_code
     except (Exception, KeyboardInterrupt) as error:
-        return errors.report(error)
+        for word in arguments:
+            if word not in getattr(command, "commands", ()):
+                break
+            command = command.commands[word]
+        return errors.report(error, command)
     return status if isinstance(status, int) else 0
 
 

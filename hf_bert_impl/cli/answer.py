@@ -15,8 +15,21 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from hf_bert_impl.cli import checkpoints
-from hf_bert_impl.cli.errors import BadInput, quiet_libraries
+from hf_bert_impl.cli.errors import quiet_libraries
+from hf_bert_impl.cli.options import (
+    DocStride,
+    Dtype,
+    MaxAnswerLen,
+    MaxQuestionLen,
+    MaxSeqLen,
+    Model,
+    NullThreshold,
+    Overwrite,
+    Quiet,
+)
+from hf_bert_impl.cli.output_checks import check_file
 from hf_bert_impl.cli.tables import console
+from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.atomic import atomic_file
 
 if TYPE_CHECKING:
@@ -29,7 +42,7 @@ AROUND = 24
 
 
 def answer(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A folder or a hub id.")],
+    model: Model,
     file: Annotated[
         str | None,
         typer.Argument(
@@ -49,9 +62,7 @@ def answer(
             "--output", "-o", help="Where to write the answers.", show_default="standard output"
         ),
     ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace OUTPUT where it exists.")
-    ] = False,
+    overwrite: Overwrite = False,
     top_k: Annotated[int, typer.Option(min=1, help="Most answers a question.")] = 1,
     handle_impossible_answer: Annotated[
         bool | None,
@@ -61,38 +72,20 @@ def answer(
             show_default="whether the model was tuned for it",
         ),
     ] = None,
-    null_score_diff_threshold: Annotated[
-        float | None,
-        typer.Option(
-            help="How far 'no answer' has to be ahead.", show_default="the model's own, or 0"
-        ),
-    ] = None,
-    max_answer_len: Annotated[int, typer.Option(min=1, help="Most tokens of an answer.")] = 15,
-    max_question_len: Annotated[
-        int, typer.Option(min=1, help="Tokens at which a question is cut.")
-    ] = 64,
-    max_seq_len: Annotated[
-        int | None, typer.Option(min=1, help="Most tokens of a window.", show_default="384")
-    ] = None,
-    doc_stride: Annotated[
-        int | None,
-        typer.Option(min=0, help="Tokens that two windows share.", show_default="128"),
-    ] = None,
+    null_score_diff_threshold: NullThreshold = None,
+    max_answer_len: MaxAnswerLen = 15,
+    max_question_len: MaxQuestionLen = 64,
+    max_seq_len: MaxSeqLen = None,
+    doc_stride: DocStride = None,
     align_to_words: Annotated[
         bool,
         typer.Option("--align-to-words/--no-align-to-words", help="Widen answers to whole words."),
     ] = True,
-    dtype: Annotated[
-        str | None,
-        typer.Option(
-            help="float32, bfloat16, float16, int8 or auto (the quickest near float32).",
-            show_default="as the weights are saved",
-        ),
-    ] = None,
+    dtype: Dtype = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object a question, and no table.")
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Find the answers to questions in a text, and where they stand in it.
 
@@ -102,9 +95,9 @@ def answer(
     Example: hf-bert answer MODEL --question "Who naps?" --context "Anna's cat naps."
     """
     if file == context_file == "-":
-        raise BadInput("FILE and --context-file are both -", "one of them", "name a file")
+        raise InputError("FILE and --context-file are both -", "one of them", "name a file")
     shared = read_context(context, context_file)
-    check_arguments(file, question, shared, output, overwrite)
+    check_arguments(file, question, shared, context_file, output, overwrite)
     total, questions = None, []
     if file is None:
         questions = [{"question": text, "context": shared or ""} for text in question or []]
@@ -141,30 +134,30 @@ def read_context(context: str | None, context_file: str | None) -> str | None:
     """The context that was given for all questions, or None.
 
     Raises:
-        BadInput: It is given twice, is empty, or cannot be read.
+        InputError: It is given twice, is empty, or cannot be read.
     """
     if context_file is None:
         if context is not None and not context.strip():
-            raise BadInput("--context is empty", "a text", "give one")
+            raise InputError("--context is empty", "a text", "give one")
         return context
     if context is not None:
-        raise BadInput("--context and --context-file are given", "one of them", "leave one out")
+        raise InputError("--context and --context-file are given", "one of them", "leave one out")
     path = Path(context_file).expanduser()
     if context_file == "-":
         content = sys.stdin.buffer.read()
     elif path.is_dir() or not path.exists():
         what = f"{path} is a folder" if path.is_dir() else f"there is no file {path}"
-        raise BadInput(what, "a text file", "check --context-file")
+        raise InputError(what, "a text file", "check --context-file")
     else:
         content = path.read_bytes()
     try:
         text = content.removeprefix(codecs.BOM_UTF8).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise BadInput(
+        raise InputError(
             f"{context_file} is not UTF-8 ({error.reason})", "UTF-8 text", "save it as UTF-8"
         ) from error
     if not text.strip():
-        raise BadInput(f"{context_file} is empty", "a text", "give another --context-file")
+        raise InputError(f"{context_file} is empty", "a text", "give another --context-file")
     return text
 
 
@@ -172,33 +165,23 @@ def check_arguments(
     file: str | None,
     question: list[str] | None,
     context: str | None,
+    context_file: str | None,
     output: Path | None,
     overwrite: bool,
 ) -> None:
     """Check what can be checked before anything is loaded.
 
     Raises:
-        BadInput: Nothing is asked, or in two ways, or the output cannot be written.
+        InputError: Nothing is asked, or in two ways, or the output cannot be written.
     """
     if bool(file) == bool(question):
         given = "FILE and --question are" if file else "neither FILE nor --question is"
-        raise BadInput(f"{given} given", "one of them", "see --help")
+        raise InputError(f"{given} given", "one of them", "see --help")
     if question and context is None:
-        raise BadInput("no context is given", "a text to look in", "add --context TEXT")
-    if output is None:
-        return
-    if not output.absolute().parent.is_dir():
-        raise BadInput(f"there is no folder {output.parent}", "an existing one", "make it first")
-    if output.is_dir():
-        raise BadInput(f"{output} is a folder", "the name of a file", "choose another name")
-    if file is not None and output.exists() and Path(file).exists() and output.samefile(file):
-        raise BadInput(
-            f"--output is {file}, where the questions are", "another file", "choose another name"
-        )
-    if output.exists() and not overwrite:
-        raise BadInput(
-            f"{output} exists", "a new file", "choose another name, or replace it with --overwrite"
-        )
+        raise InputError("no context is given", "a text to look in", "add --context TEXT")
+    if output is not None:
+        sources = [name for name in (file, context_file) if name is not None]
+        check_file("--output", output, overwrite, sources=sources)
 
 
 def load_pipeline(model: str, dtype: str | None, **parameters: Any) -> QuestionAnsweringPipeline:
@@ -212,17 +195,11 @@ def load_pipeline(model: str, dtype: str | None, **parameters: Any) -> QuestionA
     Raises:
         ValueError, OSError: There is no such dtype, or the checkpoint cannot be used.
     """
-    from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline, check_head
-    from hf_bert_impl.inference.text_encoder import DTYPES
+    from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline
 
-    if dtype is not None and dtype not in DTYPES:
-        raise BadInput(f"--dtype is {dtype!r}", f"one of {', '.join(DTYPES)}", "choose one")
     checkpoint = checkpoints.open_checkpoint(model)
-    tokenizer = checkpoints.load_tokenizer(checkpoint)
-    options = {} if dtype is None else {"dtype": DTYPES[dtype]}
-    loaded, info = checkpoints.load_model(checkpoint, "BertForQuestionAnswering", **options)
-    check_head(model, info)
-    return QuestionAnsweringPipeline(loaded, tokenizer, prepare=dtype or True, **parameters)
+    checkpoints.require_tokenizer(checkpoint)
+    return QuestionAnsweringPipeline.from_pretrained(checkpoint.path, dtype=dtype, **parameters)
 
 
 def read_questions(file: str, context: str | None) -> Iterator[dict[str, Any]]:
@@ -243,9 +220,9 @@ def read_questions(file: str, context: str | None) -> Iterator[dict[str, Any]]:
     name = "standard input" if file == "-" else file
     path = Path(file).expanduser()
     if file != "-" and not path.exists():
-        raise BadInput(f"there is no file {file}", "JSON lines, or -", "check the path")
+        raise InputError(f"there is no file {file}", "JSON lines, or -", "check the path")
     if path.is_dir():
-        raise BadInput(f"{file} is a folder", "a file of JSON lines", "name a file in it")
+        raise InputError(f"{file} is a folder", "a file of JSON lines", "name a file in it")
     number = 0
     with contextlib.ExitStack() as stack:
         stream = sys.stdin.buffer if file == "-" else stack.enter_context(path.open("rb"))
@@ -261,14 +238,14 @@ def read_questions(file: str, context: str | None) -> Iterator[dict[str, Any]]:
             check_text(record.get("id"), f"the id in {where}")
             yield record
     if not number:
-        raise BadInput(f"{name} is empty", "a question a line", "give a file with questions")
+        raise InputError(f"{name} is empty", "a question a line", "give a file with questions")
 
 
 def check_record(record: Any, where: str) -> None:
     """Check that a record asks something.
 
     Raises:
-        BadInput: It lacks a question or a context, or one of them is empty.
+        InputError: It lacks a question or a context, or one of them is empty.
     """
     for key in ("question", "context"):
         value = record.get(key) if isinstance(record, dict) else None
@@ -278,7 +255,7 @@ def check_record(record: Any, where: str) -> None:
                 continue
             what = "has half a surrogate pair in its"
         remedy = "give the context of all lines with --context" if key == "context" else "add it"
-        raise BadInput(f"{where} {what} {key!r}", "a question and a context, both texts", remedy)
+        raise InputError(f"{where} {what} {key!r}", "a question and a context, both texts", remedy)
 
 
 @contextlib.contextmanager

@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hf_bert_impl.cli import checkpoints
-from hf_bert_impl.cli.errors import BadInput, quiet_libraries
+from hf_bert_impl.cli.errors import quiet_libraries
+from hf_bert_impl.cli.options import Model, Overwrite
+from hf_bert_impl.cli.output_checks import check_file
+from hf_bert_impl.errors import InputError
 
 if TYPE_CHECKING:
     from hf_bert_impl.visualization import AttentionMaps
@@ -20,7 +23,7 @@ NUMBERS = re.compile(r"\s*([0-9]{1,6})\s*(?:-\s*([0-9]{1,6})\s*)?")
 
 
 def attention(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A folder or a hub id.")],
+    model: Model,
     text: Annotated[str, typer.Argument(metavar="TEXT", help="The text.")],
     text_b: Annotated[
         str | None, typer.Argument(metavar="TEXT_B", help="The second text of a pair.")
@@ -42,9 +45,7 @@ def attention(
         str | None,
         typer.Option(metavar="NUMBERS", help="Heads from 0, likewise.", show_default="all"),
     ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace OUTPUT where it exists.")
-    ] = False,
+    overwrite: Overwrite = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print no summary.")] = False,
 ) -> None:
     """Show how much each token of a text takes from each, in every layer and head.
@@ -78,23 +79,10 @@ def check_output(output: Path, overwrite: bool) -> None:
     """Check what can be checked before anything is loaded.
 
     Raises:
-        BadInput: The output cannot be written, or exists.
+        InputError: The output cannot be written, or exists.
         ValueError: A picture is asked for, and matplotlib is missing.
     """
-    if output.suffix not in (PAGE, *PICTURES):
-        raise BadInput(
-            f"--output is {output}",
-            f"a name that ends in {PAGE}, {', '.join(PICTURES[:-1])} or {PICTURES[-1]}",
-            "rename it",
-        )
-    if not output.parent.is_dir():
-        raise BadInput(f"there is no folder {output.parent}", "an existing one", "make it first")
-    if output.is_dir():
-        raise BadInput(f"{output} is a folder", "the name of a file", "choose another name")
-    if output.exists() and not overwrite:
-        raise BadInput(
-            f"{output} exists", "a new file", "choose another name, or replace it with --overwrite"
-        )
+    check_file("--output", output, overwrite, endings=(PAGE, *PICTURES))
     if output.suffix != PAGE:
         from hf_bert_impl.tasks.pictures import check_picture
 
@@ -109,13 +97,13 @@ def parse_numbers(option: str, text: str) -> list[int]:
         text: As the user wrote it.
 
     Raises:
-        BadInput: It is written otherwise.
+        InputError: It is written otherwise.
     """
     found: list[int] = []
     for part in text.split(","):
         match = NUMBERS.fullmatch(part)
         if match is None or int(match[2] or match[1]) < int(match[1]):
-            raise BadInput(f"{option} is {text!r}", "numbers such as 0,3 or 1-4", "write it so")
+            raise InputError(f"{option} is {text!r}", "numbers such as 0,3 or 1-4", "write it so")
         found += range(int(match[1]), int(match[2] or match[1]) + 1)
     return found
 
@@ -149,7 +137,7 @@ def load_maps(
     )
     if info["missing_keys"]:
         missing = sorted(info["missing_keys"])
-        raise BadInput(
+        raise InputError(
             f"{checkpoint.name} lacks {len(missing)} of BERT's weights ({', '.join(missing[:2])}), "
             "and random ones would show noise",
             "a whole BERT",

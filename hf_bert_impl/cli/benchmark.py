@@ -12,8 +12,11 @@ from hf_bert_impl.benchmark.cases import CASES, ENCODE_SENTENCES
 from hf_bert_impl.benchmark.models import RANDOM, Source
 from hf_bert_impl.benchmark.peers import DEFAULT_PEERS, PEERS, PRECISIONS
 from hf_bert_impl.cli import checkpoints
-from hf_bert_impl.cli.errors import BadInput, quiet_libraries
+from hf_bert_impl.cli.errors import quiet_libraries
+from hf_bert_impl.cli.options import AsJson
+from hf_bert_impl.cli.output_checks import check_file
 from hf_bert_impl.cli.tables import console
+from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.atomic import atomic_file
 
 if TYPE_CHECKING:
@@ -77,9 +80,7 @@ def benchmark(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the files of --output and --plot.")
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object, and no table.")
-    ] = False,
+    as_json: AsJson = False,
     quick: Annotated[
         bool,
         typer.Option(
@@ -96,23 +97,25 @@ def benchmark(
     Example: hf-bert benchmark --random base --cases short,sentence --output results.json
     """
     if model is not None and random is not None:
-        raise BadInput(
+        raise InputError(
             f"both a model ({model}) and --random {random} are given", "one of them", "drop one"
         )
     random = random or ("minilm" if quick else "base")
     if random not in RANDOM:
-        raise BadInput(f"--random is {random!r}", f"one of {', '.join(RANDOM)}", "choose one")
+        raise InputError(f"--random is {random!r}", f"one of {', '.join(RANDOM)}", "choose one")
     # Random weights rank nothing, so for them `sts` has to be asked for.
     usual = tuple(case for case in CASES if model is not None or case != "sts")
     chosen = _names("--cases", case_names, tuple(CASES), usual)
     rivals = _names("--peers", peers, tuple(PEERS), DEFAULT_PEERS)
     dtypes = _names("--dtype", dtype, tuple(PRECISIONS), ("float32",))
     sizes = _sizes(batch_sizes)
-    for name, file in (("--output", output), ("--plot", plot)):
-        if file is not None:
-            _check_output(name, file, overwrite)
+    if output is not None:
+        check_file("--output", output, overwrite)
     if plot is not None:
-        _check_plot(plot)
+        from hf_bert_impl.benchmark.plot import check_plotting
+
+        check_file("--plot", plot, overwrite, endings=(".png", ".svg", ".pdf"))
+        check_plotting()
     from hf_bert_impl.benchmark.run import Benchmark, Settings
 
     with quiet_libraries():
@@ -160,7 +163,7 @@ def _names(
     names = [name.strip() for name in given.split(",")]
     for name in names:
         if name not in known:
-            raise BadInput(
+            raise InputError(
                 f"{option} has {name!r}", f"some of {', '.join(known)}", "separate them by commas"
             )
     return tuple(name for name in known if name in names)
@@ -174,33 +177,8 @@ def _sizes(given: str | None) -> tuple[int, ...]:
     except ValueError:
         sizes = (0,)
     if min(sizes) < 1:
-        raise BadInput(f"--batch-sizes is {given!r}", "numbers from 1", "write 1,8,32")
+        raise InputError(f"--batch-sizes is {given!r}", "numbers from 1", "write 1,8,32")
     return sizes
-
-
-def _check_output(option: str, file: Path, overwrite: bool) -> None:
-    if not file.parent.is_dir():
-        raise BadInput(
-            f"{option} is {file}, and there is no folder {file.parent}",
-            "a file in an existing folder",
-            "make the folder",
-        )
-    if file.is_dir():
-        raise BadInput(f"{option} is {file}, a folder", "the name of a file", "choose another")
-    if file.exists() and not overwrite:
-        raise BadInput(
-            f"{option} is {file}, which exists",
-            "a new file",
-            "choose another name, or replace it with --overwrite",
-        )
-
-
-def _check_plot(file: Path) -> None:
-    from hf_bert_impl.benchmark.plot import check_plotting
-
-    if file.suffix not in (".png", ".svg", ".pdf"):
-        raise BadInput(f"--plot is {file}", "a name in .png, .svg or .pdf", "rename it")
-    check_plotting()
 
 
 def _cores() -> int:
@@ -214,9 +192,9 @@ def _device(given: str | None) -> str:
     import torch
 
     if given not in (None, "cpu", "cuda"):
-        raise BadInput(f"--device is {given!r}", "cpu or cuda", "choose one")
+        raise InputError(f"--device is {given!r}", "cpu or cuda", "choose one")
     if given == "cuda" and not torch.cuda.is_available():
-        raise BadInput("--device is cuda", "a CUDA device that torch sees", "take cpu")
+        raise InputError("--device is cuda", "a CUDA device that torch sees", "take cpu")
     return given or ("cuda" if torch.cuda.is_available() else "cpu")
 
 

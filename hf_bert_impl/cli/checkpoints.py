@@ -7,8 +7,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_bert_impl.cli.errors import BadInput, one_line
+from hf_bert_impl.cli.errors import one_line
 from hf_bert_impl.conversion.head_names import HEADS
+from hf_bert_impl.errors import InputError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -49,7 +50,7 @@ def open_checkpoint(model: str) -> Checkpoint:
         ValueError, OSError: No such checkpoint, not a BERT, or damaged files.
     """
     if not model.strip():
-        raise BadInput("the model's name is empty", "a folder or a hub id", "name one")
+        raise InputError("the model's name is empty", "a folder or a hub id", "name one")
     from hf_bert_impl.model.loading import check_folder
 
     folder = Path(model).expanduser()
@@ -58,11 +59,11 @@ def open_checkpoint(model: str) -> Checkpoint:
         config = _local_config(folder)
         path = str(folder)
     elif folder.exists():
-        raise BadInput(
+        raise InputError(
             f"{model} is a file", "the folder that it lies in", f"give {folder.parent} instead"
         )
     elif model.startswith((".", "/", "~")) or model.count("/") > 1 or model.endswith("/"):
-        raise BadInput(
+        raise InputError(
             f"there is no folder {model}",
             "a folder with config.json and weights, or a hub id (google-bert/bert-base-cased)",
             "check the path",
@@ -90,13 +91,13 @@ def _hub_config(model: str) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         # The first sentence says what happened; the rest of it is general advice.
         reason = one_line(error).partition(". ")[0].rstrip(".")
-        raise BadInput(
+        raise InputError(
             f"{model} is neither a folder here nor could it be read from the hub ({reason})",
             "a folder with config.json and weights, or a hub id",
             "check the name, or the connection and HF_TOKEN for a hub model",
         ) from error
     if not config:
-        raise BadInput(f"{model} on the hub has no config.json", "a BERT", "name another model")
+        raise InputError(f"{model} on the hub has no config.json", "a BERT", "name another model")
     return config
 
 
@@ -106,7 +107,7 @@ def _check_is_bert(config: dict[str, Any], model: str) -> None:
     if kind is None and "num_hidden_layers" in config and "type_vocab_size" in config:
         return
     if kind not in ("bert", "hf_bert_impl"):
-        raise BadInput(
+        raise InputError(
             f"{model} has model_type {kind!r}",
             "a BERT (model_type 'bert')",
             "name a BERT checkpoint, or mend model_type in its config.json",
@@ -121,17 +122,17 @@ def class_name(checkpoint: Checkpoint, head: str | None = None) -> str:
         head: One of `HEADS`, a class name, or None for what the config names.
 
     Raises:
-        BadInput: There is no such head, or the config names a class that is none of ours.
+        InputError: There is no such head, or the config names a class that is none of ours.
     """
     choices = ", ".join(HEADS)
     if head is not None:
         name = HEADS.get(head, head)
         if name not in HEADS.values():
-            raise BadInput(f"--head is {head!r}", f"one of {choices}", "choose one of these")
+            raise InputError(f"`head` is {head!r}", f"one of {choices}", "choose one of these")
         return name
     named = checkpoint.config.get("architectures") or ["BertModel"]
     if named[0] not in HEADS.values():
-        raise BadInput(
+        raise InputError(
             f"the config of {checkpoint.name} names the architecture {named[0]!r}",
             f"one of {', '.join(HEADS.values())}",
             f"choose a head with --head ({choices})",
@@ -162,7 +163,7 @@ def load_model(
     try:
         model, info = cls.from_pretrained(checkpoint.path, output_loading_info=True, **options)
     except CheckpointMismatch as error:
-        raise BadInput(
+        raise InputError(
             f"the weights of {checkpoint.name} could not be loaded ({one_line(error)[:300]})",
             f"the weights of a {name} that fit its config.json",
             "restore the files, or choose another --head",
@@ -177,24 +178,30 @@ def has_tokenizer(checkpoint: Checkpoint) -> bool:
     return folder is None or any((folder / name).is_file() for name in TOKENIZERS)
 
 
-def load_tokenizer(checkpoint: Checkpoint) -> Any:
-    """Load a checkpoint's tokenizer.
+def require_tokenizer(checkpoint: Checkpoint) -> None:
+    """Check that a checkpoint has a tokenizer.
 
     Raises:
-        BadInput: The folder has none.
+        InputError: The folder has none.
     """
-    from hf_bert_impl.inference.text_encoder import load_tokenizer as load
-    from hf_bert_impl.model.damaged_files import check_tokenizer
-    from hf_bert_impl.model.json_files import explained
-
     if not has_tokenizer(checkpoint):
-        raise BadInput(
+        raise InputError(
             f"{checkpoint.name} has no tokenizer",
             f"{' or '.join(TOKENIZERS)} beside the weights",
             "save the tokenizer there with save_pretrained",
         )
-    with explained(check_tokenizer, checkpoint.path, {}):
-        return load(checkpoint.path, {})
+
+
+def load_tokenizer(checkpoint: Checkpoint) -> Any:
+    """Load a checkpoint's tokenizer.
+
+    Raises:
+        ValueError, OSError: The folder has none, or it cannot be loaded.
+    """
+    from hf_bert_impl.inference.text_encoder import load_tokenizer as load
+
+    require_tokenizer(checkpoint)
+    return load(checkpoint.path, {})
 
 
 def load_encoder(
@@ -211,10 +218,7 @@ def load_encoder(
         ValueError, OSError: There is no such dtype, or the checkpoint cannot be used.
     """
     from hf_bert_impl.inference import TextEncoder
-    from hf_bert_impl.inference.text_encoder import DTYPES
 
-    if dtype is not None and dtype not in DTYPES:
-        raise BadInput(f"--dtype is {dtype!r}", f"one of {', '.join(DTYPES)}", "choose one")
     path = os.path.expanduser(model)
     # Older sentence-transformers folders have BERT in a folder below, which this would not find.
     if not os.path.isfile(os.path.join(path, "modules.json")):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hf_bert_impl.cli import checkpoints
-from hf_bert_impl.cli.errors import quiet_libraries
+from hf_bert_impl.cli.errors import in_options, quiet_libraries
 from hf_bert_impl.cli.tables import console
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ _UNITS = ("bytes", "kB", "MB", "GB")
 
 
 def convert(
+    context: typer.Context,
     src: Annotated[Path, typer.Argument(metavar="SRC", help=_SOURCE)],
     dst: Annotated[Path, typer.Argument(metavar="DST", help="The folder to make.")],
     to: Annotated[
@@ -117,6 +118,7 @@ def convert(
                 overwrite=overwrite,
                 progress=progress,
             )
+    report.notes = [in_options(note, context.command) for note in report.notes]
     if as_json:
         typer.echo(json.dumps(report.to_dict()))
         return

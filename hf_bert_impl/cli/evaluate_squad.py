@@ -9,8 +9,20 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hf_bert_impl.cli.answer import load_pipeline
-from hf_bert_impl.cli.errors import BadInput, quiet_libraries
+from hf_bert_impl.cli.errors import quiet_libraries
+from hf_bert_impl.cli.options import (
+    AsJson,
+    DocStride,
+    Dtype,
+    MaxAnswerLen,
+    MaxQuestionLen,
+    MaxSeqLen,
+    NullThreshold,
+    Picture,
+    Quiet,
+)
 from hf_bert_impl.cli.tables import console
+from hf_bert_impl.errors import InputError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -41,12 +53,7 @@ def squad(
     na_prob_threshold: Annotated[
         float, typer.Option(help="With --na-prob: no answer where the number is above.")
     ] = 1.0,
-    null_score_diff_threshold: Annotated[
-        float | None,
-        typer.Option(
-            help="How far 'no answer' has to be ahead.", show_default="the model's own, or 0"
-        ),
-    ] = None,
+    null_score_diff_threshold: NullThreshold = None,
     tune_threshold: Annotated[
         bool,
         typer.Option(
@@ -54,34 +61,17 @@ def squad(
             help="Take the threshold with the best F1 and store it in MODEL's config.json.",
         ),
     ] = False,
-    max_answer_len: Annotated[int, typer.Option(min=1, help="Most tokens of an answer.")] = 30,
-    max_question_len: Annotated[
-        int, typer.Option(min=1, help="Tokens at which a question is cut.")
-    ] = 64,
-    max_seq_len: Annotated[
-        int | None, typer.Option(min=1, help="Most tokens of a window.", show_default="384")
-    ] = None,
-    doc_stride: Annotated[
-        int | None,
-        typer.Option(min=0, help="Tokens that two windows share.", show_default="128"),
-    ] = None,
-    dtype: Annotated[
-        str | None,
-        typer.Option(
-            help="float32, bfloat16, float16, int8 or auto (the quickest near float32).",
-            show_default="as the weights are saved",
-        ),
-    ] = None,
+    max_answer_len: MaxAnswerLen = 30,
+    max_question_len: MaxQuestionLen = 64,
+    max_seq_len: MaxSeqLen = None,
+    doc_stride: DocStride = None,
+    dtype: Dtype = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="A folder for MODEL's predictions.")
     ] = None,
-    picture: Annotated[
-        Path | None, typer.Option(help="Draw the result: a png, svg or pdf.")
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object, and no table.")
-    ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+    picture: Picture = None,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Measure answers to SQuAD's questions: exact match and F1 as the official scripts have them.
 
@@ -144,26 +134,26 @@ def check_arguments(
     """Check what can be checked before anything is read.
 
     Raises:
-        BadInput: Arguments are missing or exclude each other.
+        InputError: Arguments are missing or exclude each other.
     """
     if not data:
-        raise BadInput("no data is given", "a file in SQuAD's format", "add --data FILE")
+        raise InputError("no data is given", "a file in SQuAD's format", "add --data FILE")
     if (model is None) == (predictions is None):
         given = (
             "neither MODEL nor --predictions is" if model is None else "MODEL and --predictions are"
         )
-        raise BadInput(f"{given} given", "one of them", "see --help")
+        raise InputError(f"{given} given", "one of them", "see --help")
     if na_prob is not None and predictions is None:
-        raise BadInput("--na-prob is given", "--predictions beside it", "add it, or leave it out")
+        raise InputError("--na-prob is given", "--predictions beside it", "add it, or leave it out")
     if predictions is not None and (tune_threshold or output is not None):
         what = "--tune-threshold" if tune_threshold else "--output"
-        raise BadInput(f"{what} is given", "a MODEL for it", "name one, or leave it out")
+        raise InputError(f"{what} is given", "a MODEL for it", "name one, or leave it out")
     if tune_threshold and not Path(str(model)).expanduser().is_dir():
-        raise BadInput(
+        raise InputError(
             f"{model} is no folder", "one to store the threshold in", "download it first"
         )
     if output is not None and output.exists() and not output.is_dir():
-        raise BadInput(f"{output} is a file", "a folder", "choose another name")
+        raise InputError(f"{output} is a file", "a folder", "choose another name")
 
 
 def evaluate_model(
@@ -190,7 +180,7 @@ def evaluate_model(
 
     with_null = questions.version == 2
     if tune and not with_null:
-        raise BadInput(
+        raise InputError(
             "the data is SQuAD v1.1, whose questions all have answers",
             "v2.0 to tune the threshold on",
             "give such a file as --data",

@@ -11,6 +11,7 @@ import typer
 
 from hf_bert_impl.cli import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
+from hf_bert_impl.cli.options import AsJson, Model
 from hf_bert_impl.cli.tables import console
 from hf_bert_impl.cli.whole_model import load_whole
 
@@ -24,7 +25,7 @@ MEGABYTE = 1e6
 
 
 def export(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A folder or a hub id.")],
+    model: Model,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to make.")],
     kind: Annotated[
         str, typer.Option("--format", "-f", help="onnx, openvino or torch-export.")
@@ -43,9 +44,7 @@ def export(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace DIR where it has files.")
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object, and no table.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Export a model for another runtime, with any batch size and sequence length.
 

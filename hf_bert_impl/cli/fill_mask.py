@@ -8,17 +8,17 @@ from typing import Annotated, Any
 import typer
 
 from hf_bert_impl.cli import checkpoints
-from hf_bert_impl.cli.errors import BadInput, quiet_libraries
+from hf_bert_impl.cli.errors import quiet_libraries
+from hf_bert_impl.cli.options import AsJson, Model
 from hf_bert_impl.cli.tables import console, prediction_table
+from hf_bert_impl.errors import InputError
 
 
 def fill_mask(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A folder or a hub id.")],
+    model: Model,
     text: Annotated[str, typer.Argument(metavar="TEXT", help="A text with one [MASK] or more.")],
     top_k: Annotated[int, typer.Option(min=1, help="How many tokens to print a mask.")] = 5,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object, and no table.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Print the most probable tokens for each mask of a text.
 
@@ -51,25 +51,25 @@ def predict_masks(
         `token`, `id` and `probability`.
 
     Raises:
-        BadInput: There is no mask, the text is too long, or the checkpoint has no such head or no
+        InputError: There is no mask, the text is too long, or the checkpoint has no such head or no
             mask token.
     """
     import torch
 
     tokenizer = checkpoints.load_tokenizer(checkpoint)
     if tokenizer.mask_token_id is None:
-        raise BadInput(
+        raise InputError(
             f"the tokenizer of {checkpoint.name} has no mask token",
             "one such as [MASK]",
             "name it as mask_token in its tokenizer_config.json",
         )
     if not text.strip():
-        raise BadInput("the text is empty", f"a text with {tokenizer.mask_token}", "write one")
+        raise InputError("the text is empty", f"a text with {tokenizer.mask_token}", "write one")
     encoded = tokenizer(text, return_tensors="pt")
     ids = encoded["input_ids"]  # (1, S)
     here = ids[0] == tokenizer.mask_token_id  # (S,)
     if not here.any():
-        raise BadInput(
+        raise InputError(
             f"the text {text[:60]!r} has no mask",
             f"{tokenizer.mask_token} in place of each word to find",
             f'write it, as in "Nice to {tokenizer.mask_token} you"',
@@ -77,7 +77,7 @@ def predict_masks(
     # The config says it before the weights are loaded; 512 is BERT's own.
     limit = checkpoint.config.get("max_position_embeddings", 512)
     if ids.shape[1] > limit:
-        raise BadInput(
+        raise InputError(
             f"the text has {ids.shape[1]} tokens",
             f"at most {limit}, for which the model has positions",
             "shorten it",
@@ -85,7 +85,7 @@ def predict_masks(
     model, info = checkpoints.load_model(checkpoint, "BertForMaskedLM", dtype=torch.float32)
     missing = sorted(key for key in info["missing_keys"] if key.startswith("cls."))
     if missing:
-        raise BadInput(
+        raise InputError(
             f"{checkpoint.name} has no weights for the masked-LM head ({', '.join(missing[:2])}, "
             "...), and random ones would print noise",
             "a checkpoint saved from BertForMaskedLM or BertForPreTraining",

@@ -9,14 +9,32 @@ from typing import Annotated, Any
 import typer
 
 from hf_bert_impl.cli import checkpoints
-from hf_bert_impl.cli.errors import BadInput, quiet_libraries
+from hf_bert_impl.cli.errors import quiet_libraries
+from hf_bert_impl.cli.options import Dataset, Label, Overwrite, Silent, Text, from_dataclass
 from hf_bert_impl.cli.score_tables import print_scores
+from hf_bert_impl.errors import InputError
+from hf_bert_impl.training.finetuning_options import FinetuningOptions
 
 #: Steps of the progress bar.
 PARTS = 1000
 
 
+@from_dataclass(
+    FinetuningOptions,
+    model=Annotated[
+        str, typer.Option(metavar="MODEL", help="The BERT to begin with: folder or id.")
+    ],
+    output=Annotated[Path, typer.Option("--output", "-o", help="The folder to write.")],
+    seeds=Annotated[
+        list[int],
+        typer.Option(
+            "--seed", help="May be repeated: a run each, the best is kept, the spread reported."
+        ),
+    ],
+    overwrite=Overwrite,
+)
 def finetune(
+    fields: dict[str, Any],
     task: Annotated[
         str,
         typer.Argument(
@@ -25,10 +43,6 @@ def finetune(
             "multiple-choice, masked-lm; or a GLUE task by name, such as mrpc.",
         ),
     ],
-    model: Annotated[
-        str, typer.Option("--model", metavar="MODEL", help="The BERT to begin with: folder or id.")
-    ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The folder to write.")],
     train: Annotated[
         str | None,
         typer.Option(
@@ -39,38 +53,13 @@ def finetune(
         str | None, typer.Option(help="Data by which the best epoch is chosen.")
     ] = None,
     test: Annotated[str | None, typer.Option(help="Data that are only scored, at the end.")] = None,
-    text_column: Annotated[
-        str | None,
-        typer.Option(
-            help="The text: a name in the header, or a number from 0 where there is none.",
-            show_default="text; tokens",
-        ),
-    ] = None,
+    text_column: Text = None,
     text_pair_column: Annotated[
         str | None,
         typer.Option(help="The second text of a pair; of multiple choice the choices, as a,b,c."),
     ] = None,
-    label_column: Annotated[
-        str | None, typer.Option(help="What is to be predicted.", show_default="label; tags")
-    ] = None,
-    dataset: Annotated[
-        str | None,
-        typer.Option(help="A datasets id (ID:CONFIGURATION) or folder in place of files."),
-    ] = None,
-    epochs: Annotated[float, typer.Option(help="How often every example is seen.")] = 3.0,
-    batch_size: Annotated[int, typer.Option(help="Examples a step.")] = 32,
-    learning_rate: Annotated[float, typer.Option(help="The highest learning rate.")] = 5e-5,
-    seed: Annotated[
-        list[int] | None,
-        typer.Option(
-            help="May be repeated: a run each, the best is kept, the spread reported.",
-            show_default="42",
-        ),
-    ] = None,
-    max_length: Annotated[
-        int | None,
-        typer.Option(help="Tokens at which a sequence is cut.", show_default="what fits"),
-    ] = None,
+    label_column: Label = None,
+    dataset: Dataset = None,
     multi_label: Annotated[
         bool, typer.Option("--multi-label", help="Any number of labels a text: a,b or a list.")
     ] = False,
@@ -82,28 +71,10 @@ def finetune(
         str | None,
         typer.Option(help="masked-lm: token or whole-word.", show_default="token"),
     ] = None,
-    class_weights: Annotated[
-        str | None,
-        typer.Option(help="balanced, or NAME=WEIGHT,...: how much each class counts in the loss."),
-    ] = None,
-    early_stopping: Annotated[
-        int | None, typer.Option(help="Stop after so many epochs without a better score.")
-    ] = None,
-    warmup: Annotated[float, typer.Option(help="Share of steps of a rising rate.")] = 0.1,
-    weight_decay: Annotated[float, typer.Option(help="AdamW's weight decay.")] = 0.01,
-    gradient_accumulation: Annotated[
-        int, typer.Option(help="Batches whose gradients make one step.")
-    ] = 1,
-    bf16: Annotated[bool, typer.Option("--bf16", help="Compute in bfloat16.")] = False,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace OUTPUT where it exists.")
-    ] = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print metrics.json, and no table.")
     ] = False,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Show no progress and print no summary.")
-    ] = False,
+    quiet: Silent = False,
 ) -> None:
     """Fine-tune a BERT for a task, and measure it.
 
@@ -113,16 +84,16 @@ def finetune(
     Example: hf-bert finetune classification --model google-bert/bert-base-uncased --train
     train.tsv --validation dev.tsv --text-column 0 --label-column 1 --output sentiment
     """
+    output = fields["output"]
     with quiet_libraries():
-        checkpoint = checkpoints.open_checkpoint(model)
-        if not checkpoints.has_tokenizer(checkpoint):
-            checkpoints.load_tokenizer(checkpoint)  # which says what is missing
+        checkpoint = checkpoints.open_checkpoint(fields["model"])
+        checkpoints.require_tokenizer(checkpoint)
         from accelerate import PartialState
 
         from hf_bert_impl.inference.progress import text_progress
         from hf_bert_impl.tasks.base import Columns
         from hf_bert_impl.tasks.registry import GLUE, make_task
-        from hf_bert_impl.training.finetuning import FinetuningOptions, Sources
+        from hf_bert_impl.training.finetuning import Sources
         from hf_bert_impl.training.finetuning import finetune as run
         from hf_bert_impl.training.finetuning_output import OutputFolder
 
@@ -133,23 +104,9 @@ def finetune(
         if task in GLUE:
             validation = validation or GLUE[task].validation
         if train is None and made.dataset is None:
-            raise BadInput("there is no --train", "labelled data", "name a file, or a --dataset")
-        options = FinetuningOptions(
-            model=checkpoint.path,
-            output=output.expanduser(),
-            epochs=epochs,
-            batch_size=batch_size,
-            learning_rate=learning_rate,
-            seeds=tuple(seed or (42,)),
-            max_length=max_length,
-            warmup=warmup,
-            weight_decay=weight_decay,
-            gradient_accumulation=gradient_accumulation,
-            class_weights=class_weights,
-            early_stopping=early_stopping,
-            bf16=bf16,
-            overwrite=overwrite,
-        )
+            raise InputError("there is no --train", "labelled data", "name a file, or a --dataset")
+        fields |= {"model": checkpoint.path, "output": output.expanduser()}
+        options = FinetuningOptions(**fields)
         try:
             with text_progress(not quiet, PARTS) as advance:
                 report = run(

@@ -13,8 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hf_bert_impl.cli.errors import BadInput, one_line, quiet_libraries
+from hf_bert_impl.cli.errors import one_line, quiet_libraries
+from hf_bert_impl.cli.options import AsJson, Silent, from_dataclass
 from hf_bert_impl.cli.tables import console
+from hf_bert_impl.errors import InputError
+from hf_bert_impl.training.pretraining_options import PretrainingOptions
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -22,181 +25,51 @@ if TYPE_CHECKING:
 
     from hf_bert_impl.training.pretraining import PretrainingResult
 
-MODEL, TEXT, TRAINING, RUN = "The model", "The text", "Training", "The run"
+MODEL, RUN = "The model", "The run"
+#: Headings of the help, by the first field below each.
+PANELS = {"tokenizer": MODEL, "layout": "The text", "max_steps": "Training", "logging_steps": RUN}
 
 
-def pretrain(
-    files: Annotated[
+@from_dataclass(
+    PretrainingOptions,
+    PANELS,
+    files=Annotated[
         list[str],
         typer.Argument(metavar="FILES...", help="Text, or .jsonl with a field `text`; UTF-8."),
     ],
-    output: Annotated[
+    output=Annotated[
         Path, typer.Option("--output", "-o", metavar="DIR", help="The folder of the run.")
     ],
-    tokenizer: Annotated[
-        str | None,
-        typer.Option(help="A folder or hub id.", rich_help_panel=MODEL, show_default="MODEL's"),
-    ] = None,
-    model: Annotated[
-        str | None,
-        typer.Option(help="A checkpoint to go on with.", rich_help_panel=MODEL),
-    ] = None,
-    config: Annotated[
-        str | None,
-        typer.Option(help="A config.json for random weights.", rich_help_panel=MODEL),
-    ] = None,
+    sizes=None,
+)
+def pretrain(
+    fields: dict[str, Any],
     layers: Annotated[
         int | None,
-        typer.Option(min=1, help="Encoder layers.", rich_help_panel=MODEL, show_default="12"),
+        typer.Option(min=1, help="Encoder layers.", show_default="12", rich_help_panel=MODEL),
     ] = None,
     hidden_size: Annotated[
         int | None,
-        typer.Option(min=1, help="Width.", rich_help_panel=MODEL, show_default="768"),
+        typer.Option(min=1, help="Width.", show_default="768", rich_help_panel=MODEL),
     ] = None,
     heads: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Attention heads.", rich_help_panel=MODEL, show_default="width / 64"
+            min=1, help="Attention heads.", show_default="width / 64", rich_help_panel=MODEL
         ),
     ] = None,
     intermediate_size: Annotated[
         int | None,
         typer.Option(
-            min=1, help="Feed-forward width.", rich_help_panel=MODEL, show_default="4 widths"
-        ),
-    ] = None,
-    layout: Annotated[
-        str,
-        typer.Option(
-            help="What a line is: sentences, paragraphs, lines, files, wikitext.",
-            rich_help_panel=TEXT,
-        ),
-    ] = "sentences",
-    validation: Annotated[
-        list[str] | None,
-        typer.Option(help="A file that is only scored; may be repeated.", rich_help_panel=TEXT),
-    ] = None,
-    validation_share: Annotated[
-        float,
-        typer.Option(help="Share of the documents that is only scored.", rich_help_panel=TEXT),
-    ] = 0.0,
-    objective: Annotated[str, typer.Option(help="mlm+nsp or mlm.", rich_help_panel=TEXT)] = (
-        "mlm+nsp"
-    ),
-    masking: Annotated[str, typer.Option(help="token or whole-word.", rich_help_panel=TEXT)] = (
-        "token"
-    ),
-    mlm_probability: Annotated[
-        float, typer.Option(help="Share of tokens to guess.", rich_help_panel=TEXT)
-    ] = 0.15,
-    max_predictions: Annotated[
-        int | None,
-        typer.Option(min=1, help="Most tokens to guess in a sequence.", rich_help_panel=TEXT),
-    ] = None,
-    packing: Annotated[
-        bool,
-        typer.Option("--packing", help="Fill sequences with several spans.", rich_help_panel=TEXT),
-    ] = False,
-    max_length: Annotated[
-        int, typer.Option(min=5, help="Most tokens a sequence.", rich_help_panel=TEXT)
-    ] = 128,
-    short_seq_prob: Annotated[
-        float, typer.Option(help="Share of documents cut shorter.", rich_help_panel=TEXT)
-    ] = 0.1,
-    dupe_factor: Annotated[
-        int, typer.Option(min=1, help="Different cuts of each document.", rich_help_panel=TEXT)
-    ] = 1,
-    streaming: Annotated[
-        bool,
-        typer.Option("--streaming", help="Prepare nothing on disk.", rich_help_panel=TEXT),
-    ] = False,
-    max_steps: Annotated[
-        int | None,
-        typer.Option(min=1, help="Optimizer steps.", rich_help_panel=TRAINING),
-    ] = None,
-    epochs: Annotated[
-        float, typer.Option(help="Passes, without --max-steps.", rich_help_panel=TRAINING)
-    ] = 1.0,
-    batch_size: Annotated[
-        int,
-        typer.Option(min=1, help="Sequences a step, over all processes.", rich_help_panel=TRAINING),
-    ] = 32,
-    gradient_accumulation: Annotated[
-        int,
-        typer.Option(min=1, help="Parts that a batch is computed in.", rich_help_panel=TRAINING),
-    ] = 1,
-    learning_rate: Annotated[
-        float, typer.Option(help="The highest rate.", rich_help_panel=TRAINING)
-    ] = 1e-4,
-    warmup: Annotated[
-        float,
-        typer.Option(
-            help="Share of steps with a rising rate; from 1 on, steps.", rich_help_panel=TRAINING
-        ),
-    ] = 0.01,
-    weight_decay: Annotated[
-        float, typer.Option(help="AdamW's, on weights.", rich_help_panel=TRAINING)
-    ] = 0.01,
-    precision: Annotated[
-        str, typer.Option(help="auto, float32 or bfloat16.", rich_help_panel=TRAINING)
-    ] = "auto",
-    gradient_checkpointing: Annotated[
-        bool,
-        typer.Option(
-            "--gradient-checkpointing",
-            help="Save memory, compute more.",
-            rich_help_panel=TRAINING,
-        ),
-    ] = False,
-    seed: Annotated[
-        int, typer.Option(min=0, help="Of all that is random.", rich_help_panel=TRAINING)
-    ] = 0,
-    resume: Annotated[
-        bool,
-        typer.Option("--resume", help="Go on with the run in DIR.", rich_help_panel=RUN),
-    ] = False,
-    logging_steps: Annotated[
-        int, typer.Option(min=1, help="Steps between log entries.", rich_help_panel=RUN)
-    ] = 10,
-    eval_steps: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Steps between evaluations.",
-            rich_help_panel=RUN,
-            show_default="once, at the end",
-        ),
-    ] = None,
-    save_steps: Annotated[
-        int, typer.Option(min=1, help="Steps between checkpoints.", rich_help_panel=RUN)
-    ] = 500,
-    keep_checkpoints: Annotated[
-        int, typer.Option(min=1, help="Checkpoints that stay.", rich_help_panel=RUN)
-    ] = 2,
-    processes: Annotated[
-        int, typer.Option(min=1, help="Processes that prepare the text.", rich_help_panel=RUN)
-    ] = 1,
-    workers: Annotated[
-        int, typer.Option(min=0, help="Processes that load examples.", rich_help_panel=RUN)
-    ] = 0,
-    cache_dir: Annotated[
-        str | None,
-        typer.Option(
-            help="Where prepared text is kept.",
-            rich_help_panel=RUN,
-            show_default="the cache of datasets",
+            min=1, help="Feed-forward width.", show_default="4 widths", rich_help_panel=MODEL
         ),
     ] = None,
     push_to_hub: Annotated[
         str | None,
         typer.Option(metavar="REPO", help="Push it at the end: hf-bert push.", rich_help_panel=RUN),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object, and no table.")
-    ] = False,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="Show no progress and print no table.")
-    ] = False,
+    as_json: AsJson = False,
+    quiet: Silent = False,
 ) -> None:
     """Train a BERT on text, from random weights or from a checkpoint.
 
@@ -209,7 +82,6 @@ def pretrain(
     """
     from hf_bert_impl.training.pretraining import MODELS
     from hf_bert_impl.training.pretraining import pretrain as run
-    from hf_bert_impl.training.pretraining_options import PretrainingOptions
     from hf_bert_impl.training.reporting import Progress
 
     sizes = {
@@ -218,44 +90,8 @@ def pretrain(
         "num_attention_heads": heads,
         "intermediate_size": intermediate_size,
     }
-    options = PretrainingOptions(
-        files=tuple(files),
-        output=output,
-        tokenizer=tokenizer,
-        model=model,
-        config=config,
-        sizes={name: size for name, size in sizes.items() if size is not None},
-        layout=layout,
-        validation=tuple(validation or ()),
-        validation_share=validation_share,
-        objective=objective,
-        masking=masking,
-        mlm_probability=mlm_probability,
-        max_predictions=max_predictions,
-        packing=packing,
-        max_length=max_length,
-        short_seq_prob=short_seq_prob,
-        dupe_factor=dupe_factor,
-        streaming=streaming,
-        max_steps=max_steps,
-        epochs=epochs,
-        batch_size=batch_size,
-        gradient_accumulation=gradient_accumulation,
-        learning_rate=learning_rate,
-        warmup=warmup,
-        weight_decay=weight_decay,
-        precision=precision,
-        gradient_checkpointing=gradient_checkpointing,
-        seed=seed,
-        resume=resume,
-        logging_steps=logging_steps,
-        eval_steps=eval_steps,
-        save_steps=save_steps,
-        keep_checkpoints=keep_checkpoints,
-        processes=processes,
-        workers=workers,
-        cache_dir=cache_dir,
-    )
+    given = {name: size for name, size in sizes.items() if size is not None}
+    options = PretrainingOptions(**fields, sizes=given)
     # Only one of the processes of a distributed run speaks.
     is_main = int(os.environ.get("RANK", 0)) == 0
     quiet = quiet or not is_main
@@ -264,7 +100,7 @@ def pretrain(
         if push_to_hub is not None and is_main:
             from hf_bert_impl.hub.uploading import reserve
 
-            reserve(push_to_hub, MODELS[objective].__name__)
+            reserve(push_to_hub, MODELS[options.objective].__name__)
         try:
             result = run(options, [progress] if progress else [])
         except KeyboardInterrupt:
@@ -275,7 +111,7 @@ def pretrain(
             if progress is not None:
                 progress.close()
         if push_to_hub is not None and is_main:
-            upload(output, push_to_hub, MODELS[objective])
+            upload(options.output, push_to_hub, MODELS[options.objective])
     if not is_main:
         return
     if as_json:
@@ -303,18 +139,18 @@ def upload(folder: Path, name: str, model_class: type[PreTrainedModel]) -> None:
     """Publish the model of a run as `hf-bert push` does.
 
     Raises:
-        BadInput: It was not possible; the model is in the folder all the same.
+        InputError: It was not possible; the model is in the folder all the same.
     """
-    from hf_bert_impl import BertTokenizer
     from hf_bert_impl.hub.load_check import LoadingFailed
     from hf_bert_impl.hub.pushing import push
     from hf_bert_impl.hub.uploading import PushError
+    from hf_bert_impl.inference.text_encoder import load_tokenizer
 
     model = model_class.from_pretrained(folder)
     try:
-        push(model, name, tokenizer=BertTokenizer.from_pretrained(folder), source=folder)
+        push(model, name, tokenizer=load_tokenizer(str(folder), {}), source=folder)
     except (PushError, LoadingFailed) as error:
-        raise BadInput(
+        raise InputError(
             f"the model could not be uploaded to {name} ({one_line(error)})",
             "a repository that takes it",
             f"it is whole in {folder}: `hf-bert push {folder} {name}` tries again",

@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hf_bert_impl.cli import checkpoints
-from hf_bert_impl.cli.errors import BadInput, quiet_libraries
+from hf_bert_impl.cli.errors import quiet_libraries
+from hf_bert_impl.cli.options import AsJson, Label, Overwrite, Pair, Quiet, Text
 from hf_bert_impl.cli.tables import console
+from hf_bert_impl.errors import InputError
 
 if TYPE_CHECKING:
     from rich.console import Group
@@ -51,17 +53,9 @@ def prune_heads(
     picture: Annotated[
         Path | None, typer.Option(help="Draw the importance: a png, svg or pdf.")
     ] = None,
-    text_column: Annotated[
-        str | None,
-        typer.Option(
-            help="The text: a name in the header, or a number from 0 where there is none.",
-            show_default="text; tokens",
-        ),
-    ] = None,
-    text_pair_column: Annotated[str | None, typer.Option(help="The second text of a pair.")] = None,
-    label_column: Annotated[
-        str | None, typer.Option(help="The right answer.", show_default="label; tags")
-    ] = None,
+    text_column: Text = None,
+    text_pair_column: Pair = None,
+    label_column: Label = None,
     max_length: Annotated[
         int | None,
         typer.Option(help="Tokens at which a sequence is cut.", show_default="what fits"),
@@ -70,13 +64,9 @@ def prune_heads(
         int | None,
         typer.Option(min=1, help="Measure the importance on only so many sequences of --data."),
     ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace OUTPUT where it exists.")
-    ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object, and no table.")
-    ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Measure which attention heads a task needs, and remove those that matter least.
 
@@ -149,11 +139,13 @@ def check_arguments(
         ValueError: The options contradict each other, or the picture cannot be drawn.
     """
     if share is not None and count is not None:
-        raise BadInput("--share and --count were both given", "one of them", "leave one out")
+        raise InputError("--share and --count were both given", "one of them", "leave one out")
     if share is not None and not 0 < share < 1:
-        raise BadInput(f"--share is {share:g}", "more than 0 and less than 1", "choose such a one")
+        raise InputError(
+            f"--share is {share:g}", "more than 0 and less than 1", "choose such a one"
+        )
     if output is not None and share is None and count is None:
-        raise BadInput(
+        raise InputError(
             f"--output {output} was given, and nothing to remove",
             "--share or --count with it",
             "give one of them",
@@ -208,7 +200,7 @@ def task_name(checkpoint: checkpoints.Checkpoint, config: Any) -> str:
     """The task that a checkpoint's head was trained for.
 
     Raises:
-        BadInput: It has no head, or one that no task is known for.
+        InputError: It has no head, or one that no task is known for.
     """
     from hf_bert_impl.tasks.registry import TASKS
 
@@ -217,7 +209,7 @@ def task_name(checkpoint: checkpoints.Checkpoint, config: Any) -> str:
     names = [name for name, task in TASKS.items() if task.head == head]
     if not names:
         heads = sorted({task.head for task in TASKS.values()})
-        raise BadInput(
+        raise InputError(
             f"{checkpoint.name} is a {named}, which no task is known for",
             f"one of {', '.join(heads)}",
             "fine-tune it with hf-bert finetune, and name that model",
@@ -239,7 +231,7 @@ def choose_heads(
     if share is not None:
         count = round(share * importance.heads)
         if not count:
-            raise BadInput(
+            raise InputError(
                 f"--share {share:g} of {importance.heads} heads is none",
                 "one or more",
                 f"choose {1 / importance.heads:.2g} or more",

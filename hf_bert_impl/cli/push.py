@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hf_bert_impl.cli import checkpoints
-from hf_bert_impl.cli.errors import BadInput, quiet_libraries
+from hf_bert_impl.cli.errors import quiet_libraries
+from hf_bert_impl.cli.options import AsJson, Model
 from hf_bert_impl.cli.tables import console
 from hf_bert_impl.cli.whole_model import load_whole
+from hf_bert_impl.errors import InputError
 
 if TYPE_CHECKING:
     from hf_bert_impl.hub.pushing import Pushed
@@ -21,7 +23,7 @@ _SHOWN = 3
 
 
 def push(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A folder or a hub id.")],
+    model: Model,
     repo_id: Annotated[
         str, typer.Argument(metavar="REPO_ID", help="NAME or OWNER/NAME on the hub.")
     ],
@@ -56,9 +58,7 @@ def push(
             show_default="the card's, or MODEL",
         ),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object, and no table.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Publish a model on the hub, and see before that it loads without this package.
 
@@ -80,7 +80,7 @@ def push(
         if dry_run is not None:
             if private or revision is not None:
                 option = "--private" if private else "--revision"
-                raise BadInput(
+                raise InputError(
                     f"{option} is given with --dry-run, which reaches for no hub",
                     "one of them",
                     "drop one",

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
-from hf_bert_impl.cli.errors import BadInput
+from hf_bert_impl.errors import InputError
 
 
 class TextInput(Iterator[str]):
@@ -42,7 +42,9 @@ class TextInput(Iterator[str]):
         try:
             self._first: str | None = next(self._texts, None)
             if self._first is None:
-                raise BadInput(f"{self.name} is empty", "one text a line", "give a file with texts")
+                raise InputError(
+                    f"{self.name} is empty", "one text a line", "give a file with texts"
+                )
         except BaseException:
             self.__exit__()
             raise
@@ -52,9 +54,9 @@ class TextInput(Iterator[str]):
             return sys.stdin.buffer
         path = Path(file).expanduser()
         if path.is_dir():
-            raise BadInput(f"{file} is a folder", "a file of texts", "name a file in it")
+            raise InputError(f"{file} is a folder", "a file of texts", "name a file in it")
         if not path.exists():
-            raise BadInput(f"there is no file {file}", "a file of texts, or -", "check the path")
+            raise InputError(f"there is no file {file}", "a file of texts, or -", "check the path")
         stream = path.open("rb")
         if path.is_file():
             self.size = path.stat().st_size
@@ -114,5 +116,5 @@ class TextInput(Iterator[str]):
         check_text(text, f"{self.column!r} in line {self._line} of {self.name}")
         return text
 
-    def _wrong(self, what: str, expected: str, remedy: str) -> BadInput:
-        return BadInput(f"line {self._line} of {self.name} {what}", expected, remedy)
+    def _wrong(self, what: str, expected: str, remedy: str) -> InputError:
+        return InputError(f"line {self._line} of {self.name} {what}", expected, remedy)

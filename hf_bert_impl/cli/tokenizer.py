@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from hf_bert_impl.cli.checkpoints import TOKENIZERS
-from hf_bert_impl.cli.errors import BadInput, quiet_libraries
+from hf_bert_impl.cli.errors import quiet_libraries
+from hf_bert_impl.cli.options import AsJson
+from hf_bert_impl.cli.output_checks import check_sources
 from hf_bert_impl.cli.tables import console
+from hf_bert_impl.errors import InputError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -58,9 +61,7 @@ def tokenizer_train(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the tokenizer in DIR.")
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object, and no table.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Learn a WordPiece vocabulary from text; the same text gives the same vocabulary.
 
@@ -98,22 +99,15 @@ def check_output(output: Path, overwrite: bool, files: Sequence[str]) -> None:
     """Check what can be checked before anything is read.
 
     Raises:
-        BadInput: The output cannot be written, holds a tokenizer, or the text is a file of one.
+        InputError: The output cannot be written, holds a tokenizer, or the text is a file of one.
     """
     if output.exists() and not output.is_dir():
-        raise BadInput(f"{output} is a file", "a folder", "choose another name")
+        raise InputError(f"{output} is a file", "a folder", "choose another name")
     if not output.absolute().parent.is_dir():
-        raise BadInput(f"there is no folder {output.parent}", "an existing one", "make it first")
-    for file in files:
-        path = Path(file)
-        if path.name in WRITTEN and path.parent.resolve() == output.resolve():
-            raise BadInput(
-                f"the text {file} would be replaced by the tokenizer",
-                "a folder of its own for that",
-                "choose another one",
-            )
+        raise InputError(f"there is no folder {output.parent}", "an existing one", "make it first")
+    check_sources((output / name for name in WRITTEN), files)
     if not overwrite and any((output / name).exists() for name in TOKENIZERS):
-        raise BadInput(
+        raise InputError(
             f"{output} holds a tokenizer",
             "a new folder",
             "choose another, or replace what is in it with --overwrite",

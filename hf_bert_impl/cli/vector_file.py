@@ -21,7 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from hf_bert_impl.cli.errors import BadInput
+from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.atomic import atomic_file
 from hf_bert_impl.files.lock import output_lock
 
@@ -62,7 +62,7 @@ class VectorFile:
         settings: What must be the same for a run to go on where another one was interrupted.
 
     Raises:
-        BadInput: On entry: an interrupted run had other settings, or what lies under the names
+        InputError: On entry: an interrupted run had other settings, or what lies under the names
             that this needs was not written by one.
         ValueError: On entry: another run is writing the output.
     """
@@ -104,9 +104,9 @@ class VectorFile:
         """Rows that are done; on entry, those of an interrupted run."""
         return self._done[0]
 
-    def changed(self, what: str) -> BadInput:
+    def changed(self, what: str) -> InputError:
         """The error for a run that cannot go on where another one was interrupted."""
-        return BadInput(
+        return InputError(
             f"{self.output} was begun by another run, and {what}",
             "the same command and input to go on with it",
             f"delete {self.partial} to start anew",
@@ -119,7 +119,7 @@ class VectorFile:
             How many they are.
 
         Raises:
-            BadInput: They are not the texts with which the rows were made.
+            InputError: They are not the texts with which the rows were made.
         """
         rows, digest = self._done
         found = 0
@@ -236,8 +236,8 @@ class VectorFile:
         raise self.changed(f"{self.progress} is damaged")
 
 
-def _not_ours(file: Path) -> BadInput:
-    return BadInput(
+def _not_ours(file: Path) -> InputError:
+    return InputError(
         f"{file} is there, and no interrupted run wrote it",
         "this name to be free for what is not complete yet",
         "move that file, or choose another --output",

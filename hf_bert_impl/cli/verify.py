@@ -8,8 +8,10 @@ import typer
 
 from hf_bert_impl.cli import checkpoints
 from hf_bert_impl.cli.checkpoints import Checkpoint
-from hf_bert_impl.cli.errors import BadInput, quiet_libraries
+from hf_bert_impl.cli.errors import quiet_libraries
+from hf_bert_impl.cli.options import Model
 from hf_bert_impl.cli.tables import console
+from hf_bert_impl.errors import InputError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -21,7 +23,7 @@ CHOICES = 2
 
 
 def verify(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A folder or a hub id.")],
+    model: Model,
     head: Annotated[
         str | None,
         typer.Option(
@@ -102,7 +104,7 @@ def verify_checkpoint(
         The report: loading, published figures where there are any, then every case.
 
     Raises:
-        BadInput: The checkpoint or a text cannot be compared.
+        InputError: The checkpoint or a text cannot be compared.
     """
     import torch
     import transformers
@@ -164,11 +166,11 @@ def _tokens(
         tokens = text_tokens(tokenizer, TEXTS, min(limit, MAX_LENGTH))
     else:
         if any(not text.strip() for text in texts):
-            raise BadInput("--text is empty", "a sentence", "write one, or leave --text out")
+            raise InputError("--text is empty", "a sentence", "write one, or leave --text out")
         tokens = text_tokens(tokenizer, texts, limit + 1)
         for text, (ids, _) in zip(texts, tokens, strict=True):
             if len(ids) > limit:
-                raise BadInput(
+                raise InputError(
                     f"the text {text[:40]!r}... has more than {limit} tokens",
                     f"at most {limit}, for which the model has positions",
                     "shorten it",

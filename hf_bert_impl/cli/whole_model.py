@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from hf_bert_impl.cli.checkpoints import Checkpoint, class_name, load_model
-from hf_bert_impl.cli.errors import BadInput
+from hf_bert_impl.errors import InputError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -28,7 +28,7 @@ def load_whole(
         checkpoint's tensors that this class has no place for.
 
     Raises:
-        BadInput: Weights are missing, which would be random numbers.
+        InputError: Weights are missing, which would be random numbers.
     """
     name = class_name(checkpoint, head)
     model, info = load_model(checkpoint, name, **options)
@@ -38,7 +38,7 @@ def load_whole(
         missing = sorted(info["missing_keys"])
     if missing:
         more = f" and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
-        raise BadInput(
+        raise InputError(
             f"{checkpoint.name} lacks weights of {name} ({', '.join(missing[:_SHOWN])}{more}), "
             "which would be random numbers",
             f"a whole {name}",

@@ -36,10 +36,10 @@ def check_format(kind: str, opset: int | None) -> None:
         ValueError: There is no such format, it has no opset, or a package is missing.
     """
     if kind not in FILES:
-        raise ValueError(f"--format is {kind!r}; expected one of {', '.join(FILES)}; choose one")
+        raise ValueError(f"`kind` is {kind!r}; expected one of {', '.join(FILES)}; choose one")
     if opset is not None and kind != "onnx":
         raise ValueError(
-            f"--opset is given for the format {kind}; expected it with onnx, which alone has one; "
+            f"`opset` is given for the format {kind}; expected it with onnx, which alone has one; "
             "leave it out"
         )
     for package in PACKAGES[kind]:
@@ -114,7 +114,7 @@ def write_onnx(
             raise ValueError(
                 f"the installed torch and onnxscript cannot write this model ({_reason(error)}); "
                 "expected versions that can; install those that hf_bert_impl's constraints name, "
-                "or choose --format torch-export"
+                "or choose `kind='torch-export'`"
             ) from error
     found = onnx.load(file, load_external_data=False).opset_import
     made = next(entry.version for entry in found if entry.domain in ("", "ai.onnx"))
@@ -133,8 +133,8 @@ def _reason(error: BaseException) -> str:
 
 def _no_opset(opset: int, why: str) -> ValueError:
     return ValueError(
-        f"--opset is {opset}, in which this model cannot be written ({why}); expected a version "
-        "that the installed torch and onnxscript write; leave --opset out for their own"
+        f"`opset` is {opset}, in which this model cannot be written ({why}); expected a version "
+        "that the installed torch and onnxscript write; leave `opset` out for their own"
     )
 
 

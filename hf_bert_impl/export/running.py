@@ -49,7 +49,7 @@ def _refused(kind: str, error: RuntimeError) -> ValueError:
     said = " ".join(str(error).split())[:300]
     return ValueError(
         f"the runtime of {kind} refuses the exported file ({said}); expected it to run; choose "
-        "another --opset, or another version of the runtime"
+        "another `opset`, or another version of the runtime"
     )
 
 

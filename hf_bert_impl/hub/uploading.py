@@ -23,6 +23,7 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils import validate_repo_id
 
+from hf_bert_impl.errors import InputError
 from hf_bert_impl.hub.saving import CONFIG, code_files, file_sizes
 from hf_bert_impl.model.json_files import parse_json
 from hf_bert_impl.model_card import CARD
@@ -38,17 +39,8 @@ _WEIGHTS = re.compile(
 _CHUNK = 1 << 22
 
 
-class PushError(OSError):
-    """The hub cannot be used, or refuses.
-
-    Args:
-        given: What happened.
-        expected: What is expected in its place.
-        remedy: How to mend it.
-    """
-
-    def __init__(self, given: str, expected: str, remedy: str) -> None:
-        super().__init__(f"{given}; expected {expected}; {remedy}")
+class PushError(InputError, OSError):
+    """The hub cannot be used, or refuses."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,7 +105,7 @@ def open_repository(
         raise PushError(
             "there is no token for the hub",
             "one that may write",
-            "log in with `hf auth login`, or set HF_TOKEN; --dry-run needs none",
+            "log in with `hf auth login`, or set HF_TOKEN; `dry_run` needs none",
         )
     branch = revision or MAIN
     with hub_errors(api, repo_id, "be read"):
@@ -282,7 +274,7 @@ def hub_errors(api: HfApi, repo_id: str, to_do: str) -> Iterator[None]:
         ) from error
     except OfflineModeIsEnabled as error:
         raise PushError(
-            "HF_HUB_OFFLINE is set", "a connection to the hub", "unset it, or use --dry-run"
+            "HF_HUB_OFFLINE is set", "a connection to the hub", "unset it, or use `dry_run`"
         ) from error
     except HfHubHTTPError as error:
         raise _refusal(error, repo_id, to_do, again) from error

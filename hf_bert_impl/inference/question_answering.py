@@ -25,10 +25,13 @@ from hf_bert_impl.data.windows import (
     cut_windows,
 )
 from hf_bert_impl.inference.question_answering_inputs import Pair, parse_inputs
-from hf_bert_impl.inference.text_encoder import TOKEN_BUDGET, loading_options
+from hf_bert_impl.inference.text_encoder import (
+    TOKEN_BUDGET,
+    load_tokenizer,
+    loading_options,
+)
 from hf_bert_impl.model.loading import check_finite, check_folder
 from hf_bert_impl.model.modeling_bert import BertForQuestionAnswering, BertPreTrainedModel
-from hf_bert_impl.model.tokenization_bert import BertTokenizer
 
 #: Questions whose windows are sorted and computed together.
 QUESTIONS_AT_ONCE = 1024
@@ -148,7 +151,7 @@ class QuestionAnsweringPipeline(Pipeline):
         if device is not None:
             kwargs["device"] = device
         packing = dtype if prepare and dtype else prepare
-        return cls(model, BertTokenizer.from_pretrained(path), prepare=packing, **kwargs)
+        return cls(model, load_tokenizer(path, {}), prepare=packing, **kwargs)
 
     @property
     def null_score_diff_threshold(self) -> float:

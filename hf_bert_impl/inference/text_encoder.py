@@ -184,11 +184,9 @@ class TextEncoder:
             check_finite(part, path)
         if max_length is None and saved.max_length is not None:
             max_length = min(saved.max_length, model.config.max_position_embeddings)
-        with explained(check_tokenizer, path, place):
-            tokenizer = load_tokenizer(path, place)
         return cls(
             model,
-            tokenizer,
+            load_tokenizer(path, place),
             pooling=pooling or saved.pooling,
             modules=[] if pooling else saved.modules,
             max_length=max_length,
@@ -433,8 +431,14 @@ def load_tokenizer(path: str, place: dict[str, str]) -> Any:
         place: `revision`, `subfolder` and the like for `from_pretrained`.
 
     Raises:
-        ValueError: The tokenizer's class is in the checkpoint's own code.
+        ValueError, OSError: The tokenizer's class is in the checkpoint's own code, or its files are
+            damaged or missing.
     """
+    with explained(check_tokenizer, path, place):
+        return _load_tokenizer(path, place)
+
+
+def _load_tokenizer(path: str, place: dict[str, str]) -> Any:
     settings = get_tokenizer_config(path, **place)
     kind = settings.get("tokenizer_class")
     if kind in (None, "BertTokenizer", "BertTokenizerFast"):

@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 import hf_bert_impl
+from hf_bert_impl.inference.text_encoder import load_tokenizer
 from hf_bert_impl.model.loading import check_finite
 from hf_bert_impl.tasks.base import Columns, Split, Task, sequence_length
 from hf_bert_impl.tasks.metrics import Metrics
@@ -77,7 +78,7 @@ def evaluate_task(
             was not fine-tuned for the task.
     """
     config = hf_bert_impl.BertConfig.from_pretrained(path)
-    tokenizer = hf_bert_impl.BertTokenizer.from_pretrained(path)
+    tokenizer = load_tokenizer(os.fspath(path), {})
     length = sequence_length(task, tokenizer, config, max_length)
     examples = task.read(source)
     task.take_config(config, examples)

@@ -71,7 +71,7 @@ class OutputFolder:
             if path.is_dir() and any(path.iterdir()) and not self.overwrite:
                 raise ValueError(
                     f"{path} exists and has {content} in it; expected a new or empty folder; "
-                    "choose another name, or replace it with --overwrite"
+                    "choose another name, or replace it with `overwrite=True`"
                 )
 
     def __enter__(self) -> Path:

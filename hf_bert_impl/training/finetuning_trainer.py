@@ -27,7 +27,7 @@ from hf_bert_impl.tasks.base import Split, Task
 from hf_bert_impl.training.checkpointing import ResumableTrainer
 
 if TYPE_CHECKING:
-    from hf_bert_impl.training.finetuning import FinetuningOptions
+    from hf_bert_impl.training.finetuning_options import FinetuningOptions
 
 #: A function of the examples of a step and of the share of all steps that is done.
 Progress = Callable[[int, float], object]

@@ -31,6 +31,7 @@ from hf_bert_impl.data.pretraining_data import (
 from hf_bert_impl.extras import require
 from hf_bert_impl.files.atomic import atomic_file, atomic_files
 from hf_bert_impl.files.lock import output_lock
+from hf_bert_impl.inference import text_encoder
 from hf_bert_impl.model.configuration_bert import BertConfig
 from hf_bert_impl.model.json_files import read_json
 from hf_bert_impl.model.loading import check_finite
@@ -161,7 +162,7 @@ def _pretrain(
     )
 
 
-def load_tokenizer(options: PretrainingOptions) -> BertTokenizer:
+def load_tokenizer(options: PretrainingOptions) -> Any:
     """The tokenizer that was named, or that of the model.
 
     Raises:
@@ -173,7 +174,7 @@ def load_tokenizer(options: PretrainingOptions) -> BertTokenizer:
             "no tokenizer is named; expected a folder with vocab.txt or tokenizer.json; make one "
             "with `hf-bert tokenizer train`, or name that of a checkpoint"
         )
-    return BertTokenizer.from_pretrained(name)
+    return text_encoder.load_tokenizer(name, {})
 
 
 def build_config(options: PretrainingOptions, tokenizer: BertTokenizer) -> BertConfig:

@@ -5,12 +5,15 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from hf_bert_impl.data.documents import LAYOUTS
-from hf_bert_impl.data.examples import ExampleOptions
-from hf_bert_impl.data.masking import MaskingOptions
+from hf_bert_impl.errors import InputError
 from hf_bert_impl.training.option_ranges import check_ranges
+
+# The command line makes its options from these fields, and shows its help without transformers.
+if TYPE_CHECKING:
+    from hf_bert_impl.data.examples import ExampleOptions
+    from hf_bert_impl.data.masking import MaskingOptions
 
 PRECISIONS = ("auto", "float32", "bfloat16")
 #: Fields that may change when a run is resumed: they do not change what is computed, or (the files'
@@ -26,34 +29,34 @@ class PretrainingOptions:
     """How to pre-train."""
 
     files: tuple[str, ...]
-    """Text files."""
+    """Text, or .jsonl with a field `text`; UTF-8."""
     output: Path
     """The folder of the run: checkpoints, logs, and at the end the model."""
     tokenizer: str | None = None
-    """A folder or hub id; None takes that of `model`."""
+    """A folder or hub id; None for that of `model`."""
     model: str | None = None
-    """A checkpoint to go on with; None begins with random weights."""
+    """A checkpoint to go on with; None for random weights."""
     config: str | None = None
     """A config.json, or the folder it lies in, for random weights."""
     sizes: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """Fields of `BertConfig` for random weights, on top of `config`."""
 
     layout: str = "sentences"
-    """How lines make documents: one of `documents.LAYOUTS`."""
+    """What a line is: sentences, paragraphs, lines, files, wikitext."""
     validation: tuple[str, ...] = ()
-    """Text files that are only scored."""
+    """A file that is only scored; there may be several."""
     validation_share: float = 0.0
-    """Share of the documents that is held out and only scored, where no files are named."""
+    """Share of the documents that is only scored, where no file is."""
     objective: str = "mlm+nsp"
-    """`mlm+nsp`, or `mlm` alone."""
+    """mlm+nsp, or mlm alone."""
     masking: str = "token"
-    """`token` or `whole-word`."""
+    """token or whole-word."""
     mlm_probability: float = 0.15
-    """Share of the tokens that is to be guessed."""
+    """Share of the tokens to guess."""
     max_predictions: int | None = None
-    """Most tokens to be guessed in a sequence; None for no limit."""
+    """Most tokens to guess in a sequence; None for no limit."""
     packing: bool = False
-    """Fill sequences with several spans of text (objective `mlm`)."""
+    """Fill sequences with several spans of text (objective mlm)."""
     max_length: int = 128
     """Most tokens of a sequence."""
     short_seq_prob: float = 0.1
@@ -64,9 +67,9 @@ class PretrainingOptions:
     """Make examples while the files are read, and keep nothing on disk."""
 
     max_steps: int | None = None
-    """Optimizer steps; None takes `epochs`."""
+    """Optimizer steps; None for those of `epochs`."""
     epochs: float = 1.0
-    """Passes over the examples, where `max_steps` is None."""
+    """Passes over the examples, where `max_steps` is not given."""
     batch_size: int = 32
     """Sequences of an optimizer step, over all processes and micro-batches."""
     gradient_accumulation: int = 1
@@ -76,13 +79,13 @@ class PretrainingOptions:
     warmup: float = 0.01
     """Share of the steps over which the rate rises from 0; 1 or more is a number of steps."""
     weight_decay: float = 0.01
-    """AdamW's, on weights; biases and LayerNorm have none."""
+    """AdamW's weight decay; biases and LayerNorm have none."""
     precision: str = "auto"
-    """`float32`, `bfloat16` (autocast), or `auto`: bfloat16 on a GPU that has it."""
+    """float32, bfloat16 (autocast), or auto: bfloat16 on a GPU that has it."""
     gradient_checkpointing: bool = False
     """Compute activations again in the backward pass, which saves memory."""
     seed: int = 0
-    """Of weights, cuts, partners, order, masks and dropout."""
+    """Seed of weights, cuts, partners, order, masks and dropout."""
 
     logging_steps: int = 10
     """Steps between entries of the log."""
@@ -95,13 +98,15 @@ class PretrainingOptions:
     processes: int = 1
     """Processes that prepare the examples."""
     workers: int = 0
-    """Processes that load them; 0 loads in the training process."""
+    """Processes that load the examples; 0 loads them in the training process."""
     cache_dir: str | None = None
-    """Where prepared examples are kept; None for the cache of `datasets`."""
+    """Where prepared examples are kept; None for the cache of datasets."""
     resume: bool = False
     """Go on with the run in `output`."""
 
     def __post_init__(self) -> None:
+        from hf_bert_impl.data.documents import LAYOUTS
+
         check_ranges(self)
         _require(self.layout in LAYOUTS, "layout", self.layout, f"one of {', '.join(LAYOUTS)}")
         _require(self.precision in PRECISIONS, "precision", self.precision, f"one of {PRECISIONS}")
@@ -115,17 +120,19 @@ class PretrainingOptions:
         if self.max_steps is None:
             raise ValueError(
                 "streaming does not know how many examples there are; expected a number of steps; "
-                "set max_steps"
+                "set `max_steps`"
             )
         if self.validation_share:
             raise ValueError(
                 "streaming cannot hold out a share of the text; expected validation files; name "
-                "some, or leave validation_share out"
+                "some, or leave `validation_share` out"
             )
         _require(self.workers <= 1, "workers", self.workers, "0 or 1 with streaming")
 
     def examples(self) -> ExampleOptions:
         """How documents become examples."""
+        from hf_bert_impl.data.examples import ExampleOptions
+
         return ExampleOptions(
             objective=self.objective,
             max_length=self.max_length,
@@ -141,6 +148,8 @@ class PretrainingOptions:
 
     def masking_options(self) -> MaskingOptions:
         """Which tokens are to be guessed."""
+        from hf_bert_impl.data.masking import MaskingOptions
+
         return MaskingOptions(self.masking, self.mlm_probability, self.max_predictions)
 
     def settings(self) -> dict[str, Any]:
@@ -152,4 +161,4 @@ class PretrainingOptions:
 
 def _require(holds: bool, name: str, value: Any, allowed: str) -> None:
     if not holds:
-        raise ValueError(f"{name}={value!r} is not valid; expected {allowed}; change it")
+        raise InputError(f"{name}={value!r} is not valid", allowed, "change it")

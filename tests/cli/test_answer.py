@@ -212,8 +212,8 @@ def test_wrong_arguments(hf_bert, one_error_line, model, questions, tmp_path, mo
 
     asked = ("--question", "river?", "--context", CONTEXT)
     one_error_line(run(*asked, "--dtype", "float8"), "'float8'", "bfloat16")
-    one_error_line(run(*asked, "--max-seq-len", 32), "max_seq_len is 32", "at most 31")
-    one_error_line(run(*asked, "--max-seq-len", 9, "--doc-stride", 9), "doc_stride=9", "window")
+    one_error_line(run(*asked, "--max-seq-len", 32), "--max-seq-len is 32", "at most 31")
+    one_error_line(run(*asked, "--max-seq-len", 9, "--doc-stride", 9), "--doc-stride=9", "window")
     monkeypatch.setattr("hf_bert_impl.cli.answer.load_pipeline", None)
     one_error_line(run(), "neither FILE nor --question is given")
     one_error_line(run(questions, *asked), "FILE and --question are given")
@@ -264,7 +264,7 @@ def test_the_questions_are_no_output(hf_bert, one_error_line, model, questions, 
         if make is not None:
             getattr(output, make)(questions)
         result = hf_bert("answer", model, questions, "-o", output, "--overwrite")
-        one_error_line(result, "where the questions are")
+        one_error_line(result, "the input is in")
         assert questions.read_text() == text
     (tmp_path / ".answers.jsonl.part").symlink_to(questions)
     assert hf_bert("answer", model, questions, "-o", tmp_path / "answers.jsonl").status == 0

@@ -97,8 +97,6 @@ READS = {
     "weights": LOADERS,
     # A benchmark of model calls makes up its tokens.
     "tokenizer": LOADERS - {"benchmark"},
-    # Those that take another class of tokenizer than BERT's too.
-    "any tokenizer": LOADERS - {"benchmark", "classification", "finetune", "pretrain"},
     "masks": frozenset({"fill-mask", "masked-lm", "finetune", "pretrain"}),
     "sentence": SENTENCE_COMMANDS,
     "modules": SENTENCE_COMMANDS | {"push"},
@@ -246,7 +244,7 @@ KINDS = {
     "tokenizer model a number": ("tokenizer", fields("tokenizer.json", model=3), "no tokenizer ("),
     "added tokens a number": ("tokenizer", fields("tokenizer.json", added_tokens=3), "no tokenize"),
     "tokenizer_class 3": (
-        "any tokenizer",
+        "tokenizer",
         fields("tokenizer_config.json", tokenizer_class=3),
         "tokenizer_class=3; expected a text",
     ),

@@ -285,10 +285,10 @@ def test_the_texts_are_no_output(
         link(beside, lines)
     source = beside if link is None else lines
     command = ("embed", model, source, "-o", output, "--overwrite")
-    one_error_line(hf_bert(*command), f"the texts are in {beside}", "choose another name")
+    one_error_line(hf_bert(*command), f"the input is in {beside}", "choose another name")
     with source.open() as stream:
         monkeypatch.setattr(sys, "stdin", stream)
-        one_error_line(hf_bert("embed", model, "-", *command[3:]), f"the texts are in {beside}")
+        one_error_line(hf_bert("embed", model, "-", *command[3:]), f"the input is in {beside}")
     assert source.read_text() == text
     assert [*output.parent.iterdir()] == [beside]
 

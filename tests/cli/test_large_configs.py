@@ -47,5 +47,5 @@ def test_a_vocabulary_larger_than_memory(hf_bert, one_error_line, tmp_path):
     (tmp_path / "text.txt").write_text("the river rose over night\n")
     asked = ("tokenizer", "train", tmp_path / "text.txt", "--vocab-size", 10**9)
     result = hf_bert(*asked, "--output", tmp_path / "words")
-    one_error_line(result, "vocab_size=1000000000 is not valid", "at most 10000000")
+    one_error_line(result, "--vocab-size=1000000000 is not valid", "at most 10000000")
     assert not (tmp_path / "words").exists()

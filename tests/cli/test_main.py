@@ -107,6 +107,25 @@ def test_errors_by_kind(hf_bert, monkeypatch, error, status, words):
     assert ("--debug" in result.err) == (status == 1)
 
 
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        ("`to` is 'x'; choose `to='h5'`", "--to is 'x'; choose --to h5"),
+        ("max_shard_size=3 is too small", "--max-shard-size=3 is too small"),
+        ("`allow_nan=True`, or `check=False`", "--allow-nan, or --no-check"),
+        ("head is 'x'; leave `head` out", "--head is 'x'; leave --head out"),
+        ("`heads` is 3, of the `src`, to `hf auth`", "`heads` is 3, of the `src`, to `hf auth`"),
+        ("the head is 'x'", "the head is 'x'"),
+    ],
+)
+def test_arguments_are_said_as_options(hf_bert, monkeypatch, message, words):
+    def fail(*arguments, **options):
+        raise ValueError(message)
+
+    monkeypatch.setattr("hf_bert_impl.conversion.convert", fail)
+    assert hf_bert("convert", "a", "b") == (2, "", f"error: {words}\n")
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), typer.Abort()])
 def test_an_interrupt_says_nothing(hf_bert, monkeypatch, error):
     def fail(*arguments, **options):

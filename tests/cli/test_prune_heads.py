@@ -185,7 +185,7 @@ def test_nothing_is_replaced_unasked(hf_bert, one_error_line, save_tiny, labelle
         (("--share", 0.95), "expected 1 to 8"),
         (("--output", "new"), "nothing to remove"),
         (("--count", 1, "--picture", "heads.jpg"), "ends in"),
-        (("--count", 1, "--max-length", 99), "max_length is 99"),
+        (("--count", 1, "--max-length", 99), "--max-length is 99"),
     ],
 )
 def test_bad_options(

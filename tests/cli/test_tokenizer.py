@@ -105,5 +105,5 @@ def test_help_has_an_example(arguments):
 def test_the_text_is_not_replaced(hf_bert, one_error_line, tmp_path, name):
     (tmp_path / name).write_text("nice to meet you\n")
     command = ("tokenizer", "train", tmp_path / name, "-o", tmp_path / ".", "--vocab-size", 60)
-    one_error_line(hf_bert(*command, "--overwrite"), f"{name} would be replaced by the tokenizer")
+    one_error_line(hf_bert(*command, "--overwrite"), f"{name}, which this command writes")
     assert [*tmp_path.iterdir()] == [tmp_path / name]

@@ -355,7 +355,7 @@ def test_hidden_act_chooses_between_googles_two(tmp_path):
     assert "hidden_act is gelu_new" in report.notes[0]
     report = convert(FIXTURES / "tf1", tmp_path / "erf")
     assert report.result["hidden_act"] == "gelu"
-    assert "--hidden-act gelu_new" in report.notes[0]
+    assert "`hidden_act='gelu_new'`" in report.notes[0]
     assert not convert(FIXTURES / "flax", tmp_path / "flax").notes
 
 
@@ -427,7 +427,7 @@ def test_state_dict_without_heads_asks_for_their_number(tmp_path):
     source = tmp_path / "alone"
     source.mkdir()
     shutil.copy(FIXTURES / "codertimo/bertlm.state_dict.pt", source)
-    with pytest.raises(ConversionError, match="--num-attention-heads"):
+    with pytest.raises(ConversionError, match="`num_attention_heads`"):
         convert(source, tmp_path / "out")
     report = convert(
         source,
@@ -443,7 +443,7 @@ def test_config_from_elsewhere_brings_its_vocabulary(tmp_path):
     source.mkdir()
     for file in (FIXTURES / "tf1_squad").glob("model.ckpt*"):
         shutil.copy(file, source)
-    with pytest.raises(ConversionError, match="--config"):
+    with pytest.raises(ConversionError, match="`config`"):
         convert(source, tmp_path / "out")
     report = convert(source, tmp_path / "out", config=FIXTURES / "tf1_squad/bert_config.json")
     assert "vocab.txt" in {file["name"] for file in report.result["files"]}

@@ -181,8 +181,8 @@ def test_numbers_that_are_none(tmp_path, source, value):
     save_file(state, folder / "model.safetensors")
     line = refused(tmp_path, folder)
     assert "bert.encoder.layer.1.output.dense.weight has 1 " in line
-    assert "--allow-nan" in line
-    with pytest.raises(ConversionError, match="allow-nan"):
+    assert "`allow_nan=True`" in line
+    with pytest.raises(ConversionError, match="`allow_nan=True`"):
         load_any(folder)
     report = convert(folder, tmp_path / "taken", allow_nan=True)
     assert sum(not row["finite"] for row in report.mapped) == 1
@@ -266,7 +266,7 @@ def test_output_is_never_overwritten_unasked(tmp_path):
     target.mkdir()
     (target / "notes.txt").write_text("mine")
     (target / "model-00001-of-00002.safetensors").write_text("old")
-    with pytest.raises(ConversionError, match="--overwrite"):
+    with pytest.raises(ConversionError, match="`overwrite=True`"):
         convert(FIXTURES / "flax", target)
     assert len([*target.iterdir()]) == 2
     convert(FIXTURES / "flax", target, overwrite=True)
@@ -311,14 +311,14 @@ def test_failure_leaves_the_old_result(tmp_path, source):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"to": "onnx"}, "--to is 'onnx'"),
-        ({"head": "chat"}, "--head is 'chat'"),
-        ({"dtype": "int8"}, "--dtype is 'int8'"),
-        ({"max_shard_size": "many"}, "--max-shard-size is 'many'"),
-        ({"max_shard_size": "0MB"}, "--max-shard-size"),
-        ({"max_shard_size": "1GB", "to": "h5"}, "--max-shard-size"),
-        ({"config": "/nowhere/config.json"}, "--config is"),
-        ({"num_attention_heads": 8}, "--num-attention-heads is 8"),
+        ({"to": "onnx"}, "`to` is 'onnx'"),
+        ({"head": "chat"}, "`head` is 'chat'"),
+        ({"dtype": "int8"}, "`dtype` is 'int8'"),
+        ({"max_shard_size": "many"}, "`max_shard_size` is 'many'"),
+        ({"max_shard_size": "0MB"}, "`max_shard_size`"),
+        ({"max_shard_size": "1GB", "to": "h5"}, "`max_shard_size`"),
+        ({"config": "/nowhere/config.json"}, "`config` is"),
+        ({"num_attention_heads": 8}, "`num_attention_heads` is 8"),
         ({"reference": "/nowhere/x.npz"}, "cannot be compared"),
         ({"reference": "/nowhere/x"}, "there is no"),
         ({"hidden_act": "magic"}, "hidden_act"),

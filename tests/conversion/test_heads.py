@@ -104,10 +104,10 @@ def test_heads_that_cannot_be():
     state, _ = random_model(PRETRAINING)
     tensors = Memory(state | {"classifier.weight": torch.ones(2, 6)}).tensors
     whole = plan(TRANSFORMERS, tensors)
-    with pytest.raises(ConversionError, match=r"several heads \(classifier and cls\.pred.*--head"):
+    with pytest.raises(ConversionError, match=r"several heads \(classifier and cls\.pred.*`head`"):
         infer(whole, {})
     assert infer(whole, {}, "sequence-classification").num_labels == 2
-    with pytest.raises(ConversionError, match="--head is 'mlm'; expected one of base, pretraining"):
+    with pytest.raises(ConversionError, match="`head` is 'mlm'; expected one of base, pretraining"):
         infer(whole, {}, "mlm")
 
 
@@ -142,7 +142,7 @@ def test_missing_layers_and_embeddings():
         ({"num_attention_heads": 4}, r"num_attention_heads is 4; .* divides the hidden size 6"),
         ({"num_attention_heads": 0}, "num_attention_heads is 0"),
         ({"num_attention_heads": "3"}, "num_attention_heads is '3'"),
-        ({"num_attention_heads": None}, r"nothing says how many .*--num-attention-heads"),
+        ({"num_attention_heads": None}, r"nothing says how many .*`num_attention_heads`"),
         ({"id2label": {"0": "a", "1": "b"}}, r"2 labels \(the tensors have 4\)"),
         ({"num_labels": 3}, r"3 labels \(the tensors have 4\)"),
     ],

@@ -219,7 +219,7 @@ def test_codertimo(file, class_name, count):
             assert whole.steps[f"bert.encoder.layer.1.{ours}"].source.name == second + theirs
         if class_name == PRETRAINING:
             assert whole.untied(source) == ("cls.predictions.decoder.weight",)
-        with pytest.raises(ConversionError, match="give --num-attention-heads"):
+        with pytest.raises(ConversionError, match="give `num_attention_heads`"):
             check_config({}, found)
         config = check_config({**CODERTIMO_FIELDS, "num_attention_heads": 4}, found)
         cut = fit(whole, class_name, config)

@@ -129,7 +129,7 @@ def test_other_formats_say_what_they_lose(source, tmp_path, to):
     report = convert(source, tmp_path / "made", to=to)
     [note] = [note for note in report.notes if "sentence-transformers" in note]
     assert f"{to} holds its BERT alone: Pooling, Dense, Normalize, " in note
-    assert "are left behind; --to safetensors keeps them" in note
+    assert "are left behind; `to='safetensors'` keeps them" in note
     assert not (tmp_path / "made/modules.json").exists()
 
 

@@ -70,5 +70,5 @@ def test_codertimo_has_no_case(tmp_path):
     found = find_vocabulary([tmp_path], ["uncased"])
     assert not found.lower_case
     assert make_tokenizer(found, 16).tokenize("the of zz") == ["the", "of", "<unk>"]
-    with pytest.raises(ConversionError, match="--do-lower-case"):
+    with pytest.raises(ConversionError, match="`do_lower_case`"):
         find_vocabulary([tmp_path], [], True)

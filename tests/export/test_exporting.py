@@ -100,7 +100,7 @@ def test_only_what_was_asked_for_is_replaced(tmp_path):
     folder.mkdir()
     for name in ("notes.txt", "openvino_model.bin", "model.onnx", "model.onnx.data", "vocab.txt"):
         (folder / name).write_text("old")
-    with pytest.raises(ValueError, match="--overwrite"):
+    with pytest.raises(ValueError, match="`overwrite=True`"):
         export_model(make("base"), folder, "torch-export")
     assert (folder / "model.onnx").read_text() == "old"
     export_model(make("base"), folder, "torch-export", overwrite=True)

@@ -188,7 +188,7 @@ def test_output_is_replaced_only_when_asked(run, tmp_path):
     out.mkdir()
     run()  # an empty folder is as good as none
     (out / "mine").write_text("kept")
-    with pytest.raises(ValueError, match=r"out exists and has files in it; .*--overwrite"):
+    with pytest.raises(ValueError, match=r"out exists and has files in it; .*`overwrite=True`"):
         run()
     assert (out / "mine").read_text() == "kept"
     run(overwrite=True)

@@ -1,0 +1,166 @@
+"""Options that several commands have, and commands whose options are the fields of a dataclass."""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import functools
+import inspect
+import itertools
+import re
+import textwrap
+import typing
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from hf_bert_impl.training.option_ranges import RANGES
+
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="A folder or a hub id.")]
+Dtype = Annotated[
+    str | None,
+    typer.Option(
+        help="float32, bfloat16, float16, int8 or auto (the quickest near float32).",
+        show_default="as the weights are saved",
+    ),
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace OUTPUT where it exists.")]
+Picture = Annotated[Path | None, typer.Option(help="Draw the result: a png, svg or pdf.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, and no table.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
+Silent = Annotated[
+    bool, typer.Option("--quiet", "-q", help="Show no progress and print no summary.")
+]
+
+# --- labelled data ----------------------------------------------------------------------------
+
+Text = Annotated[
+    str | None,
+    typer.Option(
+        "--text-column",
+        help="The text: a name in the header, or a number from 0 where there is none.",
+        show_default="text; tokens",
+    ),
+]
+Pair = Annotated[str | None, typer.Option("--text-pair-column", help="The second text of a pair.")]
+Label = Annotated[
+    str | None,
+    typer.Option("--label-column", help="The right answer.", show_default="label; tags"),
+]
+Dataset = Annotated[
+    str | None,
+    typer.Option(help="A datasets id (ID:CONFIGURATION) or folder in place of files."),
+]
+MaxLength = Annotated[
+    int | None,
+    typer.Option(help="Tokens at which a sequence is cut.", show_default="what the model takes"),
+]
+
+# --- question answering -----------------------------------------------------------------------
+
+NullThreshold = Annotated[
+    float | None,
+    typer.Option(help="How far 'no answer' has to be ahead.", show_default="the model's own, or 0"),
+]
+MaxAnswerLen = Annotated[int, typer.Option(min=1, help="Most tokens of an answer.")]
+MaxQuestionLen = Annotated[int, typer.Option(min=1, help="Tokens at which a question is cut.")]
+MaxSeqLen = Annotated[
+    int | None, typer.Option(min=1, help="Most tokens of a window.", show_default="384")
+]
+DocStride = Annotated[
+    int | None, typer.Option(min=0, help="Tokens that two windows share.", show_default="128")
+]
+
+# --- dataclasses ------------------------------------------------------------------------------
+
+#: How the line of a field says what None means.
+_NONE = re.compile(r"; None for (.*)\.$")
+
+
+def from_dataclass(
+    options: type, panels: Mapping[str, str] | None = None, **special: Any
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command an option for each field of a dataclass.
+
+    Type, default and range are the field's; the help is the line below it. "; None for X." at the
+    end of that line is shown as the default.
+
+    Args:
+        options: The dataclass.
+        panels: Name of a field to the heading of the help from there on.
+        **special: Annotated types of fields that are no plain options. None leaves a field out.
+
+    Returns:
+        A decorator. The function gets the fields' values as a dict, then its own options by name.
+    """
+    docs, types = field_docs(options), typing.get_type_hints(options)
+    parameters, panel = [], None
+    for field in dataclasses.fields(options):
+        panel = (panels or {}).get(field.name, panel)
+        annotation = special.get(field.name, _option(field.name, types[field.name], docs, panel))
+        if annotation is None:
+            continue
+        default = inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
+        parameters.append(
+            inspect.Parameter(
+                field.name,
+                inspect.Parameter.KEYWORD_ONLY,
+                default=list(default) if isinstance(default, tuple) else default,
+                annotation=annotation,
+            )
+        )
+
+    def decorate(function: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(function)
+        def command(**values: Any) -> None:
+            fields = {parameter.name: values.pop(parameter.name) for parameter in parameters}
+            lists = {name: tuple(it) for name, it in fields.items() if isinstance(it, list)}
+            function(fields | lists, **values)
+
+        _, *own = inspect.signature(function, eval_str=True).parameters.values()
+        every = [it.replace(kind=inspect.Parameter.KEYWORD_ONLY) for it in own]
+        command.__signature__ = inspect.Signature([*parameters, *every])  # type: ignore[attr-defined]
+        return command
+
+    return decorate
+
+
+def field_docs(options: type) -> dict[str, str]:
+    """The line below each field of a dataclass, with options in place of the fields it names."""
+    body = typing.cast(
+        ast.ClassDef, ast.parse(textwrap.dedent(inspect.getsource(options))).body[0]
+    ).body
+    docs = {
+        field.target.id: " ".join(str(doc.value.value).split())
+        for field, doc in itertools.pairwise(body)
+        if isinstance(field, ast.AnnAssign)
+        and isinstance(field.target, ast.Name)
+        and isinstance(doc, ast.Expr)
+        and isinstance(doc.value, ast.Constant)
+    }
+
+    def named(match: re.Match[str]) -> str:
+        return _flag(match[1]) if match[1] in docs else match[0]
+
+    return {name: re.sub(r"`(\w+)`", named, doc) for name, doc in docs.items()}
+
+
+def _option(name: str, kind: Any, docs: Mapping[str, str], panel: str | None) -> Any:
+    allowed = RANGES.get(name)
+    unset = _NONE.search(docs[name])
+    option = typer.Option(
+        *([_flag(name)] if kind is bool else []),
+        help=_NONE.sub(".", docs[name]),
+        show_default=unset[1] if unset else True,
+        min=int(allowed.low) if allowed is not None and allowed.whole else None,
+        rich_help_panel=panel,
+    )
+    if typing.get_origin(kind) is tuple:
+        kind = list[typing.get_args(kind)[0]]  # type: ignore[misc]
+    return Annotated[kind, option]
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
