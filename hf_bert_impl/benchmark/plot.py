@@ -48,7 +48,7 @@ def speeds(results: Results) -> dict[str, dict[str, float]]:
         By case (with its rows where there are several sizes), then by contestant with precision,
         ours first.
     """
-    found: dict[str, dict[str, list[float]]] = {}
+    by_label: dict[str, dict[str, list[float]]] = {}
     sizes = {name: {row.rows for row in results.rows if row.case == name} for name in CASES}
     for row in sorted(results.rows, key=lambda row: list(CASES).index(row.case)):
         label = row.case if len(sizes[row.case]) == 1 else f"{row.case} x{row.rows}"
@@ -58,13 +58,13 @@ def speeds(results: Results) -> dict[str, dict[str, float]]:
         for name, dtype, rate in sides:
             if rate is not None:
                 contestant = f"{OURS.get(name, name)} {SHORT_DTYPES[dtype]}"
-                found.setdefault(label, {}).setdefault(contestant, []).append(rate)
+                by_label.setdefault(label, {}).setdefault(contestant, []).append(rate)
     return {
         label: {
             name: statistics.median(rates)
             for name, rates in sorted(by_name.items(), key=lambda item: "ours" not in item[0])
         }
-        for label, by_name in found.items()
+        for label, by_name in by_label.items()
     }
 
 

@@ -187,7 +187,7 @@ def straight_line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float,
 
 def environment(device: str, threads: int) -> dict[str, Any]:
     """Versions, processor, device and threads of this run."""
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "cpu": cpu_name(),
@@ -199,7 +199,7 @@ def environment(device: str, threads: int) -> dict[str, Any]:
     }
     for package in PACKAGES:
         try:
-            found[package] = importlib.metadata.version(package)
+            facts[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
-            found[package] = None
-    return found
+            facts[package] = None
+    return facts

@@ -283,9 +283,9 @@ class Benchmark:
         busy = self.settings.threads if case.name == "busy" else 0
         with neighbours(busy):
             times = race(tuple(racing), [(case, what) for what in done], rounds, lose)
-        for what, found in zip(done, times, strict=True):
+        for what, seconds in zip(done, times, strict=True):
             self.results.rows += [
-                self._row(case, what, name, (mine, peer), (found[mine], found[peer]))
+                self._row(case, what, name, (mine, peer), (seconds[mine], seconds[peer]))
                 for mine in racing
                 if mine is not peer and peer in racing
             ]
@@ -356,8 +356,8 @@ class Benchmark:
                 min(LINE_ROUNDS, self.settings.rounds),
                 lose,
             )
-            for case, found in zip(widths, times, strict=True):
-                for one, seconds in found.items():
+            for case, by_contestant in zip(widths, times, strict=True):
+                for one, seconds in by_contestant.items():
                     narrowest = times[0][one]
                     ratios = [wide / one_ for wide, one_ in zip(seconds, narrowest, strict=True)]
                     self.results.line.append(

@@ -63,15 +63,15 @@ class Trainer:
 
     def check(self, case: Case, reference: dict[str, Tensor] | None) -> Check:
         """How far the loss is from the reference's, and the peak beyond weights and gradients."""
-        found = self.result(case)
-        loss, error = float(found.pop("loss")), None
+        ours = self.result(case)
+        loss, error = float(ours.pop("loss")), None
         notes = {"loss": loss}
         if reference is not None:
             error = abs(loss - float(reference.pop("loss")))
-            gap = max((found[name] - theirs).abs().max() for name, theirs in reference.items())
+            gap = max((ours[name] - theirs).abs().max() for name, theirs in reference.items())
             largest = max(theirs.abs().max() for theirs in reference.values())
             notes["gradient_error"] = float(gap / largest)
-        del found, reference
+        del ours, reference
         beyond, fresh, resident = _memory(self.model, self._batch(case))
         notes["with_gradients_mib"] = fresh
         if resident is not None:

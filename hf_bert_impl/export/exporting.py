@@ -172,12 +172,12 @@ def compare(model: PreTrainedModel, run: Run, tokenizer: Any = None) -> ParityRe
     for case, batch in batches(model, tokenizer).items():
         with torch.no_grad():
             expected = model(**batch, return_dict=True)
-        found = run(batch)
+        given = run(batch)
         # A decoder's cache is no output of the graph.
-        kept = {name: expected[name] for name in found if expected.get(name) is not None}
+        kept = {name: expected[name] for name in given if expected.get(name) is not None}
         report.extend(
             compare_outputs(
-                ModelOutput(**found),
+                ModelOutput(**given),
                 ModelOutput(**kept),
                 attended_positions(batch),
                 case=f"fp32 {case}",
@@ -202,12 +202,12 @@ def batches(model: PreTrainedModel, tokenizer: Any = None) -> dict[str, Batch]:
         if tokenizer is None
         else text_tokens(tokenizer, TEXTS, min(MAX_LENGTH, longest))
     )
-    found = parity_batches(tokens, config, choices=choices)
+    named = parity_batches(tokens, config, choices=choices)
     rows = choices or 1
     for name, length in (("one token", 1), ("full length", longest)):
         alone = random_tokens(config, (length,) * rows, seed=length)
-        found[name] = parity_batches(alone, config, choices=choices)["padded right"]
-    return found
+        named[name] = parity_batches(alone, config, choices=choices)["padded right"]
+    return named
 
 
 def _remove_other_formats(folder: Path, kind: str, files: dict[str, int]) -> None:

@@ -116,8 +116,8 @@ def write_onnx(
                 "expected versions that can; install those that hf_bert_impl's constraints name, "
                 "or choose `kind='torch-export'`"
             ) from error
-    found = onnx.load(file, load_external_data=False).opset_import
-    made = next(entry.version for entry in found if entry.domain in ("", "ai.onnx"))
+    operators = onnx.load(file, load_external_data=False).opset_import
+    made = next(entry.version for entry in operators if entry.domain in ("", "ai.onnx"))
     # The exporter converts from the version that it is written for, and where it cannot it logs
     # a line and leaves that version.
     if opset is not None and made != opset:

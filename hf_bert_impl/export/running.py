@@ -107,8 +107,8 @@ def _open_onnx(file: Path, threads: int) -> Run:
 
     def run(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         arrays = {name: value.numpy() for name, value in inputs.items() if name in taken}
-        found = session.run(names, arrays)
-        return {name: torch.from_numpy(a) for name, a in zip(names, found, strict=True)}
+        outputs = session.run(names, arrays)
+        return {name: torch.from_numpy(a) for name, a in zip(names, outputs, strict=True)}
 
     return run
 
@@ -123,8 +123,8 @@ def _open_openvino(file: Path, threads: int) -> Run:
 
     def run(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         arrays = {name: value.numpy() for name, value in inputs.items() if name in taken}
-        found = request.infer(arrays, share_inputs=True)
-        return {name: torch.from_numpy(found[name].copy()) for name in names}
+        outputs = request.infer(arrays, share_inputs=True)
+        return {name: torch.from_numpy(outputs[name].copy()) for name in names}
 
     return run
 
@@ -136,7 +136,7 @@ def _open_program(file: Path, threads: int) -> Run:
 
     def run(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         with torch.no_grad():
-            found: dict[str, Tensor] = module(**inputs)
-        return found
+            outputs: dict[str, Tensor] = module(**inputs)
+        return outputs
 
     return run

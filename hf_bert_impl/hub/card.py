@@ -164,7 +164,7 @@ def _section(facts: CardFacts) -> str:
 def _usage(facts: CardFacts) -> str:
     model = facts.model
     name, config = type(model).__name__, model.config
-    auto = next(auto for auto, found in MODEL_CLASSES.items() if found == name)
+    auto = next(auto for auto, class_name in MODEL_CLASSES.items() if class_name == name)
     stock = loads_in_stock(config)
     imports = f"{auto}, AutoTokenizer" if facts.has_tokenizer else auto
     lines = ["## Use", "", "```python", f"from transformers import {imports}", ""]

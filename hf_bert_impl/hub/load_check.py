@@ -246,7 +246,7 @@ def _run(work: Path) -> None:
 
 def _row(
     auto_name: str,
-    found: Mapping[str, Any],
+    sides: Mapping[str, Any],
     work: Path,
     saved: PreTrainedModel,
     batch: dict[str, Tensor],
@@ -254,11 +254,11 @@ def _row(
     name = MODEL_CLASSES[auto_name]
     refusing = not loads_in_stock(saved.config)
     notes: list[str] = []
-    stock = _stock_result(found["stock"], name, refusing, notes)
+    stock = _stock_result(sides["stock"], name, refusing, notes)
     trusted = None
-    if "trusted" in found:
-        trusted = _trusted_result(found["trusted"], name, notes)
-    loaded = [side for side in found.values() if "error" not in side]
+    if "trusted" in sides:
+        trusted = _trusted_result(sides["trusted"], name, notes)
+    loaded = [side for side in sides.values() if "error" not in side]
     is_own = type(saved).__name__ == name
     missing = [side["missing"] for side in loaded]
     if any(keys != missing[0] for keys in missing):
@@ -268,8 +268,8 @@ def _row(
         notes.append(f"weights are missing: {', '.join(lacking[:3])}")
     outputs = {
         side: ModelOutput(**torch.load(work / f"{auto_name}.{side}.pt"))
-        for side in found
-        if "error" not in found[side]
+        for side in sides
+        if "error" not in sides[side]
     }
     if is_own:
         with torch.no_grad():
@@ -330,10 +330,10 @@ def _largest_error(
     return largest
 
 
-def _tokenizer_row(name: str, found: Mapping[str, Any], own: list[list[int]]) -> LoadingRow:
+def _tokenizer_row(name: str, sides: Mapping[str, Any], own: list[list[int]]) -> LoadingRow:
     notes = []
     words = {}
-    for side, result in found.items():
+    for side, result in sides.items():
         if "error" in result:
             notes.append(f"{side}: {result['error']}")
             words[side] = "refused"

@@ -41,16 +41,16 @@ def refusal(error: Exception) -> dict[str, Any]:
     return {"error": f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"}
 
 
-def describe(found: Any) -> dict[str, Any]:
+def describe(loaded: Any) -> dict[str, Any]:
     """Class and module of an object."""
-    return {"name": type(found).__name__, "module": type(found).__module__}
+    return {"name": type(loaded).__name__, "module": type(loaded).__module__}
 
 
 def outputs(model: Any, batch: dict[str, Any]) -> dict[str, Any]:
     """The tensors that a model gives."""
     with torch.no_grad():
-        found = model(**batch, return_dict=True)
-    return {name: value for name, value in found.items() if isinstance(value, torch.Tensor)}
+        output = model(**batch, return_dict=True)
+    return {name: value for name, value in output.items() if isinstance(value, torch.Tensor)}
 
 
 def check(task: dict[str, Any], folder: Path) -> dict[str, Any]:

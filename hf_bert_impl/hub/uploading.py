@@ -133,11 +133,11 @@ def open_repository(
             if name in files
         }
     others = sorted(set(files) - _NO_MODEL)
-    found = _class_in(texts[CONFIG]) if CONFIG in texts else "no model"
-    if others and found != class_name:
+    held = _class_in(texts[CONFIG]) if CONFIG in texts else "no model"
+    if others and held != class_name:
         names = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if others[3:] else "")
         raise PushError(
-            f"{full} holds {found} ({names})",
+            f"{full} holds {held} ({names})",
             f"a new or empty repository, or one with a {class_name}",
             "choose another name, or delete what is there",
         )

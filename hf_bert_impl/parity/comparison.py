@@ -52,12 +52,12 @@ def reference_class(name: str) -> type[PreTrainedModel]:
     """
     from transformers.models.bert import modeling_bert
 
-    found = getattr(modeling_bert, name, None)
-    if found is None or not name.startswith("Bert"):
+    cls = getattr(modeling_bert, name, None)
+    if cls is None or not name.startswith("Bert"):
         raise ValueError(
             f"{name} is not a BERT class of transformers; there is no reference for it"
         )
-    return found
+    return cls
 
 
 def require_reference(config: Any) -> None:
@@ -199,10 +199,10 @@ def compare_models(
                 if precise is not None:
                     with _prepared(precise, "eager", seed):
                         exact = _run(precise, inputs, answers, seed)
-                found = compare_outputs(
+                compared = compare_outputs(
                     mine, theirs, mask, case=case, tolerance=tolerance, precise=exact
                 )
-                report.extend(found)
+                report.extend(compared)
                 if gradients and not low:
                     arguments = {**inputs, **answers}
                     mine_grads = _gradients(ours, arguments, mask, seed)
@@ -302,11 +302,11 @@ def _gradients(
                 terms.append((value * weights.to(value)).mean())
             objective = torch.stack(terms).sum()
         parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        found = torch.autograd.grad(objective, list(parameters.values()), allow_unused=True)
+        gradients = torch.autograd.grad(objective, list(parameters.values()), allow_unused=True)
     # A parameter that takes no part has no gradient in one place and zeros in another.
     return {
         name: torch.zeros_like(parameter) if gradient is None else gradient
-        for (name, parameter), gradient in zip(parameters.items(), found, strict=True)
+        for (name, parameter), gradient in zip(parameters.items(), gradients, strict=True)
     }
 
 

@@ -121,8 +121,8 @@ def check_masked(tokenizer: Any, model: Any) -> ParityReport:
         wanted = tuple(token for token, _ in figure.expected)
         report.rows.append(_equal(f"{figure.text}: order", tokens, wanted))
         for token, expected in figure.expected:
-            found = probabilities[tokenizer.convert_tokens_to_ids(token)].item()
-            report.rows.append(_near(f"{figure.text}: {token}", found, expected))
+            ours = probabilities[tokenizer.convert_tokens_to_ids(token)].item()
+            report.rows.append(_near(f"{figure.text}: {token}", ours, expected))
     return report
 
 
@@ -147,17 +147,17 @@ def check_answer(tokenizer: Any, model: Any) -> ParityReport:
     return ParityReport([_equal(f"{QUESTION}", answer, ANSWER)])
 
 
-def _equal(name: str, found: object, expected: object) -> ParityRow:
-    if found != expected:
-        return ParityRow.failure("published", name, f"found {found}, published {expected}")
+def _equal(name: str, ours: object, expected: object) -> ParityRow:
+    if ours != expected:
+        return ParityRow.failure("published", name, f"found {ours}, published {expected}")
     return ParityRow("published", name, 0.0, 0.0, 0.0, 0.0, True)
 
 
-def _near(name: str, found: float, expected: float) -> ParityRow:
-    error = abs(found - expected)
+def _near(name: str, ours: float, expected: float) -> ParityRow:
+    error = abs(ours - expected)
     bound = PRINTED_UNIT if expected >= PRINTED_UNIT else PRINTED_RELATIVE * expected
     passed = error <= bound
-    note = "" if passed else f"found {found:.5g}, published {expected:.5g}"
+    note = "" if passed else f"found {ours:.5g}, published {expected:.5g}"
     tolerance = bound / expected
     return ParityRow(
         "published", name, error, error, error / expected, tolerance, passed, None, note

@@ -107,24 +107,24 @@ def selected_tensors(outputs: ModelOutput, mask: Tensor) -> dict[str, Tensor]:
         Row name to tensor: (T, ...) for what is computed a position, (sequences, ...) for what is
         computed a sequence, the loss as a scalar.
     """
-    found: dict[str, Tensor] = {}
+    selected: dict[str, Tensor] = {}
     for index, states in enumerate(outputs.get("hidden_states") or ()):
         name = f"layer {index - 1}" if index else "embeddings"
         if index:
-            found.update(_heads(outputs, "attentions", index - 1, name, mask))
-            found.update(_heads(outputs, "cross_attentions", index - 1, f"{name} cross", mask))
-        found[name] = states[mask.to(states.device)]  # (T, hidden)
+            selected.update(_heads(outputs, "attentions", index - 1, name, mask))
+            selected.update(_heads(outputs, "cross_attentions", index - 1, f"{name} cross", mask))
+        selected[name] = states[mask.to(states.device)]  # (T, hidden)
     for name, value in outputs.items():
         if not isinstance(value, Tensor):
             continue
         here = mask.to(value.device)
         if value.dim() == 0:
-            found[name] = value
+            selected[name] = value
         elif value.dim() >= 3 or name in PER_POSITION_2D:
-            found[name] = value[here]
+            selected[name] = value[here]
         else:  # one vector a sequence
-            found[name] = value
-    return {name: value for name, value in found.items() if value.numel()}
+            selected[name] = value
+    return {name: value for name, value in selected.items() if value.numel()}
 
 
 def _heads(

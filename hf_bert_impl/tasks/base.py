@@ -112,13 +112,13 @@ class Task(ABC):
         Raises:
             ValueError: There are too few to learn anything.
         """
-        found = {name for example in examples for name in self.names_in(example)}
-        if len(found) < self.min_labels:
+        used = {name for example in examples for name in self.names_in(example)}
+        if len(used) < self.min_labels:
             raise ValueError(
-                f"the training examples have {len(found)} label(s) ({', '.join(sorted(found))}); "
+                f"the training examples have {len(used)} label(s) ({', '.join(sorted(used))}); "
                 f"expected at least {self.min_labels} for {self.name}; check the label column"
             )
-        self.labels = list(known) if set(known) == found else sort_labels(found)
+        self.labels = list(known) if set(known) == used else sort_labels(used)
 
     def check_labels(
         self, examples: Sequence[Any], source: str = "no training example has"
@@ -160,9 +160,9 @@ class Task(ABC):
         """
         names = [config.id2label[number] for number in range(config.num_labels)]
         made_up = names == [f"LABEL_{number}" for number in range(len(names))]
-        found = {name for example in examples for name in self.names_in(example)}
+        used = {name for example in examples for name in self.names_in(example)}
         numbers = [str(number) for number in range(len(names))]
-        self.labels = numbers if made_up and found <= set(numbers) else names
+        self.labels = numbers if made_up and used <= set(numbers) else names
 
     # --- the model --------------------------------------------------------------------------------
 
@@ -247,15 +247,15 @@ class RowTask(Task):
         collator = Collator(tokenizer.pad_token_id)
         training = model.training
         model.eval()
-        found: list[Any] = []
+        outputs: list[Any] = []
         with torch.inference_mode():
             for features in cut_batches(split.features, TOKEN_BUDGET):
                 batch = collator(features)
                 batch.pop("labels", None)
                 batch = {name: value.to(model.device) for name, value in batch.items()}
-                found += self.outputs(model, batch, features)
+                outputs += self.outputs(model, batch, features)
         model.train(training)
-        return found
+        return outputs
 
 
 def sequence_length(task: Task, tokenizer: Any, config: Any, max_length: int | None) -> int:

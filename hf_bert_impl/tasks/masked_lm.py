@@ -116,9 +116,9 @@ class MaskedLanguageModeling(RowTask):
 
 
 def _mask(masker: Masker, features: Sequence[Feature], seed: list[int]) -> list[Feature]:
-    found = []
+    masked = []
     for number, feature in enumerate(features):
         rng = np.random.default_rng([*seed, number])
         seen, labels = masker.mask(np.asarray(feature["input_ids"]), rng)
-        found.append(feature | {"input_ids": seen.tolist(), "token_labels": labels.tolist()})
-    return found
+        masked.append(feature | {"input_ids": seen.tolist(), "token_labels": labels.tolist()})
+    return masked

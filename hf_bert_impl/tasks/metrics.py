@@ -81,11 +81,11 @@ def regression_metrics(gold: Any, predicted: Any) -> Metrics:
     """
     gold, predicted = np.asarray(gold, np.float64), np.asarray(predicted, np.float64)
     stats = require("scipy.stats", "train", PURPOSE)
-    found = {"pearson": 0.0, "spearman": 0.0}
+    figures = {"pearson": 0.0, "spearman": 0.0}
     if len(gold) > 1 and np.ptp(gold) > 0 and np.ptp(predicted) > 0:
-        found["pearson"] = float(stats.pearsonr(gold, predicted)[0])
-        found["spearman"] = float(stats.spearmanr(gold, predicted)[0])
-    return found | {"mse": float(np.mean((gold - predicted) ** 2))}
+        figures["pearson"] = float(stats.pearsonr(gold, predicted)[0])
+        figures["spearman"] = float(stats.spearmanr(gold, predicted)[0])
+    return figures | {"mse": float(np.mean((gold - predicted) ** 2))}
 
 
 def entity_metrics(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]]) -> Metrics:

@@ -144,8 +144,8 @@ def read_probe(
     task = make_task(kind, columns, dataset)
     examples = {name: task.read(source) for name, source in named.items()}
     task.learn_labels(examples["train"], [])
-    for found in examples.values():
-        task.check_labels(found)
+    for part in examples.values():
+        task.check_labels(part)
     return task, examples
 
 
@@ -181,7 +181,7 @@ def run_probe(
     require("sklearn", "train", "probing")
     params = Params(batch_size=options.batch_size, seed=options.seed, current_task=protocol)
     parts = _parts(protocol, task, examples, batcher, prepare, params)
-    counts = {name: len(found) for name, found in examples.items()}
+    counts = {name: len(part) for name, part in examples.items()}
     probe = _Probe(protocol, len(task.labels), options)
     train, validation = parts["train"], parts.get("validation")
     if "test" in parts:
@@ -215,7 +215,7 @@ def _parts(
     prepare: Prepare | None,
     params: Params,
 ) -> dict[str, _Part]:
-    every = [example for found in examples.values() for example in found]
+    every = [example for part in examples.values() for example in part]
     sides = [example.text for example in every]
     if protocol != "classification":
         sides += [example.pair for example in every]
@@ -231,7 +231,7 @@ def _parts(
         ]
     )  # (texts, D)
     row = {text: index for index, text in enumerate(texts)}
-    found = {}
+    parts = {}
     for name, part in examples.items():
         left = vectors[[row[example.text] for example in part]]  # (N, D)
         labels = np.array([example.label for example in part])
@@ -240,8 +240,8 @@ def _parts(
         right = left
         if protocol != "classification":
             right = vectors[[row[example.pair] for example in part]]
-        found[name] = _Part(_inputs(protocol, left, right), labels)
-    return found
+        parts[name] = _Part(_inputs(protocol, left, right), labels)
+    return parts
 
 
 def _inputs(protocol: str, left: Floats, right: Floats) -> Floats:

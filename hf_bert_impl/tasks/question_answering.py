@@ -69,19 +69,19 @@ class QuestionAnswering(Task):
 
     def read(self, source: str) -> list[Question]:
         if self.dataset is None:
-            found = read_squad(source)
+            data = read_squad(source)
         else:
             rows = read_dataset(self.dataset, source, FIELDS)
             questions = questions_from_rows(
                 dict(zip(FIELDS, row.values, strict=True)) for row in rows
             )
             without = any(not question.answers for question in questions)
-            found = Squad(tuple(questions), 2 if without else 1)
-        self.version = max(self.version, found.version)
+            data = Squad(tuple(questions), 2 if without else 1)
+        self.version = max(self.version, data.version)
         if self.version == 2:
             # At the best threshold: the one in use is tuned only at the end.
             self.best_metric = "best_f1"
-        return list(found.questions)
+        return list(data.questions)
 
     def config(self) -> dict[str, Any]:
         # Not the checkpoint's own, which was tuned to weights that are about to change.
@@ -95,10 +95,10 @@ class QuestionAnswering(Task):
         self, examples: Sequence[Question], tokenizer: Any, max_length: int
     ) -> list[Feature]:
         self._max_length = max_length
-        found = training_features(
+        features = training_features(
             tokenizer, examples, max_seq_len=max_length, doc_stride=self.doc_stride
         )
-        return list(found)
+        return list(features)
 
     def predict(self, model: Any, split: Split, tokenizer: Any) -> list[Any]:
         training = model.training
@@ -115,17 +115,17 @@ class QuestionAnswering(Task):
     def tune(self, model: Any, split: Split, outputs: list[Any]) -> None:
         """Stores the threshold that gives the best F1 in the model's config."""
         if self.version == 2:
-            found: Predictions = outputs[0]
-            found.threshold = squad.tune_null_threshold(
-                Squad(tuple(split.examples), 2), found.texts, found.null_score_diffs
+            predicted: Predictions = outputs[0]
+            predicted.threshold = squad.tune_null_threshold(
+                Squad(tuple(split.examples), 2), predicted.texts, predicted.null_score_diffs
             )
-            model.config.null_score_diff_threshold = found.threshold
+            model.config.null_score_diff_threshold = predicted.threshold
 
     def score(self, split: Split, outputs: list[Any]) -> Metrics:
-        found: Predictions = outputs[0]
+        predicted: Predictions = outputs[0]
         data = Squad(tuple(split.examples), self.version)
         if self.version == 1:
-            return squad.evaluate_predictions(data, found.texts)
+            return squad.evaluate_predictions(data, predicted.texts)
         return squad.evaluate_predictions(
-            data, found.texts, found.null_score_diffs, found.threshold
-        ) | {"null_score_diff_threshold": found.threshold}
+            data, predicted.texts, predicted.null_score_diffs, predicted.threshold
+        ) | {"null_score_diff_threshold": predicted.threshold}

@@ -57,15 +57,15 @@ class _SequenceTask(RowTask):
         self, examples: Sequence[Example], tokenizer: Any, max_length: int
     ) -> list[Feature]:
         pairs = [example.pair for example in examples]
-        found = encode(
+        features = encode(
             tokenizer,
             [example.text for example in examples],
             None if pairs[0] is None else pairs,
             max_length,
         )
-        for feature, example in zip(found, examples, strict=True):
+        for feature, example in zip(features, examples, strict=True):
             feature["labels"] = self.number(example.label)
-        return found
+        return features
 
     def outputs(self, model: Any, batch: dict[str, Tensor], features: list[Feature]) -> list[Any]:
         return list(model(**batch, return_dict=True).logits.float().cpu().numpy())

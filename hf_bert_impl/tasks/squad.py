@@ -156,9 +156,9 @@ def predict_squad(
         score is ahead of it.
     """
     pairs = [(question.text, question.context) for question in questions]
-    found = pipeline.find_answers(pairs, max_answer_len=max_answer_len, **parameters)
+    answered = pipeline.find_answers(pairs, max_answer_len=max_answer_len, **parameters)
     texts, differences = {}, {}
-    for question, answers in zip(questions, found, strict=True):
+    for question, answers in zip(questions, answered, strict=True):
         texts[question.id] = answers.best_text()
         differences[question.id] = answers.null_score_diff
         advance(1)

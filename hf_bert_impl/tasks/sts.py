@@ -116,8 +116,8 @@ def similarities(
     vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
     left = vectors[[row[first] for first, _ in pairs]]  # (N, D)
     right = vectors[[row[second] for _, second in pairs]]
-    found: np.ndarray[Any, Any] = (left * right).sum(axis=1)
-    return found
+    cosines: np.ndarray[Any, Any] = (left * right).sum(axis=1)
+    return cosines
 
 
 def evaluate_sts(
@@ -141,5 +141,5 @@ def evaluate_sts(
 
 
 def _score(gold: Sequence[float], cosines: np.ndarray[Any, Any]) -> StsScore:
-    found = regression_metrics(gold, cosines)
-    return StsScore(len(gold), 100 * found["spearman"], 100 * found["pearson"])
+    figures = regression_metrics(gold, cosines)
+    return StsScore(len(gold), 100 * figures["spearman"], 100 * figures["pearson"])

@@ -67,7 +67,7 @@ class TokenClassification(RowTask):
             return_token_type_ids=True,
         )
         number = {name: index for index, name in enumerate(self.labels)}
-        found = []
+        features = []
         for index, example in enumerate(examples):
             firsts: dict[int, int] = {}  # word to the position of its first piece
             for position, word in enumerate(encoded.word_ids(index)):
@@ -76,7 +76,7 @@ class TokenClassification(RowTask):
             labels = [IGNORE_INDEX] * len(encoded["input_ids"][index])
             for word, position in firsts.items():
                 labels[position] = number[example.label[word]]
-            found.append(
+            features.append(
                 {
                     "input_ids": encoded["input_ids"][index],
                     "token_type_ids": encoded["token_type_ids"][index],
@@ -84,7 +84,7 @@ class TokenClassification(RowTask):
                     "first_pieces": firsts,
                 }
             )
-        return found
+        return features
 
     def outputs(self, model: Any, batch: dict[str, Tensor], features: list[Feature]) -> list[Any]:
         best = model(**batch, return_dict=True).logits.argmax(dim=-1).cpu().numpy()  # (B, S)
@@ -101,8 +101,8 @@ class TokenClassification(RowTask):
         """
         outside = self.labels.index("O") if "O" in self.labels else 0
         return [
-            [self.labels[found.get(word, outside)] for word in range(len(example.label))]
-            for example, found in zip(split.examples, outputs, strict=True)
+            [self.labels[predicted.get(word, outside)] for word in range(len(example.label))]
+            for example, predicted in zip(split.examples, outputs, strict=True)
         ]
 
     def score(self, split: Split, outputs: list[Any]) -> Metrics:

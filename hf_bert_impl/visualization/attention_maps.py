@@ -111,7 +111,7 @@ def attention_maps(
         attentions = output.attentions  # L of (1, H, S, S)
     base.train(training)
 
-    found = []
+    maps = []
     for layer, left in present.items():
         slots = [slot for slot, head in enumerate(left) if head in wanted]
         weights = attentions[layer][0, slots].float()  # (H, S, S)
@@ -119,13 +119,13 @@ def attention_maps(
             # The rows of rounded probabilities sum to 1 only within the rounding.
             weights = weights / weights.sum(dim=-1, keepdim=True)
         heads_here = tuple(left[slot] for slot in slots)
-        found.append(LayerMaps(layer, heads_here, weights.cpu().numpy()))
+        maps.append(LayerMaps(layer, heads_here, weights.cpu().numpy()))
     return AttentionMaps(
         model=Path(base.config._name_or_path).name or type(model).__name__,
         texts=(text,) if text_pair is None else (text, text_pair),
         tokens=tuple(tokenizer.convert_ids_to_tokens(encoded["input_ids"])),
         segments=_segments(encoded.sequence_ids()),
-        layers=tuple(found),
+        layers=tuple(maps),
     )
 
 
@@ -189,11 +189,11 @@ def tokenize(tokenizer: Any, text: str, text_pair: str | None, limit: int) -> An
 
 
 def _segments(sequences: Sequence[int | None]) -> tuple[int, ...]:
-    found: list[int] = []
+    segments: list[int] = []
     for sequence in sequences:
-        before = found[-1] if found else 0
-        found.append(before if sequence is None else sequence)
-    return tuple(found)
+        before = segments[-1] if segments else 0
+        segments.append(before if sequence is None else sequence)
+    return tuple(segments)
 
 
 def _list(numbers: Iterable[int]) -> str:
