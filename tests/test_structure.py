@@ -16,23 +16,13 @@ PACKAGE = "hf_bert_impl"
 #: From the ground up. A folder imports from itself, from its own floor and from those below. Single
 #: files beside the folders are on the ground where they are not named here.
 FLOORS = (
-    ("model", "files"),
+    ("files",),
+    ("model",),
     ("data", "inference", "measuring"),
     ("auto", "parity", "tasks", "training", "visualization"),
     ("conversion", "hub", "export"),
     ("benchmark",),
     ("cli",),
-)
-
-#: Imports that break the rule today. Each is taken off the list with the change that mends it.
-NOT_YET = (
-    ("training.finetuning_trainer", "training.finetuning"),
-    ("training.pretraining_trainer", "benchmark.cases"),
-    ("training.pretraining_trainer", "benchmark.timing"),
-    ("hub.card", "benchmark.beside"),
-    ("hub.card", "benchmark.results"),
-    ("hub.pushing", "benchmark.beside"),
-    ("benchmark.peers", "benchmark.runtimes"),
 )
 
 #: The importing module and the imported one, both without the package's own name.
@@ -133,13 +123,7 @@ EDGES = edges()
 
 
 def test_imports_point_one_way():
-    assert faults(EDGES - set(NOT_YET)) == []
-
-
-@pytest.mark.parametrize("edge", NOT_YET, ids=" -> ".join)
-def test_an_exception_is_still_needed(edge):
-    assert edge in EDGES, "mended: take it off the list"
-    assert faults(EDGES - set(NOT_YET) | {edge}) != [], "mended: take it off the list"
+    assert faults(EDGES) == []
 
 
 @pytest.mark.parametrize(
@@ -152,7 +136,7 @@ def test_an_exception_is_still_needed(edge):
     ],
 )
 def test_the_walk_sees(added, fault):
-    assert any(fault in found for found in faults(EDGES - set(NOT_YET) | added))
+    assert any(fault in found for found in faults(EDGES | added))
 
 
 @pytest.mark.parametrize(
