@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import codecs
 import contextlib
 import json
 import sys
@@ -31,6 +30,7 @@ from hf_bert_impl.cli.output_checks import check_file
 from hf_bert_impl.cli.tables import console
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.atomic import atomic_file
+from hf_bert_impl.files.text import check_text_file, decode, decode_lines, read_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -142,20 +142,12 @@ def read_context(context: str | None, context_file: str | None) -> str | None:
         return context
     if context is not None:
         raise InputError("--context and --context-file are given", "one of them", "leave one out")
-    path = Path(context_file).expanduser()
     if context_file == "-":
-        content = sys.stdin.buffer.read()
-    elif path.is_dir() or not path.exists():
-        what = f"{path} is a folder" if path.is_dir() else f"there is no file {path}"
-        raise InputError(what, "a text file", "check --context-file")
+        text = decode(sys.stdin.buffer.read(), "standard input")
     else:
-        content = path.read_bytes()
-    try:
-        text = content.removeprefix(codecs.BOM_UTF8).decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{context_file} is not UTF-8 ({error.reason})", "UTF-8 text", "save it as UTF-8"
-        ) from error
+        path = Path(context_file).expanduser()
+        check_text_file(path, "a text as --context-file")
+        text = read_text(path)
     if not text.strip():
         raise InputError(f"{context_file} is empty", "a text", "give another --context-file")
     return text
@@ -219,15 +211,13 @@ def read_questions(file: str, context: str | None) -> Iterator[dict[str, Any]]:
 
     name = "standard input" if file == "-" else file
     path = Path(file).expanduser()
-    if file != "-" and not path.exists():
-        raise InputError(f"there is no file {file}", "JSON lines, or -", "check the path")
-    if path.is_dir():
-        raise InputError(f"{file} is a folder", "a file of JSON lines", "name a file in it")
+    if file != "-":
+        check_text_file(path, "JSON lines, or -")
     number = 0
     with contextlib.ExitStack() as stack:
         stream = sys.stdin.buffer if file == "-" else stack.enter_context(path.open("rb"))
-        for line, content in enumerate(stream, start=1):
-            if not content.removeprefix(codecs.BOM_UTF8).strip():
+        for line, content in decode_lines(stream, name):
+            if not content.strip():
                 continue
             number += 1
             where = f"line {line} of {name}"

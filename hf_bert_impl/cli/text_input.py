@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import codecs
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.files.text import check_text_file, decode_lines
 
 
 class TextInput(Iterator[str]):
@@ -53,10 +53,7 @@ class TextInput(Iterator[str]):
         if file == "-":
             return sys.stdin.buffer
         path = Path(file).expanduser()
-        if path.is_dir():
-            raise InputError(f"{file} is a folder", "a file of texts", "name a file in it")
-        if not path.exists():
-            raise InputError(f"there is no file {file}", "a file of texts, or -", "check the path")
+        check_text_file(path, "a file of texts, or -")
         stream = path.open("rb")
         if path.is_file():
             self.size = path.stat().st_size
@@ -79,22 +76,17 @@ class TextInput(Iterator[str]):
         return next(self._texts)
 
     def _read(self) -> Iterator[str]:
-        for line in self._stream:
-            self._line += 1
-            self.bytes_read += len(line)
-            if self._line == 1:
-                line = line.removeprefix(codecs.BOM_UTF8)
-            line = line.removesuffix(b"\n").removesuffix(b"\r")
-            try:
-                text = line.decode("utf-8")
-            except UnicodeDecodeError as error:
-                raise self._wrong(
-                    f"is not UTF-8 ({error.reason})", "UTF-8 text", "save the file as UTF-8"
-                ) from error
+        for number, text in decode_lines(self._counted(), self.name):
+            self._line = number
             if self.column is None:
                 yield text
             elif text.strip():
                 yield self._field(text)
+
+    def _counted(self) -> Iterator[bytes]:
+        for line in self._stream:
+            self.bytes_read += len(line)
+            yield line
 
     def _field(self, line: str) -> str:
         """The text of a JSON line."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from hf_bert_impl.files.text import numbered_lines
+
 
 def read_conll(path: str | Path, columns: Sequence[int]) -> list[tuple[tuple[list[str], ...], str]]:
     """Reads columns of a CoNLL file.
@@ -23,17 +25,13 @@ def read_conll(path: str | Path, columns: Sequence[int]) -> list[tuple[tuple[lis
     Raises:
         ValueError: It is not UTF-8, or a line has too few fields.
     """
-    try:
-        lines = Path(path).read_text(encoding="utf-8-sig").split("\n")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 text ({error.reason}); save it as UTF-8") from error
-    separator = "\t" if any("\t" in line for line in lines[:1]) else None
     needed = max(column + 1 if column >= 0 else -column for column in columns)
     needed = max(needed, 2)
     sentences: list[tuple[tuple[list[str], ...], str]] = []
-    inside = False
-    for number, line in enumerate(lines, start=1):
-        line = line.rstrip("\r")
+    inside, separator = False, None
+    for number, line in numbered_lines(path):
+        if number == 1 and "\t" in line:
+            separator = "\t"
         # Lines with nothing but tabs separate too. A word may be a blank of Unicode, with its tag.
         if not line.strip() or line.startswith("-DOCSTART-"):
             inside = False

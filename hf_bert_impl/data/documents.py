@@ -4,12 +4,12 @@ What a line is differs from corpus to corpus, so a layout says it (`LAYOUTS`). A
 one document a line in the field `text`, whatever the layout.
 """
 
-import codecs
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from hf_bert_impl.data.sentence_splitter import split_sentences
+from hf_bert_impl.files.text import numbered_lines
 from hf_bert_impl.model.json_files import check_text, parse_json
 
 #: How lines make documents.
@@ -66,22 +66,11 @@ def read_lines(file: str | Path) -> Iterator[str]:
         ValueError: A line is not UTF-8, or is no JSON object with a `text`.
         FileNotFoundError: There is no such file.
     """
-    path = Path(file)
-    with path.open("rb") as stream:
-        for number, raw in enumerate(stream, start=1):
-            if number == 1:
-                raw = raw.removeprefix(codecs.BOM_UTF8)
-            try:
-                line = raw.decode("utf-8").rstrip("\r\n")
-            except UnicodeDecodeError as error:
-                raise ValueError(
-                    f"line {number} of {file} is not UTF-8 ({error.reason}); expected UTF-8 text; "
-                    "save the file as UTF-8"
-                ) from error
-            if not is_json_lines(file):
-                yield line
-            elif line.strip():
-                yield _text_field(line, number, file)
+    for number, line in numbered_lines(file):
+        if not is_json_lines(file):
+            yield line
+        elif line.strip():
+            yield _text_field(line, number, file)
 
 
 def check_files(files: Iterable[str | Path]) -> None:

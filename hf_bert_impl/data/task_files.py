@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import csv
 import dataclasses
+import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from hf_bert_impl.data.conll import read_conll
 from hf_bert_impl.extras import require
+from hf_bert_impl.files.text import check_text_file, numbered_lines, read_text
 from hf_bert_impl.model.json_files import check_text, parse_json
 
 TAB_SUFFIXES = (".tsv", ".txt", ".tab")
@@ -52,8 +54,7 @@ def read_rows(file: str | Path, columns: Sequence[str]) -> list[Row]:
             f"{path} ends in {path.suffix or 'nothing'}; expected one of {', '.join(SUFFIXES)}, "
             "which say how it is read; rename it"
         )
-    if not path.is_file():
-        raise ValueError(f"there is no file {path}; expected labelled data; check the path")
+    check_text_file(path, "labelled data")
     if path.suffix in CONLL_SUFFIXES:
         rows = [Row(values, place) for values, place in read_conll(path, _numbers(path, columns))]
     elif path.suffix in JSON_SUFFIXES:
@@ -72,10 +73,11 @@ def read_lines(file: str | Path) -> list[Row]:
         ValueError: There is no such file, it is empty or not UTF-8.
     """
     path = Path(file).expanduser()
-    if not path.is_file():
-        raise ValueError(f"there is no file {path}; expected one text a line; check the path")
+    check_text_file(path, "one text a line")
     rows = [
-        Row((line,), f"line {number} of {path}") for number, line in _lines(path) if line.strip()
+        Row((line,), f"line {number} of {path}")
+        for number, line in numbered_lines(path)
+        if line.strip()
     ]
     if not rows:
         raise ValueError(f"{path} is empty; expected one text a line; give a file with texts")
@@ -175,18 +177,15 @@ def _place(path: Path, column: str, header: list[str]) -> int:
 def _fields(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Line number and fields of each line that is not empty."""
     if path.suffix in TAB_SUFFIXES:
-        for number, line in _lines(path):
+        for number, line in numbered_lines(path):
             if line:
                 yield number, line.split("\t")
         return
+    reader = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
     try:
-        with path.open(encoding="utf-8-sig", newline="") as stream:
-            reader = csv.reader(stream, strict=True)
-            for fields in reader:
-                if fields:
-                    yield reader.line_num, fields
-    except UnicodeDecodeError as error:
-        raise _not_utf8(path, error) from error
+        for fields in reader:
+            if fields:
+                yield reader.line_num, fields
     except csv.Error as error:
         raise ValueError(
             f"line {reader.line_num} of {path} is no CSV ({error}); expected fields with commas "
@@ -209,12 +208,9 @@ def _json_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
 
 
 def _records(path: Path) -> Iterator[tuple[str, Any]]:
-    first = next((line for _, line in _lines(path) if line.strip()), "")
+    first = next((line for _, line in numbered_lines(path) if line.strip()), "")
     whole = first.lstrip().startswith("[")
-    if whole:
-        pieces: Iterator[tuple[int, str]] = iter([(1, path.read_text(encoding="utf-8-sig"))])
-    else:
-        pieces = _lines(path)
+    pieces = iter([(1, read_text(path))]) if whole else numbered_lines(path)
     for number, text in pieces:
         if not text.strip():
             continue
@@ -226,20 +222,6 @@ def _records(path: Path) -> Iterator[tuple[str, Any]]:
                 yield f"record {index} of {path}", item
         else:
             yield f"line {number} of {path}", record
-
-
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Line numbers from 1, and lines without their ends, which are line feeds and nothing else."""
-    try:
-        with path.open(encoding="utf-8-sig", newline="\n") as stream:
-            for number, line in enumerate(stream, start=1):
-                yield number, line.removesuffix("\n").removesuffix("\r")
-    except UnicodeDecodeError as error:
-        raise _not_utf8(path, error) from error
-
-
-def _not_utf8(path: Path, error: UnicodeDecodeError) -> ValueError:
-    return ValueError(f"{path} is not UTF-8 text ({error.reason}); save the file as UTF-8")
 
 
 def _numbers(path: Path, columns: Sequence[str]) -> list[int]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from hf_bert_impl.files.text import numbered_lines
 from hf_bert_impl.tasks.metrics import regression_metrics
 
 
@@ -72,13 +73,8 @@ def read_sts(path: str | Path) -> list[StsFile]:
 
 def _read_file(path: Path) -> StsFile:
     found = StsFile(path.name, [], [])
-    try:
-        # Sentences hold line separators of Unicode, at which only `splitlines` would cut.
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
-    except UnicodeDecodeError as error:
-        raise ValueError(f"{path} is not UTF-8 text ({error.reason}); save it as UTF-8") from error
-    for number, line in enumerate(lines, start=1):
-        fields = line.rstrip("\r").split("\t")
+    for number, line in numbered_lines(path):
+        fields = line.split("\t")
         if not fields[0].strip():
             continue
         expected = "expected gold TAB sentence TAB sentence; mend the line"

@@ -86,8 +86,10 @@ def test_plain_lines(write):
         ("a.tsv", "a\tb\n", ["0", "2"], "no column '2'; expected one of '0', '1'"),
         ("a.tsv", "a\tb\n", ["0", "label"], "names for a file with a header, or numbers"),
         ("a.tsv", "a\tb\nc\n", ["0"], "line 2 .* has 1 fields; expected 2"),
-        ("a.tsv", b"a\t\xff\n", ["0"], "not UTF-8"),
-        ("a.csv", b"a,\xff\n", ["0"], "not UTF-8"),
+        ("a.tsv", b"a\t\xff\n", ["0"], "line 1 of .* is not UTF-8"),
+        ("a.csv", b"a,b\nc,\xff\n", ["0"], "line 2 of .* is not UTF-8"),
+        ("a.json", b'[{"text":\n"\xff"}]', ["text"], "line 2 of .* is not UTF-8"),
+        ("a.conll", b"a b\nc \xff\n", ["0", "1"], "line 2 of .* is not UTF-8"),
         ("a.csv", 'a,"b\nc,d\n', ["0"], "no CSV"),
         ("a.jsonl", '{"text": 1}\n{"tex', ["text"], "line 2 .* is not JSON"),
         (

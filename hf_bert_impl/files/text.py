@@ -1,0 +1,88 @@
+"""UTF-8 text out of files and streams: one reader, and one message for any other encoding.
+
+A line ends at a line feed, with or without a carriage return before it, and nowhere else: texts
+hold other line separators of Unicode. A byte-order mark at the beginning is passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from hf_bert_impl.errors import InputError
+
+
+def check_text_file(path: Path, expected: str) -> None:
+    """Checks that a file is there.
+
+    Args:
+        path: The file.
+        expected: What it should be, for the message.
+
+    Raises:
+        InputError: There is no such file, or it is a folder.
+    """
+    if path.is_dir():
+        raise InputError(f"{path} is a folder", expected, "name a file in it")
+    if not path.exists():
+        raise InputError(f"there is no file {path}", expected, "check the path")
+
+
+def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
+    """The lines of a file without their ends, and their numbers from 1.
+
+    Raises:
+        InputError: A line is not UTF-8.
+        OSError: The file cannot be read.
+    """
+    with Path(path).open("rb") as stream:
+        yield from decode_lines(stream, str(path))
+
+
+def decode_lines(lines: Iterable[bytes], name: str) -> Iterator[tuple[int, str]]:
+    """As `numbered_lines`, of an open file.
+
+    Args:
+        lines: What iterating over a binary stream gives, from its beginning.
+        name: Of the stream, for messages.
+
+    Raises:
+        InputError: A line is not UTF-8.
+    """
+    for number, line in enumerate(lines, start=1):
+        yield number, decode(line, name, number).removesuffix("\n").removesuffix("\r")
+
+
+def read_text(path: str | Path) -> str:
+    """A whole file, its line ends as they are.
+
+    Raises:
+        InputError: It is not UTF-8.
+        OSError: It cannot be read.
+    """
+    return decode(Path(path).read_bytes(), str(path))
+
+
+def decode(content: bytes, name: str, first_line: int = 1) -> str:
+    """The text that UTF-8 bytes spell.
+
+    Args:
+        content: The bytes.
+        name: Of the file that they are of, for the message.
+        first_line: The number of their first line in it.
+
+    Raises:
+        InputError: They are not UTF-8; the message names the line and the byte.
+    """
+    try:
+        text = content.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = first_line + content.count(b"\n", 0, error.start)
+        place = error.start - content.rfind(b"\n", 0, error.start)
+        raise InputError(
+            f"line {line} of {name} is not UTF-8 text (byte {place} of the line is "
+            f"0x{content[error.start]:02x}: {error.reason})",
+            "UTF-8",
+            "save the file as UTF-8",
+        ) from error
+    return text.removeprefix("\ufeff") if first_line == 1 else text
