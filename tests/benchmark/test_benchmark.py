@@ -30,6 +30,8 @@ from hf_bert_impl.benchmark.results import (
 from hf_bert_impl.benchmark.run import Benchmark, Settings
 from hf_bert_impl.evaluation import reference_model
 
+pytestmark = pytest.mark.slow
+
 TINY = Source(random="tiny")
 RECORDED = sorted((Path(__file__).parents[2] / "benchmarks" / "results").glob("*.json"))
 

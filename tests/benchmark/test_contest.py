@@ -19,7 +19,10 @@ from hf_bert_impl.benchmark.models import Source
 from hf_bert_impl.benchmark.peers import Entry
 from hf_bert_impl.benchmark.run import Benchmark, Settings
 
-pytestmark = pytest.mark.skipif(not contest.CAN_STOP, reason="this system cannot stop a process")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not contest.CAN_STOP, reason="this system cannot stop a process"),
+]
 TINY = Source(random="tiny")
 #: A parent that starts a contestant and a busy process and is killed.
 PARENT = """

@@ -10,6 +10,8 @@ from hf_bert_impl.benchmark import timing
 from hf_bert_impl.evaluation.sts import evaluate_sts, read_sts
 from hf_bert_impl.inference.pooling import Pooling
 
+pytestmark = pytest.mark.slow
+
 QUICK = ("--random", "tiny", "--cases", "sentence", "--rounds", "1", "--threads", "1")
 
 

@@ -9,6 +9,8 @@ import torch
 from hf_bert_impl.benchmark import timing
 from hf_bert_impl.export import exporting
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch):

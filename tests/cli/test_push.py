@@ -12,6 +12,8 @@ from hf_bert_impl.benchmark import timing
 from hf_bert_impl.hub import loading, pushing
 from hf_bert_impl.hub.loading import LoadingReport, LoadingRow
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch):

@@ -3,6 +3,8 @@
 import numpy as np
 import pytest
 
+pytestmark = pytest.mark.slow
+
 TEXTS = ["A cat naps.", "The kitten sleeps on the warm mat in the sun.", "Stocks fell."]
 
 
