@@ -17,11 +17,11 @@ SEED ?= 0
 ARGS ?=
 
 PYTEST := -m pytest -n $(WORKERS)
-test isa fuzz floor notebooks: export OMP_NUM_THREADS := 1
+test quick isa fuzz floor notebooks: export OMP_NUM_THREADS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test isa fuzz bench notebooks lint format floor smoke upstream-tests clean
+.PHONY: help demo test quick isa fuzz bench notebooks lint format floor smoke upstream-tests clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -31,6 +31,10 @@ demo: $(VENV)/.installed ## set up and run `hf-bert demo` on real weights
 
 test: $(VENV)/.installed upstream-tests ## set up and run the tests
 	$(VENV)/bin/python $(PYTEST) $(ARGS)
+
+# Random trials are many and alike, so a few of them serve here.
+quick: $(VENV)/.installed ## run the tests for the edit loop: under two minutes, without slow ones
+	HF_BERT_FUZZ_TRIALS=60 $(VENV)/bin/python $(PYTEST) -m "not slow" $(ARGS)
 
 isa: $(VENV)/.installed ## run the tests of kernels at every instruction set that this machine has
 	$(VENV)/bin/python tests/isa.py -n $(WORKERS) $(ARGS)
@@ -60,10 +64,10 @@ format: $(VENV)/.installed ## mend what ruff can mend
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
-# transformers' own suite, the other libraries and the random trials run with the newest release
-# only, to keep this short.
+# transformers' own suite, the other libraries, the random trials and the notebooks' lessons run with
+# the newest release only, to keep this short.
 floor: $(FLOOR_VENV)/.installed ## run the tests with the oldest supported transformers
-	$(FLOOR_VENV)/bin/python $(PYTEST) --ignore=tests/upstream --ignore=tests/ecosystem --ignore=tests/fuzz $(ARGS)
+	$(FLOOR_VENV)/bin/python $(PYTEST) $(addprefix --ignore=tests/,upstream ecosystem fuzz notebooks) $(ARGS)
 
 # A clean environment: what setup.cfg asks for is all that there is.
 smoke: ## build sdist and wheel, install the wheel alone and use it

@@ -70,6 +70,7 @@ def checkpoints(
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", with_examples())
 def test_docstrings(name: str, checkpoints: Path) -> None:
     module = importlib.import_module(name)

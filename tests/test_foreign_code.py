@@ -195,6 +195,7 @@ def commands(lm, qa, tmp_path):
 OWN_TOKENIZER = {"inspect", "convert", "finetune", "pretrain"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model_type", "tokenizer_class"),
     [("hf_bert_impl", "MyTokenizer"), (None, "PreTrainedTokenizerFast")],
@@ -218,6 +219,7 @@ def test_no_command_runs_it_or_asks(with_code, marker, tmp_path, model_type, tok
             assert said.count("error: ") == 1 and "is code of its own, which is not run" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model_type", "tokenizer_class", "works"),
     [
@@ -243,6 +245,7 @@ def test_every_line_is_a_text(with_code, marker, tmp_path, model_type, tokenizer
     assert np.allclose(np.load(output), expected, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_a_pushed_codertimo_model_embeds_every_text(fixtures_dir, tmp_path):
     convert(fixtures_dir / "codertimo", tmp_path / "converted")
     name = json.loads((tmp_path / "converted/config.json").read_text())["architectures"][0]

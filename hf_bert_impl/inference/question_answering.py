@@ -233,14 +233,14 @@ class QuestionAnsweringPipeline(Pipeline):
     def _window_logits(self, windows: Sequence[Window], batch_size: int | None) -> list[Logits]:
         """Scores windows in batches of similar lengths; gives them back in order."""
         order = sorted(range(len(windows)), key=lambda n: -len(windows[n]))
-        logits: list[Logits] = [(np.empty(0), np.empty(0))] * len(windows)
+        found: list[Logits] = [(np.empty(0), np.empty(0))] * len(windows)
         while order:
             size = batch_size or max(1, TOKEN_BUDGET // len(windows[order[0]]))
             batch, order = order[:size], order[size:]
             outputs = self.forward({"windows": [windows[n] for n in batch]})
             for number, start, end in zip(batch, outputs["start"], outputs["end"], strict=True):
-                logits[number] = start.numpy(), end.numpy()
-        return logits
+                found[number] = start.numpy(), end.numpy()
+        return found
 
     def preprocess(self, input_: Sequence[Pair], **parameters: Any) -> list[list[Window]]:
         """The windows of each question with its context; see `windows.cut_windows`."""

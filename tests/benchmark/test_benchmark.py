@@ -32,6 +32,8 @@ from hf_bert_impl.measuring.batches import make_batch
 from hf_bert_impl.measuring.timing import LOWERED_BY
 from hf_bert_impl.parity import reference_model
 
+pytestmark = pytest.mark.slow
+
 TINY = Source(random="tiny")
 RECORDED = sorted((Path(__file__).parents[2] / "benchmarks" / "results").glob("*.json"))
 

@@ -20,7 +20,10 @@ from hf_bert_impl.benchmark.run import Benchmark, Settings
 from hf_bert_impl.measuring import timing
 from hf_bert_impl.measuring.batches import Case
 
-pytestmark = pytest.mark.skipif(not contest.CAN_STOP, reason="this system cannot stop a process")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not contest.CAN_STOP, reason="this system cannot stop a process"),
+]
 TINY = Source(random="tiny")
 #: A parent that starts a contestant and a busy process and is killed.
 PARENT = """

@@ -19,6 +19,8 @@ from safetensors.torch import load_file, save_file
 import hf_bert_impl
 from tests.checkpoints import WORDS, save_checkpoint
 
+pytestmark = pytest.mark.slow
+
 #: Deeper than Python reads.
 DEEP = "[" * 50_000 + "]" * 50_000
 

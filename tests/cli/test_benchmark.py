@@ -11,6 +11,8 @@ from hf_bert_impl.inference.pooling import Pooling
 from hf_bert_impl.measuring import timing
 from hf_bert_impl.tasks.sts import evaluate_sts, read_sts
 
+pytestmark = pytest.mark.slow
+
 QUICK = ("--random", "tiny", "--cases", "sentence", "--rounds", "1", "--threads", "1")
 
 

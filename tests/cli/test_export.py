@@ -9,6 +9,8 @@ import torch
 from hf_bert_impl.export import exporting
 from hf_bert_impl.measuring import timing
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch):

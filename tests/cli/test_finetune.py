@@ -7,6 +7,8 @@ import pytest
 
 import hf_bert_impl
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("sklearn", reason="pip install 'hf_bert_impl[train]'")
 pytest.importorskip("matplotlib", reason="pip install 'hf_bert_impl[train]'")
 

@@ -8,6 +8,8 @@ from typer.testing import CliRunner
 from hf_bert_impl import BertForMaskedLM, BertForPreTraining
 from hf_bert_impl.cli import app, pretrain
 
+pytestmark = pytest.mark.slow
+
 pytest.importorskip("datasets", reason="pip install 'hf_bert_impl[train]'")
 pytest.importorskip("tensorboard", reason="pip install 'hf_bert_impl[train]'")
 

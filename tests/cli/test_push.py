@@ -12,6 +12,8 @@ from hf_bert_impl.hub import load_check, pushing
 from hf_bert_impl.hub.load_check import LoadingReport, LoadingRow
 from hf_bert_impl.measuring import timing
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def hasty(monkeypatch):

@@ -6,6 +6,8 @@ from hf_bert_impl.export import formats
 from hf_bert_impl.export.exporting import export_model
 from tests.export.cases import assert_exports, make
 
+pytestmark = pytest.mark.slow
+
 RUNS = [
     *(("onnx", case) for case in ("base", "choices", "words", "relative", "pruned", "codertimo")),
     *(("openvino", case) for case in ("two outputs", "decoder", "answers", "sinusoidal")),

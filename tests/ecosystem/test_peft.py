@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+pytestmark = pytest.mark.slow
+
 LABELS = torch.tensor([0, 2, 1])
 
 

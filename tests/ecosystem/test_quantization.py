@@ -4,6 +4,8 @@ import pytest
 import torch
 import transformers
 
+pytestmark = pytest.mark.slow
+
 NAME = "BertForMaskedLM"
 
 

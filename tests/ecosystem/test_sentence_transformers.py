@@ -3,6 +3,10 @@
 import numpy as np
 import pytest
 
+import hf_bert_impl
+
+pytestmark = pytest.mark.slow
+
 TEXTS = ["A cat naps.", "The kitten sleeps on the warm mat in the sun.", "Stocks fell."]
 
 
@@ -12,16 +16,12 @@ def encoder(library, minilm_path, registered):
 
 
 def test_its_vectors_are_those_of_the_text_encoder(encoder, minilm_path):
-    import hf_bert_impl
-
     assert type(encoder[0].auto_model) is hf_bert_impl.BertModel
     ours = hf_bert_impl.TextEncoder.from_pretrained(minilm_path, device="cpu")
     np.testing.assert_allclose(encoder.encode(TEXTS), ours.encode(TEXTS), atol=1e-5)
 
 
 def test_a_training_step_as_on_upstream(library, minilm_path, tmp_path):
-    import hf_bert_impl
-
     st, datasets = library("sentence_transformers"), library("datasets")
     losses = library("sentence_transformers.losses")
     pairs = datasets.Dataset.from_dict({"anchor": TEXTS, "positive": TEXTS[::-1]})
@@ -67,8 +67,6 @@ def test_keybert(library, minilm_path, registered):
 
 def test_setfit(library, minilm_path, registered, tmp_path):
     setfit, datasets = library("setfit"), library("datasets")
-    import hf_bert_impl
-
     model = setfit.SetFitModel.from_pretrained(str(minilm_path), device="cpu")
     assert type(model.model_body[0].auto_model) is hf_bert_impl.BertModel
     texts = ["I loved it", "great fun", "a joy", "awful", "boring and bad", "a waste of time"]

@@ -6,6 +6,8 @@ import transformers
 
 import hf_bert_impl
 
+pytestmark = pytest.mark.slow
+
 ROWS = 12
 
 

@@ -16,6 +16,8 @@ from hf_bert_impl.export.program import export_program
 from tests.export.cases import CASES, assert_exports, make
 from tests.model.cases import random_config
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("case", CASES)
 def test_every_batch_gives_what_the_model_gives(case, tmp_path):

@@ -11,6 +11,8 @@ from hf_bert_impl.hub.load_check import LoadingFailed, check_loading
 from hf_bert_impl.hub.saving import save_with_code
 from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS
 
+pytestmark = pytest.mark.slow
+
 HEADS = set(MODEL_CLASSES)
 REPO = "some.one/a-bert_v1.0"
 

@@ -1,4 +1,4 @@
-"""How much a run may claim."""
+"""Only a full run on real data is held to the strict bound."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""notebooks/lessons: pictures that cannot be read are refused, small runs change nothing in git."""
+"""notebooks/lessons: unreadable pictures are refused, and small runs change nothing in git."""
 
 from pathlib import Path
 

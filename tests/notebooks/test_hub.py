@@ -1,4 +1,4 @@
-"""Whether the hub can be had is said, and never a reason to fail."""
+"""Where the hub is out of reach a note says so, and nothing fails."""
 
 from lessons import hub
 

@@ -63,6 +63,6 @@ def test_sampling_draws_from_the_likeliest():
 
 
 def test_guessing_by_frequency():
-    # Counts and one: a 3, b 2, END 2, of 7.
+    # Each count is raised by one: a has 3, b 2 and END 2, of 7 in all.
     expected = -(math.log(3 / 7) + math.log(2 / 7)) / 2
     assert unigram_loss([[4, 5, END], [4]], [[4, END]]) == pytest.approx(expected)

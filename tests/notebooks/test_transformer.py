@@ -24,7 +24,7 @@ def copy_attention(theirs, ours):
 
 
 def scatter(module):
-    """Norms and biases too, so that none of them can be left out unseen."""
+    """Random norms and biases too, so that a missing one is seen."""
     for parameter in module.parameters():
         nn.init.normal_(parameter, std=0.5)
 

@@ -95,7 +95,7 @@ def test_batches_hold_every_pair_once(monkeypatch):
         pairs.train, pairs.source, pairs.target, 32, rng=random.Random(0)
     ):
         assert len(source) == len(target) <= 32
-        # Of about one length: hardly any of it is padding.
+        # The sentences of a batch have about one length, so hardly any of it is padding.
         assert (target == PAD).float().mean() < 0.5
         rows = zip(source.tolist(), target.tolist(), strict=True)
         seen += [(tuple(pairs.source.decode(s)), tuple(pairs.target.decode(t))) for s, t in rows]

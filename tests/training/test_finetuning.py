@@ -14,6 +14,8 @@ from hf_bert_impl.tasks.registry import GLUE, TASKS, make_task
 from hf_bert_impl.training.finetuning import FinetuningOptions, Sources, finetune
 from hf_bert_impl.training.finetuning_trainer import FinetuningTrainer
 
+pytestmark = pytest.mark.slow
+
 COLUMNS = Columns("0", None, "1")
 
 

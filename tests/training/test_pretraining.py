@@ -32,6 +32,8 @@ from tests.training.pretraining_cases import (
     write_text,
 )
 
+pytestmark = pytest.mark.slow
+
 
 def test_it_learns(options, tmp_path):
     """Which words a document has, and whether two segments share them."""

@@ -27,6 +27,8 @@ from tests.training.pretraining_cases import (
 )
 from tests.training.pretraining_run import StopAt
 
+pytestmark = pytest.mark.slow
+
 
 def run_apart(run, *arguments):
     """Run in a process of its own."""
