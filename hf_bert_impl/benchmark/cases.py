@@ -19,23 +19,23 @@ class Unavailable(Exception):
     """A contestant or a case cannot run here; the message says why, in a few words."""
 
 
-#: BERT's own; lengths of a case that a model has no positions for are scaled down together.
+#: Positions of BERT itself. For a model with fewer, all lengths of a case shrink in proportion.
 POSITIONS = 512
-#: Log-normal lengths of `train`: more spread than those of `short`, so more of it is padding.
+#: The lengths of `train` spread more than those of `short`, so more of the batch is padding.
 TRAIN_LOG_MEAN, TRAIN_LOG_SPREAD = 3.5, 0.9
-#: `line`: rows of each batch, lengths, and how many times as wide the padded batch is.
+#: For `line`: rows of the batches, their longest length, and how many times as wide they are.
 LINE_ROWS, LINE_LONGEST, LINE_WIDTHS = (8, 16, 24, 32), 64, (1, 2, 4)
 LINE_LOG_MEAN = 3.2
 #: One label in this many tokens, as BERT's pre-training has it (Devlin et al. 2019, section 3.1).
 LABEL_SHARE = 0.15
 IGNORED = -100
 ENCODE_SENTENCES = 5000
-#: What rows of `train` measure: forward and backward, and the optimizer's step.
+#: What `train` measures: a forward and a backward pass, and a step of the optimizer.
 STEP, UPDATE = "training step", "AdamW step"
-#: Cases of texts run in parts, one a round, so that one pass over the texts gives several ratios.
+#: Texts are cut into as many parts. Each round takes one, so one pass over them gives 5 ratios.
 PARTS = 5
 
-#: Every case and what it is, in the order of the table.
+#: Every case with its description, in the order in which the report shows them.
 CASES = {
     "short": "32 sentences, log-normal lengths 4..128: about 55 % of the batch is padding",
     "uniform": "32 sequences, lengths uniform over 4..128",
@@ -51,7 +51,7 @@ CASES = {
 ROWS = {"short": 32, "uniform": 32, "long": 8, "full": 16, "sentence": 1, "busy": 32, "train": 12}
 #: Least and greatest length of the cases whose lengths are uniform.
 UNIFORM = {"uniform": (4, 128), "long": (33, 500), "full": (64, 64), "sentence": (12, 12)}
-#: Those that take hidden states: every one of ours and every runtime runs them.
+#: Cases that need hidden states only. Both of ours and every runtime can run them.
 FORWARD = ("short", "uniform", "long", "full", "sentence", "busy", "sts")
 TEXTS = ("sts", "encode")
 
@@ -106,5 +106,5 @@ def make_labels(batch: dict[str, Tensor]) -> Tensor:
     generator = torch.Generator().manual_seed(1)
     chosen = torch.rand(mask.shape, generator=generator).to(mask.device) < LABEL_SHARE
     chosen &= mask.bool()
-    chosen[0, 0] = True  # a loss over nothing would measure nothing
+    chosen[0, 0] = True  # without any label there would be no loss
     return batch["input_ids"].masked_fill(~chosen, IGNORED)

@@ -28,7 +28,7 @@ from hf_bert_impl.measuring.batches import Case
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-#: Windows cannot stop a process: there contestants wait for their turn with their threads awake.
+#: Windows cannot stop a process. There the threads of waiting contestants stay awake.
 CAN_STOP = hasattr(signal, "SIGSTOP")
 #: Seconds after which a contestant that does not answer is given up; compiling takes minutes.
 PATIENCE_SECONDS = 1200.0
@@ -37,14 +37,14 @@ START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
     "from hf_bert_impl.benchmark.worker import main; main(int(sys.argv[2]), sys.argv[3])"
 )
-#: Computes until its input ends, which it does with its parent.
+#: Computes until its input ends. That happens when its parent ends.
 BUSY = (
     "import os, sys, threading\n"
     "threading.Thread(target=lambda: (sys.stdin.read(), os._exit(0)), daemon=True).start()\n"
     "print(flush=True)\n"
     "while True: pass"
 )
-#: Removes a folder when its input ends, which it does with its parent, killed or not.
+#: Removes a folder when its input ends. That happens when its parent ends, even if it is killed.
 CLEAN_UP = "import shutil, sys; sys.stdin.read(); shutil.rmtree(sys.argv[1], ignore_errors=True)"
 
 
@@ -62,7 +62,7 @@ class Contestant:
     def __init__(self, entry: Entry) -> None:
         self.entry = entry
         self.checks: dict[Case, Check] = {}
-        # What it says is read only if it crashes.
+        # Holds what the process prints. It is read only if the process crashes.
         self._said = Path(entry.scratch) / f"said-{os.urandom(4).hex()}"
         own_group: dict[str, Any] = {"process_group": 0} if os.name == "posix" else {}
         told = (json.dumps(sys.path), str(os.getpid()), json.dumps(dataclasses.asdict(entry)))
@@ -74,7 +74,7 @@ class Contestant:
                 stderr=said,
                 text=True,
                 encoding="utf-8",
-                # Compiling starts no processes; tokenizers get as many threads as all others.
+                # Compiling must start no processes, and tokenizers get no more threads than others.
                 env=os.environ
                 | {
                     "KINETO_LOG_LEVEL": "99",
@@ -124,7 +124,7 @@ class Contestant:
         except queue.Empty:
             self.close()
             raise Lost(f"gave no answer for {PATIENCE_SECONDS:.0f} s") from None
-        except OSError:  # a pipe or a process that is no more
+        except OSError:  # the process has ended
             line = None
         if line is None:
             raise Lost(self._end())
@@ -179,13 +179,13 @@ class Contestant:
         # macOS forbids signals to a group whose members have all ended.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             if os.name == "posix":
-                # Also when it has ended itself: its own children are of the group.
+                # Even if it has ended already: its children are in the same group.
                 os.killpg(self.process.pid, signal.SIGKILL)
             else:
                 self.process.kill()
         self.process.wait()
         self._listener.join()
-        with contextlib.suppress(OSError):  # what it had not read yet
+        with contextlib.suppress(OSError):  # it had not read everything
             self.process.stdin.close()
         assert self.process.stdout is not None
         self.process.stdout.close()
@@ -227,7 +227,7 @@ def race(
                 del by_contestant[one]
 
     pairs = [(place, one) for place in range(len(batches)) for one in contestants]
-    for place, one in pairs:  # untimed: it makes the batch, and meets it for the first time
+    for place, one in pairs:  # untimed, since a first call makes the batch
         turn(place, one, 0)
     for by_contestant in times:
         for seconds in by_contestant.values():
@@ -243,7 +243,7 @@ def scratch_folder() -> Iterator[str]:
     """A folder that does not outlive this process, even where that is killed."""
     folder = tempfile.mkdtemp(prefix="hf-bert-benchmark-")
     command = [sys.executable, "-I", "-c", CLEAN_UP, folder]
-    # In a session of its own an interrupt from the keyboard does not reach it.
+    # An interrupt from the keyboard must not end it, so it gets a session of its own.
     cleaner = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
     try:
         yield folder
@@ -261,5 +261,5 @@ def neighbours(number: int) -> Iterator[None]:
             process = started.enter_context(subprocess.Popen(command, stdin=pipe, stdout=pipe))
             started.callback(process.kill)
             assert process.stdout is not None
-            process.stdout.readline()  # it computes now
+            process.stdout.readline()  # it says that it has begun
         yield

@@ -20,7 +20,7 @@ from hf_bert_impl.benchmark.texts import Batch, text_batches
 from hf_bert_impl.measuring.batches import TEXT_ROWS, Case, make_batch
 from hf_bert_impl.tasks.sts import evaluate_sts
 
-#: Texts that vectors and states are compared on; more say nothing new.
+#: How many texts are compared. More of them would say nothing new.
 CHECKED = 256
 
 

@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 SEED = 0
-#: Sizes of `--random`; what is not named is BERT-base's.
+#: Sizes of `--random`. Fields that are not given here are those of BERT-base.
 RANDOM: dict[str, dict[str, Any]] = {
     "base": {},
-    # Both with 12 heads, as BERT-base.
+    # Both have 12 heads, as BERT-base has.
     "minilm": {"hidden_size": 384, "num_hidden_layers": 6, "intermediate_size": 1536},
     "small": {"hidden_size": 384, "num_hidden_layers": 12, "intermediate_size": 1536},
     # For tests and for trying the command itself.
@@ -67,7 +67,7 @@ class Source:
         import hf_bert_impl
 
         cls: Any = getattr(hf_bert_impl, name)
-        torch.manual_seed(SEED)  # also what a checkpoint lacks is the same in every process
+        torch.manual_seed(SEED)  # every process draws the same missing weights
         if self.path is None:
             model = cls(self.config())
         else:

@@ -10,8 +10,7 @@ from collections.abc import Mapping
 from hf_bert_impl.benchmark.cases import FORWARD, Unavailable
 from hf_bert_impl.benchmark.models import Source
 
-#: In which precision a peer runs beside ours, where it is not the same one.
-#: transformers in low precision also in float32, which is what most people run today.
+#: By our precision, the precisions of transformers: float32 too, as most people run it today.
 BOTH = {"bfloat16": ("float32", "bfloat16"), "int8": ("float32",)}
 NO_INT8: dict[str, tuple[str, ...]] = {"int8": ()}
 ONNX = ("onnx", "onnxscript")
@@ -72,7 +71,7 @@ PEERS = {
     ),
 }
 DEFAULT_PEERS = tuple(name for name in PEERS if name != "upstream-compile")
-#: Those beside which the unchanged call is measured as well as the prepared model.
+#: Beside these both of ours are measured: the unchanged call and the prepared model.
 UPSTREAM = ("upstream-sdpa", "upstream-eager", "upstream-compile", "flash-attention-2")
 PRECISIONS = ("float32", "bfloat16", "int8")
 

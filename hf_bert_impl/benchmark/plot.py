@@ -15,7 +15,7 @@ from hf_bert_impl.errors import InputError
 #: Okabe and Ito's colours, which people with any colour vision can tell apart.
 COLOURS = ("#0072B2", "#56B4E9", "#999999", "#555555", "#E69F00", "#D55E00", "#009E73", "#CC79A7")
 MARKERS = dict(zip(LINE_WIDTHS, ("o", "s", "^"), strict=True))
-#: What each of ours is: training is the unchanged call, and TextEncoder prepares its model.
+#: Labels of ours. Training is the unchanged call, and TextEncoder prepares its model.
 OURS = {
     "unchanged": "ours, unchanged",
     "training step": "ours, unchanged",
@@ -109,7 +109,7 @@ def _bars(axis: Any, rates: dict[str, dict[str, float]], results: Results) -> No
         places, heights = [], []
         for group, by_name in enumerate(rates.values()):
             if name in by_name:
-                # Only who ran in this case takes room in its group.
+                # A contestant that did not run in this case takes no room in its group.
                 place = list(by_name).index(name) - (len(by_name) - 1) / 2
                 places.append(group + place * 0.84 / len(by_name))
                 heights.append((by_name[name], 0.8 / len(by_name)))

@@ -60,7 +60,7 @@ def render(results: Results, console: Console) -> None:
     for name in CASES:
         rows = [row for row in results.rows if row.case == name]
         if rows:
-            # What a window has no room for goes on in its next line.
+            # A narrow window wraps the lines; nothing is cut off.
             console.print(case_table(name, rows, where.get("instruction_set", "")), crop=False)
     if results.line:
         console.print(line_table(results))
@@ -111,7 +111,7 @@ def case_table(name: str, rows: list[Row], level: str) -> Table:
         del columns["rms"]  # the largest error says enough
     table = _table(f"{name}: {CASES[name]}\nmeasured: {sizes}; {level}")
     cells = {key: [cell(row) for row in rows] for key, cell in columns.items()}
-    # Only where someone of a table has a figure there is a column of it.
+    # A column without any figure is left out.
     cells = {key: column for key, column in cells.items() if any(column)}
     for key, column in cells.items():
         # In a narrow window cells are broken between words; no word is cut.

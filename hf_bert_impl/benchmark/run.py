@@ -27,11 +27,11 @@ from hf_bert_impl.measuring import timing
 from hf_bert_impl.measuring.batches import Case, forward_flops, make_batch, training_flops
 from hf_bert_impl.parity import reference_model
 
-#: Rounds of `line`, whose widest batches are slow upstream.
+#: Most rounds of `line`. Its widest batches are slow upstream.
 LINE_ROUNDS = 5
-#: Pairs of each source of `sts` in a quick run.
+#: A quick run takes this many pairs from each source of `sts`.
 QUICK_PAIRS = 20
-#: Whose vectors are the reference of `encode`: case, peer and precision.
+#: The contestant whose vectors are the reference of `encode`: case, peer and precision.
 ENCODE_REFERENCE = ("encode", "sentence-transformers", "float32")
 
 
@@ -81,9 +81,9 @@ class Benchmark:
         self, source: Source, settings: Settings, say: Callable[[str], None] = lambda text: None
     ) -> None:
         self.source, self.settings, self.say = source, settings, say
-        #: Who of ours runs in the present precision: the unchanged call, then the prepared model.
+        #: Ours in the present precision: the unchanged call, then the prepared model.
         self.ours: list[Contestant] = []
-        #: What upstream's eager attention has a result of.
+        #: Cases for which there is a reference, by upstream's eager attention.
         self.plan: list[Case] = []
         #: Spearman of upstream's float32.
         self.spearman: float | None = None
@@ -188,7 +188,7 @@ class Benchmark:
         self.ours = []
         first = "encode" if {*self.settings.cases} == {"encode"} else "short"
         for name in ("unchanged", "prepared"):
-            # Only a prepared model has int8, and only it is TextEncoder's.
+            # Only a prepared model computes in int8, and TextEncoder always prepares its model.
             if name == "unchanged" and (dtype == "int8" or first == "encode"):
                 continue
             try:
@@ -199,7 +199,7 @@ class Benchmark:
             return
         plan, lined = self.plan + self._sentences(), "line" not in self.settings.cases
         self._products(dtype)
-        # The controls come last: then there is a reference for every case.
+        # Ours beside itself comes last. Then every case has its reference.
         for name in sorted(self.settings.peers, key=("self", "unchanged").count):
             for precision in PEERS[name].precisions.get(dtype, (dtype,)):
                 known = PEERS[name].cases
@@ -244,7 +244,7 @@ class Benchmark:
                     peer = self.ours[0] if len(self.ours) > 1 else None
                 elif (name, dtype) == ("upstream-eager", "float32"):
                     peer = self.reference
-                    stack.callback(peer.close)  # its work is done
+                    stack.callback(peer.close)  # nobody else needs it
                 else:
                     it = self.ours[-1].entry.name if name == "self" else name
                     peer = stack.enter_context(self._contestant(it, dtype, first))
@@ -300,7 +300,7 @@ class Benchmark:
     ) -> Row:
         """Ours and a peer, whose seconds are a round each."""
         ratios = [theirs / ours for ours, theirs in zip(*times, strict=True)]
-        # The parts of texts are different work: together they are all of it.
+        # Each part of the texts is other work, so their times are added up.
         seconds = [sum(side) if case.name in TEXTS else statistics.median(side) for side in times]
         row = Row(
             case=case.name,

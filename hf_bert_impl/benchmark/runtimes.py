@@ -165,7 +165,7 @@ def open_vino(upstream: PreTrainedModel, entry: Entry) -> Runner:
     """
     import openvino as ov
 
-    # What int8 leaves in floating point is float32, as in ours.
+    # In int8 the operations that stay in floating point run in float32, as ours do.
     precision = "bf16" if entry.dtype == "bfloat16" else "f32"
     if precision == "bf16" and "BF16" not in ov.Core().get_property(
         "CPU", "OPTIMIZATION_CAPABILITIES"
@@ -177,7 +177,7 @@ def open_vino(upstream: PreTrainedModel, entry: Entry) -> Runner:
     compiled = openvino_model(file, entry.threads, precision)
     request = compiled.create_infer_request()
     return Runner(
-        # The outputs are views of the request's own memory: nothing is copied in the timed part.
+        # The outputs are views of the request's memory, so nothing is copied while it is timed.
         lambda arrays: request.infer(arrays, share_inputs=True, share_outputs=True),
         _first_state,
         convert=_arrays,
@@ -229,7 +229,7 @@ def ctranslate2(upstream: PreTrainedModel, entry: Entry) -> Runner:
             spec = converters.BertLoader().get_model_spec(upstream)
     finally:
         upstream.config = config
-    # It is given ids, so the vocabulary only has to have the right size.
+    # The encoder gets ids, so only the size of the vocabulary matters.
     spec.register_vocabulary([f"[{number}]" for number in range(config.vocab_size)])
     spec.config.unk_token = "[0]"
     spec.config.layer_norm_epsilon = config.layer_norm_eps
@@ -248,7 +248,7 @@ def ctranslate2(upstream: PreTrainedModel, entry: Entry) -> Runner:
     def convert(batch: Batch) -> tuple[Any, Any]:
         ids = batch["input_ids"].to(torch.int32).contiguous().numpy()
         lengths = batch["attention_mask"].sum(dim=-1).to(torch.int32).numpy()
-        # StorageView does not keep the array that it looks at alive, so the arrays come along.
+        # A StorageView does not keep its array alive, so the arrays are returned as well.
         views = [library.StorageView.from_array(array) for array in (ids, lengths)]
         return views, (ids, lengths)
 

@@ -18,7 +18,7 @@ from hf_bert_impl.tasks.sts import StsFile, read_sts
 
 Batch = dict[str, Tensor]
 
-#: Texts that a static quantisation looks at, one a batch.
+#: How many texts a static quantisation looks at. Each is a batch of its own.
 CALIBRATION_TEXTS = 300
 
 

@@ -34,7 +34,7 @@ class Trainer:
             if isinstance(module, nn.Dropout):
                 module.p = 0.0
         self.model = model.train()
-        # A rate of 0 changes no weight and takes as long.
+        # A step at rate 0 takes as long and leaves the weights as they are.
         self.optimizer = torch.optim.AdamW(model.parameters(), lr=0.0)
 
     def call(self, case: Case, what: str, number: int) -> Callable[[], Any]:

@@ -104,7 +104,7 @@ class Worker:
             self._model = None
             gc.collect()
             self._model = wanted(self.entry)
-            # Collected before each turn, which need not look through all of transformers.
+            # Each turn collects garbage first. It need not look through all of transformers then.
             gc.collect()
             gc.freeze()
         return self._model
@@ -117,7 +117,7 @@ def die_with(parent: int) -> None:
     """End when the parent does, stopped or not."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended before
+    if os.getppid() != parent:  # the parent ended before the line above
         os._exit(1)
 
 
@@ -129,7 +129,7 @@ def main(parent: int, entry: str) -> None:
         entry: An `Entry` as JSON.
     """
     die_with(parent)
-    # What libraries print must not get between the answers.
+    # Answers have a channel of their own, so that nothing a library prints gets between them.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     worker = Worker(Entry.from_json(entry))

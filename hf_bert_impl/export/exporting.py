@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
     from hf_bert_impl.export.running import Run
 
-#: Largest error in float32, relative to a tensor's largest magnitude. Runtimes fuse and reorder
-#: more than torch does, and have a softmax and a GELU of their own.
+#: Largest error in float32, relative to a tensor's largest magnitude. It is wider than for torch:
+#: runtimes fuse and reorder more, and have a softmax and a GELU of their own.
 TOLERANCE = 1e-4
 CHOICES = 2
 

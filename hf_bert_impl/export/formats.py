@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 #: Formats, and the file that is opened of each; the names are those that Optimum looks for.
 FILES = {"onnx": "model.onnx", "openvino": "openvino_model.xml", "torch-export": "model.pt2"}
-#: What making, checking and opening a format takes, all in the extra `export`.
+#: Packages that a format needs. The extra `export` installs all of them.
 PACKAGES = {
     "onnx": ("onnx", "onnxscript", "onnxruntime"),
     "openvino": ("onnx", "onnxscript", "openvino"),
@@ -155,7 +155,7 @@ def write_openvino(program: torch.export.ExportedProgram, file: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         onnx_file = Path(folder) / FILES["onnx"]
         write_onnx(program, onnx_file)
-        # By default half of each number's bits would be dropped.
+        # By default the weights would be rounded to float16.
         graph = openvino.convert_model(onnx_file)
         try:
             openvino.save_model(graph, file, compress_to_fp16=False)

@@ -41,7 +41,7 @@ class NamedOutputs(nn.Module):
         super().__init__()
         self.model = model
         self.names = OUTPUTS.get(type(model).__name__, ("logits",))
-        # A cache of keys is no tensor, and has no use in one forward pass.
+        # A cache of keys is no tensor, and one forward pass has no use for it.
         self.options = {"use_cache": False} if model.config.is_decoder else {}
         self.eval()
 

@@ -102,7 +102,7 @@ def _open_onnx(file: Path, threads: int) -> Run:
 
     session = onnx_session(file, threads)
     names: Sequence[str] = [output.name for output in session.get_outputs()]
-    # The graph leaves an input out that the model does not read.
+    # An input that the model does not read is missing in the graph.
     taken = {given.name for given in session.get_inputs()}
 
     def run(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 #: What `hf-bert finetune` leaves beside a model.
 METRICS = "metrics.json"
-#: What a kept card may speak of.
+#: The report of `hf-bert convert`. A card that is kept may refer to it.
 REPORT = "conversion_report.json"
 _BEGIN, _END = "<!-- begin: hf-bert push -->", "<!-- end: hf-bert push -->"
 _SECTION = re.compile(rf"\n*{re.escape(_BEGIN)}.*?{re.escape(_END)}\n*", re.DOTALL)

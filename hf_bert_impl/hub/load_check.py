@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from transformers import PreTrainedModel
 
-#: Unequal and odd, so that padding is seen; four make two questions of two choices.
+#: Lengths differ, so that there is padding; four rows make two questions of two choices.
 _LENGTHS = (5, 23, 9, 14)
 _COMMIT = f"{1:040x}"
 _STOCK_MODELS = "transformers.models.bert.modeling_bert"
@@ -111,7 +111,7 @@ class LoadingReport:
             title_style="italic",
             padding=(0, 1, 0, 0),
         )
-        # The names stay whole; what went wrong gives way.
+        # In a narrow window the names stay whole.
         table.add_column("", no_wrap=True)
         for name in ("as it is", "code trusted"):
             table.add_column(name, overflow="fold")
@@ -151,7 +151,7 @@ def check_loading(
         OSError: The other process ended early.
     """
     sides = ["stock", "trusted"] if code else ["stock"]
-    # In float32 from the file: what anyone who loads it has.
+    # Read from the file in float32, as everybody who loads it does.
     saved = type(model).from_pretrained(folder, dtype=torch.float32, **_options(model)).eval()
     batches = {name: _batch(name, saved.config) for name in dict.fromkeys(MODEL_CLASSES.values())}
     texts = _texts(tokenizer)
@@ -225,10 +225,10 @@ def _run(work: Path) -> None:
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
     }
     ended = subprocess.run(
-        # -P: the script's folder is this one, whose names are nobody else's business.
+        # -P keeps the folder of the script, and with it our file names, out of the imports.
         [sys.executable, "-P", load_check_child.__file__, str(work)],
         env=environment,
-        # Where a folder of the repository's name would be taken for it.
+        # An empty place: a folder with the repository's name would be loaded in its place.
         cwd=work,
         stdin=subprocess.DEVNULL,
         capture_output=True,

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 import transformers
 
-#: What loading raises: transformers' own refusals, and what broken code or files lead to.
+#: What loading raises where transformers refuses, or where code or files are broken.
 ERRORS = (ValueError, OSError, RuntimeError, ImportError, AttributeError, KeyError, TypeError)
 
 
@@ -23,7 +23,7 @@ def load(
     loader = getattr(transformers, auto_name)
     options: dict[str, Any] = {"dtype": torch.float32, "output_loading_info": True}
     if new_head:
-        # With as many labels as every class takes; a classifier that does not fit is drawn anew.
+        # Every class takes 2 labels. A classifier of another size is drawn at random.
         options |= {"num_labels": 2, "ignore_mismatched_sizes": True}
     try:
         model, info = loader.from_pretrained(repository, trust_remote_code=trusted, **options)
@@ -66,7 +66,7 @@ def check(task: dict[str, Any], folder: Path) -> dict[str, Any]:
                 repository,
                 auto_name,
                 trusted=side == "trusted",
-                # Where stock is to refuse a model for its sizes, it must not be told to pass over.
+                # Stock must be free to refuse a model for its sizes, where it should.
                 new_head=name != task["own"] and (side == "trusted" or not task["refused"]),
             )
             if model is None:

@@ -30,7 +30,7 @@ AUTO_MAP = {
     "AutoConfig": "configuration_bert.BertConfig",
     **{auto: f"modeling_bert.{name}" for auto, name in MODEL_CLASSES.items()},
 }
-#: The same of a tokenizer; the second is for one of the fast kind, which is the only kind now.
+#: The same for a tokenizer. transformers reads a pair, of which the first class is enough.
 TOKENIZER_AUTO_MAP = {"AutoTokenizer": ["tokenization_bert.BertTokenizer", None]}
 
 
@@ -74,7 +74,7 @@ def save_with_code(
         )
     try:
         model.save_pretrained(folder)
-    except SafetensorError as error:  # a full disk, in words of its own
+    except SafetensorError as error:  # what safetensors says of a full disk
         raise OSError(
             f"the weights cannot be written ({' '.join(str(error).split())}); expected a place "
             "with room for them; free some space, or name another folder"
@@ -82,7 +82,7 @@ def save_with_code(
     set_auto_map(folder / CONFIG, AUTO_MAP if code else None)
     if tokenizer is not None:
         tokenizer.save_pretrained(folder)
-        # Another model's tokenizer, a sentencepiece say, is transformers' own to load.
+        # transformers itself loads a tokenizer of another kind, such as sentencepiece.
         is_ours = isinstance(tokenizer, hf_bert_impl.BertTokenizer)
         set_auto_map(folder / TOKENIZER_CONFIG, TOKENIZER_AUTO_MAP if code and is_ours else None)
     if code:

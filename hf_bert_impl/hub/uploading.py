@@ -29,9 +29,9 @@ from hf_bert_impl.model.json_files import parse_json
 from hf_bert_impl.model_card import CARD
 
 MAIN = "main"
-#: What a repository may hold before there is a model in it.
+#: A repository with nothing but these files holds no model yet.
 _NO_MODEL = {".gitattributes", CARD, "LICENSE", "LICENSE.md", "LICENSE.txt"}
-#: Weights in the repository's own folder: an earlier model's, where a push does not replace them.
+#: Weights at the top of a repository. Those that a push does not replace are an earlier model's.
 _WEIGHTS = re.compile(
     r"(model|pytorch_model|tf_model|flax_model)(-\d+-of-\d+)?\.(safetensors|bin|h5|msgpack)"
     r"(\.index\.json)?"
@@ -235,7 +235,7 @@ def _compare(api: HfApi, folder: Path, repo_id: str, commit: str) -> None:
     for name, size in sizes.items():
         entry = entries.get(name)
         is_same = entry is not None and entry.size == size
-        # Large files are known by their sum; small ones are text, and git's own sums hold them.
+        # The hub keeps a sum of large files. Small ones are text, which git's own sums protect.
         if is_same and entry is not None and entry.lfs is not None:
             is_same = entry.lfs.sha256 == _sha256(folder / name)
         if not is_same:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from torch import Tensor
 
-#: Sentence lengths that are log-normal: the mean and the spread of the logarithm.
+#: Lengths of sentences are log-normal: mean and spread of their logarithm.
 LOG_MEAN, LOG_SPREAD = 3.9, 0.7
 FIRST_ID = 5
 #: Rows of texts that are padded together.
@@ -83,7 +83,7 @@ def make_batch(case: Case, vocab_size: int, device: str = "cpu") -> dict[str, Te
     mask = (torch.arange(case.width) < lengths[:, None]).long()  # (B, S)
     longest = max(case.lengths)
     ids = torch.zeros_like(mask)
-    # The same tokens whatever the width, so that batches of several widths stay comparable.
+    # A wider batch has the same tokens, so that both can be compared.
     ids[:, :longest] = torch.randint(
         min(FIRST_ID, vocab_size - 1), vocab_size, (case.rows, longest), generator=generator
     )

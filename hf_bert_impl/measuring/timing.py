@@ -23,8 +23,8 @@ Call = Callable[[], Any]
 
 #: A turn repeats a short call until this many seconds have passed.
 TURN_SECONDS = 0.1
-#: Before a turn of calls shorter than this one runs untimed: it meets cold caches, and the threads
-#: of whoever ran before, which look for work for some milliseconds before they sleep.
+#: Calls shorter than this run once untimed before a turn. That call meets cold caches, and the
+#: threads of the one before, which look for work for some milliseconds before they sleep.
 SETTLE_BELOW_SECONDS = 0.5
 PRODUCT_ROWS = 2048
 PRODUCT_REPEATS = 5
@@ -118,7 +118,7 @@ def best_product(hidden: int, inner: int, dtype: str, device: str = "cpu") -> di
                     call()
                     seconds = [turn(call, 0.02, wait) for _ in range(PRODUCT_REPEATS)]
             except (RuntimeError, NotImplementedError):
-                continue  # no such kernel here: the other products are the ceiling
+                continue  # this machine lacks the kernel
             rates[name] = max(rates.get(name, 0.0), operations / statistics.median(seconds) / 1e9)
     return rates
 

@@ -107,7 +107,7 @@ def parity_batches(tokens: Sequence[Tokens], config: Any, *, choices: int = 0) -
     right = _padded(tokens, config, left=False)
     holes = {name: value.clone() for name, value in right.items()}
     holes["attention_mask"][:, 3::5] = 0
-    # Half of the sequences, so that what is cut off is little.
+    # Only the longer half, so that little is cut off.
     longest = sorted(tokens, key=lambda item: len(item[0]), reverse=True)
     kept = longest[: max(choices, (len(tokens) + 1) // 2)]
     length = min(len(ids) for ids, _ in kept)

@@ -97,13 +97,13 @@ def reference_model(ours: PreTrainedModel) -> PreTrainedModel:
         ValueError: Upstream has no such class, cannot compute such a config, or has other keys.
     """
     require_reference(ours.config)
-    # The base class of all is no model, so a subclass is looked up by its nearest public ancestor.
+    # A user's subclass has the reference of the public class that it is derived from.
     names = [base.__name__ for base in type(ours).__mro__ if base.__name__.startswith("Bert")]
     cls = reference_class(names[0] if names else type(ours).__name__)
     known = set(cls.config_class().to_dict())
     fields = {name: value for name, value in ours.config.to_dict().items() if name in known}
     config = cls.config_class.from_dict(fields)
-    # A base model may come without its pooler; heads decide for themselves.
+    # A base model can be without a pooler. Each head decides that for itself.
     options = {"add_pooling_layer": ours.pooler is not None} if names[0] == "BertModel" else {}
     reference = cls(config, **options)
     state = ours.state_dict()
@@ -303,7 +303,7 @@ def _gradients(
             objective = torch.stack(terms).sum()
         parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
         gradients = torch.autograd.grad(objective, list(parameters.values()), allow_unused=True)
-    # A parameter that takes no part has no gradient in one place and zeros in another.
+    # For a parameter that has no effect one model gives no gradient, and the other gives zeros.
     return {
         name: torch.zeros_like(parameter) if gradient is None else gradient
         for (name, parameter), gradient in zip(parameters.items(), gradients, strict=True)

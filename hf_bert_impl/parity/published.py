@@ -61,8 +61,8 @@ MASKED = (
 QUESTION = "Who was Jim Henson?"
 CONTEXT = "Jim Henson was a nice puppet"
 ANSWER = "a nice puppet"
-# Four decimals were printed, so half a unit of the fourth, and as much for other machines' sums;
-# where five digits of a small number were printed, a thousandth of it.
+# Four decimals were printed. The bound is half a unit of the fourth, and as much again for sums
+# in another order. Where five digits of a small number were printed it is a thousandth of it.
 PRINTED_UNIT = 1e-4
 PRINTED_RELATIVE = 1e-3
 
@@ -137,7 +137,7 @@ def check_answer(tokenizer: Any, model: Any) -> ParityReport:
     with torch.no_grad():
         outputs = model(**encoded, return_dict=True)
     ids, types = encoded["input_ids"][0], encoded["token_type_ids"][0]
-    # Only the context, less the separator that ends it, can hold the answer.
+    # The answer lies in the context, without the separator that ends it.
     inside = (types == 1) & (ids != tokenizer.sep_token_id)  # (S,)
     scores = outputs.start_logits[0][:, None] + outputs.end_logits[0][None, :]  # (S, S)
     allowed = (inside[:, None] & inside[None, :]).triu()

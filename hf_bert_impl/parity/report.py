@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 HEAD_NAME = re.compile(r"(?P<layer>layer \d+(?: cross)?) head (?P<head>\d+)")
 FAILURES_SHOWN = 8
-# Cases of rows that are no tensors of a forward pass.
+# Rows of these cases are no tensors of a forward pass.
 CHECKS = ("loading", "published")
 _NUMBERS = ("max_abs", "mean_abs", "max_relative", "tolerance")
 
@@ -186,7 +186,7 @@ class ParityReport:
         console.print(_layer_table([row for row in self.rows if row.case not in CHECKS]))
         if heads:
             console.print(_head_grid(self.rows))
-        # A fault shows in all that is computed after it: where each case begins to fail says most.
+        # All that is computed after a fault fails too, so the first failure of a case says most.
         begins = {row.case: row for row in reversed(self.failures)}
         shown = sorted(begins.values(), key=self.rows.index)[:FAILURES_SHOWN]
         for row in shown:
@@ -250,7 +250,7 @@ def _table(title: str, *columns: str) -> Table:
         padding=(0, 1, 0, 0),
     )
     for index, column in enumerate(columns):
-        # Figures are never cut or wrapped: in a narrow window the names give way.
+        # In a narrow window the names are wrapped; figures never are.
         named = index == 0 or column == "worst at"
         table.add_column(
             column, justify="left" if named else "right", no_wrap=not named, overflow="fold"
@@ -311,7 +311,7 @@ def _layer_table(rows: list[ParityRow]) -> Table:
             inexact = [row for row in tensors if row.precision == precision]
             cells += [_largest(inexact, "max_abs"), _largest(inexact, "upstream_error")]
         if has_heads:
-            # The errors of low precision would hide those of fp32.
+            # The larger errors of low precision would hide those of fp32.
             heads = [row for row in group if row not in tensors]
             heads = [row for row in heads if row.precision not in low] or heads
             worst = max(heads, key=lambda row: (not row.passed, row.max_abs), default=None)

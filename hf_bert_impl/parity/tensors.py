@@ -38,9 +38,9 @@ FP32_TOLERANCE = 2e-5
 LOW_PRECISION_FACTOR = 1.5
 FEW_NUMBERS = 256
 FEW_NUMBERS_ROUNDINGS = 4
-# Below this a tensor counts as zero: a scale must not vanish.
+# No scale is smaller than this, so that a tensor of zeros can be compared.
 SMALLEST_SCALE = 1e-6
-# Two-dimensional outputs that are one number a position; all others are numbers a sequence.
+# These two-dimensional outputs have a number for each position; others have some a sequence.
 PER_POSITION_2D = ("start_logits", "end_logits")
 
 
@@ -208,7 +208,7 @@ def low_precision_row(
     own_largest, own_mean = _difference(reference, precise)
     magnitudes = precise.detach().abs().double()
     scale = max(magnitudes.max().item(), SMALLEST_SCALE)
-    # The loss may be float32 on either side; the numbers it comes from are not.
+    # A loss may be float32 although the logits that it is computed from are not.
     dtype = torch.float16 if torch.float16 in (ours.dtype, reference.dtype) else torch.bfloat16
     rounding = torch.finfo(dtype).eps / 2
     few = precise.numel() < FEW_NUMBERS

@@ -18,7 +18,7 @@ from hf_bert_impl.data.task_batches import Collator, Feature, cut_batches
 from hf_bert_impl.data.task_files import Row, read_dataset, read_rows
 from hf_bert_impl.tasks.metrics import Metrics
 
-#: Tokens a batch of predictions; it costs memory and changes no result.
+#: Tokens of a batch of predictions. More take more memory and change no result.
 TOKEN_BUDGET = 4096
 
 

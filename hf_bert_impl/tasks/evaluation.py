@@ -83,7 +83,7 @@ def evaluate_task(
     examples = task.read(source)
     task.take_config(config, examples)
     task.check_labels(examples, "the model does not have")
-    # Before the weights are loaded, which takes longest.
+    # Mistakes in the data show here, before the weights are loaded, which takes long.
     split = Split(examples, task.features(examples, tokenizer, length))
     model = load_fine_tuned(path, task.head)
     outputs = task.predict(model, split, tokenizer)

@@ -20,7 +20,7 @@ from hf_bert_impl.model.losses import IGNORE_INDEX
 from hf_bert_impl.tasks.base import Columns, Example, RowTask, Split, check_text
 from hf_bert_impl.tasks.metrics import Metrics, perplexity
 
-#: What may have several columns; other files are texts, one a line, unless a column is named.
+#: Files with columns. Any other file has a text in each line, unless a column is named.
 TABLES = (*JSON_SUFFIXES, ".csv", ".tsv")
 
 
@@ -78,7 +78,7 @@ class MaskedLanguageModeling(RowTask):
         masker, collator = Masker(tokenizer, self.masking), Collator(tokenizer.pad_token_id)
 
         def masked(features: Sequence[Feature]) -> dict[str, Tensor]:
-            # Of torch's generator, which the Trainer seeds and keeps in checkpoints.
+            # The Trainer seeds torch's generator and keeps its state in checkpoints.
             seed = int(torch.randint(2**62, ()))
             return collator(_mask(masker, features, [seed]))
 
@@ -96,7 +96,7 @@ class MaskedLanguageModeling(RowTask):
         gold = torch.full_like(batch["input_ids"], IGNORE_INDEX)
         gold[real] = torch.tensor(labels, device=gold.device)
         chosen = gold != IGNORE_INDEX  # (B, S)
-        # Only the masked tokens get logits: a row of the vocabulary each is much.
+        # Logits are as wide as the vocabulary, so only the masked tokens get them.
         logits = model.cls(model.bert(**batch).last_hidden_state[chosen]).float()  # (M, V)
         loss = nn.functional.cross_entropy(logits, gold[chosen], reduction="none")
         right = logits.argmax(dim=-1) == gold[chosen]

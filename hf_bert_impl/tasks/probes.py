@@ -327,7 +327,7 @@ class _Probe:
             hidden_layer_sizes=(self.options.hidden,),
             alpha=1e-4 / strength,
             batch_size=min(64, len(train.labels)),
-            # Which holds back a tenth, and needs an example of each class there.
+            # Early stopping holds back a tenth, which needs an example of each class.
             early_stopping=len(train.labels) >= 10 * max(self.num_labels, 2),
             random_state=self.options.seed,
         )

@@ -78,7 +78,7 @@ def pseudo_perplexity(
         nonlocal cut
         for text in texts:
             ids = tokenizer(text, truncation=True, max_length=length)["input_ids"]
-            # Encoded whole only where it may have been cut.
+            # Only a text of this length may have been cut.
             if len(ids) == length:
                 cut += len(tokenizer(text, verbose=False)["input_ids"]) > length
             if progress is not None:

@@ -79,12 +79,12 @@ class QuestionAnswering(Task):
             data = Squad(tuple(questions), 2 if without else 1)
         self.version = max(self.version, data.version)
         if self.version == 2:
-            # At the best threshold: the one in use is tuned only at the end.
+            # The score at the best threshold, since the model's own is tuned only at the end.
             self.best_metric = "best_f1"
         return list(data.questions)
 
     def config(self) -> dict[str, Any]:
-        # Not the checkpoint's own, which was tuned to weights that are about to change.
+        # The checkpoint's threshold was tuned to weights that are about to change.
         threshold = 0.0 if self.version == 2 else None
         return {"num_labels": 2, "null_score_diff_threshold": threshold}
 

@@ -23,11 +23,9 @@ TASKS: dict[str, type[Task]] = {
         *(QuestionAnswering, MultipleChoice, MaskedLanguageModeling),
     )
 }
-#: Where the hub has GLUE; a task's name is the configuration.
+#: GLUE on the hub. The name of a task is a configuration of this data set.
 GLUE_DATASET = "nyu-mll/glue"
-
-
-#: Options and the task that has each.
+#: Which task has an option.
 OWNERS = {"doc_stride": "question-answering", "masking": "masked-lm"}
 
 

@@ -27,7 +27,7 @@ from hf_bert_impl.tasks.base import (
 )
 from hf_bert_impl.tasks.metrics import Metrics
 
-#: Of regression. Squared errors and their gradients stay far within the range of float32.
+#: Up to this label squared errors and their gradients stay far within the range of float32.
 LARGEST_LABEL = 1_000_000_000
 
 
@@ -164,7 +164,7 @@ class Regression(_SequenceTask):
             )
 
     def start_head(self, model: Any, train: Split) -> None:
-        # Else much of the training goes into moving every prediction from 0 to the mean.
+        # From 0, much of the training would go into moving every prediction to the mean.
         nn.init.constant_(model.classifier.bias, float(self.gold(train).mean()))
 
     def score(self, split: Split, outputs: list[Any]) -> Metrics:

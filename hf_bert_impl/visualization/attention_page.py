@@ -18,9 +18,9 @@ from hf_bert_impl.files.atomic import atomic_file
 from hf_bert_impl.visualization.attention_maps import AttentionMaps
 
 SCRIPTS = ("page.js", "head_view.js", "model_view.js")
-#: In the page a weight is a whole number of this fraction of 1.
+#: The page stores a weight as a whole number; this number is a weight of 1.
 UNIT = 65535
-#: Weights in one page, 2.7 bytes each: beyond these, browsers take long to open it.
+#: Most weights of a page, at 2.7 bytes each. With more, browsers take long to open it.
 MOST_WEIGHTS = 10_000_000
 #: Height of the frame in a notebook, in CSS pixels.
 FRAME_HEIGHT = 680

@@ -23,7 +23,7 @@ DOTS_PER_INCH = 130
 NAMED_ROW, UNNAMED_MAP = 0.15, 1.4
 #: Inches beyond which a picture is too large to look at, so that tokens are numbered, not named.
 LARGEST_SIDE = 48.0
-#: Fonts for what matplotlib's own lacks, in this order, where they are installed.
+#: Fonts with letters that matplotlib's own font lacks, in order of preference.
 WIDE_FONTS = (
     *("Noto Sans CJK SC", "Noto Sans CJK JP", "WenQuanYi Zen Hei", "Microsoft YaHei"),
     *("PingFang SC", "Hiragino Sans", "Arial Unicode MS", "Noto Sans", "Unifont"),
