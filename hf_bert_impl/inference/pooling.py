@@ -243,8 +243,10 @@ def size(where: str, config: Mapping[str, Any], name: str, required: bool = Fals
     Raises:
         ValueError: It is something else.
     """
-    value = setting(where, config, name, int, "a whole number from 1")
-    if (value is None and required) or isinstance(value, bool) or (value is not None and value < 1):
+    value = config.get(name)
+    if value is None and not required:
+        return None
+    if type(value) is not int or value < 1:
         raise ValueError(
             f"{where} has {name}={value!r:.60}; expected a whole number from 1; restore it"
         )

@@ -3,6 +3,7 @@
 import importlib.util
 import re
 
+import pytest
 import torch
 from transformers import AutoModel
 from transformers.models.bert import modeling_bert
@@ -12,6 +13,7 @@ from hf_bert_impl.cli import demo
 from hf_bert_impl.parity import reference_model
 
 
+@pytest.mark.slow
 def test_demo_shows_parity_similarity_and_speed(hf_bert, minilm_path, monkeypatch):
     # A smaller batch: the test is about the demo, not about the figure.
     monkeypatch.setattr(

@@ -120,6 +120,7 @@ def wait_for_rows(output, process):
     return json.loads(progress.read_text())["rows"]
 
 
+@pytest.mark.slow
 def test_killed_and_resumed(hf_bert, model, output, monkeypatch):
     """Killed without warning while it waits for more texts; the same command goes on from there."""
     command = ("embed", str(model), "-", "-o", str(output), "--batch-tokens", "64", "--json")

@@ -72,6 +72,7 @@ def test_two_writers(hf_bert, one_error_line, commands, tmp_path, monkeypatch, n
     assert not [*out.parent.iterdir()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", INSIDE)
 def test_told_to_end(hf_bert, commands, tmp_path, monkeypatch, name):
     """SIGTERM leaves neither half-written files nor a lock, and the command can be run again."""
