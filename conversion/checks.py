@@ -18,8 +18,8 @@ from torch import Tensor
 
 import hf_bert_impl
 
+from .architecture import fit
 from .errors import ConversionError
-from .heads import fit
 from .planning import Plan, same_bits
 from .source import open_source
 from .target import Target
@@ -92,7 +92,7 @@ def check_upstream(folder: Path, target: Target) -> Check:
     batch = parity_batches(tokens, target.config, choices=choices)["padded right"]
     report = compare_models(model, reference, {"padded right": batch})
     worst = report.worst
-    if target.allow_nan and not all(found.is_finite for found in target.ranges.values()):
+    if target.allow_nan and not all(span.is_finite for span in target.ranges.values()):
         return Check(name, None, note="weights that are no finite numbers cannot be compared")
     assert worst is not None  # a model has outputs
     return Check(
@@ -113,12 +113,12 @@ def load_result(folder: Path, class_name: str) -> PreTrainedModel:
 
 def find_references(folders: tuple[Path, ...]) -> list[Path]:
     """The files of reference outputs that came with a checkpoint: `.npz` with `input_ids`."""
-    found = []
+    references = []
     for path in sorted(folders[0].glob("*.npz")) if folders else ():
         with contextlib.suppress(OSError, ValueError, zipfile.BadZipFile):
             if "input_ids.npy" in zipfile.ZipFile(path).namelist():
-                found.append(path)
-    return found
+                references.append(path)
+    return references
 
 
 def check_outputs(model: PreTrainedModel, target: Target, file: Path) -> Check:

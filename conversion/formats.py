@@ -16,8 +16,9 @@ from .planning import listing
 from .readers.archive import is_archive
 from .readers.flax import FlaxReader, is_flax
 from .readers.h5 import H5Reader, is_h5
+from .readers.mapped import read_at
 from .readers.safetensors import SafetensorsReader, is_safetensors
-from .readers.shard_index import read_shard_index
+from .readers.sharded import read_shard_index
 from .readers.tf1 import Tf1Reader, is_tf1
 from .readers.torch_containers import is_torch
 from .readers.torch_pickle import TorchReader
@@ -137,8 +138,7 @@ def find_file(path: Path) -> Candidate | None:
     if kind is None and is_archive(path):
         return None
     if kind is None:
-        with path.open("rb") as file:
-            start = file.read(8)
+        start = read_at(path, 0, 8)
         if start[:1] == b"\x80":  # how a pickle begins, and PyTorch's oldest files are pickles
             return Candidate(path, "torch")
         raise ConversionError(
@@ -169,14 +169,14 @@ def find_in_folder(folder: Path) -> list[list[Candidate]]:
         ) from None
     indexes = [path for path in files if path.name.endswith(_INDEX)]
     shards = {shard for index in indexes for shard in read_shard_index(index).files}
-    found: dict[str, list[Candidate]] = {name: [] for name in FORMATS}
+    by_format: dict[str, list[Candidate]] = {name: [] for name in FORMATS}
     for path in files:
         if path in shards or path.name.startswith(".") or _LEFTOVERS.fullmatch(path.name):
             continue
         kind = None if path.suffix == ".json" and path not in indexes else format_of(path)
         if kind is not None:
-            found[kind].append(Candidate(path, kind))
-    choices = [_by_name(folder, name, some) for name, some in found.items() if some]
+            by_format[kind].append(Candidate(path, kind))
+    choices = [_by_name(folder, name, some) for name, some in by_format.items() if some]
     return choices or [[Candidate(path, "archive")] for path in files if is_archive(path)]
 
 
@@ -204,12 +204,12 @@ def several(paths: Iterable[Path]) -> ConversionError:
     )
 
 
-def _by_name(folder: Path, kind: str, found: list[Candidate]) -> list[Candidate]:
-    if kind == "tf1" and len(found) > 1 and (named := _named_in_state(folder)):
+def _by_name(folder: Path, kind: str, candidates: list[Candidate]) -> list[Candidate]:
+    if kind == "tf1" and len(candidates) > 1 and (named := _named_in_state(folder)):
         return [Candidate(named, "tf1")]
     usual = [name + end for name in FORMATS[kind].names for end in ("", _INDEX)]
-    known = [candidate for name in usual for candidate in found if candidate.path.name == name]
-    return known[:1] or found
+    known = [candidate for name in usual for candidate in candidates if candidate.path.name == name]
+    return known[:1] or candidates
 
 
 def _tensorflow_index(path: Path) -> Path | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import json
 import os
 import re
@@ -30,6 +31,8 @@ _WEIGHTS = re.compile(
 def claimed(folder: Path, source: Path | None, overwrite: bool) -> Iterator[None]:
     """Checks a folder as `check_output` does, and keeps other runs from writing it meanwhile.
 
+    What a killed run left beside it is removed: no other run is at work while it is locked.
+
     Args:
         folder: Where the result is to be; folders above it that are missing are made.
         source: What the user named as the source; None if that is no path.
@@ -41,10 +44,14 @@ def claimed(folder: Path, source: Path | None, overwrite: bool) -> Iterator[None
     """
     with contextlib.ExitStack() as held:
         try:
-            held.enter_context(output_lock(folder.resolve()))
+            is_locked = held.enter_context(output_lock(folder.resolve()))
         except OSError as error:
             raise _unwritable(folder, error.__cause__ or error) from None
         check_output(folder, source, overwrite)
+        if is_locked:
+            place = folder.resolve()
+            for left in place.parent.glob(glob.escape(_fresh_prefix(place)) + "*"):
+                shutil.rmtree(left, ignore_errors=True)
         yield
 
 
@@ -96,7 +103,7 @@ def output_folder(folder: Path) -> Iterator[Path]:
     folder = folder.resolve()
     fresh = None
     try:
-        fresh = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+        fresh = Path(tempfile.mkdtemp(prefix=_fresh_prefix(folder), dir=folder.parent))
         os.chmod(fresh, 0o777 & ~_umask())
         yield fresh
         _replace(fresh, folder)
@@ -107,6 +114,10 @@ def output_folder(folder: Path) -> Iterator[Path]:
     finally:
         if fresh is not None:
             shutil.rmtree(fresh, ignore_errors=True)  # where it was not renamed
+
+
+def _fresh_prefix(folder: Path) -> str:
+    return f".{folder.name}.partial-"
 
 
 def _unwritable(folder: Path, error: BaseException) -> ConversionError:

@@ -48,14 +48,13 @@ from .writers.torch_zip import write_torch
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-#: The formats that can be written: table of names, and the file (TensorFlow: the prefix).
-_SOFTWARE: dict[str, tuple[Table, str]] = {
-    "tf1": (GOOGLE_TF1, "bert_model.ckpt"),
-    "h5": (KERAS_H5, "tf_model.h5"),
-    "flax": (FLAX, "flax_model.msgpack"),
-    "torch": (PYTORCH_PRETRAINED_BERT, "pytorch_model.bin"),
+#: Other formats that can be written: table of names, file (TensorFlow: the prefix) and writer.
+_SOFTWARE: dict[str, tuple[Table, str, Callable[..., tuple[Path, ...]]]] = {
+    "tf1": (GOOGLE_TF1, "bert_model.ckpt", write_tf1),
+    "h5": (KERAS_H5, "tf_model.h5", write_h5),
+    "flax": (FLAX, "flax_model.msgpack", write_flax),
+    "torch": (PYTORCH_PRETRAINED_BERT, "pytorch_model.bin", write_torch),
 }
-_WRITERS = {"tf1": write_tf1, "h5": write_h5, "flax": write_flax, "torch": write_torch}
 FORMATS = ("safetensors", *_SOFTWARE)
 #: What Google's BertConfig reads.
 _GOOGLE_FIELDS = (
@@ -103,8 +102,8 @@ def convert(
         dst: The folder to make: weights, config, tokenizer where a vocabulary came along, model
             card and `conversion_report.json`. It appears when all went well.
         to: One of `FORMATS`.
-        head: A key of `heads.HEADS` ("masked-lm"), or a class name; None takes what the checkpoint
-            has.
+        head: A key of `head_names.HEADS` ("masked-lm"), or a class name; None takes what the
+            checkpoint has.
         config: The config file, or a folder with one; None looks beside the weights.
         num_attention_heads: For checkpoints that no config comes with: tensors do not show it.
         hidden_act: Replaces the config's activation. Google's "gelu" may be the exact form (the
@@ -126,7 +125,7 @@ def convert(
     Raises:
         ConversionError: The source cannot be read, mapped or verified, or the result not written.
             Nothing is left in `dst` then.
-        ValueError: Another run is writing `dst`.
+        ValueError: Another run is writing `dst`, or a library that a format needs is missing.
 
     Example:
         >>> report = convert("uncased_L-12_H-768_A-12.zip", "bert-base")
@@ -166,7 +165,8 @@ def convert(
             )
         sentences = sentence_folder(source)
         with output_folder(dst) as folder, ThreadPoolExecutor(1) as pool:
-            sums = pool.submit(file_rows, _source_files(source.archive, source.reader.files))
+            came_with = [source.archive] if source.archive else []
+            sums = pool.submit(file_rows, [*came_with, *source.reader.files])
             written = _write(target, folder, to, shard_bytes, progress)
             _write_config(target, folder, to)
             if tokenizer is not None:
@@ -204,8 +204,8 @@ def load_any(
 
     Args:
         path: A folder, a TensorFlow prefix (`bert_model.ckpt`), a file, or a zip or tar archive.
-        head: A key of `heads.HEADS` ("masked-lm"), or a class name; None takes what the checkpoint
-            has.
+        head: A key of `head_names.HEADS` ("masked-lm"), or a class name; None takes what the
+            checkpoint has.
         dtype: "float32", "float16", "bfloat16" or "float64"; None keeps the checkpoint's.
         config: The config file, or a folder with one; None looks beside the weights.
         num_attention_heads: For checkpoints that no config comes with.
@@ -218,6 +218,7 @@ def load_any(
 
     Raises:
         ConversionError: The checkpoint cannot be read or mapped.
+        ValueError: A library that its format needs is missing.
 
     Example:
         >>> model = load_any("uncased_L-12_H-768_A-12.zip", head="base")
@@ -251,10 +252,6 @@ def _byte_count(size: int | str | None) -> int | None:
     return count
 
 
-def _source_files(archive: Path | None, files: tuple[Path, ...]) -> list[Path]:
-    return [*([archive] if archive else []), *files]
-
-
 def _write(
     target: Target, folder: Path, to: str, shard_bytes: int | None, progress: Progress | None
 ) -> list[str]:
@@ -278,13 +275,14 @@ def _write(
     if to == "safetensors":
         write_safetensors(folder, tensors, counted, shard_bytes)
     else:
-        _WRITERS[to](folder / _SOFTWARE[to][1], tensors, counted)
+        _, name, write = _SOFTWARE[to]
+        write(folder / name, tensors, counted)
     return list(tensors)
 
 
 def _software(target: Target, to: str) -> tuple[dict[str, TensorInfo], Callable[[str], Tensor]]:
     """All tensors under the names of another software."""
-    table, _ = _SOFTWARE[to]
+    table = _SOFTWARE[to][0]
     config = target.config
     if config.variant == "codertimo" and to == "torch":
         table = CODERTIMO
@@ -340,7 +338,7 @@ def _unasked(run: Callable[[Path], Check], path: Path) -> Check:
     """What lies beside a checkpoint need not belong to it: a misfit is said, and is no error."""
     try:
         check = run(path)
-    except ConversionError as error:
+    except ValueError as error:  # ConversionError, or a library that its format needs
         return Check(f"beside {path.name}", None, note=str(error))
     if check.passed:
         return check

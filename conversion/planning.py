@@ -122,22 +122,22 @@ def plan(table: Table, tensors: Mapping[str, TensorInfo]) -> Plan:
 
     Returns:
         The plan. Its names are those of a model with a head (the encoder's begin with "bert.");
-        `heads.fit` cuts it to one class.
+        `architecture.fit` cuts it to one class.
 
     Raises:
         ConversionError: A name that the table does not know, two tensors for one of ours, or a
             tensor of the wrong number of axes or of a dtype that is no float.
     """
-    found, ignored, unknown = {}, {}, []
+    matches, ignored, unknown = {}, {}, []
     for name in tensors:
         if (match := table.find(name)) is not None:
-            found[name] = match
+            matches[name] = match
         elif (reason := table.reason(name)) is not None:
             ignored[name] = reason
         else:
             unknown.append(name)
-    layers = _layers(values for _, values in found.values())
-    unknown += [name for name, (_, v) in found.items() if v.get("layers", layers) != layers]
+    layers = _layers(values for _, values in matches.values())
+    unknown += [name for name, (_, v) in matches.items() if v.get("layers", layers) != layers]
     if unknown:
         raise ConversionError(
             f"the checkpoint has {listing(unknown, 'tensor')} that {table.software} does not name",
@@ -146,7 +146,7 @@ def plan(table: Table, tensors: Mapping[str, TensorInfo]) -> Plan:
         )
     steps: dict[str, Step] = {}
     repeats = []
-    for name, (rule, values) in found.items():
+    for name, (rule, values) in matches.items():
         target = write(rule.target, values)
         step = _step(tensors[name], rule.operation, target)
         if rule.repeated_with:
@@ -192,17 +192,17 @@ def invert(
         if name not in ours and any(other.startswith(head) for other in ours):
             ours[name] = ours[table.tied[name]]
     values = {name: _ours(table, name) for name in ours}
-    layers = _layers(v for found in values.values() for _, v in found)
+    layers = _layers(v for rules in values.values() for _, v in rules)
     fixed = {"layers": layers, **table.written(class_name)}
-    if unknown := [name for name, found in values.items() if not found]:
+    if unknown := [name for name, rules in values.items() if not rules]:
         raise ConversionError(
             f"the model has {listing(unknown, 'tensor')} for which {table.software} has no place",
             "a model that this software can hold",
             "choose another format, or another head",
         )
     steps: dict[str, Step] = {}
-    for name, found in values.items():
-        for rule, slots in found:
+    for name, rules in values.items():
+        for rule, slots in rules:
             if rule.repeated_with and rule.repeated_with not in ours:
                 continue
             target = write(rule.source, {**fixed, **slots})
@@ -248,8 +248,8 @@ def _twice(target: str, first: str, second: str) -> ConversionError:
 def _ours(table: Table, name: str) -> list[tuple[Rule, Values]]:
     """The rules by which one of our tensors is written."""
     rules = (rule for rule in table.rules if not rule.alias)
-    found = ((rule, table.match(rule.target, name)) for rule in rules)
-    return [(rule, values) for rule, values in found if values is not None]
+    matches = ((rule, table.match(rule.target, name)) for rule in rules)
+    return [(rule, values) for rule, values in matches if values is not None]
 
 
 def _step(info: TensorInfo, operation: Operation, target: str, heads: int | None = None) -> Step:

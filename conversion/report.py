@@ -136,7 +136,7 @@ def make_report(
     mapped = []
     for name, info in target.tensors.items():
         step = target.plan.steps.get(name)
-        found = target.ranges[name]
+        numbers = target.ranges[name]
         mapped.append(
             {
                 "target": name,
@@ -145,9 +145,9 @@ def make_report(
                 "shape": list(info.shape),
                 "dtype": info.dtype,
                 "source_dtype": step.source.dtype if step else None,
-                "min": found.low if found.is_finite else None,
-                "max": found.high if found.is_finite else None,
-                "finite": found.is_finite,
+                "min": numbers.low if numbers.is_finite else None,
+                "max": numbers.high if numbers.is_finite else None,
+                "finite": numbers.is_finite,
             }
         )
     ignored = [

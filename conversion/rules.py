@@ -157,10 +157,10 @@ class Table:
 
     def match(self, pattern: str, name: str) -> Values | None:
         """The values of the slots where a name fits a pattern of this table, else None."""
-        found = _compile((pattern,), tuple(self.slots.items())).fullmatch(name)
-        if found is None:
+        match = _compile((pattern,), tuple(self.slots.items())).fullmatch(name)
+        if match is None:
             return None
-        values: Values = found.groupdict()
+        values: Values = match.groupdict()
         for slot, offset in _SLOT.findall(pattern):
             if slot in _NUMBERS:
                 values[slot] = int(values[slot]) - int(offset or 0)

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS, EXTENDED_MODEL_TYPE
+from hf_bert_impl.model.json_files import parse_json
 
 from .errors import ConversionError
 from .formats import Candidate, find_file, find_in_folder, nothing_found, several
@@ -23,14 +23,14 @@ from .tensors import Reader
 
 #: In the order in which they are preferred.
 CONFIG_NAMES = ("config.json", "bert_config.json")
-_MAX_CONFIG_BYTES = 16 << 20
+_MAX_JSON_BYTES = 64 << 20
 #: By which a config is told from other JSON files.
 _CONFIG_FIELD = "num_attention_heads"
 
 
 @dataclass(frozen=True)
-class Source:
-    """A checkpoint whose lists were read, and no tensor of it."""
+class Files:
+    """An open checkpoint of which nothing is known but its tensors' names."""
 
     given: Path
     """What the user named."""
@@ -39,26 +39,21 @@ class Source:
     folders: tuple[Path, ...]
     """Where to look for what came with it, nearest first."""
     reader: Reader
+    siblings: tuple[Reader, ...]
+    """All readers of the same model, `reader` among them."""
+    others: tuple[Candidate, ...]
+    """Checkpoints of other formats beside it."""
+
+
+@dataclass(frozen=True)
+class Source(Files):
+    """The open checkpoint of a BERT: its lists were read, and no tensor."""
+
     plan: Plan
     """What becomes of every tensor, whatever the head."""
     config: dict[str, Any]
     """Its fields, from the file and from what the software has hard-wired; {} without a file."""
     config_file: Path | None
-    others: tuple[Candidate, ...] = field(default=())
-    """Checkpoints of other formats beside it."""
-
-
-@dataclass(frozen=True)
-class Files:
-    """An open checkpoint of which nothing is known but its tensors' names."""
-
-    given: Path
-    archive: Path | None
-    folders: tuple[Path, ...]
-    reader: Reader
-    siblings: tuple[Reader, ...]
-    """All readers of the same model, `reader` among them."""
-    others: tuple[Candidate, ...]
 
 
 @contextlib.contextmanager
@@ -82,7 +77,7 @@ def open_files(path: Path | str) -> Iterator[Files]:
         if candidates[0][0].format == "archive":
             archive = candidates[0][0].path
             if len(candidates) > 1:
-                raise several(found[0].path for found in candidates)
+                raise several(files[0].path for files in candidates)
             into = stack.enter_context(tempfile.TemporaryDirectory(prefix="hf-bert-convert-"))
             where = open_archive(archive, Path(into))
             candidates = _candidates(where)
@@ -101,7 +96,7 @@ def open_files(path: Path | str) -> Iterator[Files]:
             folders=tuple(dict.fromkeys(folders)),
             reader=reader,
             siblings=siblings,
-            others=tuple(found[0] for found in candidates[1:] if len(found) == 1),
+            others=tuple(files[0] for files in candidates[1:] if len(files) == 1),
         )
 
 
@@ -146,30 +141,22 @@ def open_source(
                 )
         if hidden_act is not None:
             fields["hidden_act"] = hidden_act
-        yield Source(
-            given=files.given,
-            archive=files.archive,
-            folders=tuple(dict.fromkeys(folders)),
-            reader=files.reader,
-            plan=whole,
-            config=fields,
-            config_file=file,
-            others=files.others,
-        )
+        places = {**vars(files), "folders": tuple(dict.fromkeys(folders))}
+        yield Source(**places, plan=whole, config=fields, config_file=file)
 
 
 def _candidates(path: Path) -> list[list[Candidate]]:
     if path.is_dir():
-        found = find_in_folder(path)
+        choices = find_in_folder(path)
         # TensorFlow 2's SavedModel keeps its weights one folder below.
-        found = found or (find_in_folder(path / "variables") if _is_saved_model(path) else [])
+        choices = choices or (find_in_folder(path / "variables") if _is_saved_model(path) else [])
         # The first releases of sentence-transformers had BERT in a folder below.
-        if not found and (path / "modules.json").is_file():
+        if not choices and (path / "modules.json").is_file():
             below = [folder for folder in sorted(path.glob("0_*")) if folder.is_dir()]
-            found = find_in_folder(below[0]) if below else []
-        if not found:
+            choices = find_in_folder(below[0]) if below else []
+        if not choices:
             raise nothing_found(path)
-        return found
+        return choices
     candidate = find_file(path)
     return [[candidate or Candidate(path, "archive")]]
 
@@ -238,51 +225,59 @@ def _find(folders: list[Path]) -> Path | None:
         for name in CONFIG_NAMES:
             if (folder / name).is_file():
                 return folder / name
-        found = [path for path in sorted(folder.glob("*.json")) if _is_config(path)]
-        if len(found) > 1:
+        configs = [path for path in sorted(folder.glob("*.json")) if _is_config(path)]
+        if len(configs) > 1:
             raise ConversionError(
-                f"{folder} has several configs ({', '.join(path.name for path in found)})",
+                f"{folder} has several configs ({', '.join(path.name for path in configs)})",
                 "one",
                 "choose it with `config`",
             )
-        if found:
-            return found[0]
+        if configs:
+            return configs[0]
     return None
 
 
 def _is_config(path: Path) -> bool:
     try:
-        return _CONFIG_FIELD in _read_json(path)
+        return path.is_file() and _CONFIG_FIELD in _read_object(path)
     except ConversionError:
         return False  # some other JSON file, which is nobody's business here
 
 
-def _read_json(path: Path) -> dict[str, Any]:
+def _read_object(path: Path) -> dict[str, Any]:
+    remedy = "get the file again, or give another one with `config`"
+    return read_object(path, "a JSON object with the sizes of the model", remedy)
+
+
+def read_object(path: Path, expected: str, remedy: str) -> dict[str, Any]:
+    """Read a JSON object that came with a checkpoint.
+
+    Args:
+        path: The file.
+        expected: What it should be, for errors.
+        remedy: What to do about another one, for errors.
+
+    Raises:
+        ConversionError: It cannot be read, is too large, or is no JSON object.
+    """
     try:
         with path.open("rb") as file:
-            content = file.read(_MAX_CONFIG_BYTES + 1)
-        fields = json.loads(content[:_MAX_CONFIG_BYTES].decode("utf-8-sig"))
+            content = file.read(_MAX_JSON_BYTES + 1)
+        if len(content) > _MAX_JSON_BYTES:
+            raise ValueError(f"{path} has more than {_MAX_JSON_BYTES} bytes")
+        fields: dict[str, Any] = parse_json(content, str(path), expected)
     except OSError as error:
         raise ConversionError(
-            f"{path} cannot be read ({error.strerror})", "a JSON file", "check the path"
+            f"{path} cannot be read ({error.strerror})", expected, "check the path"
         ) from None
-    except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, or nested without end
-        raise ConversionError(
-            f"{path} is no JSON ({' '.join(str(error).split())[:200]})",
-            "a JSON object with the sizes of the model",
-            "get the file again, or give another one with `config`",
-        ) from None
-    if not isinstance(fields, dict):
-        raise ConversionError(
-            f"{path} holds a {type(fields).__name__}",
-            "a JSON object with the sizes of the model",
-            "get the file again, or give another one with `config`",
-        )
+    except ValueError as error:
+        given = str(error).partition("; expected ")[0]
+        raise ConversionError(given, expected, remedy) from None
     return fields
 
 
 def _read_config(path: Path) -> dict[str, Any]:
-    fields = _read_json(path)
+    fields = _read_object(path)
     kind = fields.get("model_type")
     if kind not in (None, "bert", EXTENDED_MODEL_TYPE):
         raise ConversionError(

@@ -16,8 +16,8 @@ from torch import Tensor
 import hf_bert_impl
 from hf_bert_impl.model.configuration_bert import BertConfig
 
+from .architecture import Architecture, check_config, fit, infer, require_complete
 from .errors import ConversionError
-from .heads import Architecture, check_config, fit, infer, require_complete
 from .planning import Plan
 from .source import Source
 from .tensors import DTYPES, TensorInfo
@@ -89,9 +89,9 @@ class Target:
         else:
             given, where = self._start(name), name
         tensor = given.to(DTYPES[info.dtype])
-        self.ranges[name] = found = _range(tensor)
-        if not found.is_finite and not self.allow_nan:
-            was = _range(given) if given.dtype != tensor.dtype else found
+        self.ranges[name] = span = _range(tensor)
+        if not span.is_finite and not self.allow_nan:
+            was = _range(given) if given.dtype != tensor.dtype else span
             remedy = (
                 f"it has them in {info.dtype} only: choose another `dtype`"
                 if was.is_finite
@@ -125,7 +125,7 @@ def resolve(
 
     Args:
         source: An open source.
-        head: A key of `heads.HEADS` or a class name; None takes what the checkpoint has.
+        head: A key of `head_names.HEADS` or a class name; None takes what the checkpoint has.
         dtype: One of `SAVED_DTYPES`; None keeps every tensor's own.
         allow_missing: Start tensors that the checkpoint lacks anew.
         allow_nan: Take tensors with NaN and infinities.
@@ -138,20 +138,20 @@ def resolve(
             f"`dtype` is {dtype!r}", f"one of {', '.join(SAVED_DTYPES)}", "choose one of these"
         )
     fields = {name: value for name, value in source.config.items() if name not in _DROPPED}
-    found = infer(source.plan, fields, head)
-    fields = check_config(fields, found)
+    architecture = infer(source.plan, fields, head)
+    fields = check_config(fields, architecture)
     notes = []
-    if found.class_name in _MASKED_LM and source.plan.untied(source.reader):
+    if architecture.class_name in _MASKED_LM and source.plan.untied(source.reader):
         if fields.get("tie_word_embeddings", True):
             notes.append(
                 "the masked-LM decoder is no copy of the word embeddings: tie_word_embeddings is "
                 "false in the result"
             )
         fields["tie_word_embeddings"] = False
-    fields["architectures"] = [found.class_name]
-    plan = fit(source.plan, found.class_name, fields)
+    fields["architectures"] = [architecture.class_name]
+    plan = fit(source.plan, architecture.class_name, fields)
     if not allow_missing:
-        require_complete(plan, found.class_name)
+        require_complete(plan, architecture.class_name)
     # In the order of the class, missing ones among them.
     tensors = {
         name: TensorInfo(name, info.shape, dtype or info.dtype)
@@ -161,7 +161,7 @@ def resolve(
     tensors |= {name: TensorInfo(name, shape, usual) for name, shape in plan.missing.items()}
     config = _config(fields, tensors)
     notes += _activation_notes(source, config)
-    return Target(source, found, config, plan, tensors, allow_nan, notes)
+    return Target(source, architecture, config, plan, tensors, allow_nan, notes)
 
 
 _MASKED_LM = ("BertForPreTraining", "BertForMaskedLM", "BertLMHeadModel")

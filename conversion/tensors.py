@@ -13,6 +13,8 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
+from .errors import ConversionError
+
 #: The dtypes that a reader may give a tensor in, by the name in `TensorInfo.dtype`.
 DTYPES: dict[str, torch.dtype] = {
     "float64": torch.float64,
@@ -58,17 +60,12 @@ class Reader(abc.ABC):
     software: str | None = None
     """What the file says about the program that wrote it, where it says so."""
 
-    @property
-    @abc.abstractmethod
-    def files(self) -> tuple[Path, ...]:
-        """Every file of the checkpoint, index files included."""
+    files: tuple[Path, ...]
+    """Every file of the checkpoint, index files included."""
 
-    @property
-    @abc.abstractmethod
-    def tensors(self) -> Mapping[str, TensorInfo]:
-        """All tensors by name, in the order of the file."""
+    tensors: Mapping[str, TensorInfo]
+    """All tensors by name, in the order of the file."""
 
-    @abc.abstractmethod
     def read(self, name: str) -> Tensor:
         """Read one tensor, and check it by whatever checksum the format has.
 
@@ -80,11 +77,31 @@ class Reader(abc.ABC):
             it is not to be changed, and not to be used after `close`.
 
         Raises:
-            ConversionError: The bytes are missing or damaged, or the dtype is none of `DTYPES`.
+            ConversionError: There is no such tensor, its bytes are missing or damaged, or its dtype
+                is none of `DTYPES`.
         """
+        if name not in self.tensors:
+            raise ConversionError(
+                f"{self.files[0]} has no tensor {name!r:.200}",
+                f"one of its {len(self.tensors)} tensors",
+                "hf-bert inspect lists them",
+            )
+        dtype = self.tensors[name].dtype
+        if dtype not in DTYPES:
+            raise ConversionError(
+                f"tensor {name!r:.200} of {self.files[0]} is of dtype {dtype!r:.40}",
+                f"one of {', '.join(DTYPES)}",
+                "convert it to one of these, or leave it out, and save the checkpoint again",
+            )
+        return self._read(name)
 
-    def close(self) -> None:  # noqa: B027  # not every reader has something to let go of
-        """Let go of the files."""
+    @abc.abstractmethod
+    def _read(self, name: str) -> Tensor:
+        """Read a tensor that is there, and of one of `DTYPES`."""
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """Let go of the files. A mapped file goes when the last tensor in it does."""
 
     def __enter__(self) -> Self:
         return self

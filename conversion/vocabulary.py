@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import warnings
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from .errors import ConversionError
 from .readers.restricted_pickle import read_pickled_vocabulary
+from .source import read_object
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -63,10 +63,10 @@ def find_vocabulary(
     Raises:
         ConversionError: A file of it is damaged.
     """
-    found = next((pair for folder in folders if (pair := _in_folder(folder))), None)
-    if found is None:
+    place = next((pair for folder in folders if (pair := _in_folder(folder))), None)
+    if place is None:
         return None
-    path, kind = found
+    path, kind = place
     if kind == "codertimo":
         if lower_case:
             raise ConversionError(
@@ -199,16 +199,8 @@ def _said(folder: Path) -> tuple[bool, str] | None:
 
 
 def _load(path: Path) -> dict[str, Any]:
-    try:
-        with path.open("rb") as file:
-            fields = json.loads(file.read(_MAX_VOCABULARY_BYTES).decode("utf-8-sig"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ConversionError(
-            f"{path} cannot be read ({' '.join(str(error).split())[:200]})",
-            "a JSON object",
-            "mend it, or move it away to convert without a tokenizer",
-        ) from None
-    return fields if isinstance(fields, dict) else {}
+    remedy = "mend it, or move it away to convert without a tokenizer"
+    return read_object(path, "a JSON object", remedy)
 
 
 def _tokens(path: Path, kind: str) -> list[str]:

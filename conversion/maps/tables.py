@@ -68,8 +68,8 @@ def detect(tensors: Mapping[str, TensorInfo]) -> Table:
                 "give the checkpoint of a BERT",
             )
     table = min(TABLES, key=lambda table: _misfits(table, tensors))
-    found = (table.find(name) for name in tensors)
-    if not any(match is not None and match[0].target.startswith(names.WORDS) for match in found):
+    matches = (table.find(name) for name in tensors)
+    if not any(match is not None and match[0].target.startswith(names.WORDS) for match in matches):
         raise ConversionError(
             f"no tensor is the word embeddings of a BERT: the checkpoint has "
             f"{listing(tensors, 'tensor', most=5)}",

@@ -7,7 +7,6 @@ the keys on the way, joined by "/".
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,10 @@ import torch
 from torch import Tensor
 
 from ..errors import ConversionError
-from ..tensors import DTYPES, Reader, TensorInfo
+from ..tensors import DTYPES, TensorInfo
 from .mapped import byte_size, tensor_at
 from .messagepack import Head, MessagePack
-from .shard_index import read_shard_index
-from .shards import check_shards
+from .sharded import ShardedReader
 
 #: Flax's extension types: an array, a complex number, a numpy scalar (stored as an array of ()).
 ARRAY, COMPLEX, SCALAR = 1, 2, 3
@@ -62,8 +60,9 @@ class FlaxFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.leaves: dict[str, _Leaf] = {}
+        self.tensors: dict[str, TensorInfo] = {}
         """All leaves by name, in the order of the file."""
+        self._leaves: dict[str, _Leaf] = {}
         self._pack = MessagePack(path)
         self._values = 0
         size = len(self._pack.data)
@@ -136,9 +135,11 @@ class FlaxFile:
             if isinstance(value, dict) and CHUNKED not in value:
                 self._flatten(name + "/", value)
                 continue
-            if name in self.leaves:
+            if name in self._leaves:
                 self._pack.damaged(f"{name!r:.200} is there twice")
-            self.leaves[name] = self._join(name, value) if isinstance(value, dict) else value
+            leaf = self._join(name, value) if isinstance(value, dict) else value
+            self._leaves[name] = leaf
+            self.tensors[name] = TensorInfo(name, leaf.shape, leaf.dtype)
 
     def _join(self, name: str, table: dict[str, Any]) -> _Leaf:
         """An array in pieces, from the table that stands for it."""
@@ -164,21 +165,8 @@ class FlaxFile:
         return leaves
 
     def read(self, name: str) -> Tensor:
-        """Read one leaf.
-
-        Args:
-            name: A key of `leaves`.
-
-        Raises:
-            ConversionError: The leaf is no number and no array that torch has.
-        """
-        leaf = self.leaves[name]
-        if leaf.dtype not in DTYPES:
-            raise ConversionError(
-                f"{name!r:.200} of {self.path} is {leaf.dtype!r:.40}",
-                f"one of {', '.join(DTYPES)}",
-                "leave it out",
-            )
+        """Read one leaf, a number or an array of one of `DTYPES`."""
+        leaf = self._leaves[name]
         if leaf.value is not None:
             return torch.tensor(leaf.value, dtype=DTYPES[leaf.dtype])
         pieces = [
@@ -211,41 +199,10 @@ def is_flax(path: Path) -> bool:
     return False
 
 
-class FlaxReader(Reader):
-    """The arrays of a msgpack file, or of the files that an index names.
-
-    Args:
-        path: `flax_model.msgpack`, or `flax_model.msgpack.index.json`.
-
-    Raises:
-        ConversionError: The file is damaged, or no tree of arrays, or index and shards do not
-            agree.
-    """
+class FlaxReader(ShardedReader):
+    """The arrays of `flax_model.msgpack`, or of the files of `flax_model.msgpack.index.json`."""
 
     format = "flax"
 
-    def __init__(self, path: Path) -> None:
-        index = read_shard_index(path) if path.suffix == ".json" else None
-        self._files = (path, *index.files) if index else (path,)
-        shards = [FlaxFile(shard) for shard in (index.files if index else self._files)]
-        if index:
-            check_shards(path, index, {shard.path: shard.leaves for shard in shards})
-        self._homes = {name: shard for shard in shards for name in shard.leaves}
-        self._tensors = {}
-        for name, shard in self._homes.items():
-            leaf = shard.leaves[name]
-            self._tensors[name] = TensorInfo(name, leaf.shape, leaf.dtype)
-
-    @property
-    def files(self) -> tuple[Path, ...]:
-        return self._files
-
-    @property
-    def tensors(self) -> Mapping[str, TensorInfo]:
-        return self._tensors
-
-    def read(self, name: str) -> Tensor:
-        return self._homes[name].read(name)
-
-    def close(self) -> None:
-        self._homes = {}  # a mapped file goes when the last tensor in it does
+    def _open(self, path: Path) -> FlaxFile:
+        return FlaxFile(path)

@@ -11,15 +11,18 @@ the numbers in parentheses are its sections.
 from __future__ import annotations
 
 import itertools
+import math
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
+from torch import Tensor
+
 from ..errors import ConversionError
-from ..tensors import DTYPES
-from .mapped import byte_size, map_file
+from ..tensors import DTYPES, TensorInfo
+from .mapped import byte_size, map_file, tensor_at
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 #: The signature may follow a block of the user's own, of 512 bytes or a power of two above.
@@ -50,7 +53,7 @@ _BOOL = {b"FALSE\0\0\0TRUE\0\0\0\0\0\1", b"FALSE\0TRUE\0\0\1"}
 
 
 @dataclass(frozen=True)
-class Dataset:
+class _Dataset:
     """A tensor of the file."""
 
     shape: tuple[int, ...]
@@ -73,12 +76,13 @@ class Hdf5File:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.data = map_file(path)
-        self.datasets: dict[str, Dataset] = {}
+        self.tensors: dict[str, TensorInfo] = {}
         """All datasets by path (no leading slash), in the order of the file."""
+        self._data = map_file(path)
+        self._datasets: dict[str, _Dataset] = {}
         self.attributes: dict[str, str] = {}
         """The root's attributes that are one string."""
-        self._budget = min(len(self.data), _MAX_METADATA)
+        self._budget = min(len(self._data), _MAX_METADATA)
         self._ranges: list[tuple[int, int, str]] = []
         self._seen: set[int] = set()
         self._base = 0
@@ -91,6 +95,16 @@ class Hdf5File:
         for (_, end, name), (start, _, after) in itertools.pairwise(self._ranges):
             if start < end:  # a wrong address, which nothing else would show
                 self._damaged(f"{name!r:.200} and {after!r:.200} share bytes")
+
+    def read(self, name: str) -> Tensor:
+        """Read one dataset, of one of `DTYPES`."""
+        dataset = self._datasets[name]
+        if not dataset.big_endian:
+            return tensor_at(self._data, dataset.offset, dataset.shape, dataset.dtype)
+        dtype = DTYPES[dataset.dtype]
+        rows = (math.prod(dataset.shape), dtype.itemsize)
+        raw = tensor_at(self._data, dataset.offset, rows, "uint8")
+        return raw.flip(-1).view(dtype).reshape(dataset.shape)
 
     def _damaged(self, what: str) -> NoReturn:
         raise ConversionError(
@@ -107,17 +121,17 @@ class Hdf5File:
     def _bytes(self, address: int, size: int) -> bytes:
         """Read metadata. What is read twice is paid for twice, so that no circle lasts."""
         start = self._base + address
-        if start + size > len(self.data):
-            self._damaged(f"{size} bytes at {address} of {len(self.data)}")
+        if start + size > len(self._data):
+            self._damaged(f"{size} bytes at {address} of {len(self._data)}")
         self._budget -= size
         if self._budget < 0:
             self._damaged("its headers take more bytes than it has (or more than 64 MiB)")
-        return self.data[start : start + size]
+        return self._data[start : start + size]
 
     # The superblock (II.A), versions 0 and 1
 
     def _superblock(self) -> int:
-        places = (p for p in SIGNATURE_PLACES if self.data[p : p + 8] == SIGNATURE)
+        places = (p for p in SIGNATURE_PLACES if self._data[p : p + 8] == SIGNATURE)
         self._base = next(places, -1)
         if self._base < 0:
             raise ConversionError(
@@ -133,8 +147,8 @@ class Hdf5File:
         base, _, end, driver, _, root = struct.unpack("<6Q", self._bytes(start, 48))
         if base != self._base:
             self._damaged(f"its addresses start at {base}, its signature stands at {self._base}")
-        if end > len(self.data):
-            self._damaged(f"it has {len(self.data)} bytes of {end}")
+        if end > len(self._data):
+            self._damaged(f"it has {len(self._data)} bytes of {end}")
         if driver != _UNDEFINED:
             self._refuse("is one of a family of files", "one file")
         return root
@@ -157,17 +171,19 @@ class Hdf5File:
                     f"has groups of HDF5 1.8 or later, or links to other files, at {name!r:.200}",
                     "groups as Keras writes them",
                 )
-            self.datasets[name] = self._dataset(name, messages)
+            dataset = self._dataset(name, messages)
+            self._datasets[name] = dataset
+            self.tensors[name] = TensorInfo(name, dataset.shape, dataset.dtype)
             return
         tree, heap = self._unpack("<2Q", tables[0], 0)
         names = self._heap(heap)
-        found: set[str] = set()
+        links: set[str] = set()
         for place, child in self._links(tree, name):
             end = names.find(b"\0", place)
             link = names[place:end].decode() if end > place else ""
-            if not link or link == "." or "/" in link or link in found:
+            if not link or link == "." or "/" in link or link in links:
                 self._damaged(f"the group {name!r:.200} has the name {link!r:.200}")
-            found.add(link)
+            links.add(link)
             inner = f"{name}/{link}" if name else link
             self._budget -= len(inner)
             self._group(inner, child, depth + 1)
@@ -239,7 +255,7 @@ class Hdf5File:
 
     # Datasets
 
-    def _dataset(self, name: str, messages: dict[int, list[bytes]]) -> Dataset:
+    def _dataset(self, name: str, messages: dict[int, list[bytes]]) -> _Dataset:
         if not {_DATASPACE, _DATATYPE, _LAYOUT} <= messages.keys():
             self._damaged(f"{name!r:.200} is neither group nor dataset")
         if _EXTERNAL in messages:
@@ -255,14 +271,14 @@ class Hdf5File:
         if expected and offset == _UNDEFINED:
             self._damaged(f"the bytes of {name!r:.200} were never written")
         start = self._base + offset if expected else 0
-        if expected and (size != expected or start + expected > len(self.data)):
+        if expected and (size != expected or start + expected > len(self._data)):
             self._damaged(
                 f"{name!r:.200} is {dtype} {list(shape)}, but has {size} bytes at {start} of "
-                f"{len(self.data)}"
+                f"{len(self._data)}"
             )
         if expected:
             self._ranges.append((start, start + expected, name))
-        return Dataset(shape, dtype, big_endian, start)
+        return _Dataset(shape, dtype, big_endian, start)
 
     def _shape(self, body: bytes, name: str) -> tuple[int, ...]:
         """A dataspace message (IV.A.2.b), versions 1 and 2."""

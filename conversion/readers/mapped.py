@@ -1,9 +1,11 @@
-"""Files in memory without reading them: what the readers of plain layouts stand on."""
+"""Bytes of files, and files in memory without reading them: what the readers stand on."""
 
 from __future__ import annotations
 
+import contextlib
 import math
 import mmap
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -41,6 +43,25 @@ def map_file(path: Path) -> mmap.mmap:
             f"{path} cannot be read ({error})", "a checkpoint", "check the path"
         ) from None
     raise ConversionError(f"{path} is empty or no file", "a checkpoint", "download it again")
+
+
+def read_at(path: Path, offset: int, size: int) -> bytes:
+    """Some bytes of a file, to know its format by.
+
+    Args:
+        path: Any path.
+        offset: The first byte; a negative one counts from the end.
+        size: How many.
+
+    Returns:
+        The bytes, fewer at the end; none of what is no file, is too short or cannot be read.
+    """
+    with contextlib.suppress(OSError):
+        if path.is_file():  # a pipe would be waited for
+            with path.open("rb") as file:
+                file.seek(offset, os.SEEK_SET if offset >= 0 else os.SEEK_END)
+                return file.read(size)
+    return b""
 
 
 def byte_size(shape: Sequence[int], dtype: str) -> int | None:

@@ -1,7 +1,8 @@
 """MessagePack (https://github.com/msgpack/msgpack/blob/master/spec.md), head by head.
 
-MessagePack's own library gives values without saying where they lie. Here only the few bytes in
-front of each value are read, so that large ones can be left where they are.
+MessagePack's own library gives values without saying where they lie: it would read the whole file
+and hold an array several times. Here only the few bytes in front of each value are read, so that a
+file of any size is listed at once and its arrays stay in the mapped file.
 """
 
 from __future__ import annotations

@@ -197,10 +197,10 @@ def construct(made: Any, arguments: Any) -> Any:
     if not isinstance(arguments, tuple):
         raise MalformedPickleError(f"calls {made.name} with a {type(arguments).__name__}")
     if made.name in _FUNCTIONS:
-        found = _FUNCTIONS[made.name](arguments)
-        if found is None:
+        made_value = _FUNCTIONS[made.name](arguments)
+        if made_value is None:
             raise MalformedPickleError(f"calls {made.name} with arguments that it does not take")
-        return found
+        return made_value
     if made.name in _UNSUPPORTED:
         return UnsupportedTensor(_UNSUPPORTED[made.name])
     if made.name in _OPAQUE or _MODULE_CLASS.fullmatch(made.name):
@@ -308,17 +308,17 @@ def _record(held: Storage, dtype: str, offset: Any, shape: Any, strides: Any) ->
     for number in (offset, *shape, *strides):
         if type(number) is not int or not 0 <= number < _INT64:
             raise MalformedPickleError("has a tensor with a size that is no size")
-    found = TensorRecord(held, dtype, offset, tuple(shape), tuple(strides))
+    record = TensorRecord(held, dtype, offset, tuple(shape), tuple(strides))
     # A stride of 0 shows the same number many times: a shape may not claim more than is stored,
     # and an empty one not more than torch can count.
-    size = math.prod(found.shape)
+    size = math.prod(record.shape)
     held_bytes, itemsize = held.size * held.itemsize, _itemsize(dtype)
-    too_far = found.span and (offset + found.span) * itemsize > held_bytes
+    too_far = record.span and (offset + record.span) * itemsize > held_bytes
     if too_far or size * itemsize > held_bytes or math.prod(max(n, 1) for n in shape) >= _INT64:
         raise MalformedPickleError(
-            f"has a tensor of shape {found.shape} that storage {held.key[:80]!r} cannot hold"
+            f"has a tensor of shape {record.shape} that storage {held.key[:80]!r} cannot hold"
         )
-    return found
+    return record
 
 
 _FUNCTIONS: dict[str, Callable[[tuple[Any, ...]], Any]] = {

@@ -4,7 +4,11 @@ A pickle is a program. `pickle.Unpickler` imports what it names and calls it, an
 restricts the names allocates what a length claims and hashes what it is given. This machine reads
 the opcodes (by `pickletools`, which takes them apart and does not execute them) and keeps a stack
 of plain values: numbers, strings, lists, dicts, and the records below in place of objects. A name
-is a string to it, looked up in the tables of this file; any other ends the reading.
+is a string to it, looked up in the tables of `pickled_objects`; any other ends the reading.
+
+`torch.load(weights_only=True)` does less: it refuses the pickled modules that codertimo's code and
+many training loops save, does not map the container before torch 1.6 into memory, checks no crc32,
+and a small pickle can make it build a tensor of any size by a stride of 0.
 
 PyTorch's own part of the format, the rebuild functions and the persistent ids of storages, is that
 of torch/_utils.py and torch/serialization.py.
@@ -295,10 +299,10 @@ class RestrictedUnpickler:
                 raise MalformedPickleError("has a persistent id that is no storage's")
 
     def _storage(self, kind: Global, key: str, size: int) -> Storage:
-        found = storage(kind, key, size)
-        if self.storages.setdefault(key, found) != found:
+        whole = storage(kind, key, size)
+        if self.storages.setdefault(key, whole) != whole:
             raise MalformedPickleError(f"gives storage {key[:80]!r} two sizes or types")
-        return found
+        return whole
 
     def _nothing(self, _: Any) -> None:
         pass

@@ -8,15 +8,15 @@ but for a block size of 256 KiB (tensorflow/core/lib/io/table_options.h).
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import BinaryIO
 
 import numpy as np
 
-from ..errors import ConversionError
+from hf_bert_impl.extras import require
+
+from .mapped import read_at
 from .protobuf import Damaged, read_varint, varint
 
 MAGIC = (0xDB4775248B80FB57).to_bytes(8, "little")
@@ -28,6 +28,7 @@ RESTART_INTERVAL = 16
 BLOCK_SIZE = 1 << 18
 #: Three bytes of snappy stand for 64 at most.
 _SNAPPY_RATIO = 22
+_PURPOSE = "a TensorFlow checkpoint"
 
 
 def masked_crc32c(data: bytes | np.ndarray) -> int:
@@ -40,24 +41,16 @@ def masked_crc32c(data: bytes | np.ndarray) -> int:
         An unsigned number of 32 bits.
 
     Raises:
-        ConversionError: google-crc32c is not installed.
+        ValueError: google-crc32c is not installed.
     """
-    crc = _import("google_crc32c").value(data)
+    crc = require("google_crc32c", "convert", _PURPOSE).value(data)
     # Masked, so that a checksum over bytes that hold a checksum stays a good one.
     return ((crc >> 15 | crc << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 
 def is_table(path: Path) -> bool:
     """Whether a file ends with a table's magic number; False for one that cannot be read."""
-    try:
-        if not path.is_file():  # a pipe would be waited for
-            return False
-        with path.open("rb") as file:
-            size = file.seek(0, 2)
-            file.seek(max(0, size - len(MAGIC)))
-            return size >= FOOTER_SIZE and file.read() == MAGIC
-    except OSError:
-        return False
+    return read_at(path, -FOOTER_SIZE, FOOTER_SIZE).endswith(MAGIC)
 
 
 def read_table(path: Path) -> Iterator[tuple[bytes, bytes]]:
@@ -68,7 +61,7 @@ def read_table(path: Path) -> Iterator[tuple[bytes, bytes]]:
 
     Raises:
         Damaged: A checksum is wrong, something lies outside the file, or keys are out of order.
-        ConversionError: A library that the file needs is not installed.
+        ValueError: A library that the file needs is not installed.
         OSError: The file cannot be read.
     """
     with path.open("rb") as file:
@@ -108,14 +101,14 @@ def _read_block(file: BinaryIO, offset: int, length: int, end: int) -> bytes:
     stored = file.read(length + TRAILER_SIZE)
     if len(stored) < length + TRAILER_SIZE:
         raise Damaged(f"its block at byte {offset} is cut off")
-    found = masked_crc32c(stored[: length + 1])
-    if found != int.from_bytes(stored[length + 1 :], "little"):
+    checksum = masked_crc32c(stored[: length + 1])
+    if checksum != int.from_bytes(stored[length + 1 :], "little"):
         raise Damaged(f"the checksum of its block at byte {offset} is wrong")
     if stored[length] == PLAIN:
         return stored[:length]
     if stored[length] != SNAPPY:
         raise Damaged(f"its block at byte {offset} is compressed by method {stored[length]}")
-    cramjam = _import("cramjam")
+    cramjam = require("cramjam", "convert", _PURPOSE)
     try:
         # Asked before anything is allocated: the length that is stored may be any.
         if cramjam.snappy.decompress_raw_len(stored[:length]) > _SNAPPY_RATIO * length:
@@ -157,7 +150,7 @@ def write_table(path: Path, entries: Iterable[tuple[bytes, bytes]]) -> None:
         entries: Keys, strictly increasing, with their values.
 
     Raises:
-        ConversionError: google-crc32c is not installed.
+        ValueError: google-crc32c is not installed.
         OSError: The file cannot be written.
     """
     with path.open("wb") as file:
@@ -224,14 +217,3 @@ class _BlockBuilder:
     def finish(self) -> bytes:
         numbers = [*self._restarts, len(self._restarts)]
         return bytes(self._content) + b"".join(n.to_bytes(4, "little") for n in numbers)
-
-
-def _import(name: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except ImportError:
-        raise ConversionError(
-            f"{name} is not installed",
-            "it, to read and write TensorFlow checkpoints",
-            "install it by pip install 'hf_bert_impl[convert]'",
-        ) from None

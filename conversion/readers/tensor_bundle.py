@@ -167,7 +167,7 @@ def _read_shape(message: bytes) -> tuple[int, ...]:
             case (3, int(value)) if value:
                 raise Damaged("its number of dimensions is not known")
     if min(sizes, default=0) < 0 or byte_size(sizes, "uint8") is None:
-        raise Damaged(f"it has the shape {sizes}")
+        raise Damaged(f"it has the shape {sizes!s:.200}")
     return tuple(sizes)
 
 
@@ -193,7 +193,7 @@ def slice_key(name: bytes, part: Slice) -> bytes:
     Zero, the name, the number of dimensions, and their starts and lengths, in the encoding of
     tensorflow/core/lib/strings/ordered_code.h, which sorts as the things do that it encodes.
     """
-    escaped = re.sub(rb"[\x00\xff]", lambda found: found[0] + bytes([255 - found[0][0]]), name)
+    escaped = re.sub(rb"[\x00\xff]", lambda byte: byte[0] + bytes([255 - byte[0][0]]), name)
     count = bytes([1, len(part)]) if part else b"\0"
     numbers = [_ordered(number) for extent in part for number in extent]
     return b"\0" + escaped + b"\0\1" + count + b"".join(numbers)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import mmap
 import re
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -60,7 +59,8 @@ class Tf1Reader(Reader):
             self._shards, version, self._entries = _read_index(self._index)
             self._sizes = self._map_data()
             self._check_places()
-            self._tensors = self._list_tensors()
+            self.files = (self._index, *map(self._data_file, sorted(self._sizes)))
+            self.tensors = self._list_tensors()
             self.software = f"TensorFlow (tensor bundle, version {version})"
         except Damaged as error:
             raise ConversionError(
@@ -75,34 +75,13 @@ class Tf1Reader(Reader):
                 "check its name and its permissions",
             ) from None
 
-    @property
-    def files(self) -> tuple[Path, ...]:
-        return (self._index, *(self._data_file(shard) for shard in sorted(self._sizes)))
-
-    @property
-    def tensors(self) -> Mapping[str, TensorInfo]:
-        return self._tensors
-
-    def read(self, name: str) -> Tensor:
-        if name not in self._tensors:
-            raise ConversionError(
-                f"{self._index} has no tensor {name!r}",
-                f"one of its {len(self._tensors)} tensors",
-                "hf-bert inspect lists them",
-            )
+    def _read(self, name: str) -> Tensor:
         entry = self._entries[name.encode()]
-        if entry.dtype not in DTYPES:
-            raise ConversionError(
-                f"{self._index}: the tensor {name!r} is of dtype {entry.dtype}",
-                f"one of {', '.join(DTYPES)}",
-                "leave this tensor out",
-            )
         if entry.slices:
             return self._read_parts(name, entry)
         return self._read_entry(name, entry)
 
     def close(self) -> None:
-        # A mapping ends with the last tensor that lies in it, which may be later.
         self._maps = {}
         self._last_read = None
 
@@ -218,11 +197,11 @@ class Tf1Reader(Reader):
         return tensor_at(mapped, entry.offset, entry.shape, entry.dtype)
 
     def _check(self, name: str, entry: Entry, content: np.ndarray | bytes) -> None:
-        found = masked_crc32c(content)
-        if found != entry.crc:
+        checksum = masked_crc32c(content)
+        if checksum != entry.crc:
             raise ConversionError(
                 f"{self._data_file(entry.shard)}: the bytes of the tensor {name!r} have the "
-                f"crc32c {found:08x}",
+                f"crc32c {checksum:08x}",
                 f"{entry.crc:08x}, as the index says",
                 f"they are damaged: {_COPY_AGAIN}",
             )

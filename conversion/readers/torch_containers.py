@@ -23,7 +23,7 @@ from torch import Tensor
 
 from ..errors import ConversionError
 from ..tensors import DTYPES
-from .mapped import map_file
+from .mapped import map_file, read_at
 from .pickled_objects import Storage, TensorRecord
 from .restricted_pickle import RestrictedUnpickler
 
@@ -31,9 +31,9 @@ from .restricted_pickle import RestrictedUnpickler
 LEGACY_MAGIC = bytes.fromhex("8a0a6cfc9c46f9206aa85019")
 LEGACY_PROTOCOL = 1001
 ZIP_MAGIC = b"PK\x03\x04"
-#: The members of the tar files of torch 0.1, before 2017.
 #: How pickles of protocol 2 and later begin, and all of them end.
 _PICKLE, _PICKLE_END = b"\x80", b"."
+#: The members of the tar files of torch 0.1, before 2017.
 _TAR_MEMBERS = (b"sys_info", b"pickle", b"storages", b"tensors")
 _TAR_MAGIC_AT = 257
 _LOCAL_HEADER = struct.Struct("<4s2xHH16xHH")
@@ -205,21 +205,15 @@ class TorchFile:
 
         Args:
             name: Its name, for errors.
-            tensor: A record from `root`.
+            tensor: A record from `root`, of one of `DTYPES`.
 
         Returns:
             The tensor, in the mapped file where the numbers lie at a multiple of their size, as
             they always do in a zip container, and a copy where they do not.
 
         Raises:
-            ConversionError: The storage's checksum is wrong, or torch's dtype is none of `DTYPES`.
+            ConversionError: The storage's checksum is wrong.
         """
-        if tensor.dtype not in DTYPES:
-            raise ConversionError(
-                f"tensor {name!r:.200} of {self.path} is of dtype {tensor.dtype}",
-                f"one of {', '.join(DTYPES)}",
-                "convert it to one of these by torch and save it again",
-            )
         dtype = DTYPES[tensor.dtype]
         span = tensor.span
         if not span:
@@ -265,8 +259,8 @@ class _Window:
 
     def readline(self) -> bytes:
         limit = min(self._end, self._at + _MAX_LINE)
-        found = self._data.find(b"\n", self._at, limit)
-        return self.read((limit if found < 0 else found + 1) - self._at)
+        end = self._data.find(b"\n", self._at, limit)
+        return self.read((limit if end < 0 else end + 1) - self._at)
 
     def tell(self) -> int:
         return self._at
@@ -276,13 +270,9 @@ def is_torch(path: Path) -> bool:
     """Whether a file is one that `torch.save` wrote, by its first bytes and its zip directory.
 
     Args:
-        path: Any file; False for one that cannot be read.
+        path: Any path; False for what is no file or cannot be read.
     """
-    try:
-        with path.open("rb") as file:
-            kind = _kind(file.read(512))
-    except OSError:
-        return False
+    kind = _kind(read_at(path, 0, 512))
     if kind != "zip":
         return kind is not None
     return any(

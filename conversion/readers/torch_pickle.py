@@ -5,17 +5,15 @@ Nothing of a checkpoint is run: see `restricted_pickle`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from ..errors import ConversionError
-from ..tensors import Reader, TensorInfo
+from ..tensors import TensorInfo
 from .pickled_objects import Global, Instance, Storage, TensorRecord, UnsupportedTensor, is_key
-from .shard_index import read_shard_index
-from .shards import check_shards
+from .sharded import ShardedReader
 from .torch_containers import TorchFile, is_torch
 
 __all__ = ["TorchReader", "is_torch"]
@@ -30,18 +28,12 @@ _NAME_OVERHEAD = 32
 _SHOWN = 60
 
 
-class TorchReader(Reader):
-    """A checkpoint of PyTorch: `pytorch_model.bin`, `.pt`, `.pth`, codertimo's `.ep0`.
+class TorchReader(ShardedReader):
+    """A checkpoint of PyTorch: `pytorch_model.bin`, `.pt`, `.pth`, codertimo's `.ep0`, or an index.
 
     Nested dicts are flattened to dotted names ("model.bert.pooler.dense.bias"), and so are the
     parameters and buffers of pickled modules, as their `state_dict()` would have named them.
     Tied tensors come under each of their names.
-
-    Args:
-        path: The file, or the `*.index.json` of a sharded checkpoint.
-
-    Raises:
-        ConversionError: A file cannot be read, is damaged, holds no such thing, or would run code.
     """
 
     format = "torch"
@@ -53,41 +45,15 @@ class TorchReader(Reader):
         """The plain attributes of pickled modules, dotted: "transformer_blocks.0.attention.h"."""
         self.other: dict[str, str] = {}
         """What else there was: dotted names, and the type and a short form of the value."""
-        self._tensors: dict[str, TensorInfo] = {}
-        self._places: dict[str, tuple[TorchFile, TensorRecord]] = {}
-        index = read_shard_index(path) if path.suffix == ".json" else None
-        shards = index.files if index else (path,)
-        self._files = (path, *shards) if index else shards
-        names = {shard: self._add(TorchFile(shard)) for shard in shards}
-        if index:
-            check_shards(path, index, names)
+        super().__init__(path)
 
-    def _add(self, file: TorchFile) -> list[str]:
-        found = _Contents(file)
-        self.software = file.software
-        self.module_class = self.module_class or found.module_class
-        self.attributes |= found.attributes
-        self.other |= found.other
-        for name, tensor in found.tensors.items():
-            self._tensors[name] = TensorInfo(name, tensor.shape, tensor.dtype)
-            self._places[name] = (file, tensor)
-        return list(found.tensors)
-
-    @property
-    def files(self) -> tuple[Path, ...]:
-        return self._files
-
-    @property
-    def tensors(self) -> Mapping[str, TensorInfo]:
-        return self._tensors
-
-    def read(self, name: str) -> Tensor:
-        file, tensor = self._places[name]
-        return file.read(name, tensor)
-
-    def close(self) -> None:
-        # A map closes by itself when the last tensor in it is gone.
-        self._places.clear()
+    def _open(self, path: Path) -> _Contents:
+        contents = _Contents(TorchFile(path))
+        self.software = contents.file.software
+        self.module_class = self.module_class or contents.module_class
+        self.attributes |= contents.attributes
+        self.other |= contents.other
+        return contents
 
 
 class _Contents:
@@ -97,7 +63,9 @@ class _Contents:
         self.module_class: str | None = None
         self.attributes: dict[str, int | float | bool | str] = {}
         self.other: dict[str, str] = {}
-        self.tensors: dict[str, TensorRecord] = {}
+        self.tensors: dict[str, TensorInfo] = {}
+        self.file = file
+        self._records: dict[str, TensorRecord] = {}
         self._path = file.path
         self._characters = 0
         if not isinstance(file.root, dict | Instance):
@@ -107,6 +75,9 @@ class _Contents:
                 "save its state_dict()",
             )
         self._visit(file.root, "", 0)
+
+    def read(self, name: str) -> Tensor:
+        return self.file.read(name, self._records[name])
 
     def _visit(self, value: Any, name: str, depth: int) -> None:
         self._count(1, name)
@@ -123,7 +94,8 @@ class _Contents:
                 raise ConversionError(
                     f"{self._path} has tensor {name!r} twice", "every name once", "rename one"
                 )
-            self.tensors[name] = value
+            self.tensors[name] = TensorInfo(name, value.shape, value.dtype)
+            self._records[name] = value
         elif isinstance(value, UnsupportedTensor):
             raise ConversionError(
                 f"tensor {name!r} of {self._path} is {value.kind}",

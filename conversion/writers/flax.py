@@ -1,4 +1,8 @@
-"""Flax weights: a `flax_model.msgpack`, byte for byte as flax.serialization writes it."""
+"""Flax weights: a `flax_model.msgpack`, byte for byte as flax.serialization writes it.
+
+MessagePack's own library packs whole values, and would hold a tensor four times on its way. Here
+the heads are written by themselves, and the numbers go straight from the tensor into the file.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,7 @@ from torch import Tensor
 from ..errors import ConversionError
 from ..readers.flax import ARRAY, CHUNKED
 from ..tensors import TensorInfo
-from .safetensors import check_announced
+from .safetensors import check_announced, check_unicode
 
 #: Larger arrays are cut into flat pieces of so many bytes; MessagePack ends at 4 GiB a value.
 MAX_PIECE_BYTES = 1 << 30
@@ -33,25 +37,20 @@ def write_flax(
         The files written.
 
     Raises:
-        ConversionError: One name goes on where another ends, a dtype is none of `DTYPES`, or
-            the file cannot be written.
+        ConversionError: One name goes on where another ends, or is no Unicode; a dtype is none of
+            `DTYPES`.
+        OSError: The file cannot be written.
     """
     tree = _tree(tensors)
-    try:
-        with path.open("wb") as file:
-            _write_table(file, tree, read)
-    except (OSError, UnicodeEncodeError) as error:
-        raise ConversionError(
-            f"{path} cannot be written ({error})",
-            "a folder that can be written to, with room for the result",
-            "free some space, or give another folder",
-        ) from None
+    with path.open("wb") as file:
+        _write_table(file, tree, read)
     return (path,)
 
 
 def _tree(tensors: Mapping[str, TensorInfo]) -> dict[str, Any]:
     tree: dict[str, Any] = {}
     for name, info in tensors.items():
+        check_unicode(name)
         *way, last = name.split("/")
         table = tree
         for key in way:
@@ -81,7 +80,7 @@ def _write_table(file: IO[bytes], tree: Mapping[str, Any], read: Callable[[str],
 def _write_array(file: IO[bytes], info: TensorInfo, read: Callable[[str], Tensor]) -> None:
     tensor = read(info.name)
     check_announced(info.name, info, tensor)
-    flat = tensor.contiguous().reshape(-1)
+    flat = tensor.detach().contiguous().reshape(-1)
     if flat.numel() * flat.element_size() <= MAX_PIECE_BYTES:
         _write_piece(file, info.shape, info.dtype, flat)
         return
@@ -105,8 +104,7 @@ def _write_piece(file: IO[bytes], shape: tuple[int, ...], dtype: str, flat: Tens
     else:
         file.write(_head(whole, None, (0xC7, 0xC8, 0xC9)) + bytes((ARRAY,)))
     file.write(head)
-    if size:
-        file.write(flat.view(torch.uint8).numpy().data)
+    file.write(flat.view(torch.uint8).numpy().data)
 
 
 # The heads of MessagePack, each in its shortest form

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hf_bert_impl.extras import require
+
 from ..errors import ConversionError
 from ..tensors import TensorInfo
 from .safetensors import check_announced
@@ -35,17 +37,11 @@ def write_h5(
         The files written.
 
     Raises:
-        ConversionError: h5py is not installed, a name is no path or goes on where another ends, a
-            dtype is none of `DTYPES`, or the file cannot be written.
+        ConversionError: A name is no path or goes on where another ends, a dtype is none of
+            `DTYPES`, or the file cannot be written.
+        ValueError: h5py is not installed.
     """
-    try:
-        import h5py
-    except ImportError:
-        raise ConversionError(
-            "h5py is not installed",
-            "h5py to write Keras weights",
-            "pip install 'hf_bert_impl[convert]'",
-        ) from None
+    h5py = require("h5py", "convert", "writing Keras weights")
     layers: dict[str, list[str]] = {}
     for name in tensors:
         layer, _, weight = name.partition("/")
@@ -77,7 +73,7 @@ def _write(file: Any, info: TensorInfo, read: Callable[[str], Tensor]) -> None:
     tensor = read(info.name)
     check_announced(info.name, info, tensor)
     if info.dtype != "bfloat16":
-        file.create_dataset(info.name, data=tensor.numpy())
+        file.create_dataset(info.name, data=tensor.detach().numpy())
         return
     from h5py import h5d, h5p, h5s, h5t
 

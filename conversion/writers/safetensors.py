@@ -8,9 +8,10 @@ bytes as the library's, whatever the order that the tensors are given in.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -45,8 +46,9 @@ def write_safetensors(
         The files, the index first where there is one.
 
     Raises:
-        ConversionError: A dtype that safetensors has not, a tensor that is not as announced, or a
-            file that cannot be written.
+        ConversionError: A dtype that safetensors has not, a name that is no Unicode, or a tensor
+            that is not as announced.
+        OSError: A file cannot be written.
     """
     shards = _split(tensors, max_shard_size)
     count = len(shards)
@@ -63,7 +65,7 @@ def write_safetensors(
         places |= dict.fromkeys(shard, paths[-1].name)
     index = {"metadata": {"total_size": sum(map(_size, tensors.values()))}, "weight_map": places}
     text = json.dumps(index, indent=2, sort_keys=True) + "\n"
-    _write(paths[0], iter([text.encode()]))
+    paths[0].write_text(text, encoding="utf-8")
     return tuple(paths)
 
 
@@ -106,6 +108,8 @@ def _write_file(
     read: Callable[[str], Tensor],
     metadata: Mapping[str, str],
 ) -> None:
+    for name in tensors:
+        check_unicode(name)
     sizes = {name: _size(info) for name, info in tensors.items()}
     # Wide dtypes first, so that every tensor starts at a multiple of its element's size.
     order = sorted(tensors, key=lambda name: (-_ORDER[tensors[name].dtype], name))
@@ -118,26 +122,36 @@ def _write_file(
             "shape": tensors[name].shape,
             "data_offsets": [start, end],
         }
+    header = json.dumps(table, separators=(",", ":"), ensure_ascii=False).encode()
+    header += b" " * (-len(header) % _ALIGNMENT)
+    with path.open("wb") as file:
+        file.write(len(header).to_bytes(8, "little") + header)
+        for name in order:
+            file.write(raw_bytes(tensors[name], read(name)).data)
+
+
+def raw_bytes(info: TensorInfo, tensor: Tensor) -> np.ndarray:
+    """The bytes of a tensor, row by row; no copy where it lies so.
+
+    Raises:
+        ConversionError: It is not what a writer's table says of it.
+    """
+    check_announced(info.name, info, tensor)
+    return tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+
+
+def check_unicode(name: str) -> None:
+    """Refuse a name that cannot be encoded.
+
+    Raises:
+        ConversionError: Half of a surrogate pair stands in it.
+    """
     try:
-        header = json.dumps(table, separators=(",", ":"), ensure_ascii=False).encode()
+        name.encode()
     except UnicodeEncodeError as error:
         raise ConversionError(
             f"{error.object[error.start : error.end]!r} stands in a name", "Unicode", "rename it"
         ) from None
-    header += b" " * (-len(header) % _ALIGNMENT)
-
-    def content() -> Iterator[bytes | memoryview]:
-        yield len(header).to_bytes(8, "little")
-        yield header
-        for name in order:
-            yield _bytes(name, tensors[name], read(name))
-
-    _write(path, content())
-
-
-def _bytes(name: str, info: TensorInfo, tensor: Tensor) -> memoryview:
-    check_announced(name, info, tensor)
-    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().data
 
 
 def check_announced(name: str, info: TensorInfo, tensor: Tensor) -> None:
@@ -152,16 +166,3 @@ def check_announced(name: str, info: TensorInfo, tensor: Tensor) -> None:
             f"{info.dtype} {list(info.shape)}",
             "report this: it is a fault of the conversion, not of the checkpoint",
         )
-
-
-def _write(path: Path, content: Iterator[bytes | memoryview]) -> None:
-    try:
-        with path.open("wb") as file:
-            for part in content:
-                file.write(part)
-    except OSError as error:
-        raise ConversionError(
-            f"{path} cannot be written ({error.strerror})",
-            "a folder that can be written to, with room for the result",
-            "free some space, or give another folder",
-        ) from None

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
 from ..errors import ConversionError
 from ..readers.sstable import masked_crc32c, write_table
 from ..readers.tensor_bundle import Entry, write_entry, write_header
 from ..tensors import DTYPES, TensorInfo
+from .safetensors import raw_bytes
 
 
 def write_tf1(
@@ -46,20 +46,13 @@ def write_tf1(
     records = [(b"", write_header())]
     with data.open("wb") as file:
         for key, info in sorted(keys.items()):
-            tensor = read(info.name)
-            if tensor.dtype != DTYPES[info.dtype] or tuple(tensor.shape) != info.shape:
-                raise ConversionError(
-                    f"the tensor {info.name!r} is {tensor.dtype} of shape {list(tensor.shape)}",
-                    f"{info.dtype} of shape {list(info.shape)}",
-                    "list it as it is",
-                )
-            content = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
+            content = raw_bytes(info, read(info.name))
             entry = Entry(
                 dtype=info.dtype,
                 shape=info.shape,
                 shard=0,
                 offset=file.tell(),
-                size=content.size,
+                size=content.nbytes,
                 crc=masked_crc32c(content),
             )
             file.write(content.data)

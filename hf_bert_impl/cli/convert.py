@@ -147,7 +147,7 @@ def inspect(
 
 def _describe(files: Files) -> dict[str, Any]:
     from hf_bert_impl.conversion import ConversionError
-    from hf_bert_impl.conversion.heads import infer
+    from hf_bert_impl.conversion.architecture import infer
     from hf_bert_impl.conversion.maps.tables import detect
     from hf_bert_impl.conversion.planning import plan
 

@@ -13,7 +13,7 @@ _held: set[int] = set()
 
 
 @contextlib.contextmanager
-def output_lock(output: Path) -> Iterator[None]:
+def output_lock(output: Path) -> Iterator[bool]:
     """Keeps other runs from writing the same output.
 
     The lock is on `.NAME.lock` beside the output, which is deleted at the end. It belongs to the
@@ -22,6 +22,9 @@ def output_lock(output: Path) -> Iterator[None]:
 
     Args:
         output: A file or a folder that is to be written, there or not.
+
+    Yields:
+        Whether it is locked: not every system and disk has locks.
 
     Raises:
         ValueError: Another run is writing it.
@@ -51,7 +54,7 @@ def output_lock(output: Path) -> Iterator[None]:
             ) from error
         if lock is not None:
             undo.callback(_release, file, lock)
-        yield
+        yield lock is not None
 
 
 def _locked(path: Path) -> int | None:

@@ -3,10 +3,13 @@
 import json
 import pathlib
 
+import pytest
 import torch
 
 import hf_bert_impl
-from hf_bert_impl.conversion.heads import HEADS, check_config, fit, infer
+from hf_bert_impl.conversion.architecture import check_config, fit, infer
+from hf_bert_impl.conversion.errors import ConversionError
+from hf_bert_impl.conversion.head_names import HEADS
 from hf_bert_impl.conversion.maps import names
 from hf_bert_impl.conversion.maps.tables import detect
 from hf_bert_impl.conversion.planning import plan, same_bits
@@ -15,7 +18,12 @@ from hf_bert_impl.conversion.readers.h5 import H5Reader
 from hf_bert_impl.conversion.readers.safetensors import SafetensorsReader
 from hf_bert_impl.conversion.readers.tf1 import Tf1Reader
 from hf_bert_impl.conversion.readers.torch_pickle import TorchReader
-from hf_bert_impl.conversion.tensors import TensorInfo
+from hf_bert_impl.conversion.tensors import DTYPES, TensorInfo
+from hf_bert_impl.conversion.writers.flax import write_flax
+from hf_bert_impl.conversion.writers.h5 import write_h5
+from hf_bert_impl.conversion.writers.safetensors import write_safetensors
+from hf_bert_impl.conversion.writers.tf1 import write_tf1
+from hf_bert_impl.conversion.writers.torch_zip import write_torch
 
 FIXTURES = pathlib.Path(__file__).parents[1] / "fixtures"
 CLASSES = tuple(HEADS.values())
@@ -24,18 +32,60 @@ ANSWERING, TOKENS = "BertForQuestionAnswering", "BertForTokenClassification"
 MASKED, CHOICE = "BertForMaskedLM", "BertForMultipleChoice"
 
 
+def infos_of(tensors):
+    return {
+        name: TensorInfo(name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+        for name, tensor in tensors.items()
+    }
+
+
 class Memory:
     """Tensors by name, read as a reader gives them."""
 
     def __init__(self, values):
         self.values = values
-        self.tensors = {
-            name: TensorInfo(name, tuple(t.shape), str(t.dtype).removeprefix("torch."))
-            for name, t in values.items()
-        }
+        self.tensors = infos_of(values)
 
     def read(self, name):
         return self.values[name]
+
+
+def bits(tensor):
+    """The bytes of a tensor, row by row."""
+    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def read_all(kind, path):
+    """All tensors of a checkpoint that torch has the dtype of, by a reader's class."""
+    with kind(path) as source:
+        infos = {name: info for name, info in source.tensors.items() if info.dtype in DTYPES}
+        tensors = Memory({name: source.read(name).clone() for name in infos})
+    assert tensors.tensors == infos
+    return tensors.values
+
+
+def refuse(kind, path, match=None):
+    """Hold that reading everything ends in one short line that names the file; the line."""
+    with pytest.raises(ConversionError, match=match) as raised:
+        read_all(kind, path)
+    message = str(raised.value)
+    assert path.name.split(".")[0] in message
+    assert "; expected " in message
+    assert "\n" not in message
+    assert len(message) < 900
+    return message
+
+
+def small_checkpoint(kind, folder):
+    """Write a few small tensors in the format of a reader: what is opened, and its lists."""
+    folder.mkdir(exist_ok=True)
+    given = Memory({"a/b:0": torch.arange(6.0).reshape(2, 3), "a/c:0": torch.tensor([7])})
+    if kind is SafetensorsReader:
+        (path,) = write_safetensors(folder, given.tensors, given.read)
+        return path, path
+    writers = {Tf1Reader: write_tf1, H5Reader: write_h5, FlaxReader: write_flax}
+    files = writers.get(kind, write_torch)(folder / "small", given.tensors, given.read)
+    return folder / "small", files[0]
 
 
 def names_only(tensors):
@@ -67,7 +117,7 @@ def converted(folder, file):
 def assert_same(found, expected):
     assert found.keys() == expected.keys()
     for name, tensor in expected.items():
-        assert same_bits(found[name], tensor.contiguous()), name
+        assert same_bits(found[name], tensor.detach().contiguous()), name
 
 
 def random_model(class_name, seed=0, **sizes):

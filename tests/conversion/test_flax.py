@@ -1,24 +1,17 @@
 """Flax weights: what Flax wrote is read bit by bit, and what is written are the same bytes."""
 
-import gc
-import weakref
-from pathlib import Path
-
 import msgpack
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from hf_bert_impl.conversion.errors import ConversionError
 from hf_bert_impl.conversion.readers.flax import CHUNKED, FlaxReader, is_flax
-from hf_bert_impl.conversion.readers.h5 import H5Reader
 from hf_bert_impl.conversion.tensors import DTYPES, TensorInfo
 from hf_bert_impl.conversion.writers import flax as writer
 from hf_bert_impl.conversion.writers.flax import write_flax
+from tests.conversion.cases import FIXTURES, bits, infos_of
 
-FIXTURES = Path(__file__).parents[1] / "fixtures"
 WHOLE = ("flax", "flax_classifier")
 
 
@@ -49,17 +42,6 @@ def write(path, tree):
     return path
 
 
-def listed(tensors):
-    return {
-        name: TensorInfo(name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
-        for name, tensor in tensors.items()
-    }
-
-
-def bits(tensor):
-    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-
-
 @pytest.mark.parametrize("name", WHOLE)
 def test_reads_what_flax_wrote(name):
     path = FIXTURES / name / "flax_model.msgpack"
@@ -74,34 +56,7 @@ def test_reads_what_flax_wrote(name):
         assert (reader.format, reader.software) == ("flax", None)
 
 
-def test_the_same_weights_as_in_keras():
-    flax = FlaxReader(FIXTURES / "flax" / "flax_model.msgpack")
-    keras = H5Reader(FIXTURES / "tf2_h5" / "tf_model.h5")
-    layer = "bert/tf_bert_for_pre_training/bert/encoder/layer_._1/output/dense/kernel:0"
-    found = flax.read("bert/encoder/layer/1/output/dense/kernel")
-    assert found.shape == (128, 64)
-    assert torch.equal(found, keras.read(layer))
-
-
-def test_shards_are_the_whole():
-    whole = FlaxReader(FIXTURES / "flax_classifier" / "flax_model.msgpack")
-    index = FIXTURES / "flax_sharded" / "flax_model.msgpack.index.json"
-    with FlaxReader(index) as shards:
-        assert set(shards.tensors) == set(whole.tensors)
-        assert len(shards.tensors) == 41
-        for name, info in whole.tensors.items():
-            assert shards.tensors[name] == info
-            assert torch.equal(shards.read(name), whole.read(name))
-        assert [file.name for file in shards.files] == [
-            "flax_model.msgpack.index.json",
-            "flax_model-00001-of-00002.msgpack",
-            "flax_model-00002-of-00002.msgpack",
-        ]
-
-
 def test_recognised(tmp_path):
-    found = {path for path in FIXTURES.rglob("*") if is_flax(path)}
-    assert found == set(FIXTURES.glob("flax*/*.msgpack"))
     late = write(tmp_path / "late", {"step": 7, "none": {}, "params": {"a": array(np.ones(3))}})
     assert is_flax(late)
     others = {
@@ -117,8 +72,6 @@ def test_recognised(tmp_path):
     for name, content in others.items():
         (tmp_path / name).write_bytes(content)
         assert not is_flax(tmp_path / name), name
-    assert not is_flax(tmp_path)
-    assert not is_flax(tmp_path / "nothing")
 
 
 def test_every_kind_of_value(tmp_path):
@@ -168,7 +121,7 @@ def test_other_kinds_are_listed_and_not_read(tmp_path):
     with FlaxReader(write(tmp_path / "kinds.msgpack", tree)) as reader:
         for name in tree:
             assert reader.tensors[name].dtype == name
-            with pytest.raises(ConversionError, match=f"'{name}' of .* is '{name}'"):
+            with pytest.raises(ConversionError, match=f"'{name}' of .* is of dtype '{name}'"):
                 reader.read(name)
 
 
@@ -210,14 +163,6 @@ def test_nothing_is_read_before_it_is_asked_for(tmp_path):
 # Writing
 
 
-@pytest.mark.parametrize("name", WHOLE)
-def test_written_as_flax_does(name, tmp_path):
-    source, path = FIXTURES / name / "flax_model.msgpack", tmp_path / "flax_model.msgpack"
-    with FlaxReader(source) as reader:
-        assert write_flax(path, reader.tensors, reader.read) == (path,)
-    assert path.read_bytes() == source.read_bytes()
-
-
 @pytest.mark.parametrize(
     "shape", [(), (1,), (0, 3), (3,), (5, 7), (2, 3, 4, 5), (300, 70), (70_000,)]
 )
@@ -226,7 +171,7 @@ def test_heads_of_every_length(shape, dtype, tmp_path):
     values = torch.ones(shape, dtype=DTYPES[dtype])
     tensors = {f"{'k' * length}/b": values for length in (1, 31, 32, 255, 256, 70_000)}
     path = tmp_path / "heads.msgpack"
-    write_flax(path, listed(tensors), tensors.__getitem__)
+    write_flax(path, infos_of(tensors), tensors.__getitem__)
     tree = {name.split("/")[0]: {"b": array(values.numpy())} for name in tensors}
     assert path.read_bytes() == msgpack.packb(tree)
 
@@ -234,7 +179,7 @@ def test_heads_of_every_length(shape, dtype, tmp_path):
 @pytest.mark.parametrize("count", [1, 15, 16, 70_000])
 def test_tables_of_every_length(count, tmp_path):
     one, path = torch.tensor([1], dtype=torch.uint8), tmp_path / "tables.msgpack"
-    infos = listed({f"a/{number}": one for number in range(count)})
+    infos = infos_of({f"a/{number}": one for number in range(count)})
     write_flax(path, infos, lambda name: one)
     tree = {"a": {str(number): array(one.numpy()) for number in range(count)}}
     assert path.read_bytes() == msgpack.packb(tree)
@@ -251,65 +196,7 @@ def test_written_in_pieces(tmp_path, monkeypatch):
     whole = values[0, :5].astype("f8")
     tensors = {"a/b": torch.from_numpy(values), "a/c": torch.from_numpy(whole)}
     path = tmp_path / "pieces.msgpack"
-    write_flax(path, listed(tensors), tensors.__getitem__)
+    write_flax(path, infos_of(tensors), tensors.__getitem__)
     assert path.read_bytes() == msgpack.packb({"a": {"b": tree, "c": array(whole)}})
     with FlaxReader(path) as reader:
         assert torch.equal(reader.read("a/b"), tensors["a/b"])
-
-
-@settings(deadline=None, max_examples=100)
-@given(
-    kinds=st.lists(
-        st.tuples(st.sampled_from(sorted(DTYPES)), st.lists(st.integers(0, 4), max_size=4)),
-        min_size=1,
-        max_size=4,
-    ),
-    seed=st.integers(0, 9),
-)
-def test_round_trip(kinds, seed, tmp_path_factory):
-    path = tmp_path_factory.getbasetemp() / "round_trip.msgpack"
-    generator = torch.Generator().manual_seed(seed)
-    tensors = {}
-    for number, (dtype, shape) in enumerate(kinds):
-        values = torch.randn(shape, generator=generator) * 9
-        tensors["/".join(str(number))] = values.to(DTYPES[dtype])
-    infos = listed(tensors)
-    write_flax(path, infos, tensors.__getitem__)
-    with FlaxReader(path) as reader:
-        assert reader.tensors == infos
-        for name, tensor in tensors.items():
-            assert bits(reader.read(name)) == bits(tensor)
-
-
-def test_views_are_written_as_they_look(tmp_path):
-    path, view = tmp_path / "model.msgpack", torch.arange(35.0).reshape(5, 7)[1:, ::2].T
-    write_flax(path, listed({"a": view}), {"a": view}.__getitem__)
-    assert torch.equal(FlaxReader(path).read("a"), view)
-
-
-def test_one_tensor_at_a_time(tmp_path):
-    alive = []
-
-    def read(name):
-        gc.collect()
-        assert all(watch() is None for watch in alive)
-        tensor = torch.full((300, 7), float(len(alive)))
-        alive.append(weakref.ref(tensor))
-        return tensor
-
-    names = [f"layer/weight_{number}" for number in range(5)]
-    write_flax(tmp_path / "m", {n: TensorInfo(n, (300, 7), "float32") for n in names}, read)
-    assert len(alive) == 5
-
-
-def test_what_cannot_be_written(tmp_path):
-    path, ones = tmp_path / "model.msgpack", torch.ones(3)
-    for names in (["a", "a/b"], ["a/b", "a"], ["a/b", "a/b/c"], ["a/\udc80"]):
-        with pytest.raises(ConversionError):
-            write_flax(path, listed(dict.fromkeys(names, ones)), lambda name: ones)
-    info = {"a/b": TensorInfo("a/b", (3,), "float32")}
-    for tensor in (torch.ones(4), torch.ones(3).half(), torch.ones(3, 1)):
-        with pytest.raises(ConversionError, match="'a/b' came as"):
-            write_flax(path, info, {"a/b": tensor}.__getitem__)
-    with pytest.raises(ConversionError, match="cannot be written"):
-        write_flax(tmp_path / "no folder" / "model", info, {"a/b": ones}.__getitem__)

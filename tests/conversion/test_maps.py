@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import hf_bert_impl
+from hf_bert_impl.conversion.architecture import check_config, fit, infer, require_complete
 from hf_bert_impl.conversion.errors import ConversionError
-from hf_bert_impl.conversion.heads import check_config, fit, infer, require_complete
 from hf_bert_impl.conversion.maps import names
 from hf_bert_impl.conversion.maps.codertimo import CODERTIMO
 from hf_bert_impl.conversion.maps.flax import FLAX

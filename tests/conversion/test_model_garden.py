@@ -4,8 +4,8 @@ import re
 
 import pytest
 
+from hf_bert_impl.conversion.architecture import check_config, fit, infer
 from hf_bert_impl.conversion.errors import ConversionError
-from hf_bert_impl.conversion.heads import check_config, fit, infer
 from hf_bert_impl.conversion.maps.model_garden import MODEL_GARDEN, MODEL_GARDEN_PRETRAINER
 from hf_bert_impl.conversion.maps.tables import detect
 from hf_bert_impl.conversion.planning import plan

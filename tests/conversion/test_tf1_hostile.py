@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import tracemalloc
+from functools import partial
 from pathlib import Path
 
 import cramjam
@@ -23,8 +24,9 @@ from hf_bert_impl.conversion.readers.protobuf import (
 from hf_bert_impl.conversion.readers.tensor_bundle import slice_key, write_header
 from hf_bert_impl.conversion.readers.tf1 import Tf1Reader, is_tf1
 from hf_bert_impl.conversion.tensors import DTYPES
+from tests.conversion import cases
+from tests.conversion.cases import FIXTURES, bits
 
-FIXTURES = Path(__file__).parents[1] / "fixtures"
 PARTITIONED = FIXTURES / "tf1_partitioned" / "model.ckpt-7"
 OBJECTS = FIXTURES / "tf2_checkpoint" / "ckpt-1"
 FLOAT32, INT8, STRING = 1, 6, 7
@@ -33,31 +35,20 @@ HEADER = (b"", write_header())
 DATA = bytes(range(48))
 
 
+message_of = partial(cases.refuse, Tf1Reader)
+
+
 def read_all(prefix):
     with Tf1Reader(prefix) as reader:
         infos = dict(reader.tensors)
-        tensors = {n: reader.read(n) for n, info in infos.items() if info.dtype in DTYPES}
-    return infos, {name: bytes(bits(tensor).numpy()) for name, tensor in tensors.items()}
-
-
-def bits(tensor):
-    return tensor.contiguous().reshape(-1).view(torch.uint8)
+    tensors = cases.read_all(Tf1Reader, prefix)
+    return infos, {name: bits(tensor) for name, tensor in tensors.items()}
 
 
 def copied(prefix, folder):
     for file in prefix.parent.glob(f"{prefix.name}.*"):
         shutil.copy(file, folder)
     return folder / prefix.name
-
-
-def message_of(prefix):
-    """What reading everything is refused with: one line."""
-    with pytest.raises(ConversionError) as raised:
-        read_all(prefix)
-    message = str(raised.value)
-    assert "\n" not in message
-    assert "; expected " in message
-    return message
 
 
 def shape_field(*sizes):
@@ -131,16 +122,6 @@ def stored(content, kind):
 
 
 @pytest.mark.parametrize("prefix", [PARTITIONED, OBJECTS], ids=lambda path: path.name)
-def test_truncated_index(tmp_path, prefix):
-    prefix = copied(prefix, tmp_path)
-    index = prefix.with_name(f"{prefix.name}.index")
-    content = index.read_bytes()
-    for size in range(len(content)):
-        index.write_bytes(content[:size])
-        assert str(index) in message_of(prefix)
-
-
-@pytest.mark.parametrize("prefix", [PARTITIONED, OBJECTS], ids=lambda path: path.name)
 def test_truncated_data(tmp_path, prefix):
     prefix = copied(prefix, tmp_path)
     for file in sorted(tmp_path.glob("*.data-*")):
@@ -154,50 +135,6 @@ def test_truncated_data(tmp_path, prefix):
         read_all(prefix)
 
 
-@pytest.mark.parametrize("prefix", [PARTITIONED, OBJECTS], ids=lambda path: path.name)
-def test_each_byte_of_the_index_changed(tmp_path, prefix):
-    expected = read_all(prefix)
-    prefix = copied(prefix, tmp_path)
-    index = prefix.with_name(f"{prefix.name}.index")
-    content = bytearray(index.read_bytes())
-    unnoticed = []
-    for position in range(len(content)):
-        for flip in (0x01, 0x80):
-            content[position] ^= flip
-            index.write_bytes(content)
-            try:
-                assert read_all(prefix) == expected
-                unnoticed.append(position)
-            except ConversionError:
-                pass
-            content[position] ^= flip
-    # The empty block of metadata and the padding of the footer: nothing is read there.
-    assert len(unnoticed) < 2 * (8 + 5 + 40)
-    assert min(unnoticed) > len(content) - 48 - 80
-
-
-@pytest.mark.parametrize("prefix", [PARTITIONED, OBJECTS], ids=lambda path: path.name)
-def test_each_byte_of_the_data_changed(tmp_path, prefix):
-    prefix = copied(prefix, tmp_path)
-    with Tf1Reader(prefix) as reader:
-        names, strings = list(reader.tensors), []
-        for name, info in reader.tensors.items():
-            if info.dtype == "string":
-                strings.append(reader._entries[name.encode()])
-    for file in sorted(tmp_path.glob("*.data-*")):
-        content = bytearray(file.read_bytes())
-        for position in range(len(content)):
-            if any(s.offset <= position < s.offset + s.size for s in strings):
-                continue
-            content[position] ^= 0x10
-            file.write_bytes(content)
-            message = message_of(prefix)
-            assert re.search("bytes of the tensor '([^']+)' have the crc32c", message)[1] in names
-            assert str(file) in message
-            content[position] ^= 0x10
-        file.write_bytes(content)
-
-
 def test_missing_files(tmp_path):
     prefix = copied(PARTITIONED, tmp_path)
     data = tmp_path / "model.ckpt-7.data-00001-of-00002"
@@ -208,9 +145,7 @@ def test_missing_files(tmp_path):
     data.rmdir()
     os.mkfifo(data)  # opening it would wait for a writer
     assert f"{data} is missing" in message_of(prefix)
-    paths = (data.with_name("none"), tmp_path, Path("/"), Path("."), Path("x" * 999), Path("a\0b"))
-    os.mkfifo(tmp_path / "pipe")
-    for path in (*paths, tmp_path / "pipe"):
+    for path in (data.with_name("none"), tmp_path, Path("/"), Path(".")):
         assert str(path) in message_of(path)
         assert not is_tf1(path)
 

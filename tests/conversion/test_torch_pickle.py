@@ -3,11 +3,10 @@
 import collections
 import io
 import pickle
-import shutil
 import struct
 import tarfile
 import zipfile
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 import pytest
@@ -17,8 +16,9 @@ from hf_bert_impl.conversion.errors import ConversionError
 from hf_bert_impl.conversion.readers.torch_pickle import TorchReader, is_torch
 from hf_bert_impl.conversion.tensors import DTYPES, TensorInfo
 from hf_bert_impl.conversion.writers.torch_zip import write_torch
+from tests.conversion import cases
+from tests.conversion.cases import FIXTURES, assert_same
 
-FIXTURES = Path(__file__).parents[1] / "fixtures"
 STATE_DICTS = (
     "pytorch_pretrained_bert/pytorch_model.bin",
     "pytorch_pretrained_bert_classifier/pytorch_model.bin",
@@ -35,22 +35,7 @@ SHARDED = FIXTURES / "hf_legacy_sharded" / "pytorch_model.bin.index.json"
 CONTAINERS = pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
 #: What any dtype can hold.
 NUMBERS = [[0, 1, 2], [3, 100, 5]]
-
-
-def read_all(path):
-    with TorchReader(path) as reader:
-        found = {name: reader.read(name).clone() for name in reader.tensors}
-        for name, info in reader.tensors.items():
-            assert info == TensorInfo(name, tuple(found[name].shape), str(found[name].dtype)[6:])
-    return found
-
-
-def assert_same(found, expected):
-    assert list(found) == list(expected)
-    for name, tensor in expected.items():
-        assert found[name].dtype == tensor.dtype, name
-        assert found[name].shape == tensor.shape, name
-        assert torch.equal(found[name], tensor), name
+read_all = partial(cases.read_all, TorchReader)
 
 
 def save(path, value, zipped=True, **options):
@@ -65,21 +50,9 @@ def save(path, value, zipped=True, **options):
 def test_equals_torch(name):
     path = FIXTURES / name
     assert is_torch(path)
-    assert_same(read_all(path), torch.load(path, weights_only=True))
-
-
-def test_sharded_equals_unsharded():
-    with TorchReader(SHARDED) as reader:
-        assert [file.name for file in reader.files] == [
-            "pytorch_model.bin.index.json",
-            "pytorch_model-00001-of-00003.bin",
-            "pytorch_model-00002-of-00003.bin",
-            "pytorch_model-00003-of-00003.bin",
-        ]
-    found = read_all(SHARDED)
-    whole = torch.load(FIXTURES / "hf_legacy" / "pytorch_model.bin", weights_only=True)
-    assert found.keys() == whole.keys()
-    assert_same({name: found[name] for name in whole}, whole)
+    found, expected = read_all(path), torch.load(path, weights_only=True)
+    assert_same(found, expected)
+    assert list(found) == list(expected)
 
 
 @pytest.mark.parametrize("folder", ["codertimo", "codertimo/torch1.0"])
@@ -108,21 +81,6 @@ def test_what_a_file_says_of_itself():
         assert reader.attributes == reader.other == {}
     with TorchReader(FIXTURES / "pytorch_pretrained_bert" / "pytorch_model.bin") as reader:
         assert "before torch 1.6" in reader.software
-
-
-def test_other_files_are_no_torch(tmp_path):
-    with zipfile.ZipFile(tmp_path / "other.zip", "w") as archive:
-        archive.writestr("deep/er/data.pkl", b"")
-        archive.writestr("model.bin", b"")
-    (tmp_path / "empty").touch()
-    (tmp_path / "half.zip").write_bytes(b"PK\x03\x04" + b"\0" * 50)
-    others = [*tmp_path.iterdir(), tmp_path, tmp_path / "nothing", *FIXTURES.rglob("*.npz")]
-    for suffix in ("*.safetensors", "*.h5", "*.msgpack", "*.json", "*.index", "vocab.*", "*.gz"):
-        others += FIXTURES.rglob(suffix)
-    assert [path for path in others if is_torch(path)] == []
-    for path in others[:8]:
-        with pytest.raises(ConversionError):
-            TorchReader(path)
 
 
 # --- all that a state dict may hold ----------------------------------------------------------
@@ -241,26 +199,6 @@ def test_module_equals_its_state_dict(zipped, tmp_path):
         assert reader.attributes["model.list.0.eps"] == 0.5
         assert reader.attributes["model.list.1.p"] == 0.25
         assert reader.other["model.list.0.normalized_shape"] == "tuple of 1"
-
-
-def test_dtypes_that_are_listed_and_not_read(tmp_path):
-    state = {
-        "eighth": torch.ones(3, 2).to(torch.float8_e4m3fn),
-        "complex": torch.ones(2, dtype=torch.complex64),
-        "unsigned": torch.ones(5).to(torch.uint16),
-        "good": torch.ones(1),
-    }
-    with TorchReader(save(tmp_path / "some.pt", state)) as reader:
-        assert [(info.dtype, info.shape) for info in reader.tensors.values()] == [
-            ("float8_e4m3fn", (3, 2)),
-            ("complex64", (2,)),
-            ("uint16", (5,)),
-            ("float32", (1,)),
-        ]
-        for name in ("eighth", "complex", "unsigned"):
-            with pytest.raises(ConversionError, match=f"tensor '{name}' of .* is of dtype"):
-                reader.read(name)
-        assert torch.equal(reader.read("good"), torch.ones(1))
 
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR", "ignore:torch.quantize_per_tensor")
@@ -396,27 +334,6 @@ def test_torchscript(tmp_path):
 # --- shards ----------------------------------------------------------------------------------
 
 
-def test_shards_that_do_not_fit_their_index(tmp_path):
-    folder = tmp_path / "sharded"
-    shutil.copytree(SHARDED.parent, folder)
-    index = folder / SHARDED.name
-    first, second = (folder / f"pytorch_model-0000{n}-of-00003.bin" for n in (1, 2))
-    state = torch.load(first, weights_only=True)
-    name = "bert.embeddings.word_embeddings.weight"
-    save(first, {key: value for key, value in state.items() if key != name})
-    with pytest.raises(ConversionError, match=f"places '{name}' in files that do not have"):
-        TorchReader(index)
-    save(first, state | {"more": torch.ones(1)})
-    with pytest.raises(ConversionError, match="hold 'more', which it does not list"):
-        TorchReader(index)
-    save(first, state | torch.load(second, weights_only=True))
-    with pytest.raises(ConversionError, match=f"lies in both {first.name} and {second.name}"):
-        TorchReader(index)
-    first.unlink()
-    with pytest.raises(ConversionError, match=first.name):
-        TorchReader(index)
-
-
 # --- the writer ------------------------------------------------------------------------------
 
 
@@ -442,12 +359,3 @@ def test_writer_stores_no_more_than_the_tensor(tmp_path):
     infos = {"row": TensorInfo("row", (1000,), "float32")}
     write_torch(tmp_path / "a.bin", infos, lambda name: whole[3])
     assert (tmp_path / "a.bin").stat().st_size < 8000
-
-
-def test_writer_errors(tmp_path):
-    infos = {"a": TensorInfo("a", (3,), "float32")}
-    for tensor in (torch.zeros(2), torch.zeros(3, dtype=torch.float64)):
-        with pytest.raises(ConversionError, match="tensor 'a' came as"):
-            write_torch(tmp_path / "a.bin", infos, lambda name, tensor=tensor: tensor)
-    with pytest.raises(ConversionError, match="cannot be written"):
-        write_torch(tmp_path / "nowhere" / "a.bin", infos, lambda name: torch.zeros(3))

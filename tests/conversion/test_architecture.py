@@ -6,9 +6,9 @@ import pytest
 import torch
 
 import hf_bert_impl
-from hf_bert_impl.conversion import heads
+from hf_bert_impl.conversion import architecture
+from hf_bert_impl.conversion.architecture import check_config, fit, infer, require_complete
 from hf_bert_impl.conversion.errors import ConversionError
-from hf_bert_impl.conversion.heads import check_config, fit, infer, require_complete
 from hf_bert_impl.conversion.maps import names
 from hf_bert_impl.conversion.maps.google_tf1 import GOOGLE_TF1
 from hf_bert_impl.conversion.maps.pytorch import TRANSFORMERS
@@ -33,8 +33,10 @@ from tests.conversion.cases import (
 def test_parts_and_ties_are_those_of_the_classes(class_name):
     with torch.device("meta"):
         model = getattr(hf_bert_impl, class_name)(hf_bert_impl.BertConfig(num_hidden_layers=1))
-    parts = {part for part in heads._PARTS if any(n.startswith(part) for n in model.state_dict())}
-    assert heads._PARTS_OF[class_name] == parts
+    parts = {
+        part for part in architecture._PARTS if any(n.startswith(part) for n in model.state_dict())
+    }
+    assert architecture._PARTS_OF[class_name] == parts
     assert (model._tied_weights_keys or {}) == (names.TIED if "cls.predictions" in parts else {})
 
 

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_bert_impl.conversion.errors import ConversionError
-from hf_bert_impl.conversion.readers import shard_index
-from hf_bert_impl.conversion.readers.shard_index import read_shard_index
+from hf_bert_impl.conversion.readers import sharded
+from hf_bert_impl.conversion.readers.sharded import read_shard_index
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 
@@ -146,7 +146,7 @@ def test_unreadable(folder, monkeypatch):
     with pytest.raises(ConversionError, match="cannot be read"):
         read_shard_index(folder)
     path = write(folder, {"weight_map": {"a": "one.bin"}})
-    monkeypatch.setattr(shard_index, "MAX_INDEX_BYTES", 20)
+    monkeypatch.setattr(sharded, "MAX_INDEX_BYTES", 20)
     refuse(path, "more than 20 bytes")
 
 

@@ -111,12 +111,12 @@ def infer(plan: Plan, config: Mapping[str, Any], head: str | None = None) -> Arc
     )
 
 
-def check_config(config: Mapping[str, Any], found: Architecture) -> dict[str, Any]:
-    """Check a config against what was found in its checkpoint.
+def check_config(config: Mapping[str, Any], architecture: Architecture) -> dict[str, Any]:
+    """Check a config against its checkpoint.
 
     Args:
         config: The config that came with the checkpoint; fields may be absent.
-        found: What the tensors say.
+        architecture: What the tensors say.
 
     Returns:
         A new config: the given one, with the sizes that it lacked and the number of labels.
@@ -127,20 +127,20 @@ def check_config(config: Mapping[str, Any], found: Architecture) -> dict[str, An
     """
     wrong = [
         f"{name} {config[name]!r} (the tensors have {size})"
-        for name, size in found.sizes.items()
+        for name, size in architecture.sizes.items()
         if name in config and config[name] != size
     ]
     labels = _labels_said(config)
-    if None not in (labels, found.num_labels) and labels != found.num_labels:
-        wrong.append(f"{labels} labels (the tensors have {found.num_labels})")
+    if None not in (labels, architecture.num_labels) and labels != architecture.num_labels:
+        wrong.append(f"{labels} labels (the tensors have {architecture.num_labels})")
     if wrong:
         raise ConversionError(
             f"the config does not fit the tensors: it says {', '.join(wrong)}",
             "the sizes that the tensors have",
             "give the config that belongs to this checkpoint"
-            + (f"; {_gap(config, found)}" if _gap(config, found) else ""),
+            + (f"; {_gap(config, architecture)}" if _gap(config, architecture) else ""),
         )
-    full = {**found.sizes, **config}
+    full = {**architecture.sizes, **config}
     heads = full.get("num_attention_heads")
     if heads is None:
         raise ConversionError(
@@ -148,14 +148,14 @@ def check_config(config: Mapping[str, Any], found: Architecture) -> dict[str, An
             "num_attention_heads in a config beside the weights (tensors do not show it)",
             "give `num_attention_heads`, or a config with `config`",
         )
-    if not isinstance(heads, int) or heads < 1 or found.hidden_size % heads:
+    if not isinstance(heads, int) or heads < 1 or architecture.hidden_size % heads:
         raise ConversionError(
             f"num_attention_heads is {heads!r}",
-            f"a whole number that divides the hidden size {found.hidden_size}",
+            f"a whole number that divides the hidden size {architecture.hidden_size}",
             "give the number that the model was trained with",
         )
-    if found.num_labels is not None and labels is None:
-        full["num_labels"] = found.num_labels
+    if architecture.num_labels is not None and labels is None:
+        full["num_labels"] = architecture.num_labels
     return full
 
 
@@ -326,10 +326,10 @@ def _positions(plan: Plan) -> int | None:
     return None
 
 
-def _gap(config: Mapping[str, Any], found: Architecture) -> str:
-    layers = config.get("num_hidden_layers")
-    if isinstance(layers, int) and layers > found.num_hidden_layers:
-        return f"the layers from {found.num_hidden_layers} on may be in files that are not there"
+def _gap(config: Mapping[str, Any], architecture: Architecture) -> str:
+    layers, held = config.get("num_hidden_layers"), architecture.num_hidden_layers
+    if isinstance(layers, int) and layers > held:
+        return f"the layers from {held} on may be in files that are not there"
     return ""
 
 

@@ -1,0 +1,313 @@
+"""What every reader keeps: a file that is not whole is one clear error, and nothing else happens.
+
+Each format gives a checkpoint of the original software. It is cut, changed and mixed up here; the
+lies that only one format can tell stand in the format's own files.
+"""
+
+import json
+import os
+import random
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import save_file
+
+from hf_bert_impl.conversion.errors import ConversionError
+from hf_bert_impl.conversion.readers.flax import FlaxReader, is_flax
+from hf_bert_impl.conversion.readers.h5 import H5Reader, is_h5
+from hf_bert_impl.conversion.readers.safetensors import SafetensorsReader, is_safetensors
+from hf_bert_impl.conversion.readers.tf1 import Tf1Reader, is_tf1
+from hf_bert_impl.conversion.readers.torch_pickle import TorchReader, is_torch
+from tests.conversion.cases import FIXTURES, bits, read_all, refuse, small_checkpoint
+
+#: Of pickletools, for the strings of Python 2.
+pytestmark = pytest.mark.filterwarnings("ignore:invalid escape")
+
+
+@dataclass(frozen=True)
+class Case:
+    reader: Any
+    is_file: Callable
+    folder: str
+    file: str
+    """What is damaged."""
+    entry: str = ""
+    """What is opened, where it is another file."""
+    lists: Callable[[bytes], int] = len
+    """Where the names, shapes and places end: behind them no flipped bit can be seen, unless..."""
+    has_checksums: bool = False
+    """...the format has checksums."""
+    least: int = 10
+    """So many of 200 flipped bits are errors at the least."""
+
+
+CASES = {
+    "safetensors": Case(
+        SafetensorsReader,
+        is_safetensors,
+        "hf_mlm_no_pooler",
+        "model.safetensors",
+        lists=lambda content: 8 + int.from_bytes(content[:8], "little"),
+    ),
+    "torch zip": Case(
+        TorchReader, is_torch, "hf_legacy", "pytorch_model.bin", has_checksums=True, least=100
+    ),
+    "torch legacy": Case(
+        TorchReader,
+        is_torch,
+        "pytorch_pretrained_bert",
+        "pytorch_model.bin",
+        lists=lambda content: 14_000,
+    ),
+    "torch module": Case(
+        TorchReader,
+        is_torch,
+        "codertimo/torch1.0",
+        "bert.model.ep0",
+        lists=lambda content: 14_000,
+    ),
+    "flax": Case(
+        FlaxReader,
+        is_flax,
+        "flax_sharded",
+        "flax_model-00002-of-00002.msgpack",
+        lists=lambda content: 300,
+    ),
+    "h5": Case(
+        H5Reader,
+        is_h5,
+        "tf2_h5_sharded",
+        "tf_model-00003-of-00007.h5",
+        lists=lambda content: 2000,
+    ),
+    "tf1 index": Case(
+        Tf1Reader,
+        is_tf1,
+        "tf1_partitioned",
+        "model.ckpt-7.index",
+        has_checksums=True,
+        least=100,
+    ),
+    "tf1 objects": Case(
+        Tf1Reader, is_tf1, "tf2_checkpoint", "ckpt-1.index", has_checksums=True, least=100
+    ),
+    "tf1 data": Case(
+        Tf1Reader,
+        is_tf1,
+        "tf1_partitioned",
+        "model.ckpt-7.data-00001-of-00002",
+        entry="model.ckpt-7",
+        has_checksums=True,
+        least=200,
+    ),
+}
+EVERY = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+FORMATS = {case.reader: case for case in CASES.values() if not case.entry}
+ONCE = pytest.mark.parametrize("case", FORMATS.values(), ids=lambda case: case.reader.format)
+#: Index and reader of checkpoints in several files.
+SHARDED = {
+    "hf_safetensors_sharded/model.safetensors.index.json": SafetensorsReader,
+    "hf_legacy_sharded/pytorch_model.bin.index.json": TorchReader,
+    "flax_sharded/flax_model.msgpack.index.json": FlaxReader,
+    "tf2_h5_sharded/tf_model.h5.index.json": H5Reader,
+}
+
+
+@pytest.fixture
+def copied(tmp_path):
+    """A copy of a case's checkpoint: the file that is damaged, and the one that is opened."""
+
+    def copy(case):
+        shutil.copytree(FIXTURES / case.folder, tmp_path / "copy")
+        return tmp_path / "copy" / case.file, tmp_path / "copy" / (case.entry or case.file)
+
+    return copy
+
+
+# --- one file --------------------------------------------------------------------------------
+
+
+@EVERY
+def test_truncated(case, copied):
+    file, entry = copied(case)
+    content = file.read_bytes()
+    size = len(content)
+    ends = {*range(100), *range(100, size, max(1, size // 60)), *range(max(0, size - 50), size)}
+    for end in sorted(ends):
+        file.write_bytes(content[:end])
+        refuse(case.reader, entry)
+    file.unlink()
+    refuse(case.reader, entry)
+
+
+@EVERY
+def test_flipped_bits(case, copied):
+    """Each is an error, or changes nothing; where there is no checksum, a name or number."""
+    file, entry = copied(case)
+    rng = random.Random(0)
+    expected, content = read_all(case.reader, entry), file.read_bytes()
+    refused = 0
+    for _ in range(200):
+        flipped = bytearray(content)
+        flipped[rng.randrange(case.lists(content))] ^= 1 << rng.randrange(8)
+        file.write_bytes(flipped)
+        try:
+            tensors = read_all(case.reader, entry)
+        except ConversionError as error:
+            assert "\n" not in str(error)
+            refused += 1
+        else:
+            if case.has_checksums:
+                assert {name: bits(tensor) for name, tensor in tensors.items()} == {
+                    name: bits(tensor) for name, tensor in expected.items()
+                }
+    assert refused >= case.least
+
+
+EDITS = st.lists(
+    st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 8), st.binary(max_size=8)),
+    min_size=1,
+    max_size=3,
+)
+
+
+@ONCE
+@settings(deadline=None, max_examples=150)
+@given(edits=EDITS)
+def test_any_edit(case, edits, tmp_path_factory):
+    """It takes no more memory than the file can hold, either."""
+    folder = tmp_path_factory.getbasetemp() / f"edited_{case.reader.format}"
+    entry, file = small_checkpoint(case.reader, folder)
+    content = file.read_bytes()
+    for place, removed, added in edits:
+        at = int(place * len(content))
+        content = content[:at] + added + content[at + removed :]
+    file.write_bytes(content)
+    case.is_file(file)
+    try:
+        tensors = read_all(case.reader, entry)
+    except ConversionError as error:
+        assert "\n" not in str(error)
+    else:
+        assert sum(tensor.nbytes for tensor in tensors.values()) <= 8 * len(content)
+
+
+@ONCE
+def test_no_file(case, tmp_path):
+    os.mkfifo(tmp_path / "pipe")  # opening it would wait for a writer
+    (tmp_path / "empty").touch()
+    for name in ("pipe", "empty", "nothing", "", "x" * 5000, "a\0b", "nothing.json"):
+        with pytest.raises(ConversionError):
+            case.reader(tmp_path / name)
+        assert not case.is_file(tmp_path / name)
+
+
+@ONCE
+def test_signatures(case):
+    """Every file of the format is known by its content, and none of another one."""
+    wanted = {
+        SafetensorsReader: ("**/*.safetensors",),
+        FlaxReader: ("**/*.msgpack",),
+        H5Reader: ("**/*.h5",),
+        Tf1Reader: ("**/*.index",),
+        TorchReader: ("**/*.bin", "**/*.pt", "**/*.ep0"),
+    }[case.reader]
+    found = {path for path in FIXTURES.rglob("*") if case.is_file(path)}
+    assert found == {path for pattern in wanted for path in FIXTURES.glob(pattern)}
+
+
+@pytest.mark.parametrize(
+    ("reader", "save", "names"),
+    [
+        (SafetensorsReader, save_file, ("F8_E4M3", "C64", "U16", "float32")),
+        (TorchReader, torch.save, ("float8_e4m3fn", "complex64", "uint16", "float32")),
+    ],
+    ids=["safetensors", "torch"],
+)
+def test_dtypes_that_are_listed_and_not_read(reader, save, names, tmp_path):
+    state = {
+        "eighth": torch.ones(3, 2).to(torch.float8_e4m3fn),
+        "complex": torch.ones(2, dtype=torch.complex64),
+        "unsigned": torch.ones(5).to(torch.uint16),
+        "good": torch.ones(1),
+    }
+    save(state, tmp_path / "some")
+    with reader(tmp_path / "some") as opened:
+        assert {name: opened.tensors[name].dtype for name in state} == dict(
+            zip(state, names, strict=True)
+        )
+        assert opened.tensors["eighth"].shape == (3, 2)
+        for name in ("eighth", "complex", "unsigned"):
+            with pytest.raises(ConversionError, match=f"tensor '{name}' of .* is of dtype"):
+                opened.read(name)
+        assert torch.equal(opened.read("good"), torch.ones(1))
+
+
+@EVERY
+def test_tensors_outlive_the_reader_and_never_write_to_the_file(case, copied):
+    file, entry = copied(case)
+    before = file.read_bytes()
+    expected = read_all(case.reader, entry)
+    with case.reader(entry) as reader:
+        held = {name: reader.read(name) for name in expected}
+        assert all(tensor.data_ptr() % tensor.itemsize == 0 for tensor in held.values())
+        assert [file for file in reader.files if not file.is_file()] == []
+        with pytest.raises(ConversionError, match="has no tensor 'nosuch'"):
+            reader.read("nosuch")
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in held.items())
+    for tensor in held.values():
+        tensor.zero_()
+    assert file.read_bytes() == before
+
+
+# --- several files ---------------------------------------------------------------------------
+
+
+@pytest.fixture(params=SHARDED, ids=lambda index: SHARDED[index].format)
+def shards(request, tmp_path):
+    """Reader, a copy of the index, its table of places, and a way to write the table back."""
+    folder = tmp_path / "shards"
+    shutil.copytree((FIXTURES / request.param).parent, folder)
+    path = folder / request.param.split("/")[1]
+    table = json.loads(path.read_text())
+    return (
+        SHARDED[request.param],
+        path,
+        table["weight_map"],
+        lambda: path.write_text(json.dumps(table)),
+    )
+
+
+def test_shards_that_do_not_fit_their_index(shards):
+    reader, path, weight_map, write = shards
+    count = len(read_all(reader, path))
+    with reader(path) as opened:
+        assert opened.files == (path, *(path.with_name(n) for n in sorted({*weight_map.values()})))
+    name = next(iter(weight_map))
+    stored = name.partition("/")[2] if reader is H5Reader else name
+    home = weight_map.pop(name)
+    write()
+    refuse(reader, path, f"hold '{stored}', which it does not list")
+    other = next(file for file in weight_map.values() if file != home)
+    weight_map[name] = other
+    write()
+    refuse(reader, path, f"places '{stored}' in files that do not have them")
+    weight_map |= {name: home, f"{name}_more": home}
+    write()
+    refuse(reader, path, f"places '{stored}_more' in files that do not have them")
+    del weight_map[f"{name}_more"]
+    write()
+    assert len(read_all(reader, path)) == count
+    (path.parent / other).write_bytes((path.parent / home).read_bytes())
+    refuse(reader, path, "lies in both")
+    (path.parent / other).write_bytes(b"PK\3\4" + bytes(500))
+    with pytest.raises(ConversionError, match=other):
+        reader(path)
+    (path.parent / other).unlink()
+    refuse(reader, path, other)
