@@ -12,7 +12,6 @@ import shutil
 import statistics
 import time
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,70 +24,12 @@ from hf_bert_impl.evaluation.task import Split, Task, sequence_length
 from hf_bert_impl.extras import require
 from hf_bert_impl.files.lock import output_lock
 from hf_bert_impl.model.loading import check_finite
+from hf_bert_impl.training.finetuning_options import FinetuningOptions, Sources
 from hf_bert_impl.training.finetuning_output import OutputFolder, write_pictures
 from hf_bert_impl.training.finetuning_trainer import Progress, build_trainer, class_weights
-from hf_bert_impl.training.option_ranges import RANGES, WARMUP_SHARE, check_ranges
 
 #: What a checkpoint for another head lacks, or has in another size.
 HEAD_KEYS = ("classifier.", "qa_outputs.", "cls.", "bert.pooler.")
-
-
-@dataclasses.dataclass(frozen=True)
-class FinetuningOptions:
-    """How to fine-tune."""
-
-    model: str
-    """The checkpoint to begin with: a folder or a hub id."""
-    output: Path
-    """The folder to write."""
-    epochs: float = 3.0
-    """How often every training example is seen."""
-    batch_size: int = 32
-    """Examples a step and process."""
-    learning_rate: float = 5e-5
-    """The highest rate, reached after the warm-up; from there it falls to 0 along a line."""
-    seeds: tuple[int, ...] = (42,)
-    """A run each; the best on the validation data is kept, and the spread of all reported."""
-    max_length: int | None = None
-    """Tokens at which a sequence is cut; None for as many as task and model allow."""
-    warmup: float = 0.1
-    """The share of steps over which the rate rises from 0."""
-    weight_decay: float = 0.01
-    """AdamW's, on weights; biases and LayerNorm have none."""
-    gradient_accumulation: int = 1
-    """Batches whose gradients make one step."""
-    class_weights: str | None = None
-    """"balanced" (every class counts as much as any other), or NAME=WEIGHT,… (others 1)."""
-    early_stopping: int | None = None
-    """Epochs without a better validation score after which to stop; None never does."""
-    bf16: bool = False
-    """Compute in bfloat16 where autocast allows it."""
-    overwrite: bool = False
-    """Replace the output where it exists."""
-
-    def __post_init__(self) -> None:
-        check_ranges(self, warmup=WARMUP_SHARE)
-        allowed = RANGES["seed"]
-        if len(set(self.seeds)) < max(1, len(self.seeds)) or any(
-            seed not in allowed for seed in self.seeds
-        ):
-            raise ValueError(
-                f"the seeds are {self.seeds}; expected {allowed} each, no two alike; change them"
-            )
-
-
-@dataclasses.dataclass(frozen=True)
-class Sources:
-    """Where the data are: files, or splits of the task's data set."""
-
-    train: str
-    validation: str | None = None
-    test: str | None = None
-
-    def named(self) -> dict[str, str]:
-        """Those that there are."""
-        every = {"train": self.train, "validation": self.validation, "test": self.test}
-        return {part: source for part, source in every.items() if source is not None}
 
 
 @dataclasses.dataclass

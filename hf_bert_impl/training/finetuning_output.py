@@ -18,7 +18,7 @@ from hf_bert_impl.evaluation import pictures
 from hf_bert_impl.evaluation.metrics import finite
 from hf_bert_impl.evaluation.task import Split, Task
 from hf_bert_impl.files.atomic import is_disk_full, swap_in
-from hf_bert_impl.training.checkpointing import TrainingDiverged
+from hf_bert_impl.training.resumable_trainer import TrainingDiverged
 
 METRICS = "metrics.json"
 CARD = "README.md"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from transformers import (
     CONFIG_NAME,
     EarlyStoppingCallback,
-    PrinterCallback,
     TrainerCallback,
     TrainingArguments,
 )
@@ -24,10 +23,8 @@ from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
 
 from hf_bert_impl.evaluation.task import Split, Task
 from hf_bert_impl.model.losses import IGNORE_INDEX, span_loss
-from hf_bert_impl.training.checkpointing import ResumableTrainer
-
-if TYPE_CHECKING:
-    from hf_bert_impl.training.finetuning import FinetuningOptions
+from hf_bert_impl.training.finetuning_options import FinetuningOptions
+from hf_bert_impl.training.resumable_trainer import ResumableTrainer
 
 #: A function of the examples of a step and of the share of all steps that is done.
 Progress = Callable[[int, float], object]
@@ -48,7 +45,6 @@ class FinetuningTrainer(ResumableTrainer):
 
     def __init__(self, task: Task, validation: Split | None, **options: Any) -> None:
         super().__init__(**options)
-        self.control: Any
         self.task = task
         self.validation = validation
 
@@ -177,7 +173,7 @@ def build_trainer(
         callbacks.append(EarlyStoppingCallback(options.early_stopping))
     if progress is not None:
         callbacks.append(_Progress(progress, examples))
-    trainer = FinetuningTrainer(
+    return FinetuningTrainer(
         task,
         validation,
         model=model,
@@ -190,8 +186,6 @@ def build_trainer(
         compute_loss_func=None if weights is None else _weighted_loss(weights, model.config),
         callbacks=callbacks,
     )
-    trainer.remove_callback(PrinterCallback)
-    return trainer
 
 
 class _Progress(TrainerCallback):

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PrinterCallback, TrainerCallback, TrainingArguments, set_seed
+from transformers import TrainerCallback, TrainingArguments, set_seed
 
 from hf_bert_impl.data.collators import PretrainingCollator
 from hf_bert_impl.data.documents import check_files, content_digest
@@ -37,7 +37,6 @@ from hf_bert_impl.model.loading import check_finite
 from hf_bert_impl.model.modeling_bert import BertForMaskedLM, BertForPreTraining
 from hf_bert_impl.model.tokenization_bert import BertTokenizer
 from hf_bert_impl.training.checkpointing import (
-    TrainingDiverged,
     check_settings,
     last_checkpoint,
     remove_leftovers,
@@ -49,6 +48,7 @@ from hf_bert_impl.training.curves import draw_curves
 from hf_bert_impl.training.pretraining_options import PretrainingOptions
 from hf_bert_impl.training.pretraining_trainer import PretrainingTrainer
 from hf_bert_impl.training.reporting import JsonLog, tensorboard_callback
+from hf_bert_impl.training.resumable_trainer import TrainingDiverged
 
 CURVES = "curves.png"
 MODELS = {"mlm+nsp": BertForPreTraining, "mlm": BertForMaskedLM}
@@ -341,6 +341,8 @@ def training_arguments(options: PretrainingOptions) -> TrainingArguments:
         # Said by name: without it several processes on the CPU do not find each other.
         use_cpu=not torch.accelerator.is_available(),
         seed=options.seed,
+        # The data set has an order of its own for each epoch.
+        train_sampling_strategy="sequential",
         logging_steps=options.logging_steps,
         logging_nan_inf_filter=False,
         eval_strategy="no" if options.eval_steps is None else "steps",
@@ -425,7 +427,6 @@ def build_trainer(
         processing_class=tokenizer,
         callbacks=[JsonLog(options.output), *callbacks],
     )
-    trainer.remove_callback(PrinterCallback)
     if trainer.is_world_process_zero():
         step = 0 if checkpoint is None else step_of(checkpoint)
         trainer.add_callback(tensorboard_callback(options.output, step + 1))

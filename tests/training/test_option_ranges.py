@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from hf_bert_impl.training.finetuning import FinetuningOptions
+from hf_bert_impl.training.finetuning_options import FinetuningOptions
 from hf_bert_impl.training.option_ranges import COUNT, RANGES, Range
 from hf_bert_impl.training.pretraining_options import PretrainingOptions
 

@@ -12,10 +12,10 @@ import hf_bert_impl
 from hf_bert_impl.data.epochs import Epochs
 from hf_bert_impl.model.losses import cross_entropy
 from hf_bert_impl.training import pretraining
-from hf_bert_impl.training.checkpointing import TrainingDiverged
 from hf_bert_impl.training.pretraining import pretrain
 from hf_bert_impl.training.pretraining_trainer import PretrainingTrainer
 from hf_bert_impl.training.reporting import JsonLog
+from hf_bert_impl.training.resumable_trainer import TrainingDiverged
 
 pytest.importorskip("datasets", reason="pip install 'hf_bert_impl[train]'")
 pytest.importorskip("tensorboard", reason="pip install 'hf_bert_impl[train]'")
