@@ -13,7 +13,7 @@ from torch.utils.data import IterableDataset as TorchIterableDataset
 
 from hf_bert_impl.data.documents import check_files, no_text, read_documents
 from hf_bert_impl.data.examples import Example, ExampleOptions, check_pairs, cut_examples
-from hf_bert_impl.data.tokenized import TokenizedDocument, tokenize
+from hf_bert_impl.data.tokenized_documents import TokenizedDocument, tokenize
 
 if TYPE_CHECKING:
     from datasets import Dataset

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from hf_bert_impl.data.next_sentence import make_pairs
-from hf_bert_impl.data.packing import make_spans, pack
-from hf_bert_impl.data.tokenized import TokenizedDocument
+from hf_bert_impl.data.text_spans import make_spans, pack
+from hf_bert_impl.data.tokenized_documents import TokenizedDocument
 
 OBJECTIVES = ("mlm+nsp", "mlm")
 
@@ -68,7 +68,7 @@ def cut_examples(
         options: How to cut.
 
     Yields:
-        Examples as `collators.PretrainingCollator` takes them.
+        Examples as `pretraining_collator.PretrainingCollator` takes them.
 
     Raises:
         ValueError: The documents make no pairs, or the length leaves no room.

@@ -15,7 +15,7 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from hf_bert_impl.data.tokenized import TokenizedDocument
+from hf_bert_impl.data.tokenized_documents import TokenizedDocument
 
 #: [CLS] and two [SEP].
 PAIR_SPECIAL_TOKENS = 3

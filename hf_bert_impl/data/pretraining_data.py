@@ -28,7 +28,7 @@ from hf_bert_impl.data.documents import (
 )
 from hf_bert_impl.data.epochs import GROUP, TOKENIZER_BATCH
 from hf_bert_impl.data.examples import ExampleOptions, check_pairs, cut_examples
-from hf_bert_impl.data.tokenized import TokenizedDocument, tokenize
+from hf_bert_impl.data.tokenized_documents import TokenizedDocument, tokenize
 from hf_bert_impl.extras import require
 
 if TYPE_CHECKING:

@@ -2,8 +2,8 @@
 
 The format is that of Rajpurkar et al. 2016 (v1.1, every question has an answer in its context) and
 2018 (v2.0, some have none). `windows` cuts questions and contexts into the model's inputs, and
-`spans` turns the model's scores into answers; `read_squad`, `cut_windows` and `best_answers` are
-what the pipeline, the evaluation and fine-tuning have in common.
+`answer_spans` turns the model's scores into answers; `read_squad`, `cut_windows` and `best_answers`
+are what the pipeline, the evaluation and fine-tuning have in common.
 """
 
 from __future__ import annotations

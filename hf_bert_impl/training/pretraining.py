@@ -17,10 +17,10 @@ from typing import Any
 import torch
 from transformers import TrainerCallback, TrainingArguments, set_seed
 
-from hf_bert_impl.data.collators import PretrainingCollator
 from hf_bert_impl.data.documents import check_files, content_digest
 from hf_bert_impl.data.epochs import Epochs, StreamedExamples
 from hf_bert_impl.data.masking import Masker
+from hf_bert_impl.data.pretraining_collator import PretrainingCollator
 from hf_bert_impl.data.pretraining_data import (
     Statistics,
     describe,

@@ -6,7 +6,7 @@ import pytest
 from hf_bert_impl import BertTokenizer
 from hf_bert_impl.data.documents import read_documents
 from hf_bert_impl.data.masking import UNITS, Masker, MaskingOptions
-from hf_bert_impl.data.tokenized import tokenize
+from hf_bert_impl.data.tokenized_documents import tokenize
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 WORDS, PIECES = 300, 200

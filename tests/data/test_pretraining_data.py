@@ -12,10 +12,10 @@ from torch.utils.data import DataLoader
 from hf_bert_impl import BertTokenizer
 from hf_bert_impl.data import epochs as epochs_module
 from hf_bert_impl.data import pretraining_data
-from hf_bert_impl.data.collators import PretrainingCollator
 from hf_bert_impl.data.epochs import Epochs, StreamedExamples
 from hf_bert_impl.data.examples import ExampleOptions
 from hf_bert_impl.data.masking import Masker
+from hf_bert_impl.data.pretraining_collator import PretrainingCollator
 from hf_bert_impl.data.pretraining_data import (
     describe,
     hold_out,

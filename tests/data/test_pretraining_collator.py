@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from hf_bert_impl import BertConfig, BertForMaskedLM, BertTokenizer
-from hf_bert_impl.data.collators import PretrainingCollator
 from hf_bert_impl.data.masking import Masker
+from hf_bert_impl.data.pretraining_collator import PretrainingCollator
 
 LENGTHS = (9, 4, 13)
 

@@ -3,7 +3,7 @@
 import pytest
 
 from hf_bert_impl import BertTokenizer
-from hf_bert_impl.data.tokenized import TokenizedDocument, tokenize
+from hf_bert_impl.data.tokenized_documents import TokenizedDocument, tokenize
 
 
 @pytest.fixture
