@@ -10,11 +10,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from tokenizers.trainers import WordPieceTrainer
 
 from hf_bert_impl.data.documents import check_files, read_lines
+from hf_bert_impl.data.token_budget import cut_batches
 from hf_bert_impl.model.tokenization_bert import BertTokenizer
 
 #: In BERT's order: their ids are 0 to 4.
@@ -24,6 +26,7 @@ VOCAB_SIZE = 30522
 MOST_TOKENS = 10_000_000
 #: The report reads this many lines, spread evenly over the text.
 REPORT_LINES = 100_000
+REPORT_BATCH = 1000
 
 
 @dataclass(frozen=True)
@@ -163,22 +166,11 @@ def _report(
     files: Sequence[str | Path], tokenizer: BertTokenizer, alphabet: int, covered: float, step: int
 ) -> VocabularyReport:
     words = pieces = unknown = 0
-    batch: list[str] = []
-
-    def count() -> None:
-        nonlocal words, pieces, unknown
+    for batch in cut_batches(islice(_lines(files), 0, None, step), len, batch_size=REPORT_BATCH):
         for encoding in tokenizer.backend_tokenizer.encode_batch(batch, add_special_tokens=False):
             pieces += len(encoding.ids)
             unknown += encoding.ids.count(tokenizer.unk_token_id)
             words += len(set(encoding.word_ids))
-        batch.clear()
-
-    for number, line in enumerate(_lines(files)):
-        if number % step == 0:
-            batch.append(line)
-        if len(batch) == 1000:
-            count()
-    count()
     return VocabularyReport(
         vocab_size=len(tokenizer),
         alphabet=alphabet,

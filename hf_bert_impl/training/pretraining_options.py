@@ -10,7 +10,7 @@ from typing import Any
 from hf_bert_impl.data.documents import LAYOUTS
 from hf_bert_impl.data.examples import ExampleOptions
 from hf_bert_impl.data.masking import MaskingOptions
-from hf_bert_impl.training.option_ranges import check_ranges
+from hf_bert_impl.data.option_ranges import check_ranges
 
 PRECISIONS = ("auto", "float32", "bfloat16")
 #: Fields that may change when a run is resumed: they do not change what is computed, or (the files'

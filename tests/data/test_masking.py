@@ -188,9 +188,9 @@ def test_the_seed_decides(tokenizer):
 def test_wrong_options(tokenizer):
     with pytest.raises(ValueError, match="masking 'word' is not known; use one of token, whole"):
         MaskingOptions("word")
-    with pytest.raises(ValueError, match=r"masking probability 1\.5 is not valid"):
+    with pytest.raises(ValueError, match=r"probability is 1\.5; expected a number above 0 to 1"):
         MaskingOptions(probability=1.5)
-    with pytest.raises(ValueError, match="max_predictions=0 is not valid"):
+    with pytest.raises(ValueError, match="max_predictions is 0; expected a whole number from 1"):
         MaskingOptions(max_predictions=0)
     without = BertTokenizer({"[UNK]": 0, "[CLS]": 1, "[SEP]": 2, "[PAD]": 3}, mask_token=None)
     with pytest.raises(ValueError, match="has no mask token"):

@@ -282,7 +282,7 @@ def test_wrong_options():
         ExampleOptions(objective="nsp")
     with pytest.raises(ValueError, match="packing does not go with objective"):
         ExampleOptions(packing=True)
-    with pytest.raises(ValueError, match="short_seq_prob=2 is not a probability"):
+    with pytest.raises(ValueError, match="short_seq_prob is 2; expected a number from 0 to 1"):
         ExampleOptions(short_seq_prob=2)
-    with pytest.raises(ValueError, match="dupe_factor=0"):
+    with pytest.raises(ValueError, match="dupe_factor is 0; expected a whole number from 1"):
         ExampleOptions(dupe_factor=0)

@@ -1,4 +1,4 @@
-"""The ranges of the numbers that training can be asked for, checked before any work."""
+"""The ranges of the numbers that options may have, checked before any work."""
 
 from __future__ import annotations
 
@@ -41,6 +41,7 @@ class Range:
 COUNT = Range(1, MILLION, whole=True)
 STEPS = Range(1, 1000 * MILLION, whole=True)
 PROCESSES = Range(1, 1024, whole=True)
+MASKED_SHARE = Range(0, 1, above=True)
 #: By field. AdamW moves a weight by about the rate a step, and shrinks it by rate times decay:
 #: above 1 either of them destroys any weight at once.
 RANGES = {
@@ -56,9 +57,12 @@ RANGES = {
     "max_length": COUNT,
     "max_predictions": COUNT,
     "max_steps": STEPS,
+    "mlm_probability": MASKED_SHARE,
+    "probability": MASKED_SHARE,
     "processes": PROCESSES,
     "save_steps": STEPS,
     "seed": Range(0, LARGEST_SEED, whole=True),
+    "short_seq_prob": Range(0, 1),
     "validation_share": Range(0, 1, below=True),
     "warmup": Range(0, 1000 * MILLION),
     "weight_decay": Range(0, 1),
