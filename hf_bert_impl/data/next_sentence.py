@@ -7,8 +7,8 @@ were to be B begin the next chunk instead. Most targets are the full length; a s
 long is cut at both ends.
 
 One thing differs: a chunk of one sentence has no B of its own and so always gets a random one,
-which in Google's data makes random pairs the larger half. Here each of these is made up for by a
-pair that would have been random and is true instead.
+which in Google's data makes random pairs the larger half. Here, for each of these, another pair
+that would have been random is made true.
 """
 
 import random

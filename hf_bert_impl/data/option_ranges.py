@@ -28,7 +28,7 @@ class Range:
         kind: Any = numbers.Integral if self.whole else numbers.Real
         if isinstance(value, bool) or not isinstance(value, kind):
             return False
-        # NaN is neither here nor there.
+        # Every comparison with NaN is false, so it is in no range.
         is_high_enough = value > self.low if self.above else value >= self.low
         return is_high_enough and (value < self.high if self.below else value <= self.high)
 

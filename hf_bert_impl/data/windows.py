@@ -222,7 +222,7 @@ def max_context_windows(windows: Sequence[Window]) -> Integers:
 
 def _tokenize_contexts(tokenizer: Any, texts: Sequence[str]) -> dict[str, Context]:
     unique = list(dict.fromkeys(texts))
-    found = {}
+    contexts = {}
     for text, encoding in zip(unique, _encode(tokenizer, unique), strict=True):
         starts, ends = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2).T
         # Words have ascending numbers; a token without one is a word of its own.
@@ -233,7 +233,7 @@ def _tokenize_contexts(tokenizer: Any, texts: Sequence[str]) -> dict[str, Contex
         new = np.flatnonzero(np.diff(words, prepend=words[:1] - 1))  # first token of each word
         lengths = np.diff(new, append=len(words))
         word_starts, word_ends = starts[new], ends[new + lengths - 1]
-        found[text] = Context(
+        contexts[text] = Context(
             text=text,
             ids=np.array(encoding.ids, dtype=np.int64),
             starts=starts,
@@ -241,7 +241,7 @@ def _tokenize_contexts(tokenizer: Any, texts: Sequence[str]) -> dict[str, Contex
             word_starts=np.repeat(word_starts, lengths),
             word_ends=np.repeat(_with_marks(text, word_starts, word_ends), lengths),
         )
-    return found
+    return contexts
 
 
 def _with_marks(text: str, starts: Integers, ends: Integers) -> Integers:
@@ -260,7 +260,7 @@ def _with_marks(text: str, starts: Integers, ends: Integers) -> Integers:
 
 
 def _frames(tokenizer: Any, questions: list[str], max_question_len: int) -> list[Frame]:
-    # The tokenizer's own template, by its effect on a short pair.
+    # Where the special tokens stand is read off a short pair.
     pair = tokenizer(["a"], ["a"], padding=False, truncation=False)[0]
     part = pair.sequence_ids  # None for special tokens, 0 for the question, 1 for the context
     question_start, context_start = part.index(0), part.index(1)

@@ -33,8 +33,8 @@ class CheckpointError(OSError):
 
 def last_checkpoint(folder: str | Path) -> str | None:
     """The last complete checkpoint of a run, or None where there is none."""
-    found: str | None = get_last_checkpoint(str(folder))
-    return found
+    checkpoint: str | None = get_last_checkpoint(str(folder))
+    return checkpoint
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -93,7 +93,7 @@ def write_settings(folder: Path, settings: Mapping[str, Any]) -> None:
 
     Args:
         folder: OUT.
-        settings: JSON values; all that makes another run of it if it changes.
+        settings: JSON values: everything that makes a different run where it changes.
     """
     with atomic_file(folder / SETTINGS) as fresh:
         text = json.dumps(settings, indent=2, ensure_ascii=False)

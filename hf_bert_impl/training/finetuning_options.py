@@ -61,6 +61,6 @@ class Sources:
     test: str | None = None
 
     def named(self) -> dict[str, str]:
-        """Those that there are."""
+        """The sources that were given, by the name of their part."""
         every = {"train": self.train, "validation": self.validation, "test": self.test}
         return {part: source for part, source in every.items() if source is not None}

@@ -223,6 +223,6 @@ def _cell(report: Mapping[str, Any], part: str, name: str) -> str:
         return ""
     text = f"{value:.4g}"
     if "spread" in report:
-        found = report["spread"][part][name]
-        text += f" ({found['mean']:.4g} ± {found['std']:.2g})"
+        spread = report["spread"][part][name]
+        text += f" ({spread['mean']:.4g} ± {spread['std']:.2g})"
     return text

@@ -83,11 +83,7 @@ class FinetuningTrainer(ResumableTrainer):
         """Scores the validation data; the arguments of `Trainer` but the prefix are not needed."""
         assert self.validation is not None
         outputs = self.task.predict(self.model, self.validation, self.processing_class)
-        scores = self.task.score(self.validation, outputs)
-        found = {f"{metric_key_prefix}_{name}": value for name, value in scores.items()}
-        self.log(found)
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, found)
-        return found
+        return self.log_scores(self.task.score(self.validation, outputs), metric_key_prefix)
 
     def save_best(self, folder: Path) -> None:
         """Leaves the model, with its tokenizer, in a folder of its own."""
@@ -230,27 +226,27 @@ def class_weights(wanted: str | None, task: Task, split: Split) -> Tensor | None
         counts, total = np.bincount(labels, minlength=size), len(labels)
     counts = np.maximum(counts, 1)
     if wanted == "balanced":
-        found = (total - counts) / counts if several else total / (size * counts)
-        return torch.tensor(found, dtype=torch.float32)
-    found = np.ones(size)
+        weights = (total - counts) / counts if several else total / (size * counts)
+        return torch.tensor(weights, dtype=torch.float32)
+    weights = np.ones(size)
     for entry in wanted.split(","):
         name, _, value = entry.rpartition("=")
         try:
-            found[task.labels.index(name.strip())] = float(value)
+            weights[task.labels.index(name.strip())] = float(value)
         except ValueError as error:
             raise ValueError(
                 f"the class weight is {entry!r}; expected 'balanced', or NAME=WEIGHT with commas "
                 f"between and a name among {', '.join(task.labels[:20])}; mend it"
             ) from error
-    # NaN is neither.
-    if not ((found >= 0).all() and (found <= LARGEST_WEIGHT).all() and found.any()):
+    # A comparison with NaN is false.
+    if not ((weights >= 0).all() and (weights <= LARGEST_WEIGHT).all() and weights.any()):
         raise ValueError(
             f"the class weights are {wanted}; expected numbers from 0 to {LARGEST_WEIGHT:,}, not "
             "all of them 0; mend them"
         )
     if not several:
-        found *= total / (found * counts).sum()
-    return torch.tensor(found, dtype=torch.float32)
+        weights *= total / (weights * counts).sum()
+    return torch.tensor(weights, dtype=torch.float32)
 
 
 def _weighted_loss(weights: Tensor, config: Any) -> Callable[..., Tensor]:

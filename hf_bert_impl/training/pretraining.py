@@ -168,7 +168,7 @@ def _train(trainer: PretrainingTrainer, checkpoint: str | None, output: Path) ->
 def run_settings(
     options: PretrainingOptions, config: BertConfig, tokenizer: BertTokenizer
 ) -> dict[str, Any]:
-    """All that makes another run of it if it changes, the files by what they hold."""
+    """Everything that makes a different run where it changes; files count by their content."""
     words = tokenizer.backend_tokenizer.to_str().encode()
     model = config.to_dict()
     model.pop("transformers_version", None)

@@ -204,10 +204,7 @@ class PretrainingTrainer(ResumableTrainer):
                     rows = self._row_sums(model, batch)
                     # A row a sequence: those that fill up the last batch are left out again.
                     totals += self.accelerator.gather_for_metrics(rows).double().sum(dim=0).cpu()
-            found = {f"{metric_key_prefix}_{k}": v for k, v in metrics(totals.tolist()).items()}
-            self.log(found)
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, found)
-        return found
+        return self.log_scores(metrics(totals.tolist()), metric_key_prefix)
 
     def _row_sums(self, model: nn.Module, inputs: dict[str, Any]) -> Tensor:
         """(B, 6) the columns above for each sequence."""

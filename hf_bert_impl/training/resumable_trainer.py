@@ -12,7 +12,7 @@ import contextlib
 import math
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +81,23 @@ class ResumableTrainer(Trainer):
         if self._anywhere(bool(odd)):
             name = next(iter(odd), "a weight in another process")
             raise self._diverged(f"after step {self.state.global_step} {name} is not finite")
+
+    def log_scores(self, scores: Mapping[str, float], prefix: str) -> dict[str, float]:
+        """Logs what an evaluation gave, and tells the callbacks.
+
+        Args:
+            scores: By name.
+            prefix: Of the names in the log, such as "eval".
+
+        Returns:
+            The scores with their names in the log.
+        """
+        logged = {f"{prefix}_{name}": value for name, value in scores.items()}
+        self.log(logged)
+        self.control = self.callback_handler.on_evaluate(
+            self.args, self.state, self.control, logged
+        )
+        return logged
 
     def finish_from(self, checkpoint: str) -> None:
         """Takes the weights and the log of a checkpoint, without training on.
