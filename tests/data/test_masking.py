@@ -8,15 +8,14 @@ from hf_bert_impl.data.documents import read_documents
 from hf_bert_impl.data.masking import UNITS, Masker, MaskingOptions
 from hf_bert_impl.data.tokenized_documents import tokenize
 
-SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 WORDS, PIECES = 300, 200
 ROWS = 3000
 
 
 @pytest.fixture(scope="module")
-def tokenizer():
-    words = [*SPECIAL, *(f"w{n}" for n in range(WORDS)), *(f"##p{n}" for n in range(PIECES)), "##"]
-    return BertTokenizer({word: number for number, word in enumerate(words)})
+def tokenizer(tokenizer_of):
+    pieces = (f"##p{n}" for n in range(PIECES))
+    return tokenizer_of([*(f"w{n}" for n in range(WORDS)), *pieces, "##"])
 
 
 def random_rows(rows, shortest, longest, pieces=0.4, seed=0):

@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from hf_bert_impl import BertTokenizer
 from hf_bert_impl.data import epochs as epochs_module
 from hf_bert_impl.data import pretraining_data
 from hf_bert_impl.data.epochs import Epochs, StreamedExamples
@@ -32,9 +31,8 @@ PACKS = ExampleOptions(objective="mlm", max_length=31, packing=True)
 
 
 @pytest.fixture
-def tokenizer():
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
-    return BertTokenizer({word: number for number, word in enumerate(words)})
+def tokenizer(tokenizer_of):
+    return tokenizer_of(WORDS)
 
 
 @pytest.fixture
