@@ -16,21 +16,7 @@ from hf_bert_impl.training.pretraining import pretrain
 from hf_bert_impl.training.pretraining_trainer import PretrainingTrainer
 from hf_bert_impl.training.reporting import JsonLog
 from hf_bert_impl.training.resumable_trainer import TrainingDiverged
-
-pytest.importorskip("datasets", reason="pip install 'hf_bert_impl[train]'")
-pytest.importorskip("tensorboard", reason="pip install 'hf_bert_impl[train]'")
-
-from tests.training.pretraining_cases import (
-    SIZES,
-    options,
-    place,
-    plain,
-    quick,
-    read_log,
-    same_weights,
-    weights,
-    write_text,
-)
+from tests.training.pretraining_cases import SIZES, read_log, same_weights, weights, write_text
 
 
 def test_it_learns(options, tmp_path):

@@ -17,8 +17,6 @@ from hf_bert_impl.training.checkpointing import last_checkpoint
 from hf_bert_impl.training.pretraining import pretrain
 from hf_bert_impl.training.pretraining_options import PretrainingOptions
 
-pytest.importorskip("datasets", reason="pip install 'hf_bert_impl[train]'")
-pytest.importorskip("tensorboard", reason="pip install 'hf_bert_impl[train]'")
 if not torch.distributed.is_available():
     pytest.skip("this torch has no distributed package", allow_module_level=True)
 

@@ -11,20 +11,7 @@ import torch
 import hf_bert_impl
 from hf_bert_impl.training import checkpointing, resumable_trainer
 from hf_bert_impl.training.pretraining import pretrain
-
-pytest.importorskip("datasets", reason="pip install 'hf_bert_impl[train]'")
-pytest.importorskip("tensorboard", reason="pip install 'hf_bert_impl[train]'")
-
-from tests.training.pretraining_cases import (
-    RUN,
-    SIZES,
-    options,
-    place,
-    plain,
-    quick,
-    read_log,
-    same_weights,
-)
+from tests.training.pretraining_cases import RUN, SIZES, read_log, same_weights
 from tests.training.pretraining_run import StopAt
 
 
