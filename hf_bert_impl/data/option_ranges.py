@@ -32,6 +32,15 @@ class Range:
         is_high_enough = value > self.low if self.above else value >= self.low
         return is_high_enough and (value < self.high if self.below else value <= self.high)
 
+    def check(self, name: str, value: Any) -> None:
+        """Checks a number.
+
+        Raises:
+            ValueError: It is out of the range; the message has its name.
+        """
+        if value not in self:
+            raise ValueError(f"{name} is {value!r}; expected {self}; change it")
+
     def __str__(self) -> str:
         kind = "a whole number" if self.whole else "a number"
         low = f"{'above' if self.above else 'from'} {self.low:,}"
@@ -41,7 +50,7 @@ class Range:
 COUNT = Range(1, MILLION, whole=True)
 STEPS = Range(1, 1000 * MILLION, whole=True)
 PROCESSES = Range(1, 1024, whole=True)
-MASKED_SHARE = Range(0, 1, above=True)
+POSITIVE_SHARE = Range(0, 1, above=True)
 #: By field. AdamW moves a weight by about the rate a step, and shrinks it by rate times decay:
 #: above 1 either of them destroys any weight at once.
 RANGES = {
@@ -57,8 +66,8 @@ RANGES = {
     "max_length": COUNT,
     "max_predictions": COUNT,
     "max_steps": STEPS,
-    "mlm_probability": MASKED_SHARE,
-    "probability": MASKED_SHARE,
+    "mlm_probability": POSITIVE_SHARE,
+    "probability": POSITIVE_SHARE,
     "processes": PROCESSES,
     "save_steps": STEPS,
     "seed": Range(0, LARGEST_SEED, whole=True),
@@ -84,7 +93,5 @@ def check_ranges(options: Any, **others: Range) -> None:
     """
     for field in dataclasses.fields(options):
         value, allowed = getattr(options, field.name), (RANGES | others).get(field.name)
-        if allowed is None or (value is None and field.default is None):
-            continue
-        if value not in allowed:
-            raise ValueError(f"{field.name} is {value!r}; expected {allowed}; change it")
+        if allowed is not None and not (value is None and field.default is None):
+            allowed.check(field.name, value)

@@ -16,6 +16,7 @@ from pathlib import Path
 from tokenizers.trainers import WordPieceTrainer
 
 from hf_bert_impl.data.documents import check_files, read_lines
+from hf_bert_impl.data.option_ranges import POSITIVE_SHARE, STEPS, Range
 from hf_bert_impl.data.token_budget import cut_batches
 from hf_bert_impl.model.tokenization_bert import BertTokenizer
 
@@ -73,14 +74,9 @@ def train_tokenizer(
             alphabet alone does not fit.
         FileNotFoundError: There is no such file.
     """
-    if vocab_size > MOST_TOKENS:
-        raise ValueError(f"vocab_size={vocab_size} is not valid; use at most {MOST_TOKENS}")
-    if min_frequency < 1:
-        raise ValueError(f"min_frequency={min_frequency} is not valid; use 1 or more")
-    if not 0 < character_coverage <= 1:
-        raise ValueError(
-            f"character_coverage={character_coverage} is not valid; use a share up to 1, as 0.9999"
-        )
+    Range(0, MOST_TOKENS, whole=True).check("vocab_size", vocab_size)
+    STEPS.check("min_frequency", min_frequency)
+    POSITIVE_SHARE.check("character_coverage", character_coverage)
     check_files(files)
     tokenizer = BertTokenizer(do_lower_case=lowercase)
     characters, lines = _count_characters(files, tokenizer)

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hf_bert_impl.data.option_ranges import COUNT, MILLION, Range
+
 #: Defaults, as in Google's run_squad.py and transformers 4.
 MAX_SEQ_LEN = 384
 DOC_STRIDE = 128
@@ -180,13 +182,9 @@ def check_lengths(max_seq_len: int, doc_stride: int | None, max_question_len: in
     Raises:
         ValueError: Names the value and what is allowed.
     """
-    for name, value, least in (
-        ("max_seq_len", max_seq_len, 1),
-        ("doc_stride", doc_stride or 0, 0),
-        ("max_question_len", max_question_len, 1),
-    ):
-        if value < least:
-            raise ValueError(f"{name} is {value}; it must be at least {least}")
+    COUNT.check("max_seq_len", max_seq_len)
+    Range(0, MILLION, whole=True).check("doc_stride", doc_stride or 0)
+    COUNT.check("max_question_len", max_question_len)
     if doc_stride is not None and doc_stride >= max_seq_len:
         raise ValueError(
             f"doc_stride={doc_stride} is not smaller than the window, max_seq_len={max_seq_len}; "
