@@ -122,8 +122,9 @@ def finetune(
         from hf_bert_impl.evaluation.task import Columns
         from hf_bert_impl.evaluation.tasks import GLUE, make_task
         from hf_bert_impl.inference.progress import text_progress
+        from hf_bert_impl.training.finetuning import Sources
         from hf_bert_impl.training.finetuning import finetune as run
-        from hf_bert_impl.training.finetuning_options import FinetuningOptions, Sources
+        from hf_bert_impl.training.finetuning_options import FinetuningOptions
         from hf_bert_impl.training.finetuning_output import OutputFolder
 
         columns = Columns(text_column, text_pair_column, label_column)

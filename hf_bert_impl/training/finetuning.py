@@ -24,12 +24,26 @@ from hf_bert_impl.evaluation.task import Split, Task, sequence_length
 from hf_bert_impl.extras import require
 from hf_bert_impl.files.lock import output_lock
 from hf_bert_impl.model.loading import check_finite
-from hf_bert_impl.training.finetuning_options import FinetuningOptions, Sources
+from hf_bert_impl.training.finetuning_options import FinetuningOptions
 from hf_bert_impl.training.finetuning_output import OutputFolder, write_pictures
 from hf_bert_impl.training.finetuning_trainer import Progress, build_trainer, class_weights
 
 #: What a checkpoint for another head lacks, or has in another size.
 HEAD_KEYS = ("classifier.", "qa_outputs.", "cls.", "bert.pooler.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Sources:
+    """Where the data are: files, or splits of the task's data set."""
+
+    train: str
+    validation: str | None = None
+    test: str | None = None
+
+    def named(self) -> dict[str, str]:
+        """The sources that were given, by the name of their part."""
+        every = {"train": self.train, "validation": self.validation, "test": self.test}
+        return {part: source for part, source in every.items() if source is not None}
 
 
 @dataclasses.dataclass

@@ -1,4 +1,4 @@
-"""How to fine-tune: the checkpoint, the data and the run."""
+"""How to fine-tune: the model, the training and the output."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class FinetuningOptions:
     warmup: float = 0.1
     """The share of steps over which the rate rises from 0."""
     weight_decay: float = 0.01
-    """AdamW's, on weights; biases and LayerNorm have none."""
+    """AdamW's weight decay; biases and LayerNorm have none."""
     gradient_accumulation: int = 1
     """Batches whose gradients make one step."""
     class_weights: str | None = None
-    """"balanced" (every class counts as much as any other), or NAME=WEIGHT,… (others 1)."""
+    """balanced (every class counts as much as any other), or NAME=WEIGHT,… (others 1)."""
     early_stopping: int | None = None
-    """Epochs without a better validation score after which to stop; None never does."""
+    """Epochs without a better validation score after which to stop; None for never."""
     bf16: bool = False
     """Compute in bfloat16 where autocast allows it."""
     overwrite: bool = False
@@ -50,17 +50,3 @@ class FinetuningOptions:
             raise ValueError(
                 f"the seeds are {self.seeds}; expected {allowed} each, no two alike; change them"
             )
-
-
-@dataclasses.dataclass(frozen=True)
-class Sources:
-    """Where the data are: files, or splits of the task's data set."""
-
-    train: str
-    validation: str | None = None
-    test: str | None = None
-
-    def named(self) -> dict[str, str]:
-        """The sources that were given, by the name of their part."""
-        every = {"train": self.train, "validation": self.validation, "test": self.test}
-        return {part: source for part, source in every.items() if source is not None}

@@ -11,8 +11,8 @@ import hf_bert_impl
 from hf_bert_impl.evaluation.task import Columns
 from hf_bert_impl.evaluation.task_evaluation import evaluate_task, task_for_model
 from hf_bert_impl.evaluation.tasks import GLUE, TASKS, make_task
-from hf_bert_impl.training.finetuning import finetune
-from hf_bert_impl.training.finetuning_options import FinetuningOptions, Sources
+from hf_bert_impl.training.finetuning import Sources, finetune
+from hf_bert_impl.training.finetuning_options import FinetuningOptions
 from hf_bert_impl.training.finetuning_trainer import FinetuningTrainer
 
 COLUMNS = Columns("0", None, "1")

@@ -14,8 +14,8 @@ from hf_bert_impl.evaluation.task import Columns, Split
 from hf_bert_impl.evaluation.tasks import make_task
 from hf_bert_impl.model.loading import not_finite
 from hf_bert_impl.training import finetuning_output, finetuning_trainer
-from hf_bert_impl.training.finetuning import finetune
-from hf_bert_impl.training.finetuning_options import FinetuningOptions, Sources
+from hf_bert_impl.training.finetuning import Sources, finetune
+from hf_bert_impl.training.finetuning_options import FinetuningOptions
 from hf_bert_impl.training.finetuning_output import OutputFolder
 from hf_bert_impl.training.finetuning_trainer import _weighted_loss, class_weights
 from hf_bert_impl.training.resumable_trainer import TrainingDiverged
