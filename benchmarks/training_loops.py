@@ -23,10 +23,10 @@ from torch import Tensor, nn
 from transformers import DataCollatorWithPadding
 
 import hf_bert_impl
-from hf_bert_impl.data.collators import PretrainingCollator
 from hf_bert_impl.data.epochs import Epochs
 from hf_bert_impl.data.examples import ExampleOptions
 from hf_bert_impl.data.masking import Masker
+from hf_bert_impl.data.pretraining_collator import PretrainingCollator
 from hf_bert_impl.data.pretraining_data import make_examples, tokenize_documents
 from hf_bert_impl.data.task_files import read_rows
 from hf_bert_impl.parity import reference_model

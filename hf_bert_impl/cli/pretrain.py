@@ -80,8 +80,8 @@ def pretrain(
     Example: hf-bert pretrain corpus.txt --tokenizer my-tokenizer --layers 4 --hidden-size 256
     --max-steps 5000 --output my-bert
     """
-    from hf_bert_impl.training.pretraining import MODELS
     from hf_bert_impl.training.pretraining import pretrain as run
+    from hf_bert_impl.training.pretraining_model import MODELS
     from hf_bert_impl.training.reporting import Progress
 
     sizes = {

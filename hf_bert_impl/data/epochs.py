@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,8 @@ from torch.utils.data import IterableDataset as TorchIterableDataset
 
 from hf_bert_impl.data.documents import check_files, no_text, read_documents
 from hf_bert_impl.data.examples import Example, ExampleOptions, check_pairs, cut_examples
-from hf_bert_impl.data.tokenized import TokenizedDocument, tokenize
+from hf_bert_impl.data.token_budget import cut_batches
+from hf_bert_impl.data.tokenized_documents import TokenizedDocument, tokenize
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -122,7 +123,8 @@ class StreamedExamples(TorchIterableDataset):
 
     def _windows(self) -> Iterator[list[TokenizedDocument]]:
         held: list[TokenizedDocument] = []
-        for documents in _batches(read_documents(self.files, self.layout), TOKENIZER_BATCH):
+        read = read_documents(self.files, self.layout)
+        for documents in cut_batches(read, len, batch_size=TOKENIZER_BATCH):
             held += filter(len, tokenize(documents, self.tokenizer))
             # Two windows are held, so that the last one is never a document or two.
             if len(held) >= 2 * GROUP:
@@ -130,14 +132,3 @@ class StreamedExamples(TorchIterableDataset):
                 held = held[GROUP:]
         if held:
             yield held
-
-
-def _batches(items: Iterable[Any], size: int) -> Iterator[list[Any]]:
-    batch: list[Any] = []
-    for item in items:
-        batch.append(item)
-        if len(batch) == size:
-            yield batch
-            batch = []
-    if batch:
-        yield batch

@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 
 from hf_bert_impl.data.next_sentence import make_pairs
-from hf_bert_impl.data.packing import make_spans, pack
-from hf_bert_impl.data.tokenized import TokenizedDocument
+from hf_bert_impl.data.option_ranges import check_ranges
+from hf_bert_impl.data.text_spans import make_spans, pack
+from hf_bert_impl.data.tokenized_documents import TokenizedDocument
 
 OBJECTIVES = ("mlm+nsp", "mlm")
 
@@ -45,10 +46,7 @@ class ExampleOptions:
                 f"packing does not go with objective {self.objective!r}, whose pairs are of full "
                 "length; use objective 'mlm', or leave packing out"
             )
-        if not 0 <= self.short_seq_prob <= 1:
-            raise ValueError(f"short_seq_prob={self.short_seq_prob} is not a probability; use 0.1")
-        if self.dupe_factor < 1:
-            raise ValueError(f"dupe_factor={self.dupe_factor} is not valid; use 1 or more")
+        check_ranges(self)
 
 
 def cut_examples(
@@ -68,7 +66,7 @@ def cut_examples(
         options: How to cut.
 
     Yields:
-        Examples as `collators.PretrainingCollator` takes them.
+        Examples as `pretraining_collator.PretrainingCollator` takes them.
 
     Raises:
         ValueError: The documents make no pairs, or the length leaves no room.

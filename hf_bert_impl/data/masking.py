@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hf_bert_impl.data.option_ranges import check_ranges
+
 IGNORE_INDEX = -100
 #: What `MaskingOptions.unit` can be.
 UNITS = ("token", "whole-word")
@@ -40,13 +42,7 @@ class MaskingOptions:
     def __post_init__(self) -> None:
         if self.unit not in UNITS:
             raise ValueError(f"masking {self.unit!r} is not known; use one of {', '.join(UNITS)}")
-        if not 0 < self.probability <= 1:
-            raise ValueError(
-                f"masking probability {self.probability} is not valid; use a number above 0 and up "
-                "to 1, such as 0.15"
-            )
-        if self.max_predictions is not None and self.max_predictions < 1:
-            raise ValueError(f"max_predictions={self.max_predictions} is not valid; use 1 or more")
+        check_ranges(self)
 
 
 class Masker:

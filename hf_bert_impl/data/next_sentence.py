@@ -7,15 +7,15 @@ were to be B begin the next chunk instead. Most targets are the full length; a s
 long is cut at both ends.
 
 One thing differs: a chunk of one sentence has no B of its own and so always gets a random one,
-which in Google's data makes random pairs the larger half. Here each of these is made up for by a
-pair that would have been random and is true instead.
+which in Google's data makes random pairs the larger half. Here, for each of these, another pair
+that would have been random is made true.
 """
 
 import random
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from hf_bert_impl.data.tokenized import TokenizedDocument
+from hf_bert_impl.data.tokenized_documents import TokenizedDocument
 
 #: [CLS] and two [SEP].
 PAIR_SPECIAL_TOKENS = 3

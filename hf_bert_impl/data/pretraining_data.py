@@ -28,7 +28,7 @@ from hf_bert_impl.data.documents import (
 )
 from hf_bert_impl.data.epochs import GROUP, TOKENIZER_BATCH
 from hf_bert_impl.data.examples import ExampleOptions, check_pairs, cut_examples
-from hf_bert_impl.data.tokenized import TokenizedDocument, tokenize
+from hf_bert_impl.data.tokenized_documents import TokenizedDocument, tokenize
 from hf_bert_impl.extras import require
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def make_examples(
     if options.objective == "mlm+nsp":
         lengths = documents.select_columns("lengths").iter(batch_size=GROUP)
         longest = (max(map(len, rows["lengths"])) for rows in lengths)
-        check_pairs(len(documents), next((found for found in longest if found > 1), 1))
+        check_pairs(len(documents), next((count for count in longest if count > 1), 1))
     groups = (len(documents) + GROUP - 1) // GROUP
     jobs = datasets.Dataset.from_dict(
         {
@@ -182,9 +182,9 @@ def describe(documents: Dataset, examples: Dataset) -> Statistics:
     counts = np.zeros(0, dtype=np.int64)
     for rows in documents.with_format("numpy").iter(batch_size=GROUP):
         sentences += sum(map(len, rows["lengths"]))
-        found = np.bincount(np.concatenate(list(rows["tokens"])), minlength=len(counts))
-        found[: len(counts)] += counts
-        counts = found
+        grown = np.bincount(np.concatenate(list(rows["tokens"])), minlength=len(counts))
+        grown[: len(counts)] += counts
+        counts = grown
     has_pairs = "next_sentence_label" in examples.column_names
     if has_pairs:
         for rows in examples.select_columns("next_sentence_label").iter(batch_size=GROUP):
@@ -251,6 +251,6 @@ def _fingerprint(*parts: Any) -> str:
 
 
 def _useful(processes: int, rows: int) -> int | None:
-    """What `datasets` takes: no more processes than rows, and None for its own one."""
+    """How many processes to ask `datasets` for: none beside this one (None) where one will do."""
     processes = min(processes, rows)
     return processes if processes > 1 else None

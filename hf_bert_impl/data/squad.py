@@ -2,8 +2,8 @@
 
 The format is that of Rajpurkar et al. 2016 (v1.1, every question has an answer in its context) and
 2018 (v2.0, some have none). `windows` cuts questions and contexts into the model's inputs, and
-`spans` turns the model's scores into answers; `read_squad`, `cut_windows` and `best_answers` are
-what the pipeline, the evaluation and fine-tuning have in common.
+`answer_spans` turns the model's scores into answers; `read_squad`, `cut_windows` and `best_answers`
+are what the pipeline, the evaluation and fine-tuning have in common.
 """
 
 from __future__ import annotations
@@ -206,15 +206,15 @@ def _question(
 def _check_place(answer: Answer, context: str, where: str) -> None:
     if not answer.text.strip():
         raise ValueError(f"an answer to {where} is empty; expected a piece of its context; mend it")
-    found = context[answer.start : answer.end] if answer.start >= 0 else ""
-    if found == answer.text:
+    there = context[answer.start : answer.end] if answer.start >= 0 else ""
+    if there == answer.text:
         return
     places = [n for n in range(len(context)) if context.startswith(answer.text, n)]
     nearest = min(places, key=lambda place: abs(place - answer.start), default=None)
     mend = "it is nowhere in the context" if nearest is None else f"it stands at {nearest}"
     raise ValueError(
         f"the answer {answer.text[:60]!r} to {where} is not at its answer_start {answer.start}, "
-        f"where the context has {found[:60]!r}; {mend}; mend the entry"
+        f"where the context has {there[:60]!r}; {mend}; mend the entry"
     )
 
 
@@ -237,9 +237,9 @@ def _field(record: Any, name: str, kind: type, where: str) -> Any:
         )
     value = record.get(name)
     if not isinstance(value, kind) or isinstance(value, bool):
-        found = "is not there" if name not in record else f"is a {type(value).__name__}"
+        problem = "is not there" if name not in record else f"is a {type(value).__name__}"
         raise ValueError(
-            f"{name!r} of {where} {found}; expected a {kind.__name__}; mend the entry, or give a "
+            f"{name!r} of {where} {problem}; expected a {kind.__name__}; mend the entry, or give a "
             "file in SQuAD's format"
         )
     if isinstance(value, str):

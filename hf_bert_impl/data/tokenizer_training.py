@@ -10,11 +10,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from tokenizers.trainers import WordPieceTrainer
 
 from hf_bert_impl.data.documents import check_files, read_lines
+from hf_bert_impl.data.option_ranges import POSITIVE_SHARE, STEPS, Range
+from hf_bert_impl.data.token_budget import cut_batches
 from hf_bert_impl.model.tokenization_bert import BertTokenizer
 
 #: In BERT's order: their ids are 0 to 4.
@@ -24,6 +27,7 @@ VOCAB_SIZE = 30522
 MOST_TOKENS = 10_000_000
 #: The report reads this many lines, spread evenly over the text.
 REPORT_LINES = 100_000
+REPORT_BATCH = 1000
 
 
 @dataclass(frozen=True)
@@ -70,14 +74,9 @@ def train_tokenizer(
             alphabet alone does not fit.
         FileNotFoundError: There is no such file.
     """
-    if vocab_size > MOST_TOKENS:
-        raise ValueError(f"vocab_size={vocab_size} is not valid; use at most {MOST_TOKENS}")
-    if min_frequency < 1:
-        raise ValueError(f"min_frequency={min_frequency} is not valid; use 1 or more")
-    if not 0 < character_coverage <= 1:
-        raise ValueError(
-            f"character_coverage={character_coverage} is not valid; use a share up to 1, as 0.9999"
-        )
+    Range(0, MOST_TOKENS, whole=True).check("vocab_size", vocab_size)
+    STEPS.check("min_frequency", min_frequency)
+    POSITIVE_SHARE.check("character_coverage", character_coverage)
     check_files(files)
     tokenizer = BertTokenizer(do_lower_case=lowercase)
     characters, lines = _count_characters(files, tokenizer)
@@ -163,22 +162,11 @@ def _report(
     files: Sequence[str | Path], tokenizer: BertTokenizer, alphabet: int, covered: float, step: int
 ) -> VocabularyReport:
     words = pieces = unknown = 0
-    batch: list[str] = []
-
-    def count() -> None:
-        nonlocal words, pieces, unknown
+    for batch in cut_batches(islice(_lines(files), 0, None, step), len, batch_size=REPORT_BATCH):
         for encoding in tokenizer.backend_tokenizer.encode_batch(batch, add_special_tokens=False):
             pieces += len(encoding.ids)
             unknown += encoding.ids.count(tokenizer.unk_token_id)
             words += len(set(encoding.word_ids))
-        batch.clear()
-
-    for number, line in enumerate(_lines(files)):
-        if number % step == 0:
-            batch.append(line)
-        if len(batch) == 1000:
-            count()
-    count()
     return VocabularyReport(
         vocab_size=len(tokenizer),
         alphabet=alphabet,

@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hf_bert_impl.data.option_ranges import COUNT, MILLION, Range
+
 #: Defaults, as in Google's run_squad.py and transformers 4.
 MAX_SEQ_LEN = 384
 DOC_STRIDE = 128
@@ -180,13 +182,9 @@ def check_lengths(max_seq_len: int, doc_stride: int | None, max_question_len: in
     Raises:
         ValueError: Names the value and what is allowed.
     """
-    for name, value, least in (
-        ("max_seq_len", max_seq_len, 1),
-        ("doc_stride", doc_stride or 0, 0),
-        ("max_question_len", max_question_len, 1),
-    ):
-        if value < least:
-            raise ValueError(f"{name} is {value}; it must be at least {least}")
+    COUNT.check("max_seq_len", max_seq_len)
+    Range(0, MILLION, whole=True).check("doc_stride", doc_stride or 0)
+    COUNT.check("max_question_len", max_question_len)
     if doc_stride is not None and doc_stride >= max_seq_len:
         raise ValueError(
             f"doc_stride={doc_stride} is not smaller than the window, max_seq_len={max_seq_len}; "
@@ -222,7 +220,7 @@ def max_context_windows(windows: Sequence[Window]) -> Integers:
 
 def _tokenize_contexts(tokenizer: Any, texts: Sequence[str]) -> dict[str, Context]:
     unique = list(dict.fromkeys(texts))
-    found = {}
+    contexts = {}
     for text, encoding in zip(unique, _encode(tokenizer, unique), strict=True):
         starts, ends = np.array(encoding.offsets, dtype=np.int64).reshape(-1, 2).T
         # Words have ascending numbers; a token without one is a word of its own.
@@ -233,7 +231,7 @@ def _tokenize_contexts(tokenizer: Any, texts: Sequence[str]) -> dict[str, Contex
         new = np.flatnonzero(np.diff(words, prepend=words[:1] - 1))  # first token of each word
         lengths = np.diff(new, append=len(words))
         word_starts, word_ends = starts[new], ends[new + lengths - 1]
-        found[text] = Context(
+        contexts[text] = Context(
             text=text,
             ids=np.array(encoding.ids, dtype=np.int64),
             starts=starts,
@@ -241,7 +239,7 @@ def _tokenize_contexts(tokenizer: Any, texts: Sequence[str]) -> dict[str, Contex
             word_starts=np.repeat(word_starts, lengths),
             word_ends=np.repeat(_with_marks(text, word_starts, word_ends), lengths),
         )
-    return found
+    return contexts
 
 
 def _with_marks(text: str, starts: Integers, ends: Integers) -> Integers:
@@ -260,7 +258,7 @@ def _with_marks(text: str, starts: Integers, ends: Integers) -> Integers:
 
 
 def _frames(tokenizer: Any, questions: list[str], max_question_len: int) -> list[Frame]:
-    # The tokenizer's own template, by its effect on a short pair.
+    # Where the special tokens stand is read off a short pair.
     pair = tokenizer(["a"], ["a"], padding=False, truncation=False)[0]
     part = pair.sequence_ids  # None for special tokens, 0 for the question, 1 for the context
     question_start, context_start = part.index(0), part.index(1)

@@ -84,7 +84,7 @@ def _locked(path: Path) -> int | None:
 def _release(file: Path, descriptor: int) -> None:
     if descriptor not in _held:  # a forked process, which has let go of it
         return
-    if file.is_file() and not file.stat().st_size:  # else it is not of this function's making
+    if file.is_file() and not file.stat().st_size:  # what has content was not made here
         # Deleted before it is unlocked: afterwards it may be another run's.
         file.unlink()
     _held.discard(descriptor)

@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 
+from hf_bert_impl.data.token_budget import cut_batches
+
 #: Texts are handed to the tokenizer in chunks of so many, or of so many characters.
 CHUNK_TEXTS = 256
 CHUNK_CHARACTERS = 1 << 18
@@ -41,19 +43,9 @@ def token_batches(
     Raises:
         TypeError: An entry is no str.
     """
-    batch: list[Ids] = []
-    tokens = 0
     ahead = _tokenized(texts, tokenize)
     try:
-        for ids in ahead:
-            too_long = token_budget is not None and tokens + len(ids) > token_budget
-            if batch and (too_long or len(batch) == batch_size):
-                yield batch
-                batch, tokens = [], 0
-            batch.append(ids)
-            tokens += len(ids)
-        if batch:
-            yield batch
+        yield from cut_batches(ahead, len, token_budget=token_budget, batch_size=batch_size)
     finally:
         ahead.close()
 

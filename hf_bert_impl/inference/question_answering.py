@@ -16,7 +16,8 @@ import torch
 from torch import Tensor, nn
 from transformers.pipelines.base import Pipeline
 
-from hf_bert_impl.data.spans import Answers, best_answers
+from hf_bert_impl.data.answer_spans import Answers, best_answers
+from hf_bert_impl.data.token_budget import cut_batches
 from hf_bert_impl.data.windows import (
     MAX_QUESTION_LEN,
     MAX_SEQ_LEN,
@@ -50,7 +51,7 @@ class QuestionAnsweringPipeline(Pipeline):
     that hold no padding. Models of transformers' own classes work too, on padded batches.
     Where a context fits in one window the answers are those of transformers 4. Where it takes
     several, each token counts in the window where it has the most context, and scores of all
-    windows are compared, as in run_squad.py (see `hf_bert_impl.data.spans`); transformers 4
+    windows are compared, as in run_squad.py (see `hf_bert_impl.data.answer_spans`); transformers 4
     compared probabilities within each window, and gave answers twice.
 
     All arguments after `prepare` can be given here, for every call, or to a call.
@@ -234,9 +235,11 @@ class QuestionAnsweringPipeline(Pipeline):
         """Scores windows in batches of similar lengths; gives them back in order."""
         order = sorted(range(len(windows)), key=lambda n: -len(windows[n]))
         found: list[Logits] = [(np.empty(0), np.empty(0))] * len(windows)
-        while order:
-            size = batch_size or max(1, TOKEN_BUDGET // len(windows[order[0]]))
-            batch, order = order[:size], order[size:]
+        budget = None if batch_size else TOKEN_BUDGET
+        lengths = [len(window) for window in windows]
+        for batch in cut_batches(
+            order, lengths.__getitem__, token_budget=budget, batch_size=batch_size
+        ):
             outputs = self.forward({"windows": [windows[n] for n in batch]})
             for number, start, end in zip(batch, outputs["start"], outputs["end"], strict=True):
                 found[number] = start.numpy(), end.numpy()

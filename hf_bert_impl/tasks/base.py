@@ -14,8 +14,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from hf_bert_impl.data.task_batches import Collator, Feature, cut_batches
+from hf_bert_impl.data.task_collator import Collator, Feature, token_count
 from hf_bert_impl.data.task_files import Row, read_dataset, read_rows
+from hf_bert_impl.data.token_budget import cut_batches
 from hf_bert_impl.tasks.metrics import Metrics
 
 #: Tokens of a batch of predictions. More take more memory and change no result.
@@ -249,7 +250,7 @@ class RowTask(Task):
         model.eval()
         outputs: list[Any] = []
         with torch.inference_mode():
-            for features in cut_batches(split.features, TOKEN_BUDGET):
+            for features in cut_batches(split.features, token_count, token_budget=TOKEN_BUDGET):
                 batch = collator(features)
                 batch.pop("labels", None)
                 batch = {name: value.to(model.device) for name, value in batch.items()}

@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from hf_bert_impl.data.task_batches import Collator, Feature, cut_batches
+from hf_bert_impl.data.task_collator import Collator, Feature, token_count
+from hf_bert_impl.data.token_budget import cut_batches
 from hf_bert_impl.tasks.metrics import perplexity
 
 TOKEN_BUDGET = 8192
@@ -96,7 +97,7 @@ def pseudo_perplexity(
 
     collator = Collator(tokenizer.pad_token_id)
     loss, right, count = 0.0, 0, 0
-    for features in cut_batches(rows(), TOKEN_BUDGET):
+    for features in cut_batches(rows(), token_count, token_budget=TOKEN_BUDGET):
         batch = {name: value.to(model.device) for name, value in collator(features).items()}
         places = torch.tensor([feature["place"] for feature in features], device=model.device)
         gold = torch.tensor([feature["gold"] for feature in features], device=model.device)

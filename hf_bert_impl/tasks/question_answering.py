@@ -13,7 +13,7 @@ from hf_bert_impl.data.squad import (
     read_squad,
     training_features,
 )
-from hf_bert_impl.data.task_batches import Feature
+from hf_bert_impl.data.task_collator import Feature
 from hf_bert_impl.data.task_files import read_dataset
 from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline
 from hf_bert_impl.tasks import squad

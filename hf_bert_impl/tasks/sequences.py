@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor, nn
 
-from hf_bert_impl.data.task_batches import Feature
+from hf_bert_impl.data.task_collator import Feature
 from hf_bert_impl.data.task_files import Row
 from hf_bert_impl.tasks import metrics, pictures
 from hf_bert_impl.tasks.base import (

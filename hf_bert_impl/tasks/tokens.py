@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from hf_bert_impl.data.task_batches import Feature
+from hf_bert_impl.data.task_collator import Feature
 from hf_bert_impl.data.task_files import CONLL_SUFFIXES, Row
 from hf_bert_impl.model.losses import IGNORE_INDEX
 from hf_bert_impl.tasks import metrics, pictures

@@ -42,7 +42,7 @@ class Sources:
     test: str | None = None
 
     def named(self) -> dict[str, str]:
-        """Those that there are."""
+        """The sources that were given, by the name of their part."""
         every = {"train": self.train, "validation": self.validation, "test": self.test}
         return {part: source for part, source in every.items() if source is not None}
 
@@ -126,7 +126,7 @@ def _finetune(
             )
             trainer.train()
             outputs = _predict(task, trainer.model, splits, tokenizer)
-            scores = {part: task.score(splits[part], found) for part, found in outputs.items()}
+            scores = {part: task.score(splits[part], given) for part, given in outputs.items()}
             run = _Run(seed, scores, trainer.state.log_history, trainer.best_epoch)
             runs.append(run)
             chosen = best is None or (
@@ -180,8 +180,7 @@ def prepare(
     for part in examples:
         task.check_labels(examples[part])
     splits = {
-        part: Split(found, task.features(found, tokenizer, length))
-        for part, found in examples.items()
+        part: Split(rows, task.features(rows, tokenizer, length)) for part, rows in examples.items()
     }
     return splits, length
 

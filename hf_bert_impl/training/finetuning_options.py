@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
-from hf_bert_impl.training.option_ranges import RANGES, WARMUP_SHARE, check_ranges
+from hf_bert_impl.data.option_ranges import RANGES, WARMUP_SHARE, check_ranges
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,7 +20,7 @@ from hf_bert_impl.model_card import CARD, markdown_table, model_card
 from hf_bert_impl.tasks import pictures
 from hf_bert_impl.tasks.base import Split, Task
 from hf_bert_impl.tasks.metrics import finite
-from hf_bert_impl.training.checkpointing import TrainingDiverged
+from hf_bert_impl.training.resumable_trainer import TrainingDiverged
 
 METRICS = "metrics.json"
 CURVE = "training.png"

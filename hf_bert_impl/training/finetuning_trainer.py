@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from transformers import (
     CONFIG_NAME,
     EarlyStoppingCallback,
-    PrinterCallback,
     TrainerCallback,
     TrainingArguments,
 )
@@ -24,10 +23,8 @@ from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
 
 from hf_bert_impl.model.losses import IGNORE_INDEX, span_loss
 from hf_bert_impl.tasks.base import Split, Task
-from hf_bert_impl.training.checkpointing import ResumableTrainer
-
-if TYPE_CHECKING:
-    from hf_bert_impl.training.finetuning_options import FinetuningOptions
+from hf_bert_impl.training.finetuning_options import FinetuningOptions
+from hf_bert_impl.training.resumable_trainer import ResumableTrainer
 
 #: A function of the examples of a step and of the share of all steps that is done.
 Progress = Callable[[int, float], object]
@@ -48,7 +45,6 @@ class FinetuningTrainer(ResumableTrainer):
 
     def __init__(self, task: Task, validation: Split | None, **options: Any) -> None:
         super().__init__(**options)
-        self.control: Any
         self.task = task
         self.validation = validation
 
@@ -87,11 +83,7 @@ class FinetuningTrainer(ResumableTrainer):
         """Scores the validation data; the arguments of `Trainer` but the prefix are not needed."""
         assert self.validation is not None
         outputs = self.task.predict(self.model, self.validation, self.processing_class)
-        scores = self.task.score(self.validation, outputs)
-        found = {f"{metric_key_prefix}_{name}": value for name, value in scores.items()}
-        self.log(found)
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, found)
-        return found
+        return self.log_scores(self.task.score(self.validation, outputs), metric_key_prefix)
 
     def save_best(self, folder: Path) -> None:
         """Leaves the model, with its tokenizer, in a folder of its own."""
@@ -177,7 +169,7 @@ def build_trainer(
         callbacks.append(EarlyStoppingCallback(options.early_stopping))
     if progress is not None:
         callbacks.append(_Progress(progress, examples))
-    trainer = FinetuningTrainer(
+    return FinetuningTrainer(
         task,
         validation,
         model=model,
@@ -190,8 +182,6 @@ def build_trainer(
         compute_loss_func=None if weights is None else _weighted_loss(weights, model.config),
         callbacks=callbacks,
     )
-    trainer.remove_callback(PrinterCallback)
-    return trainer
 
 
 class _Progress(TrainerCallback):
@@ -236,27 +226,27 @@ def class_weights(wanted: str | None, task: Task, split: Split) -> Tensor | None
         counts, total = np.bincount(labels, minlength=size), len(labels)
     counts = np.maximum(counts, 1)
     if wanted == "balanced":
-        found = (total - counts) / counts if several else total / (size * counts)
-        return torch.tensor(found, dtype=torch.float32)
-    found = np.ones(size)
+        weights = (total - counts) / counts if several else total / (size * counts)
+        return torch.tensor(weights, dtype=torch.float32)
+    weights = np.ones(size)
     for entry in wanted.split(","):
         name, _, value = entry.rpartition("=")
         try:
-            found[task.labels.index(name.strip())] = float(value)
+            weights[task.labels.index(name.strip())] = float(value)
         except ValueError as error:
             raise ValueError(
                 f"the class weight is {entry!r}; expected 'balanced', or NAME=WEIGHT with commas "
                 f"between and a name among {', '.join(task.labels[:20])}; mend it"
             ) from error
-    # NaN is neither.
-    if not ((found >= 0).all() and (found <= LARGEST_WEIGHT).all() and found.any()):
+    # A comparison with NaN is false.
+    if not ((weights >= 0).all() and (weights <= LARGEST_WEIGHT).all() and weights.any()):
         raise ValueError(
             f"the class weights are {wanted}; expected numbers from 0 to {LARGEST_WEIGHT:,}, not "
             "all of them 0; mend them"
         )
     if not several:
-        found *= total / (found * counts).sum()
-    return torch.tensor(found, dtype=torch.float32)
+        weights *= total / (weights * counts).sum()
+    return torch.tensor(weights, dtype=torch.float32)
 
 
 def _weighted_loss(weights: Tensor, config: Any) -> Callable[..., Tensor]:

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import PrinterCallback, TrainerCallback, TrainingArguments, set_seed
+from transformers import TrainerCallback, TrainingArguments, set_seed
 
-from hf_bert_impl.data.collators import PretrainingCollator
 from hf_bert_impl.data.documents import check_files, content_digest
 from hf_bert_impl.data.epochs import Epochs, StreamedExamples
 from hf_bert_impl.data.masking import Masker
+from hf_bert_impl.data.pretraining_collator import PretrainingCollator
 from hf_bert_impl.data.pretraining_data import (
     Statistics,
     describe,
@@ -31,14 +31,9 @@ from hf_bert_impl.data.pretraining_data import (
 from hf_bert_impl.extras import require
 from hf_bert_impl.files.atomic import atomic_file, atomic_files
 from hf_bert_impl.files.lock import output_lock
-from hf_bert_impl.inference import text_encoder
 from hf_bert_impl.model.configuration_bert import BertConfig
-from hf_bert_impl.model.json_files import read_json
-from hf_bert_impl.model.loading import check_finite
-from hf_bert_impl.model.modeling_bert import BertForMaskedLM, BertForPreTraining
 from hf_bert_impl.model.tokenization_bert import BertTokenizer
 from hf_bert_impl.training.checkpointing import (
-    TrainingDiverged,
     check_settings,
     last_checkpoint,
     remove_leftovers,
@@ -47,14 +42,18 @@ from hf_bert_impl.training.checkpointing import (
     writing,
 )
 from hf_bert_impl.training.curves import draw_curves
+from hf_bert_impl.training.pretraining_model import (
+    build_config,
+    build_model,
+    check_start,
+    load_tokenizer,
+)
 from hf_bert_impl.training.pretraining_options import PretrainingOptions
 from hf_bert_impl.training.pretraining_trainer import PretrainingTrainer
 from hf_bert_impl.training.reporting import JsonLog, tensorboard_callback
+from hf_bert_impl.training.resumable_trainer import TrainingDiverged
 
 CURVES = "curves.png"
-MODELS = {"mlm+nsp": BertForPreTraining, "mlm": BertForMaskedLM}
-#: Width of an attention head where none is asked for, as in every BERT of Google.
-HEAD_SIZE = 64
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,16 +138,7 @@ def _pretrain(
         write_settings(options.output, settings)
 
     trainer = build_trainer(options, arguments, model, tokenizer, data, callbacks, checkpoint)
-    if checkpoint is not None and step_of(checkpoint) >= arguments.max_steps:
-        trainer.finish_from(checkpoint)  # it was stopped after its last step
-    else:
-        try:
-            trainer.train(resume_from_checkpoint=checkpoint)
-        except TrainingDiverged as error:
-            last = last_checkpoint(options.output)
-            if last is None:
-                raise
-            raise TrainingDiverged(f"{error}; {last} is whole, to begin a run with") from error
+    _train(trainer, checkpoint, options.output)
     _write_model(trainer, options.output)
     log: list[dict[str, float]] = trainer.state.log_history
     if trainer.is_world_process_zero():
@@ -162,101 +152,23 @@ def _pretrain(
     )
 
 
-def load_tokenizer(options: PretrainingOptions) -> Any:
-    """The tokenizer that was named, or that of the model.
-
-    Raises:
-        ValueError, OSError: None is named, or it cannot be read.
-    """
-    name = options.tokenizer or options.model
-    if name is None:
-        raise ValueError(
-            "no tokenizer is named; expected a folder with vocab.txt or tokenizer.json; make one "
-            "with `hf-bert tokenizer train`, or name that of a checkpoint"
-        )
-    return text_encoder.load_tokenizer(name, {})
-
-
-def build_config(options: PretrainingOptions, tokenizer: BertTokenizer) -> BertConfig:
-    """The config of the model: that of a checkpoint, of a file, or of sizes.
-
-    Raises:
-        ValueError, OSError: It cannot be read, or does not fit the tokenizer or the text.
-    """
-    if options.model is not None:
-        if options.config is not None or options.sizes:
-            raise ValueError(
-                f"the sizes of {options.model} are given by its weights; expected no config and no "
-                "sizes beside it; leave them out, or leave the model out to begin anew"
-            )
-        config = BertConfig.from_pretrained(options.model)
-    else:
-        sizes = dict(options.sizes)
-        if options.config is None:
-            width = sizes.get("hidden_size", 768)
-            fitting = {
-                "vocab_size": len(tokenizer),
-                "num_attention_heads": max(1, width // HEAD_SIZE),
-                "intermediate_size": 4 * width,
-                "max_position_embeddings": max(512, options.max_length),
-            }
-            config = BertConfig.from_dict(fitting | sizes)
-        else:
-            file = Path(options.config)
-            if file.is_dir():  # a folder without the file would give the sizes of BERT-base
-                file = file / "config.json"
-                read_json(file, "the sizes of a model")
-            config = BertConfig.from_pretrained(file if file.exists() else options.config, **sizes)
-    return check_config(config, options, tokenizer)
-
-
-def check_config(
-    config: BertConfig, options: PretrainingOptions, tokenizer: BertTokenizer
-) -> BertConfig:
-    """Check that a model of this config can be trained as asked.
-
-    Raises:
-        ValueError: The vocabulary, the positions or the architecture does not fit.
-    """
-    if config.vocab_size < len(tokenizer):
-        raise ValueError(
-            f"the config has vocab_size={config.vocab_size} and the tokenizer {len(tokenizer)} "
-            "tokens; expected room for all of them; correct vocab_size, or take another tokenizer"
-        )
-    if options.max_length > config.max_position_embeddings:
-        raise ValueError(
-            f"max_length={options.max_length} is more than the {config.max_position_embeddings} "
-            "positions of the model; shorten it, or give the model more positions"
-        )
-    if config.variant != "bert" or config.is_decoder:
-        raise ValueError(
-            f"the config has variant={config.variant!r} and is_decoder={config.is_decoder}; "
-            "pre-training makes the token types and labels of BERT's own encoder; expected "
-            "variant='bert' and is_decoder=False; change the config"
-        )
-    return config
-
-
-def check_start(options: PretrainingOptions, config: BertConfig, tokenizer: BertTokenizer) -> None:
-    """Checks that there is something to start from, before the text is prepared.
-
-    Raises:
-        ValueError, OSError: The weights cannot be read or do not fit, there is no such attention
-            backend, or the tokenizer has no mask token.
-    """
-    Masker(tokenizer, options.masking_options())
-    model_class = MODELS[options.objective]
-    if options.model is not None:
-        model_class.from_pretrained(options.model, device_map="meta")
+def _train(trainer: PretrainingTrainer, checkpoint: str | None, output: Path) -> None:
+    if checkpoint is not None and step_of(checkpoint) >= trainer.args.max_steps:
+        trainer.finish_from(checkpoint)  # it was stopped after its last step
         return
-    with torch.device("meta"):
-        model_class(config)
+    try:
+        trainer.train(resume_from_checkpoint=checkpoint)
+    except TrainingDiverged as error:
+        last = last_checkpoint(output)
+        if last is None:
+            raise
+        raise TrainingDiverged(f"{error}; {last} is whole, to begin a run with") from error
 
 
 def run_settings(
     options: PretrainingOptions, config: BertConfig, tokenizer: BertTokenizer
 ) -> dict[str, Any]:
-    """All that makes another run of it if it changes, the files by what they hold."""
+    """Everything that makes a different run where it changes; files count by their content."""
     words = tokenizer.backend_tokenizer.to_str().encode()
     model = config.to_dict()
     model.pop("transformers_version", None)
@@ -342,6 +254,8 @@ def training_arguments(options: PretrainingOptions) -> TrainingArguments:
         # Said by name: without it several processes on the CPU do not find each other.
         use_cpu=not torch.accelerator.is_available(),
         seed=options.seed,
+        # The data set has an order of its own for each epoch.
+        train_sampling_strategy="sequential",
         logging_steps=options.logging_steps,
         logging_nan_inf_filter=False,
         eval_strategy="no" if options.eval_steps is None else "steps",
@@ -374,20 +288,6 @@ def training_arguments(options: PretrainingOptions) -> TrainingArguments:
     arguments.per_device_train_batch_size = options.batch_size // parts
     arguments.per_device_eval_batch_size = options.batch_size // parts
     return arguments
-
-
-def build_model(options: PretrainingOptions, config: BertConfig) -> Any:
-    """The model to begin with; call `set_seed` before, for random weights.
-
-    Raises:
-        ValueError, OSError: The checkpoint cannot be read, or its weights are not finite.
-    """
-    model_class = MODELS[options.objective]
-    if options.model is None:
-        return model_class(config)
-    model = model_class.from_pretrained(options.model, dtype=torch.float32)
-    check_finite(model, options.model)
-    return model
 
 
 def build_trainer(
@@ -426,7 +326,6 @@ def build_trainer(
         processing_class=tokenizer,
         callbacks=[JsonLog(options.output), *callbacks],
     )
-    trainer.remove_callback(PrinterCallback)
     if trainer.is_world_process_zero():
         step = 0 if checkpoint is None else step_of(checkpoint)
         trainer.add_callback(tensorboard_callback(options.output, step + 1))

@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.data import SequentialSampler
+from transformers import TrainerCallback
 
 from hf_bert_impl.measuring.batches import training_flops
 from hf_bert_impl.measuring.timing import best_product
 from hf_bert_impl.model.losses import IGNORE_INDEX, cross_entropy
-from hf_bert_impl.training.checkpointing import ResumableTrainer
+from hf_bert_impl.training.resumable_trainer import ResumableTrainer
 
 #: Sums over tokens or pairs, as a row of a tensor.
 MLM_LOSS, MLM_HITS, TOKENS, NSP_LOSS, NSP_HITS, PAIRS = range(6)
@@ -35,7 +35,7 @@ class Interval:
     """Real tokens of each sequence."""
     began: float = field(default_factory=time.perf_counter)
     paused: float = 0.0
-    """Seconds spent on evaluations and checkpoints."""
+    """Seconds spent on evaluations."""
 
 
 @dataclass(frozen=True)
@@ -60,19 +60,17 @@ class PretrainingTrainer(ResumableTrainer):
     """A Trainer for masked-LM and next-sentence prediction.
 
     Both losses are means over an optimizer step, whatever its micro-batches and processes: of the
-    labelled tokens, and of the pairs. The order of the examples is that of the data set.
+    labelled tokens, and of the pairs. Held-out text is scored after the last step in any case.
 
     Args:
         precision: `float32` or `bfloat16`, of the matrix products that the speed is compared with.
         **options: Of `Trainer`.
     """
 
-    control: Any
-
     def __init__(self, precision: str = "float32", **options: Any) -> None:
+        options["callbacks"] = [*(options.get("callbacks") or ()), _AfterSteps(self)]
         super().__init__(**options)
         self.precision = precision
-        self._evaluated_step: int | None = None
         self._interval = Interval()
         self._pairs = 0
         #: GFLOP/s of the best matrix product here; measured when training begins.
@@ -86,16 +84,12 @@ class PretrainingTrainer(ResumableTrainer):
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             rates = best_product(*sizes, self.precision, str(device))
         self._best_product = max(rates.values(), default=None)
-        self._interval = Interval()
+        self.begin_interval()
         return super().train(*args, **kwargs)
 
-    def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
-        with _one_root(self.model) if self.is_fsdp_enabled else contextlib.nullcontext():
-            return super()._prepare_for_training(*args, **kwargs)
-
-    def _get_train_sampler(self, train_dataset: Any = None) -> Any:
-        dataset = self.train_dataset if train_dataset is None else train_dataset
-        return SequentialSampler(dataset) if hasattr(dataset, "__len__") else None
+    def begin_interval(self) -> None:
+        """Counts and times anew, for the next entry of the log."""
+        self._interval = Interval()
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
@@ -171,7 +165,7 @@ class PretrainingTrainer(ResumableTrainer):
         """Logs, with the means since the last time where the entry is one of training."""
         if "loss" in logs and self._interval.sums is not None:
             logs |= self._since_last_log()
-            self._interval = Interval()
+            self.begin_interval()
         super().log(logs, start_time)
 
     def _since_last_log(self) -> dict[str, float]:
@@ -188,17 +182,6 @@ class PretrainingTrainer(ResumableTrainer):
             machines = self.accelerator.num_processes * self._best_product * 1e9
             means["flop_share"] = totals[7] / seconds / machines
         return means
-
-    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
-        # The last step is evaluated whatever the interval.
-        is_last = self.state.global_step >= self.args.max_steps
-        if is_last and self.eval_dataset is not None:
-            self.control.should_evaluate = self._evaluated_step != self.state.global_step
-        super()._maybe_log_save_evaluate(*args, **kwargs)
-
-    def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        with self._pause():
-            super()._save_checkpoint(model, trial)
 
     def evaluate(
         self,
@@ -218,14 +201,10 @@ class PretrainingTrainer(ResumableTrainer):
             model = self.model_wrapped
             with scoring_labelled(model, self.accelerator.unwrap_model(model)):
                 for batch in self.get_eval_dataloader(eval_dataset):
-                    rows = self._row_sums(model, self._prepare_inputs(batch))
+                    rows = self._row_sums(model, batch)
                     # A row a sequence: those that fill up the last batch are left out again.
                     totals += self.accelerator.gather_for_metrics(rows).double().sum(dim=0).cpu()
-            found = {f"{metric_key_prefix}_{k}": v for k, v in metrics(totals.tolist()).items()}
-            self.log(found)
-        self._evaluated_step = self.state.global_step
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, found)
-        return found
+        return self.log_scores(metrics(totals.tolist()), metric_key_prefix)
 
     def _row_sums(self, model: nn.Module, inputs: dict[str, Any]) -> Tensor:
         """(B, 6) the columns above for each sequence."""
@@ -251,6 +230,22 @@ class PretrainingTrainer(ResumableTrainer):
         begin = time.perf_counter()
         yield
         self._interval.paused += time.perf_counter() - begin
+
+
+class _AfterSteps(TrainerCallback):
+    """Scores held-out text after the last step, and leaves checkpoints out of the speed."""
+
+    def __init__(self, trainer: PretrainingTrainer) -> None:
+        self._trainer = trainer
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        """Asks for the last evaluation, whatever the interval between them."""
+        if state.global_step >= state.max_steps and self._trainer.eval_dataset is not None:
+            control.should_evaluate = True
+
+    def on_save(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        """Times from here: what was computed before the checkpoint is in the log already."""
+        self._trainer.begin_interval()
 
 
 def metrics(sums: list[float]) -> dict[str, float]:
@@ -282,23 +277,6 @@ def sequence_lengths(inputs: dict[str, Any]) -> list[int]:
     ends = torch.cat([starts[1:], starts.new_tensor([len(positions)])])
     packed: list[int] = (ends - starts).tolist()
     return packed
-
-
-@contextlib.contextmanager
-def _one_root(model: Any) -> Iterator[None]:
-    """Keeps accelerate from sharding the embeddings and the decoder as a group of their own.
-
-    The decoder's bias is tied to one outside that group, which torch 2.13 refuses; the layers are
-    groups of their own all the same.
-    """
-    names = ("get_input_embeddings", "get_output_embeddings")
-    for name in names:
-        setattr(model, name, lambda: None)
-    try:
-        yield
-    finally:
-        for name in names:
-            delattr(model, name)
 
 
 @contextlib.contextmanager

@@ -5,16 +5,6 @@ import pytest
 from hf_bert_impl.data.documents import LAYOUTS, check_files, content_digest, read_documents
 
 
-@pytest.fixture
-def write(tmp_path):
-    def write(text, name="a.txt"):
-        file = tmp_path / name
-        file.write_bytes(text if isinstance(text, bytes) else text.encode())
-        return file
-
-    return write
-
-
 @pytest.mark.parametrize(
     ("layout", "text", "documents"),
     [
@@ -25,7 +15,7 @@ def write(tmp_path):
     ],
 )
 def test_layouts(write, layout, text, documents):
-    file = write(text)
+    file = write("a.txt", text)
     assert list(read_documents([file], layout)) == documents
     # A document ends with its file.
     assert list(read_documents([file, file], layout)) == documents * 2
@@ -36,7 +26,7 @@ def test_wikitext(write):
         " \n = Lobster = \n \n It is blue . It grows . \n A formula \n = = Life = = \n \n It eats ."
         " \n \n = Iron = \n \n It rusts . \n = a + b = \n"
     )
-    documents = list(read_documents([write(text)], "wikitext"))
+    documents = list(read_documents([write("a.txt", text)], "wikitext"))
     assert documents == [
         ["It is blue .", "It grows .", "A formula", "It eats ."],
         ["It rusts ."],
@@ -51,13 +41,13 @@ def test_wikitext_articles(data_dir):
 
 
 def test_json_lines(write):
-    file = write('{"text": "One. Two."}\n\n{"text": "", "id": 2}\n{"text": "Three"}\n', "a.jsonl")
+    file = write("a.jsonl", '{"text": "One. Two."}\n\n{"text": "", "id": 2}\n{"text": "Three"}\n')
     assert list(read_documents([file], "sentences")) == [["One.", "Two."], ["Three"]]
 
 
 def test_line_ends_and_byte_order_mark(write):
     """Lines end at a line feed and nowhere else."""
-    file = write("\ufeffOne\r\nTwo\u2028still\r\n\r\nThree\x85still".encode())
+    file = write("a.txt", "\ufeffOne\r\nTwo\u2028still\r\n\r\nThree\x85still")
     assert list(read_documents([file])) == [["One", "Two\u2028still"], ["Three\x85still"]]
 
 
@@ -72,12 +62,12 @@ def test_line_ends_and_byte_order_mark(write):
 )
 def test_wrong_lines(write, name, content, words):
     with pytest.raises(ValueError, match=words):
-        list(read_documents([write(content, name)]))
+        list(read_documents([write(name, content)]))
 
 
 def test_wrong_files(write, tmp_path):
     with pytest.raises(ValueError, match=r"a\.txt is empty; .*fill it"):
-        check_files([write("")])
+        check_files([write("a.txt", "")])
     with pytest.raises(FileNotFoundError, match="there is no file"):
         check_files([tmp_path / "none.txt"])
     with pytest.raises(ValueError, match="is a folder"):
@@ -91,10 +81,10 @@ def test_wrong_files(write, tmp_path):
 
 
 def test_digest_is_of_content(write):
-    one, other = write("text", "1.txt"), write("text", "2.txt")
+    one, other = write("1.txt", "text"), write("2.txt", "text")
     assert content_digest([one]) == content_digest([other])
-    assert content_digest([one]) != content_digest([write("Text", "3.txt")])
+    assert content_digest([one]) != content_digest([write("3.txt", "Text")])
     # Where one file ends and the next begins counts.
-    assert content_digest([write("ab"), write("c", "b")]) != content_digest(
-        [write("a"), write("bc")]
+    assert content_digest([write("1", "ab"), write("2", "c")]) != content_digest(
+        [write("1", "a"), write("2", "bc")]
     )

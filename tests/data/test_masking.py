@@ -6,17 +6,16 @@ import pytest
 from hf_bert_impl import BertTokenizer
 from hf_bert_impl.data.documents import read_documents
 from hf_bert_impl.data.masking import UNITS, Masker, MaskingOptions
-from hf_bert_impl.data.tokenized import tokenize
+from hf_bert_impl.data.tokenized_documents import tokenize
 
-SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 WORDS, PIECES = 300, 200
 ROWS = 3000
 
 
 @pytest.fixture(scope="module")
-def tokenizer():
-    words = [*SPECIAL, *(f"w{n}" for n in range(WORDS)), *(f"##p{n}" for n in range(PIECES)), "##"]
-    return BertTokenizer({word: number for number, word in enumerate(words)})
+def tokenizer(tokenizer_of):
+    pieces = (f"##p{n}" for n in range(PIECES))
+    return tokenizer_of([*(f"w{n}" for n in range(WORDS)), *pieces, "##"])
 
 
 def random_rows(rows, shortest, longest, pieces=0.4, seed=0):
@@ -188,9 +187,9 @@ def test_the_seed_decides(tokenizer):
 def test_wrong_options(tokenizer):
     with pytest.raises(ValueError, match="masking 'word' is not known; use one of token, whole"):
         MaskingOptions("word")
-    with pytest.raises(ValueError, match=r"masking probability 1\.5 is not valid"):
+    with pytest.raises(ValueError, match=r"probability is 1\.5; expected a number above 0 to 1"):
         MaskingOptions(probability=1.5)
-    with pytest.raises(ValueError, match="max_predictions=0 is not valid"):
+    with pytest.raises(ValueError, match="max_predictions is 0; expected a whole number from 1"):
         MaskingOptions(max_predictions=0)
     without = BertTokenizer({"[UNK]": 0, "[CLS]": 1, "[SEP]": 2, "[PAD]": 3}, mask_token=None)
     with pytest.raises(ValueError, match="has no mask token"):

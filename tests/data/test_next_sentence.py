@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from hf_bert_impl.data.next_sentence import make_pairs
-from hf_bert_impl.data.tokenized import TokenizedDocument
+from hf_bert_impl.data.tokenized_documents import TokenizedDocument
 
 DOCUMENTS = 400
 

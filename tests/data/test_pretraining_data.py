@@ -9,13 +9,12 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from hf_bert_impl import BertTokenizer
 from hf_bert_impl.data import epochs as epochs_module
 from hf_bert_impl.data import pretraining_data
-from hf_bert_impl.data.collators import PretrainingCollator
 from hf_bert_impl.data.epochs import Epochs, StreamedExamples
 from hf_bert_impl.data.examples import ExampleOptions
 from hf_bert_impl.data.masking import Masker
+from hf_bert_impl.data.pretraining_collator import PretrainingCollator
 from hf_bert_impl.data.pretraining_data import (
     describe,
     hold_out,
@@ -32,9 +31,8 @@ PACKS = ExampleOptions(objective="mlm", max_length=31, packing=True)
 
 
 @pytest.fixture
-def tokenizer():
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
-    return BertTokenizer({word: number for number, word in enumerate(words)})
+def tokenizer(tokenizer_of):
+    return tokenizer_of(WORDS)
 
 
 @pytest.fixture
@@ -282,7 +280,7 @@ def test_wrong_options():
         ExampleOptions(objective="nsp")
     with pytest.raises(ValueError, match="packing does not go with objective"):
         ExampleOptions(packing=True)
-    with pytest.raises(ValueError, match="short_seq_prob=2 is not a probability"):
+    with pytest.raises(ValueError, match="short_seq_prob is 2; expected a number from 0 to 1"):
         ExampleOptions(short_seq_prob=2)
-    with pytest.raises(ValueError, match="dupe_factor=0"):
+    with pytest.raises(ValueError, match="dupe_factor is 0; expected a whole number from 1"):
         ExampleOptions(dupe_factor=0)

@@ -7,16 +7,6 @@ import pytest
 from hf_bert_impl.data.task_files import read_dataset, read_lines, read_rows
 
 
-@pytest.fixture
-def write(tmp_path):
-    def write(name, text):
-        file = tmp_path / name
-        file.write_bytes(text if isinstance(text, bytes) else text.encode())
-        return file
-
-    return write
-
-
 def values(rows):
     return [row.values for row in rows]
 

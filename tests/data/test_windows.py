@@ -224,9 +224,9 @@ def test_max_context_by_the_rule_in_words(tokenizer):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"max_seq_len": 0}, "max_seq_len is 0; it must be at least 1"),
+        ({"max_seq_len": 0}, "max_seq_len is 0; expected a whole number from 1"),
         ({"max_question_len": 0}, "max_question_len is 0"),
-        ({"doc_stride": -1}, "doc_stride is -1; it must be at least 0"),
+        ({"doc_stride": -1}, "doc_stride is -1; expected a whole number from 0"),
         ({"max_seq_len": 20, "doc_stride": 20}, "doc_stride=20 is not smaller than the window"),
         ({"max_seq_len": 12, "doc_stride": 6}, "doc_stride=6 is not smaller than the room .* 6 of"),
         ({"max_seq_len": 6}, "leaves no room for the context: .* it has 6 tokens; expected fewer"),

@@ -10,7 +10,7 @@ from transformers import pipeline
 
 import hf_bert_impl
 from hf_bert_impl import BertForQuestionAnswering, BertTokenizer, QuestionAnsweringPipeline
-from hf_bert_impl.data.spans import best_answers
+from hf_bert_impl.data.answer_spans import best_answers
 from hf_bert_impl.data.windows import QuestionCut
 from hf_bert_impl.inference import question_answering as module
 from hf_bert_impl.model.cpu_kernels import why_no_kernels

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_bert_impl.data.spans import Answers, Span
+from hf_bert_impl.data.answer_spans import Answers, Span
 from hf_bert_impl.data.squad import Answer, Question, Squad, read_squad
 from hf_bert_impl.tasks.squad import (
     decide,

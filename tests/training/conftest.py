@@ -1,4 +1,4 @@
-"""A tiny BERT, and files of every task that it can learn."""
+"""A tiny BERT with files of every task that it can learn, and small runs of pre-training."""
 
 import random
 from collections.abc import Callable
@@ -6,11 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from hf_bert_impl.training import pretraining, pretraining_trainer
 from tests.checkpoints import SPECIAL_TOKENS, save_checkpoint
+from tests.training.pretraining_cases import WORDS as PRETRAINING_WORDS
+from tests.training.pretraining_cases import small_run, write_text
 
-pytest.importorskip("sklearn", reason="pip install 'hf_bert_impl[train]'")
-pytest.importorskip("seqeval", reason="pip install 'hf_bert_impl[train]'")
-pytest.importorskip("matplotlib", reason="pip install 'hf_bert_impl[train]'")
+for library in ("datasets", "matplotlib", "seqeval", "sklearn", "tensorboard"):
+    pytest.importorskip(library, reason="pip install 'hf_bert_impl[train]'")
 
 FILLERS = ("the", "river", "rose", "over", "night", "and", "a", "day", "is", "here")
 WORDS = (
@@ -53,3 +55,34 @@ def sentiment(tmp_path, sentences) -> Callable[..., str]:
         return str(tmp_path / f"{name}.tsv")
 
     return write
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder with a text, a tokenizer, and a cache."""
+    folder = tmp_path_factory.mktemp("pretraining")
+    write_text(folder / "text.txt", 60)
+    (folder / "tokenizer").mkdir()
+    vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *PRETRAINING_WORDS]
+    (folder / "tokenizer" / "vocab.txt").write_text("\n".join(vocab) + "\n")
+    return folder
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    """Neither is the machine measured nor a picture drawn, which take longer than the run."""
+    monkeypatch.setattr(pretraining_trainer, "best_product", lambda *sizes: {"linear": 100.0})
+    monkeypatch.setattr(pretraining, "draw_curves", lambda file, *rest: file.write_bytes(b""))
+
+
+@pytest.fixture
+def options(place, tmp_path):
+    """Options of a small run; call it with what is to be different."""
+    return lambda **changes: small_run(place, tmp_path / "run", **changes)
+
+
+@pytest.fixture(scope="module")
+def plain(place):
+    """A whole run, measured and drawn, to compare with: its options and its result."""
+    run = small_run(place, place / "plain", eval_steps=5)
+    return run, pretraining.pretrain(run)

@@ -1,19 +1,13 @@
-"""A small pre-training run on made-up text, for the tests beside it."""
+"""A small pre-training run on made-up text, and what it leaves."""
 
 import json
 import random
 from pathlib import Path
 
-import pytest
 import torch
 from safetensors.torch import load_file
 
-from hf_bert_impl.training import pretraining, pretraining_trainer
-from hf_bert_impl.training.pretraining import pretrain
 from hf_bert_impl.training.pretraining_options import PretrainingOptions
-
-pytest.importorskip("datasets", reason="pip install 'hf_bert_impl[train]'")
-pytest.importorskip("tensorboard", reason="pip install 'hf_bert_impl[train]'")
 
 RUN = Path(__file__).with_name("pretraining_run.py")
 WORDS = [f"w{number}" for number in range(40)]
@@ -43,24 +37,6 @@ def write_text(file, count):
     file.write_text("\n\n".join(documents) + "\n")
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory):
-    """A folder with a text, a tokenizer, and a cache."""
-    folder = tmp_path_factory.mktemp("pretraining")
-    write_text(folder / "text.txt", 60)
-    (folder / "tokenizer").mkdir()
-    vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
-    (folder / "tokenizer" / "vocab.txt").write_text("\n".join(vocab) + "\n")
-    return folder
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch):
-    """Neither is the machine measured nor a picture drawn, which take longer than the run."""
-    monkeypatch.setattr(pretraining_trainer, "best_product", lambda *sizes: {"linear": 100.0})
-    monkeypatch.setattr(pretraining, "draw_curves", lambda file, *rest: file.write_bytes(b""))
-
-
 def small_run(place, output, **changes):
     fields = {
         "files": (str(place / "text.txt"),),
@@ -77,19 +53,6 @@ def small_run(place, output, **changes):
         "cache_dir": str(place / "cache"),
     }
     return PretrainingOptions(**(fields | changes))
-
-
-@pytest.fixture
-def options(place, tmp_path):
-    """Options of a small run; call it with what is to be different."""
-    return lambda **changes: small_run(place, tmp_path / "run", **changes)
-
-
-@pytest.fixture(scope="module")
-def plain(place):
-    """A whole run, measured and drawn, to compare with: its options and its result."""
-    run = small_run(place, place / "plain", eval_steps=5)
-    return run, pretrain(run)
 
 
 def read_log(output):

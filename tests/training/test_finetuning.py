@@ -11,7 +11,8 @@ import hf_bert_impl
 from hf_bert_impl.tasks.base import Columns
 from hf_bert_impl.tasks.evaluation import evaluate_task, task_for_model
 from hf_bert_impl.tasks.registry import GLUE, TASKS, make_task
-from hf_bert_impl.training.finetuning import FinetuningOptions, Sources, finetune
+from hf_bert_impl.training.finetuning import Sources, finetune
+from hf_bert_impl.training.finetuning_options import FinetuningOptions
 from hf_bert_impl.training.finetuning_trainer import FinetuningTrainer
 
 pytestmark = pytest.mark.slow

@@ -14,10 +14,11 @@ from hf_bert_impl.model.loading import not_finite
 from hf_bert_impl.tasks.base import Columns, Split
 from hf_bert_impl.tasks.registry import make_task
 from hf_bert_impl.training import finetuning_output, finetuning_trainer
-from hf_bert_impl.training.checkpointing import TrainingDiverged
-from hf_bert_impl.training.finetuning import FinetuningOptions, Sources, finetune
+from hf_bert_impl.training.finetuning import Sources, finetune
+from hf_bert_impl.training.finetuning_options import FinetuningOptions
 from hf_bert_impl.training.finetuning_output import OutputFolder
 from hf_bert_impl.training.finetuning_trainer import _weighted_loss, class_weights
+from hf_bert_impl.training.resumable_trainer import TrainingDiverged
 
 COLUMNS = Columns("0", None, "1")
 #: As little as a model card needs.
@@ -334,13 +335,12 @@ def test_weights_that_are_not_finite_are_not_saved(run, tmp_path, monkeypatch):
     """Nor scored, also where no validation data ask for it."""
 
     def spoil_weights(self, *args, **rest):
-        self.model.classifier.weight.data[0, 0] = torch.nan
-        return finish(self, *args, **rest)
+        loss = train(self, *args, **rest)
+        self.model.classifier.weight.data[0, 0] = torch.nan  # the gradient is there already
+        return loss
 
-    finish = finetuning_trainer.FinetuningTrainer._maybe_log_save_evaluate
-    monkeypatch.setattr(
-        finetuning_trainer.FinetuningTrainer, "_maybe_log_save_evaluate", spoil_weights
-    )
+    train = finetuning_trainer.FinetuningTrainer.training_step
+    monkeypatch.setattr(finetuning_trainer.FinetuningTrainer, "training_step", spoil_weights)
     for changes in ({}, {"validation": None}):
         words = "after step 1 classifier.weight is not finite"
         with pytest.raises(TrainingDiverged, match=words):

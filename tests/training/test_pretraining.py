@@ -12,25 +12,11 @@ import hf_bert_impl
 from hf_bert_impl.data.epochs import Epochs
 from hf_bert_impl.model.losses import cross_entropy
 from hf_bert_impl.training import pretraining
-from hf_bert_impl.training.checkpointing import TrainingDiverged
 from hf_bert_impl.training.pretraining import pretrain
 from hf_bert_impl.training.pretraining_trainer import PretrainingTrainer
 from hf_bert_impl.training.reporting import JsonLog
-
-pytest.importorskip("datasets", reason="pip install 'hf_bert_impl[train]'")
-pytest.importorskip("tensorboard", reason="pip install 'hf_bert_impl[train]'")
-
-from tests.training.pretraining_cases import (
-    SIZES,
-    options,
-    place,
-    plain,
-    quick,
-    read_log,
-    same_weights,
-    weights,
-    write_text,
-)
+from hf_bert_impl.training.resumable_trainer import TrainingDiverged
+from tests.training.pretraining_cases import SIZES, read_log, same_weights, weights, write_text
 
 pytestmark = pytest.mark.slow
 

@@ -19,8 +19,6 @@ from hf_bert_impl.training.pretraining_options import PretrainingOptions
 
 pytestmark = pytest.mark.slow
 
-pytest.importorskip("datasets", reason="pip install 'hf_bert_impl[train]'")
-pytest.importorskip("tensorboard", reason="pip install 'hf_bert_impl[train]'")
 if not torch.distributed.is_available():
     pytest.skip("this torch has no distributed package", allow_module_level=True)
 

@@ -9,22 +9,9 @@ import pytest
 import torch
 
 import hf_bert_impl
-from hf_bert_impl.training import checkpointing
+from hf_bert_impl.training import checkpointing, resumable_trainer
 from hf_bert_impl.training.pretraining import pretrain
-
-pytest.importorskip("datasets", reason="pip install 'hf_bert_impl[train]'")
-pytest.importorskip("tensorboard", reason="pip install 'hf_bert_impl[train]'")
-
-from tests.training.pretraining_cases import (
-    RUN,
-    SIZES,
-    options,
-    place,
-    plain,
-    quick,
-    read_log,
-    same_weights,
-)
+from tests.training.pretraining_cases import RUN, SIZES, read_log, same_weights
 from tests.training.pretraining_run import StopAt
 
 pytestmark = pytest.mark.slow
@@ -129,7 +116,7 @@ def test_disk_full(options, monkeypatch, library):
     target, name = {
         "torch": (torch, "save"),
         "safetensors": (hf_bert_impl.BertForPreTraining, "save_pretrained"),
-        "python": (checkpointing, "sync"),
+        "python": (resumable_trainer, "sync"),
     }[library]
     error = {
         "torch": RuntimeError("[enforce fail at inline_container.cc:664] . unexpected pos 64 vs 0"),

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_bert_impl import BertTokenizer
-from hf_bert_impl.data.spans import Answers, Span, best_answers
+from hf_bert_impl.data.answer_spans import Answers, Span, best_answers
 from hf_bert_impl.data.windows import cut_windows
 
 WORDS = "[PAD] [UNK] [CLS] [SEP] [MASK] who what ? . the a cat dog ##s ##ed sat"

@@ -1,4 +1,4 @@
-"""From the features of single examples to batches of tensors.
+"""A batch of tensors out of the features of single examples.
 
 A feature is a dict. `input_ids` and `token_type_ids` are lists of numbers, or a list of such lists
 where an example is several sequences (the choices of a question). `token_labels` has a label a
@@ -10,7 +10,7 @@ Notation: B examples, C choices, S the longest sequence of a batch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -71,25 +71,7 @@ class Collator:
         return batch
 
 
-def cut_batches(features: Iterable[Feature], token_budget: int) -> Iterator[list[Feature]]:
-    """Cuts features into batches, in order.
-
-    Args:
-        features: Any number.
-        token_budget: Most tokens a batch; a longer example is a batch of its own.
-
-    Yields:
-        One feature or more.
-    """
-    batch: list[Feature] = []
-    tokens = 0
-    for feature in features:
-        ids = feature["input_ids"]
-        size = sum(map(len, ids)) if isinstance(ids[0], list) else len(ids)
-        if batch and tokens + size > token_budget:
-            yield batch
-            batch, tokens = [], 0
-        batch.append(feature)
-        tokens += size
-    if batch:
-        yield batch
+def token_count(feature: Feature) -> int:
+    """The tokens of an example, those of all its sequences together."""
+    ids = feature["input_ids"]
+    return sum(map(len, ids)) if isinstance(ids[0], list) else len(ids)

@@ -2,8 +2,7 @@
 
 import pytest
 
-from hf_bert_impl import BertTokenizer
-from hf_bert_impl.data.tokenized import TokenizedDocument, tokenize
+from hf_bert_impl.data.tokenized_documents import TokenizedDocument, tokenize
 
 
 @pytest.fixture
@@ -24,9 +23,8 @@ def test_reach(document, start, target, end):
     assert document.reach(start, target) == end
 
 
-def test_tokenize():
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "un", "##seen", "a"]
-    tokenizer = BertTokenizer({word: number for number, word in enumerate(words)})
+def test_tokenize(tokenizer_of):
+    tokenizer = tokenizer_of(["un", "##seen", "a"])
     first, second, third = tokenize([["unseen", "\x00", "a a"], ["\x00"], ["a"]], tokenizer)
     assert first.ids.tolist() == [5, 6, 7, 7]
     assert first.lengths.tolist() == [2, 2]

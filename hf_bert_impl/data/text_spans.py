@@ -11,7 +11,7 @@ import bisect
 import random
 from collections.abc import Iterator, Sequence
 
-from hf_bert_impl.data.tokenized import TokenizedDocument
+from hf_bert_impl.data.tokenized_documents import TokenizedDocument
 
 #: [CLS] and [SEP].
 SPAN_SPECIAL_TOKENS = 2

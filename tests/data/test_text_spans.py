@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from hf_bert_impl.data.packing import make_spans, pack
-from hf_bert_impl.data.tokenized import TokenizedDocument
+from hf_bert_impl.data.text_spans import make_spans, pack
+from hf_bert_impl.data.tokenized_documents import TokenizedDocument
 
 
 def spans_of(lengths, max_length=17, short_seq_prob=0.0, seed=0):

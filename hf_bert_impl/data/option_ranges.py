@@ -1,4 +1,4 @@
-"""The ranges of the numbers that training can be asked for, checked before any work."""
+"""The ranges of the numbers that options may have, checked before any work."""
 
 from __future__ import annotations
 
@@ -28,9 +28,18 @@ class Range:
         kind: Any = numbers.Integral if self.whole else numbers.Real
         if isinstance(value, bool) or not isinstance(value, kind):
             return False
-        # NaN is neither here nor there.
+        # Every comparison with NaN is false, so it is in no range.
         is_high_enough = value > self.low if self.above else value >= self.low
         return is_high_enough and (value < self.high if self.below else value <= self.high)
+
+    def check(self, name: str, value: Any) -> None:
+        """Checks a number.
+
+        Raises:
+            ValueError: It is out of the range; the message has its name.
+        """
+        if value not in self:
+            raise ValueError(f"{name} is {value!r}; expected {self}; change it")
 
     def __str__(self) -> str:
         kind = "a whole number" if self.whole else "a number"
@@ -41,6 +50,7 @@ class Range:
 COUNT = Range(1, MILLION, whole=True)
 STEPS = Range(1, 1000 * MILLION, whole=True)
 PROCESSES = Range(1, 1024, whole=True)
+POSITIVE_SHARE = Range(0, 1, above=True)
 #: By field. AdamW moves a weight by about the rate a step, and shrinks it by rate times decay:
 #: above 1 either of them destroys any weight at once.
 RANGES = {
@@ -56,9 +66,12 @@ RANGES = {
     "max_length": COUNT,
     "max_predictions": COUNT,
     "max_steps": STEPS,
+    "mlm_probability": POSITIVE_SHARE,
+    "probability": POSITIVE_SHARE,
     "processes": PROCESSES,
     "save_steps": STEPS,
     "seed": Range(0, LARGEST_SEED, whole=True),
+    "short_seq_prob": Range(0, 1),
     "validation_share": Range(0, 1, below=True),
     "warmup": Range(0, 1000 * MILLION),
     "weight_decay": Range(0, 1),
@@ -80,7 +93,5 @@ def check_ranges(options: Any, **others: Range) -> None:
     """
     for field in dataclasses.fields(options):
         value, allowed = getattr(options, field.name), (RANGES | others).get(field.name)
-        if allowed is None or (value is None and field.default is None):
-            continue
-        if value not in allowed:
-            raise ValueError(f"{field.name} is {value!r}; expected {allowed}; change it")
+        if allowed is not None and not (value is None and field.default is None):
+            allowed.check(field.name, value)

@@ -4,17 +4,16 @@ import numpy as np
 import pytest
 import torch
 
-from hf_bert_impl import BertConfig, BertForMaskedLM, BertTokenizer
-from hf_bert_impl.data.collators import PretrainingCollator
+from hf_bert_impl import BertConfig, BertForMaskedLM
 from hf_bert_impl.data.masking import Masker
+from hf_bert_impl.data.pretraining_collator import PretrainingCollator
 
 LENGTHS = (9, 4, 13)
 
 
 @pytest.fixture
-def tokenizer():
-    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *(f"w{n}" for n in range(37))]
-    return BertTokenizer({word: number for number, word in enumerate(words)})
+def tokenizer(tokenizer_of):
+    return tokenizer_of(f"w{n}" for n in range(37))
 
 
 @pytest.fixture

@@ -1,0 +1,40 @@
+"""Batches of as many items as a budget of tokens holds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeVar
+
+Item = TypeVar("Item")
+
+
+def cut_batches(
+    items: Iterable[Item],
+    length: Callable[[Item], int],
+    *,
+    token_budget: int | None = None,
+    batch_size: int | None = None,
+) -> Iterator[list[Item]]:
+    """Cuts items into batches, in order.
+
+    Args:
+        items: Any number.
+        length: The tokens of an item.
+        token_budget: Most tokens a batch; a longer item is a batch of its own. None for no limit.
+        batch_size: Most items a batch; None for no limit.
+
+    Yields:
+        One item or more.
+    """
+    batch: list[Item] = []
+    tokens = 0
+    for item in items:
+        size = length(item)
+        too_long = token_budget is not None and tokens + size > token_budget
+        if batch and (too_long or len(batch) == batch_size):
+            yield batch
+            batch, tokens = [], 0
+        batch.append(item)
+        tokens += size
+    if batch:
+        yield batch

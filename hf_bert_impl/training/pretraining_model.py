@@ -1,0 +1,126 @@
+"""What pre-training begins with: a tokenizer, a config, and random weights or those of a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from hf_bert_impl.data.masking import Masker
+from hf_bert_impl.inference import text_encoder
+from hf_bert_impl.model.configuration_bert import BertConfig
+from hf_bert_impl.model.json_files import read_json
+from hf_bert_impl.model.loading import check_finite
+from hf_bert_impl.model.modeling_bert import BertForMaskedLM, BertForPreTraining
+from hf_bert_impl.model.tokenization_bert import BertTokenizer
+from hf_bert_impl.training.pretraining_options import PretrainingOptions
+
+MODELS = {"mlm+nsp": BertForPreTraining, "mlm": BertForMaskedLM}
+#: Width of an attention head where none is asked for, as in every BERT of Google.
+HEAD_SIZE = 64
+
+
+def load_tokenizer(options: PretrainingOptions) -> Any:
+    """The tokenizer that was named, or that of the model.
+
+    Raises:
+        ValueError, OSError: None is named, or it cannot be read.
+    """
+    name = options.tokenizer or options.model
+    if name is None:
+        raise ValueError(
+            "no tokenizer is named; expected a folder with vocab.txt or tokenizer.json; make one "
+            "with `hf-bert tokenizer train`, or name that of a checkpoint"
+        )
+    return text_encoder.load_tokenizer(name, {})
+
+
+def build_config(options: PretrainingOptions, tokenizer: BertTokenizer) -> BertConfig:
+    """The config of the model: that of a checkpoint, of a file, or of sizes.
+
+    Raises:
+        ValueError, OSError: It cannot be read, or does not fit the tokenizer or the text.
+    """
+    if options.model is not None:
+        if options.config is not None or options.sizes:
+            raise ValueError(
+                f"the sizes of {options.model} are given by its weights; expected no config and no "
+                "sizes beside it; leave them out, or leave the model out to begin anew"
+            )
+        config = BertConfig.from_pretrained(options.model)
+    else:
+        sizes = dict(options.sizes)
+        if options.config is None:
+            width = sizes.get("hidden_size", 768)
+            fitting = {
+                "vocab_size": len(tokenizer),
+                "num_attention_heads": max(1, width // HEAD_SIZE),
+                "intermediate_size": 4 * width,
+                "max_position_embeddings": max(512, options.max_length),
+            }
+            config = BertConfig.from_dict(fitting | sizes)
+        else:
+            file = Path(options.config)
+            if file.is_dir():  # a folder without the file would give the sizes of BERT-base
+                file = file / "config.json"
+                read_json(file, "the sizes of a model")
+            config = BertConfig.from_pretrained(file if file.exists() else options.config, **sizes)
+    return check_config(config, options, tokenizer)
+
+
+def check_config(
+    config: BertConfig, options: PretrainingOptions, tokenizer: BertTokenizer
+) -> BertConfig:
+    """Check that a model of this config can be trained as asked.
+
+    Raises:
+        ValueError: The vocabulary, the positions or the architecture does not fit.
+    """
+    if config.vocab_size < len(tokenizer):
+        raise ValueError(
+            f"the config has vocab_size={config.vocab_size} and the tokenizer {len(tokenizer)} "
+            "tokens; expected room for all of them; correct vocab_size, or take another tokenizer"
+        )
+    if options.max_length > config.max_position_embeddings:
+        raise ValueError(
+            f"max_length={options.max_length} is more than the {config.max_position_embeddings} "
+            "positions of the model; shorten it, or give the model more positions"
+        )
+    if config.variant != "bert" or config.is_decoder:
+        raise ValueError(
+            f"the config has variant={config.variant!r} and is_decoder={config.is_decoder}; "
+            "pre-training makes the token types and labels of BERT's own encoder; expected "
+            "variant='bert' and is_decoder=False; change the config"
+        )
+    return config
+
+
+def check_start(options: PretrainingOptions, config: BertConfig, tokenizer: BertTokenizer) -> None:
+    """Checks that there is something to start from, before the text is prepared.
+
+    Raises:
+        ValueError, OSError: The weights cannot be read or do not fit, there is no such attention
+            backend, or the tokenizer has no mask token.
+    """
+    Masker(tokenizer, options.masking_options())
+    model_class = MODELS[options.objective]
+    if options.model is not None:
+        model_class.from_pretrained(options.model, device_map="meta")
+        return
+    with torch.device("meta"):
+        model_class(config)
+
+
+def build_model(options: PretrainingOptions, config: BertConfig) -> Any:
+    """The model to begin with; call `set_seed` before, for random weights.
+
+    Raises:
+        ValueError, OSError: The checkpoint cannot be read, or its weights are not finite.
+    """
+    model_class = MODELS[options.objective]
+    if options.model is None:
+        return model_class(config)
+    model = model_class.from_pretrained(options.model, dtype=torch.float32)
+    check_finite(model, options.model)
+    return model

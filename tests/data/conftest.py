@@ -1,0 +1,32 @@
+"""What the tests of this folder share: files to read, and tokenizers of a few words."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+
+from hf_bert_impl import BertTokenizer
+
+SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+
+
+@pytest.fixture
+def write(tmp_path) -> Callable[[str, str | bytes], Path]:
+    """Write a file of text or bytes."""
+
+    def write(name: str, content: str | bytes) -> Path:
+        file = tmp_path / name
+        file.write_bytes(content if isinstance(content, bytes) else content.encode())
+        return file
+
+    return write
+
+
+@pytest.fixture(scope="session")
+def tokenizer_of() -> Callable[[Iterable[str]], BertTokenizer]:
+    """A tokenizer whose ids are 0 to 4 for special tokens, and from 5 on for the words."""
+
+    def make(words: Iterable[str]) -> BertTokenizer:
+        return BertTokenizer({word: number for number, word in enumerate((*SPECIAL, *words))})
+
+    return make
