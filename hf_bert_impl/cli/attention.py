@@ -132,15 +132,5 @@ def load_maps(
     tokenize(tokenizer, text, text_b, config.max_position_embeddings)
     choose("layers", layers, config.num_hidden_layers)
     choose("heads", heads, config.num_attention_heads)
-    model, info = checkpoints.load_model(
-        checkpoint, "BertModel", dtype=torch.float32, add_pooling_layer=False
-    )
-    if info["missing_keys"]:
-        missing = sorted(info["missing_keys"])
-        raise InputError(
-            f"{checkpoint.name} lacks {len(missing)} of BERT's weights ({', '.join(missing[:2])}), "
-            "and random ones would show noise",
-            "a whole BERT",
-            "restore its files",
-        )
+    model, _ = checkpoints.load_whole(checkpoint, "base", dtype=torch.float32)
     return attention_maps(model, tokenizer, text, text_b, layers=layers, heads=heads)

@@ -96,28 +96,14 @@ def convert(
 
     Example: hf-bert convert uncased_L-12_H-768_A-12.zip bert-base-uncased
     """
+    # They have the names of the library's arguments.
+    others = ("src", "dst", "as_json")
+    options = {name: value for name, value in context.params.items() if name not in others}
     with quiet_libraries():
         from hf_bert_impl.conversion import convert as run
 
         with _progress(not as_json) as progress:
-            report = run(
-                src,
-                dst,
-                to=to,
-                head=head,
-                config=config,
-                num_attention_heads=num_attention_heads,
-                hidden_act=hidden_act,
-                do_lower_case=do_lower_case,
-                dtype=dtype,
-                max_shard_size=max_shard_size,
-                allow_missing=allow_missing,
-                allow_nan=allow_nan,
-                check=check,
-                reference=reference,
-                overwrite=overwrite,
-                progress=progress,
-            )
+            report = run(src, dst, **options, progress=progress)
     report.notes = [in_options(note, context.command) for note in report.notes]
     if as_json:
         typer.echo(json.dumps(report.to_dict()))

@@ -16,7 +16,7 @@ from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import Dtype, Model, Overwrite, Silent
 from hf_bert_impl.cli.output_checks import check_file
 from hf_bert_impl.cli.text_input import TextInput
-from hf_bert_impl.cli.vector_file import VectorFile, files_beside
+from hf_bert_impl.data.vector_file import VectorFile, files_beside
 
 if TYPE_CHECKING:
     from hf_bert_impl.inference import TextEncoder

@@ -18,6 +18,16 @@ import typer
 
 from hf_bert_impl.training.option_ranges import RANGES
 
+
+def _drawable(picture: Path | None) -> Path | None:
+    """The picture, if it can be drawn: asked before a command begins."""
+    if picture is not None:
+        from hf_bert_impl.evaluation.pictures import check_picture
+
+        check_picture(picture)
+    return picture
+
+
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A folder or a hub id.")]
 Dtype = Annotated[
     str | None,
@@ -27,7 +37,9 @@ Dtype = Annotated[
     ),
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace OUTPUT where it exists.")]
-Picture = Annotated[Path | None, typer.Option(help="Draw the result: a png, svg or pdf.")]
+Picture = Annotated[
+    Path | None, typer.Option(help="Draw the result: a png, svg or pdf.", callback=_drawable)
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, and no table.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 Silent = Annotated[

@@ -43,7 +43,9 @@ def check_file(
             "make it first",
         )
     if file.is_dir():
-        raise InputError(f"{option} {file} is a folder", "a file", "choose another name")
+        raise InputError(
+            f"{option} {file} is a folder", "the name of a file", "choose another name"
+        )
     check_sources((file, *beside), sources)
     if os.path.lexists(file) and not overwrite:
         raise InputError(

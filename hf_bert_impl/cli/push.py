@@ -13,7 +13,6 @@ from hf_bert_impl.cli import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import AsJson, Model
 from hf_bert_impl.cli.tables import console
-from hf_bert_impl.cli.whole_model import load_whole
 from hf_bert_impl.errors import InputError
 
 if TYPE_CHECKING:
@@ -87,7 +86,7 @@ def push(
                 )
             check_dry_run(dry_run)
         checkpoint = checkpoints.open_checkpoint(model)
-        loaded, left_out = load_whole(checkpoint, dtype="auto")
+        loaded, left_out = checkpoints.load_whole(checkpoint, dtype="auto")
         tokenizer = None
         if checkpoints.has_tokenizer(checkpoint):
             tokenizer = checkpoints.load_tokenizer(checkpoint)

@@ -95,6 +95,8 @@ READS = {
     # `inspect` lists tensors and reads no config.
     "config.json": MODELS - {"inspect"},
     "weights": LOADERS,
+    # A benchmark looks at no number.
+    "finite weights": LOADERS - {"benchmark"},
     # A benchmark of model calls makes up its tokens.
     "tokenizer": LOADERS - {"benchmark"},
     "masks": frozenset({"fill-mask", "masked-lm", "finetune", "pretrain"}),
@@ -197,6 +199,29 @@ def truncated(folder):
     file.write_bytes(file.read_bytes()[:9000])
 
 
+def spoilt(folder):
+    """Puts NaN in one tensor, and an infinity in one behind it."""
+    tensors = load_file(folder / "model.safetensors")
+    for ending, place, value in (
+        ("encoder.layer.1.attention.output.dense.weight", (3, slice(7, 9)), torch.nan),
+        ("encoder.layer.1.output.dense.bias", -1, torch.inf),
+    ):
+        next(tensor for name, tensor in tensors.items() if name.endswith(ending))[place] = value
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def large(name, value):
+    """A config that asks for a model that no machine holds."""
+
+    def damage(folder):
+        config = json.loads((folder / "config.json").read_text())
+        labels = ("id2label", "label2id")
+        kept = {name: value for name, value in config.items() if name not in labels}
+        write("config.json", kept | {name: value})(folder)
+
+    return damage
+
+
 def without_mask(folder):
     fields("tokenizer_config.json", mask_token=None)(folder)
     (folder / "special_tokens_map.json").unlink()
@@ -240,6 +265,19 @@ KINDS = {
     "index of missing": ("weights", index(weight_map={"a": "b.safetensors"}), "lacks b.safetens"),
     "index of outside": ("weights", index(weight_map={"a": "../b"}), "'../b'"),
     "index of numbers": ("weights", index(weight_map={"a": 3}), "names 3"),
+    **{
+        f"{name} of {value}": ("config.json", large(name, value), str(value))
+        for name, value in {
+            "num_hidden_layers": 10**5,
+            "num_labels": 10**9,
+            "vocab_size": 10**9,
+        }.items()
+    },
+    "weights with NaN": (
+        "finite weights",
+        spoilt,
+        "has weights that are no finite numbers: 2 NaN among the 900 of",
+    ),
     "no mask token": ("masks", without_mask, "no mask token"),
     "tokenizer model a number": ("tokenizer", fields("tokenizer.json", model=3), "no tokenizer ("),
     "added tokens a number": ("tokenizer", fields("tokenizer.json", added_tokens=3), "no tokenize"),

@@ -3,10 +3,9 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
 
 from hf_bert_impl import BertForMaskedLM, BertForPreTraining
-from hf_bert_impl.cli import app, pretrain
+from hf_bert_impl.cli import pretrain
 
 pytest.importorskip("datasets", reason="pip install 'hf_bert_impl[train]'")
 pytest.importorskip("tensorboard", reason="pip install 'hf_bert_impl[train]'")
@@ -182,9 +181,3 @@ def test_every_option_is_passed_on(run, monkeypatch):
     assert seen["gradient_checkpointing"] and not seen["streaming"]
     assert seen["sizes"]["num_attention_heads"] == 5
     assert pretrain.pretrain.__name__ == "pretrain"
-
-
-def test_help_has_an_example():
-    result = CliRunner().invoke(app, ["pretrain", "--help"])
-    assert result.exit_code == 0
-    assert "Example: hf-bert pretrain" in result.output
