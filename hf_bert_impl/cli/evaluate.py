@@ -246,16 +246,16 @@ def masked_lm(
         texts = [example.text for example in task.read(data)][:limit]
         loaded = load_fine_tuned(checkpoint.path, task.head)
         with text_progress(not quiet, len(texts)) as advance:
-            found = pseudo_perplexity(loaded, tokenizer, texts, max_length, advance)
+            result = pseudo_perplexity(loaded, tokenizer, texts, max_length, advance)
     if as_json:
-        _print_json(vars(found))
+        _print_json(vars(result))
         return
     rows = [
-        ("pseudo-perplexity", f"{found.pseudo_perplexity:,.3f}"),
-        ("accuracy", f"{found.accuracy:.4f}"),
-        ("tokens", f"{found.tokens:,}"),
-        ("texts", f"{found.texts:,}"),
-        ("texts cut", f"{found.cut:,}"),
+        ("pseudo-perplexity", f"{result.pseudo_perplexity:,.3f}"),
+        ("accuracy", f"{result.accuracy:.4f}"),
+        ("tokens", f"{result.tokens:,}"),
+        ("texts", f"{result.texts:,}"),
+        ("texts cut", f"{result.cut:,}"),
     ]
     print_table(f"{_last(model)}: {_last(data)}", ("",), rows)
 

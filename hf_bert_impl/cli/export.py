@@ -87,7 +87,7 @@ def export(
         times = time_beside(loaded, open_file(folder, kind, torch.get_num_threads()))
     weights = sum(tensor.nbytes for tensor in loaded.state_dict().values())
     if as_json:
-        found = dataclasses.asdict(exported) | {
+        report = dataclasses.asdict(exported) | {
             "folder": str(folder),
             "report": exported.report.to_dict(),
             "weights_bytes": weights,
@@ -95,7 +95,7 @@ def export(
             "threads": torch.get_num_threads(),
             "times": [dataclasses.asdict(row) for row in times],
         }
-        typer.echo(json.dumps(found))
+        typer.echo(json.dumps(report))
         return
     exported.report.render(console())
     threads = torch.get_num_threads()

@@ -32,8 +32,8 @@ def fill_mask(
         return
     for number, mask in enumerate(masks, start=1):
         title = text if len(masks) == 1 else f"{text} (mask {number} of {len(masks)})"
-        found = [(item["token"], item["probability"]) for item in mask["predictions"]]
-        console().print(prediction_table(title, found))
+        best = [(item["token"], item["probability"]) for item in mask["predictions"]]
+        console().print(prediction_table(title, best))
 
 
 def predict_masks(

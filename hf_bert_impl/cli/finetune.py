@@ -139,8 +139,8 @@ def print_report(title: str, report: dict[str, Any]) -> None:
         for part in parts:
             cell = f"{report[part][name]:.4f}"
             if "spread" in report:
-                found = report["spread"][part][name]
-                cell += f" ({found['mean']:.4f} ± {found['std']:.4f})"
+                spread = report["spread"][part][name]
+                cell += f" ({spread['mean']:.4f} ± {spread['std']:.4f})"
             cells.append(cell)
         rows.append((name, *cells))
     training = report["training"]

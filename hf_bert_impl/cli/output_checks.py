@@ -10,7 +10,7 @@ from pathlib import Path
 from hf_bert_impl.errors import InputError
 
 
-def check_file(
+def check_output_file(
     option: str,
     file: Path,
     overwrite: bool,

@@ -188,12 +188,12 @@ def read_data(
     task = task_for_model(task_name(checkpoint, config), config, columns)
     length = sequence_length(task, tokenizer, config, max_length)
     examples = {source: task.read(source) for source in dict.fromkeys(sources)}
-    task.take_config(config, [example for found in examples.values() for example in found])
-    for found in examples.values():
-        task.check_labels(found)
+    task.take_config(config, [example for those in examples.values() for example in those])
+    for those in examples.values():
+        task.check_labels(those)
     splits = {
-        source: Split(found, task.features(found, tokenizer, length))
-        for source, found in examples.items()
+        source: Split(those, task.features(those, tokenizer, length))
+        for source, those in examples.items()
     }
     return task, [splits[source] for source in sources]
 

@@ -117,11 +117,11 @@ def push(
                 )
             raise
     if as_json:
-        found = dataclasses.asdict(pushed) | {
+        report = dataclasses.asdict(pushed) | {
             "loading": pushed.loading.to_dict(),
             "left_out": left_out,
         }
-        typer.echo(json.dumps(found))
+        typer.echo(json.dumps(report))
         return
     _print(pushed, left_out, tokenizer is not None)
 

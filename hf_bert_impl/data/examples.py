@@ -43,7 +43,7 @@ class ExampleOptions:
         if self.packing and self.objective != "mlm":
             raise ValueError(
                 f"packing does not go with objective {self.objective!r}, whose pairs are of full "
-                "length; use objective 'mlm', or leave packing out"
+                "length; use `objective='mlm'`, or leave `packing` out"
             )
         if not 0 <= self.short_seq_prob <= 1:
             raise ValueError(f"short_seq_prob={self.short_seq_prob} is not a probability; use 0.1")
@@ -117,5 +117,5 @@ def check_pairs(documents: int, longest: int) -> None:
         raise ValueError(
             f"each of the {documents} documents is a single sentence, which no other follows; "
             "expected documents of several sentences for next-sentence pairs; give another layout, "
-            "or train without them (objective 'mlm')"
+            "or train without them (`objective='mlm'`)"
         )

@@ -210,16 +210,11 @@ def spoilt(folder):
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
-def large(name, value):
-    """A config that asks for a model that no machine holds."""
-
-    def damage(folder):
-        config = json.loads((folder / "config.json").read_text())
-        labels = ("id2label", "label2id")
-        kept = {name: value for name, value in config.items() if name not in labels}
-        write("config.json", kept | {name: value})(folder)
-
-    return damage
+def many_labels(folder):
+    """Asks for more labels than any machine holds; their names would say how many there are."""
+    config = json.loads((folder / "config.json").read_text())
+    kept = {name: value for name, value in config.items() if name not in ("id2label", "label2id")}
+    write("config.json", kept | {"num_labels": 10**9})(folder)
 
 
 def without_mask(folder):
@@ -265,14 +260,9 @@ KINDS = {
     "index of missing": ("weights", index(weight_map={"a": "b.safetensors"}), "lacks b.safetens"),
     "index of outside": ("weights", index(weight_map={"a": "../b"}), "'../b'"),
     "index of numbers": ("weights", index(weight_map={"a": 3}), "names 3"),
-    **{
-        f"{name} of {value}": ("config.json", large(name, value), str(value))
-        for name, value in {
-            "num_hidden_layers": 10**5,
-            "num_labels": 10**9,
-            "vocab_size": 10**9,
-        }.items()
-    },
+    "layers without end": ("config.json", fields("config.json", num_hidden_layers=10**5), "100000"),
+    "words without end": ("config.json", fields("config.json", vocab_size=10**9), "1000000000"),
+    "labels without end": ("config.json", many_labels, "1000000000"),
     "weights with NaN": (
         "finite weights",
         spoilt,

@@ -84,7 +84,7 @@ def test_wrong_arguments(run, hf_bert, one_error_line, place):
     (place / "empty.txt").write_text("")
     one_error_line(run(files=("empty.txt",)), "is empty")
     (place / "line.txt").write_text("nice to meet you\n")
-    one_error_line(run(files=("line.txt",)), "a single sentence", "objective 'mlm'")
+    one_error_line(run(files=("line.txt",)), "a single sentence", "--objective mlm")
     result = hf_bert("pretrain", place / "text.txt", "-o", place / "made")
     one_error_line(result, "no tokenizer is named", "hf-bert tokenizer train")
     assert not (place / "made").exists()
