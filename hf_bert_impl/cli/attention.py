@@ -127,7 +127,7 @@ def load_maps(
     from hf_bert_impl.visualization.attention_maps import attention_maps, choose, tokenize
 
     tokenizer = checkpoints.load_tokenizer(checkpoint)
-    # Before the weights are loaded, which takes longest.
+    # These are checked before the weights are loaded, which takes longest.
     config = BertConfig.from_pretrained(checkpoint.path)
     tokenize(tokenizer, text, text_b, config.max_position_embeddings)
     choose("layers", layers, config.num_hidden_layers)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hf_bert_impl.conversion.source import Files
 
 _SOURCE = "A folder, a TensorFlow prefix (bert_model.ckpt), a file, or a zip or tar archive."
-#: Columns where no person looks: names stay whole, for grep.
+#: Width of the output where it goes to a file: names stay whole, so that grep finds them.
 _FILE_WIDTH = 300
 _UNITS = ("bytes", "kB", "MB", "GB")
 
@@ -96,7 +96,7 @@ def convert(
 
     Example: hf-bert convert uncased_L-12_H-768_A-12.zip bert-base-uncased
     """
-    # They have the names of the library's arguments.
+    # The options have the names of the library's arguments.
     others = ("src", "dst", "as_json")
     options = {name: value for name, value in context.params.items() if name not in others}
     with quiet_libraries():
@@ -149,7 +149,7 @@ def _describe(files: Files) -> dict[str, Any]:
         targets |= {name: f"({reason})" for name, reason in whole.ignored.items()}
         class_name = infer(whole, {}).class_name
     except ConversionError as error:
-        problem = str(error)  # still worth a list: perhaps it is what the user wants to see
+        problem = str(error)  # the tensors are listed all the same: they may show what is wrong
     return {
         "path": str(files.given),
         "format": reader.format,

@@ -51,7 +51,7 @@ def _demo() -> None:
 
     import torch
 
-    # Only now: whoever lacks the weights need not wait for transformers to load.
+    # Imported after the folder was found: who lacks the weights does not wait for it.
     from transformers import AutoModel
 
     import hf_bert_impl

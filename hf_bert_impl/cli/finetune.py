@@ -121,7 +121,7 @@ def finetune(
                 typer.echo(f"stopped; the best model so far is in {kept}", err=True)
             raise
     if not PartialState().is_main_process:
-        return  # one of several processes speaks
+        return  # only the main process prints
     if as_json:
         from hf_bert_impl.evaluation.metrics import finite
 

@@ -20,7 +20,7 @@ from hf_bert_impl.training.option_ranges import RANGES
 
 
 def _drawable(picture: Path | None) -> Path | None:
-    """The picture, if it can be drawn: asked before a command begins."""
+    """Checks that a picture can be drawn, before the command begins."""
     if picture is not None:
         from hf_bert_impl.evaluation.pictures import check_picture
 

@@ -254,7 +254,7 @@ def save_pruned(
     from hf_bert_impl.conversion.output_folder import output_folder
     from hf_bert_impl.hub.card import CardFacts, write_card
 
-    # Afresh: what was measured is in float32, and may lack heads that the task does not use.
+    # Loaded again: the measured model is in float32, and has only the head of the task.
     model, _ = checkpoints.load_model(checkpoint, checkpoints.class_name(checkpoint))
     model.prune_heads(report["pruned"])
     with output_folder(output.expanduser()) as folder:

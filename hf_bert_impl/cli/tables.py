@@ -40,7 +40,7 @@ def print_table(
         table.add_column(column, justify="right", no_wrap=True)
     for row in rows:
         table.add_row(*map(Text, row))
-    # Not as the table's own title, which would be broken at its width.
+    # A title of the table itself would be broken at the table's width.
     out = console()
     if title:
         out.print(Text(title, style="italic"))

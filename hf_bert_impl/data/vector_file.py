@@ -186,7 +186,7 @@ class VectorFile:
         return os.fdopen(os.open(self.partial, flags), "r+b")
 
     def _resume(self) -> None:
-        """Find the rows that count, and stand behind them."""
+        """Find the rows that count, and go to their end."""
         size = self._file.seek(0, os.SEEK_END)
         state = self._read_progress()
         if size and not self._has_header(begun=state is None):
