@@ -26,7 +26,7 @@ from hf_bert_impl.cli.options import (
     Overwrite,
     Quiet,
 )
-from hf_bert_impl.cli.output_checks import check_file
+from hf_bert_impl.cli.output_checks import check_output_file
 from hf_bert_impl.cli.tables import console
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.atomic import atomic_file
@@ -117,17 +117,19 @@ def answer(
     }
     with quiet_libraries():
         pipeline = load_pipeline(model, dtype, **parameters)
-    if file is not None:
-        with quiet_libraries(), notes(), writer(output) as stream:
-            answer_all(pipeline, read_questions(file, shared), stream, total, quiet)
-        return
-    with quiet_libraries(), notes(), writer(output) as stream:
-        for item, found in zip(questions, pipeline(iter(questions)), strict=True):
-            answers = found if isinstance(found, list) else [found]
-            if as_json or output is not None:
-                stream.write(json_line({"question": item["question"], "answers": answers}))
-            else:
-                console().print(answer_table(item["question"], item["context"], answers))
+        from hf_bert_impl.inference.progress import text_progress
+
+        records = iter(questions) if file is None else read_questions(file, shared)
+        progress = text_progress(file is not None and not quiet, total)
+        with notes(), writer(output) as stream, progress as advance:
+            for record, answers in answered(pipeline, records):
+                if file is not None or as_json or output is not None:
+                    asked = {key: record[key] for key in ("id", "question") if key in record}
+                    line = json.dumps({**asked, "answers": answers}, ensure_ascii=False)
+                    stream.write(line + "\n")
+                else:
+                    console().print(answer_table(record["question"], record["context"], answers))
+                advance(1)
 
 
 def read_context(context: str | None, context_file: str | None) -> str | None:
@@ -173,7 +175,7 @@ def check_arguments(
         raise InputError("no context is given", "a text to look in", "add --context TEXT")
     if output is not None:
         sources = [name for name in (file, context_file) if name is not None]
-        check_file("--output", output, overwrite, sources=sources)
+        check_output_file("--output", output, overwrite, sources=sources)
 
 
 def load_pipeline(model: str, dtype: str | None, **parameters: Any) -> QuestionAnsweringPipeline:
@@ -274,33 +276,19 @@ def writer(output: Path | None) -> Iterator[IO[str]]:
         yield stream
 
 
-def answer_all(
-    pipeline: QuestionAnsweringPipeline,
-    records: Iterator[dict[str, Any]],
-    stream: IO[str],
-    total: int | None,
-    quiet: bool,
-) -> None:
-    """Write a JSON line for each record, in order."""
-    from hf_bert_impl.inference.progress import text_progress
-
+def answered(
+    pipeline: QuestionAnsweringPipeline, records: Iterator[dict[str, Any]]
+) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    """Each record with its answers, in order."""
     asked: deque[dict[str, Any]] = deque()
 
     def remembered() -> Iterator[dict[str, Any]]:
         for record in records:
-            asked.append({key: record[key] for key in ("id", "question") if key in record})
+            asked.append(record)
             yield record
 
-    with text_progress(not quiet, total) as advance:
-        for found in pipeline(remembered()):
-            answers = found if isinstance(found, list) else [found]
-            stream.write(json_line({**asked.popleft(), "answers": answers}))
-            advance(1)
-
-
-def json_line(record: dict[str, Any]) -> str:
-    """A record as a line of JSON."""
-    return json.dumps(record, ensure_ascii=False) + "\n"
+    for answers in pipeline(remembered()):
+        yield asked.popleft(), answers if isinstance(answers, list) else [answers]
 
 
 def answer_table(question: str, context: str, answers: list[dict[str, Any]]) -> Table:

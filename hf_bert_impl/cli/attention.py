@@ -11,7 +11,7 @@ import typer
 from hf_bert_impl.cli import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import Model, Overwrite
-from hf_bert_impl.cli.output_checks import check_file
+from hf_bert_impl.cli.output_checks import check_output_file
 from hf_bert_impl.errors import InputError
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def check_output(output: Path, overwrite: bool) -> None:
         InputError: The output cannot be written, or exists.
         ValueError: A picture is asked for, and matplotlib is missing.
     """
-    check_file("--output", output, overwrite, endings=(PAGE, *PICTURES))
+    check_output_file("--output", output, overwrite, endings=(PAGE, *PICTURES))
     if output.suffix != PAGE:
         from hf_bert_impl.tasks.pictures import check_picture
 
@@ -99,13 +99,13 @@ def parse_numbers(option: str, text: str) -> list[int]:
     Raises:
         InputError: It is written otherwise.
     """
-    found: list[int] = []
+    numbers: list[int] = []
     for part in text.split(","):
         match = NUMBERS.fullmatch(part)
         if match is None or int(match[2] or match[1]) < int(match[1]):
             raise InputError(f"{option} is {text!r}", "numbers such as 0,3 or 1-4", "write it so")
-        found += range(int(match[1]), int(match[2] or match[1]) + 1)
-    return found
+        numbers += range(int(match[1]), int(match[2] or match[1]) + 1)
+    return numbers
 
 
 def load_maps(
@@ -127,20 +127,10 @@ def load_maps(
     from hf_bert_impl.visualization.attention_maps import attention_maps, choose, tokenize
 
     tokenizer = checkpoints.load_tokenizer(checkpoint)
-    # Before the weights are loaded, which takes longest.
+    # These are checked before the weights are loaded, which takes longest.
     config = BertConfig.from_pretrained(checkpoint.path)
     tokenize(tokenizer, text, text_b, config.max_position_embeddings)
     choose("layers", layers, config.num_hidden_layers)
     choose("heads", heads, config.num_attention_heads)
-    model, info = checkpoints.load_model(
-        checkpoint, "BertModel", dtype=torch.float32, add_pooling_layer=False
-    )
-    if info["missing_keys"]:
-        missing = sorted(info["missing_keys"])
-        raise InputError(
-            f"{checkpoint.name} lacks {len(missing)} of BERT's weights ({', '.join(missing[:2])}), "
-            "and random ones would show noise",
-            "a whole BERT",
-            "restore its files",
-        )
+    model, _ = checkpoints.load_whole(checkpoint, "base", dtype=torch.float32)
     return attention_maps(model, tokenizer, text, text_b, layers=layers, heads=heads)

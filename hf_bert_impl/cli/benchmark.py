@@ -14,7 +14,7 @@ from hf_bert_impl.benchmark.peers import DEFAULT_PEERS, PEERS, PRECISIONS
 from hf_bert_impl.cli import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import AsJson
-from hf_bert_impl.cli.output_checks import check_file
+from hf_bert_impl.cli.output_checks import check_output_file
 from hf_bert_impl.cli.tables import console
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.atomic import atomic_file
@@ -110,11 +110,11 @@ def benchmark(
     dtypes = _names("--dtype", dtype, tuple(PRECISIONS), ("float32",))
     sizes = _sizes(batch_sizes)
     if output is not None:
-        check_file("--output", output, overwrite)
+        check_output_file("--output", output, overwrite)
     if plot is not None:
         from hf_bert_impl.benchmark.plot import check_plotting
 
-        check_file("--plot", plot, overwrite, endings=(".png", ".svg", ".pdf"))
+        check_output_file("--plot", plot, overwrite, endings=(".png", ".svg", ".pdf"))
         check_plotting()
     from hf_bert_impl.benchmark.run import Benchmark, Settings
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from hf_bert_impl.inference.pooling import Pooling
 
 TOKENIZERS = ("tokenizer.json", "vocab.txt")
+#: Names that a message lists.
+SHOWN = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,6 +172,41 @@ def load_model(
         ) from error
     check_finite(model, checkpoint.name)
     return model.eval(), info
+
+
+def load_whole(
+    checkpoint: Checkpoint, head: str | None = None, **options: Any
+) -> tuple[PreTrainedModel, list[str]]:
+    """Load a checkpoint by the head that it has, and refuse one that lacks weights.
+
+    Args:
+        checkpoint: An open checkpoint.
+        head: The head, as for `class_name`.
+        **options: Further arguments of `from_pretrained`.
+
+    Returns:
+        The model in eval mode, without a pooler where a base model has none; and the names of the
+        checkpoint's tensors that this class has no place for.
+
+    Raises:
+        InputError: Weights are missing, which would be random numbers.
+    """
+    name = class_name(checkpoint, head)
+    model, info = load_model(checkpoint, name, **options)
+    missing = sorted(info["missing_keys"])
+    if missing and all(key.startswith("pooler.") for key in missing):
+        model, info = load_model(checkpoint, name, add_pooling_layer=False, **options)
+        missing = sorted(info["missing_keys"])
+    if missing:
+        more = f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
+        raise InputError(
+            f"{checkpoint.name} lacks weights of {name} ({', '.join(missing[:SHOWN])}{more}), "
+            "which would be random numbers",
+            f"a whole {name}",
+            "name a checkpoint that has them, or choose the head that it has (--head of hf-bert "
+            "convert or export)",
+        )
+    return model, sorted(info["unexpected_keys"])
 
 
 def has_tokenizer(checkpoint: Checkpoint) -> bool:

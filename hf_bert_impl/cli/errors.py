@@ -17,7 +17,7 @@ import typer
 BAD_INPUT = 2
 BUG = 1
 INTERRUPTED = 130
-#: Added to a signal's number, as shells do.
+#: The exit status after a signal is this and its number, as in shells.
 SIGNALLED = 128
 
 #: An argument's name, and its value, in a message of the library.
@@ -28,7 +28,7 @@ _debug = False
 
 @contextlib.contextmanager
 def stopped_in_order() -> Iterator[list[int]]:
-    """Has SIGTERM and SIGHUP end a command as Ctrl-C does, so that half-written files are removed.
+    """Lets SIGTERM and SIGHUP end a command as Ctrl-C does, so that half-written files go.
 
     Signals that the caller handles or ignores (`nohup`) are left alone.
 
@@ -39,7 +39,7 @@ def stopped_in_order() -> Iterator[list[int]]:
     came: list[int] = []
 
     def stop(number: int, frame: Any) -> None:
-        if os.getpid() != process:  # a worker that was forked from it ends as it would otherwise
+        if os.getpid() != process:  # a forked worker ends as it would without this
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
         came.append(number)
@@ -121,7 +121,7 @@ def report(error: BaseException, command: Any) -> int:
         # The package raises these with a message for the user; so does transformers for files.
         line, status = in_options(one_line(error), command), BAD_INPUT
     elif isinstance(error, OverflowError):
-        # Python's numbers have no end; those of every library beneath have one.
+        # Python's integers have no limit. Those of the libraries below it have one.
         line = f"a number that was given is too large ({one_line(error)}); choose a smaller one"
         status = BAD_INPUT
     else:
@@ -170,5 +170,5 @@ def quiet_libraries() -> Iterator[None]:
             hub_logging.set_verbosity(hub_verbosity)
             if bars:
                 logging.enable_progress_bar()
-            # After transformers' own, which switches the hub's along with them.
+            # Last, because transformers' own function switches the hub's bars too.
             (enable_progress_bars if hub_bars else disable_progress_bars)()

@@ -22,7 +22,7 @@ from hf_bert_impl.cli.options import (
     Quiet,
     Text,
 )
-from hf_bert_impl.cli.score_tables import print_scores
+from hf_bert_impl.cli.tables import print_table
 
 if TYPE_CHECKING:
     from hf_bert_impl.inference import TextEncoder
@@ -69,7 +69,6 @@ def sts(
     """
     from hf_bert_impl.tasks.sts import evaluate_sts, read_sts
 
-    _check_picture(picture)
     with quiet_libraries():
         files = read_sts(data)
         encoder = _load_encoder(model, pooling)
@@ -87,7 +86,7 @@ def sts(
         (name, f"{score.pairs:,}", f"{score.spearman:.2f}", f"{score.pearson:.2f}")
         for name, score in [*by_file.items(), ("all", total)]
     ]
-    print_scores(f"{_last(model)}: {_last(data)}", ("pairs", "Spearman", "Pearson"), rows)
+    print_table(f"{_last(model)}: {_last(data)}", ("pairs", "Spearman", "Pearson"), rows)
 
 
 @app.command()
@@ -120,7 +119,6 @@ def probe(
     from hf_bert_impl.tasks.base import Columns
     from hf_bert_impl.tasks.probes import ProbeOptions, encoder_batcher, read_probe, run_probe
 
-    _check_picture(picture)
     named = {"train": train, "validation": validation, "test": test}
     with quiet_libraries():
         options = ProbeOptions(classifier=classifier, folds=folds, seed=seed)
@@ -145,11 +143,23 @@ def probe(
     heads = ["test"] if result.deviations is None else [f"mean of {folds} folds", "deviation"]
     columns = [result.scores] if result.deviations is None else [result.scores, result.deviations]
     rows = [(name, *(f"{column[name]:.4f}" for column in columns)) for name in result.scores]
-    print_scores(title, heads, rows)
+    print_table(title, heads, rows)
 
 
-@app.command()
-def classification(
+CLASSIFICATION = """Score a fine-tuned classifier; the picture is its confusion matrix.
+
+Example: hf-bert evaluate classification sentiment --data test.tsv --text-column 0
+--label-column 1"""
+REGRESSION = """Score a model fine-tuned to give numbers; the picture sets them against gold.
+
+Example: hf-bert evaluate regression relatedness --data dev.tsv --text-column sentence_A
+--text-pair-column sentence_B --label-column score"""
+
+
+@app.command("classification", help=CLASSIFICATION)
+@app.command("regression", help=REGRESSION)
+def evaluate(
+    context: typer.Context,
     model: Model,
     data: Data,
     text_column: Text = None,
@@ -160,17 +170,30 @@ def classification(
     picture: Picture = None,
     as_json: AsJson = False,
 ) -> None:
-    """Score a fine-tuned classifier; the picture is its confusion matrix.
+    """Score a fine-tuned model; the command's name is the task."""
+    from hf_bert_impl.model.configuration_bert import BertConfig
+    from hf_bert_impl.tasks.base import Columns
+    from hf_bert_impl.tasks.evaluation import evaluate_task, task_for_model
 
-    Example: hf-bert evaluate classification sentiment --data test.tsv --text-column 0
-    --label-column 1
-    """
-    columns = (text_column, text_pair_column, label_column)
-    _evaluate("classification", model, data, columns, dataset, max_length, picture, as_json)
+    with quiet_libraries():
+        checkpoint = checkpoints.open_checkpoint(model)
+        checkpoints.require_tokenizer(checkpoint)
+        config = BertConfig.from_pretrained(checkpoint.path)
+        columns = Columns(text_column, text_pair_column, label_column)
+        task = task_for_model(str(context.info_name), config, columns, dataset)
+        scores, split, outputs = evaluate_task(task, checkpoint.path, data, max_length)
+    title = f"{_last(model)}: {_last(data)}, {len(split.examples):,} examples"
+    if picture is not None and not task.draw(picture, split, outputs, title):
+        _draw_scores(picture, title, scores)
+    if as_json:
+        _print_json({"task": task.name, "examples": len(split.examples), **scores})
+        return
+    print_table(title, ("",), [(metric, f"{score:.4f}") for metric, score in scores.items()])
 
 
 @app.command("token-classification")
 def token_classification(
+    context: typer.Context,
     model: Model,
     data: Data,
     text_column: Text = None,
@@ -184,29 +207,8 @@ def token_classification(
 
     Example: hf-bert evaluate token-classification tagger --data test.conll
     """
-    columns = (text_column, None, label_column)
-    _evaluate("token-classification", model, data, columns, dataset, max_length, picture, as_json)
-
-
-@app.command()
-def regression(
-    model: Model,
-    data: Data,
-    text_column: Text = None,
-    text_pair_column: Pair = None,
-    label_column: Label = None,
-    dataset: Dataset = None,
-    max_length: MaxLength = None,
-    picture: Picture = None,
-    as_json: AsJson = False,
-) -> None:
-    """Score a model that was fine-tuned to give numbers; the picture sets them against gold.
-
-    Example: hf-bert evaluate regression relatedness --data dev.tsv --text-column sentence_A
-    --text-pair-column sentence_B --label-column score
-    """
-    columns = (text_column, text_pair_column, label_column)
-    _evaluate("regression", model, data, columns, dataset, max_length, picture, as_json)
+    labelled = (text_column, None, label_column, dataset)
+    evaluate(context, model, data, *labelled, max_length, picture, as_json)
 
 
 @app.command("masked-lm")
@@ -244,48 +246,18 @@ def masked_lm(
         texts = [example.text for example in task.read(data)][:limit]
         loaded = load_fine_tuned(checkpoint.path, task.head)
         with text_progress(not quiet, len(texts)) as advance:
-            found = pseudo_perplexity(loaded, tokenizer, texts, max_length, advance)
+            result = pseudo_perplexity(loaded, tokenizer, texts, max_length, advance)
     if as_json:
-        _print_json(vars(found))
+        _print_json(vars(result))
         return
     rows = [
-        ("pseudo-perplexity", f"{found.pseudo_perplexity:,.3f}"),
-        ("accuracy", f"{found.accuracy:.4f}"),
-        ("tokens", f"{found.tokens:,}"),
-        ("texts", f"{found.texts:,}"),
-        ("texts cut", f"{found.cut:,}"),
+        ("pseudo-perplexity", f"{result.pseudo_perplexity:,.3f}"),
+        ("accuracy", f"{result.accuracy:.4f}"),
+        ("tokens", f"{result.tokens:,}"),
+        ("texts", f"{result.texts:,}"),
+        ("texts cut", f"{result.cut:,}"),
     ]
-    print_scores(f"{_last(model)}: {_last(data)}", ("",), rows)
-
-
-def _evaluate(
-    name: str,
-    model: str,
-    data: str,
-    columns: tuple[str | None, str | None, str | None],
-    dataset: str | None,
-    max_length: int | None,
-    picture: Path | None,
-    as_json: bool,
-) -> None:
-    from hf_bert_impl.model.configuration_bert import BertConfig
-    from hf_bert_impl.tasks.base import Columns
-    from hf_bert_impl.tasks.evaluation import evaluate_task, task_for_model
-
-    _check_picture(picture)
-    with quiet_libraries():
-        checkpoint = checkpoints.open_checkpoint(model)
-        checkpoints.require_tokenizer(checkpoint)
-        config = BertConfig.from_pretrained(checkpoint.path)
-        task = task_for_model(name, config, Columns(*columns), dataset)
-        scores, split, outputs = evaluate_task(task, checkpoint.path, data, max_length)
-    title = f"{_last(model)}: {_last(data)}, {len(split.examples):,} examples"
-    if picture is not None and not task.draw(picture, split, outputs, title):
-        _draw_scores(picture, title, scores)
-    if as_json:
-        _print_json({"task": name, "examples": len(split.examples), **scores})
-        return
-    print_scores(title, ("",), [(metric, f"{score:.4f}") for metric, score in scores.items()])
+    print_table(f"{_last(model)}: {_last(data)}", ("",), rows)
 
 
 def _load_encoder(model: str, pooling: str | None) -> TextEncoder:
@@ -298,13 +270,6 @@ def _load_encoder(model: str, pooling: str | None) -> TextEncoder:
 def _last(name: str) -> str:
     """The last part of a path or a hub id: titles are short."""
     return Path(name).name or name
-
-
-def _check_picture(picture: Path | None) -> None:
-    if picture is not None:
-        from hf_bert_impl.tasks.pictures import check_picture
-
-        check_picture(picture)
 
 
 def _draw_scores(picture: Path, title: str, scores: Mapping[str, float]) -> None:

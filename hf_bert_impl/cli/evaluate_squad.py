@@ -21,12 +21,10 @@ from hf_bert_impl.cli.options import (
     Picture,
     Quiet,
 )
-from hf_bert_impl.cli.tables import console
+from hf_bert_impl.cli.tables import print_table
 from hf_bert_impl.errors import InputError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from hf_bert_impl.data.squad import Squad
 
 #: What `--output` writes: the answers, and for v2.0 what the threshold decided between.
@@ -86,8 +84,6 @@ def squad(
         from hf_bert_impl.tasks import pictures
         from hf_bert_impl.tasks import squad as scoring
 
-        if picture is not None:
-            pictures.check_picture(picture)
         questions = read_squad(data, check_places=False)
         if predictions is not None:
             texts = scoring.read_predictions(predictions)
@@ -120,7 +116,7 @@ def squad(
     if as_json:
         typer.echo(json.dumps(metrics))
     else:
-        console().print(metrics_table(title, metrics))
+        print_metrics(title, metrics)
 
 
 def check_arguments(
@@ -208,35 +204,23 @@ def evaluate_model(
     return metrics
 
 
-def metrics_table(title: str, metrics: dict[str, float]) -> Table:
-    """The figures, a row a set of questions, and the best that a threshold gives."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(
-        title=Text(title), box=box.SIMPLE_HEAD, title_justify="left", title_style="italic"
-    )
-    table.add_column("")
-    for name in ("questions", "exact match", "F1"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("threshold")
+def print_metrics(title: str, metrics: dict[str, float]) -> None:
+    """Print the figures, a row a set of questions, and the best that a threshold gives."""
     used = metrics.get("null_score_diff_threshold")
-    for prefix, name in (("", "all"), ("HasAns_", "with an answer"), ("NoAns_", "without")):
-        if f"{prefix}total" in metrics:
-            table.add_row(
-                name,
-                f"{metrics[f'{prefix}total']:,}",
-                f"{metrics[f'{prefix}exact']:.2f}",
-                f"{metrics[f'{prefix}f1']:.2f}",
-                "" if used is None or prefix else f"{used:.4g}",
-            )
-    if "best_f1" in metrics:
-        table.add_row(
-            "best, by threshold",
-            "",
-            f"{metrics['best_exact']:.2f}",
-            f"{metrics['best_f1']:.2f}",
-            f"exact {metrics['best_exact_thresh']:.4g}, F1 {metrics['best_f1_thresh']:.4g}",
+    rows: list[tuple[str, ...]] = [
+        (
+            name,
+            f"{metrics[f'{prefix}total']:,}",
+            f"{metrics[f'{prefix}exact']:.2f}",
+            f"{metrics[f'{prefix}f1']:.2f}",
+            "" if used is None or prefix else f"{used:.4g}",
         )
-    return table
+        for prefix, name in (("", "all"), ("HasAns_", "with an answer"), ("NoAns_", "without"))
+        if f"{prefix}total" in metrics
+    ]
+    if "best_f1" in metrics:
+        thresholds = (metrics[f"best_{name}_thresh"] for name in ("exact", "f1"))
+        best = (f"{metrics[f'best_{name}']:.2f}" for name in ("exact", "f1"))
+        said = "exact {:.4g}, F1 {:.4g}".format(*thresholds)
+        rows.append(("best, by threshold", "", *best, said))
+    print_table(title, ("questions", "exact match", "F1", "threshold"), rows)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -12,12 +13,9 @@ import typer
 from hf_bert_impl.cli import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import AsJson, Model
-from hf_bert_impl.cli.tables import console
-from hf_bert_impl.cli.whole_model import load_whole
+from hf_bert_impl.cli.tables import console, print_table
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from hf_bert_impl.export.exporting import Exported
     from hf_bert_impl.measuring.beside import Timed
 
@@ -66,7 +64,7 @@ def export(
         check_format(kind, opset)
         check_output(folder, Path(model).expanduser(), overwrite)
         checkpoint = checkpoints.open_checkpoint(model)
-        loaded, _ = load_whole(checkpoint, head, dtype=torch.float32)
+        loaded, _ = checkpoints.load_whole(checkpoint, head, dtype=torch.float32)
         tokenizer = None
         if checkpoints.has_tokenizer(checkpoint):
             tokenizer = checkpoints.load_tokenizer(checkpoint)
@@ -89,7 +87,7 @@ def export(
         times = time_beside(loaded, open_file(folder, kind, torch.get_num_threads()))
     weights = sum(tensor.nbytes for tensor in loaded.state_dict().values())
     if as_json:
-        found = dataclasses.asdict(exported) | {
+        report = dataclasses.asdict(exported) | {
             "folder": str(folder),
             "report": exported.report.to_dict(),
             "weights_bytes": weights,
@@ -97,35 +95,24 @@ def export(
             "threads": torch.get_num_threads(),
             "times": [dataclasses.asdict(row) for row in times],
         }
-        typer.echo(json.dumps(found))
+        typer.echo(json.dumps(report))
         return
-    out = console()
-    exported.report.render(out)
-    out.print(_table(exported, weights, times, torch.get_num_threads()))
+    exported.report.render(console())
+    threads = torch.get_num_threads()
+    title = f"size and speed, float32, {threads} thread{'s' * (threads > 1)}"
+    columns = (f"{exported.class_name} here", exported.kind, "times as fast")
+    print_table(title, columns, _rows(exported, weights, times))
     typer.echo(f"{folder}: {', '.join(exported.files)}")
 
 
-def _table(exported: Exported, weights: int, times: list[Timed], threads: int) -> Table:
+def _rows(exported: Exported, weights: int, times: list[Timed]) -> Iterator[tuple[str, ...]]:
     """Size and speed of the model and of what was exported."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(
-        title=f"size and speed, float32, {threads} thread{'s' * (threads > 1)}",
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-        title_style="italic",
-    )
-    table.add_column("")
-    for column in (f"{exported.class_name} here", exported.kind, "times as fast"):
-        table.add_column(column, justify="right", no_wrap=True)
-    table.add_row("size", *(f"{size / MEGABYTE:.1f} MB" for size in (weights, exported.size)))
+    yield "size", *(f"{size / MEGABYTE:.1f} MB" for size in (weights, exported.size)), ""
     for row in times:
         padding = f", {row.padding:.0%} padding" if row.padding else ""
-        table.add_row(
+        yield (
             f"{row.rows} sequence{'s' * (row.rows > 1)}, {row.tokens} tokens{padding}",
             f"{row.model_ms:.1f} ms",
             f"{row.other_ms:.1f} ms",
             f"{1 / row.ratio:.2f} ({1 / row.greatest:.2f}–{1 / row.least:.2f})",
         )
-    return table

@@ -32,8 +32,8 @@ def fill_mask(
         return
     for number, mask in enumerate(masks, start=1):
         title = text if len(masks) == 1 else f"{text} (mask {number} of {len(masks)})"
-        found = [(item["token"], item["probability"]) for item in mask["predictions"]]
-        console().print(prediction_table(title, found))
+        best = [(item["token"], item["probability"]) for item in mask["predictions"]]
+        console().print(prediction_table(title, best))
 
 
 def predict_masks(
@@ -82,15 +82,7 @@ def predict_masks(
             f"at most {limit}, for which the model has positions",
             "shorten it",
         )
-    model, info = checkpoints.load_model(checkpoint, "BertForMaskedLM", dtype=torch.float32)
-    missing = sorted(key for key in info["missing_keys"] if key.startswith("cls."))
-    if missing:
-        raise InputError(
-            f"{checkpoint.name} has no weights for the masked-LM head ({', '.join(missing[:2])}, "
-            "...), and random ones would print noise",
-            "a checkpoint saved from BertForMaskedLM or BertForPreTraining",
-            "name one, such as google-bert/bert-base-cased",
-        )
+    model, _ = checkpoints.load_whole(checkpoint, "masked-lm", dtype=torch.float32)
     with torch.inference_mode():
         logits = model(**encoded, return_dict=True).logits[0, here]  # (masks, V)
     best = logits.float().softmax(dim=-1).topk(min(top_k, logits.shape[-1]))

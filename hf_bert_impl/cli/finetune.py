@@ -11,7 +11,7 @@ import typer
 from hf_bert_impl.cli import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import Dataset, Label, Overwrite, Silent, Text, from_dataclass
-from hf_bert_impl.cli.score_tables import print_scores
+from hf_bert_impl.cli.tables import print_table
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.training.finetuning_options import FinetuningOptions
 
@@ -121,7 +121,7 @@ def finetune(
                 typer.echo(f"stopped; the best model so far is in {kept}", err=True)
             raise
     if not PartialState().is_main_process:
-        return  # one of several processes speaks
+        return  # only the main process prints
     if as_json:
         from hf_bert_impl.tasks.metrics import finite
 
@@ -139,12 +139,12 @@ def print_report(title: str, report: dict[str, Any]) -> None:
         for part in parts:
             cell = f"{report[part][name]:.4f}"
             if "spread" in report:
-                found = report["spread"][part][name]
-                cell += f" ({found['mean']:.4f} ± {found['std']:.4f})"
+                spread = report["spread"][part][name]
+                cell += f" ({spread['mean']:.4f} ± {spread['std']:.4f})"
             cells.append(cell)
         rows.append((name, *cells))
     training = report["training"]
     note = f"{training['examples']['train']:,} training examples, {training['seconds']:,.0f} s"
     if training["best_epoch"]:
         note += f", best after epoch {training['best_epoch']:g}"
-    print_scores(title, parts, rows, note)
+    print_table(title, parts, rows, note)

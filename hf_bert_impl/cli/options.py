@@ -16,7 +16,17 @@ from typing import Annotated, Any
 
 import typer
 
-from hf_bert_impl.training.option_ranges import RANGES
+from hf_bert_impl.data.option_ranges import RANGES
+
+
+def _drawable(picture: Path | None) -> Path | None:
+    """Checks that a picture can be drawn, before the command begins."""
+    if picture is not None:
+        from hf_bert_impl.tasks.pictures import check_picture
+
+        check_picture(picture)
+    return picture
+
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A folder or a hub id.")]
 Dtype = Annotated[
@@ -27,7 +37,9 @@ Dtype = Annotated[
     ),
 ]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace OUTPUT where it exists.")]
-Picture = Annotated[Path | None, typer.Option(help="Draw the result: a png, svg or pdf.")]
+Picture = Annotated[
+    Path | None, typer.Option(help="Draw the result: a png, svg or pdf.", callback=_drawable)
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, and no table.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 Silent = Annotated[

@@ -10,7 +10,7 @@ from pathlib import Path
 from hf_bert_impl.errors import InputError
 
 
-def check_file(
+def check_output_file(
     option: str,
     file: Path,
     overwrite: bool,
@@ -43,7 +43,9 @@ def check_file(
             "make it first",
         )
     if file.is_dir():
-        raise InputError(f"{option} {file} is a folder", "a file", "choose another name")
+        raise InputError(
+            f"{option} {file} is a folder", "the name of a file", "choose another name"
+        )
     check_sources((file, *beside), sources)
     if os.path.lexists(file) and not overwrite:
         raise InputError(

@@ -15,12 +15,11 @@ import typer
 
 from hf_bert_impl.cli.errors import one_line, quiet_libraries
 from hf_bert_impl.cli.options import AsJson, Silent, from_dataclass
-from hf_bert_impl.cli.tables import console
+from hf_bert_impl.cli.tables import print_table
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.training.pretraining_options import PretrainingOptions
 
 if TYPE_CHECKING:
-    from rich.table import Table
     from transformers import PreTrainedModel
 
     from hf_bert_impl.training.pretraining import PretrainingResult
@@ -117,7 +116,7 @@ def pretrain(
     if as_json:
         typer.echo(json.dumps(summary(result)))
     elif not quiet:
-        console().print(result_table(result))
+        print_result(result)
 
 
 @contextlib.contextmanager
@@ -168,25 +167,17 @@ def summary(result: PretrainingResult) -> dict[str, Any]:
     }
 
 
-def result_table(result: PretrainingResult) -> Table:
-    """The figures of a run: those of the last log entry beside those on held-out text."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(
-        title=f"{result.output}: {result.steps:,} steps", box=box.SIMPLE_HEAD, title_justify="left"
-    )
-    table.add_column("")
-    table.add_column("training", justify="right")
-    table.add_column("held out", justify="right")
+def print_result(result: PretrainingResult) -> None:
+    """Print the figures of a run: those of the last log entry beside those on held-out text."""
     names = ("mlm_loss", "mlm_accuracy", "perplexity", "nsp_loss", "nsp_accuracy")
+    rows = []
     for name in (*names, "tokens_per_second", "flop_share"):
         cells = [
             f"{figures[key]:,.4g}" if key in figures else ""
             for figures, key in ((result.training, name), (result.validation, f"eval_{name}"))
         ]
         if any(cells):
-            table.add_row(name.replace("_", " "), *cells)
+            rows.append((name.replace("_", " "), *cells))
     if result.statistics is not None:
-        table.add_row("unigram entropy", f"{result.statistics.unigram_entropy:.4g}", "")
-    return table
+        rows.append(("unigram entropy", f"{result.statistics.unigram_entropy:.4g}", ""))
+    print_table(f"{result.output}: {result.steps:,} steps", ("training", "held out"), rows)

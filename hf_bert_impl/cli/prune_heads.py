@@ -14,13 +14,21 @@ import typer
 
 from hf_bert_impl.cli import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
-from hf_bert_impl.cli.options import AsJson, Label, Overwrite, Pair, Quiet, Text
-from hf_bert_impl.cli.tables import console
+from hf_bert_impl.cli.options import (
+    AsJson,
+    Label,
+    MaxLength,
+    Overwrite,
+    Pair,
+    Picture,
+    Quiet,
+    Text,
+)
+from hf_bert_impl.cli.tables import console, print_table
 from hf_bert_impl.errors import InputError
 
 if TYPE_CHECKING:
     from rich.console import Group
-    from rich.table import Table
 
     from hf_bert_impl.tasks.base import Columns, Split, Task
     from hf_bert_impl.tasks.head_importance import HeadImportance
@@ -50,16 +58,11 @@ def prune_heads(
         Path | None,
         typer.Option("--output", "-o", help="The folder to write the pruned model to."),
     ] = None,
-    picture: Annotated[
-        Path | None, typer.Option(help="Draw the importance: a png, svg or pdf.")
-    ] = None,
+    picture: Picture = None,
     text_column: Text = None,
     text_pair_column: Pair = None,
     label_column: Label = None,
-    max_length: Annotated[
-        int | None,
-        typer.Option(help="Tokens at which a sequence is cut.", show_default="what fits"),
-    ] = None,
+    max_length: MaxLength = None,
     limit: Annotated[
         int | None,
         typer.Option(min=1, help="Measure the importance on only so many sequences of --data."),
@@ -78,7 +81,7 @@ def prune_heads(
     Example: hf-bert prune-heads sentiment --data train.tsv --test dev.tsv --text-column 0
     --label-column 1 --share 0.3 --output sentiment-pruned
     """
-    check_arguments(share, count, output, picture)
+    check_arguments(share, count, output)
     with quiet_libraries(), contextlib.ExitStack() as held:
         from hf_bert_impl.conversion.output_folder import claimed
         from hf_bert_impl.inference.progress import text_progress
@@ -127,16 +130,19 @@ def prune_heads(
         return
     console().print(importance_table(title, importance, pruned))
     if pruned:
-        console().print(score_table(report, len(splits[1].examples)))
+        title = f"{Path(report['test']).name}, {len(splits[1].examples):,} examples"
+        scores = [
+            (name, *("–" if it is None else f"{it:.4f}" for it in (before, report["after"][name])))
+            for name, before in report["before"].items()
+        ]
+        print_table(title, ("before", "after"), scores)
 
 
-def check_arguments(
-    share: float | None, count: int | None, output: Path | None, picture: Path | None
-) -> None:
+def check_arguments(share: float | None, count: int | None, output: Path | None) -> None:
     """Check what can be checked before anything is loaded.
 
     Raises:
-        ValueError: The options contradict each other, or the picture cannot be drawn.
+        InputError: The options contradict each other.
     """
     if share is not None and count is not None:
         raise InputError("--share and --count were both given", "one of them", "leave one out")
@@ -150,10 +156,6 @@ def check_arguments(
             "--share or --count with it",
             "give one of them",
         )
-    if picture is not None:
-        from hf_bert_impl.tasks.pictures import check_picture
-
-        check_picture(picture)
 
 
 def read_data(
@@ -186,12 +188,12 @@ def read_data(
     task = task_for_model(task_name(checkpoint, config), config, columns)
     length = sequence_length(task, tokenizer, config, max_length)
     examples = {source: task.read(source) for source in dict.fromkeys(sources)}
-    task.take_config(config, [example for found in examples.values() for example in found])
-    for found in examples.values():
-        task.check_labels(found)
+    task.take_config(config, [example for those in examples.values() for example in those])
+    for those in examples.values():
+        task.check_labels(those)
     splits = {
-        source: Split(found, task.features(found, tokenizer, length))
-        for source, found in examples.items()
+        source: Split(those, task.features(those, tokenizer, length))
+        for source, those in examples.items()
     }
     return task, [splits[source] for source in sources]
 
@@ -252,7 +254,7 @@ def save_pruned(
     from hf_bert_impl.conversion.output_folder import output_folder
     from hf_bert_impl.hub.card import CardFacts, write_card
 
-    # Afresh: what was measured is in float32, and may lack heads that the task does not use.
+    # Loaded again: the measured model is in float32, and has only the head of the task.
     model, _ = checkpoints.load_model(checkpoint, checkpoints.class_name(checkpoint))
     model.prune_heads(report["pruned"])
     with output_folder(output.expanduser()) as folder:
@@ -292,20 +294,3 @@ def importance_table(
         note += f"; * pruned: {sum(map(len, pruned.values()))} of {importance.heads} heads"
     # A title of the table itself would be broken to the width of the table.
     return Group(Text(title, "italic"), table, Text(note, "dim"))
-
-
-def score_table(report: Mapping[str, Any], examples: int) -> Table:
-    """The scores before and after."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    title = Text(f"{Path(report['test']).name}, {examples:,} examples")
-    table = Table(title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="italic")
-    for column in ("", "before", "after"):
-        table.add_column(column, justify="right" if column else "left", no_wrap=True)
-    for name, value in report["before"].items():
-        table.add_row(
-            name, *("–" if x is None else f"{x:.4f}" for x in (value, report["after"][name]))
-        )
-    return table

@@ -13,7 +13,6 @@ from hf_bert_impl.cli import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import AsJson, Model
 from hf_bert_impl.cli.tables import console
-from hf_bert_impl.cli.whole_model import load_whole
 from hf_bert_impl.errors import InputError
 
 if TYPE_CHECKING:
@@ -87,7 +86,7 @@ def push(
                 )
             check_dry_run(dry_run)
         checkpoint = checkpoints.open_checkpoint(model)
-        loaded, left_out = load_whole(checkpoint, dtype="auto")
+        loaded, left_out = checkpoints.load_whole(checkpoint, dtype="auto")
         tokenizer = None
         if checkpoints.has_tokenizer(checkpoint):
             tokenizer = checkpoints.load_tokenizer(checkpoint)
@@ -118,11 +117,11 @@ def push(
                 )
             raise
     if as_json:
-        found = dataclasses.asdict(pushed) | {
+        report = dataclasses.asdict(pushed) | {
             "loading": pushed.loading.to_dict(),
             "left_out": left_out,
         }
-        typer.echo(json.dumps(found))
+        typer.echo(json.dumps(report))
         return
     _print(pushed, left_out, tokenizer is not None)
 

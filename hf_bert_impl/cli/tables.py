@@ -1,8 +1,8 @@
-"""What several commands print: the console, tables of predictions and of similarities."""
+"""What several commands print: tables of figures, predictions and similarities."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -17,6 +17,36 @@ def console() -> Console:
     from rich.console import Console
 
     return Console()
+
+
+def print_table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], note: str | None = None
+) -> None:
+    """Print a line that says what was measured, a table below it, and a note.
+
+    Args:
+        title: What was measured; empty for no line.
+        columns: Heads of the columns after the first; without any text they are not shown.
+        rows: The name of each figure and its values.
+        note: A line below.
+    """
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD, show_header=any(columns))
+    table.add_column("")
+    for column in columns:
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    # A title of the table itself would be broken at the table's width.
+    out = console()
+    if title:
+        out.print(Text(title, style="italic"))
+    out.print(table)
+    if note is not None:
+        out.print(Text(note, style="dim"))
 
 
 def prediction_table(title: str, predictions: Sequence[tuple[str, float]]) -> Table:

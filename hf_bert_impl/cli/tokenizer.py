@@ -15,12 +15,10 @@ from hf_bert_impl.cli.checkpoints import TOKENIZERS
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import AsJson
 from hf_bert_impl.cli.output_checks import check_sources
-from hf_bert_impl.cli.tables import console
+from hf_bert_impl.cli.tables import print_table
 from hf_bert_impl.errors import InputError
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from hf_bert_impl.data.tokenizer_training import VocabularyReport
 
 #: The files of a tokenizer.
@@ -90,9 +88,8 @@ def tokenizer_train(
     if as_json:
         typer.echo(json.dumps({"output": str(output), **dataclasses.asdict(report)}))
         return
-    out = console()
-    out.print(report_table(report, vocab_size))
-    out.print(f"{output}: written in {time.perf_counter() - begin:.1f} s", highlight=False)
+    print_report(report, vocab_size)
+    typer.echo(f"{output}: written in {time.perf_counter() - begin:.1f} s")
 
 
 def check_output(output: Path, overwrite: bool, files: Sequence[str]) -> None:
@@ -114,23 +111,16 @@ def check_output(output: Path, overwrite: bool, files: Sequence[str]) -> None:
         )
 
 
-def report_table(report: VocabularyReport, asked: int) -> Table:
-    """What a vocabulary came to.
-
-    Args:
-        report: Of the trainer.
-        asked: The vocabulary size that was asked for.
-    """
-    from rich import box
-    from rich.table import Table
-
-    table = Table(box=box.SIMPLE_HEAD, show_header=False)
+def print_report(report: VocabularyReport, asked: int) -> None:
+    """Print what a vocabulary came to, where so many tokens were asked for."""
     size = f"{report.vocab_size:,}"
     if report.vocab_size < asked:
         size += f" of {asked:,}: the text has no more pieces to merge"
-    table.add_row("vocabulary", size)
-    table.add_row("alphabet", f"{report.alphabet:,} characters")
-    table.add_row("characters covered", f"{report.character_coverage:.4%}")
-    table.add_row("pieces a word", f"{report.pieces_per_word:.3f}")
-    table.add_row("unknown tokens", f"{report.unknown_rate:.4%}")
-    return table
+    rows = [
+        ("vocabulary", size),
+        ("alphabet", f"{report.alphabet:,} characters"),
+        ("characters covered", f"{report.character_coverage:.4%}"),
+        ("pieces a word", f"{report.pieces_per_word:.3f}"),
+        ("unknown tokens", f"{report.unknown_rate:.4%}"),
+    ]
+    print_table("", ("",), rows)

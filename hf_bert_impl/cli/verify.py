@@ -144,7 +144,7 @@ def verify_checkpoint(
                 backends=BACKENDS,
                 dtype=dtype,
                 gradients=gradients,
-                labels={case: found for case, found in labels.items() if found},
+                labels={case: given for case, given in labels.items() if given},
             )
         )
     return report

@@ -44,7 +44,7 @@ class ExampleOptions:
         if self.packing and self.objective != "mlm":
             raise ValueError(
                 f"packing does not go with objective {self.objective!r}, whose pairs are of full "
-                "length; use objective 'mlm', or leave packing out"
+                "length; use `objective='mlm'`, or leave `packing` out"
             )
         check_ranges(self)
 
@@ -115,5 +115,5 @@ def check_pairs(documents: int, longest: int) -> None:
         raise ValueError(
             f"each of the {documents} documents is a single sentence, which no other follows; "
             "expected documents of several sentences for next-sentence pairs; give another layout, "
-            "or train without them (objective 'mlm')"
+            "or train without them (`objective='mlm'`)"
         )

@@ -58,7 +58,7 @@ def make_pairs(
         raise ValueError(
             "next-sentence pairs need text from other documents, and there is no other one; "
             "expected at least 2 documents; give more text, or another layout, or train without "
-            "next-sentence prediction (objective 'mlm')"
+            "next-sentence prediction (`objective='mlm'`)"
         )
     room = max_length - PAIR_SPECIAL_TOKENS
     if room < SHORTEST_TARGET:

@@ -162,14 +162,14 @@ def cut_windows(
             raise ValueError(
                 f"the question {question[:60]!r} leaves no room for the context: with the special "
                 f"tokens it has {max_seq_len - room} tokens; expected fewer than "
-                f"max_seq_len={max_seq_len}; raise that, or lower max_question_len"
+                f"max_seq_len={max_seq_len}; raise that, or lower `max_question_len`"
             )
         stride = min(DOC_STRIDE, max_seq_len // 2, room // 2) if doc_stride is None else doc_stride
         if total > room and stride >= room:
             raise ValueError(
                 f"doc_stride={stride} is not smaller than the room for the context, {room} of "
-                f"{max_seq_len} tokens beside the question {question[:60]!r}; lower doc_stride, or "
-                "raise max_seq_len"
+                f"{max_seq_len} tokens beside the question {question[:60]!r}; lower `doc_stride`, "
+                "or raise `max_seq_len`"
             )
         ends = range(room, total + room - stride, room - stride) if total > room else [total]
         cut.append([Window(context, frame, max(end - room, 0), min(end, total)) for end in ends])
@@ -188,7 +188,7 @@ def check_lengths(max_seq_len: int, doc_stride: int | None, max_question_len: in
     if doc_stride is not None and doc_stride >= max_seq_len:
         raise ValueError(
             f"doc_stride={doc_stride} is not smaller than the window, max_seq_len={max_seq_len}; "
-            "lower doc_stride, or raise max_seq_len"
+            "lower `doc_stride`, or raise `max_seq_len`"
         )
 
 

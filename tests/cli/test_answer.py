@@ -246,12 +246,6 @@ def test_wrong_models(hf_bert, one_error_line, save_tiny, tmp_path):
     one_error_line(hf_bert("answer", tmp_path / "none", *asked), "there is no folder")
 
 
-def test_help_has_an_example(hf_bert):
-    result = hf_bert("answer", "--help")
-    assert result.status == 0
-    assert "Example: hf-bert answer MODEL --question" in " ".join(result.out.split())
-
-
 def test_it_is_a_public_name():
     assert hf_bert_impl.QuestionAnsweringPipeline is QuestionAnsweringPipeline
 

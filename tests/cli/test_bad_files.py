@@ -97,6 +97,8 @@ READS = {
     # `inspect` lists tensors and reads no config.
     "config.json": MODELS - {"inspect"},
     "weights": LOADERS,
+    # A benchmark looks at no number.
+    "finite weights": LOADERS - {"benchmark"},
     # A benchmark of model calls makes up its tokens.
     "tokenizer": LOADERS - {"benchmark"},
     "masks": frozenset({"fill-mask", "masked-lm", "finetune", "pretrain"}),
@@ -199,6 +201,24 @@ def truncated(folder):
     file.write_bytes(file.read_bytes()[:9000])
 
 
+def spoilt(folder):
+    """Puts NaN in one tensor, and an infinity in one behind it."""
+    tensors = load_file(folder / "model.safetensors")
+    for ending, place, value in (
+        ("encoder.layer.1.attention.output.dense.weight", (3, slice(7, 9)), torch.nan),
+        ("encoder.layer.1.output.dense.bias", -1, torch.inf),
+    ):
+        next(tensor for name, tensor in tensors.items() if name.endswith(ending))[place] = value
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def many_labels(folder):
+    """Asks for more labels than any machine holds; their names would say how many there are."""
+    config = json.loads((folder / "config.json").read_text())
+    kept = {name: value for name, value in config.items() if name not in ("id2label", "label2id")}
+    write("config.json", kept | {"num_labels": 10**9})(folder)
+
+
 def without_mask(folder):
     fields("tokenizer_config.json", mask_token=None)(folder)
     (folder / "special_tokens_map.json").unlink()
@@ -242,6 +262,14 @@ KINDS = {
     "index of missing": ("weights", index(weight_map={"a": "b.safetensors"}), "lacks b.safetens"),
     "index of outside": ("weights", index(weight_map={"a": "../b"}), "'../b'"),
     "index of numbers": ("weights", index(weight_map={"a": 3}), "names 3"),
+    "layers without end": ("config.json", fields("config.json", num_hidden_layers=10**5), "100000"),
+    "words without end": ("config.json", fields("config.json", vocab_size=10**9), "1000000000"),
+    "labels without end": ("config.json", many_labels, "1000000000"),
+    "weights with NaN": (
+        "finite weights",
+        spoilt,
+        "has weights that are no finite numbers: 2 NaN among the 900 of",
+    ),
     "no mask token": ("masks", without_mask, "no mask token"),
     "tokenizer model a number": ("tokenizer", fields("tokenizer.json", model=3), "no tokenizer ("),
     "added tokens a number": ("tokenizer", fields("tokenizer.json", added_tokens=3), "no tokenize"),

@@ -10,10 +10,10 @@ import time
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from hf_bert_impl import TextEncoder
-from hf_bert_impl.cli import app, embed, vector_file
+from hf_bert_impl.cli import embed
+from hf_bert_impl.data import vector_file
 
 LINES = ["nice to meet you", "", "the river rose over night, and you.", "a", "Nice to the river"]
 WIDTH = 30
@@ -384,9 +384,3 @@ def test_the_old_output_stays_until_the_new_one_is_complete(
     assert output.read_text() == "old"
     assert hf_bert("embed", model, lines, "-o", output, "--overwrite").status == 0
     assert_complete(output, expected(model))
-
-
-def test_help_has_an_example():
-    result = CliRunner().invoke(app, ["embed", "--help"])
-    assert result.exit_code == 0
-    assert "Example: hf-bert embed" in result.output

@@ -218,9 +218,3 @@ def test_wrong_arguments(hf_bert, one_error_line, model, dev, predictions, tmp_p
 def test_wrong_models(hf_bert, one_error_line, save_tiny, dev):
     result = hf_bert("evaluate", "squad", save_tiny("BertModel"), "--data", dev)
     one_error_line(result, "lacks 2 weights", "fine-tuned for question answering")
-
-
-def test_help_has_an_example(hf_bert):
-    result = hf_bert("evaluate", "squad", "--help")
-    assert result.status == 0
-    assert "Example: hf-bert evaluate squad MODEL --data" in " ".join(result.out.split())

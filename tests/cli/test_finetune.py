@@ -125,12 +125,6 @@ def test_missing_library_names_the_extra(hf_bert, one_error_line, arguments, mon
     one_error_line(hf_bert(*arguments), "matplotlib", "pip install 'hf_bert_impl[train]'")
 
 
-def test_help_shows_an_example(hf_bert):
-    assert "Example: hf-bert finetune classification" in hf_bert("finetune", "--help").out
-    for command in ("sts", "probe", "classification", "token-classification", "regression"):
-        assert "Example: hf-bert evaluate" in hf_bert("evaluate", command, "--help").out
-
-
 def test_saved_model_keeps_its_class(hf_bert, arguments, tmp_path):
     assert hf_bert(*arguments, "--epochs", 0.2, "--quiet").status == 0
     model = hf_bert_impl.BertForSequenceClassification.from_pretrained(tmp_path / "out")

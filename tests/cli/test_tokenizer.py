@@ -3,10 +3,8 @@
 import json
 
 import pytest
-from typer.testing import CliRunner
 
 from hf_bert_impl import BertTokenizer
-from hf_bert_impl.cli import app
 from hf_bert_impl.data import tokenizer_training
 
 TEXT = "the low river flows lower\nand the lowest river is slow\n" * 4
@@ -94,16 +92,15 @@ def test_wrong_arguments(hf_bert, one_error_line, text, tmp_path, monkeypatch):
     assert not (tmp_path / "made").exists()
 
 
-@pytest.mark.parametrize("arguments", [["tokenizer"], ["tokenizer", "train"]])
-def test_help_has_an_example(arguments):
-    result = CliRunner().invoke(app, [*arguments, "--help"])
-    assert result.exit_code == 0
-    assert "Example: hf-bert tokenizer train" in result.output
-
-
 @pytest.mark.parametrize("name", ["tokenizer.json", "vocab.txt"])
 def test_the_text_is_not_replaced(hf_bert, one_error_line, tmp_path, name):
     (tmp_path / name).write_text("nice to meet you\n")
     command = ("tokenizer", "train", tmp_path / name, "-o", tmp_path / ".", "--vocab-size", 60)
     one_error_line(hf_bert(*command, "--overwrite"), f"{name}, which this command writes")
     assert [*tmp_path.iterdir()] == [tmp_path / name]
+
+
+def test_a_vocabulary_larger_than_memory(hf_bert, one_error_line, text, tmp_path):
+    asked = ("tokenizer", "train", text, "--vocab-size", 10**9, "--output", tmp_path / "words")
+    one_error_line(hf_bert(*asked), "--vocab-size=1000000000 is not valid", "at most 10000000")
+    assert not (tmp_path / "words").exists()

@@ -22,7 +22,7 @@ TEXT = "nice to meet you\nthe river rose over night\n\nyou meet the night\nand a
 #: By command: what it calls when the output is on its way.
 INSIDE = {
     "convert": "hf_bert_impl.conversion.pipeline.write_safetensors",
-    "embed": "hf_bert_impl.cli.vector_file.VectorFile.append",
+    "embed": "hf_bert_impl.data.vector_file.VectorFile.append",
     "export": "hf_bert_impl.export.exporting.compare",
     "finetune": "hf_bert_impl.training.finetuning_trainer.FinetuningTrainer.save_best",
     "pretrain": "hf_bert_impl.training.pretraining_trainer.PretrainingTrainer.training_step",

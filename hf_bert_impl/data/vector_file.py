@@ -74,8 +74,8 @@ class VectorFile:
         self.extra: dict[str, Any] = {}
         self.partial, self.progress = files_beside(output)
         self._settings = {"format": FORMAT, "dimension": dimension, **settings}
-        # Rows and the digest of their texts: one attribute, so that an interrupt finds both of one
-        # time.
+        # Rows and the digest of their texts stand in one attribute: an interrupt never finds one of
+        # them without the other.
         self._done = (0, hashlib.sha256())
         self._texts_before = ""
         self._is_ours = False
@@ -85,7 +85,7 @@ class VectorFile:
         with contextlib.ExitStack() as opened:
             opened.enter_context(output_lock(self.output))
             self._file = opened.enter_context(self._open())
-            opened.callback(self._remove_nothing)
+            opened.callback(self._remove_if_empty)
             self._resume()
             self._is_ours = True
             self._opened = opened.pop_all()
@@ -94,7 +94,7 @@ class VectorFile:
     def __exit__(self, *error: Any) -> None:
         self._opened.close()
 
-    def _remove_nothing(self) -> None:
+    def _remove_if_empty(self) -> None:
         """Delete a file without rows, from which nothing can go on."""
         if self._is_ours and self.rows == 0:
             self.partial.unlink(missing_ok=True)
@@ -122,12 +122,12 @@ class VectorFile:
             InputError: They are not the texts with which the rows were made.
         """
         rows, digest = self._done
-        found = 0
+        passed = 0
         for text in itertools.islice(texts, rows):
-            found += 1
+            passed += 1
             _add(digest, text)
-        if found < rows:
-            raise self.changed(f"the input has {found} texts where {rows} were done")
+        if passed < rows:
+            raise self.changed(f"the input has {passed} texts where {rows} were done")
         if rows and digest.hexdigest() != self._texts_before:
             raise self.changed(f"the first {rows} texts are others now")
         return rows
@@ -148,7 +148,7 @@ class VectorFile:
             self.checkpoint()
 
     def checkpoint(self) -> None:
-        """Make what is written count."""
+        """Note on the disk that the rows so far count."""
         rows, digest = self._done
         self._file.flush()
         os.fsync(self._file.fileno())
@@ -179,14 +179,14 @@ class VectorFile:
             self._is_ours = True
             return os.fdopen(made, "r+b")
         except FileExistsError:
-            found = os.lstat(self.partial)
+            status = os.lstat(self.partial)
         # Through a link this would write to a file that is known by another name.
-        if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
             raise _not_ours(self.partial)
         return os.fdopen(os.open(self.partial, flags), "r+b")
 
     def _resume(self) -> None:
-        """Find the rows that count, and stand behind them."""
+        """Find the rows that count, and go to their end."""
         size = self._file.seek(0, os.SEEK_END)
         state = self._read_progress()
         if size and not self._has_header(begun=state is None):
