@@ -7,8 +7,8 @@ import glob
 import json
 import os
 import re
+import secrets
 import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -101,10 +101,9 @@ def output_folder(folder: Path) -> Iterator[Path]:
         ConversionError: It cannot be written there.
     """
     folder = folder.resolve()
-    fresh = None
+    fresh = folder.with_name(_fresh_prefix(folder) + secrets.token_hex(4))
     try:
-        fresh = Path(tempfile.mkdtemp(prefix=_fresh_prefix(folder), dir=folder.parent))
-        os.chmod(fresh, 0o777 & ~_umask())
+        fresh.mkdir()
         yield fresh
         _replace(fresh, folder)
     except OSError as error:
@@ -112,8 +111,7 @@ def output_folder(folder: Path) -> Iterator[Path]:
             raise
         raise _unwritable(folder, error) from None
     finally:
-        if fresh is not None:
-            shutil.rmtree(fresh, ignore_errors=True)  # where it was not renamed
+        shutil.rmtree(fresh, ignore_errors=True)  # where it was not renamed
 
 
 def _fresh_prefix(folder: Path) -> str:
@@ -127,13 +125,6 @@ def _unwritable(folder: Path, error: BaseException) -> ConversionError:
         "a place that can be written to, with room for the result",
         "free some space, or name another folder",
     )
-
-
-def _umask() -> int:
-    # The one way to ask for it is to set it.
-    umask = os.umask(0o022)
-    os.umask(umask)
-    return umask
 
 
 def _replace(fresh: Path, folder: Path) -> None:

@@ -20,7 +20,6 @@ from .vocabulary import Vocabulary
 if TYPE_CHECKING:
     from rich.console import Console
 
-_HASH_CHUNK = 1 << 22
 _SHOWN = 6
 
 
@@ -202,12 +201,10 @@ def file_rows(files: list[Path], root: Path | None = None) -> list[dict[str, Any
     """Name (or path below `root`), size in bytes and sha256 of files."""
     rows = []
     for path in files:
-        sums = hashlib.sha256()
         with path.open("rb") as file:
-            while chunk := file.read(_HASH_CHUNK):
-                sums.update(chunk)
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
         name = path.relative_to(root).as_posix() if root else path.name
-        rows.append({"name": name, "bytes": path.stat().st_size, "sha256": sums.hexdigest()})
+        rows.append({"name": name, "bytes": path.stat().st_size, "sha256": sha256})
     return rows
 
 

@@ -24,7 +24,7 @@ from .tensors import DTYPES, TensorInfo
 
 #: Dtypes that weights can be saved in.
 SAVED_DTYPES = ("float32", "float16", "bfloat16", "float64")
-#: What a config says of where it was, or of code: that comes with it, or of a kernel on the hub.
+#: Fields about the place the config comes from, or that name code or a kernel to load.
 _DROPPED = (
     "_attn_implementation",
     "_commit_hash",

@@ -119,7 +119,7 @@ class Hdf5File:
         )
 
     def _bytes(self, address: int, size: int) -> bytes:
-        """Read metadata. What is read twice is paid for twice, so that no circle lasts."""
+        """Read metadata. Every reading counts, so that structures in a circle come to an end."""
         start = self._base + address
         if start + size > len(self._data):
             self._damaged(f"{size} bytes at {address} of {len(self._data)}")

@@ -173,7 +173,7 @@ def is_admitted(module: str, name: str) -> bool:
 
 
 def is_key(key: object) -> bool:
-    """Whether a dict may have a key: it hashes fast, and no two billion of them to the same."""
+    """Whether a dict may have a key: one that is hashed fast, and whose hash few others share."""
     if isinstance(key, int):
         return -_INT64 <= key < _INT64
     return key is None or isinstance(key, str | bytes | float)
@@ -235,7 +235,8 @@ def _ordered_dict(arguments: tuple[Any, ...]) -> Any:
             return items
         case (list() as pairs,):  # as Python 2 wrote it
             items = {}
-            # Each pair is used up: else a long list, named again and again, would take for ever.
+            # The list is emptied. A pickle may use one long list for many dicts, which would take
+            # for ever.
             while pairs:
                 match pairs.pop():
                     case (key, value) if is_key(key):

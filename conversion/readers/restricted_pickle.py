@@ -124,7 +124,7 @@ class RestrictedUnpickler:
         try:
             for opcode, argument, _ in pickletools.genops(cast(IO[bytes], self._source)):
                 yield opcode.name, argument
-        # Of genops alone: what the consumer raises stays there. Warning: where they are errors.
+        # Only what genops raises arrives here. A Warning does where warnings are made errors.
         except (ValueError, Warning) as error:
             raise MalformedPickleError(f"is damaged ({str(error)[:120]!r})") from None
 

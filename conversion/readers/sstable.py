@@ -110,7 +110,7 @@ def _read_block(file: BinaryIO, offset: int, length: int, end: int) -> bytes:
         raise Damaged(f"its block at byte {offset} is compressed by method {stored[length]}")
     cramjam = require("cramjam", "convert", _PURPOSE)
     try:
-        # Asked before anything is allocated: the length that is stored may be any.
+        # The stored length may be any number, so it is checked before memory is allocated.
         if cramjam.snappy.decompress_raw_len(stored[:length]) > _SNAPPY_RATIO * length:
             raise Damaged(f"its block at byte {offset} claims too great a length")
         return bytes(cramjam.snappy.decompress_raw(stored[:length]))
@@ -134,7 +134,7 @@ def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
             raise Damaged("an entry of a block is longer than the block")
         key = key[:shared] + block[position : position + unshared]
         position += unshared
-        # Else a long key, taken over again and again, would fill the memory from a small file.
+        # Each entry can repeat the key before it, so a small file could fill the memory.
         key_bytes += len(key)
         if key_bytes > RESTART_INTERVAL * len(block):
             raise Damaged("the keys of a block are too long for its size")

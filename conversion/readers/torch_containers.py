@@ -86,7 +86,7 @@ class TorchFile:
             )
         else:
             if self._map[:1] == _PICKLE or self._map[-1:] == _PICKLE_END:
-                # Of a plain pickle, what it would run is said before anything else.
+                # A plain pickle: the user is told first what it would run.
                 RestrictedUnpickler(_Window(self._map, 0, len(self._map)), path).load()
             raise self._damaged("is no file of torch.save")
 

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -11,6 +12,10 @@ from hf_bert_impl.conversion.architecture import check_config, fit, infer
 from hf_bert_impl.conversion.errors import ConversionError
 from hf_bert_impl.conversion.head_names import HEADS
 from hf_bert_impl.conversion.maps import names
+from hf_bert_impl.conversion.maps.flax import FLAX
+from hf_bert_impl.conversion.maps.google_tf1 import GOOGLE_TF1
+from hf_bert_impl.conversion.maps.keras_h5 import KERAS_H5
+from hf_bert_impl.conversion.maps.pytorch import PYTORCH_PRETRAINED_BERT, TRANSFORMERS
 from hf_bert_impl.conversion.maps.tables import detect
 from hf_bert_impl.conversion.planning import plan, same_bits
 from hf_bert_impl.conversion.readers.flax import FlaxReader
@@ -18,6 +23,7 @@ from hf_bert_impl.conversion.readers.h5 import H5Reader
 from hf_bert_impl.conversion.readers.safetensors import SafetensorsReader
 from hf_bert_impl.conversion.readers.tf1 import Tf1Reader
 from hf_bert_impl.conversion.readers.torch_pickle import TorchReader
+from hf_bert_impl.conversion.rules import Table
 from hf_bert_impl.conversion.tensors import DTYPES, TensorInfo
 from hf_bert_impl.conversion.writers.flax import write_flax
 from hf_bert_impl.conversion.writers.h5 import write_h5
@@ -37,6 +43,48 @@ def infos_of(tensors):
         name: TensorInfo(name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
         for name, tensor in tensors.items()
     }
+
+
+class Checkpoint(NamedTuple):
+    """What the original software wrote into a folder of the fixtures."""
+
+    folder: str
+    file: str
+    table: Table
+    class_name: str
+    num_labels: int | None
+
+
+OLD, NEW = PYTORCH_PRETRAINED_BERT, TRANSFORMERS
+CHECKPOINTS = (
+    Checkpoint("tf1", "bert_model.ckpt", GOOGLE_TF1, PRETRAINING, None),
+    Checkpoint("tf1_sharded", "bert_model.ckpt", GOOGLE_TF1, PRETRAINING, None),
+    Checkpoint("tf1_squad", "model.ckpt-1000", GOOGLE_TF1, ANSWERING, None),
+    Checkpoint("tf1_classifier", "model.ckpt-1000", GOOGLE_TF1, CLASSIFICATION, 3),
+    Checkpoint("tf2_h5", "tf_model.h5", KERAS_H5, PRETRAINING, None),
+    Checkpoint("tf2_h5_classifier", "tf_model.h5", KERAS_H5, CLASSIFICATION, 3),
+    Checkpoint("tf2_h5_sharded", "tf_model.h5.index.json", KERAS_H5, CLASSIFICATION, 3),
+    Checkpoint("tf2_h5_qa", "tf_model.h5", KERAS_H5, ANSWERING, None),
+    Checkpoint("flax", "flax_model.msgpack", FLAX, PRETRAINING, None),
+    Checkpoint("flax_classifier", "flax_model.msgpack", FLAX, CLASSIFICATION, 3),
+    Checkpoint("flax_sharded", "flax_model.msgpack.index.json", FLAX, CLASSIFICATION, 3),
+    Checkpoint("pytorch_pretrained_bert", "pytorch_model.bin", OLD, PRETRAINING, None),
+    Checkpoint("pytorch_pretrained_bert_0.6.2", "pytorch_model.bin", NEW, PRETRAINING, None),
+    Checkpoint("pytorch_pretrained_bert_classifier", "pytorch_model.bin", OLD, CLASSIFICATION, 3),
+    Checkpoint("pytorch_pretrained_bert_squad", "pytorch_model.bin", OLD, ANSWERING, None),
+    Checkpoint("hf_legacy", "pytorch_model.bin", NEW, PRETRAINING, None),
+    Checkpoint("hf_legacy_sharded", "pytorch_model.bin.index.json", NEW, PRETRAINING, None),
+    Checkpoint("hf_legacy_fp16_token_classifier", "pytorch_model.bin", NEW, TOKENS, 3),
+    Checkpoint("hf_safetensors", "model.safetensors", NEW, PRETRAINING, None),
+    Checkpoint("hf_safetensors_sharded", "model.safetensors.index.json", NEW, PRETRAINING, None),
+    Checkpoint("hf_base_no_prefix", "model.safetensors", NEW, "BertModel", None),
+    Checkpoint("hf_mlm_no_pooler", "model.safetensors", NEW, MASKED, None),
+    Checkpoint("hf_bf16_classifier", "model.safetensors", NEW, CLASSIFICATION, 3),
+    Checkpoint("head_mask", "model.safetensors", NEW, CLASSIFICATION, 4),
+    Checkpoint("head_mask_pruned", "model.safetensors", NEW, CLASSIFICATION, 4),
+    Checkpoint("positions_relative_key", "model.safetensors", NEW, MASKED, None),
+    Checkpoint("positions_relative_key_query", "model.safetensors", NEW, MASKED, None),
+)
 
 
 class Memory:

@@ -14,49 +14,26 @@ from transformers.models.bert import modeling_bert as upstream
 
 import hf_bert_impl
 from hf_bert_impl.conversion import ConversionError, convert, load_any
-from tests.conversion.cases import FIXTURES
+from tests.conversion.cases import CHECKPOINTS, FIXTURES, PRETRAINING
 
 TOLERANCE = 2e-5
 CODERTIMO_TOLERANCE = 2e-4
-#: Folder to the class that is in it, and the file of its outputs (in another folder: same weights).
-PLAIN = {
-    "tf1": ("BertForPreTraining", "tf1/expected_erf_gelu.npz"),
-    "tf1_sharded": ("BertForPreTraining", "tf1/expected_erf_gelu.npz"),
-    "tf1_squad": ("BertForQuestionAnswering", "tf1_squad/expected_erf_gelu.npz"),
-    "tf1_classifier": ("BertForSequenceClassification", "tf1_classifier/expected_erf_gelu.npz"),
-    "tf2_h5": ("BertForPreTraining", "tf2_h5/expected.npz"),
-    "tf2_h5_classifier": ("BertForSequenceClassification", "tf2_h5_classifier/expected.npz"),
-    "tf2_h5_sharded": ("BertForSequenceClassification", "tf2_h5_classifier/expected.npz"),
-    "tf2_h5_qa": ("BertForQuestionAnswering", "tf2_h5_qa/expected.npz"),
-    "flax": ("BertForPreTraining", "flax/expected.npz"),
-    "flax_classifier": ("BertForSequenceClassification", "flax_classifier/expected.npz"),
-    "flax_sharded": ("BertForSequenceClassification", "flax_classifier/expected.npz"),
-    "pytorch_pretrained_bert": ("BertForPreTraining", "pytorch_pretrained_bert/expected.npz"),
-    "pytorch_pretrained_bert/bert-tiny.tar.gz": (
-        "BertForPreTraining",
-        "pytorch_pretrained_bert/expected.npz",
-    ),
-    "pytorch_pretrained_bert_0.6.2": ("BertForPreTraining", "pytorch_pretrained_bert/expected.npz"),
-    "pytorch_pretrained_bert_classifier": (
-        "BertForSequenceClassification",
-        "pytorch_pretrained_bert_classifier/expected.npz",
-    ),
-    "pytorch_pretrained_bert_squad": (
-        "BertForQuestionAnswering",
-        "pytorch_pretrained_bert_squad/expected.npz",
-    ),
-    "hf_legacy": ("BertForPreTraining", "hf_legacy/expected.npz"),
-    "hf_legacy_sharded": ("BertForPreTraining", "hf_legacy/expected.npz"),
-    "hf_legacy_fp16_token_classifier": (
-        "BertForTokenClassification",
-        "hf_legacy_fp16_token_classifier/expected.npz",
-    ),
-    "hf_safetensors": ("BertForPreTraining", "hf_safetensors/expected.npz"),
-    "hf_safetensors_sharded": ("BertForPreTraining", "hf_legacy/expected.npz"),
-    "hf_base_no_prefix": ("BertModel", "hf_base_no_prefix/expected.npz"),
-    "hf_mlm_no_pooler": ("BertForMaskedLM", "hf_mlm_no_pooler/expected.npz"),
-    "hf_bf16_classifier": ("BertForSequenceClassification", "hf_bf16_classifier/expected.npz"),
+#: Where the outputs of a model lie, if not in its own folder: one with the same weights.
+OUTPUTS_OF = {
+    "tf1_sharded": "tf1",
+    "tf2_h5_sharded": "tf2_h5_classifier",
+    "flax_sharded": "flax_classifier",
+    "pytorch_pretrained_bert/bert-tiny.tar.gz": "pytorch_pretrained_bert",
+    "pytorch_pretrained_bert_0.6.2": "pytorch_pretrained_bert",
+    "hf_legacy_sharded": "hf_legacy",
+    "hf_safetensors_sharded": "hf_legacy",
 }
+#: What transformers can load, and the class that is in it.
+PLAIN = {
+    checkpoint.folder: checkpoint.class_name
+    for checkpoint in CHECKPOINTS
+    if not checkpoint.folder.startswith(("positions", "head_mask"))
+} | {"pytorch_pretrained_bert/bert-tiny.tar.gz": PRETRAINING}
 EXTENDED = ("positions_relative_key", "positions_relative_key_query", "codertimo")
 
 
@@ -106,7 +83,8 @@ def outputs(model, arrays):
 @pytest.mark.parametrize("library", [upstream, hf_bert_impl], ids=["transformers", "here"])
 def test_outputs_are_those_of_the_original_software(results, name, library):
     folder, report = results[name]
-    class_name, file = PLAIN[name]
+    class_name, place = PLAIN[name], OUTPUTS_OF.get(name, name)
+    file = f"{place}/expected{'_erf_gelu' if place.startswith('tf1') else ''}.npz"
     assert report.passed
     assert report.result["class"] == class_name
     model, info = getattr(library, class_name).from_pretrained(

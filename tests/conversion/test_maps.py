@@ -13,7 +13,7 @@ from hf_bert_impl.conversion.maps import names
 from hf_bert_impl.conversion.maps.codertimo import CODERTIMO
 from hf_bert_impl.conversion.maps.flax import FLAX
 from hf_bert_impl.conversion.maps.google_tf1 import GOOGLE_TF1
-from hf_bert_impl.conversion.maps.keras_h5 import KERAS_H5, model_name
+from hf_bert_impl.conversion.maps.keras_h5 import model_name
 from hf_bert_impl.conversion.maps.model_garden import MODEL_GARDEN, MODEL_GARDEN_PRETRAINER
 from hf_bert_impl.conversion.maps.pytorch import PYTORCH_PRETRAINED_BERT, TRANSFORMERS
 from hf_bert_impl.conversion.maps.tables import TABLES, detect
@@ -22,6 +22,7 @@ from hf_bert_impl.conversion.tensors import TensorInfo
 from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS
 from tests.conversion.cases import (
     ANSWERING,
+    CHECKPOINTS,
     CHOICE,
     CLASSES,
     CLASSIFICATION,
@@ -37,38 +38,7 @@ from tests.conversion.cases import (
     reader,
 )
 
-OLD, NEW = PYTORCH_PRETRAINED_BERT, TRANSFORMERS
-#: Folder, file, table, class, labels.
-CHECKPOINTS = (
-    ("tf1", "bert_model.ckpt", GOOGLE_TF1, PRETRAINING, None),
-    ("tf1_sharded", "bert_model.ckpt", GOOGLE_TF1, PRETRAINING, None),
-    ("tf1_squad", "model.ckpt-1000", GOOGLE_TF1, ANSWERING, None),
-    ("tf1_classifier", "model.ckpt-1000", GOOGLE_TF1, CLASSIFICATION, 3),
-    ("tf2_h5", "tf_model.h5", KERAS_H5, PRETRAINING, None),
-    ("tf2_h5_classifier", "tf_model.h5", KERAS_H5, CLASSIFICATION, 3),
-    ("tf2_h5_sharded", "tf_model.h5.index.json", KERAS_H5, CLASSIFICATION, 3),
-    ("tf2_h5_qa", "tf_model.h5", KERAS_H5, ANSWERING, None),
-    ("flax", "flax_model.msgpack", FLAX, PRETRAINING, None),
-    ("flax_classifier", "flax_model.msgpack", FLAX, CLASSIFICATION, 3),
-    ("flax_sharded", "flax_model.msgpack.index.json", FLAX, CLASSIFICATION, 3),
-    ("pytorch_pretrained_bert", "pytorch_model.bin", OLD, PRETRAINING, None),
-    ("pytorch_pretrained_bert_0.6.2", "pytorch_model.bin", NEW, PRETRAINING, None),
-    ("pytorch_pretrained_bert_classifier", "pytorch_model.bin", OLD, CLASSIFICATION, 3),
-    ("pytorch_pretrained_bert_squad", "pytorch_model.bin", OLD, ANSWERING, None),
-    ("hf_legacy", "pytorch_model.bin", NEW, PRETRAINING, None),
-    ("hf_legacy_sharded", "pytorch_model.bin.index.json", NEW, PRETRAINING, None),
-    ("hf_legacy_fp16_token_classifier", "pytorch_model.bin", NEW, TOKENS, 3),
-    ("hf_safetensors", "model.safetensors", NEW, PRETRAINING, None),
-    ("hf_safetensors_sharded", "model.safetensors.index.json", NEW, PRETRAINING, None),
-    ("hf_base_no_prefix", "model.safetensors", NEW, "BertModel", None),
-    ("hf_mlm_no_pooler", "model.safetensors", NEW, MASKED, None),
-    ("hf_bf16_classifier", "model.safetensors", NEW, CLASSIFICATION, 3),
-    ("head_mask", "model.safetensors", NEW, CLASSIFICATION, 4),
-    ("head_mask_pruned", "model.safetensors", NEW, CLASSIFICATION, 4),
-    ("positions_relative_key", "model.safetensors", NEW, MASKED, None),
-    ("positions_relative_key_query", "model.safetensors", NEW, MASKED, None),
-)
-FILES = {folder: file for folder, file, *_ in CHECKPOINTS}
+FILES = {checkpoint.folder: checkpoint.file for checkpoint in CHECKPOINTS}
 TENSORS_OF = {
     PRETRAINING: 46,
     CLASSIFICATION: 41,

@@ -9,6 +9,7 @@ from hf_bert_impl.conversion.errors import ConversionError
 from hf_bert_impl.conversion.planning import invert, listing, plan, same_bits
 from hf_bert_impl.conversion.rules import Ignore, Operation, Rule, Table, write
 from hf_bert_impl.conversion.tensors import TensorInfo
+from tests.conversion.cases import Memory
 
 SMALL = Table(
     software="small",
@@ -41,17 +42,16 @@ SHAPES = {
 }
 
 
-class Memory:
-    """Tensors by name, read one by one."""
+class Watched(Memory):
+    """It takes note of what was read."""
 
-    def __init__(self, tensors):
-        self.values = tensors
-        self.tensors = infos({n: tuple(t.shape) for n, t in tensors.items()})
+    def __init__(self, values):
+        super().__init__(values)
         self.reads = []
 
     def read(self, name):
         self.reads.append(name)
-        return self.values[name]
+        return super().read(name)
 
 
 def infos(shapes, dtype="float32"):
@@ -63,7 +63,7 @@ def random(shapes):
     memory = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
     if "out.words" in memory:
         memory["out.words"] = memory["words"].clone()
-    return Memory(memory)
+    return Watched(memory)
 
 
 # --- patterns --------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_bert_impl.conversion.errors import ConversionError
-from hf_bert_impl.conversion.readers import protobuf, sstable
+from hf_bert_impl.conversion.readers import sstable
 from hf_bert_impl.conversion.readers.protobuf import (
     bytes_field,
     fixed32_field,
@@ -416,24 +416,3 @@ def test_any_change_behind_good_checksums(tmp_path_factory, data):
 def test_any_block(tmp_path_factory, content, kind):
     prefix = table(tmp_path_factory.mktemp("block") / "m.index", content, kind=kind)
     message_of(prefix)
-
-
-@settings(deadline=None, max_examples=200)
-@given(message=st.binary(max_size=40))
-def test_any_message(message):
-    try:
-        for number, value in protobuf.fields(message):
-            assert number >= 0
-            assert len(value) <= len(message) if isinstance(value, bytes) else value < 1 << 64
-    except protobuf.Damaged:
-        pass
-
-
-@settings(deadline=None, max_examples=100)
-@given(value=st.integers(0, (1 << 64) - 1), behind=st.binary(max_size=3))
-def test_numbers_there_and_back(value, behind):
-    content = varint(value)
-    assert protobuf.read_varint(content + behind, 0, len(content)) == (value, len(content))
-    signed = protobuf.signed(value)
-    assert signed % MINUS == value
-    assert -(1 << 63) <= signed < 1 << 63
