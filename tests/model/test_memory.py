@@ -40,7 +40,6 @@ def count(which):
     return int(found.stdout.split()[-1])
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another malloc than glibc's")
 def test_a_model_has_freed_memory_kept():
     """55 MiB go back and forth where blocks of 11 MiB are the largest."""

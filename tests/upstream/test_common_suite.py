@@ -7,7 +7,6 @@ small configuration, inputs, and labels for each head.
 import unittest
 from typing import Any, ClassVar
 
-import pytest
 import torch
 from transformers import set_seed
 from transformers.testing_utils import torch_device
@@ -26,8 +25,6 @@ from hf_bert_impl import (
     BertModel,
 )
 from tests.upstream import suite
-
-pytestmark = pytest.mark.slow
 
 modeling_common = suite.load("test_modeling_common")
 configuration_common = suite.load("test_configuration_common")
