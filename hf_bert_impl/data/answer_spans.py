@@ -134,7 +134,7 @@ def _best_spans(
     starts = context.word_starts if align_to_words else context.starts
     ends = context.word_ends if align_to_words else context.ends
     flat = scores.ravel()
-    # Equal ones in the order of the text.
+    # Spans with equal scores stay in the order of the text.
     order = [int(flat.argmax())] if top_k == 1 else np.argsort(-flat, kind="stable").tolist()
     spans: dict[tuple[int, int], Span] = {}
     for place in order:

@@ -132,5 +132,5 @@ class Masker:
         chosen = order[within[np.argsort(distance[within])]]
         if self.options.max_predictions is not None:
             chosen = chosen[np.cumsum(lengths[chosen]) <= self.options.max_predictions]
-        # None may begin there, or the first one be too long.
+        # It may be that no word begins there, or that the first one is too long.
         return chosen if len(chosen) else np.array([np.argmin(lengths)])

@@ -30,7 +30,7 @@ from hf_bert_impl.training.resumable_trainer import ResumableTrainer
 Progress = Callable[[int, float], object]
 #: Points of the curve of the training loss.
 POINTS = 60
-#: Of a class; the loss of more of them would leave the range of float32.
+#: Largest weight of a class: with larger ones the loss would leave the range of float32.
 LARGEST_WEIGHT = 1_000_000
 
 
@@ -93,14 +93,15 @@ class FinetuningTrainer(ResumableTrainer):
         if not self.is_world_process_zero():
             return
         if best is not None:
-            # Tuned since. Written beside and moved, so that a full disk damages nothing.
+            # The config was tuned after the checkpoint was written. It is written beside the old
+            # one and moved, so that a full disk damages nothing.
             fresh = folder.with_name("config")
             self.model.config.save_pretrained(fresh)
             (fresh / CONFIG_NAME).replace(Path(best) / CONFIG_NAME)
             # Not copied: a disk needs room for one model only.
             Path(best).rename(folder)
         for name in (TRAINER_STATE_NAME, TRAINING_ARGS_NAME):
-            # The course of training is in metrics.json; the other is a pickle of this machine.
+            # metrics.json holds the course of training; the arguments are a pickle of this machine.
             (folder / name).unlink(missing_ok=True)
 
     @property

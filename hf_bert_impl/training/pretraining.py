@@ -251,7 +251,7 @@ def training_arguments(options: PretrainingOptions) -> TrainingArguments:
         adam_epsilon=1e-6,  # BERT's own
         max_grad_norm=1.0,
         bf16=bf16,
-        # Said by name: without it several processes on the CPU do not find each other.
+        # Not left to the default, with which several processes on the CPU do not find each other.
         use_cpu=not torch.accelerator.is_available(),
         seed=options.seed,
         # The data set has an order of its own for each epoch.
@@ -301,7 +301,7 @@ def build_trainer(
 ) -> PretrainingTrainer:
     """Sets up the Trainer."""
     if options.gradient_checkpointing:
-        # The newest name first: the older one warns there.
+        # Newer releases of transformers have the first name, and warn at the second.
         enable = getattr(model, "activation_checkpointing_enable", None)
         (enable or model.gradient_checkpointing_enable)()
     if data.validation is None:

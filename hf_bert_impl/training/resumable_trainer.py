@@ -47,7 +47,7 @@ class ResumableTrainer(Trainer):
 
     control: Any
     _folder_now: str | None = None
-    #: Of the micro-batches since the last step.
+    #: The losses of the micro-batches since the last step.
     _losses: tuple[Any, ...] = ()
 
     def __init__(self, **options: Any) -> None:
@@ -148,7 +148,8 @@ class ResumableTrainer(Trainer):
         return self._folder_now or str(super()._get_output_dir(trial))
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        # A callback is called after this, when half a checkpoint has had its name for long.
+        # The callback for checkpoints comes too late: by then a killed run would have left half a
+        # checkpoint under its final name.
         folder = Path(super()._get_output_dir(trial))
         partial = folder / PARTIAL
         if self.args.should_save:

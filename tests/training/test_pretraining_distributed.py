@@ -3,11 +3,9 @@
 import dataclasses
 import json
 import os
-import random
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,14 +13,13 @@ from safetensors.torch import load_file
 
 from hf_bert_impl.training.checkpointing import last_checkpoint
 from hf_bert_impl.training.pretraining import pretrain
-from hf_bert_impl.training.pretraining_options import PretrainingOptions
+from tests.training.pretraining_cases import RUN, SIZES, small_run
 
 pytestmark = pytest.mark.slow
 
 if not torch.distributed.is_available():
     pytest.skip("this torch has no distributed package", allow_module_level=True)
 
-RUN = Path(__file__).with_name("pretraining_run.py")
 #: `--multi_gpu` means torchrun, on GPUs or not; with `--cpu` accelerate starts one process, or MPI.
 REPLICATED = ("--multi_gpu",)
 SHARDED = (
@@ -34,46 +31,18 @@ SHARDED = (
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("distributed")
-    rng = random.Random(0)
-    words = [f"w{number}" for number in range(31)]
-    documents = [
-        "\n".join(" ".join(rng.choices(words, k=rng.randint(2, 9))) for _ in range(6))
-        for _ in range(40)
-    ]
-    (folder / "text.txt").write_text("\n\n".join(documents) + "\n")
-    (folder / "tokenizer").mkdir()
-    vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words]
-    (folder / "tokenizer" / "vocab.txt").write_text("\n".join(vocab) + "\n")
-    return folder
-
-
-@pytest.fixture(scope="module")
-def options(folder):
+def options(place):
     """Without dropout, whose random numbers are of each process."""
-    return PretrainingOptions(
-        files=(str(folder / "text.txt"),),
-        output=folder / "one",
-        tokenizer=str(folder / "tokenizer"),
-        sizes={
-            "num_hidden_layers": 2,
-            "hidden_size": 30,
-            "num_attention_heads": 5,
-            "intermediate_size": 44,
-            "hidden_dropout_prob": 0,
-            "attention_probs_dropout_prob": 0,
-        },
-        max_length=40,
+    return small_run(
+        place,
+        place / "one",
+        sizes=SIZES | {"hidden_dropout_prob": 0, "attention_probs_dropout_prob": 0},
         batch_size=12,
-        gradient_accumulation=1,
         max_steps=6,
         logging_steps=2,
         save_steps=3,
-        learning_rate=1e-3,
-        # An odd number, so that the last batch is filled up with examples that must not count.
-        validation_share=0.2,
-        cache_dir=str(folder / "cache"),
+        # 29 examples: the last batch is filled up with some that must not count.
+        validation_share=0.3,
     )
 
 
