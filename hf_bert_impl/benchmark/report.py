@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Literal
 
 from rich import box
@@ -63,7 +63,7 @@ def render(results: Results, console: Console) -> None:
             # A narrow window wraps the lines; nothing is cut off.
             console.print(case_table(name, rows, where.get("instruction_set", "")), crop=False)
     if results.line:
-        console.print(line_table(results))
+        console.print(line_table(results), crop=False)
     for missing in results.missing:
         case = "" if missing.case == "all" else f", {missing.case}"
         console.print(
@@ -109,19 +109,13 @@ def case_table(name: str, rows: list[Row], level: str) -> Table:
         del columns["rows"]  # the title says it
     if {row.ours_dtype for row in rows} == {"float32"}:
         del columns["rms"]  # the largest error says enough
-    table = _table(f"{name}: {CASES[name]}\nmeasured: {sizes}; {level}")
-    cells = {key: [cell(row) for row in rows] for key, cell in columns.items()}
+    cells = {key: [Text(cell(row)) for row in rows] for key, cell in columns.items()}
     # A column without any figure is left out.
     cells = {key: column for key, column in cells.items() if any(column)}
-    for key, column in cells.items():
-        # In a narrow window cells are broken between words; no word is cut.
-        longest = max(len(word) for cell in (key, *column) for word in cell.split())
-        justify: Literal["left", "right"] = "left" if key in ("ours", "peer") else "right"
-        table.add_column(key, justify=justify, min_width=longest)
-    for row, *shown in zip(rows, *cells.values(), strict=True):
-        style = "dim" if row.peer == "self" else "bold green" if row.ratio >= 1 else "bold red"
-        coloured = list(cells).index("times as fast")
-        table.add_row(*(Text(cell, style if i == coloured else "") for i, cell in enumerate(shown)))
+    for cell, row in zip(cells["times as fast"], rows, strict=True):
+        style = "bold green" if row.ratio >= 1 else "bold red"
+        cell.stylize("dim" if row.peer == "self" else style)
+    table = _table(f"{name}: {CASES[name]}\nmeasured: {sizes}; {level}", cells)
     table.caption = "\n".join(
         f"{row.peer}, {row.rows} rows: loss {row.notes['ours_loss']:.6f} / "
         f"{row.notes['peer_loss']:.6f}, gradients differ by "
@@ -136,28 +130,35 @@ def case_table(name: str, rows: list[Row], level: str) -> Table:
 
 def line_table(results: Results) -> Table:
     """How straight the cost against real tokens is."""
-    table = _table(f"line: {CASES['line']}")
-    for column in ("", "µs a token", "fixed ms", "R² of a straight line", "cost of padding"):
-        table.add_column(column, justify="right" if column else "left")
-    for fit in results.line_fits():
-        table.add_row(
-            f"{fit['contestant']} {SHORT_DTYPES[fit['dtype']]}",
-            f"{fit['us_per_token']:.1f}",
-            f"{fit['fixed_ms']:.1f}",
-            f"{fit['r_squared']:.4f}",
-            f"{fit['padding_cost_min']:.2f}–{fit['padding_cost']:.2f} times",
-        )
-    return table
+    fits = results.line_fits()
+    cells = {
+        "": [Text(f"{fit['contestant']} {SHORT_DTYPES[fit['dtype']]}") for fit in fits],
+        "µs a token": [Text(f"{fit['us_per_token']:.1f}") for fit in fits],
+        "fixed ms": [Text(f"{fit['fixed_ms']:.1f}") for fit in fits],
+        "R² of a straight line": [Text(f"{fit['r_squared']:.4f}") for fit in fits],
+        "cost of padding": [
+            Text(f"{fit['padding_cost_min']:.2f}–{fit['padding_cost']:.2f} times") for fit in fits
+        ],
+    }
+    return _table(f"line: {CASES['line']}", cells)
 
 
-def _table(title: str) -> Table:
-    return Table(
+def _table(title: str, cells: Mapping[str, list[Text]]) -> Table:
+    """A table of columns by title; a narrow window breaks cells between words and cuts no word."""
+    table = Table(
         title=Text(title),
         box=box.SIMPLE_HEAD,
         title_justify="left",
         padding=(0, 1, 0, 0),
         pad_edge=False,
     )
+    for key, column in cells.items():
+        longest = max(len(word) for cell in (key, *column) for word in str(cell).split())
+        justify: Literal["left", "right"] = "left" if key in ("", "ours", "peer") else "right"
+        table.add_column(key, justify=justify, min_width=longest)
+    for row in zip(*cells.values(), strict=True):
+        table.add_row(*row)
+    return table
 
 
 def _milliseconds(value: float) -> str:

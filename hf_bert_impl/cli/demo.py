@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 import statistics
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,6 @@ from hf_bert_impl.cli.tables import console, similarity_table
 from hf_bert_impl.errors import InputError
 
 if TYPE_CHECKING:
-    from torch import Tensor
     from transformers import PreTrainedModel
 
 SENTENCES = (
@@ -147,37 +146,25 @@ def measure_speed(
     """
     import torch
 
-    generator = torch.Generator().manual_seed(0)
-    spread = torch.randn(rows, generator=generator) * LENGTHS_LOG_SPREAD + LENGTHS_LOG_MEAN
-    lengths = spread.exp().long().clamp(4, longest)  # (rows,)
-    width = int(lengths.max())
-    mask = (torch.arange(width) < lengths[:, None]).long()  # (rows, width)
-    ids = torch.randint(1000, ours.config.vocab_size, (rows, width), generator=generator) * mask
-    batch = {"input_ids": ids, "attention_mask": mask}
+    from hf_bert_impl.measuring.batches import Case, log_normal_lengths, make_batch
+    from hf_bert_impl.measuring.timing import in_turns
 
-    def run(model: PreTrainedModel) -> tuple[float, Tensor]:
-        begin = time.perf_counter()
-        with torch.inference_mode():
-            states = model(**batch, return_dict=True).last_hidden_state
-        return time.perf_counter() - begin, states
-
-    attended = mask.bool()
-    gap = run(ours)[1][attended] - run(upstream)[1][attended]
-    times = []
-    for turn in range(rounds):
-        # Whoever goes second finds warmer caches, so the order changes.
-        order = (ours, upstream) if turn % 2 else (upstream, ours)
-        pair = {id(model): run(model)[0] for model in order}
-        times.append((pair[id(ours)], pair[id(upstream)]))
-    ratios = [other / mine for mine, other in times]
+    lengths = log_normal_lengths(rows, LENGTHS_LOG_MEAN, LENGTHS_LOG_SPREAD, longest=longest)
+    case = Case("demo", tuple(lengths), max(lengths))
+    batch = make_batch(case, ours.config.vocab_size)
+    calls = [functools.partial(model, **batch, return_dict=True) for model in (ours, upstream)]
+    with torch.inference_mode():
+        states, expected = (call().last_hidden_state for call in calls)
+        mine, others = in_turns(calls, rounds)
+    ratios = [other / own for own, other in zip(mine, others, strict=True)]
     return {
         "rows": rows,
-        "longest": width,
-        "padding": 1 - mask.float().mean().item(),
-        "ours_ms": 1000 * statistics.median(mine for mine, _ in times),
-        "upstream_ms": 1000 * statistics.median(other for _, other in times),
+        "longest": case.width,
+        "padding": case.padding,
+        "ours_ms": 1000 * statistics.median(mine),
+        "upstream_ms": 1000 * statistics.median(others),
         "speedup": statistics.median(ratios),
         "slowest": min(ratios),
         "fastest": max(ratios),
-        "max_abs": gap.abs().max().item(),
+        "max_abs": (states - expected)[batch["attention_mask"].bool()].abs().max().item(),
     }

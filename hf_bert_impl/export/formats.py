@@ -101,8 +101,10 @@ def write_onnx(
             torch.onnx.export(
                 program,
                 f=file,
-                input_names=[name for name in INPUTS if name in _inputs(program)],
-                output_names=_outputs(program),
+                input_names=[
+                    name for name in INPUTS if name in program.graph_signature.user_inputs
+                ],
+                output_names=list(program.call_spec.out_spec.context),
                 opset_version=opset,
                 dynamo=True,
                 verbose=False,
@@ -164,12 +166,3 @@ def write_openvino(program: torch.export.ExportedProgram, file: Path) -> None:
                 f"OpenVINO cannot write its file ({' '.join(str(error).split())}); expected a "
                 "place with room for it; free some space, or name another folder"
             ) from error
-
-
-def _inputs(program: torch.export.ExportedProgram) -> set[str]:
-    return set(program.graph_signature.user_inputs)
-
-
-def _outputs(program: torch.export.ExportedProgram) -> list[str]:
-    names: list[str] = list(program.call_spec.out_spec.context)
-    return names

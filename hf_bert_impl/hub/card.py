@@ -81,7 +81,8 @@ def write_card(folder: Path, facts: CardFacts) -> None:
     if facts.source is not None:
         for name in {*_PICTURE.findall(text), REPORT} & _names(facts.source):
             shutil.copyfile(facts.source / name, folder / name)
-    content = model_card(card.data, text, f"{_BEGIN}\n{_section(facts)}\n{_END}")
+    parts = "\n\n".join(filter(None, [_usage(facts), _checks(facts), _speed(facts)]))
+    content = model_card(card.data, text, f"{_BEGIN}\n{parts}\n{_END}")
     (folder / CARD).write_text(content, encoding="utf-8")
 
 
@@ -157,44 +158,37 @@ def _eval_results(facts: CardFacts, task: str) -> list[EvalResult]:
         return []  # another tool's file of that name
 
 
-def _section(facts: CardFacts) -> str:
-    return "\n\n".join(part for part in (_usage(facts), _checks(facts), _speed(facts)) if part)
-
-
 def _usage(facts: CardFacts) -> str:
     model = facts.model
     name, config = type(model).__name__, model.config
     auto = next(auto for auto, class_name in MODEL_CLASSES.items() if class_name == name)
     stock = loads_in_stock(config)
     imports = f"{auto}, AutoTokenizer" if facts.has_tokenizer else auto
-    lines = ["## Use", "", "```python", f"from transformers import {imports}", ""]
+    load = f'model = {auto}.from_pretrained("{facts.repo_id}"'
+    trust = ", trust_remote_code=True"
+    code = [f"from transformers import {imports}", ""]
+    if not (stock or facts.code):
+        register = "hf_bert_impl.register()  # pip install hf_bert_impl"
+        code = ["import hf_bert_impl", *code, register, ""]
     if facts.has_tokenizer:
         # Where the config is unknown without the code, transformers would ask for consent.
-        trust = ", trust_remote_code=True" if facts.code and not stock else ""
-        lines.append(f'tokenizer = AutoTokenizer.from_pretrained("{facts.repo_id}"{trust})')
-    if stock:
-        lines.append(f'model = {auto}.from_pretrained("{facts.repo_id}")')
+        needed = trust if facts.code and not stock else ""
+        code.append(f'tokenizer = AutoTokenizer.from_pretrained("{facts.repo_id}"{needed})')
+    if stock or not facts.code:
+        code.append(f"{load})")
+    if stock and facts.code:
+        code.append("# The same weights and outputs, without computing on padding:")
     if facts.code:
-        if stock:
-            lines.append("# The same weights and outputs, without computing on padding:")
-        trusted = f'{auto}.from_pretrained("{facts.repo_id}", trust_remote_code=True)'
-        lines.append(f"model = {trusted}")
-    if not stock and not facts.code:
-        lines[3:5] = [
-            *("import hf_bert_impl", f"from transformers import {imports}", ""),
-            *("hf_bert_impl.register()  # pip install hf_bert_impl", ""),
-        ]
-        lines.append(f'model = {auto}.from_pretrained("{facts.repo_id}")')
-    lines += ["```", "", _described(model)]
+        code.append(f"{load}{trust})")
+    sections = ["## Use", "\n".join(["```python", *code, "```"]), _described(model)]
     if not stock:
-        lines += ["", _why_not_stock(config)]
+        sections.append(_why_not_stock(config))
     if facts.code:
-        lines += [
-            "",
+        sections.append(
             f"The code in this repository is that of hf_bert_impl {hf_bert_impl.__version__} "
-            "(Apache-2.0), which need not be installed.",
-        ]
-    return "\n".join(lines)
+            "(Apache-2.0), which need not be installed."
+        )
+    return "\n\n".join(sections)
 
 
 def _described(model: PreTrainedModel) -> str:

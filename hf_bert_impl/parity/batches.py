@@ -5,11 +5,13 @@ Notation: B batch, S sequence, C choices, L labels.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 Batch = dict[str, Tensor]
 
@@ -128,21 +130,16 @@ def parity_batches(tokens: Sequence[Tokens], config: Any, *, choices: int = 0) -
 
 def _padded(tokens: Sequence[Tokens], config: Any, *, left: bool) -> Batch:
     """Token sequences as (B, S) tensors."""
-    length = max(len(ids) for ids, _ in tokens)
-    ids_rows, type_rows, mask_rows = [], [], []
-    for ids, types in tokens:
-        padding = [0] * (length - len(ids))
-        pad_ids = [config.pad_token_id or 0] * len(padding)
-        # A model of one segment has no row for the type of a second one.
-        types = [min(kind, config.type_vocab_size - 1) for kind in types]
-        ones = [1] * len(ids)
-        ids_rows.append(pad_ids + ids if left else ids + pad_ids)
-        type_rows.append(padding + types if left else types + padding)
-        mask_rows.append(padding + ones if left else ones + padding)
+    pad = functools.partial(
+        pad_sequence, batch_first=True, padding_side="left" if left else "right"
+    )
+    rows = [torch.tensor(ids) for ids, _ in tokens]
+    # A model of one segment has no row for the type of a second one.
+    segments = [torch.tensor(types).clamp(max=config.type_vocab_size - 1) for _, types in tokens]
     return {
-        "input_ids": torch.tensor(ids_rows),  # (B, S)
-        "token_type_ids": torch.tensor(type_rows),  # (B, S)
-        "attention_mask": torch.tensor(mask_rows),  # (B, S)
+        "input_ids": pad(rows, padding_value=config.pad_token_id or 0),  # (B, S)
+        "token_type_ids": pad(segments),  # (B, S)
+        "attention_mask": pad([torch.ones_like(row) for row in rows]),  # (B, S)
     }
 
 

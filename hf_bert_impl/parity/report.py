@@ -20,7 +20,7 @@ HEAD_NAME = re.compile(r"(?P<layer>layer \d+(?: cross)?) head (?P<head>\d+)")
 FAILURES_SHOWN = 8
 # Rows of these cases are no tensors of a forward pass.
 CHECKS = ("loading", "published")
-_NUMBERS = ("max_abs", "mean_abs", "max_relative", "tolerance")
+_NUMBERS = ("max_abs", "mean_abs", "max_relative", "tolerance", "upstream_error")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,22 +73,14 @@ class ParityRow:
     def to_dict(self) -> dict[str, Any]:
         """The row as JSON types; JSON has no infinity, so `inf` and `nan` become those strings."""
         row = dataclasses.asdict(self)
-        for name in _NUMBERS:
-            if not math.isfinite(row[name]):
-                row[name] = str(row[name])
-        if self.upstream_error is not None and not math.isfinite(self.upstream_error):
-            row["upstream_error"] = str(self.upstream_error)
-        return row
+        lacking = {name: str(row[name]) for name in _NUMBERS if not math.isfinite(row[name] or 0)}
+        return row | lacking
 
     @classmethod
     def from_dict(cls, row: dict[str, Any]) -> ParityRow:
         """The inverse of :meth:`to_dict`."""
-        values = dict(row)
-        for name in _NUMBERS:
-            values[name] = float(values[name])
-        if values.get("upstream_error") is not None:
-            values["upstream_error"] = float(values["upstream_error"])
-        return cls(**values)
+        numbers = {name: float(row[name]) for name in _NUMBERS if row.get(name) is not None}
+        return cls(**row | numbers)
 
 
 @dataclasses.dataclass

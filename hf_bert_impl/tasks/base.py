@@ -316,9 +316,17 @@ def check_text(row: Row, value: Any) -> str:
 
 
 def encode(
-    tokenizer: Any, texts: list[str], pairs: list[str] | None, max_length: int
+    tokenizer: Any, texts: list[str], pairs: list[str] | None, max_length: int, **options: Any
 ) -> list[Feature]:
-    """`input_ids` and `token_type_ids` of each text or pair, cut where they are too long."""
+    """`input_ids` and `token_type_ids` of each text or pair, cut where they are too long.
+
+    Args:
+        tokenizer: The model's tokenizer.
+        texts: The texts, or the first ones of pairs.
+        pairs: The second ones.
+        max_length: Tokens at which they are cut.
+        **options: Others of the tokenizer's call.
+    """
     # The longer text of a pair is cut first, as BERT's own recipe does.
     encoded = tokenizer(
         texts,
@@ -327,6 +335,7 @@ def encode(
         max_length=max_length,
         return_attention_mask=False,
         return_token_type_ids=True,
+        **options,
     )
     return [
         {"input_ids": ids, "token_type_ids": types}

@@ -17,7 +17,7 @@ from hf_bert_impl.data.masking import Masker, MaskingOptions
 from hf_bert_impl.data.task_collator import Collator, Feature
 from hf_bert_impl.data.task_files import JSON_SUFFIXES, Row, read_lines
 from hf_bert_impl.model.losses import IGNORE_INDEX
-from hf_bert_impl.tasks.base import Columns, Example, RowTask, Split, check_text
+from hf_bert_impl.tasks.base import Columns, Example, RowTask, Split, check_text, encode
 from hf_bert_impl.tasks.metrics import Metrics, perplexity
 
 #: Files with columns. Any other file has a text in each line, unless a column is named.
@@ -63,16 +63,7 @@ class MaskedLanguageModeling(RowTask):
         self, examples: Sequence[Example], tokenizer: Any, max_length: int
     ) -> list[Feature]:
         texts = [example.text for example in examples]
-        encoded = tokenizer(
-            texts,
-            truncation=True,
-            max_length=max_length,
-            return_overflowing_tokens=True,
-            return_attention_mask=False,
-            return_token_type_ids=True,
-        )
-        pieces = zip(encoded["input_ids"], encoded["token_type_ids"], strict=True)
-        return [{"input_ids": ids, "token_type_ids": types} for ids, types in pieces]
+        return encode(tokenizer, texts, None, max_length, return_overflowing_tokens=True)
 
     def collator(self, tokenizer: Any) -> Callable[[Sequence[Feature]], dict[str, Tensor]]:
         masker, collator = Masker(tokenizer, self.masking), Collator(tokenizer.pad_token_id)

@@ -26,18 +26,8 @@ from hf_bert_impl.parity.batches import (
     text_tokens,
 )
 from hf_bert_impl.parity.comparison import load_reference, reference_class
+from tests.model.cases import HEADS
 
-HEADS = (
-    "BertModel",
-    "BertForPreTraining",
-    "BertForMaskedLM",
-    "BertLMHeadModel",
-    "BertForNextSentencePrediction",
-    "BertForSequenceClassification",
-    "BertForMultipleChoice",
-    "BertForTokenClassification",
-    "BertForQuestionAnswering",
-)
 CASES = ("padded right", "padded left", "holes", "unpadded")
 LAYERS, ATTENTION_HEADS, HEAD_SIZE = 3, 5, 6
 
