@@ -17,8 +17,6 @@ from hf_bert_impl.training.checkpointing import last_checkpoint
 from hf_bert_impl.training.pretraining import pretrain
 from hf_bert_impl.training.pretraining_options import PretrainingOptions
 
-pytestmark = pytest.mark.slow
-
 pytest.importorskip("datasets", reason="pip install 'hf_bert_impl[train]'")
 pytest.importorskip("tensorboard", reason="pip install 'hf_bert_impl[train]'")
 if not torch.distributed.is_available():
@@ -133,6 +131,7 @@ def stopped(run, name):
     return copy
 
 
+@pytest.mark.slow
 def test_two_processes(one):
     two = dataclasses.replace(one, output=one.output.with_name("two"), gradient_accumulation=2)
     # One process began, two go on.
@@ -148,6 +147,7 @@ def test_two_processes(one):
     same(one, two_one)
 
 
+@pytest.mark.slow
 def test_sharded(one):
     """FSDP: parameters, gradients and optimizer states lie in pieces on both processes."""
     sharded = dataclasses.replace(one, output=one.output.with_name("sharded"))
