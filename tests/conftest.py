@@ -24,6 +24,8 @@ from tests.checkpoints import save_checkpoint
 
 HUB = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
 HUB_TIMEOUT_SECONDS = 5
+#: Words in the names of tests that call torch's compiler, which takes seconds.
+COMPILING = ("compile", "flex_attention")
 UPSTREAM_MARKS = (
     "accelerate_tests",
     "all_flash_attn_test",
@@ -47,7 +49,11 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", f"{mark}: set by transformers' own test-suite")
 
 
+@pytest.hookimpl(tryfirst=True)  # before pytest's own, which selects by marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    for item in items:
+        if any(word in item.nodeid for word in COMPILING):
+            item.add_marker(pytest.mark.slow)
     marked = [item for item in items if item.get_closest_marker("hub") is not None]
     if not marked:
         return

@@ -173,6 +173,7 @@ def test_other_models_keep_their_tokenizers(registered, tmp_path):
 # Undoing it
 
 
+@pytest.mark.slow
 def test_importing_the_package_registers_nothing():
     # A process of its own, because other tests have imported and registered in this one.
     program = """
@@ -303,6 +304,7 @@ def test_a_third_partys_question_answering_comes_back():
         del tasks["question-answering"]
 
 
+@pytest.mark.slow
 def test_stock_classes_can_still_be_imported_without_a_word():
     """transformers completes their docstrings from the registered config."""
     code = (

@@ -55,13 +55,14 @@ def checkpoints(
     (tmp_path / "sentence-transformers").mkdir()
     (tmp_path / "sentence-transformers" / "all-MiniLM-L6-v2").symlink_to(minilm_path)
     words = (*SPECIAL_TOKENS, *WORDS.split())
+    sizes = {"hidden_size": 24, "num_attention_heads": 4, "max_position_embeddings": 64}
     for name, kind in (
         ("my-squad-bert", "BertForQuestionAnswering"),
         ("my-sentiment-bert", "BertForSequenceClassification"),
         ("my-masked-bert", "BertForMaskedLM"),
         ("google-bert/bert-base-cased", "BertForPreTraining"),
     ):
-        folder = save_checkpoint(tmp_path / name, kind, words=words, max_position_embeddings=64)
+        folder = save_checkpoint(tmp_path / name, kind, words=words, **sizes)
         tokenizer = hf_bert_impl.BertTokenizer.from_pretrained(folder, model_max_length=64)
         tokenizer.save_pretrained(folder)
     shutil.make_archive(str(tmp_path / "uncased_L-12_H-768_A-12"), "zip", fixtures_dir / "tf1")

@@ -34,6 +34,7 @@ def test_a_missing_library_names_its_extra():
     assert require("json", "train", "training").dumps(1) == "1"
 
 
+@pytest.mark.slow
 def test_the_function_is_not_hidden_by_a_module():
     code = (
         "import hf_bert_impl, hf_bert_impl.conversion.pipeline\n"

@@ -45,6 +45,7 @@ def assigned() -> list[str]:
     return [*found, "\ue000", "\U000f0000", "\U0010fffd", "\u0378", "\U0001fbff", "\uffff"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_every_character_is_treated_as_the_library_does(mode):
     chars = assigned()

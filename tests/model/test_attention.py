@@ -419,7 +419,6 @@ def test_3d_mask_equals_upstreams_4d_mask():
     assert largest(a.last_hidden_state - b.last_hidden_state) < 1e-5
 
 
-@pytest.mark.slow
 def test_flex_attention_equals_sdpa():
     config = random_config(8, hidden_size=32, num_attention_heads=2, num_hidden_layers=2)
     model = random_model("BertModel", config)

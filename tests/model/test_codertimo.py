@@ -271,6 +271,7 @@ for name in ("AutoConfig", "AutoModel", "AutoModelForPreTraining"):
 """
 
 
+@pytest.mark.slow
 def test_stock_transformers_refuses_it(saved):
     assert json.loads((saved / "config.json").read_text())["model_type"] == EXTENDED_MODEL_TYPE
     ran = subprocess.run(

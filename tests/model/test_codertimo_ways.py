@@ -140,7 +140,6 @@ def test_gradient_checkpointing(reentrant):
         assert largest(a - b) < 1e-5 * max(1.0, largest(a))
 
 
-@pytest.mark.slow
 def test_compiled():
     """One trace after the other: from the second shape on, sizes are symbols."""
     config = codertimo_config(head="BertModel")

@@ -367,6 +367,7 @@ def test_compiled_with_positions_of_one_sequence():
         assert (a.pooler_output - b.pooler_output).abs().max() < 1e-5
 
 
+@pytest.mark.slow
 def test_one_program_for_rows_of_any_length():
     config = random_config(5, type_vocab_size=3, num_hidden_layers=2)
     model = random_model("BertModel", config)

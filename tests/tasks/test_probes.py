@@ -106,6 +106,7 @@ def test_pairs(write, protocol):
     assert probe(protocol, named, ("0", "1", "2")).scores["accuracy"] > 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("classifier", "least"), [("logistic", 0.9), ("mlp", 0.8)])
 def test_relatedness(write, classifier, least):
     named = {"train": write("train", related(400, 1)), "test": write("test", related(70, 2))}

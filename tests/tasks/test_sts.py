@@ -69,6 +69,7 @@ def test_all_pairs_are_one_set(tmp_path):
     assert total.spearman == pytest.approx(100 * (1 - 6 * (4 + 4 + 4 + 4) / (4 * 15)))
 
 
+@pytest.mark.slow
 def test_published_figure(minilm_path, data_dir):
     encoder = TextEncoder.from_pretrained(minilm_path, pooling=Pooling.named("mean"))
     total, by_file = evaluate_sts(encoder.encode, read_sts(data_dir / "sts" / "2014"))

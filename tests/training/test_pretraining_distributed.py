@@ -15,8 +15,6 @@ from hf_bert_impl.training.checkpointing import last_checkpoint
 from hf_bert_impl.training.pretraining import pretrain
 from tests.training.pretraining_cases import RUN, SIZES, small_run
 
-pytestmark = pytest.mark.slow
-
 if not torch.distributed.is_available():
     pytest.skip("this torch has no distributed package", allow_module_level=True)
 
@@ -100,6 +98,7 @@ def stopped(run, name):
     return copy
 
 
+@pytest.mark.slow
 def test_two_processes(one):
     two = dataclasses.replace(one, output=one.output.with_name("two"), gradient_accumulation=2)
     # One process began, two go on.
@@ -115,6 +114,7 @@ def test_two_processes(one):
     same(one, two_one)
 
 
+@pytest.mark.slow
 def test_sharded(one):
     """FSDP: parameters, gradients and optimizer states lie in pieces on both processes."""
     sharded = dataclasses.replace(one, output=one.output.with_name("sharded"))
