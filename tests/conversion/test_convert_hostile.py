@@ -1,19 +1,16 @@
 """`hf-bert convert` on broken and hostile input: one line, status 2, and nothing left behind."""
 
-import io
 import json
 import os
 import pickle
 import shutil
-import tarfile
-import zipfile
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 from hf_bert_impl.conversion import ConversionError, convert, load_any
-from tests.conversion.cases import FIXTURES
+from tests.conversion.cases import FIXTURES, pack
 
 #: One file of every format, in folders with a config.
 FILES = {
@@ -158,31 +155,18 @@ def test_overflow_in_a_smaller_dtype(tmp_path, source):
     convert(folder, tmp_path / "out", dtype="bfloat16", check=False)
 
 
-def archive(path, entries):
-    if path.suffix == ".zip":
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as file:
-            for name, content in entries:
-                file.writestr(name, content)
-    else:
-        with tarfile.open(path, "w:gz") as file:
-            for name, content in entries:
-                info = tarfile.TarInfo(name)
-                info.size = len(content)
-                file.addfile(info, io.BytesIO(content))
-
-
 @pytest.mark.parametrize("kind", ["zip", "tar.gz"])
 def test_archives(tmp_path, kind):
     path = tmp_path / f"model.{kind}"
-    files = [(f"m/{file.name}", file.read_bytes()) for file in (FIXTURES / "flax").iterdir()]
-    archive(path, files)
+    files = {f"m/{file.name}": file.read_bytes() for file in (FIXTURES / "flax").iterdir()}
+    pack(path, files)
     assert type(load_any(path)).__name__ == "BertForPreTraining"
     outside = tmp_path / "outside"
     for name in ("../../outside", str(outside), "m/../../../outside"):
-        archive(path, [*files, (name, b"x")])
+        pack(path, {**files, name: b"x"})
         refused(tmp_path, path)
         assert not outside.exists()
-    archive(path, [("m/readme.txt", b"hello")])
+    pack(path, {"m/readme.txt": b"hello"})
     assert "no checkpoint" in refused(tmp_path, path)
     path.write_bytes(path.read_bytes()[:-40])
     refused(tmp_path, path)
