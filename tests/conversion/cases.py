@@ -93,6 +93,16 @@ CHECKPOINTS = (
 )
 
 
+class Runs:
+    """It pickles as a call."""
+
+    def __init__(self, function, *arguments):
+        self.call = (function, arguments)
+
+    def __reduce__(self):
+        return self.call
+
+
 class Memory:
     """Tensors by name, read as a reader gives them."""
 

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from hf_bert_impl.conversion import ConversionError, convert, load_any
-from tests.conversion.cases import FIXTURES, pack
+from tests.conversion.cases import FIXTURES, Runs, pack
 
 #: One file of every format, in folders with a config.
 FILES = {
@@ -63,21 +63,13 @@ def test_truncated_files(tmp_path, source, name):
     assert load_any(folder)
 
 
-class Exploit:
-    def __init__(self, mark):
-        self.mark = mark
-
-    def __reduce__(self):
-        return os.system, (f"touch {self.mark}",)
-
-
 @pytest.mark.parametrize("how", ["zip", "legacy", "raw", "inside"])
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "bert.model.ep0", "weights"])
 def test_a_pickle_that_would_run_code(tmp_path, source, how, name):
     folder = source("hf_legacy")
     (folder / "pytorch_model.bin").unlink()
     mark = tmp_path / "ran"
-    content = Exploit(mark)
+    content = Runs(os.system, f"touch {mark}")
     if how == "inside":
         content = {"bert.pooler.dense.bias": torch.ones(3), "x": [content]}
     if how == "raw":
