@@ -44,32 +44,9 @@ class Architecture:
     """Why this class, in words for the report."""
     num_labels: int | None
     """Rows of the classifier; None for a class without one."""
-    has_pooler: bool
-    vocab_size: int
-    hidden_size: int
-    num_hidden_layers: int
-    num_attention_heads: int | None
-    """None where the shapes do not show it, which is the rule."""
-    intermediate_size: int | None
-    """None without layers."""
-    max_position_embeddings: int | None
-    """None where positions are not stored."""
-    type_vocab_size: int | None
-    """None where token types are not stored."""
-
-    @property
-    def sizes(self) -> dict[str, int]:
-        """The sizes that are known, by their names in a config."""
-        sizes = {
-            "vocab_size": self.vocab_size,
-            "hidden_size": self.hidden_size,
-            "num_hidden_layers": self.num_hidden_layers,
-            "num_attention_heads": self.num_attention_heads,
-            "intermediate_size": self.intermediate_size,
-            "max_position_embeddings": self.max_position_embeddings,
-            "type_vocab_size": self.type_vocab_size,
-        }
-        return {name: size for name, size in sizes.items() if size is not None}
+    sizes: dict[str, int]
+    """The sizes that its tensors show, by their names in a config. The number of attention heads is
+    rarely among them."""
 
 
 def infer(plan: Plan, config: Mapping[str, Any], head: str | None = None) -> Architecture:
@@ -89,26 +66,23 @@ def infer(plan: Plan, config: Mapping[str, Any], head: str | None = None) -> Arc
     infos = plan.target_infos
     class_name, reason = _class(plan, config, head)
     words = f"{names.WORDS}.weight"
-    vocab_size, hidden_size = _size(infos, words), _size(infos, words, axis=1)
-    if vocab_size is None or hidden_size is None:
+    if words not in infos:
         raise ConversionError(
             f"the checkpoint has no word embeddings, but {listing(infos, 'other tensor', most=5)}",
             words,
             "give all files of the checkpoint",
         )
-    return Architecture(
-        class_name=class_name,
-        reason=reason,
-        num_labels=_labels(infos, class_name),
-        has_pooler=f"{names.POOLER}.weight" in infos,
-        vocab_size=vocab_size,
-        hidden_size=hidden_size,
-        num_hidden_layers=_layers(infos),
-        num_attention_heads=_attention_heads(plan),
-        intermediate_size=_size(infos, f"{_FIRST_LAYER}.intermediate.dense.weight"),
-        max_position_embeddings=_positions(plan),
-        type_vocab_size=_size(infos, f"{names.TOKEN_TYPES}.weight"),
-    )
+    sizes = {
+        "vocab_size": _size(infos, words),
+        "hidden_size": _size(infos, words, axis=1),
+        "num_hidden_layers": _layers(infos),
+        "num_attention_heads": _attention_heads(plan),
+        "intermediate_size": _size(infos, f"{_FIRST_LAYER}.intermediate.dense.weight"),
+        "max_position_embeddings": _positions(plan),
+        "type_vocab_size": _size(infos, f"{names.TOKEN_TYPES}.weight"),
+    }
+    shown = {name: size for name, size in sizes.items() if size is not None}
+    return Architecture(class_name, reason, _labels(infos, class_name), shown)
 
 
 def check_config(config: Mapping[str, Any], architecture: Architecture) -> dict[str, Any]:
@@ -148,10 +122,11 @@ def check_config(config: Mapping[str, Any], architecture: Architecture) -> dict[
             "num_attention_heads in a config beside the weights (tensors do not show it)",
             "give `num_attention_heads`, or a config with `config`",
         )
-    if not isinstance(heads, int) or heads < 1 or architecture.hidden_size % heads:
+    width = architecture.sizes["hidden_size"]
+    if not isinstance(heads, int) or heads < 1 or width % heads:
         raise ConversionError(
             f"num_attention_heads is {heads!r}",
-            f"a whole number that divides the hidden size {architecture.hidden_size}",
+            f"a whole number that divides the hidden size {width}",
             "give the number that the model was trained with",
         )
     if architecture.num_labels is not None and labels is None:
@@ -327,7 +302,7 @@ def _positions(plan: Plan) -> int | None:
 
 
 def _gap(config: Mapping[str, Any], architecture: Architecture) -> str:
-    layers, held = config.get("num_hidden_layers"), architecture.num_hidden_layers
+    layers, held = config.get("num_hidden_layers"), architecture.sizes["num_hidden_layers"]
     if isinstance(layers, int) and layers > held:
         return f"the layers from {held} on may be in files that are not there"
     return ""

@@ -17,7 +17,7 @@ from torch import Tensor
 from ..errors import ConversionError
 from ..readers.flax import ARRAY, CHUNKED
 from ..tensors import TensorInfo
-from .safetensors import check_announced, check_unicode
+from .checked import check_announced, check_unicode
 
 #: Larger arrays are cut into flat pieces of so many bytes; MessagePack ends at 4 GiB a value.
 MAX_PIECE_BYTES = 1 << 30
@@ -79,7 +79,7 @@ def _write_table(file: IO[bytes], tree: Mapping[str, Any], read: Callable[[str],
 
 def _write_array(file: IO[bytes], info: TensorInfo, read: Callable[[str], Tensor]) -> None:
     tensor = read(info.name)
-    check_announced(info.name, info, tensor)
+    check_announced(info, tensor)
     flat = tensor.detach().contiguous().reshape(-1)
     if flat.numel() * flat.element_size() <= MAX_PIECE_BYTES:
         _write_piece(file, info.shape, info.dtype, flat)

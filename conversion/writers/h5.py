@@ -13,7 +13,7 @@ from hf_bert_impl.extras import require
 
 from ..errors import ConversionError
 from ..tensors import TensorInfo
-from .safetensors import check_announced
+from .checked import check_announced
 
 #: What the file says of its writer. Keras mends weights of versions below 2 while it loads them.
 KERAS_VERSION = "2.18.0"
@@ -71,7 +71,7 @@ def write_h5(
 
 def _write(file: Any, info: TensorInfo, read: Callable[[str], Tensor]) -> None:
     tensor = read(info.name)
-    check_announced(info.name, info, tensor)
+    check_announced(info, tensor)
     if info.dtype != "bfloat16":
         file.create_dataset(info.name, data=tensor.detach().numpy())
         return

@@ -11,13 +11,12 @@ import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-import numpy as np
-import torch
 from torch import Tensor
 
 from ..errors import ConversionError
 from ..readers.safetensors import CODES
 from ..tensors import DTYPES, TensorInfo
+from .checked import check_unicode, raw_bytes
 
 #: The table is filled up with spaces, so that the numbers start at a multiple of it.
 _ALIGNMENT = 8
@@ -128,41 +127,3 @@ def _write_file(
         file.write(len(header).to_bytes(8, "little") + header)
         for name in order:
             file.write(raw_bytes(tensors[name], read(name)).data)
-
-
-def raw_bytes(info: TensorInfo, tensor: Tensor) -> np.ndarray:
-    """The bytes of a tensor, row by row; no copy where it lies so.
-
-    Raises:
-        ConversionError: It is not what a writer's table says of it.
-    """
-    check_announced(info.name, info, tensor)
-    return tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
-
-
-def check_unicode(name: str) -> None:
-    """Refuse a name that cannot be encoded.
-
-    Raises:
-        ConversionError: Half of a surrogate pair stands in it.
-    """
-    try:
-        name.encode()
-    except UnicodeEncodeError as error:
-        raise ConversionError(
-            f"{error.object[error.start : error.end]!r} stands in a name", "Unicode", "rename it"
-        ) from None
-
-
-def check_announced(name: str, info: TensorInfo, tensor: Tensor) -> None:
-    """Check that a tensor is what a writer's table says of it.
-
-    Raises:
-        ConversionError: Its shape or dtype is another.
-    """
-    if tuple(tensor.shape) != info.shape or tensor.dtype != DTYPES.get(info.dtype):
-        raise ConversionError(
-            f"tensor {name!r:.200} came as {tensor.dtype} {list(tensor.shape)}",
-            f"{info.dtype} {list(info.shape)}",
-            "report this: it is a fault of the conversion, not of the checkpoint",
-        )

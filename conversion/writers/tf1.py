@@ -11,7 +11,7 @@ from ..errors import ConversionError
 from ..readers.sstable import masked_crc32c, write_table
 from ..readers.tensor_bundle import Entry, write_entry, write_header
 from ..tensors import DTYPES, TensorInfo
-from .safetensors import raw_bytes
+from .checked import check_unicode, raw_bytes
 
 
 def write_tf1(
@@ -62,15 +62,12 @@ def write_tf1(
 
 
 def _key(name: str) -> bytes:
-    try:
-        key = name.encode()
-    except UnicodeEncodeError:
-        key = b""
+    check_unicode(name)
     # Keys with a zero in front are parts of variables, and the empty one is the header.
-    if not key or key.startswith(b"\0"):
+    if not name or name.startswith("\0"):
         raise ConversionError(
             f"a tensor has the name {name!r}",
-            "a name of Unicode characters that does not begin with a zero byte",
+            "a name that does not begin with a zero byte",
             "name it otherwise",
         )
-    return key
+    return name.encode()

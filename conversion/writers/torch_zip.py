@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..errors import ConversionError
 from ..tensors import TensorInfo
-from .safetensors import check_announced
+from .checked import check_announced
 
 
 def write_torch(
@@ -35,7 +35,7 @@ def write_torch(
     state: OrderedDict[str, Tensor] = OrderedDict()
     for name, info in tensors.items():
         tensor = read(name)
-        check_announced(name, info, tensor)
+        check_announced(info, tensor)
         # A copy: of a view torch.save would write all that it is a view of.
         state[name] = tensor.clone(memory_format=torch.contiguous_format)
     try:

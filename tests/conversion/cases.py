@@ -1,7 +1,10 @@
 """What the tests of maps and heads share: fixtures, models of random weights, comparison."""
 
+import io
 import json
 import pathlib
+import tarfile
+import zipfile
 from typing import NamedTuple
 
 import pytest
@@ -45,6 +48,9 @@ def infos_of(tensors):
     }
 
 
+TARS = {"tar": "w", "tar.gz": "w:gz", "tar.bz2": "w:bz2", "tar.xz": "w:xz"}
+
+
 class Checkpoint(NamedTuple):
     """What the original software wrote into a folder of the fixtures."""
 
@@ -85,6 +91,16 @@ CHECKPOINTS = (
     Checkpoint("positions_relative_key", "model.safetensors", NEW, MASKED, None),
     Checkpoint("positions_relative_key_query", "model.safetensors", NEW, MASKED, None),
 )
+
+
+class Runs:
+    """It pickles as a call."""
+
+    def __init__(self, function, *arguments):
+        self.call = (function, arguments)
+
+    def __reduce__(self):
+        return self.call
 
 
 class Memory:
@@ -134,6 +150,23 @@ def small_checkpoint(kind, folder):
     writers = {Tf1Reader: write_tf1, H5Reader: write_h5, FlaxReader: write_flax}
     files = writers.get(kind, write_torch)(folder / "small", given.tensors, given.read)
     return folder / "small", files[0]
+
+
+def pack(path, files):
+    """Write files (None: a folder) into an archive of the kind that the name says."""
+    if path.suffix == ".zip":
+        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as out:
+            for name, content in files.items():
+                out.writestr(name if content is not None else f"{name}/", content or b"")
+        return path
+    with tarfile.open(path, TARS[path.name.split(".", 1)[1]]) as out:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            if content is None:
+                member.type = tarfile.DIRTYPE
+            member.size = len(content or b"")
+            out.addfile(member, io.BytesIO(content or b""))
+    return path
 
 
 def names_only(tensors):

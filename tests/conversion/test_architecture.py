@@ -81,7 +81,6 @@ def test_inferred_sizes():
     whole, fields = whole_plan(CLASSIFICATION, num_labels=4, num_hidden_layers=12)
     found = infer(whole, {})
     assert found.num_labels == 4
-    assert found.has_pooler
     assert found.sizes == {
         name: size
         for name, size in fields.items()
@@ -89,7 +88,7 @@ def test_inferred_sizes():
     }
     whole, _ = whole_plan("BertModel", num_hidden_layers=0)
     assert infer(whole, {}).sizes.keys() == found.sizes.keys() - {"intermediate_size"}
-    assert infer(whole, {}).num_hidden_layers == 0
+    assert infer(whole, {}).sizes["num_hidden_layers"] == 0
 
 
 def test_a_classifier_trained_without_pooler_is_one_of_tokens():
@@ -124,7 +123,7 @@ def test_missing_layers_and_embeddings():
         found(r"layer\.[13]\.")
     with pytest.raises(ConversionError, match=r"has no word embeddings, but 86 other tensors"):
         found("word_embeddings")
-    assert found(r"layer\.4\.").num_hidden_layers == 4
+    assert found(r"layer\.4\.").sizes["num_hidden_layers"] == 4
     tensors = Memory(state | {"embeddings.word_embeddings.weight": torch.ones(3)}).tensors
     with pytest.raises(ConversionError, match=r"word_embeddings\.weight has the shape \(3,\)"):
         infer(plan(TRANSFORMERS, tensors), {})

@@ -4,8 +4,6 @@ import io
 import os
 import tarfile
 import warnings
-import zipfile
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,27 +12,9 @@ import torch
 from hf_bert_impl.conversion.errors import ConversionError
 from hf_bert_impl.conversion.readers import archive
 from hf_bert_impl.conversion.readers.archive import is_archive, open_archive
+from tests.conversion.cases import FIXTURES, TARS, pack
 
-FIXTURES = Path(__file__).parents[1] / "fixtures"
 REAL = FIXTURES / "pytorch_pretrained_bert" / "bert-tiny.tar.gz"
-TARS = {"tar": "w", "tar.gz": "w:gz", "tar.bz2": "w:bz2", "tar.xz": "w:xz"}
-
-
-def pack(path, files):
-    """Write files (None: a folder) into an archive of the kind that the name says."""
-    if path.suffix == ".zip":
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as out:
-            for name, content in files.items():
-                out.writestr(name if content is not None else f"{name}/", content or b"")
-        return path
-    with tarfile.open(path, TARS[path.name.split(".", 1)[1]]) as out:
-        for name, content in files.items():
-            member = tarfile.TarInfo(name)
-            if content is None:
-                member.type = tarfile.DIRTYPE
-            member.size = len(content or b"")
-            out.addfile(member, io.BytesIO(content or b""))
-    return path
 
 
 def tree(folder):

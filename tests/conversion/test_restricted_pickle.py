@@ -19,8 +19,8 @@ from hf_bert_impl.conversion.readers.restricted_pickle import (
     RestrictedUnpickler,
     read_pickled_vocabulary,
 )
+from tests.conversion.cases import FIXTURES, Runs
 
-FIXTURES = Path(__file__).parents[1] / "fixtures"
 FILE = Path("some.bin")
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
 #: One after another, so that the fuzzer makes sense now and then.
@@ -34,16 +34,6 @@ PIECES = (
     *(b"\x80\x04", b"\x95\xff\xff\xff\xff\xff\xff\xff\x7f", b"\x8b\xff\xff\xff\x7f", b"F1.5\n"),
     *(b"ctorch._utils\n_rebuild_parameter\n", b"ctorch\nSize\n", b"P1\n", b"S'a'\n", b"Vb\n"),
 )
-
-
-class Runs:
-    """Pickles as a call."""
-
-    def __init__(self, function, *arguments):
-        self.call = (function, arguments)
-
-    def __reduce__(self):
-        return self.call
 
 
 def load(content):

@@ -17,7 +17,7 @@ from hf_bert_impl.conversion.readers.torch_pickle import TorchReader, is_torch
 from hf_bert_impl.conversion.tensors import DTYPES, TensorInfo
 from hf_bert_impl.conversion.writers.torch_zip import write_torch
 from tests.conversion import cases
-from tests.conversion.cases import FIXTURES, assert_same
+from tests.conversion.cases import FIXTURES, Runs, assert_same
 
 STATE_DICTS = (
     "pytorch_pretrained_bert/pytorch_model.bin",
@@ -249,14 +249,6 @@ class _Pickler(pickle.Pickler):
         return value.identity if isinstance(value, _Storage) else None
 
 
-class _Rebuilt:
-    def __init__(self, function, *arguments):
-        self.call = (function, arguments)
-
-    def __reduce__(self):
-        return self.call
-
-
 def legacy(path, value, storages, little=True):
     """The stream that torch.save wrote before 1.6."""
     with path.open("wb") as file:
@@ -276,20 +268,20 @@ def test_storages_that_are_views(tmp_path):
     """Until torch 0.4 a storage could be a part of another; and `_rebuild_tensor` had no hooks."""
     rebuild = torch._utils._rebuild_tensor
     value = {
-        "part": _Rebuilt(rebuild, _Storage("k", 7, ("v", 2, 4)), 1, (3,), (1,)),
-        "whole": _Rebuilt(rebuild, _Storage("k", 7), 0, (7,), (1,)),
+        "part": Runs(rebuild, _Storage("k", 7, ("v", 2, 4)), 1, (3,), (1,)),
+        "whole": Runs(rebuild, _Storage("k", 7), 0, (7,), (1,)),
     }
     path = legacy(tmp_path / "old.bin", value, {"k": [0, 1, 2, 3, 4, 5, 6]})
     found = read_all(path)
     assert_same(found, {"part": torch.arange(3.0, 6.0), "whole": torch.arange(7.0)})
     assert torch.equal(torch.load(path, map_location="cpu")["part"], found["part"])
-    value["part"] = _Rebuilt(rebuild, _Storage("k", 7, ("v", 4, 4)), 0, (3,), (1,))
+    value["part"] = Runs(rebuild, _Storage("k", 7, ("v", 4, 4)), 0, (3,), (1,))
     with pytest.raises(ConversionError, match="a view that does not lie in storage 'k'"):
         TorchReader(legacy(path, value, {"k": [0.0] * 7}))
 
 
 def test_legacy_list_of_storages(tmp_path):
-    tensor = _Rebuilt(torch._utils._rebuild_tensor, _Storage("k", 3), 0, (3,), (1,))
+    tensor = Runs(torch._utils._rebuild_tensor, _Storage("k", 3), 0, (3,), (1,))
     path = tmp_path / "old.bin"
     for storages in ({}, {"j": [1, 2, 3]}, {"k": [1, 2, 3], "j": [1]}):
         with pytest.raises(ConversionError, match="lists other storages than its pickle names"):

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hf_bert_impl.conversion.errors import ConversionError
 from hf_bert_impl.conversion.readers.torch_pickle import TorchReader
 from tests.conversion import cases
-from tests.conversion.cases import FIXTURES
+from tests.conversion.cases import FIXTURES, Runs
 
 read_all, refuse = (partial(check, TorchReader) for check in (cases.read_all, cases.refuse))
 ZIP = FIXTURES / "hf_legacy" / "pytorch_model.bin"
@@ -23,16 +23,6 @@ LEGACY = FIXTURES / "pytorch_pretrained_bert" / "pytorch_model.bin"
 #: Of pickletools, for the strings of Python 2.
 pytestmark = pytest.mark.filterwarnings("ignore:invalid escape")
 CONTAINERS = pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
-
-
-class Runs:
-    """Pickles as a call."""
-
-    def __init__(self, function, *arguments):
-        self.call = (function, arguments)
-
-    def __reduce__(self):
-        return self.call
 
 
 def view(size, offset, shape, strides):
