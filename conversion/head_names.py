@@ -1,6 +1,6 @@
 """What users call the heads; it stands alone, so that the command line starts at once."""
 
-#: What `--head` takes, and the class behind it.
+#: What names a head, and the class behind it.
 HEADS = {
     "base": "BertModel",
     "pretraining": "BertForPreTraining",

@@ -8,7 +8,6 @@ import functools
 import inspect
 import itertools
 import re
-import textwrap
 import typing
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -141,12 +140,11 @@ def from_dataclass(
 
 def field_docs(options: type) -> dict[str, str]:
     """The line below each field of a dataclass, with options in place of the fields it names."""
-    body = typing.cast(
-        ast.ClassDef, ast.parse(textwrap.dedent(inspect.getsource(options))).body[0]
-    ).body
+    (definition,) = ast.parse(inspect.getsource(options)).body
+    assert isinstance(definition, ast.ClassDef)
     docs = {
         field.target.id: " ".join(str(doc.value.value).split())
-        for field, doc in itertools.pairwise(body)
+        for field, doc in itertools.pairwise(definition.body)
         if isinstance(field, ast.AnnAssign)
         and isinstance(field.target, ast.Name)
         and isinstance(doc, ast.Expr)

@@ -240,7 +240,7 @@ def _not_ours(file: Path) -> InputError:
     return InputError(
         f"{file} is there, and no interrupted run wrote it",
         "this name to be free for what is not complete yet",
-        "move that file, or choose another --output",
+        "move that file, or choose another `output`",
     )
 
 
