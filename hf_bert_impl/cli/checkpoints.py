@@ -184,8 +184,8 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
         BadInput: The folder has none.
     """
     from hf_bert_impl.inference.text_encoder import load_tokenizer as load
-    from hf_bert_impl.model.damaged_files import check_tokenizer
     from hf_bert_impl.model.json_files import explained
+    from hf_bert_impl.model.loading import check_tokenizer
 
     if not has_tokenizer(checkpoint):
         raise BadInput(

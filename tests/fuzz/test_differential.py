@@ -13,7 +13,7 @@ from torch import Tensor
 
 from hf_bert_impl.evaluation.parity import reference_class, reference_model
 from hf_bert_impl.evaluation.parity_tensors import PER_POSITION_2D
-from hf_bert_impl.model import cpu_kernels, linear
+from hf_bert_impl.model import cpu_kernels
 from tests.fuzz.batches import Batch, draw_batch
 from tests.fuzz.changes import Site, apply, saved_and_loaded, scale_heads
 from tests.fuzz.trial import PLAIN_FORMS, Trial, draw
@@ -36,7 +36,7 @@ Numbers = dict[str, Tensor]
 def test_trial(seed, monkeypatch):
     trial = draw(seed)
     if trial.by_onednn and KERNELS:
-        monkeypatch.setattr(linear, "is_faster_here", lambda: True)
+        monkeypatch.setattr(cpu_kernels, "is_faster_here", lambda: True)
         monkeypatch.setattr(cpu_kernels, "MANY_WEIGHTS", 0)
     try:
         run(trial)

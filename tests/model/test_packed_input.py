@@ -6,7 +6,7 @@ from transformers import DataCollatorWithFlattening, DynamicCache
 
 from hf_bert_impl import BertModel
 from hf_bert_impl.evaluation.parity import reference_model
-from hf_bert_impl.model.embeddings import BertEmbeddings
+from hf_bert_impl.model.layers import BertEmbeddings
 from tests.model.cases import HEADS, random_config, random_labels, random_model
 
 LENGTHS = (5, 1, 8, 5, 3)
