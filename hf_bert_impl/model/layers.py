@@ -171,16 +171,16 @@ def _rows(table: nn.Module, start: int, count: int, device: torch.device) -> Ten
 
 
 class BertSelfOutput(nn.Module):
-    """Projects the context back, adds the layer's input and normalises."""
+    """What ends a sub-layer: projects back, adds the sub-layer's input and normalises."""
 
-    def __init__(self, config: BertConfig, context_size: int) -> None:
+    def __init__(self, config: BertConfig, width: int) -> None:
         super().__init__()
-        self.dense = nn.Linear(context_size, config.hidden_size)
+        self.dense = nn.Linear(width, config.hidden_size)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, hidden_states: Tensor, input_tensor: Tensor) -> Tensor:
-        """(..., context) and the sub-layer's input (..., D) to (..., D)."""
+        """(..., width) and the sub-layer's input (..., D) to (..., D)."""
         projected = linear(self.dense, hidden_states)
         return self.LayerNorm(self.dropout(projected) + input_tensor)
 
@@ -235,19 +235,11 @@ class BertIntermediate(nn.Module):
         return linear(self.dense, hidden_states, self.intermediate_act_fn)
 
 
-class BertOutput(nn.Module):
+class BertOutput(BertSelfOutput):
     """Second half: (..., F) to (..., D), plus the sub-layer's input, normalised."""
 
     def __init__(self, config: BertConfig) -> None:
-        super().__init__()
-        self.dense = nn.Linear(config.intermediate_size, config.hidden_size)
-        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.dropout = Dropout(config.hidden_dropout_prob)
-
-    def forward(self, hidden_states: Tensor, input_tensor: Tensor) -> Tensor:
-        """Projects back, adds and normalises."""
-        projected = linear(self.dense, hidden_states)
-        return self.LayerNorm(self.dropout(projected) + input_tensor)
+        super().__init__(config, config.intermediate_size)
 
 
 class BertLayer(GradientCheckpointingLayer):
