@@ -30,6 +30,7 @@ from hf_bert_impl.cli import (
     tokenizer,
     verify,
 )
+from hf_bert_impl.model.memory import keep_freed_memory
 
 app = typer.Typer(
     name="hf-bert",
@@ -100,6 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit status: 0 for success, 1 where a check failed (or for a bug), 2 for bad input,
         128 and a signal's number where one ended it.
     """
+    keep_freed_memory()
     arguments = list(sys.argv[1:] if argv is None else argv)
     # `--debug` is an option of hf-bert itself; people write it after the command as well.
     end = arguments.index("--") if "--" in arguments else len(arguments)

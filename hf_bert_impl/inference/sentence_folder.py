@@ -25,8 +25,8 @@ from hf_bert_impl.inference.pooling import (
     setting,
     size,
 )
-from hf_bert_impl.model.damaged_files import read_weights
 from hf_bert_impl.model.json_files import check_text, read_json
+from hf_bert_impl.model.loading import read_weights
 
 MODULES = "modules.json"
 SETTINGS = "config_sentence_transformers.json"

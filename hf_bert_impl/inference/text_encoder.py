@@ -24,9 +24,8 @@ from hf_bert_impl.inference.progress import text_progress
 from hf_bert_impl.inference.sentence_folder import read_sentence_model
 from hf_bert_impl.model.configuration_bert import BertConfig
 from hf_bert_impl.model.cpu_kernels import DTYPES as FLOAT_DTYPES
-from hf_bert_impl.model.damaged_files import check_tokenizer
 from hf_bert_impl.model.json_files import explained
-from hf_bert_impl.model.loading import check_finite, check_folder
+from hf_bert_impl.model.loading import check_finite, check_folder, check_tokenizer
 from hf_bert_impl.model.modeling_bert import BertModel, BertPreTrainedModel
 from hf_bert_impl.model.tokenization_bert import BertTokenizer
 

@@ -1,32 +1,42 @@
-"""Multi-head attention: one class for self- and cross-attention, padded and packed.
+"""Multi-head attention: one class for self- and cross-attention, padded and packed; what computes
+it, by backend; and the masks in the form that each backend takes.
 
-Notation: B batch, Q queries, K keys, H heads, d head size, D = H·d, T computed tokens
-(see `padding.py`).
+Notation: B batch, S sequence, Q queries, K keys, H heads, d head size, D = H·d, T computed tokens
+(see `packing.py`).
 """
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache, EncoderDecoderCache
+from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from .attention_functions import (
-    BIAS_BACKENDS,
-    PACKED_BACKENDS,
-    attend_joined,
-    attend_products,
-    attend_varlen,
-    attention_probabilities,
-    eager_attention_forward,
-    longest_product,
-    takes_varlen,
-)
 from .configuration_bert import BertConfig
-from .dropout import Dropout
-from .linear import linear
-from .padding import Packing
+from .cpu_kernels import linear
+from .dropout import Dropout, drop
+from .packing import Packing, RowGroup, Sequences
+
+varlen_attn: Any = None
+with suppress(ImportError):  # torch 2.10 and later
+    from torch.nn.attention.varlen import varlen_attn
+#: Backends that take one group of equally long rows at a time, without a mask. Any other backend
+#: (flash attention, flex, one that a user registered) gets the padded batch and its own mask.
+PACKED_BACKENDS = ("eager", "sdpa")
+#: Backends that can add a position bias to the scores.
+BIAS_BACKENDS = ("eager", "sdpa")
+#: Longer sequences go through the fused kernel, whose blocks of scores stay in the cache.
+LONGEST_PRODUCT = 256
+#: Shorter rows of equal length are gathered into one product: there the launches cost the most.
+#: From here on a product a row, which reads its row in place.
+SHORTEST_ALONE = 32
+#: Below, keys do not fill a vector of the CPU, and a softmax over them as rows takes a third of the
+#: time of one over columns.
+SHORTEST_LAST_SOFTMAX = 16
 
 
 class BertSelfAttention(nn.Module):
@@ -349,58 +359,6 @@ class BertSelfAttention(nn.Module):
         return bias + attention_mask
 
 
-class BertSelfOutput(nn.Module):
-    """Projects the context back, adds the layer's input and normalises."""
-
-    def __init__(self, config: BertConfig, context_size: int) -> None:
-        super().__init__()
-        self.dense = nn.Linear(context_size, config.hidden_size)
-        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
-        self.dropout = Dropout(config.hidden_dropout_prob)
-
-    def forward(self, hidden_states: Tensor, input_tensor: Tensor) -> Tensor:
-        """(..., context) and the sub-layer's input (..., D) to (..., D)."""
-        projected = linear(self.dense, hidden_states)
-        return self.LayerNorm(self.dropout(projected) + input_tensor)
-
-
-class BertAttention(nn.Module):
-    """An attention sub-layer: attend, project, add, normalise."""
-
-    def __init__(
-        self,
-        config: BertConfig,
-        layer_idx: int,
-        is_causal: bool = False,
-        is_cross_attention: bool = False,
-    ) -> None:
-        super().__init__()
-        self.self = BertSelfAttention(config, layer_idx, is_causal, is_cross_attention)
-        self.output = BertSelfOutput(config, self.self.all_head_size)
-
-    def forward(
-        self, hidden_states: Tensor, kept: Tensor | None = None, **kwargs: Any
-    ) -> tuple[Tensor, Tensor | None]:
-        """(..., D) to (..., D), or of the tokens in `kept` only, and the probabilities.
-
-        Other arguments as in `BertSelfAttention.forward`.
-        """
-        context, probabilities = self.self(hidden_states, **kwargs)
-        if kept is not None:
-            context, hidden_states = context[kept], hidden_states[kept]
-        return self.output(context, hidden_states), probabilities
-
-    def prunable(self) -> Iterator[tuple[str, nn.Module]]:
-        """The linear layers that `prune_heads` makes smaller ones of, with their names."""
-        for name in ("query", "key", "value"):
-            yield f"self.{name}", getattr(self.self, name)
-        yield "output.dense", self.output.dense
-
-    def prune_heads(self, heads: set[int]) -> None:
-        """Removes heads by their original numbers, and the columns that read them."""
-        self.output.dense = prune_linear(self.output.dense, self.self.prune_heads(heads), dim=1)
-
-
 def prune_linear(layer: nn.Linear, kept: list[int], dim: int) -> nn.Linear:
     """A smaller copy of `layer`: the outputs (dim 0) or inputs (dim 1) in `kept`."""
     index = torch.tensor(kept, dtype=torch.long, device=layer.weight.device)
@@ -418,3 +376,368 @@ def _query_mask(packing: Packing) -> Tensor:
     """(B, 1, S, 1) bool: which positions are computed, so have a row of probabilities."""
     computed = torch.ones(packing.tokens, dtype=torch.bool, device=packing.device)
     return packing.to_grid(computed)[:, None, :, None]
+
+
+def attention_probabilities(
+    query: Tensor, key: Tensor, attention_mask: Tensor | None, scaling: float
+) -> Tensor:
+    """softmax(Q·Kᵀ·scaling + mask): Vaswani et al. 2017, equation 1.
+
+    Args:
+        query: (B, H, Q, d).
+        key: (B, H, K, d).
+        attention_mask: Broadcasts to (B, H, Q, K): bool (True attends) or added to the scores.
+        scaling: 1/√d in BERT.
+
+    Returns:
+        (B, H, Q, K) in the dtype of `query`.
+    """
+    scores = torch.matmul(query, key.transpose(-1, -2)) * scaling
+    if attention_mask is not None:
+        if attention_mask.dtype == torch.bool:
+            # A finite minimum, not -inf: a row that attends to nothing is uniform, never NaN.
+            scores = scores.masked_fill(~attention_mask, torch.finfo(scores.dtype).min)
+        else:
+            scores = scores + attention_mask
+    return scores.softmax(dim=-1)
+
+
+def eager_attention_forward(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    query_mask: Tensor | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, Tensor]:
+    """Attention in plain matrix products, with the interface of transformers' backends.
+
+    Args:
+        query_mask: (B, 1, Q, 1) bool; probabilities of queries where it is False become zero.
+
+    Returns:
+        Context (B, Q, H, d) and the probabilities (B, H, Q, K) that gave it, after dropout.
+    """
+    scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
+    probabilities = attention_probabilities(query, key, attention_mask, scaling)
+    probabilities = nn.functional.dropout(probabilities, p=dropout, training=module.training)
+    if query_mask is not None:
+        probabilities = probabilities.masked_fill(~query_mask, 0)
+    return torch.matmul(probabilities, value).transpose(1, 2).contiguous(), probabilities
+
+
+def longest_product(query: Tensor, dropout: float) -> float:
+    """Up to how many queries a row plain products beat the fused kernel: in float32 on the CPU.
+
+    With gradients not, since the probabilities would have to be kept for them, unless there is
+    dropout, which the CPU's fused kernel does not have: torch then keeps them as well. In half
+    precision the fused kernel is the more exact: it holds its scores in float32.
+    """
+    if query.device.type != "cpu" or query.dtype != torch.float32:
+        return 0
+    if dropout > 0:
+        return math.inf
+    recorded = torch.is_grad_enabled() and query.requires_grad
+    return 0 if recorded else LONGEST_PRODUCT
+
+
+def attend_joined(
+    projected: Tensor, groups: Iterable[RowGroup], heads: int, scaling: float
+) -> Tensor:
+    """Attention without mask by plain products, of queries, keys and values side by side.
+
+    It computes what `attend_products` does, from views that are made at once, not step by step.
+
+    Args:
+        projected: (T, 3·H·d).
+        groups: The rows, none without keys.
+        heads: H.
+        scaling: 1/√d in BERT.
+
+    Returns:
+        (T, H·d).
+    """
+    tokens, row = projected.shape
+    width = row // 3
+    size = width // heads
+    place, start = projected.storage_offset(), 0
+    contexts: list[Tensor] = []
+    for group in groups:
+        rows, queries, keys = group
+        if rows > 1 and queries < SHORTEST_ALONE:
+            block = projected[start : start + rows * queries]
+            query, key, value = block.view(len(block), 3, heads, size).unbind(1)
+            contexts.extend(attend_products(query, key, value, group, scaling))
+            start += rows * queries
+            continue
+        for _ in range(rows):
+            at = place + start * row
+            query, key, value = (
+                projected.as_strided((heads, count, size), (size, row, 1), at + part * width)
+                for part, count in enumerate((queries, keys, keys))
+            )
+            contexts.append(_attend(query, key, value, scaling, 0.0).transpose(0, 1))
+            start += queries
+    if len(contexts) == 1:
+        return contexts[0].reshape(tokens, width)
+    return torch.cat(contexts).view(tokens, width)
+
+
+def attend_products(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    group: RowGroup,
+    scaling: float,
+    dropout: float = 0.0,
+) -> Iterator[Tensor]:
+    """Attention without mask over rows of equal length.
+
+    Args:
+        query: (rows · queries, H, d), packed tokens; likewise key and value.
+        group: The rows; `keys` is not 0.
+        scaling: 1/√d in BERT.
+        dropout: Probability of dropping a weight.
+
+    Yields:
+        (·, H, d), which together are (rows · queries, H, d).
+    """
+    rows, queries, keys = group
+    if rows > 1 and queries < SHORTEST_ALONE:
+        # (rows, H, ·, d), views but for the last step, to (rows · H, ·, d)
+        q, k, v = (
+            x.unflatten(0, (rows, queries)).transpose(1, 2)[:, :, :count].flatten(0, 1)
+            for x, count in ((query, queries), (key, keys), (value, keys))
+        )
+        context = _attend(q, k, v, scaling, dropout)
+        yield context.unflatten(0, (rows, -1)).transpose(1, 2).flatten(0, 1)
+        return
+    parts: Any = [(query, key, value)]
+    if rows > 1:
+        parts = zip(query.split(queries), key.split(queries), value.split(queries), strict=True)
+    for q, k, v in parts:
+        if keys < queries:
+            k, v = k[:keys], v[:keys]
+        context = _attend(q.transpose(0, 1), k.transpose(0, 1), v.transpose(0, 1), scaling, dropout)
+        yield context.transpose(0, 1)
+
+
+def _attend(query: Tensor, key: Tensor, value: Tensor, scaling: float, dropout: float) -> Tensor:
+    """(N, Q, d), (N, K, d) twice, to (N, Q, d)."""
+    nothing = query.new_empty(())
+    if key.shape[1] < SHORTEST_LAST_SOFTMAX and not dropout:
+        scores = torch.baddbmm(nothing, key, query.transpose(1, 2), beta=0, alpha=scaling)
+        return torch.bmm(scores.softmax(dim=1).transpose(1, 2), value)
+    scores = torch.baddbmm(nothing, query, key.transpose(1, 2), beta=0, alpha=scaling)
+    weights = scores.softmax(dim=-1)
+    if dropout:
+        weights = drop(weights, dropout)
+    return torch.bmm(weights, value)
+
+
+def takes_varlen(tensor: Tensor, dropout: float) -> bool:
+    """Whether torch's variable-length flash attention computes this: half precision on CUDA."""
+    return (
+        varlen_attn is not None
+        and tensor.device.type == "cuda"
+        and tensor.dtype in (torch.float16, torch.bfloat16)
+        and dropout == 0
+    )
+
+
+def attend_varlen(
+    query: Tensor, key: Tensor, value: Tensor, packing: Packing, scaling: float
+) -> Tensor:
+    """All sequences in one kernel: (T, H, d) each."""
+    queries, keys, longest_query, longest_key = packing.cumulative_lengths
+    if packing.key_index is not None:
+        key, value = key[packing.key_index], value[packing.key_index]
+    return varlen_attn(
+        query.contiguous(),
+        key.contiguous(),
+        value.contiguous(),
+        queries,
+        keys,
+        longest_query,
+        longest_key,
+        scale=scaling,
+        num_splits=1,  # else a document's last bits depend on its neighbours
+    )
+
+
+def layer_masks(
+    config: BertConfig,
+    attention_mask: Tensor | None,
+    embeddings: Tensor,
+    past_key_values: Cache | None,
+    encoder_hidden_states: Tensor | None,
+    encoder_attention_mask: Tensor | None,
+    sequences: Sequences | None,
+    output_attentions: bool,
+) -> dict[str, Any]:
+    """The masks that the layers take, by argument: for the backend, and for probabilities that are
+    computed beside a backend that gives none.
+
+    Args:
+        embeddings: (B, Q, D), for its shape, dtype and device.
+        output_attentions: Whether probabilities are asked for; the others as in `backend_mask`.
+    """
+    backend, causal = config._attn_implementation or "eager", config.is_decoder
+    device, queries = embeddings.device, embeddings.shape[1]
+    if attention_mask is not None:
+        attention_mask = attention_mask.to(device)
+    if sequences is not None and backend in BIAS_BACKENDS:
+        attention_mask = sequence_mask(attention_mask, sequences, causal)
+    masks: dict[str, Any] = {
+        "attention_mask": backend_mask(
+            config, attention_mask, embeddings, past_key_values, None, causal, sequences
+        )
+    }
+    crosses = encoder_hidden_states is not None
+    if crosses and encoder_attention_mask is not None:
+        encoder_attention_mask = encoder_attention_mask.to(device)
+        masks["encoder_attention_mask"] = backend_mask(
+            config,
+            encoder_attention_mask,
+            embeddings,
+            encoder_hidden_states=encoder_hidden_states,
+        )
+    if output_attentions and backend != "eager":
+        if sequences is not None:
+            attention_mask = sequence_mask(attention_mask, sequences, causal)
+        cached = 0 if past_key_values is None else int(past_key_values.get_seq_length())
+        masks["score_mask"] = score_mask(attention_mask, queries, queries + cached, device, causal)
+        if encoder_hidden_states is not None:
+            masks["encoder_score_mask"] = score_mask(
+                encoder_attention_mask, queries, encoder_hidden_states.shape[1], device, False
+            )
+    return masks
+
+
+def backend_mask(
+    config: BertConfig,
+    attention_mask: Tensor | None,
+    embeddings: Tensor,
+    past_key_values: Cache | None = None,
+    encoder_hidden_states: Tensor | None = None,
+    is_causal: bool = False,
+    sequences: Sequences | None = None,
+) -> Any:
+    """The mask in the form of the configured backend.
+
+    Args:
+        attention_mask: (B, K) with zeros at padding; (B, Q, K) or (B, heads or 1, Q or 1, K) with
+            zeros where a query must not look, used as it is, or added to the scores if it is a 4-D
+            tensor of floats; or None.
+        embeddings: (B, Q, D), for its shape, dtype and device.
+        past_key_values: Cache of a decoder.
+        encoder_hidden_states: (B, K, D) in cross-attention.
+        is_causal: Whether a query sees only keys up to its own position.
+        sequences: Of one row that holds several, for backends that take no 3-D mask.
+
+    Returns:
+        A bool or additive mask, a block mask (flex), a 2-D mask (flash attention), or None.
+
+    Raises:
+        ValueError: A 3-D or 4-D mask with a backend that cannot take one.
+    """
+    backend = config._attn_implementation or "eager"
+    if attention_mask is not None and attention_mask.ndim > 2:
+        mask = dense_mask(attention_mask)
+        if "flash" in backend or "flex" in backend:
+            raise ValueError(
+                f"attn_implementation={backend!r} takes no {attention_mask.ndim}-D attention mask; "
+                "use 'sdpa' or 'eager', or give a (batch, sequence) mask"
+            )
+        return mask if backend != "eager" else additive_mask(mask, embeddings.dtype)
+    if attention_mask is None and not is_causal and backend in ("eager", "sdpa"):
+        return None
+    together = None if sequences is None else _together(sequences.number)
+    if is_causal:
+        return create_causal_mask(
+            config=config,
+            inputs_embeds=embeddings,
+            attention_mask=attention_mask,
+            past_key_values=past_key_values,
+            and_mask_function=together,
+        )
+    return create_bidirectional_mask(
+        config=config,
+        inputs_embeds=embeddings,
+        attention_mask=attention_mask,
+        encoder_hidden_states=encoder_hidden_states,
+        and_mask_function=together,
+    )
+
+
+def sequence_mask(attention_mask: Tensor | None, sequences: Sequences, is_causal: bool) -> Tensor:
+    """(1, S, S) bool: which tokens of one row look at each other, where it holds several sequences.
+
+    Args:
+        attention_mask: (1, S) with zeros at padding; or this mask already; or None.
+        is_causal: Whether a token sees only those up to its own position.
+    """
+    if attention_mask is not None and attention_mask.ndim == 3:
+        return attention_mask
+    mask = sequences.number[:, :, None] == sequences.number[:, None, :]
+    if attention_mask is not None:
+        mask = mask & (attention_mask != 0)[:, None]
+    return mask.tril() if is_causal else mask
+
+
+def key_mask(attention_mask: Tensor | None, batch_size: int) -> Tensor | None:
+    """(B, K) in place of a mask (B or 1, 1, 1, K) of zeros and ones; other masks as they are."""
+    if attention_mask is None or attention_mask.ndim != 4 or attention_mask.is_floating_point():
+        return attention_mask
+    if attention_mask.shape[1] != 1 or attention_mask.shape[2] != 1:
+        return attention_mask
+    return attention_mask[:, 0, 0].expand(batch_size, -1)
+
+
+def score_mask(
+    attention_mask: Tensor | None, queries: int, keys: int, device: torch.device, is_causal: bool
+) -> Tensor | None:
+    """The mask for probabilities computed beside a backend: bool or additive, or None.
+
+    Args:
+        attention_mask: As a user gives it, see `backend_mask`.
+        queries: Q, the last of the K positions.
+        keys: K, cached ones included.
+    """
+    if attention_mask is not None and attention_mask.ndim > 2:
+        return dense_mask(attention_mask)
+    mask = None
+    if attention_mask is not None:
+        mask = attention_mask[:, None, None, :keys].to(device) != 0
+    if is_causal:
+        causal = torch.ones((queries, keys), dtype=torch.bool, device=device).tril(keys - queries)
+        mask = causal[None, None] if mask is None else mask & causal
+    return mask
+
+
+def dense_mask(attention_mask: Tensor) -> Tensor:
+    """A 3-D or 4-D mask as (B, heads or 1, Q, K): bool, or additive if it came as 4-D floats."""
+    if attention_mask.ndim == 3:
+        return attention_mask[:, None] != 0
+    return attention_mask if attention_mask.is_floating_point() else attention_mask != 0
+
+
+def _together(number: Tensor) -> Callable[[Any, Any, Any, Any], Tensor]:
+    """By index, whether query and key are of one sequence: the form of transformers' masks."""
+
+    def together(batch: Any, head: Any, query: Any, key: Any) -> Tensor:
+        return number[batch, query] == number[batch, key]
+
+    return together
+
+
+def additive_mask(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    """Zero where a bool mask is True, the dtype's minimum elsewhere."""
+    if mask.dtype != torch.bool:
+        return mask
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(
+        ~mask, torch.finfo(dtype).min
+    )

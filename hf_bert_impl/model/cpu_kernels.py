@@ -1,4 +1,5 @@
-"""The kernels of linear layers on the CPU: which there are, and which of them computes what.
+"""Linear layers on the CPU: which kernels there are, which of them computes what, and the way
+through a linear layer.
 
 torch carries three libraries of matrix products, and none is the fastest on every processor, for
 every precision and for any number of rows:
@@ -10,37 +11,39 @@ every precision and for any number of rows:
 - `fbgemm`: weights in float16 or int8 that it unpacks on the way. Quick for few rows, where a
   product does little but read its weights.
 
-`choose` says which of them compute a precision here. It depends on what the processor can do, and
-in part on a measurement of some 50 ms, once a process. The environment variable
-`HF_BERT_KERNELS` names one of the three instead, for all rows.
+`choose` says which of them compute a precision on packed weights here. It depends on what the
+processor can do, and in part on a measurement of some 50 ms, once a process. The environment
+variable `HF_BERT_KERNELS` names one of the three instead, for all rows. `Product` has a class for
+each kernel.
+
+`linear` computes the layers of a model that is not prepared, by oneDNN where that pays. What is
+computed is the same, in another order of summation. Whatever changes, records or transforms a
+linear layer (an adapter, hooks, quantisation, autocast, a compiler, a tracer, `torch.func`, modes,
+patches of torch) is served as ever: then the layer itself is called. Gradients are oneDNN's as
+well; those that are to be differentiated again are torch's own.
+`torch.backends.mkldnn.flags(enabled=False)` switches oneDNN off.
+
+Notation: T computed tokens (see `packing.py`), N outputs of a linear layer.
 """
 
 import os
 import platform
 import sys
+import threading
 import time
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
-
-from .products import (
-    FEW_ROWS,
-    LEAST,
-    FbgemmSums,
-    Float16Product,
-    Int8Product,
-    Int8Sums,
-    OnednnProduct,
-    OnednnSums,
-    Product,
-    ProductByRows,
-    TorchProduct,
-    has_avx512,
-)
+from torch.autograd import forward_ad
+from torch.nn.modules import module as hooks_of_all
+from torch.utils._device import DeviceContext
+from transformers.activations import ACT2FN, GELUActivation
 
 DTYPES = {
     "float32": torch.float32,
@@ -51,7 +54,6 @@ DTYPES = {
 #: Names one of `LIBRARIES`.
 KERNELS_VARIABLE = "HF_BERT_KERNELS"
 LIBRARIES = ("torch", "onednn", "fbgemm")
-
 #: In int8 without VNNI instructions, where oneDNN takes more rows to be quicker.
 FEW_ROWS_WITHOUT_VNNI = 192
 #: From so many weights on they do not lie in a core's cache, and any number of rows is quicker.
@@ -61,6 +63,246 @@ MANY_PRODUCTS = 1 << 21
 #: Another kernel than oneDNN's has to be so much quicker: what is measured is not quite steady, and
 #: the choice is to be the same the next time.
 MARGIN = 1.07
+#: So many rows are few: their product reads weights more than it computes.
+FEW_ROWS = 64
+#: The least of a signed byte. Libraries of x86 take states as unsigned bytes, shifted by it.
+LEAST = -128
+#: Rows that oneDNN's layout is chosen for; it serves any number.
+TYPICAL_ROWS = 512
+_engine_lock = threading.Lock()
+
+
+class Fused(NamedTuple):
+    """An activation that is computed with the product: oneDNN's name and algorithm of it."""
+
+    name: str = "none"
+    algorithm: str = ""
+
+
+NOT_FUSED = Fused()
+#: By the type of the module that computes it.
+FUSED_ACTIVATIONS = {
+    type(ACT2FN["gelu"]): Fused("gelu", "none"),
+    type(ACT2FN["gelu_new"]): Fused("gelu", "tanh"),
+    type(ACT2FN["gelu_pytorch_tanh"]): Fused("gelu", "tanh"),
+    nn.ReLU: Fused("relu"),
+    nn.Tanh: Fused("tanh"),
+    nn.SiLU: Fused("swish"),
+    type(ACT2FN["silu"]): Fused("swish"),
+}
+_IN_PLACE: dict[str, Callable[[Tensor], Tensor]] = {
+    "none": lambda states: states,
+    "relu": torch.relu_,
+    "tanh": torch.tanh_,
+    "swish": torch.ops.aten.silu_,
+}
+#: As torch has them; tools that count or record put their own in their place.
+_TORCH = (nn.Module.__call__, nn.Linear.forward, nn.functional.linear)
+
+
+def fused(activation: Any) -> Fused:
+    """What the product computes of this activation; `NOT_FUSED` where it has to be called."""
+    act = getattr(activation, "act", nn.functional.gelu)
+    if getattr(act, "func", act) is not nn.functional.gelu:  # another function inside of a GELU
+        return NOT_FUSED
+    return FUSED_ACTIVATIONS.get(type(activation), NOT_FUSED)
+
+
+class Product(Protocol):
+    """One linear layer, or several side by side, by one kernel."""
+
+    def __call__(
+        self, states: Tensor, residual: Tensor | None = None, activation: Fused = NOT_FUSED
+    ) -> Tensor:
+        """(T, in) to activation(states · Wᵀ + b) + residual, (T, N), a tensor of its own."""
+
+
+class TorchProduct:
+    """By torch's own kernels, on the layers' weights as they lie."""
+
+    def __init__(self, layers: Sequence[nn.Linear]) -> None:
+        self.parts = [(layer.weight, layer.bias) for layer in layers]
+        self.dtype = layers[0].weight.dtype
+        self.widths = [layer.out_features for layer in layers]
+
+    def __call__(
+        self, states: Tensor, residual: Tensor | None = None, activation: Fused = NOT_FUSED
+    ) -> Tensor:
+        """See `Product`."""
+        if len(self.parts) == 1:
+            output = nn.functional.linear(states, *self.parts[0])
+        else:
+            output = states.new_empty(len(states), sum(self.widths))
+            columns = output.split(self.widths, dim=1)
+            for (weight, bias), part in zip(self.parts, columns, strict=True):
+                torch.addmm(bias, states, weight.t(), out=part)
+        return _finish(output, residual, activation)
+
+
+class OnednnProduct:
+    """By oneDNN, a copy of the weights in its layout; any type of float."""
+
+    def __init__(self, layers: Sequence[nn.Linear]) -> None:
+        weight, self.bias = _joined(layers)
+        self.dtype = weight.dtype
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight, TYPICAL_ROWS)
+        # With AVX-512 its activations are as quick as ours, and save a pass over the output; with
+        # less they are slower, which few rows make up for by one call less.
+        self.fused_rows = torch.inf if has_avx512() else FEW_ROWS
+
+    def __call__(
+        self, states: Tensor, residual: Tensor | None = None, activation: Fused = NOT_FUSED
+    ) -> Tensor:
+        """See `Product`."""
+        if residual is not None:
+            return torch.ops.mkldnn._linear_pointwise.binary(
+                states, residual, self.weight, self.bias, "add"
+            )
+        now, later = NOT_FUSED, activation
+        if states.shape[0] <= self.fused_rows:
+            now, later = activation, NOT_FUSED
+        output = torch.ops.mkldnn._linear_pointwise.default(
+            states, self.weight, self.bias, now.name, [], now.algorithm
+        )
+        return _finish(output, None, later)
+
+
+class Float16Product:
+    """By FBGEMM: float32 states and sums, weights rounded to float16 (half of their bytes)."""
+
+    def __init__(self, layers: Sequence[nn.Linear]) -> None:
+        weight, bias = _joined(layers)
+        self.packed = torch.ops.quantized.linear_prepack_fp16(weight.float(), bias.float())
+
+    def __call__(
+        self, states: Tensor, residual: Tensor | None = None, activation: Fused = NOT_FUSED
+    ) -> Tensor:
+        """See `Product`."""
+        output = torch.ops.quantized.linear_dynamic_fp16.default(states, self.packed)
+        return _finish(output, residual, activation)
+
+
+class Int8Product:
+    """int8 weights, a scale an output; states quantised as they come, to 8 bits a token.
+
+    x = centre + scale · q with q in -128..127, and W = weight_scale · V with V in -limit..limit, so
+    x · Wᵀ = scale · weight_scale · (q · Vᵀ) + centre · (weight_scale · ΣV). The sum q · Vᵀ is
+    exact, in int32; the rest is float32.
+
+    Args:
+        layers: Side by side.
+        multiply: Packs V and multiplies by it.
+        limit: The largest |V|: 127, or 63 (7 bits) where larger sums would saturate.
+    """
+
+    def __init__(self, layers: Sequence[nn.Linear], multiply: "type[Int8Sums]", limit: int) -> None:
+        weight, self.bias = (part.float() for part in _joined(layers))
+        scale = weight.abs().amax(dim=1).clamp(min=1e-12) / limit  # (N,)
+        whole = (weight / scale[:, None]).round()
+        self.sums = multiply(whole.to(torch.int8), scale)
+        # Of the rounded weights: their errors meet x then, and not the larger x - centre.
+        self.weight_sums = scale * whole.sum(dim=1)  # (N,)
+
+    def __call__(
+        self, states: Tensor, residual: Tensor | None = None, activation: Fused = NOT_FUSED
+    ) -> Tensor:
+        """See `Product`."""
+        # Not `aminmax`, which is ten times slower on the CPU.
+        low, high = states.amin(-1, keepdim=True), states.amax(-1, keepdim=True)  # (T, 1)
+        scale = (high - low).clamp_(min=1e-12).div_(255)
+        centre = low.add_(scale, alpha=-LEAST)
+        output = self.sums((states - centre).div_(scale))  # (T, N)
+        # In place: a new block of this size costs more to get from the system than to fill.
+        output = torch.addcmul(self.bias, output, scale, out=output)
+        return _finish(output.addcmul_(centre, self.weight_sums), residual, activation)
+
+
+class Int8Sums(Protocol):
+    """scale · (round(states) · Vᵀ)."""
+
+    def __init__(self, weight: Tensor, scale: Tensor) -> None:
+        """Packs V, (N, in) int8, with `scale` (N,)."""
+
+    def __call__(self, states: Tensor) -> Tensor:
+        """(T, in) float32 between -128 and 127, which it may overwrite, to (T, N) float32."""
+
+
+class OnednnSums:
+    """By oneDNN."""
+
+    def __init__(self, weight: Tensor, scale: Tensor) -> None:
+        self.scale = scale
+        self.weight = torch.ops.onednn.qlinear_prepack(weight, [TYPICAL_ROWS, weight.shape[1]])
+        self.zero_points = torch.zeros(weight.shape[0], dtype=torch.int32, device="cpu")
+
+    def __call__(self, states: Tensor) -> Tensor:
+        """See `Int8Sums`."""
+        # To signed bytes and by a bit to unsigned ones: straight to these is eight times slower.
+        whole = states.round_().to(torch.int8).view(torch.uint8).bitwise_xor_(-LEAST)
+        return torch.ops.onednn.qlinear_pointwise.default(
+            *(whole, 1.0, -LEAST, self.weight, self.scale, self.zero_points),
+            *(None, 1.0, 0, torch.float32, "none", [], ""),
+        )
+
+
+class FbgemmSums:
+    """By FBGEMM, which rounds, multiplies and scales in one call."""
+
+    def __init__(self, weight: Tensor, scale: Tensor) -> None:
+        zero_points = torch.zeros(weight.shape[0], dtype=torch.long, device="cpu")
+        # The library that packs is a setting of the process; and torch warns of tensors of this
+        # kind, which its next releases may lack. oneDNN is left then.
+        with _engine_lock, warnings.catch_warnings(action="ignore"):
+            per_output = torch._make_per_channel_quantized_tensor(
+                weight, scale.double(), zero_points, 0
+            )
+            before = torch.backends.quantized.engine
+            torch.backends.quantized.engine = "fbgemm"
+            try:
+                self.packed = torch.ops.quantized.linear_prepack(per_output, None)
+            finally:
+                torch.backends.quantized.engine = before
+
+    def __call__(self, states: Tensor) -> Tensor:
+        """See `Int8Sums`."""
+        return torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default(
+            states, 1.0, -LEAST, self.packed
+        )
+
+
+class ProductByRows:
+    """Two kernels: one for few rows, one for more."""
+
+    def __init__(self, few: Product, many: Product, few_rows: int) -> None:
+        self.few, self.many, self.few_rows = few, many, few_rows
+
+    def __call__(
+        self, states: Tensor, residual: Tensor | None = None, activation: Fused = NOT_FUSED
+    ) -> Tensor:
+        """See `Product`."""
+        product = self.few if states.shape[0] <= self.few_rows else self.many
+        return product(states, residual, activation)
+
+
+def _joined(layers: Sequence[nn.Linear]) -> tuple[Tensor, Tensor]:
+    """The weights (N, in) and biases (N,) of layers side by side."""
+    if len(layers) == 1:
+        return layers[0].weight, layers[0].bias
+    return torch.cat([layer.weight for layer in layers]), torch.cat([la.bias for la in layers])
+
+
+def _finish(output: Tensor, residual: Tensor | None, activation: Fused) -> Tensor:
+    """Activation and residual, in place."""
+    if activation.name == "gelu":
+        torch.ops.aten.gelu_(output, approximate=activation.algorithm)
+    else:
+        _IN_PLACE[activation.name](output)
+    return output if residual is None else output.add_(residual)
+
+
+def has_avx512() -> bool:
+    """Whether torch uses AVX-512 here."""
+    return torch.backends.cpu.get_cpu_capability() == "AVX512"
 
 
 @dataclass(frozen=True)
@@ -316,3 +558,168 @@ def _is_exact(kind: type[Int8Sums], limit: int) -> bool:
             )
     except (RuntimeError, AttributeError, NotImplementedError):  # differs between releases of torch
         return False
+
+
+def linear(
+    layer: nn.Module, states: Tensor, activation: Callable[[Tensor], Tensor] | None = None
+) -> Tensor:
+    """(..., in) to activation(layer(states)), (..., N).
+
+    Args:
+        layer: A linear layer, or whatever stands in its place.
+        states: Its input.
+        activation: Follows, if given. The exact GELU is then part of the product.
+    """
+    if not takes_onednn(layer, states):
+        output = layer(states)
+        return output if activation is None else activation(output)
+    parameters: Any = layer._parameters
+    inputs = (states, parameters["weight"], parameters["bias"])
+    if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs):
+        output = _Product.apply(*inputs)
+    elif activation is not None and _is_exact_gelu(activation):
+        output, activation = _multiply(*inputs, "gelu", "none"), None
+    else:
+        output = _multiply(*inputs)
+    return output if activation is None else activation(output)
+
+
+def _multiply(
+    states: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    operation: str = "none",
+    algorithm: str = "",
+) -> Tensor:
+    """(..., in), (N, in), (N,) to (..., N); neither has to be contiguous."""
+    output = torch.ops.mkldnn._linear_pointwise(states, weight, bias, operation, [], algorithm)
+    # For other shapes than (T, in) the operator returns a view of what it has made, which nobody
+    # else holds. As a view, autograd would let nobody write into it that `_Product` returned or
+    # that was made under `no_grad`; as torch's own products are it is a tensor of its own.
+    return torch.ops.aten._unsafe_view(output, output.shape) if output._is_view() else output
+
+
+class _Product(torch.autograd.Function):
+    """states · weightᵀ + bias, (..., N), whose gradients are products by oneDNN too."""
+
+    @staticmethod
+    def forward(ctx: Any, states: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        # As torch's own: what no gradient needs is not kept alive.
+        of_states, of_weight, _ = ctx.needs_input_grad
+        ctx.save_for_backward(states if of_weight else None, weight if of_states else None)
+        return _multiply(states, weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        states, weight = ctx.saved_tensors
+        rows = gradient.reshape(-1, gradient.shape[-1])  # (T, N)
+        # Derivatives of these, and many of them at once, are what oneDNN's operators lack.
+        by_torch = (
+            torch.is_grad_enabled()
+            or is_recorded()
+            or torch._C._functorch.is_legacy_batchedtensor(gradient)
+        )
+        of_states = of_weight = of_bias = None
+        if weight is not None:
+            of_states = gradient @ weight if by_torch else _multiply(gradient, weight.t())
+        if states is not None:
+            columns = states.reshape(-1, states.shape[-1]).t()  # (in, T)
+            of_weight = rows.t() @ columns.t() if by_torch else _multiply(rows.t(), columns)
+        if ctx.needs_input_grad[2]:
+            of_bias = rows.sum(0)
+        return of_states, of_weight, of_bias
+
+
+def takes_onednn(layer: nn.Module, states: Tensor) -> bool:
+    """Whether this call is a plain product that oneDNN computes faster."""
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return False
+    # Exact types: a subclass may stand for anything, and so may what `torch.func.functional_call`
+    # puts in a parameter's place.
+    if type(states) is not Tensor or not states.is_cpu:
+        return False
+    if type(layer) is not nn.Linear or not is_faster_here() or not can_tell():
+        return False
+    weight, bias = layer._parameters.get("weight"), layer._parameters.get("bias")
+    return (
+        type(weight) is nn.Parameter
+        and type(bias) is nn.Parameter
+        and weight.ndim == 2
+        and is_large(states, weight)
+        and states.shape[-1] == weight.shape[1]
+        and bias.shape == weight.shape[:1]
+        and states.dtype is weight.dtype is bias.dtype is torch.float32
+        and weight.is_cpu
+        and bias.is_cpu
+        and weight.is_contiguous()
+        and bias.is_contiguous()
+        and not is_hooked(layer)
+        and not is_patched()
+        and not is_recorded()
+        and not torch._C._functorch.is_legacy_batchedtensor(states)
+    )
+
+
+@cache
+def can_tell() -> bool:
+    """Whether this torch has the private names that tell what a call is part of."""
+    return (
+        hasattr(torch._C, "_len_torch_dispatch_stack")
+        and hasattr(torch.overrides, "_get_current_function_mode_stack")
+        and hasattr(forward_ad, "_current_level")
+        and hasattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack")
+        and hasattr(torch._C._functorch, "is_legacy_batchedtensor")
+        and hasattr(nn.Module, "_compiled_call_impl")
+        and hasattr(hooks_of_all, "_has_any_global_hook")
+    )
+
+
+def is_hooked(module: nn.Module) -> bool:
+    """Whether someone else's code runs where the module is called."""
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+        or "forward" in module.__dict__  # accelerate's way
+        or module._compiled_call_impl is not None  # `module.compile()`
+        or hooks_of_all._has_any_global_hook()
+    )
+
+
+def type_name(kind: type) -> str:
+    """In full: many libraries have a `Linear`."""
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def is_patched() -> bool:
+    """Whether a tool has put its own in the place of what every linear layer runs through."""
+    return (nn.Module.__call__, nn.Linear.forward, nn.functional.linear) != _TORCH
+
+
+def is_recorded() -> bool:
+    """Whether more than numbers is wanted of this call: a program, tangents, another precision."""
+    return (
+        torch.compiler.is_compiling()
+        or torch.jit.is_tracing()
+        or torch.is_autocast_enabled("cpu")
+        or not torch.backends.mkldnn.enabled
+        # `torch.set_default_device` is a mode that only names a device.
+        or any(
+            type(mode) is not DeviceContext
+            for mode in torch.overrides._get_current_function_mode_stack()
+        )
+        or torch._C._len_torch_dispatch_stack() > 0
+        or torch._C._functorch.peek_interpreter_stack() is not None  # `torch.func`
+        or forward_ad._current_level >= 0
+    )
+
+
+def _is_exact_gelu(activation: Callable[[Tensor], Tensor]) -> bool:
+    """Whether it is `hidden_act="gelu"` as transformers makes it, which oneDNN has as well."""
+    return (
+        isinstance(activation, nn.Module)
+        and type(activation) is GELUActivation
+        and activation.act is nn.functional.gelu
+        and not is_hooked(activation)
+    )

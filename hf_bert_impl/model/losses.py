@@ -10,7 +10,7 @@ Notation: B batch, S sequence, V vocabulary, L labels.
 import torch
 from torch import Tensor, nn
 
-from .padding import is_traced
+from .packing import is_traced
 
 IGNORE_INDEX = -100
 

@@ -6,22 +6,26 @@ largest block that was mapped for itself and freed so far, of at most 32 MiB (th
 threshold" of `mallopt(3)`): it starts at 256 KiB and otherwise depends on what ran before.
 """
 
+import ctypes
 import sys
-
-import torch
+from contextlib import suppress
 
 #: Larger blocks are always mapped for themselves, and go back to the system after each use.
 LARGEST_KEPT = 32 << 20
-#: What a layer takes at once. Beyond it the feed-forward sub-layer is computed in slices.
-LARGEST_BLOCK = 24 << 20
 
 
 def keep_freed_memory() -> None:
-    """Raises that threshold to 64 MiB, as freeing any tensor of 32 MiB does.
+    """Raises that threshold to 64 MiB for the whole process, as freeing any block of 32 MiB does.
 
-    The block is never touched, so it takes no memory and a few microseconds. Other systems and
-    other allocators have their own ways, and nothing changes.
+    The block is never touched, so it takes no memory and a few microseconds. Whoever sets a
+    threshold by glibc's own variables (`MALLOC_TRIM_THRESHOLD_`) keeps it. Other systems and other
+    allocators have their own ways, and nothing changes.
     """
-    if sys.platform == "linux":
-        # A storage: `torch.device("meta")` and modes have no part in it.
-        torch.UntypedStorage(LARGEST_KEPT - (64 << 10), device="cpu")
+    if sys.platform != "linux":
+        return
+    with suppress(OSError, AttributeError):  # no C library that can be loaded
+        library = ctypes.CDLL(None)
+        allocate, free = library.malloc, library.free
+        allocate.restype, allocate.argtypes = ctypes.c_void_p, [ctypes.c_size_t]
+        free.restype, free.argtypes = None, [ctypes.c_void_p]
+        free(allocate(LARGEST_KEPT - (64 << 10)))

@@ -1,47 +1,70 @@
 """BERT: every class under the name, signature and parameter names of transformers.
 
-`modeling_base.py` has the bare model, `modeling_language.py` the pre-training heads,
-`modeling_tasks.py` those for fine-tuning. The hub's code loader enters here.
+In the order in which data flows: what all models share, the bare model, the pre-training heads,
+the left-to-right language model, the heads for fine-tuning. The hub's code loader enters here.
+
+Notation: B batch, S sequence, D hidden size, H heads, V vocabulary, L labels, C choices, R
+sequences, T computed tokens (see `packing.py`), N of them whose state is read.
 """
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from transformers import GenerationMixin, PreTrainedModel
+from transformers import initialization as init
+from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
+from transformers.modeling_outputs import (
+    BaseModelOutputWithPoolingAndCrossAttentions,
+    CausalLMOutputWithCrossAttentions,
+    MaskedLMOutput,
+    MultipleChoiceModelOutput,
+    NextSentencePredictorOutput,
+    QuestionAnsweringModelOutput,
+    SequenceClassifierOutput,
+    TokenClassifierOutput,
+)
+from transformers.processing_utils import Unpack
+from transformers.utils import ModelOutput, TransformersKwargs, logging
+from transformers.utils.generic import can_return_tuple
 
 # Older releases of transformers copy only the files that this one names when they load code from a
 # folder, so all are named here, needed or not.
-from .attention import BertSelfAttention  # noqa: F401
-from .attention_functions import eager_attention_forward  # noqa: F401
+from .attention import BIAS_BACKENDS, PACKED_BACKENDS, key_mask, layer_masks
+from .checks import batch_shape, check_inputs, check_labels, check_masks, expand_head_mask
+from .codertimo import architecture
 from .configuration_bert import BertConfig
-from .cpu_kernels import choose  # noqa: F401
-from .damaged_files import check_model  # noqa: F401
+from .cpu_kernels import is_hooked, type_name
 from .dropout import Dropout  # noqa: F401
-from .embeddings import BertEmbeddings  # noqa: F401
-from .encoder import BertLayer
-from .heads import BertPooler  # noqa: F401
-from .json_files import explained  # noqa: F401
-from .linear import linear  # noqa: F401
-from .loading import check_folder  # noqa: F401
-from .losses import cross_entropy  # noqa: F401
-from .masks import backend_mask  # noqa: F401
+from .json_files import explained
+from .layers import (
+    BertEmbeddings,
+    BertEncoder,
+    BertLayer,
+    BertLMPredictionHead,
+    BertOnlyMLMHead,
+    BertOnlyNSPHead,
+    BertPreTrainingHeads,
+    SinusoidalPositions,
+)
+from .loading import CheckpointMismatch, check_folder, check_model, check_size, mismatch_message
+from .losses import (
+    IGNORE_INDEX,
+    causal_lm_loss,
+    classification_loss,
+    cross_entropy,
+    infer_problem_type,
+    labelled,
+    masked_lm_loss,
+    pretraining_loss,
+    span_loss,
+)
 from .memory import keep_freed_memory  # noqa: F401
-from .modeling_base import BertModel
-from .modeling_language import (
-    BertForMaskedLM,
-    BertForNextSentencePrediction,
-    BertForPreTraining,
-    BertForPreTrainingOutput,
-    BertLMHeadModel,
-)
-from .modeling_pretrained import BertPreTrainedModel
-from .modeling_tasks import (
-    BertForMultipleChoice,
-    BertForQuestionAnswering,
-    BertForSequenceClassification,
-    BertForTokenClassification,
-)
-from .packed import Sequences  # noqa: F401
-from .padding import Packing  # noqa: F401
-from .prepared import PreparedEncoder  # noqa: F401
-from .products import fused  # noqa: F401
-from .scoring import spread  # noqa: F401
-from .validation import check_inputs  # noqa: F401
+from .packing import count_sequences, find_sequences, is_traced, plan, plan_dense, scatter
+from .prepared import drop_prepared, prepare
 
 __all__ = [
     "BertConfig",
@@ -58,3 +81,1038 @@ __all__ = [
     "BertModel",
     "BertPreTrainedModel",
 ]
+
+logger = logging.get_logger(__name__)
+
+#: Where more than this share of all positions is to be scored, all are: laying the wanted scores
+#: into a padded tensor takes longer than it saves.
+MANY_SCORED = 0.7
+
+
+class BertPreTrainedModel(PreTrainedModel):
+    """Loading, saving, initialisation and head pruning for every BERT model."""
+
+    config: BertConfig
+    config_class = BertConfig
+    base_model_prefix = "bert"
+    supports_gradient_checkpointing = True
+    _supports_flash_attn = True
+    _supports_sdpa = True
+    _supports_flex_attn = True
+    _supports_attention_backend = True
+    _no_split_modules = ["BertEmbeddings", "BertLayer"]  # noqa: RUF012 (transformers' own form)
+    # A buffer that transformers before 4.31 saved; it holds 0, 1, 2, …
+    _keys_to_ignore_on_load_unexpected = [r"embeddings\.position_ids$"]  # noqa: RUF012
+
+    def __init__(self, config: Any, *inputs: Any, **kwargs: Any) -> None:
+        if not hasattr(config, "check_values"):  # a stock BertConfig
+            config = BertConfig.from_dict(config.to_dict())
+        config.check_values()  # again: fields may have been set since it was made
+        backend = config._attn_implementation or "eager"
+        if config.position_embedding_type.startswith("relative") and backend not in BIAS_BACKENDS:
+            raise ValueError(
+                f"attn_implementation={backend!r} cannot add the position bias of "
+                f"position_embedding_type={config.position_embedding_type!r}; use one of "
+                f"{', '.join(BIAS_BACKENDS)}"
+            )
+        super().__init__(config, *inputs, **kwargs)
+        self._no_split_modules = [kind.__name__ for kind in architecture(config)[:2]]
+
+    @classmethod
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: Any, *model_args: Any, **kwargs: Any
+    ) -> Any:
+        """Loads a model from a folder or the hub; arguments as in transformers.
+
+        Raises:
+            OSError: No config, no weights, or a file of weights that cannot be read.
+            ValueError: A config that is no JSON object, a field of it out of its range, or a model
+                out of all proportion to the weights.
+            CheckpointMismatch: Tensors of other sizes than the config's (unless
+                `ignore_mismatched_sizes=True`); a RuntimeError, as of transformers.
+        """
+        check_folder(pretrained_model_name_or_path, kwargs)
+        wants_info = kwargs.pop("output_loading_info", False)
+        ignores_sizes = kwargs.pop("ignore_mismatched_sizes", False)
+        with explained(check_model, pretrained_model_name_or_path, kwargs):
+            model, info = super().from_pretrained(
+                pretrained_model_name_or_path,
+                *model_args,
+                output_loading_info=True,
+                ignore_mismatched_sizes=True,  # reported below, by name
+                **kwargs,
+            )
+        if info["mismatched_keys"] and not ignores_sizes:
+            raise CheckpointMismatch(
+                mismatch_message(pretrained_model_name_or_path, info["mismatched_keys"])
+            )
+        return (model, info) if wants_info else model
+
+    @staticmethod
+    def _load_pretrained_model(
+        model: Any, state_dict: Any, checkpoint_files: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        # Where transformers knows the model and the files, and has allocated nothing yet.
+        if checkpoint_files:
+            held = sum(os.path.getsize(file) for file in checkpoint_files)
+            check_size(model, held, os.path.dirname(checkpoint_files[0]))
+        return PreTrainedModel._load_pretrained_model(
+            model, state_dict, checkpoint_files, *args, **kwargs
+        )
+
+    @torch.no_grad()
+    def _init_weights(self, module: nn.Module) -> None:
+        super()._init_weights(module)
+        if isinstance(module, BertLMPredictionHead):
+            init.zeros_(module.bias)
+        elif isinstance(module, SinusoidalPositions):
+            module.reset_table()
+
+    def prune_heads(self, heads_to_prune: Mapping[int, list[int]]) -> None:
+        """Removes attention heads for good; the config remembers which (`pruned_heads`).
+
+        Args:
+            heads_to_prune: Layer number to head numbers, by the numbering of the unpruned model.
+                Heads that are gone already are no error.
+
+        Raises:
+            ValueError: A layer or head that does not exist, a layer left without heads, or one
+                whose linear layers are adapters or have hooks.
+        """
+        config = self.config
+        layers: Any = self.base_model.encoder.layer
+        wanted = {int(layer): {int(h) for h in heads} for layer, heads in heads_to_prune.items()}
+        for layer, heads in wanted.items():
+            allowed = range(config.num_attention_heads)
+            if not 0 <= layer < len(layers) or not heads.issubset(allowed):
+                raise ValueError(
+                    f"cannot prune heads {sorted(heads)} of layer {layer}; the model has layers "
+                    f"0 to {len(layers) - 1} with heads 0 to {config.num_attention_heads - 1}"
+                )
+            if heads.issuperset(layers[layer].attention.self.heads):
+                raise ValueError(f"pruning {sorted(heads)} leaves layer {layer} without a head")
+            if heads.isdisjoint(layers[layer].attention.self.heads):
+                continue
+            for name, linear in layers[layer].attention.prunable():
+                if type(linear) is not nn.Linear or is_hooked(linear):
+                    raise ValueError(
+                        f"cannot prune heads of layer {layer}: its attention.{name} is a "
+                        f"{type_name(type(linear))}{' with hooks' * is_hooked(linear)}, of which "
+                        "a plain linear layer would be left; prune first, then add to the model"
+                    )
+        for layer, heads in wanted.items():
+            layers[layer].attention.prune_heads(heads)
+            gone = heads | set(config.pruned_heads.get(layer, []))
+            if gone:
+                config.pruned_heads[layer] = sorted(gone)
+
+    def prepare_for_inference(self, dtype: torch.dtype | str | None = None) -> Self:
+        """Packs the linear weights for the CPU's kernels; `forward` is then faster.
+
+        These are the encoder's and the masked-LM head's. The model stays what it was: same
+        parameters, same state dict, same calls. The packed copies (as large as those weights, in
+        int8 half of the encoder's) are used in eval mode without gradients, for a model of
+        the stock modules: any other is left as it is, and a warning names the module. Where the
+        kernels are missing (CUDA, some CPUs) a warning says so and nothing else changes.
+
+        Later changes of the model:
+
+        - Always seen by the next call, which drops the copies: `train()`, whatever torch counts as
+          a change of a weight (in-place operations, optimizers, `load_state_dict`), and modules,
+          parameters, their memory, hooks or types that are not what they were.
+        - Seen after `CHECKED_TOKENS` (16,384) computed tokens at the latest: writes into a weight's
+          memory that torch does not count, through `.data`, NumPy, DLPack or a pointer. Each call
+          compares a share of all weights with exact sums: models with under 256 KiB of them
+          entirely, others in proportion to its tokens. Writes that change all of a weight are
+          mostly seen by the next call.
+        - Not seen before that: small writes of this kind. Call `prepare_for_inference` again after
+          one, which packs what the weights hold then.
+
+        A call computes with what it began with, also while another thread changes the model.
+
+        Args:
+            dtype: Converts the model first: torch.bfloat16 or "bfloat16", and so on. "int8"
+                quantises the linear layers of the encoder (weights by output channel, activations
+                by token, as they come) and leaves all else in float32. "float16" rounds their
+                weights, where the CPU does not compute with float16 itself, and leaves all else in
+                float32. Where there are no kernels for it, or none for int8 whose sums are exact,
+                the model computes in float32, and a warning says so. "auto" is the quickest of
+                them that this CPU has kernels for and whose error is bfloat16's at most; a warning
+                says which. None keeps the dtype.
+
+        Returns:
+            The model itself, in eval mode.
+
+        Raises:
+            ValueError: An unknown dtype, or kernels named by `HF_BERT_KERNELS` that there are not.
+        """
+        prepare(self, dtype)
+        return self
+
+    def train(self, mode: bool = True) -> Self:
+        """Sets train or eval mode; train mode drops what `prepare_for_inference` packed."""
+        if mode:
+            drop_prepared(self)
+        return super().train(mode)
+
+
+@dataclass
+class Encoded:
+    """What `BertModel` leaves for a head: the states that the head reads, without padding."""
+
+    #: (N, D) of the tokens at `index`; (B, S, D) where that is None.
+    states: Tensor
+    #: (N,) flat position `row * S + column` of each state.
+    index: Tensor | None
+    #: (B, S).
+    shape: tuple[int, int]
+    #: (B, D), or (R, D) of packed input; None without a pooler.
+    pooled: Tensor | None
+    #: The attention mask of states (B, S, D), if it may leave something out.
+    mask: Tensor | None
+    #: (B, S, D) each; padded as the caller of the model gets them.
+    hidden_states: tuple[Tensor, ...] | None
+    attentions: tuple[Tensor, ...] | None
+    cross_attentions: tuple[Tensor, ...] | None = None
+    past_key_values: Cache | None = None
+
+    def pad(self, rows: Tensor) -> Tensor:
+        """What is computed of `states`, (N, ...) or (B, S, ...), to (B, S, ...): zero elsewhere."""
+        if self.index is None:
+            return rows
+        index = self.index.to(rows.device)
+        if rows.ndim == 2:
+            return scatter(rows, index, self.shape)
+        others = torch.ones(self.shape, dtype=torch.bool, device=rows.device)
+        others.view(-1)[index] = False
+        # In place where nothing is recorded: scores are the largest tensor of the pass. With
+        # gradients a decoder that someone put in may have kept its output for them.
+        fill = rows.masked_fill if rows.requires_grad else rows.masked_fill_
+        return fill(others[..., None], 0)
+
+    def at(self, positions: Tensor) -> Tensor:
+        """The states (M, D) at flat positions (M,), which are among those of `index`."""
+        if self.index is None:
+            return self.states.flatten(0, 1)[positions]
+        place = torch.empty(self.shape, dtype=torch.long, device=self.index.device).flatten()
+        place[self.index] = torch.arange(len(self.index), device=self.index.device)
+        return self.states[place[positions]]
+
+
+class BertModel(BertPreTrainedModel):
+    """Embeddings, encoder and pooler (Devlin et al. 2019, section 3).
+
+    Args:
+        config: Sizes and switches.
+        add_pooling_layer: Whether there is a pooler.
+
+    Example:
+        >>> import torch
+        >>> from hf_bert_impl import BertConfig, BertModel
+        >>> config = BertConfig(vocab_size=99, hidden_size=24, num_hidden_layers=2,
+        ...                     num_attention_heads=4, intermediate_size=37)
+        >>> output = BertModel(config)(torch.tensor([[2, 45, 17, 3]]))
+        >>> output.last_hidden_state.shape, output.pooler_output.shape
+        (torch.Size([1, 4, 24]), torch.Size([1, 24]))
+    """
+
+    def __init__(self, config: BertConfig, add_pooling_layer: bool = True) -> None:
+        super().__init__(config)
+        self.gradient_checkpointing = False
+        made_of = architecture(self.config)
+        self.embeddings = made_of.embeddings(self.config)
+        self.encoder = BertEncoder(self.config, made_of.layer)
+        self.pooler = made_of.pooler(self.config) if add_pooling_layer else None
+        self.post_init()
+
+    def get_input_embeddings(self) -> nn.Embedding:
+        """The word embeddings, (V, D)."""
+        return self.embeddings.word_embeddings
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        """Replaces the word embeddings."""
+        self.embeddings.word_embeddings = value
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        use_cache: bool | None = None,
+        head_mask: Tensor | None = None,
+        required_positions: Tensor | None = None,
+        only_required: bool = False,
+        packed: bool = False,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[Tensor, ...] | BaseModelOutputWithPoolingAndCrossAttentions | Encoded:
+        """Encodes a batch.
+
+        Args:
+            input_ids: (B, S) token ids; or give `inputs_embeds`.
+            attention_mask: (B, S), zero at padding on either side or in between; (B, S, S) or
+                (B, heads or 1, S or 1, S) with zeros where a query must not look. A 4-D tensor of
+                floats is added to the scores. A mask (B, S) without zeros is as none.
+            token_type_ids: (B, S) segments; zeros if None (codertimo: see `BertConfig.variant`).
+            position_ids: (B, S) or (1, S); 0, 1, 2, … if None. Of one row, runs that start again at
+                0 say that it holds several sequences (packed input), none of which sees another;
+                of more rows they are an error. Beside a mask that leaves something out, or between
+                queries and keys, and where all are 0, they are positions and nothing else.
+            inputs_embeds: (B, S, D) in place of word embeddings.
+            encoder_hidden_states: (B, K, D), what a decoder's cross-attention reads.
+            encoder_attention_mask: (B, K), its padding.
+            past_key_values: Cache of a decoder, read and extended.
+            use_cache: Whether a decoder returns its cache; `config.use_cache` if None.
+            head_mask: (H,) or (layers, H): factor of each head's output, 0 switches it off.
+            required_positions: (B, S) bool: positions whose hidden state is wanted although they
+                are padding. Upstream computes all of them; with `config.padding_free` the others
+                are zero.
+            only_required: Whether the caller reads nothing but `required_positions` and the pooled
+                output; the last layer may then leave out the rest, which is zero.
+            packed: Whether to leave `Encoded`, as our heads read it, in place of padded states.
+            **kwargs: `output_hidden_states` (True, or the numbers of those to keep),
+                `output_attentions`, `return_dict`, and what an attention backend takes.
+                `cu_seq_lens_q` (R + 1,) says where each of R sequences in one row begins and the
+                last ends, whatever the positions are, which are 0, 1, 2, … of each if None.
+
+        Returns:
+            `last_hidden_state` (B, S, D), `pooler_output` (B, D), or (R, D) of packed input, and
+            where asked for `past_key_values`, `hidden_states` (layers + 1 times (B, S, D)),
+            `attentions` and `cross_attentions` (layers times (B, H, S, K)).
+
+        Raises:
+            ValueError: The input does not fit the model; one line says what to change.
+        """
+        config = self.config
+        options: dict[str, Any] = dict(kwargs)
+        is_decoder, backend = config.is_decoder, config._attn_implementation or "eager"
+        output_hidden_states = options.pop("output_hidden_states", None)
+        if output_hidden_states is None:
+            output_hidden_states = config.output_hidden_states or False
+        output_attentions = options.pop("output_attentions", None)
+        if output_attentions is None:
+            output_attentions = config.output_attentions
+        output_attentions = bool(output_attentions)
+        if use_cache is None:
+            use_cache = config.use_cache
+        if not is_decoder or (self.gradient_checkpointing and self.training):
+            use_cache = False  # checkpointing's second pass would extend the cache again
+        past_length = past_key_values.get_seq_length() if past_key_values is not None else 0
+        # Of the input: what stands in the place of the embeddings may have no weight to ask.
+        source = input_ids if input_ids is not None else inputs_embeds
+        device = getattr(source, "device", torch.device("cpu"))
+
+        lengths, sequences = find_sequences(
+            batch_shape(input_ids, inputs_embeds),
+            position_ids,
+            attention_mask,
+            options,
+            device,
+            is_decoder=is_decoder,
+            has_pooler=self.pooler is not None,
+            has_cache=past_key_values is not None,
+        )
+        if position_ids is None and sequences is not None:
+            position_ids = sequences.position
+        words = self.embeddings.word_embeddings
+        shape = batch_size, length = check_inputs(
+            input_ids,
+            inputs_embeds,
+            token_type_ids,
+            position_ids,
+            config,
+            vocab_size=getattr(words, "num_embeddings", None) or config.vocab_size,
+            past_length=int(past_length),
+            longest=None if lengths is None else max(lengths),
+        )
+        if attention_mask is None:
+            attention_mask = self.embeddings.default_mask(input_ids)
+            if attention_mask is not None and sequences is not None:
+                attention_mask = attention_mask | sequences.is_packed  # no padding in it
+        leaves_out = check_masks(
+            config,
+            attention_mask,
+            encoder_hidden_states,
+            encoder_attention_mask,
+            (batch_size, length, length + int(past_length)),
+            exact=past_key_values is None,
+        )
+        layer_head_mask = expand_head_mask(config, head_mask)
+
+        if not is_decoder:  # there a 4-D mask takes the place of causality as well
+            attention_mask = key_mask(attention_mask, batch_size)
+        packing = None
+        # A trace has no values, which the number of tokens depends on. Cached tokens, or an
+        # encoder's, come in beside those of the batch.
+        attends_itself = not is_decoder and past_key_values is None
+        if is_traced(device) or not attends_itself or encoder_hidden_states is not None:
+            pass
+        elif lengths is not None or (
+            config.padding_free and (attention_mask is None or attention_mask.ndim == 2)
+        ):
+            packing, attention_mask = plan(
+                shape,
+                device,
+                None if leaves_out is False else attention_mask,
+                lengths,
+                required_positions,
+                first_token=self.pooler is not None,
+                only_required=only_required and not output_hidden_states and not output_attentions,
+                whole_if_empty=backend == "eager",
+            )
+        if use_cache and past_key_values is None:
+            past_key_values = DynamicCache(config=config)
+            if encoder_hidden_states is not None:
+                past_key_values = EncoderDecoderCache(past_key_values, DynamicCache(config=config))
+
+        on_packed = backend in PACKED_BACKENDS and not output_attentions and head_mask is None
+        prepared = self.encoder.prepared
+        if prepared is not None and on_packed and (packing is not None or attention_mask is None):
+            tokens = batch_size * length if packing is None else packing.tokens
+            prepared = prepared.current(self.encoder, tokens)
+            if prepared is not None and packing is None:
+                packing = plan_dense(batch_size, length, device)
+        else:
+            prepared = None
+        if position_ids is not None:
+            options["position_ids"] = position_ids
+        embeddings = self.embeddings(
+            input_ids=input_ids,
+            token_type_ids=token_type_ids,
+            position_ids=position_ids,
+            inputs_embeds=inputs_embeds,
+            past_key_values_length=past_length,
+            packing=packing,
+        )  # (B, S, D) or (T, D)
+        attends_packed = prepared is not None or (
+            on_packed and packing is not None and self._attends_packed(backend, device)
+        )
+        if not attends_packed:
+            like, mask = embeddings, attention_mask
+            if packing is not None:
+                like = embeddings.new_empty((*packing.grid, 0))
+                mask = packing.attended_grid() if packing.order else mask
+            options |= layer_masks(
+                config,
+                mask,
+                like,
+                past_key_values,
+                encoder_hidden_states,
+                encoder_attention_mask,
+                sequences,
+                output_attentions,
+            )
+        left = self.encoder(
+            embeddings,
+            encoder_hidden_states=encoder_hidden_states,
+            past_key_values=past_key_values,
+            packing=packing,
+            head_mask=layer_head_mask,
+            output_hidden_states=output_hidden_states,
+            output_attentions=output_attentions,
+            prepared=prepared,
+            **options,
+        )
+
+        states, index, first = left.hidden_states, None, left.hidden_states
+        if packing is not None:
+            packing = packing.to(states.device)
+            states, index, of_first = packing.finish(states, pooled=self.pooler is not None)
+            first = states if of_first is None else of_first[:, None]
+        elif sequences is not None and sequences.first is not None:
+            first = states[0, sequences.first.to(states.device)][:, None]
+        all_states = left.all_hidden_states
+        if all_states is not None and all_states[-1] is not None:
+            # The same tensor twice, so that a gradient taken at one is that at the other.
+            if packing is None:
+                all_states = (*all_states[:-1], states)
+            else:
+                states, index = all_states[-1], None
+        encoded = Encoded(
+            states,
+            index,
+            shape,
+            pooled=None if self.pooler is None else self.pooler(first),
+            mask=attention_mask,
+            hidden_states=all_states,
+            attentions=left.attentions,
+            cross_attentions=left.cross_attentions,
+            past_key_values=past_key_values if use_cache else None,
+        )
+        if packed:
+            return encoded
+        return BaseModelOutputWithPoolingAndCrossAttentions(
+            last_hidden_state=encoded.pad(states),
+            pooler_output=encoded.pooled,
+            past_key_values=encoded.past_key_values,
+            hidden_states=encoded.hidden_states,
+            attentions=encoded.attentions,
+            cross_attentions=encoded.cross_attentions,
+        )
+
+    def _attends_packed(self, backend: str, device: torch.device) -> bool:
+        """Whether no layer lays packed tokens out with a mask, by `BertSelfAttention._packs`."""
+        if not self.embeddings.adds_positions:  # but biases, of each pair
+            return False
+        # A hook may move what it is given to an accelerator.
+        layers = (self.encoder, *self.encoder.layer)
+        return backend == "eager" or (device.type == "cpu" and not any(map(is_hooked, layers)))
+
+
+@dataclass
+class Inputs:
+    """The arguments that every head passes on."""
+
+    input_ids: Tensor | None
+    attention_mask: Tensor | None
+    token_type_ids: Tensor | None
+    position_ids: Tensor | None
+    inputs_embeds: Tensor | None
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(B, S); () if there is none, which `BertModel.forward` then reports."""
+        return batch_shape(self.input_ids, self.inputs_embeds)
+
+    def count_sequences(self, options: Mapping[str, Any]) -> tuple[int, ...]:
+        """(R,), how many pooled vectors they give; see `packing.count_sequences`."""
+        totals = options.get("cu_seq_lens_q")
+        return count_sequences(self.shape, self.position_ids, self.attention_mask, totals)
+
+
+class _BertHead(BertPreTrainedModel):
+    """A model with something on top of a `BertModel`.
+
+    Every `forward` takes the inputs of `BertModel.forward` (the keyword-only ones too, such as
+    `head_mask`, `output_attentions` and `return_dict`) and the labels that its docstring names. It
+    raises ValueError, before computing anything, where a label or an input does not fit the model.
+    """
+
+    bert: BertModel
+
+    def _encode(self, inputs: Inputs, **options: Any) -> Encoded:
+        """The states of `self.bert`: packed where it is our model and nobody else sees them."""
+        bert, ids = self.bert, inputs.input_ids
+        options |= {
+            "attention_mask": inputs.attention_mask,
+            "token_type_ids": inputs.token_type_ids,
+            "position_ids": inputs.position_ids,
+            "inputs_embeds": inputs.inputs_embeds,
+            "return_dict": True,
+        }
+        is_recorded = torch.compiler.is_compiling() or torch.jit.is_tracing()
+        if not is_recorded and type(bert) is BertModel and not is_hooked(bert):
+            return bert(ids, packed=True, **options)
+        # A hook, or what stands in its place, is given the call and the output of transformers.
+        output = bert(ids, **options)
+        states, mask = output.last_hidden_state, inputs.attention_mask
+        if mask is None and isinstance(getattr(bert, "embeddings", None), BertEmbeddings):
+            mask = bert.embeddings.default_mask(ids)
+        return Encoded(
+            states,
+            None,
+            tuple(states.shape[:2]),
+            output.pooler_output,
+            mask,
+            output.hidden_states,
+            output.attentions,
+            getattr(output, "cross_attentions", None),
+            getattr(output, "past_key_values", None),
+        )
+
+
+@dataclass
+class BertForPreTrainingOutput(ModelOutput):
+    """Output of `BertForPreTraining`.
+
+    Attributes:
+        loss: Scalar, the sum of both losses.
+        prediction_logits: (B, S, V) scores of the masked-LM head.
+        seq_relationship_logits: (B, 2) scores of "is the next sentence", "is not" (codertimo: of
+            "is not", "is").
+        hidden_states: (B, S, D) each.
+        attentions: (B, H, S, S) each.
+    """
+
+    loss: Tensor | None = None
+    prediction_logits: Tensor | None = None
+    seq_relationship_logits: Tensor | None = None
+    hidden_states: tuple[Tensor, ...] | None = None
+    attentions: tuple[Tensor, ...] | None = None
+
+
+class _LanguageModelHead(_BertHead):
+    """What the models with a vocabulary decoder share."""
+
+    _tied_weights_keys = {  # noqa: RUF012 (transformers' own form)
+        "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
+        "cls.predictions.decoder.bias": "cls.predictions.bias",
+    }
+
+    cls: BertOnlyMLMHead | BertPreTrainingHeads
+
+    def get_output_embeddings(self) -> nn.Linear:
+        """The decoder, (V, D)."""
+        return self.cls.predictions.decoder
+
+    def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
+        """Replaces the decoder and the bias tied to it."""
+        self.cls.predictions.decoder = new_embeddings
+        if isinstance(self.cls.predictions, BertLMPredictionHead):
+            self.cls.predictions.bias = new_embeddings.bias
+
+    def _is_sparse(self, labels: Tensor | None) -> bool:
+        """Whether this call scores labelled tokens only."""
+        return labels is not None and self.training and self.config.sparse_prediction
+
+    def _scored(self, encoded: Encoded, labels: Tensor | None) -> tuple[Encoded, Tensor | None]:
+        """The states that the head scores, and their labels.
+
+        The product with the vocabulary takes over a quarter of the operations of BERT-base's
+        encoder. So in training only labelled tokens are scored, (N, D) in the order of the
+        flattened labels; otherwise all but padding, unless computing it is the quicker.
+        """
+        states, index, shape = encoded.states, encoded.index, encoded.shape
+        if labels is not None and self._is_sparse(labels):
+            labels = labels.to(states.device).flatten()
+            positions = (labels != IGNORE_INDEX).nonzero().flatten()
+            states = encoded.at(positions)
+            return replace(encoded, states=states, index=None), labels[positions]
+        if not self.config.padding_free or is_traced(states.device):
+            return encoded, labels
+        if index is None:
+            mask = key_mask(encoded.mask, shape[0])
+            if mask is None or mask.shape != shape:
+                return encoded, labels
+            scored = mask.to(states.device) != 0
+            if labels is not None:
+                scored = scored | (labels != IGNORE_INDEX).to(states.device)
+            if bool(scored.all()):
+                return encoded, labels
+            index = scored.flatten().nonzero().flatten()
+        if len(index) > MANY_SCORED * shape[0] * shape[1]:
+            states = encoded.pad(states)
+        elif encoded.index is None:
+            states = states.flatten(0, 1)[index]
+        return replace(encoded, states=states, index=index), labels
+
+
+class BertForPreTraining(_LanguageModelHead):
+    """Masked-LM and next-sentence heads, as BERT was pre-trained."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config)
+        self.bert = BertModel(self.config)
+        self.cls = BertPreTrainingHeads(self.config, architecture(self.config).prediction_head)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        next_sentence_label: Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[Tensor, ...] | BertForPreTrainingOutput:
+        """Scores masked tokens and the sentence pair.
+
+        Args:
+            labels: (B, S) token ids, -100 where there is nothing to predict; see
+                `BertConfig.sparse_prediction`.
+            next_sentence_label: (B,), 0 if B follows A, 1 if it is random (codertimo: 1 if it
+                follows). The loss needs both.
+        """
+        inputs = Inputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        options: dict[str, Any] = dict(kwargs)
+        items = options.pop("num_items_in_batch", None)
+        check_labels(labels, "labels", inputs.shape, self.config.vocab_size, "vocab_size")
+        if next_sentence_label is not None:
+            count = inputs.count_sequences(options)
+            check_labels(next_sentence_label, "next_sentence_label", count, 2, "classes")
+        encoded = self._encode(
+            inputs,
+            required_positions=labelled(labels),
+            only_required=self._is_sparse(labels),
+            **options,
+        )
+        scored, labels = self._scored(encoded, labels)
+        logits, seq_relationship_logits = self.cls(scored.states, encoded.pooled)
+        prediction_logits = scored.pad(logits)
+        loss = None
+        if labels is not None and next_sentence_label is not None:
+            loss = pretraining_loss(
+                prediction_logits, seq_relationship_logits, labels, next_sentence_label, items
+            )
+        return BertForPreTrainingOutput(
+            loss,
+            prediction_logits,
+            seq_relationship_logits,
+            encoded.hidden_states,
+            encoded.attentions,
+        )
+
+
+class BertLMHeadModel(_LanguageModelHead, GenerationMixin):
+    """A left-to-right language model; the config should say `is_decoder=True`."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config)
+        if not config.is_decoder:
+            logger.warning(
+                "BertLMHeadModel sees the tokens that it predicts unless config.is_decoder is True"
+            )
+        self.bert = BertModel(self.config, add_pooling_layer=False)
+        self.cls = BertOnlyMLMHead(self.config, architecture(self.config).prediction_head)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        past_key_values: Cache | None = None,
+        use_cache: bool | None = None,
+        logits_to_keep: int | Tensor = 0,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[Tensor, ...] | CausalLMOutputWithCrossAttentions:
+        """Scores the next token at every position.
+
+        Args:
+            labels: (B, S) token ids, -100 where there is nothing to predict; position i predicts
+                label i + 1. Turns the cache off.
+            logits_to_keep: Scores for that many last positions (0 for all), or at these positions.
+        """
+        inputs = Inputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        options: dict[str, Any] = dict(kwargs)
+        items = options.pop("num_items_in_batch", None)
+        shift_labels = options.pop("shift_labels", None)
+        check_labels(labels, "labels", inputs.shape, self.config.vocab_size, "vocab_size")
+        predicted = shift_labels
+        if predicted is None and labels is not None:
+            predicted = nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORE_INDEX)
+        encoded = self._encode(
+            inputs,
+            encoder_hidden_states=encoder_hidden_states,
+            encoder_attention_mask=encoder_attention_mask,
+            past_key_values=past_key_values,
+            use_cache=use_cache if labels is None else False,
+            required_positions=labelled(predicted),
+            **options,
+        )
+        states = encoded.pad(encoded.states)  # (B, S, D)
+        if not isinstance(logits_to_keep, int):
+            states = states[:, logits_to_keep]
+        elif logits_to_keep:
+            states = states[:, -logits_to_keep:]
+        logits = self.cls(states)
+        loss = None
+        if labels is not None:
+            loss = causal_lm_loss(logits, labels, items, shift_labels)
+        return CausalLMOutputWithCrossAttentions(
+            loss,
+            logits,
+            encoded.past_key_values,
+            encoded.hidden_states,
+            encoded.attentions,
+            encoded.cross_attentions,
+        )
+
+
+class BertForMaskedLM(_LanguageModelHead):
+    """Predicts masked tokens."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config)
+        if config.is_decoder:
+            logger.warning("BertForMaskedLM needs both directions; set config.is_decoder to False")
+        self.bert = BertModel(self.config, add_pooling_layer=False)
+        self.cls = BertOnlyMLMHead(self.config, architecture(self.config).prediction_head)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[Tensor, ...] | MaskedLMOutput:
+        """Scores the vocabulary at every position; the scores of padding without a label are zero.
+
+        Args:
+            labels: (B, S) token ids, -100 where there is nothing to predict; see
+                `BertConfig.sparse_prediction`.
+        """
+        inputs = Inputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        options: dict[str, Any] = dict(kwargs)
+        items = options.pop("num_items_in_batch", None)
+        check_labels(labels, "labels", inputs.shape, self.config.vocab_size, "vocab_size")
+        encoded = self._encode(
+            inputs,
+            encoder_hidden_states=encoder_hidden_states,
+            encoder_attention_mask=encoder_attention_mask,
+            required_positions=labelled(labels),
+            only_required=self._is_sparse(labels),
+            **options,
+        )
+        scored, labels = self._scored(encoded, labels)
+        logits = scored.pad(self.cls(scored.states))
+        loss = None if labels is None else masked_lm_loss(logits, labels, items)
+        return MaskedLMOutput(loss, logits, encoded.hidden_states, encoded.attentions)
+
+
+class BertForNextSentencePrediction(_BertHead):
+    """Predicts whether sentence B follows sentence A."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config)
+        self.bert = BertModel(self.config)
+        self.cls = BertOnlyNSPHead(self.config)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[Tensor, ...] | NextSentencePredictorOutput:
+        """Scores (B, 2) the pair.
+
+        Args:
+            labels: (B,), 0 if B follows A, 1 if it is random (codertimo: 1 if it follows).
+        """
+        inputs = Inputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        options: dict[str, Any] = dict(kwargs)
+        items = options.pop("num_items_in_batch", None)
+        if labels is not None:
+            check_labels(labels, "labels", inputs.count_sequences(options), 2, "classes")
+        encoded = self._encode(inputs, only_required=True, **options)
+        logits = self.cls(encoded.pooled)
+        loss = None if labels is None else cross_entropy(logits, labels, items)
+        return NextSentencePredictorOutput(loss, logits, encoded.hidden_states, encoded.attentions)
+
+
+class BertForSequenceClassification(_BertHead):
+    """Classes or numbers for a whole sequence or pair."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config)
+        self.num_labels = config.num_labels
+        self.bert = BertModel(self.config)
+        self.dropout = nn.Dropout(_classifier_dropout(self.config))
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[Tensor, ...] | SequenceClassifierOutput:
+        """Scores (B, L) each sequence.
+
+        Args:
+            labels: By `config.problem_type`: (B,) classes, (B, L) zeros and ones for several
+                labels, (B,) or (B, L) numbers for regression. Where the config does not say, the
+                labels decide: one label is regression, whole numbers are classes, else several.
+        """
+        inputs = Inputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        options: dict[str, Any] = dict(kwargs)
+        items = options.pop("num_items_in_batch", None)
+        if labels is not None:
+            if self.config.problem_type is None:
+                self.config.problem_type = infer_problem_type(self.num_labels, labels)
+            batch = inputs.count_sequences(options)
+            single = self.config.problem_type == "single_label_classification"
+            per_label = not single and self.num_labels > 1
+            shape = (*batch, self.num_labels) if per_label and batch else batch
+            check_labels(labels, "labels", shape, self.num_labels if single else None)
+        encoded = self._encode(inputs, only_required=True, **options)
+        logits = self.classifier(self.dropout(encoded.pooled))
+        loss = None
+        if labels is not None:
+            loss = classification_loss(logits, labels, self.config.problem_type, items)
+        return SequenceClassifierOutput(loss, logits, encoded.hidden_states, encoded.attentions)
+
+
+class BertForMultipleChoice(_BertHead):
+    """Chooses one of several continuations."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config)
+        self.bert = BertModel(self.config)
+        self.dropout = nn.Dropout(_classifier_dropout(self.config))
+        self.classifier = nn.Linear(config.hidden_size, 1)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[Tensor, ...] | MultipleChoiceModelOutput:
+        """Scores (B, C) the choices; inputs are (B, C, S), embeddings (B, C, S, D).
+
+        Args:
+            labels: (B,), the number of the right choice.
+        """
+        options: dict[str, Any] = dict(kwargs)
+        items = options.pop("num_items_in_batch", None)
+        source = input_ids if input_ids is not None else inputs_embeds
+        expected = 3 if input_ids is not None else 4
+        if source is None or source.ndim != expected:
+            shape = None if source is None else tuple(source.shape)
+            raise ValueError(
+                f"multiple choice takes input_ids of shape (batch, choices, sequence) or "
+                f"inputs_embeds of (batch, choices, sequence, hidden); given {shape}"
+            )
+        batch_size, num_choices = source.shape[:2]
+        given = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        # (B, C, ...) to (B·C, ...)
+        inputs = Inputs(*(None if tensor is None else tensor.flatten(0, 1) for tensor in given))
+        if inputs.count_sequences(options) not in ((), (batch_size * num_choices,)):
+            raise ValueError(
+                "multiple choice takes no packed input, since it counts the choices of a question "
+                "by rows; give one row for each choice"
+            )
+        check_labels(labels, "labels", (batch_size,), num_choices, "choices")
+        encoded = self._encode(inputs, only_required=True, **options)
+        logits = self.classifier(self.dropout(encoded.pooled))  # (B·C, 1)
+        logits = logits.view(batch_size, num_choices)
+        loss = None if labels is None else cross_entropy(logits, labels, items)
+        return MultipleChoiceModelOutput(loss, logits, encoded.hidden_states, encoded.attentions)
+
+
+class BertForTokenClassification(_BertHead):
+    """A class for every token."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config)
+        self.num_labels = config.num_labels
+        self.bert = BertModel(self.config, add_pooling_layer=False)
+        self.dropout = nn.Dropout(_classifier_dropout(self.config))
+        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        labels: Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[Tensor, ...] | TokenClassifierOutput:
+        """Scores (B, S, L) each token.
+
+        Args:
+            labels: (B, S) classes, -100 for a token that does not count.
+        """
+        inputs = Inputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        options: dict[str, Any] = dict(kwargs)
+        items = options.pop("num_items_in_batch", None)
+        check_labels(labels, "labels", inputs.shape, self.num_labels)
+        encoded = self._encode(inputs, required_positions=labelled(labels), **options)
+        states = encoded.pad(encoded.states)  # (B, S, D)
+        logits = self.classifier(self.dropout(states))
+        loss = None if labels is None else cross_entropy(logits, labels, items)
+        return TokenClassifierOutput(loss, logits, encoded.hidden_states, encoded.attentions)
+
+
+class BertForQuestionAnswering(_BertHead):
+    """Start and end of an answer in a text."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config)
+        if config.num_labels != 2:
+            raise ValueError(
+                f"num_labels={config.num_labels} does not fit question answering, which scores a "
+                "start and an end; set num_labels=2"
+            )
+        self.num_labels = config.num_labels
+        self.bert = BertModel(self.config, add_pooling_layer=False)
+        self.qa_outputs = nn.Linear(config.hidden_size, config.num_labels)
+        self.post_init()
+
+    @can_return_tuple
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        start_positions: Tensor | None = None,
+        end_positions: Tensor | None = None,
+        **kwargs: Unpack[TransformersKwargs],
+    ) -> tuple[Tensor, ...] | QuestionAnsweringModelOutput:
+        """Scores (B, S) every token as start and as end of the answer.
+
+        Args:
+            start_positions: (B,), clamped to 0..S; S is ignored.
+            end_positions: (B,), likewise. With both, padding is computed too: the softmax of
+                upstream's loss runs over every position.
+        """
+        inputs = Inputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        options: dict[str, Any] = dict(kwargs)
+        # Counts labels of another kind; this loss is a mean over answers.
+        options.pop("num_items_in_batch", None)
+        shape = inputs.shape
+        check_labels(start_positions, "start_positions", shape[:1], None)
+        check_labels(end_positions, "end_positions", shape[:1], None)
+        has_labels = start_positions is not None and end_positions is not None
+        every = None
+        if has_labels:  # without a mask too: a codertimo model makes one of its own
+            every = torch.ones(shape, dtype=torch.bool, device="cpu")
+        encoded = self._encode(inputs, required_positions=every, **options)
+        states = encoded.pad(encoded.states)  # (B, S, D)
+        start_logits, end_logits = self.qa_outputs(states).unbind(dim=-1)
+        start_logits, end_logits = start_logits.contiguous(), end_logits.contiguous()
+        loss = None
+        if start_positions is not None and end_positions is not None:
+            loss = span_loss(start_logits, end_logits, start_positions, end_positions)
+        return QuestionAnsweringModelOutput(
+            loss, start_logits, end_logits, encoded.hidden_states, encoded.attentions
+        )
+
+
+def _classifier_dropout(config: BertConfig) -> float:
+    dropout = config.classifier_dropout
+    return config.hidden_dropout_prob if dropout is None else dropout

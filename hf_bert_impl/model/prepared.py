@@ -1,7 +1,7 @@
-"""Prepared inference: an encoder's layers on packed weights, as long as they are its weights.
+"""Prepared inference: layers on packed weights, as long as they are the model's weights.
 
-Notation: T computed tokens (see `padding.py`), K tokens kept after the last layer, D hidden size,
-F feed-forward width.
+Notation: T computed tokens (see `packing.py`), K tokens kept after the last layer, D hidden size,
+F feed-forward width, V vocabulary.
 """
 
 from collections.abc import Iterable
@@ -13,17 +13,39 @@ from torch import Tensor, nn
 from torch.nn.modules import module as hooks_of_all
 from transformers.utils import logging
 
-from .attention import BertAttention, BertSelfAttention, BertSelfOutput
-from .cpu_kernels import Kernels, choose, why_no_kernels
+from .attention import BertSelfAttention
+from .cpu_kernels import (
+    DTYPES,
+    NOT_FUSED,
+    Kernels,
+    can_tell,
+    choose,
+    fastest_dtype,
+    fused,
+    is_hooked,
+    is_patched,
+    is_recorded,
+    keeps_float32,
+    type_name,
+    why_no_kernels,
+)
 from .dropout import Dropout
-from .encoder import SLICE_TOKENS, BertEncoder, BertIntermediate, BertLayer, BertOutput
-from .linear import can_tell, is_hooked, is_patched, is_recorded, type_name
-from .memory import LARGEST_BLOCK
-from .padding import Packing
-from .products import NOT_FUSED, fused
+from .layers import (
+    LARGEST_BLOCK,
+    SLICE_TOKENS,
+    BertAttention,
+    BertEncoder,
+    BertIntermediate,
+    BertLayer,
+    BertLMPredictionHead,
+    BertOutput,
+    BertPredictionHeadTransform,
+    BertSelfOutput,
+)
+from .memory import keep_freed_memory
+from .packing import Packing
 
 logger = logging.get_logger(__name__)
-
 #: At the latest after so many computed tokens every packed weight has been compared with its sums.
 CHECKED_TOKENS = 16384
 #: Bytes that are compared at once, small enough for a core's cache, and the least in a call.
@@ -117,6 +139,16 @@ STOCK_LAYER = Stock(
         "output.LayerNorm": None,
     }
 )
+STOCK_HEAD = Stock(
+    {
+        "": (BertLMPredictionHead,),
+        "transform": (BertPredictionHeadTransform,),
+        "transform.dense": LINEAR,
+        "transform.transform_act_fn": None,
+        "transform.LayerNorm": None,
+        "decoder": LINEAR,
+    }
+)
 
 
 class PreparedLayer:
@@ -207,6 +239,26 @@ class Prepared:
             and self._share_is_same(tokens)
         )
 
+    def current(self, holder: Any, tokens: int) -> Any:
+        """This, if it serves the call; None if not. What is out of date leaves its holder.
+
+        The caller holds what it is given to the end of the call: another thread may drop it
+        meanwhile.
+
+        Args:
+            holder: The module that it was made for.
+            tokens: How many this call computes.
+        """
+        if torch.is_grad_enabled() or is_recorded():
+            return None
+        if self.is_current(tokens):
+            return self
+        logger.warning(
+            "the model has changed since prepare_for_inference, which is undone; call it again"
+        )
+        holder.prepared = None
+        return None
+
     def _contents(self) -> list[Any]:
         return [value for slots in self.slots for value in slots.values()]
 
@@ -255,25 +307,27 @@ class PreparedEncoder(Prepared):
         return f"{type(self).__name__}({len(self.layers)} layers, {self.kernels})"
 
 
-def current(holder: Any, tokens: int) -> Any:
-    """What `prepare_for_inference` packed for this call, or None. It is dropped if out of date.
+class PreparedLMHead(Prepared):
+    """The masked-LM head, in floats: its product with the vocabulary is the model's largest."""
 
-    The caller holds what it is given to the end of the call: another thread may drop it meanwhile.
+    def __init__(self, head: BertLMPredictionHead) -> None:
+        self.transform = head.transform
+        super().__init__(head, (self.transform.dense, head.decoder), STOCK_HEAD)
+        with torch.no_grad():
+            dense: Any = self.transform.dense
+            kernels = choose(dense.weight.dtype)
+            self.dense, self.decoder = kernels.pack(dense), kernels.pack(head.decoder)
 
-    Args:
-        holder: A module that `prepare_for_inference` packs.
-        tokens: How many this call computes.
-    """
-    prepared: Prepared | None = holder.prepared
-    if prepared is None or torch.is_grad_enabled() or is_recorded():
-        return None
-    if prepared.is_current(tokens):
-        return prepared
-    logger.warning(
-        "the model has changed since prepare_for_inference, which is undone; call it again"
-    )
-    holder.prepared = None
-    return None
+    def __call__(self, states: Tensor) -> Tensor:
+        """(..., D) to (..., V)."""
+        shape = states.shape[:-1]
+        activation = self.transform.transform_act_fn
+        states = self.dense(states.flatten(0, -2), activation=fused(activation))
+        if fused(activation) is NOT_FUSED:
+            states = activation(states)
+        scores = self.decoder(self.transform.LayerNorm(states))
+        # Not a view, into which nobody could write with gradients on.
+        return torch.ops.aten._unsafe_view(scores, (*shape, scores.shape[-1]))
 
 
 class _Piece:
@@ -330,8 +384,6 @@ def why_not(encoder: BertEncoder) -> str | None:
     config = encoder.config
     if config.is_decoder or config.position_embedding_type.startswith("relative"):
         return "decoders and relative positions compute attention scores of their own"
-    if config.variant != "bert":
-        return f"layers of variant={config.variant!r} normalise their input, not their output"
     if type(encoder) is not BertEncoder or type(encoder.layer) is not nn.ModuleList:
         kinds = f"{type_name(type(encoder))} with layers in a {type_name(type(encoder.layer))}"
         return f"its encoder is a {kinds}"
@@ -359,3 +411,53 @@ def _linears(encoder: BertEncoder) -> Iterable[Any]:
         attention = layer.attention
         yield from (attention.self.query, attention.self.key, attention.self.value)
         yield from (attention.output.dense, layer.intermediate.dense, layer.output.dense)
+
+
+def prepare(model: Any, dtype: torch.dtype | str | None) -> None:
+    """What `BertPreTrainedModel.prepare_for_inference` says.
+
+    Args:
+        model: A BERT of any head.
+        dtype: As there.
+    """
+    on_cpu = model.device.type == "cpu"
+    if dtype == "auto":
+        wanted: torch.dtype | None = fastest_dtype(model.device)
+    else:
+        wanted = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
+    is_known = wanted is not None and (wanted.is_floating_point or wanted == torch.int8)
+    if dtype not in (None, "auto") and not is_known:
+        known = ", ".join((*DTYPES, "auto"))
+        raise ValueError(f"dtype={dtype!r} is not known; use one of {known}")
+    keep_freed_memory()
+    if wanted is not None and wanted in DTYPES.values() and on_cpu:
+        reason = why_no_kernels(wanted)
+        if reason is not None:  # an imitation would be many times slower
+            logger.warning(f"{reason}, so the model computes in float32")
+            wanted = torch.float32
+    model.eval()
+    if wanted is not None:
+        model.to(torch.float32 if on_cpu and keeps_float32(wanted) else wanted)
+    drop_prepared(model)
+    encoder: Any = getattr(model.base_model, "encoder", None)
+    reason = why_not(encoder)
+    if reason is not None:
+        logger.warning(f"not prepared for inference: {reason}; it computes as usual")
+        return
+    encoder.prepared = PreparedEncoder(encoder, wanted)
+    if dtype == "auto":
+        logger.warning(f"dtype='auto' is {encoder.prepared.kernels} here")
+    for head in model.modules():
+        if isinstance(head, BertLMPredictionHead):
+            reason = STOCK_HEAD.why_not(head, "cls.predictions")
+            if reason is None:
+                head.prepared = PreparedLMHead(head)
+            else:
+                logger.warning(f"masked-LM head not prepared for inference: {reason}")
+
+
+def drop_prepared(model: nn.Module) -> None:
+    """Lets go of what was packed for any part of the model."""
+    for module in model.modules():
+        if isinstance(module, BertEncoder | BertLMPredictionHead):
+            module.prepared = None

@@ -15,9 +15,8 @@ from tokenizers import AddedToken, Tokenizer, decoders, normalizers, pre_tokeniz
 from tokenizers.models import WordPiece
 from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
-from .damaged_files import check_tokenizer
 from .json_files import explained, read_json
-from .loading import weight_files  # noqa: F401 (damaged_files needs it; see modeling_bert.py)
+from .loading import check_tokenizer
 
 VOCAB_FILES_NAMES = {"vocab_file": "vocab.txt", "tokenizer_file": "tokenizer.json"}
 

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hf_bert_impl.model import cpu_kernels, linear
+from hf_bert_impl.model import cpu_kernels
 from hf_bert_impl.parity.comparison import reference_class, reference_model
 from hf_bert_impl.parity.tensors import PER_POSITION_2D
 from tests.fuzz.batches import Batch, draw_batch
@@ -36,7 +36,7 @@ Numbers = dict[str, Tensor]
 def test_trial(seed, monkeypatch):
     trial = draw(seed)
     if trial.by_onednn and KERNELS:
-        monkeypatch.setattr(linear, "is_faster_here", lambda: True)
+        monkeypatch.setattr(cpu_kernels, "is_faster_here", lambda: True)
         monkeypatch.setattr(cpu_kernels, "MANY_WEIGHTS", 0)
     try:
         run(trial)

@@ -6,7 +6,7 @@ import torch
 
 from hf_bert_impl import BertForMaskedLM, BertForSequenceClassification, BertModel
 from hf_bert_impl.model.attention import BertSelfAttention
-from hf_bert_impl.model.padding import Packing, RowGroup
+from hf_bert_impl.model.packing import Packing, RowGroup
 from hf_bert_impl.parity.comparison import reference_model
 from tests.model.cases import HEADS, masks, random_batch, random_config, random_model
 

@@ -8,8 +8,15 @@ from torch import nn
 
 from hf_bert_impl import TextEncoder
 from hf_bert_impl.model import cpu_kernels
-from hf_bert_impl.model.cpu_kernels import DTYPES, Kernels
-from hf_bert_impl.model.products import NOT_FUSED, FbgemmSums, Fused, OnednnSums, TorchProduct
+from hf_bert_impl.model.cpu_kernels import (
+    DTYPES,
+    NOT_FUSED,
+    FbgemmSums,
+    Fused,
+    Kernels,
+    OnednnSums,
+    TorchProduct,
+)
 from tests.model.cases import random_config, random_model
 from tests.model.prepared_cases import is_prepared, outputs
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hf_bert_impl.model.modeling_base import BertModel
+from hf_bert_impl.model.modeling_bert import BertModel
 from tests.model.cases import random_batch, random_config, random_model
 
 SIZES = dict(vocab_size=61, max_position_embeddings=19, type_vocab_size=2)

@@ -5,7 +5,7 @@ import torch
 from transformers import DataCollatorWithFlattening, DynamicCache
 
 from hf_bert_impl import BertModel
-from hf_bert_impl.model.embeddings import BertEmbeddings
+from hf_bert_impl.model.layers import BertEmbeddings
 from hf_bert_impl.parity.comparison import reference_model
 from tests.model.cases import HEADS, random_config, random_labels, random_model
 

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from hf_bert_impl.model import modeling_base
-from hf_bert_impl.model.padding import plan_dense, plan_packed_input, plan_packing
+from hf_bert_impl.model import attention
+from hf_bert_impl.model.packing import plan_dense, plan_packed_input, plan_packing, scatter
 from hf_bert_impl.parity.comparison import reference_model
 from tests.model.cases import (
     HEADS,
@@ -80,7 +80,7 @@ def test_packed_input_goes_to_its_grid_and_back(lengths):
     if len(lengths) > 1:
         assert packing.attended_grid().sum(dim=1).tolist() == lengths
         assert torch.equal(values[0, packing.unpad(torch.arange(sum(lengths))[None])], packed)
-    assert torch.equal(packing.finish(packed, pooled=True)[1], torch.stack([x[0] for x in texts]))
+    assert torch.equal(packing.finish(packed, pooled=True)[2], torch.stack([x[0] for x in texts]))
 
 
 @pytest.mark.parametrize("name", ["dense", "padding", "left", "packed"])
@@ -105,7 +105,8 @@ def test_what_the_last_layer_leaves_goes_to_its_place(name, with_required):
     if required is not None:
         wanted |= required
     values = torch.randn(rows, length, 3)
-    padded, pooled = packing.finish(packing.unpad(values)[packing.kept], pooled=True)
+    states, index, pooled = packing.finish(packing.unpad(values)[packing.kept], pooled=True)
+    padded = scatter(states, index, packing.shape)
     assert torch.equal(padded, values * wanted[..., None])
     assert torch.equal(pooled, values[first])
 
@@ -118,8 +119,8 @@ def test_no_mask_is_built_that_no_layer_reads(monkeypatch):
         built.append(args)
         return backend_mask(*args, **kwargs)
 
-    backend_mask = modeling_base.backend_mask
-    monkeypatch.setattr(modeling_base, "backend_mask", recorded)
+    backend_mask = attention.backend_mask
+    monkeypatch.setattr(attention, "backend_mask", recorded)
     config = random_config(1)
     model = random_model("BertModel", config)
     batch = random_batch("BertModel", config, masks()["right"])

@@ -10,7 +10,7 @@ from torch import nn
 from transformers.activations import ACT2FN
 
 from hf_bert_impl import BertModel
-from hf_bert_impl.model import cpu_kernels, encoder, linear
+from hf_bert_impl.model import cpu_kernels, layers
 from tests.model.cases import (
     HEADS,
     masks,
@@ -29,7 +29,7 @@ def everywhere(monkeypatch):
     """oneDNN on any processor, and for products of any size."""
     if not KERNELS:
         pytest.skip("this torch comes without oneDNN")
-    monkeypatch.setattr(linear, "is_faster_here", lambda: True)
+    monkeypatch.setattr(cpu_kernels, "is_faster_here", lambda: True)
     monkeypatch.setattr(cpu_kernels, "MANY_WEIGHTS", 0)
 
 
@@ -41,7 +41,7 @@ def outputs(model, batch, **options):
 def usual(model, batch, **options):
     """The outputs by `nn.functional.linear`."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(linear, "is_faster_here", lambda: False)
+        patch.setattr(cpu_kernels, "is_faster_here", lambda: False)
         return outputs(model, batch, **options)
 
 
@@ -114,7 +114,7 @@ def test_gelu_is_exact():
     states = torch.linspace(-12, 12, 20001)[:, None]
     exact = nn.functional.gelu(states.double())
     with counted() as products:
-        found = linear.linear(layer, states, ACT2FN["gelu"])
+        found = cpu_kernels.linear(layer, states, ACT2FN["gelu"])
     assert len(products) == 1
     own = (nn.functional.gelu(states) - exact).abs().max()
     assert (found - exact).abs().max() <= max(own, 5e-7)
@@ -135,7 +135,7 @@ def test_other_activations_follow(activation):
     layer = nn.Linear(13, 7).eval().requires_grad_(False)
     states = torch.randn(11, 13, generator=torch.Generator().manual_seed(0)) * 9
     expected = activation(nn.functional.linear(states, layer.weight, layer.bias))
-    assert (linear.linear(layer, states, activation) - expected).abs().max() < 1e-5
+    assert (cpu_kernels.linear(layer, states, activation) - expected).abs().max() < 1e-5
 
 
 def test_an_observed_activation_is_called():
@@ -146,7 +146,7 @@ def test_an_observed_activation_is_called():
     hooked.register_forward_hook(lambda module, inputs, output: seen.append(inputs[0]))
     other.act = lambda projected: seen.append(projected) or projected
     for activation in (hooked, other):
-        linear.linear(layer, states, activation)
+        cpu_kernels.linear(layer, states, activation)
         assert torch.allclose(seen.pop(), layer(states), atol=1e-5)
 
 
@@ -166,7 +166,7 @@ def test_shapes_and_strides(shape):
     layer = nn.Linear(13, 7).eval().requires_grad_(False)
     states = SHAPES[shape](torch.randn(5, 6, 13, generator=torch.Generator().manual_seed(0)))
     expected = nn.functional.linear(states, layer.weight, layer.bias)
-    found = linear.linear(layer, states)
+    found = cpu_kernels.linear(layer, states)
     assert found.shape == expected.shape
     assert found.is_contiguous()
     assert torch.allclose(found, expected, atol=1e-5)
@@ -175,7 +175,7 @@ def test_shapes_and_strides(shape):
 def test_a_wrong_width_is_the_layers_own_error():
     layer = nn.Linear(13, 7).eval().requires_grad_(False)
     with pytest.raises(RuntimeError, match="mat1 and mat2 shapes"):
-        linear.linear(layer, torch.randn(5, 12))
+        cpu_kernels.linear(layer, torch.randn(5, 12))
 
 
 def gradients(model, batch):
@@ -200,7 +200,7 @@ def test_gradients_are_those_of_the_usual_way(head, padding_free, checkpointing)
     batch = random_batch(head, config, masks()["right"])
     batch |= random_labels(head, config, batch)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(linear, "is_faster_here", lambda: False)
+        patch.setattr(cpu_kernels, "is_faster_here", lambda: False)
         loss, expected = gradients(model, batch)
     with counted() as products:
         found_loss, found = gradients(model, batch)
@@ -228,7 +228,7 @@ def test_only_the_gradients_that_are_wanted(shape, wanted):
         tensor.requires_grad_(bool(wanted & 1 << bit))
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
-        found = linear.linear(layer, tensors[0])
+        found = cpu_kernels.linear(layer, tensors[0])
     # Frozen weights keep no states alive.
     assert len(kept) == bool(wanted & 1) + bool(wanted & 2)
     above = torch.randn(found.shape)
@@ -254,13 +254,13 @@ def test_derivatives_of_gradients_and_many_at_once():
 
     for derivative in (penalty, jacobian):
         expected = derivative(layer)
-        for a, b in zip(derivative(lambda x: linear.linear(layer, x)), expected, strict=True):
+        for a, b in zip(derivative(lambda x: cpu_kernels.linear(layer, x)), expected, strict=True):
             assert torch.allclose(a, b, rtol=1e-4, atol=1e-4)
 
 
 def test_a_weight_changed_before_its_gradient_is_an_error():
     layer, states = nn.Linear(13, 7), torch.randn(5, 13, requires_grad=True)
-    loss = linear.linear(layer, states).sum()
+    loss = cpu_kernels.linear(layer, states).sum()
     with torch.no_grad():
         layer.weight.mul_(2)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
@@ -324,14 +324,14 @@ def test_a_document_leaves_the_others_bit_by_bit(head):
 def rows(monkeypatch) -> list[int]:
     """Rows of each call of a feed-forward layer, and slices of seven."""
     found: list[int] = []
-    feed_forward = encoder.BertLayer.feed_forward
+    feed_forward = layers.BertLayer.feed_forward
 
     def recorded(self, states):
         found.append(states.shape[:-1].numel())
         return feed_forward(self, states)
 
-    monkeypatch.setattr(encoder, "SLICE_TOKENS", 7)
-    monkeypatch.setattr(encoder.BertLayer, "feed_forward", recorded)
+    monkeypatch.setattr(layers, "SLICE_TOKENS", 7)
+    monkeypatch.setattr(layers.BertLayer, "feed_forward", recorded)
     return found
 
 
@@ -342,11 +342,11 @@ def test_feed_forward_in_slices(monkeypatch, rows, padding_free):
     batch = random_batch("BertModel", config, masks()["right"])
     tokens = int(batch["attention_mask"].sum()) if padding_free else batch["input_ids"].numel()
     bytes_inside = tokens * config.intermediate_size * 4
-    monkeypatch.setattr(encoder, "LARGEST_BLOCK", bytes_inside)
+    monkeypatch.setattr(layers, "LARGEST_BLOCK", bytes_inside)
     whole = outputs(model, batch)[0]
     assert rows == [tokens] * 2
     rows.clear()
-    monkeypatch.setattr(encoder, "LARGEST_BLOCK", bytes_inside - 1)
+    monkeypatch.setattr(layers, "LARGEST_BLOCK", bytes_inside - 1)
     found = outputs(model, batch)[0]
     assert max(rows) == 7
     assert sum(rows) == tokens * 2
@@ -359,7 +359,7 @@ def test_who_watches_sees_all_tokens_at_once(monkeypatch, rows, part):
     model = random_model("BertModel", config)
     batch = random_batch("BertModel", config, masks()["right"])
     tokens = int(batch["attention_mask"].sum())
-    monkeypatch.setattr(encoder, "LARGEST_BLOCK", 0)
+    monkeypatch.setattr(layers, "LARGEST_BLOCK", 0)
     seen: list[int] = []
     model.encoder.layer[0].get_submodule(part).register_forward_hook(
         lambda module, inputs, output: seen.append(len(output))

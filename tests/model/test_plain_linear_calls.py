@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 from torch.utils.hooks import RemovableHandle
 
-from hf_bert_impl.model import cpu_kernels, linear
+from hf_bert_impl.model import cpu_kernels
 from tests.model.cases import masks, random_batch, random_config, random_model
 from tests.model.test_plain_linear import (
     counted,
@@ -150,17 +150,17 @@ def layer() -> nn.Linear:
 
 def test_what_is_taken(layer):
     """The start of the cases below, each of which changes one thing."""
-    assert linear.takes_onednn(layer, torch.randn(5, 13))
+    assert cpu_kernels.takes_onednn(layer, torch.randn(5, 13))
     with torch.inference_mode():
-        assert linear.takes_onednn(layer, torch.randn(5, 13))
+        assert cpu_kernels.takes_onednn(layer, torch.randn(5, 13))
     layer.requires_grad_(True)
     with torch.no_grad():
-        assert linear.takes_onednn(layer, torch.randn(5, 13))
+        assert cpu_kernels.takes_onednn(layer, torch.randn(5, 13))
 
 
 def test_what_is_not_taken(layer, monkeypatch):
     states = torch.randn(5, 13)
-    takes = linear.takes_onednn
+    takes = cpu_kernels.takes_onednn
     assert takes(layer, states.clone().requires_grad_())
     assert not takes(layer, states.double())
     assert not takes(copy.deepcopy(layer).bfloat16(), states.bfloat16())
@@ -194,7 +194,7 @@ def test_what_is_not_taken(layer, monkeypatch):
         monkeypatch.setattr(cpu_kernels, "MANY_PRODUCTS", 456)  # with 5 rows 455
         assert not takes(layer, states)
         assert takes(layer, torch.randn(6, 13))
-        monkeypatch.setattr(linear, "is_faster_here", lambda: False)
+        monkeypatch.setattr(cpu_kernels, "is_faster_here", lambda: False)
         assert not takes(layer, torch.randn(6, 13))
 
 
@@ -221,14 +221,14 @@ PARAMETERS = {
 @pytest.mark.parametrize("name", PARAMETERS)
 def test_other_parameters_are_not_taken(layer, name):
     layer._parameters.update(PARAMETERS[name])
-    assert not linear.takes_onednn(layer, torch.randn(5, 13))
+    assert not cpu_kernels.takes_onednn(layer, torch.randn(5, 13))
 
 
 def test_transforms_of_torch(layer):
     """vmap, tangents and replaced parameters: as the layer alone gives them."""
 
     def call(states):
-        return linear.linear(layer, states)
+        return cpu_kernels.linear(layer, states)
 
     states, tangent = torch.randn(3, 5, 13), torch.randn(3, 5, 13)
     with torch.no_grad():
@@ -236,7 +236,7 @@ def test_transforms_of_torch(layer):
         found, expected = (torch.func.jvp(f, (states,), (tangent,)) for f in (call, layer))
         assert torch.equal(found[1], expected[1])
         with forward_ad.dual_level():
-            dual = linear.linear(layer, forward_ad.make_dual(states, tangent))
+            dual = cpu_kernels.linear(layer, forward_ad.make_dual(states, tangent))
             assert torch.equal(forward_ad.unpack_dual(dual).tangent, expected[1])
 
     config = random_config(5)
@@ -256,7 +256,7 @@ class Call(nn.Module):
         self.layer = layer
 
     def forward(self, states):
-        return linear.linear(self.layer, states)
+        return cpu_kernels.linear(self.layer, states)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "error::torch.jit.TracerWarning")

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from hf_bert_impl.model import cpu_kernels, prepared
-from hf_bert_impl.model.encoder import BertIntermediate, BertLayer, BertOutput
+from hf_bert_impl.model.layers import BertIntermediate, BertLayer, BertOutput
 from tests.model.cases import masks, random_batch, random_config, random_model
 from tests.model.prepared_cases import (
     LM_HEADS,
@@ -287,7 +287,7 @@ def test_a_call_holds_what_it_began_with():
 
     class Dropping(nn.LayerNorm):
         def forward(self, states):
-            model._drop_prepared()
+            prepared.drop_prepared(model)
             return super().forward(states)
 
     norm = model.bert.encoder.layer[0].output.LayerNorm

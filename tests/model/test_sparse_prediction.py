@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from hf_bert_impl.model import cpu_kernels, linear, scoring
+from hf_bert_impl.model import cpu_kernels, modeling_bert
 from hf_bert_impl.parity.comparison import reference_model
 from tests.model.cases import HEADS, masks, random_batch, random_config, random_labels, random_model
 
@@ -60,7 +60,7 @@ def test_logits_are_those_of_the_labelled_tokens(head, padding):
 def test_scores_of_padding_are_zero_and_all_else_is_equal(
     head, padding, labelled, many, monkeypatch
 ):
-    monkeypatch.setattr(scoring, "MANY_SCORED", many)
+    monkeypatch.setattr(modeling_bert, "MANY_SCORED", many)
     config = random_config(2, head, **NO_DROPOUT)
     model = random_model(head, config)
     batch = random_batch(head, config, masks()[padding])
@@ -126,6 +126,24 @@ def test_the_last_layer_computes_what_the_head_reads(padding):
     assert torch.allclose(quick, states.logits, atol=1e-5)
 
 
+@pytest.mark.parametrize("padding", ["left", "none"])
+@pytest.mark.parametrize("head", [head for head in HEADS if head != "BertModel"])
+def test_a_hook_on_the_model_sees_padded_states_and_changes_nothing(head, padding):
+    config = random_config(2, head)
+    model = random_model(head, config)
+    batch = random_batch(head, config, masks()[padding])
+    batch |= random_labels(head, config, batch)
+    seen = []
+    with torch.no_grad():
+        expected = model(**batch)
+        model.bert.register_forward_hook(lambda module, args, output: seen.append(output))
+        found = model(**batch)
+    assert seen[0].last_hidden_state.shape[1:] == (13, config.hidden_size)
+    for key in expected:
+        if isinstance(expected[key], torch.Tensor):
+            assert torch.allclose(found[key], expected[key], atol=1e-5), key
+
+
 def test_only_masked_tokens_reach_the_last_feed_forward():
     head = "BertForMaskedLM"
     config = random_config(2, head, num_hidden_layers=2)
@@ -142,7 +160,7 @@ def by_onednn(monkeypatch):
     """oneDNN's products on any processor and of any size, as `test_plain_linear.py` has them."""
     if not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         pytest.skip("this torch comes without oneDNN")
-    monkeypatch.setattr(linear, "is_faster_here", lambda: True)
+    monkeypatch.setattr(cpu_kernels, "is_faster_here", lambda: True)
     monkeypatch.setattr(cpu_kernels, "MANY_WEIGHTS", 0)
 
 
@@ -201,7 +219,7 @@ def test_any_product_can_be_written_into(module, recorded, by_onednn):
     states = torch.randn(3, 5, dense.in_features, generator=torch.Generator().manual_seed(1))
     bias = torch.randn(dense.out_features, requires_grad=True)
     with torch.set_grad_enabled(recorded):
-        product = linear.linear(dense, states)
+        product = cpu_kernels.linear(dense, states)
     expected = dense(states) + bias
     product += bias
     assert torch.allclose(product, expected, atol=1e-5)

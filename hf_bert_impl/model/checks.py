@@ -149,6 +149,54 @@ def check_mask(
     return not lowest
 
 
+def check_masks(
+    config: BertConfig,
+    attention_mask: Tensor | None,
+    encoder_hidden_states: Tensor | None,
+    encoder_attention_mask: Tensor | None,
+    sizes: tuple[int, int, int],
+    exact: bool,
+) -> bool | None:
+    """Checks shapes of masks and of the encoder's states against (batch, queries, keys).
+
+    Returns:
+        As `check_mask`, of the attention mask.
+    """
+    batch_size, queries, keys = sizes
+    leaves_out = None
+    if isinstance(attention_mask, Tensor):
+        leaves_out = check_mask(attention_mask, "attention_mask", batch_size, queries, keys, exact)
+    if encoder_hidden_states is None:
+        return leaves_out
+    if not config.add_cross_attention:
+        raise ValueError(
+            "encoder_hidden_states given to a model without cross-attention; set "
+            "is_decoder=True and add_cross_attention=True in its config"
+        )
+    if encoder_hidden_states.ndim != 3 or encoder_hidden_states.shape[0] != batch_size:
+        raise ValueError(
+            f"encoder_hidden_states has shape {tuple(encoder_hidden_states.shape)}; it must be "
+            f"({batch_size}, keys, {config.hidden_size})"
+        )
+    if encoder_attention_mask is not None:
+        keys = encoder_hidden_states.shape[1]
+        check_mask(encoder_attention_mask, "encoder_attention_mask", batch_size, queries, keys)
+    return leaves_out
+
+
+def expand_head_mask(config: BertConfig, head_mask: Tensor | None) -> Tensor | None:
+    """(H,) or (layers, H) to (layers, H)."""
+    if head_mask is None:
+        return None
+    layers, heads = config.num_hidden_layers, config.num_attention_heads
+    if tuple(head_mask.shape) not in ((heads,), (layers, heads)):
+        raise ValueError(
+            f"head_mask has shape {tuple(head_mask.shape)}; it must be ({heads},) or "
+            f"({layers}, {heads}): heads keep their number when others are pruned"
+        )
+    return head_mask.expand(layers, heads)
+
+
 def check_labels(
     labels: Tensor | None,
     name: str,

@@ -1,0 +1,146 @@
+"""The architecture of https://github.com/codertimo/BERT-pytorch, a variant of ours.
+
+Its layers normalise their input, not their output, with a LayerNorm of its own; token types begin
+at 1; what is no padding by its id is attended where no mask is given; there is no pooler, and the
+masked-LM head is one linear layer. `architecture` says which classes a model is made of, and
+nothing else in this folder knows of the variant but its config.
+
+Notation: B batch, S sequence, D hidden size, V vocabulary; `(..., D)` is `(B, S, D)` or, packed,
+`(T, D)` (see `packing.py`).
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .configuration_bert import BertConfig
+from .cpu_kernels import linear
+from .layers import (
+    BertAttention,
+    BertEmbeddings,
+    BertLayer,
+    BertLMPredictionHead,
+    BertOutput,
+    BertPooler,
+)
+
+
+class CodertimoEmbeddings(BertEmbeddings):
+    """Without LayerNorm; token type 0 is that of padding."""
+
+    first_type = 1
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config)
+        self.LayerNorm = nn.Identity()
+        self.token_type_embeddings.padding_idx = 0
+        #: The id that tells padding where no mask is given.
+        self.masked_id: int = config.pad_token_id or 0
+
+    def default_mask(self, input_ids: Tensor | None) -> Tensor | None:
+        """(B, S) bool: what is no padding; None where there are no ids to tell by."""
+        return None if input_ids is None else input_ids != self.masked_id
+
+
+class DeviationLayerNorm(nn.LayerNorm):
+    """codertimo's LayerNorm: w · (x − mean) / (s + eps) + b, s the unbiased standard deviation.
+
+    Its checkpoints call w and b `a_2` and `b_2` (`bert_pytorch/model/utils/layer_norm.py`).
+    """
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        """(..., D) to (..., D), computed in float32 at least."""
+        dtype = hidden_states.dtype
+        precise = hidden_states.to(torch.promote_types(dtype, torch.float32))
+        deviation, mean = torch.std_mean(precise, dim=-1, keepdim=True)  # (..., 1)
+        normed = (precise - mean) / (deviation + self.eps)
+        return (self.weight * normed + self.bias).to(dtype)
+
+
+class PreNormAttention(BertAttention):
+    """codertimo's attention sub-layer: normalise, attend, project, add."""
+
+    def __init__(self, config: BertConfig, layer_idx: int, is_causal: bool = False) -> None:
+        super().__init__(config, layer_idx, is_causal)
+        self.output.LayerNorm = DeviationLayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+
+    def forward(
+        self, hidden_states: Tensor, kept: Tensor | None = None, **kwargs: Any
+    ) -> tuple[Tensor, Tensor | None]:
+        """As `BertAttention.forward`."""
+        output = self.output
+        context, probabilities = self.self(output.LayerNorm(hidden_states), **kwargs)
+        if kept is not None:
+            context, hidden_states = context[kept], hidden_states[kept]
+        projected = linear(output.dense, context)
+        return hidden_states + output.dropout(projected), probabilities
+
+
+class PreNormOutput(BertOutput):
+    """Second half of codertimo's feed-forward sub-layer, with the dropout around it.
+
+    One drops the activations, one what is added, one the whole layer's output.
+    """
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config)
+        #: Of the sub-layer's input, so `CodertimoLayer` calls it.
+        self.LayerNorm = DeviationLayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+
+    def forward(self, hidden_states: Tensor, input_tensor: Tensor) -> Tensor:
+        """Projects back and adds."""
+        projected = linear(self.dense, self.dropout(hidden_states))
+        return self.dropout(input_tensor + self.dropout(projected))
+
+
+class CodertimoLayer(BertLayer):
+    """A layer whose sub-layers normalise their input."""
+
+    attention_class = PreNormAttention
+    output_class = PreNormOutput
+
+    def feed_forward(self, hidden_states: Tensor) -> Tensor:
+        """(..., D) to (..., D)."""
+        return self.output(self.intermediate(self.output.LayerNorm(hidden_states)), hidden_states)
+
+
+class CodertimoPooler(nn.Module):
+    """The state of the first token as it is."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        """(B, S, D) to (B, D)."""
+        return hidden_states[:, 0]
+
+
+class CodertimoLMPredictionHead(nn.Module):
+    """codertimo's scores over the vocabulary, by a linear layer alone: (..., D) to (..., V)."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.decoder = nn.Linear(config.hidden_size, config.vocab_size)  # never tied
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        """Logits before the softmax."""
+        return linear(self.decoder, hidden_states)
+
+
+class Architecture(NamedTuple):
+    """The classes that a model is made of where its config says which."""
+
+    embeddings: type[BertEmbeddings]
+    layer: type[BertLayer]
+    pooler: type[nn.Module]
+    prediction_head: type[nn.Module]
+
+
+def architecture(config: BertConfig) -> Architecture:
+    """The classes of `config.variant`."""
+    if config.variant == "codertimo":
+        return Architecture(
+            CodertimoEmbeddings, CodertimoLayer, CodertimoPooler, CodertimoLMPredictionHead
+        )
+    return Architecture(BertEmbeddings, BertLayer, BertPooler, BertLMPredictionHead)

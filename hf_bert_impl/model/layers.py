@@ -1,0 +1,535 @@
+"""The layers of the model, in the order in which data flows: embeddings, the encoder's layers
+(post-norm, as in Vaswani et al. 2017, section 3.1), and what stands on the encoder.
+
+Notation: B batch, S sequence, T computed tokens (see `packing.py`), D hidden size, F feed-forward
+width, V vocabulary. `(..., D)` is `(B, S, D)` or, packed, `(T, D)`. The parameter names are the
+published checkpoints' (`cls.predictions.transform.dense.weight`, …).
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import initialization as init
+from transformers.activations import ACT2FN
+from transformers.cache_utils import Cache
+from transformers.modeling_layers import GradientCheckpointingLayer
+
+from .attention import BertSelfAttention, prune_linear
+from .configuration_bert import BertConfig
+from .cpu_kernels import is_hooked, linear, takes_onednn
+from .dropout import Dropout
+from .packing import Packing, is_traced
+
+#: Where the feed-forward sub-layer's activations would take more bytes than this, it is computed in
+#: slices of so many tokens: blocks of memory from 32 MiB on come from the system anew each time.
+LARGEST_BLOCK = 24 << 20
+SLICE_TOKENS = 512
+
+
+def activation(config: BertConfig) -> Callable[[Tensor], Tensor]:
+    """The activation that `config.hidden_act` names, or is."""
+    return ACT2FN[config.hidden_act] if isinstance(config.hidden_act, str) else config.hidden_act
+
+
+class SinusoidalPositions(nn.Module):
+    """The fixed position table of Vaswani et al. 2017, section 3.5.
+
+    `table[p, 2i] = sin(p / 10000^(2i/D))` and `table[p, 2i+1] = cos(p / 10000^(2i/D))`.
+    It is computed, not learned, so it is no part of the state dict.
+    """
+
+    table: Tensor
+
+    def __init__(self, num_positions: int, hidden_size: int) -> None:
+        super().__init__()
+        table = torch.empty(num_positions, hidden_size)
+        self.register_buffer("table", table, persistent=False)
+        self.reset_table()  # and again by `_init_weights`, where the model was built on meta
+
+    @torch.no_grad()
+    def reset_table(self) -> None:
+        """Fills the table. In float64, so that far positions keep their phase."""
+        num_positions, hidden_size = self.table.shape
+        position = torch.arange(num_positions, dtype=torch.float64)[:, None]
+        pair = torch.arange(0, hidden_size, 2, dtype=torch.float64)
+        angle = position * torch.exp(pair * (-math.log(10000.0) / hidden_size))
+        table = torch.empty(num_positions, hidden_size, dtype=torch.float64)
+        table[:, 0::2] = angle.sin()
+        table[:, 1::2] = angle.cos()[:, : hidden_size // 2]
+        init.copy_(self.table, table.to(self.table))
+
+    def forward(self, position_ids: Tensor) -> Tensor:
+        """Position ids of any shape to `(..., D)`."""
+        return self.table[position_ids]
+
+
+class BertEmbeddings(nn.Module):
+    """Sum of word, position and token-type embeddings, normalised.
+
+    With relative positions the model keeps its (unused) `position_embeddings`, because checkpoints
+    of that kind have them: transformers 4 saved them although it never added them.
+    """
+
+    #: The token type of a first sentence.
+    first_type = 0
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        positions, width = config.max_position_embeddings, config.hidden_size
+        self.word_embeddings = nn.Embedding(
+            config.vocab_size, width, padding_idx=config.pad_token_id
+        )
+        self.position_embeddings: nn.Module
+        if config.position_embedding_type == "sinusoidal":
+            self.position_embeddings = SinusoidalPositions(positions, width)
+        else:
+            self.position_embeddings = nn.Embedding(positions, width)
+        self.token_type_embeddings = nn.Embedding(config.type_vocab_size, width)
+        self.LayerNorm: nn.Module = nn.LayerNorm(width, eps=config.layer_norm_eps)
+        self.dropout = Dropout(config.hidden_dropout_prob)
+        self.adds_positions = not config.position_embedding_type.startswith("relative")
+
+    def default_mask(self, input_ids: Tensor | None) -> Tensor | None:
+        """The (B, S) mask of a call without one, or None: everything is attended."""
+        return None
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        token_type_ids: Tensor | None = None,
+        position_ids: Tensor | None = None,
+        inputs_embeds: Tensor | None = None,
+        past_key_values_length: int = 0,
+        packing: Packing | None = None,
+    ) -> Tensor:
+        """Embeds a batch, or its computed tokens only.
+
+        Args:
+            input_ids: (B, S) token ids; or give `inputs_embeds`.
+            token_type_ids: (B, S), (1, S) or (S,); if None `first_type`.
+            position_ids: (B, S), (1, S) or (S,); if None 0, 1, 2, … after the cached tokens.
+            inputs_embeds: (B, S, D) instead of word embeddings.
+            past_key_values_length: Number of cached tokens before this batch.
+            packing: Which tokens to embed; all if None.
+
+        Returns:
+            (B, S, D), or (T, D) when packed.
+        """
+        source = input_ids if input_ids is not None else inputs_embeds
+        assert source is not None  # checked with a message in `checks.py`
+        batch_shape = source.shape[:2]
+        if packing is not None and packing.token_index is not None:
+            if token_type_ids is not None:
+                token_type_ids = packing.unpad(token_type_ids.expand(batch_shape))
+            if position_ids is not None:
+                position_ids = packing.unpad(position_ids.expand(batch_shape))
+            if inputs_embeds is not None:
+                inputs_embeds = packing.unpad(inputs_embeds)
+            elif input_ids is not None:
+                input_ids = packing.unpad(input_ids)
+        if inputs_embeds is None:
+            inputs_embeds = self.word_embeddings(input_ids)
+        device = source.device
+        # What is not given is alike for all rows or tokens, and is broadcast.
+        if token_type_ids is None:
+            types = _rows(self.token_type_embeddings, self.first_type, 1, device)
+        else:
+            types = self.token_type_embeddings(token_type_ids)
+        embeddings = inputs_embeds + types
+        if self.adds_positions:
+            if position_ids is None and packing is not None:
+                position_ids = packing.column
+            if position_ids is None:
+                start, count = past_key_values_length, batch_shape[1]
+                positions = _rows(self.position_embeddings, start, count, device)
+            else:
+                positions = self.position_embeddings(position_ids)
+            embeddings = embeddings + positions
+        if packing is not None and packing.token_index is None:
+            embeddings = embeddings.flatten(0, 1)
+        return self.dropout(self.LayerNorm(embeddings))  # (B, S, D) or (T, D)
+
+
+def _rows(table: nn.Module, start: int, count: int, device: torch.device) -> Tensor:
+    """(count, D), neighbouring rows of a table: a view where nothing is to come of the lookup."""
+    weight = table._parameters.get("weight")
+    if (
+        type(table) is nn.Embedding
+        and type(weight) is nn.Parameter
+        and table.max_norm is None
+        and not torch.is_grad_enabled()
+        and not is_traced(device)
+        and not is_hooked(table)
+    ):
+        return weight[start : start + count]
+    rows: Tensor = table(torch.arange(start, start + count, device=device))
+    return rows
+
+
+class BertSelfOutput(nn.Module):
+    """What ends a sub-layer: projects back, adds the sub-layer's input and normalises."""
+
+    def __init__(self, config: BertConfig, width: int) -> None:
+        super().__init__()
+        self.dense = nn.Linear(width, config.hidden_size)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+        self.dropout = Dropout(config.hidden_dropout_prob)
+
+    def forward(self, hidden_states: Tensor, input_tensor: Tensor) -> Tensor:
+        """(..., width) and the sub-layer's input (..., D) to (..., D)."""
+        projected = linear(self.dense, hidden_states)
+        return self.LayerNorm(self.dropout(projected) + input_tensor)
+
+
+class BertAttention(nn.Module):
+    """An attention sub-layer: attend, project, add, normalise."""
+
+    def __init__(
+        self,
+        config: BertConfig,
+        layer_idx: int,
+        is_causal: bool = False,
+        is_cross_attention: bool = False,
+    ) -> None:
+        super().__init__()
+        self.self = BertSelfAttention(config, layer_idx, is_causal, is_cross_attention)
+        self.output = BertSelfOutput(config, self.self.all_head_size)
+
+    def forward(
+        self, hidden_states: Tensor, kept: Tensor | None = None, **kwargs: Any
+    ) -> tuple[Tensor, Tensor | None]:
+        """(..., D) to (..., D), or of the tokens in `kept` only, and the probabilities.
+
+        Other arguments as in `BertSelfAttention.forward`.
+        """
+        context, probabilities = self.self(hidden_states, **kwargs)
+        if kept is not None:
+            context, hidden_states = context[kept], hidden_states[kept]
+        return self.output(context, hidden_states), probabilities
+
+    def prunable(self) -> Iterator[tuple[str, nn.Module]]:
+        """The linear layers that `prune_heads` makes smaller ones of, with their names."""
+        for name in ("query", "key", "value"):
+            yield f"self.{name}", getattr(self.self, name)
+        yield "output.dense", self.output.dense
+
+    def prune_heads(self, heads: set[int]) -> None:
+        """Removes heads by their original numbers, and the columns that read them."""
+        self.output.dense = prune_linear(self.output.dense, self.self.prune_heads(heads), dim=1)
+
+
+class BertIntermediate(nn.Module):
+    """First half of the feed-forward sub-layer: (..., D) to (..., F)."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.intermediate_size)
+        self.intermediate_act_fn = activation(config)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        """Projects and activates."""
+        return linear(self.dense, hidden_states, self.intermediate_act_fn)
+
+
+class BertOutput(BertSelfOutput):
+    """Second half: (..., F) to (..., D), plus the sub-layer's input, normalised."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__(config, config.intermediate_size)
+
+
+class BertLayer(GradientCheckpointingLayer):
+    """Self-attention, cross-attention in a decoder that has it, feed-forward."""
+
+    attention_class: type[BertAttention] = BertAttention
+    output_class: type[BertOutput] = BertOutput
+
+    def __init__(self, config: BertConfig, layer_idx: int) -> None:
+        super().__init__()
+        self.chunk_size_feed_forward = config.chunk_size_feed_forward
+        self.attention = self.attention_class(config, layer_idx, is_causal=config.is_decoder)
+        if config.add_cross_attention:
+            self.crossattention = BertAttention(config, layer_idx, is_cross_attention=True)
+        self.intermediate = BertIntermediate(config)
+        self.output = self.output_class(config)
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Any = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Any = None,
+        past_key_values: Cache | None = None,
+        packing: Packing | None = None,
+        head_mask: Tensor | None = None,
+        output_attentions: bool = False,
+        score_mask: Tensor | None = None,
+        encoder_score_mask: Tensor | None = None,
+        kept: Tensor | None = None,
+        **kwargs: Any,
+    ) -> Any:
+        """Runs the layer; arguments as in `BertSelfAttention.forward`.
+
+        Args:
+            kept: (K,) the packed tokens whose output is read; all if None. The others are keys and
+                values only.
+
+        Returns:
+            (..., D), or (K, D); with `output_attentions` a tuple of it, the self-attention
+            probabilities (B, H, Q, K) and those of cross-attention, or None.
+        """
+        hidden_states, probabilities = self.attention(
+            hidden_states,
+            attention_mask=attention_mask,
+            past_key_values=past_key_values,
+            packing=packing,
+            head_mask=head_mask,
+            output_attentions=output_attentions,
+            score_mask=score_mask,
+            kept=kept,
+            **kwargs,
+        )
+        cross_probabilities = None
+        if encoder_hidden_states is not None:
+            hidden_states, cross_probabilities = self.crossattention(
+                hidden_states,
+                attention_mask=encoder_attention_mask,
+                key_value_states=encoder_hidden_states,
+                past_key_values=past_key_values,
+                output_attentions=output_attentions,
+                score_mask=encoder_score_mask,
+                **kwargs,
+            )
+        if self.chunk_size_feed_forward:
+            # Tokens do not see each other here, so a bounded slice at a time bounds the memory of
+            # the (..., F) activations. The last slice may be shorter.
+            chunks = hidden_states.split(self.chunk_size_feed_forward, dim=-2)
+            hidden_states = torch.cat([self.feed_forward(chunk) for chunk in chunks], dim=-2)
+        elif self._is_sliced(hidden_states):
+            slices = hidden_states.flatten(0, -2).split(SLICE_TOKENS)
+            shape = hidden_states.shape
+            hidden_states = torch.cat([self.feed_forward(part) for part in slices]).view(shape)
+        else:
+            hidden_states = self.feed_forward(hidden_states)
+        if output_attentions:
+            return hidden_states, probabilities, cross_probabilities
+        return hidden_states
+
+    def _is_sliced(self, hidden_states: Tensor) -> bool:
+        """Whether the (..., F) activations are too large to be had at once, as oneDNN has them."""
+        inner: Any = self.intermediate.dense
+        return (
+            # With gradients all activations stay, and the draws of dropout have an order.
+            not self.training
+            and not torch.is_grad_enabled()
+            and takes_onednn(inner, hidden_states)
+            and hidden_states.shape[:-1].numel() * inner.out_features * 4 > LARGEST_BLOCK
+            # A hook is to see all tokens at once.
+            and not any(is_hooked(module) for module in self.intermediate.modules())
+            and not any(is_hooked(module) for module in self.output.modules())
+        )
+
+    def feed_forward(self, hidden_states: Tensor) -> Tensor:
+        """(..., D) to (..., D)."""
+        return self.output(self.intermediate(hidden_states), hidden_states)
+
+
+@dataclass
+class EncoderStates:
+    """What a pass through the encoder leaves."""
+
+    #: (..., D) after the last layer.
+    hidden_states: Tensor
+    #: (B, S, D) each: the embeddings and the output of every layer, where asked for.
+    all_hidden_states: tuple[Tensor | None, ...] | None
+    #: (B, H, Q, K) a layer.
+    attentions: tuple[Tensor, ...] | None
+    cross_attentions: tuple[Tensor, ...] | None
+
+
+class BertEncoder(nn.Module):
+    """The layers, one after the other."""
+
+    def __init__(self, config: BertConfig, layer_class: type[BertLayer] = BertLayer) -> None:
+        super().__init__()
+        self.config = config
+        self.layer = nn.ModuleList(layer_class(config, i) for i in range(config.num_hidden_layers))
+        #: Set by `prepare_for_inference`: packed layers to run in place of `layer`.
+        self.prepared: Any = None
+
+    def forward(
+        self,
+        hidden_states: Tensor,
+        attention_mask: Any = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Any = None,
+        past_key_values: Cache | None = None,
+        packing: Packing | None = None,
+        head_mask: Tensor | None = None,
+        output_hidden_states: bool | int | Sequence[int] = False,
+        output_attentions: bool = False,
+        prepared: Any = None,
+        **kwargs: Any,
+    ) -> EncoderStates:
+        """Runs every layer and collects what is asked for.
+
+        Args:
+            hidden_states: (..., D) embeddings.
+            head_mask: (layers, H) factors, or None.
+            output_hidden_states: True for all; numbers (0 the embeddings, -1 the last layer) keep
+                those and leave None for the others.
+            output_attentions: Whether to collect the probabilities.
+            prepared: A `PreparedEncoder` whose layers run in place of these, on packed states.
+            **kwargs: As in `BertLayer.forward`.
+        """
+        wanted = _wanted_states(output_hidden_states, len(self.layer) + 1)
+        states: list[Tensor | None] = []
+        attentions: list[Tensor] = []
+        cross_attentions: list[Tensor] = []
+
+        def keep(hidden_states: Tensor) -> Tensor:
+            if wanted is None or len(states) not in wanted:
+                states.append(None)
+                return hidden_states
+            if packing is None:
+                states.append(hidden_states)
+                return hidden_states
+            padded = packing.pad(hidden_states)
+            states.append(padded)
+            if not torch.is_grad_enabled():
+                return hidden_states
+            # What the caller holds must lie on the way of the gradient (`retain_grad`).
+            return packing.refill(padded, hidden_states)
+
+        hidden_states = keep(hidden_states)
+        last = len(self.layer) - 1
+        for index, layer in enumerate(self.layer if prepared is None else prepared.layers):
+            kept = packing.kept if packing is not None and index == last else None
+            if prepared is not None:
+                hidden_states = keep(layer(hidden_states, packing, kept))
+                continue
+            # Positional where gradients flow: reentrant checkpointing sees positional inputs only.
+            output = layer(
+                hidden_states,
+                attention_mask,
+                encoder_hidden_states,
+                encoder_attention_mask=encoder_attention_mask,
+                past_key_values=past_key_values,
+                packing=packing,
+                head_mask=None if head_mask is None else head_mask[index],
+                output_attentions=output_attentions,
+                kept=kept,
+                **kwargs,
+            )
+            if output_attentions:
+                output, probabilities, cross_probabilities = output
+                attentions.append(probabilities)
+                if cross_probabilities is not None:
+                    cross_attentions.append(cross_probabilities)
+            hidden_states = keep(output)
+
+        return EncoderStates(
+            hidden_states,
+            None if wanted is None else tuple(states),
+            tuple(attentions) if output_attentions else None,
+            tuple(cross_attentions) if cross_attentions else None,
+        )
+
+
+def _wanted_states(selection: bool | int | Sequence[int], count: int) -> set[int] | None:
+    """Numbers of the hidden states to keep; None if none are asked for."""
+    if isinstance(selection, bool):
+        return set(range(count)) if selection else None
+    numbers = [selection] if isinstance(selection, int) else list(selection)
+    return {number % count for number in numbers if -count <= number < count}
+
+
+class BertPooler(nn.Module):
+    """tanh(W·h + b) of the first token, the [CLS]."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.activation = nn.Tanh()
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        """(B, S, D) to (B, D)."""
+        return linear(self.dense, hidden_states[:, 0], self.activation)
+
+
+class BertPredictionHeadTransform(nn.Module):
+    """The layer before the masked-LM decoder: (..., D) to (..., D)."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.dense = nn.Linear(config.hidden_size, config.hidden_size)
+        self.transform_act_fn = activation(config)
+        self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        """Projects, activates, normalises."""
+        return self.LayerNorm(linear(self.dense, hidden_states, self.transform_act_fn))
+
+
+class BertLMPredictionHead(nn.Module):
+    """Scores over the vocabulary: (..., D) to (..., V)."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.transform = BertPredictionHeadTransform(config)
+        # Tied to the word embeddings, unless the config says otherwise.
+        self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
+        # The name that checkpoints have for `decoder.bias`; tied to it.
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+        #: Set by `prepare_for_inference`: packed weights to use in place of these.
+        self.prepared: Any = None
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        """Logits before the softmax."""
+        if self.prepared is not None:
+            tokens = hidden_states.numel() // hidden_states.shape[-1]
+            prepared = self.prepared.current(self, tokens)
+            if prepared is not None:
+                return prepared(hidden_states)
+        return linear(self.decoder, self.transform(hidden_states))
+
+
+class BertOnlyMLMHead(nn.Module):
+    """The masked-LM head alone."""
+
+    def __init__(self, config: BertConfig, head_class: type[nn.Module]) -> None:
+        super().__init__()
+        self.predictions: Any = head_class(config)
+
+    def forward(self, sequence_output: Tensor) -> Tensor:
+        """(..., D) to (..., V)."""
+        return self.predictions(sequence_output)
+
+
+class BertOnlyNSPHead(nn.Module):
+    """The next-sentence head alone."""
+
+    def __init__(self, config: BertConfig) -> None:
+        super().__init__()
+        self.seq_relationship = nn.Linear(config.hidden_size, 2)
+
+    def forward(self, pooled_output: Tensor) -> Tensor:
+        """(B, D) to (B, 2): is the next sentence, is not (codertimo: is not, is)."""
+        return self.seq_relationship(pooled_output)
+
+
+class BertPreTrainingHeads(nn.Module):
+    """Both pre-training heads."""
+
+    def __init__(self, config: BertConfig, head_class: type[nn.Module]) -> None:
+        super().__init__()
+        self.predictions: Any = head_class(config)
+        self.seq_relationship = nn.Linear(config.hidden_size, 2)
+
+    def forward(self, sequence_output: Tensor, pooled_output: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, S, D) and (B, D) to (B, S, V) and (B, 2)."""
+        return self.predictions(sequence_output), self.seq_relationship(pooled_output)
