@@ -19,10 +19,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hf_bert_impl.data.option_ranges import check_ranges
+from hf_bert_impl.errors import InputError
 
 IGNORE_INDEX = -100
 #: What `MaskingOptions.unit` can be.
 UNITS = ("token", "whole-word")
+#: What begins a word in vocabularies that do not mark how it goes on: sentencepiece's, byte-level.
+WORD_BEGINNINGS = ("▁", "Ġ")
 #: Shares of the chosen tokens that become [MASK] and that become random tokens.
 MASK_SHARE = 0.8
 RANDOM_SHARE = 0.1
@@ -53,7 +56,8 @@ class Masker:
         options: How tokens are chosen.
 
     Raises:
-        ValueError: The tokenizer has no mask token.
+        ValueError: The tokenizer has no mask token, or does not mark the pieces of a word as
+            WordPiece does where whole words are to be masked.
     """
 
     def __init__(self, tokenizer: Any, options: MaskingOptions | None = None) -> None:
@@ -70,9 +74,18 @@ class Masker:
         self._is_special[list(tokenizer.all_special_ids)] = True
         #: (V,) whether an id continues a word.
         self._continues = np.zeros(size, dtype=bool)
-        for token, number in tokenizer.get_vocab().items():
+        vocabulary = tokenizer.get_vocab()
+        for token, number in vocabulary.items():
             # A lone "##" is two number signs of the text.
             self._continues[number] = token.startswith("##") and len(token) > 2
+        by_beginnings = any(token.startswith(WORD_BEGINNINGS) for token in vocabulary)
+        if self.options.unit == "whole-word" and by_beginnings and not self._continues.any():
+            raise InputError(
+                "whole words are to be masked, and the tokenizer's vocabulary has no pieces that "
+                "begin with ##",
+                "a WordPiece tokenizer",
+                "mask tokens, or give another tokenizer",
+            )
         self._replacements = np.flatnonzero(~self._is_special)  # ids that can be put in
 
     def mask(

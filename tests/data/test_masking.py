@@ -194,3 +194,12 @@ def test_wrong_options(tokenizer):
     without = BertTokenizer({"[UNK]": 0, "[CLS]": 1, "[SEP]": 2, "[PAD]": 3}, mask_token=None)
     with pytest.raises(ValueError, match="has no mask token"):
         Masker(without)
+
+
+def test_whole_words_need_wordpiece(tokenizer_of):
+    """A vocabulary that marks where words begin would have each of its pieces taken for a word."""
+    other = tokenizer_of(["▁word", "▁an", "other"])
+    with pytest.raises(ValueError, match="no pieces that begin with ##; expected a WordPiece"):
+        Masker(other, MaskingOptions(unit="whole-word"))
+    Masker(other, MaskingOptions(unit="token"))
+    Masker(tokenizer_of(["word", "another"]), MaskingOptions(unit="whole-word"))
