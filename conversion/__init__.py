@@ -5,10 +5,10 @@ Installed as `hf_bert_impl.conversion`. Readers know bytes and no BERT; maps kno
 
 from typing import TYPE_CHECKING
 
+from hf_bert_impl.errors import InputError as ConversionError
 from hf_bert_impl.lazy import lazy_names
 
 if TYPE_CHECKING:
-    from .errors import ConversionError
     from .pipeline import convert, load_any
     from .report import Report
 
@@ -17,7 +17,6 @@ __all__ = ["ConversionError", "Report", "convert", "load_any"]
 __getattr__ = lazy_names(
     __name__,
     {
-        "ConversionError": ".errors",
         "Report": ".report",
         "convert": ".pipeline",
         "load_any": ".pipeline",

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from huggingface_hub.errors import StrictDataclassError
 
-from .errors import ConversionError
+from hf_bert_impl.errors import InputError
+
 from .head_names import HEADS
 from .maps import names
 from .planning import Plan, Step, listing
@@ -61,13 +62,13 @@ def infer(plan: Plan, config: Mapping[str, Any], head: str | None = None) -> Arc
         head: A key of `HEADS`, a class name, or None.
 
     Raises:
-        ConversionError: No such head, parts of several heads, or no BERT encoder.
+        InputError: No such head, parts of several heads, or no BERT encoder.
     """
     infos = plan.target_infos
     class_name, reason = _class(plan, config, head)
     words = f"{names.WORDS}.weight"
     if words not in infos:
-        raise ConversionError(
+        raise InputError(
             f"the checkpoint has no word embeddings, but {listing(infos, 'other tensor', most=5)}",
             words,
             "give all files of the checkpoint",
@@ -96,7 +97,7 @@ def check_config(config: Mapping[str, Any], architecture: Architecture) -> dict[
         A new config: the given one, with the sizes that it lacked and the number of labels.
 
     Raises:
-        ConversionError: Sizes that differ, or a number of attention heads that is absent or does
+        InputError: Sizes that differ, or a number of attention heads that is absent or does
             not divide the hidden size.
     """
     wrong = [
@@ -108,7 +109,7 @@ def check_config(config: Mapping[str, Any], architecture: Architecture) -> dict[
     if None not in (labels, architecture.num_labels) and labels != architecture.num_labels:
         wrong.append(f"{labels} labels (the tensors have {architecture.num_labels})")
     if wrong:
-        raise ConversionError(
+        raise InputError(
             f"the config does not fit the tensors: it says {', '.join(wrong)}",
             "the sizes that the tensors have",
             "give the config that belongs to this checkpoint"
@@ -117,14 +118,14 @@ def check_config(config: Mapping[str, Any], architecture: Architecture) -> dict[
     full = {**architecture.sizes, **config}
     heads = full.get("num_attention_heads")
     if heads is None:
-        raise ConversionError(
+        raise InputError(
             "nothing says how many attention heads the model has",
             "num_attention_heads in a config beside the weights (tensors do not show it)",
             "give `num_attention_heads`, or a config with `config`",
         )
     width = architecture.sizes["hidden_size"]
     if not isinstance(heads, int) or heads < 1 or width % heads:
-        raise ConversionError(
+        raise InputError(
             f"num_attention_heads is {heads!r}",
             f"a whole number that divides the hidden size {width}",
             "give the number that the model was trained with",
@@ -150,7 +151,7 @@ def fit(plan: Plan, class_name: str, config: Mapping[str, Any]) -> Plan:
         The plan for the class; `missing` lists what the checkpoint lacks.
 
     Raises:
-        ConversionError: The config has values out of range, or tensors have other shapes than the
+        InputError: The config has values out of range, or tensors have other shapes than the
             class's.
     """
     sources = (step.source for step in plan.steps.values())
@@ -169,7 +170,7 @@ def fit(plan: Plan, class_name: str, config: Mapping[str, Any]) -> Plan:
             target = TensorInfo(name, shape, step.target.dtype)
             steps[name] = Step(step.source, step.operation, target, step.copies)
     if wrong:
-        raise ConversionError(
+        raise InputError(
             f"{len(wrong)} of the tensors have a wrong shape ({'; '.join(wrong[:3])}"
             + ("; …)" if wrong[3:] else ")"),
             f"the shapes of {class_name} with this config",
@@ -194,10 +195,10 @@ def require_complete(plan: Plan, class_name: str) -> None:
         class_name: That class.
 
     Raises:
-        ConversionError: It lists what is missing.
+        InputError: It lists what is missing.
     """
     if plan.missing:
-        raise ConversionError(
+        raise InputError(
             f"the checkpoint lacks {listing(plan.missing, 'tensor')}",
             f"all tensors of {class_name}",
             "choose the `head` that it has, or start these anew with `allow_missing=True`",
@@ -208,7 +209,7 @@ def _class(plan: Plan, config: Mapping[str, Any], head: str | None) -> tuple[str
     if head is not None:
         class_name = HEADS.get(head, head)
         if class_name not in _PARTS_OF:
-            raise ConversionError(
+            raise InputError(
                 f"`head` is {head!r}", f"one of {', '.join(HEADS)}", "choose one of these"
             )
         return class_name, "asked for"
@@ -226,7 +227,7 @@ def _class(plan: Plan, config: Mapping[str, Any], head: str | None) -> tuple[str
     for class_name, own in _PARTS_OF.items():
         if own == parts:
             return class_name, f"the checkpoint has {what}"
-    raise ConversionError(
+    raise InputError(
         f"the checkpoint has parts of several heads ({what})",
         "one head",
         f"choose one with `head` ({', '.join(HEADS)}); the others are left out",
@@ -254,7 +255,7 @@ def _size(infos: Mapping[str, TensorInfo], name: str, axis: int = 0) -> int | No
         return None
     shape = infos[name].shape
     if len(shape) != 2:
-        raise ConversionError(
+        raise InputError(
             f"{name} has the shape {shape}", "two axes", "give the checkpoint of a BERT"
         )
     return shape[axis]
@@ -263,7 +264,7 @@ def _size(infos: Mapping[str, TensorInfo], name: str, axis: int = 0) -> int | No
 def _layers(infos: Mapping[str, TensorInfo]) -> int:
     layers = {int(match[1]) for name in infos if (match := _LAYER.match(name))}
     if gaps := [str(n) for n in range(max(layers, default=-1)) if n not in layers]:
-        raise ConversionError(
+        raise InputError(
             f"the checkpoint has layer {max(layers)}, but not {', '.join(gaps[:10])}"
             + (f" and {len(gaps) - 10} more" if gaps[10:] else ""),
             "all layers from 0 on",
@@ -329,7 +330,7 @@ def _target_shapes(
             model = getattr(hf_bert_impl, class_name)(fields)
         check_size(model, held, "the checkpoint")
     except (ValueError, TypeError, AttributeError, StrictDataclassError) as error:
-        raise ConversionError(
+        raise InputError(
             f"the config cannot be used ({' '.join(str(error).split())[:300]})",
             "the fields of a BertConfig",
             "mend the config",

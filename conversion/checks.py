@@ -17,9 +17,9 @@ import torch
 from torch import Tensor
 
 import hf_bert_impl
+from hf_bert_impl.errors import InputError
 
 from .architecture import fit
-from .errors import ConversionError
 from .planning import Plan, same_bits
 from .source import open_source
 from .target import Target
@@ -137,7 +137,7 @@ def check_outputs(model: PreTrainedModel, target: Target, file: Path) -> Check:
         The check, with the name of the output that differs most.
 
     Raises:
-        ConversionError: The file cannot be read, or does not fit the model.
+        InputError: The file cannot be read, or does not fit the model.
     """
     arrays = _load_arrays(file)
     inputs = {
@@ -211,14 +211,14 @@ def _load_arrays(file: Path) -> dict[str, np.ndarray]:
             raise _misfit(file, f"it unpacks to {size:,} bytes")
         with np.load(file, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files}
-    except ConversionError:
+    except InputError:
         raise
     except (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile) as error:
         raise _misfit(file, str(error)) from error
 
 
-def _misfit(file: Path, what: str) -> ConversionError:
-    return ConversionError(
+def _misfit(file: Path, what: str) -> InputError:
+    return InputError(
         f"{file} cannot be compared with ({' '.join(what.split())[:300]})",
         "a numpy archive with inputs and outputs of this model",
         "leave `reference` out, or give the file that belongs to the checkpoint",
@@ -237,7 +237,7 @@ def check_checkpoint(target: Target, path: Path) -> Check:
         the coarser dtype, and they have the word embeddings in common.
 
     Raises:
-        ConversionError: The other checkpoint cannot be read, or is of another shape.
+        InputError: The other checkpoint cannot be read, or is of another shape.
     """
     title = f"tensors beside {path.name}"
     fields = {**target.config.to_dict(), "model_type": "bert"}

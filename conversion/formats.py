@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from .errors import ConversionError
+from hf_bert_impl.errors import InputError
+
 from .planning import listing
 from .readers.archive import is_archive
 from .readers.flax import FlaxReader, is_flax
@@ -79,7 +80,7 @@ class Candidate:
         """Open it.
 
         Raises:
-            ConversionError: It is damaged.
+            InputError: It is damaged.
         """
         return FORMATS[self.format].reader(self.path)
 
@@ -112,24 +113,24 @@ def find_file(path: Path) -> Candidate | None:
         The checkpoint; None for an archive.
 
     Raises:
-        ConversionError: There is no such file, or it is in no known format.
+        InputError: There is no such file, or it is in no known format.
     """
     index = _tensorflow_index(path)
     if index is not None:
         return Candidate(index, "tf1")
     if not path.exists():
-        raise ConversionError(
+        raise InputError(
             f"there is no {path}",
             "a folder, a checkpoint's prefix (bert_model.ckpt), a file or an archive",
             "check the path; a model of the hub has to be downloaded first (hf download NAME "
             "--local-dir DIR)",
         )
     if not path.is_file():
-        raise ConversionError(f"{path} is no regular file", "a file", "give a file or a folder")
+        raise InputError(f"{path} is no regular file", "a file", "give a file or a folder")
     if path.name == _STATE_FILE and (named := _named_in_state(path.parent)):
         return Candidate(named, "tf1")
     if path.suffix == ".json" and not path.name.endswith(_INDEX):
-        raise ConversionError(
+        raise InputError(
             f"{path} holds no tensors", "a file of weights", f"give the folder {path.parent}"
         )
     if _SHARD.search(path.name) and (home := _index_naming(path)):
@@ -141,7 +142,7 @@ def find_file(path: Path) -> Candidate | None:
         start = read_at(path, 0, 8)
         if start[:1] == b"\x80":  # how a pickle begins, and PyTorch's oldest files are pickles
             return Candidate(path, "torch")
-        raise ConversionError(
+        raise InputError(
             f"{path} is in no known format (it begins with {start.hex(' ') or 'nothing'})",
             f"a checkpoint ({', '.join(FORMATS)}), or a zip or tar archive of one",
             "get the file again, or give the checkpoint's folder",
@@ -159,12 +160,12 @@ def find_in_folder(folder: Path) -> list[list[Candidate]]:
         folder: An existing folder; folders in it are not looked into.
 
     Raises:
-        ConversionError: The folder cannot be read, or an index in it is damaged.
+        InputError: The folder cannot be read, or an index in it is damaged.
     """
     try:
         files = sorted(path for path in folder.iterdir() if path.is_file())
     except OSError as error:
-        raise ConversionError(
+        raise InputError(
             f"{folder} cannot be read ({error.strerror})", "a folder of files", "check it"
         ) from None
     indexes = [path for path in files if path.name.endswith(_INDEX)]
@@ -180,24 +181,24 @@ def find_in_folder(folder: Path) -> list[list[Candidate]]:
     return choices or [[Candidate(path, "archive")] for path in files if is_archive(path)]
 
 
-def nothing_found(folder: Path) -> ConversionError:
+def nothing_found(folder: Path) -> InputError:
     """The error for a folder without a checkpoint."""
     files = [path.name for path in sorted(folder.iterdir()) if path.is_file()]
     folders = [path for path in sorted(folder.iterdir()) if path.is_dir()]
     inside = next((path for path in folders if any(find_in_folder(path))), None)
     remedy = f"give {inside}" if inside else "give the folder or the file with the weights"
-    return ConversionError(
+    return InputError(
         f"{folder} has no checkpoint, but {listing(files, 'file')}",
         f"weights in one of the formats {', '.join(FORMATS)}",
         remedy,
     )
 
 
-def several(paths: Iterable[Path]) -> ConversionError:
+def several(paths: Iterable[Path]) -> InputError:
     """The error for checkpoints of which none is the one that is meant."""
     names = [path.name for path in paths]
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ConversionError(
+    return InputError(
         f"the folder has several checkpoints that differ ({', '.join(names[:_SHOWN])}{more})",
         "one",
         "give the file that you mean",

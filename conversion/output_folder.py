@@ -12,10 +12,9 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
+from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.atomic import swap_in
 from hf_bert_impl.files.lock import output_lock
-
-from .errors import ConversionError
 
 REPORT = "conversion_report.json"
 #: Weights and what belongs to them: never left beside the weights of another model.
@@ -39,7 +38,7 @@ def claimed(folder: Path, source: Path | None, overwrite: bool) -> Iterator[None
         overwrite: Whether a folder with files in it may be replaced.
 
     Raises:
-        ConversionError: The folder cannot be written, or as for `check_output`.
+        InputError: The folder cannot be written, or as for `check_output`.
         ValueError: Another run is writing it.
     """
     with contextlib.ExitStack() as held:
@@ -64,21 +63,21 @@ def check_output(folder: Path, source: Path | None, overwrite: bool) -> None:
         overwrite: Whether a folder with files in it may be replaced.
 
     Raises:
-        ConversionError: The folder is the source or around it, is a file, or has files.
+        InputError: The folder is the source or around it, is a file, or has files.
     """
     if folder.is_symlink() and not folder.exists():
-        raise ConversionError(f"{folder} is a dangling link", "a folder", "remove it")
+        raise InputError(f"{folder} is a dangling link", "a folder", "remove it")
     if folder.exists() and not folder.is_dir():
-        raise ConversionError(f"{folder} is a file", "a folder for the result", "name another one")
+        raise InputError(f"{folder} is a file", "a folder for the result", "name another one")
     origin = None if source is None else source.resolve()
     if origin is not None and folder.resolve() in (origin, *origin.parents):
-        raise ConversionError(
+        raise InputError(
             f"the result would replace its own source {source}",
             "a folder of its own for the result",
             "name another one",
         )
     if folder.is_dir() and any(folder.iterdir()) and not overwrite:
-        raise ConversionError(
+        raise InputError(
             f"{folder} exists and has files in it",
             "a new or an empty folder for the result",
             "name another one, or replace it with `overwrite=True`",
@@ -98,7 +97,7 @@ def output_folder(folder: Path) -> Iterator[Path]:
         The temporary folder.
 
     Raises:
-        ConversionError: It cannot be written there.
+        InputError: It cannot be written there.
     """
     folder = folder.resolve()
     fresh = folder.with_name(_fresh_prefix(folder) + secrets.token_hex(4))
@@ -118,9 +117,9 @@ def _fresh_prefix(folder: Path) -> str:
     return f".{folder.name}.partial-"
 
 
-def _unwritable(folder: Path, error: BaseException) -> ConversionError:
+def _unwritable(folder: Path, error: BaseException) -> InputError:
     reason = getattr(error, "strerror", None) or error
-    return ConversionError(
+    return InputError(
         f"{folder} cannot be written ({reason})",
         "a place that can be written to, with room for the result",
         "free some space, or name another folder",

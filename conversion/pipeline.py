@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 import hf_bert_impl
+from hf_bert_impl.errors import InputError
 from hf_bert_impl.model_card import CARD
 
 from .checks import (
@@ -24,7 +25,6 @@ from .checks import (
     find_references,
     load_result,
 )
-from .errors import ConversionError
 from .maps.codertimo import CODERTIMO
 from .maps.flax import FLAX
 from .maps.google_tf1 import GOOGLE_TF1
@@ -123,7 +123,7 @@ def convert(
         The report, which is also in `conversion_report.json`.
 
     Raises:
-        ConversionError: The source cannot be read, mapped or verified, or the result not written.
+        InputError: The source cannot be read, mapped or verified, or the result not written.
             Nothing is left in `dst` then.
         ValueError: Another run is writing `dst`, or a library that a format needs is missing.
 
@@ -134,12 +134,10 @@ def convert(
     """
     src, dst = Path(src).expanduser(), Path(dst).expanduser()
     if to not in FORMATS:
-        raise ConversionError(
-            f"`to` is {to!r}", f"one of {', '.join(FORMATS)}", "choose one of these"
-        )
+        raise InputError(f"`to` is {to!r}", f"one of {', '.join(FORMATS)}", "choose one of these")
     shard_bytes = _byte_count(max_shard_size)
     if shard_bytes is not None and to != "safetensors":
-        raise ConversionError(
+        raise InputError(
             "`max_shard_size` was given", "it with `to='safetensors'` only", "leave it out"
         )
     with (
@@ -217,7 +215,7 @@ def load_any(
         The model in eval mode.
 
     Raises:
-        ConversionError: The checkpoint cannot be read or mapped.
+        InputError: The checkpoint cannot be read or mapped.
         ValueError: A library that its format needs is missing.
 
     Example:
@@ -246,9 +244,7 @@ def _byte_count(size: int | str | None) -> int | None:
     match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMG]?I?)B?\s*", str(size).upper())
     count = int(float(match[1]) * _UNITS.get(match[2], 0)) if match else 0
     if count < 1:
-        raise ConversionError(
-            f"`max_shard_size` is {size!r}", "a size such as 500MB or 5GB", "give one"
-        )
+        raise InputError(f"`max_shard_size` is {size!r}", "a size such as 500MB or 5GB", "give one")
     return count
 
 
@@ -289,7 +285,7 @@ def _software(target: Target, to: str) -> tuple[dict[str, TensorInfo], Callable[
     elif to != "torch" and (config.is_extended or config.pruned_heads):
         what = config.variant if config.variant != "bert" else config.position_embedding_type
         what = "pruned heads" if config.pruned_heads else what
-        raise ConversionError(
+        raise InputError(
             f"the model is not of BERT's own architecture ({what})",
             f"one that the software behind {to} can compute",
             "choose `to='safetensors'` or torch",
@@ -338,7 +334,7 @@ def _unasked(run: Callable[[Path], Check], path: Path) -> Check:
     """What lies beside a checkpoint need not belong to it: a misfit is said, and is no error."""
     try:
         check = run(path)
-    except ValueError as error:  # ConversionError, or a library that its format needs
+    except ValueError as error:  # InputError, or a library that its format needs
         return Check(f"beside {path.name}", None, note=str(error))
     if check.passed:
         return check
@@ -350,7 +346,7 @@ def _reference(target: Target, folder: Path, to: str, path: Path) -> Check:
     if path.suffix != ".npz":
         return check_checkpoint(target, path)
     if to != "safetensors":
-        raise ConversionError(
+        raise InputError(
             f"`reference` is {path.name}, outputs of a model",
             "`to='safetensors'`, which can be run here",
             "convert to safetensors first",
@@ -362,7 +358,7 @@ def _require_passed(report: Report) -> None:
     for check in report.checks:
         if check.passed is False:
             error = "" if check.max_error is None else f"; largest error {check.max_error:.1e}"
-            raise ConversionError(
+            raise InputError(
                 f"the result is not verified: {check.name}: {check.note}{error}",
                 "the same numbers" + (f" up to {check.tolerance:.0e}" if check.tolerance else ""),
                 "check `hidden_act`, `config` and the reference, or convert with `check=False`",

@@ -15,7 +15,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from .errors import ConversionError
+from hf_bert_impl.errors import InputError
+
 from .rules import Operation, Rule, Table, Values, write
 from .tensors import DTYPES, TensorInfo
 
@@ -74,13 +75,13 @@ class Plan:
             The tensor of that shape, contiguous. It may lie in the mapped file.
 
         Raises:
-            ConversionError: It cannot be read, or a second copy in the source differs.
+            InputError: It cannot be read, or a second copy in the source differs.
         """
         step = self.steps[name]
         tensor = step.operation.apply(reader.read(step.source.name), step.target.shape)
         for copy, operation in step.copies:
             if not same_bits(tensor, operation.apply(reader.read(copy), step.target.shape)):
-                raise ConversionError(
+                raise InputError(
                     f"the tensors {step.source.name} and {copy} differ",
                     f"one tensor stored twice ({self.table.software})",
                     "the file is damaged, or was put together of two models; get it again",
@@ -94,7 +95,7 @@ class Plan:
             reader: The open source.
 
         Raises:
-            ConversionError: A tensor cannot be read.
+            InputError: A tensor cannot be read.
         """
         return tuple(
             name
@@ -125,7 +126,7 @@ def plan(table: Table, tensors: Mapping[str, TensorInfo]) -> Plan:
         `architecture.fit` cuts it to one class.
 
     Raises:
-        ConversionError: A name that the table does not know, two tensors for one of ours, or a
+        InputError: A name that the table does not know, two tensors for one of ours, or a
             tensor of the wrong number of axes or of a dtype that is no float.
     """
     matches, ignored, unknown = {}, {}, []
@@ -139,7 +140,7 @@ def plan(table: Table, tensors: Mapping[str, TensorInfo]) -> Plan:
     layers = _layers(values for _, values in matches.values())
     unknown += [name for name, (_, v) in matches.items() if v.get("layers", layers) != layers]
     if unknown:
-        raise ConversionError(
+        raise InputError(
             f"the checkpoint has {listing(unknown, 'tensor')} that {table.software} does not name",
             "the tensors of a BERT and its optimizer",
             "if they belong to a head of your own, save the checkpoint without them",
@@ -183,7 +184,7 @@ def invert(
         The plan, with the software's names. Tensors that it keeps twice come twice.
 
     Raises:
-        ConversionError: The software has no name for one of the tensors.
+        InputError: The software has no name for one of the tensors.
     """
     # Our bare encoder names its tensors without the prefix that the tables have.
     ours = {f"bert.{name}" if class_name == "BertModel" else name: name for name in tensors}
@@ -195,7 +196,7 @@ def invert(
     layers = _layers(v for rules in values.values() for _, v in rules)
     fixed = {"layers": layers, **table.written(class_name)}
     if unknown := [name for name, rules in values.items() if not rules]:
-        raise ConversionError(
+        raise InputError(
             f"the model has {listing(unknown, 'tensor')} for which {table.software} has no place",
             "a model that this software can hold",
             "choose another format, or another head",
@@ -237,8 +238,8 @@ def _layers(values: Iterable[Values]) -> int:
     return max((v["layer"] + 1 for v in values if "layer" in v), default=0)
 
 
-def _twice(target: str, first: str, second: str) -> ConversionError:
-    return ConversionError(
+def _twice(target: str, first: str, second: str) -> InputError:
+    return InputError(
         f"{first} and {second} are both {target}",
         "one tensor for each part of the model",
         "remove one of them from the checkpoint",
@@ -255,13 +256,13 @@ def _ours(table: Table, name: str) -> list[tuple[Rule, Values]]:
 def _step(info: TensorInfo, operation: Operation, target: str, heads: int | None = None) -> Step:
     shape = operation.shape(info.shape, heads)
     if shape is None:
-        raise ConversionError(
+        raise InputError(
             f"{info.name} has the shape {info.shape}",
             f"one that fits {target} ({operation.value}" + (f", {heads} heads)" if heads else ")"),
             "the checkpoint is no BERT of this software, or the number of heads is wrong",
         )
     if info.dtype not in DTYPES or not DTYPES[info.dtype].is_floating_point:
-        raise ConversionError(
+        raise InputError(
             f"{info.name} holds {info.dtype}",
             "floating-point weights",
             "convert the checkpoint that was not quantised",

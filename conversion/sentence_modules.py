@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from hf_bert_impl.errors import InputError
 from hf_bert_impl.inference.sentence_folder import (
     MODULES,
     SENTENCE_FILES,
@@ -12,7 +13,6 @@ from hf_bert_impl.inference.sentence_folder import (
 )
 
 from .checks import OUTPUT_TOLERANCE, Check
-from .errors import ConversionError
 from .source import Source
 
 _TEXTS = ("A cat naps.", "one two three four five six seven eight nine ten " * 60, "")
@@ -22,7 +22,7 @@ def sentence_folder(source: Source) -> Path | None:
     """The folder whose modules.json has the source's BERT as its first module; None without one.
 
     Raises:
-        ConversionError: modules.json is damaged, or names a folder outside.
+        InputError: modules.json is damaged, or names a folder outside.
     """
     weights = source.reader.files[0].parent.resolve()
     for folder in source.folders:
@@ -79,7 +79,7 @@ def _modules(folder: Path) -> list[tuple[str, str]]:
     try:
         return read_modules(folder) or []
     except ValueError as error:
-        raise ConversionError(
+        raise InputError(
             f"{folder / MODULES} cannot be used ({' '.join(str(error).split())[:200]})",
             "the list of modules of a sentence-transformers model",
             "mend it, or move it away to convert BERT alone",

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hf_bert_impl.errors import InputError
 from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS, EXTENDED_MODEL_TYPE
 from hf_bert_impl.model.json_files import parse_json
 
-from .errors import ConversionError
 from .formats import Candidate, find_file, find_in_folder, nothing_found, several
 from .maps.codertimo import CODERTIMO
 from .maps.tables import detect
@@ -68,7 +68,7 @@ def open_files(path: Path | str) -> Iterator[Files]:
         The open files.
 
     Raises:
-        ConversionError: There is no checkpoint, or more than one, or it is damaged.
+        InputError: There is no checkpoint, or more than one, or it is damaged.
     """
     given = Path(path).expanduser()
     with contextlib.ExitStack() as stack:
@@ -82,7 +82,7 @@ def open_files(path: Path | str) -> Iterator[Files]:
             where = open_archive(archive, Path(into))
             candidates = _candidates(where)
             if candidates[0][0].format == "archive":
-                raise ConversionError(
+                raise InputError(
                     f"{archive} holds an archive and no checkpoint",
                     "an archive of a checkpoint",
                     "unpack it, and give what is inside",
@@ -120,7 +120,7 @@ def open_source(
         The source.
 
     Raises:
-        ConversionError: As for `open_files`; or it is no BERT, or the config is damaged.
+        InputError: As for `open_files`; or it is no BERT, or the config is damaged.
     """
     with open_files(path) as files:
         folders = list(files.folders)
@@ -134,7 +134,7 @@ def open_source(
         if num_attention_heads is not None:
             said = fields.setdefault(_CONFIG_FIELD, num_attention_heads)
             if said != num_attention_heads:
-                raise ConversionError(
+                raise InputError(
                     f"`num_attention_heads` is {num_attention_heads}, and the config says {said}",
                     "one number",
                     "leave it out, or mend the config",
@@ -211,7 +211,7 @@ def _codertimo_sizes(readers: tuple[Reader, ...]) -> dict[str, Any]:
 def _config_file(path: Path) -> Path:
     file = _find([path]) if path.is_dir() else path
     if file is None or not file.is_file():
-        raise ConversionError(
+        raise InputError(
             f"`config` is {path}, where there is no config",
             "a JSON file with the sizes of the model",
             "check the path",
@@ -227,7 +227,7 @@ def _find(folders: list[Path]) -> Path | None:
                 return folder / name
         configs = [path for path in sorted(folder.glob("*.json")) if _is_config(path)]
         if len(configs) > 1:
-            raise ConversionError(
+            raise InputError(
                 f"{folder} has several configs ({', '.join(path.name for path in configs)})",
                 "one",
                 "choose it with `config`",
@@ -240,7 +240,7 @@ def _find(folders: list[Path]) -> Path | None:
 def _is_config(path: Path) -> bool:
     try:
         return path.is_file() and _CONFIG_FIELD in _read_object(path)
-    except ConversionError:
+    except InputError:
         return False  # some other JSON file, which is nobody's business here
 
 
@@ -258,7 +258,7 @@ def read_object(path: Path, expected: str, remedy: str) -> dict[str, Any]:
         remedy: What to do about another one, for errors.
 
     Raises:
-        ConversionError: It cannot be read, is too large, or is no JSON object.
+        InputError: It cannot be read, is too large, or is no JSON object.
     """
     try:
         with path.open("rb") as file:
@@ -267,12 +267,12 @@ def read_object(path: Path, expected: str, remedy: str) -> dict[str, Any]:
             raise ValueError(f"{path} has more than {_MAX_JSON_BYTES} bytes")
         fields: dict[str, Any] = parse_json(content, str(path), expected)
     except OSError as error:
-        raise ConversionError(
+        raise InputError(
             f"{path} cannot be read ({error.strerror})", expected, "check the path"
         ) from None
     except ValueError as error:
         given = str(error).partition("; expected ")[0]
-        raise ConversionError(given, expected, remedy) from None
+        raise InputError(given, expected, remedy) from None
     return fields
 
 
@@ -280,7 +280,7 @@ def _read_config(path: Path) -> dict[str, Any]:
     fields = _read_object(path)
     kind = fields.get("model_type")
     if kind not in (None, "bert", EXTENDED_MODEL_TYPE):
-        raise ConversionError(
+        raise InputError(
             f"{path} is the config of a {str(kind)[:60]!r}",
             "a BERT (model_type 'bert' or none)",
             "give the checkpoint of a BERT, or mend model_type",

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 import hf_bert_impl
+from hf_bert_impl.errors import InputError
 from hf_bert_impl.model.configuration_bert import BertConfig
 
 from .architecture import Architecture, check_config, fit, infer, require_complete
-from .errors import ConversionError
 from .planning import Plan
 from .source import Source
 from .tensors import DTYPES, TensorInfo
@@ -80,7 +80,7 @@ class Target:
             name: A key of `tensors`.
 
         Raises:
-            ConversionError: It cannot be read, or has a NaN or infinity that is not allowed.
+            InputError: It cannot be read, or has a NaN or infinity that is not allowed.
         """
         info = self.tensors[name]
         if name in self.plan.steps:
@@ -98,7 +98,7 @@ class Target:
                 else "the training that wrote it failed, or the file is damaged; "
                 "`allow_nan=True` takes it as it is"
             )
-            raise ConversionError(
+            raise InputError(
                 f"the tensor {where} has {_odd_numbers(tensor)}", "finite weights", remedy
             )
         return tensor
@@ -131,10 +131,10 @@ def resolve(
         allow_nan: Take tensors with NaN and infinities.
 
     Raises:
-        ConversionError: The config does not fit the tensors, or tensors are missing.
+        InputError: The config does not fit the tensors, or tensors are missing.
     """
     if dtype is not None and dtype not in SAVED_DTYPES:
-        raise ConversionError(
+        raise InputError(
             f"`dtype` is {dtype!r}", f"one of {', '.join(SAVED_DTYPES)}", "choose one of these"
         )
     fields = {name: value for name, value in source.config.items() if name not in _DROPPED}

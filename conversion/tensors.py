@@ -13,7 +13,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from .errors import ConversionError
+from hf_bert_impl.errors import InputError
 
 #: The dtypes that a reader may give a tensor in, by the name in `TensorInfo.dtype`.
 DTYPES: dict[str, torch.dtype] = {
@@ -51,7 +51,7 @@ class Reader(abc.ABC):
     """An open checkpoint of one format, a context manager.
 
     Opening reads and checks the lists (headers, indexes) and no tensor, so that a checkpoint of
-    any size can be looked at. Every failure is a `ConversionError`.
+    any size can be looked at. Every failure is a `InputError`.
     """
 
     format: ClassVar[str]
@@ -77,18 +77,18 @@ class Reader(abc.ABC):
             it is not to be changed, and not to be used after `close`.
 
         Raises:
-            ConversionError: There is no such tensor, its bytes are missing or damaged, or its dtype
+            InputError: There is no such tensor, its bytes are missing or damaged, or its dtype
                 is none of `DTYPES`.
         """
         if name not in self.tensors:
-            raise ConversionError(
+            raise InputError(
                 f"{self.files[0]} has no tensor {name!r:.200}",
                 f"one of its {len(self.tensors)} tensors",
                 "hf-bert inspect lists them",
             )
         dtype = self.tensors[name].dtype
         if dtype not in DTYPES:
-            raise ConversionError(
+            raise InputError(
                 f"tensor {name!r:.200} of {self.files[0]} is of dtype {dtype!r:.40}",
                 f"one of {', '.join(DTYPES)}",
                 "convert it to one of these, or leave it out, and save the checkpoint again",

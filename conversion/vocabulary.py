@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .errors import ConversionError
+from hf_bert_impl.errors import InputError
+
 from .readers.restricted_pickle import read_pickled_vocabulary
 from .source import read_object
 
@@ -61,7 +62,7 @@ def find_vocabulary(
         The vocabulary; None if there is none.
 
     Raises:
-        ConversionError: A file of it is damaged.
+        InputError: A file of it is damaged.
     """
     place = next((pair for folder in folders if (pair := _in_folder(folder))), None)
     if place is None:
@@ -69,7 +70,7 @@ def find_vocabulary(
     path, kind = place
     if kind == "codertimo":
         if lower_case:
-            raise ConversionError(
+            raise InputError(
                 "`do_lower_case` was given for a vocabulary of codertimo/BERT-pytorch",
                 "text as it is, cut at spaces",
                 "leave it out",
@@ -104,7 +105,7 @@ def make_tokenizer(vocabulary: Vocabulary, max_length: int | None) -> PreTrained
             the tokenizer's own stays.
 
     Raises:
-        ConversionError: The vocabulary is damaged, or lacks BERT's special tokens.
+        InputError: The vocabulary is damaged, or lacks BERT's special tokens.
     """
     from hf_bert_impl import BertTokenizer
 
@@ -130,7 +131,7 @@ def make_tokenizer(vocabulary: Vocabulary, max_length: int | None) -> PreTrained
             return tokenizer
     # What tokenizers and transformers raise for damaged files depends on the damage.
     except Exception as error:
-        raise ConversionError(
+        raise InputError(
             f"{vocabulary.path} is no vocabulary of BERT ({' '.join(str(error).split())[:300]})",
             "one token a line, with [UNK], [CLS] and [SEP] among them",
             "mend it, or move it away to convert without a tokenizer",
@@ -141,12 +142,12 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
     """Write a tokenizer's files.
 
     Raises:
-        ConversionError: They cannot be written.
+        InputError: They cannot be written.
     """
     try:
         tokenizer.save_pretrained(folder)
     except Exception as error:  # the library raises this class itself, for a full disk too
-        raise ConversionError(
+        raise InputError(
             f"the tokenizer cannot be written ({' '.join(str(error).split())[:300]})",
             "a place that can be written to, with room for the result",
             "free some space, or name another folder",
@@ -226,7 +227,7 @@ def _codertimo(tokens: tuple[str, ...], options: dict[str, Any]) -> PreTrainedTo
         "mask_token": "<mask>",
     }
     if missing := [token for token in special.values() if token not in ids]:
-        raise ConversionError(
+        raise InputError(
             f"the vocabulary lacks {', '.join(missing)}",
             f"the special tokens {', '.join(special.values())}",
             "write it by bert-vocab, or move it away to convert without a tokenizer",

@@ -3,7 +3,8 @@
 import re
 from collections.abc import Mapping
 
-from ..errors import ConversionError
+from hf_bert_impl.errors import InputError
+
 from ..planning import listing
 from ..rules import Table
 from ..tensors import TensorInfo
@@ -57,12 +58,12 @@ def detect(tensors: Mapping[str, TensorInfo]) -> Table:
         The table that leaves the fewest names unknown. Some may be: `rules.plan` names them.
 
     Raises:
-        ConversionError: The names are those of another architecture, or of none that is known.
+        InputError: The names are those of another architecture, or of none that is known.
     """
     foreign = next((name for name in tensors if _ANY_OTHER.search(name)), "")
     for other, pattern in _OTHERS.items():
         if re.search(pattern, foreign):
-            raise ConversionError(
+            raise InputError(
                 f"{foreign[:200]!r} is a tensor of {other}, not of BERT",
                 "a BERT",
                 "give the checkpoint of a BERT",
@@ -70,7 +71,7 @@ def detect(tensors: Mapping[str, TensorInfo]) -> Table:
     table = min(TABLES, key=lambda table: _misfits(table, tensors))
     matches = (table.find(name) for name in tensors)
     if not any(match is not None and match[0].target.startswith(names.WORDS) for match in matches):
-        raise ConversionError(
+        raise InputError(
             f"no tensor is the word embeddings of a BERT: the checkpoint has "
             f"{listing(tensors, 'tensor', most=5)}",
             f"names of {', '.join(table.software for table in TABLES)}",

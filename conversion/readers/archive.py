@@ -26,7 +26,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, NoReturn
 
-from ..errors import ConversionError
+from hf_bert_impl.errors import InputError
 
 #: Most files and folders in an archive.
 MAX_MEMBERS = 10_000
@@ -91,7 +91,7 @@ def open_archive(path: Path, into: Path) -> Path:
         The folder with the files: one inside `into`, or the one folder that all of them are in.
 
     Raises:
-        ConversionError: The archive is damaged or encrypted, has links, devices, names that lead
+        InputError: The archive is damaged or encrypted, has links, devices, names that lead
             elsewhere or come twice, more content than the limits of this module, or the disk has
             no room for it.
     """
@@ -101,12 +101,12 @@ def open_archive(path: Path, into: Path) -> Path:
         target = _Target(path, folder)
         (_extract_zip if _is_zip(path) else _extract_tar)(target)
         if not target.files:
-            raise ConversionError(f"{path} has no files", "a checkpoint", "check the archive")
+            raise InputError(f"{path} has no files", "a checkpoint", "check the archive")
         whole = True
-    except ConversionError:
+    except InputError:
         raise
     except _DAMAGE as error:
-        raise ConversionError(
+        raise InputError(
             f"{path} cannot be unpacked ({error or type(error).__name__})",
             "a whole zip or tar file",
             "download it again",
@@ -135,7 +135,7 @@ class _Target:
         """The names in use, and whether each is a file, as the most forgetful disk has them."""
 
     def refuse(self, what: str, expected: str) -> NoReturn:
-        raise ConversionError(
+        raise InputError(
             f"{self.archive} {what}",
             expected,
             "unpack it by hand if you trust it, and convert that",
@@ -148,7 +148,7 @@ class _Target:
             self.refuse(f"unpacks to more than {self.limit} bytes, or says so", "weights")
         free = shutil.disk_usage(self.folder).free
         if size > free:
-            raise ConversionError(
+            raise InputError(
                 f"{self.archive} has {size} bytes to unpack, and {self.folder} {free} free",
                 "room for them",
                 "set TMPDIR to a larger disk",
@@ -158,7 +158,7 @@ class _Target:
         """Where a member goes; None for what is left out.
 
         Raises:
-            ConversionError: The name leads elsewhere, or is taken.
+            InputError: The name leads elsewhere, or is taken.
         """
         self._members += 1
         if self._members > MAX_MEMBERS:

@@ -14,7 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import ConversionError
+from hf_bert_impl.errors import InputError
+
 from ..tensors import DTYPES, TensorInfo
 from .mapped import byte_size, tensor_at
 from .messagepack import Head, MessagePack
@@ -55,7 +56,7 @@ class FlaxFile:
         path: The file.
 
     Raises:
-        ConversionError: The file is damaged, or no table of tables and arrays.
+        InputError: The file is damaged, or no table of tables and arrays.
     """
 
     def __init__(self, path: Path) -> None:
@@ -194,7 +195,7 @@ def is_flax(path: Path) -> bool:
                 inner = pack.head(head.start, head.end)
                 return (inner.kind, inner.length) == ("list", 3)
             at = head.start if head.kind in ("table", "list") else head.end
-    except ConversionError:
+    except InputError:
         return False
     return False
 

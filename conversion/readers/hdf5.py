@@ -20,7 +20,8 @@ from typing import Any, NoReturn
 
 from torch import Tensor
 
-from ..errors import ConversionError
+from hf_bert_impl.errors import InputError
+
 from ..tensors import DTYPES, TensorInfo
 from .mapped import byte_size, map_file, tensor_at
 
@@ -71,7 +72,7 @@ class Hdf5File:
         path: The file.
 
     Raises:
-        ConversionError: The file is damaged, or has what the module's text says is refused.
+        InputError: The file is damaged, or has what the module's text says is refused.
     """
 
     def __init__(self, path: Path) -> None:
@@ -107,12 +108,12 @@ class Hdf5File:
         return raw.flip(-1).view(dtype).reshape(dataset.shape)
 
     def _damaged(self, what: str) -> NoReturn:
-        raise ConversionError(
+        raise InputError(
             f"{self.path} is damaged: {what}", "a whole HDF5 file", "download or copy it again"
         )
 
     def _refuse(self, what: str, expected: str) -> NoReturn:
-        raise ConversionError(
+        raise InputError(
             f"{self.path} {what}",
             expected,
             "save it again with Keras, or copy its datasets with h5py's defaults",
@@ -134,9 +135,7 @@ class Hdf5File:
         places = (p for p in SIGNATURE_PLACES if self._data[p : p + 8] == SIGNATURE)
         self._base = next(places, -1)
         if self._base < 0:
-            raise ConversionError(
-                f"{self.path} is no HDF5 file", "HDF5's signature", "check the path"
-            )
+            raise InputError(f"{self.path} is no HDF5 file", "HDF5's signature", "check the path")
         version = self._bytes(8, 1)[0]
         if version > 1:
             self._refuse(f"is laid out for HDF5 1.8 or later (superblock {version})", "version 0")

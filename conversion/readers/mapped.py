@@ -12,7 +12,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..errors import ConversionError
+from hf_bert_impl.errors import InputError
+
 from ..tensors import DTYPES
 
 #: More elements than any file holds; beside an axis of 0 nothing else bounds the other axes.
@@ -31,7 +32,7 @@ def map_file(path: Path) -> mmap.mmap:
         writes there changes the memory alone, not the file.
 
     Raises:
-        ConversionError: The file cannot be opened, or is empty.
+        InputError: The file cannot be opened, or is empty.
     """
     try:
         size = path.stat().st_size if path.is_file() else 0  # a pipe would be waited for
@@ -39,10 +40,10 @@ def map_file(path: Path) -> mmap.mmap:
             with path.open("rb") as file:
                 return mmap.mmap(file.fileno(), size, access=mmap.ACCESS_COPY)
     except (OSError, ValueError) as error:
-        raise ConversionError(
+        raise InputError(
             f"{path} cannot be read ({error})", "a checkpoint", "check the path"
         ) from None
-    raise ConversionError(f"{path} is empty or no file", "a checkpoint", "download it again")
+    raise InputError(f"{path} is empty or no file", "a checkpoint", "download it again")
 
 
 def read_at(path: Path, offset: int, size: int) -> bytes:

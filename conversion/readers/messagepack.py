@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from ..errors import ConversionError
+from hf_bert_impl.errors import InputError
+
 from .mapped import map_file
 
 
@@ -53,7 +54,7 @@ class MessagePack:
         path: The file.
 
     Raises:
-        ConversionError: The file cannot be read.
+        InputError: The file cannot be read.
     """
 
     def __init__(self, path: Path) -> None:
@@ -61,7 +62,7 @@ class MessagePack:
         self.data = map_file(path)
 
     def damaged(self, what: str) -> NoReturn:
-        raise ConversionError(
+        raise InputError(
             f"{self.path} is damaged: {what}",
             "a whole MessagePack file as Flax writes it",
             "download or copy it again",
@@ -75,7 +76,7 @@ class MessagePack:
             end: Where it has to end by.
 
         Raises:
-            ConversionError: There is no value, or it ends later.
+            InputError: There is no value, or it ends later.
         """
         if at >= end:
             self.damaged(f"it ends within a value, at {end}")
@@ -125,7 +126,7 @@ class MessagePack:
             The text, and where it ends.
 
         Raises:
-            ConversionError: The value is no text, or no UTF-8.
+            InputError: The value is no text, or no UTF-8.
         """
         head = self.head(at, end)
         if head.kind != "text":

@@ -13,7 +13,7 @@ _FIXED_SIZES = {FIXED64: 8, FIXED32: 4}
 
 
 class Damaged(ValueError):
-    """Bytes that break their format. Readers turn it into a `ConversionError` naming the file."""
+    """Bytes that break their format. Readers turn it into a `InputError` naming the file."""
 
 
 def read_varint(data: bytes, position: int, end: int) -> tuple[int, int]:

@@ -22,7 +22,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, Protocol, cast
 
-from ..errors import ConversionError
+from hf_bert_impl.errors import InputError
+
 from .pickled_objects import (
     Global,
     Instance,
@@ -92,13 +93,13 @@ class RestrictedUnpickler:
             themselves, and shared without end.
 
         Raises:
-            ConversionError: The pickle is damaged, takes too many steps, or names something that
+            InputError: The pickle is damaged, takes too many steps, or names something that
                 is neither a tensor's part nor a known module's class.
         """
         try:
             return self._run()
         except MalformedPickleError as error:
-            raise ConversionError(
+            raise InputError(
                 f"{self._path}: its pickle {error}",
                 "tensors in plain containers",
                 "download it again, or save it again as a plain state dict",
@@ -128,9 +129,9 @@ class RestrictedUnpickler:
         except (ValueError, Warning) as error:
             raise MalformedPickleError(f"is damaged ({str(error)[:120]!r})") from None
 
-    def _forbidden(self, name: str) -> ConversionError:
+    def _forbidden(self, name: str) -> InputError:
         name = name.encode("unicode_escape").decode()[:160]
-        return ConversionError(
+        return InputError(
             f"{self._path}: its pickle asks for {name}, which could run code; none of it was run",
             "only tensors, plain containers, and modules of torch.nn and bert_pytorch",
             "do not load this file with other programs; ask its author for a plain state dict",
@@ -351,12 +352,12 @@ def read_pickled_vocabulary(path: Path) -> tuple[str, ...]:
         The tokens by id: `<pad>`, `<unk>`, `<eos>`, `<sos>`, `<mask>`, and the words.
 
     Raises:
-        ConversionError: The file is no such pickle, or would run code.
+        InputError: The file is no such pickle, or would run code.
     """
     try:
         with path.open("rb") as file:
             if file.seek(0, io.SEEK_END) > MAX_VOCABULARY_BYTES:
-                raise ConversionError(
+                raise InputError(
                     f"{path} has more than {MAX_VOCABULARY_BYTES} bytes",
                     "a pickled vocabulary",
                     "check the path",
@@ -364,13 +365,13 @@ def read_pickled_vocabulary(path: Path) -> tuple[str, ...]:
             file.seek(0)
             content = file.read()
     except OSError as error:
-        raise ConversionError(
+        raise InputError(
             f"{path} cannot be read ({error.strerror})", "a pickled vocabulary", "check the path"
         ) from None
     vocabulary = RestrictedUnpickler(io.BytesIO(content), path).load()
     tokens = vocabulary.state.get("itos") if isinstance(vocabulary, Instance) else None
     if not isinstance(tokens, list) or not tokens or not all(isinstance(t, str) for t in tokens):
-        raise ConversionError(
+        raise InputError(
             f"{path} holds no list of tokens `itos`",
             "a vocabulary pickled by bert_pytorch",
             "write it by bert-vocab, or give the tokens as vocab.txt",

@@ -15,7 +15,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from ..errors import ConversionError
+from hf_bert_impl.errors import InputError
+
 from ..tensors import TensorInfo
 from .mapped import byte_size, read_at
 from .sharded import DuplicateKeyError, ShardedReader, only_once
@@ -60,7 +61,7 @@ class _File:
         self._path = path
         try:
             if not path.is_file():  # the library would wait for a pipe
-                raise ConversionError(f"{path} is no file", "a safetensors file", "check the path")
+                raise InputError(f"{path} is no file", "a safetensors file", "check the path")
             self._file: Any = safe_open(path, framework="pt")
             _check_names(path)  # after the library has bounded the table and its shape
             for name in self._file.offset_keys():
@@ -104,7 +105,7 @@ def _check_names(path: Path) -> None:
         raise _damaged(path, f"its table has {error}") from None
 
 
-def _damaged(path: Path, what: str) -> ConversionError:
-    return ConversionError(
+def _damaged(path: Path, what: str) -> InputError:
+    return InputError(
         f"{path} is damaged: {what:.300}", "an undamaged safetensors file", "download it again"
     )

@@ -16,7 +16,8 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from ..errors import ConversionError
+from hf_bert_impl.errors import InputError
+
 from ..tensors import Reader, TensorInfo
 
 #: Bytes of an index: the largest models have some 10 000 tensors and an index below 2 MiB.
@@ -51,25 +52,23 @@ def read_shard_index(index: Path) -> ShardIndex:
         The tensors' files.
 
     Raises:
-        ConversionError: The file cannot be read, is no JSON, has a key twice, is no such table,
+        InputError: The file cannot be read, is no JSON, has a key twice, is no such table,
             or names a file that is missing or not in its folder.
     """
     table = _load(index)
     weight_map = table.get("weight_map") if isinstance(table, dict) else None
     if not isinstance(weight_map, dict) or not weight_map:
-        raise ConversionError(
+        raise InputError(
             f"{index} has no weight_map table",
             'a shard index {"metadata": {…}, "weight_map": {tensor: file}}',
             _REMEDY,
         )
     metadata = table.get("metadata", {})
     if not isinstance(metadata, dict):
-        raise ConversionError(
-            f"metadata of {index} is {type(metadata).__name__}", "a table", _REMEDY
-        )
+        raise InputError(f"metadata of {index} is {type(metadata).__name__}", "a table", _REMEDY)
     for tensor, name in weight_map.items():
         if not isinstance(name, str):
-            raise ConversionError(
+            raise InputError(
                 f"{index} maps {tensor!r:.200} to {name!r:.200}", "the name of a file", _REMEDY
             )
     names = sorted(set(weight_map.values()))
@@ -81,19 +80,17 @@ def _load(index: Path) -> Any:
         with index.open("rb") as file:
             text = file.read(MAX_INDEX_BYTES + 1)
     except OSError as error:
-        raise ConversionError(
+        raise InputError(
             f"{index} cannot be read ({error.strerror})", "a shard index", "check the path"
         ) from None
     if len(text) > MAX_INDEX_BYTES:
-        raise ConversionError(
-            f"{index} has more than {MAX_INDEX_BYTES} bytes", "a shard index", _REMEDY
-        )
+        raise InputError(f"{index} has more than {MAX_INDEX_BYTES} bytes", "a shard index", _REMEDY)
     try:
         return json.loads(text.decode("utf-8"), object_pairs_hook=only_once)
     except DuplicateKeyError as error:
-        raise ConversionError(f"{index} has {error}", "every key once", _REMEDY) from None
+        raise InputError(f"{index} has {error}", "every key once", _REMEDY) from None
     except (ValueError, RecursionError) as error:  # no JSON, no UTF-8, or nested without end
-        raise ConversionError(f"{index} is no JSON ({error})", "a shard index", _REMEDY) from None
+        raise InputError(f"{index} is no JSON ({error})", "a shard index", _REMEDY) from None
 
 
 class DuplicateKeyError(Exception):
@@ -116,7 +113,7 @@ def only_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _shard(index: Path, name: str) -> Path:
     if name in ("", ".", "..") or set(name) & set('/\\:\0"<>|?*\n\r'):
-        raise ConversionError(
+        raise InputError(
             f"{index} names the file {name!r:.200}",
             "the plain name of a file beside the index",
             "do not use this checkpoint, or mend its index",
@@ -130,11 +127,11 @@ def _shard(index: Path, name: str) -> Path:
     except (OSError, RuntimeError):  # a name too long, or links in a circle
         is_there = inside = False
     if not is_there:
-        raise ConversionError(
+        raise InputError(
             f"{index} names {name!r:.200}, which is not there", "every shard beside it", _REMEDY
         )
     if not inside:
-        raise ConversionError(
+        raise InputError(
             f"{path} is a link to another folder",
             "every shard beside its index",
             "put the file itself in its place",
@@ -160,7 +157,7 @@ class ShardedReader(Reader):
         path: The file, or the index.
 
     Raises:
-        ConversionError: A file cannot be read or is damaged, or index and files do not agree.
+        InputError: A file cannot be read or is damaged, or index and files do not agree.
     """
 
     def __init__(self, path: Path) -> None:
@@ -199,7 +196,7 @@ def _check_places(
     for file, held in names.items():
         for name in held:
             if name in places:
-                raise ConversionError(
+                raise InputError(
                     f"tensor {name!r:.200} lies in both {places[name]} and {file.name} of {index}",
                     "every tensor once",
                     _REMEDY,
@@ -207,14 +204,14 @@ def _check_places(
             places[name] = file.name
     wrong = [name for name, file in weight_map.items() if places.get(name) != file]
     if wrong:
-        raise ConversionError(
+        raise InputError(
             f"{index} places {_list(wrong)} in files that do not have them",
             "every tensor in the file that the index names",
             _REMEDY,
         )
     unlisted = [name for name in places if name not in weight_map]
     if unlisted:
-        raise ConversionError(
+        raise InputError(
             f"the files of {index} hold {_list(unlisted)}, which it does not list",
             "every tensor in the index",
             _REMEDY,

@@ -10,7 +10,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..errors import ConversionError
+from hf_bert_impl.errors import InputError
+
 from .mapped import byte_size
 from .protobuf import Damaged, bytes_field, fields, fixed32_field, number_field, signed
 
@@ -78,7 +79,7 @@ def read_header(record: bytes, index: Path) -> tuple[int, int]:
         The number of data files, and the version of the format that it was written in.
 
     Raises:
-        ConversionError: It is of another format, version or byte order.
+        InputError: It is of another format, version or byte order.
         Damaged: It is no such record.
     """
     shards = endianness = version = oldest_reader = 0
@@ -87,7 +88,7 @@ def read_header(record: bytes, index: Path) -> tuple[int, int]:
             case (1, bytes()):
                 # SavedTensorSlices, the first record of the format before this one, of which all
                 # is in one file, begins with a message.
-                raise ConversionError(
+                raise InputError(
                     f"{index} is a checkpoint of TensorFlow's first format (V1)",
                     "one of the second (.index and .data-… files)",
                     "restore it in TensorFlow and save it by tf.train.Saver(write_version=2)",
@@ -106,13 +107,13 @@ def read_header(record: bytes, index: Path) -> tuple[int, int]:
     if shards < 1:
         raise Damaged(f"it claims {shards} data files")
     if endianness != 0:
-        raise ConversionError(
+        raise InputError(
             f"{index} was written on a big-endian machine",
             "little-endian numbers",
             "restore and save it again on a common machine (x86, ARM)",
         )
     if oldest_reader > VERSION:
-        raise ConversionError(
+        raise InputError(
             f"{index} is of a tensor-bundle format for readers of version {oldest_reader} on",
             f"version {VERSION}",
             "save it again with an older TensorFlow",

@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import ConversionError
+from hf_bert_impl.errors import InputError
+
 from ..tensors import DTYPES, Reader, TensorInfo
 from .mapped import map_file, tensor_at
 from .protobuf import Damaged
@@ -44,7 +45,7 @@ class Tf1Reader(Reader):
             file or one of its data files.
 
     Raises:
-        ConversionError: There is no such checkpoint, a file of it is missing or too short, or its
+        InputError: There is no such checkpoint, a file of it is missing or too short, or its
             index is damaged or of another kind.
     """
 
@@ -63,13 +64,13 @@ class Tf1Reader(Reader):
             self.tensors = self._list_tensors()
             self.software = f"TensorFlow (tensor bundle, version {version})"
         except Damaged as error:
-            raise ConversionError(
+            raise InputError(
                 f"{self._index}: {error}",
                 "the intact index of a TensorFlow checkpoint",
                 _COPY_AGAIN,
             ) from None
         except OSError as error:
-            raise ConversionError(
+            raise InputError(
                 f"{error.filename or path} cannot be read: {error.strerror}",
                 "a file that can be read",
                 "check its name and its permissions",
@@ -97,7 +98,7 @@ class Tf1Reader(Reader):
                 raise Damaged(f"a tensor lies in data file {shard} of {self._shards}")
             file = self._data_file(shard)
             if not file.is_file():
-                raise ConversionError(
+                raise InputError(
                     f"{file} is missing",
                     f"the data files that {self._index.name} names",
                     "put them beside it",
@@ -120,7 +121,7 @@ class Tf1Reader(Reader):
                         f"{list(entry.shape)} takes {size}"
                     )
             if entry.offset + entry.size > self._sizes[entry.shard]:
-                raise ConversionError(
+                raise InputError(
                     f"{self._data_file(entry.shard)} has {self._sizes[entry.shard]} bytes",
                     f"{entry.offset + entry.size} or more, for {_shown(key)} lies there",
                     _COPY_AGAIN,
@@ -177,7 +178,7 @@ class Tf1Reader(Reader):
         for part in entry.slices:
             place = _place(entry, part)
             if covered[place].any():
-                raise ConversionError(
+                raise InputError(
                     f"{self._index}: parts of the tensor {name!r} overlap",
                     "parts that lie side by side",
                     _COPY_AGAIN,
@@ -199,7 +200,7 @@ class Tf1Reader(Reader):
     def _check(self, name: str, entry: Entry, content: np.ndarray | bytes) -> None:
         checksum = masked_crc32c(content)
         if checksum != entry.crc:
-            raise ConversionError(
+            raise InputError(
                 f"{self._data_file(entry.shard)}: the bytes of the tensor {name!r} have the "
                 f"crc32c {checksum:08x}",
                 f"{entry.crc:08x}, as the index says",
@@ -230,7 +231,7 @@ def _find(path: Path) -> tuple[Path, Path]:
             return prefix, path
     index = prefix.with_name(f"{prefix.name}.index") if prefix.name else prefix
     if not index.is_file():
-        raise ConversionError(
+        raise InputError(
             f"{path}: there is no file {index}",
             "the prefix of a TensorFlow checkpoint, its .index file or a .data-… file",
             "give the path without .index: …/bert_model.ckpt",

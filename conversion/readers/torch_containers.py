@@ -21,7 +21,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import ConversionError
+from hf_bert_impl.errors import InputError
+
 from ..tensors import DTYPES
 from .mapped import map_file, read_at
 from .pickled_objects import Storage, TensorRecord
@@ -60,7 +61,7 @@ class TorchFile:
         path: The file.
 
     Raises:
-        ConversionError: The file cannot be read, is none of the containers, is damaged, or its
+        InputError: The file cannot be read, is none of the containers, is damaged, or its
             pickle would run code.
     """
 
@@ -79,7 +80,7 @@ class TorchFile:
         elif kind == "legacy":
             self._open_legacy()
         elif kind == "tar":
-            raise ConversionError(
+            raise InputError(
                 f"{path} is a tar file of torch 0.1",
                 "a file of torch 0.2 (2017) or later",
                 "load it in torch 1.x and save it again",
@@ -90,8 +91,8 @@ class TorchFile:
                 RestrictedUnpickler(_Window(self._map, 0, len(self._map)), path).load()
             raise self._damaged("is no file of torch.save")
 
-    def _damaged(self, what: str) -> ConversionError:
-        return ConversionError(f"{self.path} {what}", "an undamaged PyTorch checkpoint", _REMEDY)
+    def _damaged(self, what: str) -> InputError:
+        return InputError(f"{self.path} {what}", "an undamaged PyTorch checkpoint", _REMEDY)
 
     def _unpickle(self, source: _Window) -> tuple[Any, dict[str, Storage]]:
         unpickler = RestrictedUnpickler(source, self.path)
@@ -107,7 +108,7 @@ class TorchFile:
             raise self._damaged(f"holds {len(pickles)} pickles `<name>/data.pkl`")
         folder = pickles[0].removesuffix("data.pkl")
         if f"{folder}constants.pkl" in entries:
-            raise ConversionError(
+            raise InputError(
                 f"{self.path} is a TorchScript program",
                 "weights written by torch.save",
                 "load it by torch.jit.load and save its state_dict()",
@@ -149,7 +150,7 @@ class TorchFile:
         magic, flags, method, name_size, extra_size = _LOCAL_HEADER.unpack(self._map[at:start])
         stored = info.compress_type == method == zipfile.ZIP_STORED
         if magic == ZIP_MAGIC and (not stored or (flags | info.flag_bits) & _ENCRYPTED):
-            raise ConversionError(
+            raise InputError(
                 f"{self.path} has entry {info.filename!r:.100} compressed or encrypted",
                 "entries that are stored as they are, as torch.save does",
                 "unpack it and pack it again without compression",
@@ -191,8 +192,8 @@ class TorchFile:
             self._records[key] = Record(start, size, None)
             at = start + size
 
-    def _wrong_order(self) -> ConversionError:
-        return ConversionError(
+    def _wrong_order(self) -> InputError:
+        return InputError(
             f"{self.path} was written by a machine of another byte order",
             "little-endian numbers",
             "load and save it by torch on a little-endian machine",
@@ -212,7 +213,7 @@ class TorchFile:
             they always do in a zip container, and a copy where they do not.
 
         Raises:
-            ConversionError: The storage's checksum is wrong.
+            InputError: The storage's checksum is wrong.
         """
         dtype = DTYPES[tensor.dtype]
         span = tensor.span

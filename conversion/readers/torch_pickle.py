@@ -10,7 +10,8 @@ from typing import Any
 
 from torch import Tensor
 
-from ..errors import ConversionError
+from hf_bert_impl.errors import InputError
+
 from ..tensors import TensorInfo
 from .pickled_objects import Global, Instance, Storage, TensorRecord, UnsupportedTensor, is_key
 from .sharded import ShardedReader
@@ -69,7 +70,7 @@ class _Contents:
         self._path = file.path
         self._characters = 0
         if not isinstance(file.root, dict | Instance):
-            raise ConversionError(
+            raise InputError(
                 f"{file.path} holds a {_describe(file.root)}",
                 "a state dict or a module",
                 "save its state_dict()",
@@ -91,13 +92,13 @@ class _Contents:
             self._visit_module(value.state, name, depth)
         elif isinstance(value, TensorRecord):
             if name in self.tensors:
-                raise ConversionError(
+                raise InputError(
                     f"{self._path} has tensor {name!r} twice", "every name once", "rename one"
                 )
             self.tensors[name] = TensorInfo(name, value.shape, value.dtype)
             self._records[name] = value
         elif isinstance(value, UnsupportedTensor):
-            raise ConversionError(
+            raise InputError(
                 f"tensor {name!r} of {self._path} is {value.kind}",
                 "plain dense tensors",
                 "make it a dense one by torch and save it again",
@@ -136,8 +137,8 @@ class _Contents:
         if self._characters > _MAX_CHARACTERS:
             raise self._endless(prefix)
 
-    def _endless(self, name: str) -> ConversionError:
-        return ConversionError(
+    def _endless(self, name: str) -> InputError:
+        return InputError(
             f"{self._path} nests its containers without end, as in {name!r:.100}",
             f"a state dict, {_MAX_DEPTH} deep at most",
             "save a plain state dict",
@@ -146,7 +147,7 @@ class _Contents:
     def _join(self, prefix: str, key: object) -> str:
         name = f"{prefix}.{key}" if prefix else str(key)
         if len(name) > _MAX_NAME or not name.isprintable():
-            raise ConversionError(
+            raise InputError(
                 f"{self._path} has the name {name!r:.100}",
                 f"printable names of {_MAX_NAME} characters at most",
                 "save it again with other names",

@@ -14,7 +14,8 @@ from typing import IO, Any
 import torch
 from torch import Tensor
 
-from ..errors import ConversionError
+from hf_bert_impl.errors import InputError
+
 from ..readers.flax import ARRAY, CHUNKED
 from ..tensors import TensorInfo
 from .checked import check_announced, check_unicode
@@ -37,7 +38,7 @@ def write_flax(
         The files written.
 
     Raises:
-        ConversionError: One name goes on where another ends, or is no Unicode; a dtype is none of
+        InputError: One name goes on where another ends, or is no Unicode; a dtype is none of
             `DTYPES`.
         OSError: The file cannot be written.
     """
@@ -58,7 +59,7 @@ def _tree(tensors: Mapping[str, TensorInfo]) -> dict[str, Any]:
             if not isinstance(table, dict):
                 break
         if not isinstance(table, dict) or last in table:
-            raise ConversionError(
+            raise InputError(
                 f"{name!r} begins with another tensor's whole name, or is one's beginning",
                 "names that are leaves of one tree",
                 "rename one of them",

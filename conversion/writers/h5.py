@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hf_bert_impl.errors import InputError
 from hf_bert_impl.extras import require
 
-from ..errors import ConversionError
 from ..tensors import TensorInfo
 from .checked import check_announced
 
@@ -37,7 +37,7 @@ def write_h5(
         The files written.
 
     Raises:
-        ConversionError: A name is no path or goes on where another ends, a dtype is none of
+        InputError: A name is no path or goes on where another ends, a dtype is none of
             `DTYPES`, or the file cannot be written.
         ValueError: h5py is not installed.
     """
@@ -46,7 +46,7 @@ def write_h5(
     for name in tensors:
         layer, _, weight = name.partition("/")
         if not all(name.split("/")) or not weight or "." in name.split("/") or "\0" in name:
-            raise ConversionError(f"the name {name!r}", "a path: layer/…/weight:0", "rename it")
+            raise InputError(f"the name {name!r}", "a path: layer/…/weight:0", "rename it")
         layers.setdefault(layer, []).append(weight)
     try:
         with h5py.File(path, "w", libver="earliest") as file:  # which every version reads
@@ -58,10 +58,10 @@ def write_h5(
                 file.create_group(layer).attrs.create("weight_names", weights, dtype=text)
             for info in tensors.values():
                 _write(file, info, read)
-    except ConversionError:
+    except InputError:
         raise
     except (OSError, RuntimeError, ValueError, TypeError, KeyError) as error:
-        raise ConversionError(
+        raise InputError(
             f"{path} cannot be written ({error})",
             "a folder with room for the result, and no name that goes on where another ends",
             "free some space, give another folder, or rename",

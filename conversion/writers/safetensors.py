@@ -13,7 +13,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from ..errors import ConversionError
+from hf_bert_impl.errors import InputError
+
 from ..readers.safetensors import CODES
 from ..tensors import DTYPES, TensorInfo
 from .checked import check_unicode, raw_bytes
@@ -45,7 +46,7 @@ def write_safetensors(
         The files, the index first where there is one.
 
     Raises:
-        ConversionError: A dtype that safetensors has not, a name that is no Unicode, or a tensor
+        InputError: A dtype that safetensors has not, a name that is no Unicode, or a tensor
             that is not as announced.
         OSError: A file cannot be written.
     """
@@ -70,7 +71,7 @@ def write_safetensors(
 
 def _size(info: TensorInfo) -> int:
     if info.dtype not in CODES or info.name == "__metadata__":
-        raise ConversionError(
+        raise InputError(
             f"tensor {info.name!r:.200} is of dtype {info.dtype}",
             f"one of {', '.join(CODES)}, and any name but __metadata__",
             "convert or rename it before",

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from torch import Tensor
 
-from ..errors import ConversionError
+from hf_bert_impl.errors import InputError
+
 from ..readers.sstable import masked_crc32c, write_table
 from ..readers.tensor_bundle import Entry, write_entry, write_header
 from ..tensors import DTYPES, TensorInfo
@@ -29,14 +30,14 @@ def write_tf1(
         `PREFIX.index` and `PREFIX.data-00000-of-00001`.
 
     Raises:
-        ConversionError: A name or a dtype is none of TensorFlow's, or `read` gives something else
+        InputError: A name or a dtype is none of TensorFlow's, or `read` gives something else
             than `tensors` says.
         OSError: A file cannot be written.
     """
     keys = {_key(name): info for name, info in tensors.items()}
     for name, info in tensors.items():
         if info.dtype not in DTYPES:
-            raise ConversionError(
+            raise InputError(
                 f"the tensor {name!r} is of dtype {info.dtype}",
                 f"one of {', '.join(DTYPES)}",
                 "leave it out",
@@ -65,7 +66,7 @@ def _key(name: str) -> bytes:
     check_unicode(name)
     # Keys with a zero in front are parts of variables, and the empty one is the header.
     if not name or name.startswith("\0"):
-        raise ConversionError(
+        raise InputError(
             f"a tensor has the name {name!r}",
             "a name that does not begin with a zero byte",
             "name it otherwise",

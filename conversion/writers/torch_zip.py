@@ -9,7 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..errors import ConversionError
+from hf_bert_impl.errors import InputError
+
 from ..tensors import TensorInfo
 from .checked import check_announced
 
@@ -30,7 +31,7 @@ def write_torch(
         The file.
 
     Raises:
-        ConversionError: A tensor is not as announced, or the file cannot be written.
+        InputError: A tensor is not as announced, or the file cannot be written.
     """
     state: OrderedDict[str, Tensor] = OrderedDict()
     for name, info in tensors.items():
@@ -42,7 +43,7 @@ def write_torch(
         with path.open("wb") as file:  # a name given to torch.save would be in the bytes
             torch.save(state, file)
     except (OSError, RuntimeError) as error:  # RuntimeError: torch's own writer
-        raise ConversionError(
+        raise InputError(
             f"{path} cannot be written ({error})",
             "a folder that can be written to, with room for the result",
             "free some space, or give another folder",

@@ -132,10 +132,10 @@ def inspect(
 
 
 def _describe(files: Files) -> dict[str, Any]:
-    from hf_bert_impl.conversion import ConversionError
     from hf_bert_impl.conversion.architecture import infer
     from hf_bert_impl.conversion.maps.tables import detect
     from hf_bert_impl.conversion.planning import plan
+    from hf_bert_impl.errors import InputError
 
     reader = files.reader
     targets: dict[str, str] = {}
@@ -148,7 +148,7 @@ def _describe(files: Files) -> dict[str, Any]:
                 targets[source] = name
         targets |= {name: f"({reason})" for name, reason in whole.ignored.items()}
         class_name = infer(whole, {}).class_name
-    except ConversionError as error:
+    except InputError as error:
         problem = str(error)  # the tensors are listed all the same: they may show what is wrong
     return {
         "path": str(files.given),

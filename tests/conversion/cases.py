@@ -12,7 +12,6 @@ import torch
 
 import hf_bert_impl
 from hf_bert_impl.conversion.architecture import check_config, fit, infer
-from hf_bert_impl.conversion.errors import ConversionError
 from hf_bert_impl.conversion.head_names import HEADS
 from hf_bert_impl.conversion.maps import names
 from hf_bert_impl.conversion.maps.flax import FLAX
@@ -33,6 +32,7 @@ from hf_bert_impl.conversion.writers.h5 import write_h5
 from hf_bert_impl.conversion.writers.safetensors import write_safetensors
 from hf_bert_impl.conversion.writers.tf1 import write_tf1
 from hf_bert_impl.conversion.writers.torch_zip import write_torch
+from hf_bert_impl.errors import InputError
 
 FIXTURES = pathlib.Path(__file__).parents[1] / "fixtures"
 CLASSES = tuple(HEADS.values())
@@ -130,7 +130,7 @@ def read_all(kind, path):
 
 def refuse(kind, path, match=None):
     """Hold that reading everything ends in one short line that names the file; the line."""
-    with pytest.raises(ConversionError, match=match) as raised:
+    with pytest.raises(InputError, match=match) as raised:
         read_all(kind, path)
     message = str(raised.value)
     assert path.name.split(".")[0] in message

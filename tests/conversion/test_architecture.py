@@ -8,12 +8,12 @@ import torch
 import hf_bert_impl
 from hf_bert_impl.conversion import architecture
 from hf_bert_impl.conversion.architecture import check_config, fit, infer, require_complete
-from hf_bert_impl.conversion.errors import ConversionError
 from hf_bert_impl.conversion.maps import names
 from hf_bert_impl.conversion.maps.google_tf1 import GOOGLE_TF1
 from hf_bert_impl.conversion.maps.pytorch import TRANSFORMERS
 from hf_bert_impl.conversion.maps.tables import detect
 from hf_bert_impl.conversion.planning import plan, same_bits
+from hf_bert_impl.errors import InputError
 from tests.conversion.cases import (
     ANSWERING,
     CHOICE,
@@ -105,10 +105,10 @@ def test_heads_that_cannot_be():
     state, _ = random_model(PRETRAINING)
     tensors = Memory(state | {"classifier.weight": torch.ones(2, 6)}).tensors
     whole = plan(TRANSFORMERS, tensors)
-    with pytest.raises(ConversionError, match=r"several heads \(classifier and cls\.pred.*`head`"):
+    with pytest.raises(InputError, match=r"several heads \(classifier and cls\.pred.*`head`"):
         infer(whole, {})
     assert infer(whole, {}, "sequence-classification").num_labels == 2
-    with pytest.raises(ConversionError, match="`head` is 'mlm'; expected one of base, pretraining"):
+    with pytest.raises(InputError, match="`head` is 'mlm'; expected one of base, pretraining"):
         infer(whole, {}, "mlm")
 
 
@@ -119,13 +119,13 @@ def test_missing_layers_and_embeddings():
         tensors = Memory({n: t for n, t in state.items() if not re.search(lacking, n)}).tensors
         return infer(plan(TRANSFORMERS, tensors), {})
 
-    with pytest.raises(ConversionError, match="has layer 4, but not 1, 3; expected all layers"):
+    with pytest.raises(InputError, match="has layer 4, but not 1, 3; expected all layers"):
         found(r"layer\.[13]\.")
-    with pytest.raises(ConversionError, match=r"has no word embeddings, but 86 other tensors"):
+    with pytest.raises(InputError, match=r"has no word embeddings, but 86 other tensors"):
         found("word_embeddings")
     assert found(r"layer\.4\.").sizes["num_hidden_layers"] == 4
     tensors = Memory(state | {"embeddings.word_embeddings.weight": torch.ones(3)}).tensors
-    with pytest.raises(ConversionError, match=r"word_embeddings\.weight has the shape \(3,\)"):
+    with pytest.raises(InputError, match=r"word_embeddings\.weight has the shape \(3,\)"):
         infer(plan(TRANSFORMERS, tensors), {})
 
 
@@ -152,7 +152,7 @@ def test_configs_that_do_not_fit(changes, message):
     whole, fields = whole_plan(CLASSIFICATION, num_labels=4)
     found = infer(whole, {})
     assert check_config(fields, found) == fields
-    with pytest.raises(ConversionError, match=message):
+    with pytest.raises(InputError, match=message):
         check_config(fields | changes, found)
 
 
@@ -177,7 +177,7 @@ def test_another_head_drops_and_lacks():
     require_complete(masked, MASKED)
     answering = fit(whole, ANSWERING, fields)
     assert answering.missing == {"qa_outputs.weight": (2, 6), "qa_outputs.bias": (2,)}
-    with pytest.raises(ConversionError, match=r"lacks 2 tensors \(qa_outputs\.weight, qa_outputs"):
+    with pytest.raises(InputError, match=r"lacks 2 tensors \(qa_outputs\.weight, qa_outputs"):
         require_complete(answering, ANSWERING)
     bare = fit(whole, "BertModel", fields)
     assert "embeddings.word_embeddings.weight" in bare.steps
@@ -215,10 +215,10 @@ def test_shapes_must_be_those_of_the_class():
     state, fields = random_model(MASKED)
     state["bert.encoder.layer.1.attention.self.key.weight"] = torch.ones(6, 5)
     tensors = Memory(state).tensors
-    with pytest.raises(ConversionError, match=r"1 of the tensors .*key\.weight gives \(6, 5\) for"):
+    with pytest.raises(InputError, match=r"1 of the tensors .*key\.weight gives \(6, 5\) for"):
         fit(plan(TRANSFORMERS, tensors), MASKED, fields)
     whole, fields = whole_plan(ANSWERING)
-    with pytest.raises(ConversionError, match=r"num_labels=3 does not fit question answering"):
+    with pytest.raises(InputError, match=r"num_labels=3 does not fit question answering"):
         fit(whole, ANSWERING, fields | {"num_labels": 3})
 
 
@@ -229,5 +229,5 @@ def test_shapes_must_be_those_of_the_class():
 )
 def test_configs_that_cannot_be_used(changes):
     whole, fields = whole_plan(MASKED)
-    with pytest.raises(ConversionError, match="the config cannot be used"):
+    with pytest.raises(InputError, match="the config cannot be used"):
         fit(whole, MASKED, fields | changes)

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from hf_bert_impl.conversion.errors import ConversionError
 from hf_bert_impl.conversion.readers import archive
 from hf_bert_impl.conversion.readers.archive import is_archive, open_archive
+from hf_bert_impl.errors import InputError
 from tests.conversion.cases import FIXTURES, TARS, pack
 
 REAL = FIXTURES / "pytorch_pretrained_bert" / "bert-tiny.tar.gz"
@@ -135,6 +135,6 @@ def test_no_archive(tmp_path):
     (tmp_path / "into").mkdir()
     (tmp_path / "text").write_text("words\n" * 500)
     for name in ("text", "nothing", "into"):
-        with pytest.raises(ConversionError, match="cannot be unpacked"):
+        with pytest.raises(InputError, match="cannot be unpacked"):
             open_archive(tmp_path / name, tmp_path / "into")
     assert list((tmp_path / "into").iterdir()) == []

@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_bert_impl.conversion.errors import ConversionError
 from hf_bert_impl.conversion.readers import archive
 from hf_bert_impl.conversion.readers.archive import is_archive, open_archive
+from hf_bert_impl.errors import InputError
 
 REAL = Path(__file__).parents[1] / "fixtures" / "pytorch_pretrained_bert" / "bert-tiny.tar.gz"
 COMPRESS = {"tar": bytes, "gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
@@ -32,7 +32,7 @@ def refuse(tmp_path):
 
     def refuse(path, match=None):
         before = sorted(tmp_path.rglob("*"))
-        with pytest.raises(ConversionError, match=match) as raised:
+        with pytest.raises(InputError, match=match) as raised:
             open_archive(path, tmp_path / "here" / "into")
         message = str(raised.value)
         assert path.name in message
@@ -372,7 +372,7 @@ def test_fuzz(edits, kind, tmp_path_factory):
     is_archive(path)
     try:
         open_archive(path, into)
-    except ConversionError as error:
+    except InputError as error:
         assert "\n" not in str(error)
         assert list(into.iterdir()) == []
     for made in into.iterdir():

@@ -13,7 +13,8 @@ from safetensors.torch import load_file, save_file
 from transformers.models.bert import modeling_bert as upstream
 
 import hf_bert_impl
-from hf_bert_impl.conversion import ConversionError, convert, load_any
+from hf_bert_impl.conversion import convert, load_any
+from hf_bert_impl.errors import InputError
 from tests.conversion.cases import CHECKPOINTS, FIXTURES, PRETRAINING
 
 TOLERANCE = 2e-5
@@ -235,7 +236,7 @@ def test_codertimo_goes_back_to_its_own_names(results, tmp_path):
 @pytest.mark.parametrize("to", ["tf1", "h5", "flax"])
 @pytest.mark.parametrize("name", [*EXTENDED, "head_mask_pruned"])
 def test_formats_that_would_misread_a_model_are_refused(tmp_path, name, to):
-    with pytest.raises(ConversionError, match="not of BERT's own architecture"):
+    with pytest.raises(InputError, match="not of BERT's own architecture"):
         convert(FIXTURES / name, tmp_path / "out", to=to)
     assert [*tmp_path.iterdir()] == []
 
@@ -305,7 +306,7 @@ def test_head_option_takes_a_part(tmp_path):
     names = load_file(tmp_path / "base/model.safetensors").keys()
     assert "embeddings.word_embeddings.weight" in names
     assert {row["reason"] for row in report.ignored} >= {"not part of BertModel"}
-    with pytest.raises(ConversionError, match=r"lacks 2 tensors \(classifier\.weight"):
+    with pytest.raises(InputError, match=r"lacks 2 tensors \(classifier\.weight"):
         convert(FIXTURES / "tf1", tmp_path / "none", head="sequence-classification")
     report = convert(
         FIXTURES / "tf1", tmp_path / "new", head="sequence-classification", allow_missing=True
@@ -329,14 +330,14 @@ def test_hidden_act_chooses_between_googles_two(tmp_path):
 
 def test_references(tmp_path):
     tanh = FIXTURES / "tf1/expected.npz"
-    with pytest.raises(ConversionError, match=r"not verified: outputs beside expected\.npz"):
+    with pytest.raises(InputError, match=r"not verified: outputs beside expected\.npz"):
         convert(FIXTURES / "tf1", tmp_path / "a", reference=tanh)
     assert not (tmp_path / "a").exists()
     convert(FIXTURES / "tf1", tmp_path / "a", reference=tanh, hidden_act="gelu_new")
     report = convert(FIXTURES / "tf1", tmp_path / "b", reference=FIXTURES / "tf2_h5")
     assert report.checks[-1].passed
     assert "46 of 46" in report.checks[-1].note
-    with pytest.raises(ConversionError, match=r"have a wrong shape|does not fit"):
+    with pytest.raises(InputError, match=r"have a wrong shape|does not fit"):
         convert(FIXTURES / "tf1", tmp_path / "c", reference=FIXTURES / "hf_legacy")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
 
@@ -386,7 +387,7 @@ def test_several_checkpoints_of_one_kind(tmp_path):
     (source / "checkpoint").write_text('model_checkpoint_path: "/old/place/model.ckpt-2000"\n')
     assert convert(source, tmp_path / "b").result["class"] == "BertForSequenceClassification"
     (source / "checkpoint").unlink()
-    with pytest.raises(ConversionError, match="several checkpoints that differ"):
+    with pytest.raises(InputError, match="several checkpoints that differ"):
         convert(source, tmp_path / "c")
     assert convert(source / "model.ckpt-2000", tmp_path / "c").result["num_labels"] == 3
 
@@ -395,7 +396,7 @@ def test_state_dict_without_heads_asks_for_their_number(tmp_path):
     source = tmp_path / "alone"
     source.mkdir()
     shutil.copy(FIXTURES / "codertimo/bertlm.state_dict.pt", source)
-    with pytest.raises(ConversionError, match="`num_attention_heads`"):
+    with pytest.raises(InputError, match="`num_attention_heads`"):
         convert(source, tmp_path / "out")
     report = convert(
         source,
@@ -411,7 +412,7 @@ def test_config_from_elsewhere_brings_its_vocabulary(tmp_path):
     source.mkdir()
     for file in (FIXTURES / "tf1_squad").glob("model.ckpt*"):
         shutil.copy(file, source)
-    with pytest.raises(ConversionError, match="`config`"):
+    with pytest.raises(InputError, match="`config`"):
         convert(source, tmp_path / "out")
     report = convert(source, tmp_path / "out", config=FIXTURES / "tf1_squad/bert_config.json")
     assert "vocab.txt" in {file["name"] for file in report.result["files"]}

@@ -9,7 +9,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from hf_bert_impl.conversion import ConversionError, convert, load_any
+from hf_bert_impl.conversion import convert, load_any
+from hf_bert_impl.errors import InputError
 from tests.conversion.cases import FIXTURES, Runs, pack
 
 #: One file of every format, in folders with a config.
@@ -40,7 +41,7 @@ def refused(tmp_path, src, **options):
     parent = tmp_path / "results"
     parent.mkdir(exist_ok=True)
     before = sorted(tmp_path.rglob("*"))
-    with pytest.raises(ConversionError) as caught:
+    with pytest.raises(InputError) as caught:
         convert(src, parent / "deep/result", check=False, **options)
     assert sorted(tmp_path.rglob("*")) == before
     line = str(caught.value)
@@ -130,7 +131,7 @@ def test_numbers_that_are_none(tmp_path, source, value):
     line = refused(tmp_path, folder)
     assert "bert.encoder.layer.1.output.dense.weight has 1 " in line
     assert "`allow_nan=True`" in line
-    with pytest.raises(ConversionError, match="`allow_nan=True`"):
+    with pytest.raises(InputError, match="`allow_nan=True`"):
         load_any(folder)
     report = convert(folder, tmp_path / "taken", allow_nan=True)
     assert sum(not row["finite"] for row in report.mapped) == 1
@@ -186,7 +187,7 @@ def test_output_is_never_overwritten_unasked(tmp_path):
     target.mkdir()
     (target / "notes.txt").write_text("mine")
     (target / "model-00001-of-00002.safetensors").write_text("old")
-    with pytest.raises(ConversionError, match="`overwrite=True`"):
+    with pytest.raises(InputError, match="`overwrite=True`"):
         convert(FIXTURES / "flax", target)
     assert len([*target.iterdir()]) == 2
     convert(FIXTURES / "flax", target, overwrite=True)
@@ -203,12 +204,12 @@ def test_source_is_never_the_output(tmp_path, source):
     folder = source("flax")
     before = {file.name: file.read_bytes() for file in folder.iterdir()}
     for target in (folder, tmp_path, folder / "flax_model.msgpack"):
-        with pytest.raises(ConversionError):
+        with pytest.raises(InputError):
             convert(folder, target, overwrite=True)
     assert {file.name: file.read_bytes() for file in folder.iterdir()} == before
     link = tmp_path / "link"
     link.symlink_to(folder)
-    with pytest.raises(ConversionError, match="its own source"):
+    with pytest.raises(InputError, match="its own source"):
         convert(folder, link, overwrite=True)
 
 
@@ -222,7 +223,7 @@ def test_failure_leaves_the_old_result(tmp_path, source):
     content[9] ^= 1
     content[len(content) // 2] ^= 1
     data.write_bytes(content)
-    with pytest.raises(ConversionError):
+    with pytest.raises(InputError):
         convert(folder, tmp_path / "out", overwrite=True, head="base", allow_missing=True)
     assert {file.name: file.read_bytes() for file in (tmp_path / "out").iterdir()} == before
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "source"]
@@ -287,6 +288,6 @@ def test_a_small_config_does_not_take_the_machine(tmp_path, field, value, said):
     convert(FIXTURES / "codertimo", tmp_path / "source")
     file = tmp_path / "source" / "config.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {field: value}))
-    with pytest.raises(ConversionError, match=said):
+    with pytest.raises(InputError, match=said):
         load_any(tmp_path / "source")
     assert said.split()[0] in refused(tmp_path, tmp_path / "source")

@@ -5,11 +5,11 @@ import numpy as np
 import pytest
 import torch
 
-from hf_bert_impl.conversion.errors import ConversionError
 from hf_bert_impl.conversion.readers.flax import CHUNKED, FlaxReader, is_flax
 from hf_bert_impl.conversion.tensors import DTYPES, TensorInfo
 from hf_bert_impl.conversion.writers import flax as writer
 from hf_bert_impl.conversion.writers.flax import write_flax
+from hf_bert_impl.errors import InputError
 from tests.conversion.cases import FIXTURES, bits, infos_of
 
 WHOLE = ("flax", "flax_classifier")
@@ -121,7 +121,7 @@ def test_other_kinds_are_listed_and_not_read(tmp_path):
     with FlaxReader(write(tmp_path / "kinds.msgpack", tree)) as reader:
         for name in tree:
             assert reader.tensors[name].dtype == name
-            with pytest.raises(ConversionError, match=f"'{name}' of .* is of dtype '{name}'"):
+            with pytest.raises(InputError, match=f"'{name}' of .* is of dtype '{name}'"):
                 reader.read(name)
 
 

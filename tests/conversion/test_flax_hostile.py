@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_bert_impl.conversion.errors import ConversionError
 from hf_bert_impl.conversion.readers import flax
 from hf_bert_impl.conversion.readers.flax import CHUNKED, FlaxReader, is_flax
+from hf_bert_impl.errors import InputError
 from tests.conversion import cases
 
 read_all, refuse = (partial(check, FlaxReader) for check in (cases.read_all, cases.refuse))
@@ -80,7 +80,7 @@ def test_a_dtype_of_no_number(make):
         path = make({"bad": array(dtype=dtype)})
         with FlaxReader(path) as reader:
             assert reader.tensors["bad"].dtype == dtype
-            with pytest.raises(ConversionError, match=r"'bad' of .* is of dtype") as raised:
+            with pytest.raises(InputError, match=r"'bad' of .* is of dtype") as raised:
                 reader.read("bad")
             assert "\n" not in str(raised.value)
 
@@ -189,5 +189,5 @@ def test_fuzz_of_trees(tree, tmp_path_factory):
     is_flax(path)
     try:
         read_all(path)
-    except ConversionError as error:
+    except InputError as error:
         assert "\n" not in str(error)

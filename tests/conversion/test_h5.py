@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 import torch
 
-from hf_bert_impl.conversion.errors import ConversionError
 from hf_bert_impl.conversion.readers.h5 import H5Reader, is_h5
 from hf_bert_impl.conversion.tensors import DTYPES, TensorInfo
 from hf_bert_impl.conversion.writers.h5 import write_h5
+from hf_bert_impl.errors import InputError
 from tests.conversion.cases import FIXTURES, infos_of
 
 WHOLE = ("tf2_h5", "tf2_h5_classifier", "tf2_h5_qa")
@@ -112,7 +112,7 @@ def test_other_kinds_are_listed_and_not_read(tmp_path):
     with H5Reader(path) as reader:
         assert {info.dtype for info in reader.tensors.values()} == set(kinds)
         for name in kinds:
-            with pytest.raises(ConversionError, match=f"'{name}' of .* is of dtype '{name}'"):
+            with pytest.raises(InputError, match=f"'{name}' of .* is of dtype '{name}'"):
                 reader.read(name)
 
 

@@ -10,9 +10,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_bert_impl.conversion.errors import ConversionError
 from hf_bert_impl.conversion.readers import hdf5
 from hf_bert_impl.conversion.readers.h5 import H5Reader, is_h5
+from hf_bert_impl.errors import InputError
 from tests.conversion import cases
 
 SOURCE = cases.FIXTURES / "tf2_h5_sharded" / "tf_model-00003-of-00007.h5"
@@ -76,7 +76,7 @@ def test_fuzz(edits, tmp_path_factory):
     path.write_bytes(content)
     try:
         found = read_all(path)
-    except ConversionError as error:
+    except InputError as error:
         assert "\n" not in str(error)
     else:
         assert sum(tensor.nbytes for tensor in found.values()) <= len(content)

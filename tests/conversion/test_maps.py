@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 import hf_bert_impl
 from hf_bert_impl.conversion.architecture import check_config, fit, infer, require_complete
-from hf_bert_impl.conversion.errors import ConversionError
 from hf_bert_impl.conversion.maps import names
 from hf_bert_impl.conversion.maps.codertimo import CODERTIMO
 from hf_bert_impl.conversion.maps.flax import FLAX
@@ -19,6 +18,7 @@ from hf_bert_impl.conversion.maps.pytorch import PYTORCH_PRETRAINED_BERT, TRANSF
 from hf_bert_impl.conversion.maps.tables import TABLES, detect
 from hf_bert_impl.conversion.planning import invert, plan
 from hf_bert_impl.conversion.tensors import TensorInfo
+from hf_bert_impl.errors import InputError
 from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS
 from tests.conversion.cases import (
     ANSWERING,
@@ -188,7 +188,7 @@ def test_codertimo(file, class_name, count):
             assert whole.steps[f"bert.encoder.layer.1.{ours}"].source.name == second + theirs
         if class_name == PRETRAINING:
             assert whole.untied(source) == ("cls.predictions.decoder.weight",)
-        with pytest.raises(ConversionError, match="give `num_attention_heads`"):
+        with pytest.raises(InputError, match="give `num_attention_heads`"):
             check_config({}, found)
         config = check_config({**CODERTIMO_FIELDS, "num_attention_heads": 4}, found)
         cut = fit(whole, class_name, config)
@@ -228,7 +228,7 @@ def test_there_and_back_is_the_identity(table, data):
     )
     ours = Memory(state)
     if class_name in NO_PLACE.get(table, ()):
-        with pytest.raises(ConversionError, match="has no place"):
+        with pytest.raises(InputError, match="has no place"):
             invert(table, ours.tensors, class_name, count)
         return
     there = invert(table, ours.tensors, class_name, count)
@@ -244,7 +244,7 @@ def test_there_and_back_is_the_identity(table, data):
 
 def test_heads_that_do_not_divide_are_named():
     state, _ = random_model("BertModel")
-    with pytest.raises(ConversionError, match=r"query\.weight has the shape \(6, 6\).* 4 heads"):
+    with pytest.raises(InputError, match=r"query\.weight has the shape \(6, 6\).* 4 heads"):
         invert(MODEL_GARDEN, Memory(state).tensors, "BertModel", 4)
 
 
@@ -261,7 +261,7 @@ def test_flax_keeps_a_decoder_that_is_not_tied():
     back = fit(whole, MASKED, fields)
     found = {name: back.read(theirs, name) for name in back.steps}
     assert_same(found, {**state, f"{names.DECODER}.bias": state[names.SCORES_BIAS]})
-    with pytest.raises(ConversionError, match=r"decoder\.weight\) for which google-research"):
+    with pytest.raises(InputError, match=r"decoder\.weight\) for which google-research"):
         invert(GOOGLE_TF1, ours.tensors, MASKED)
 
 
@@ -284,9 +284,7 @@ def test_training_state_of_tensorflow_1_is_ignored():
     )
     found = plan(detect(tensors), tensors | names_only(dict.fromkeys(extra, (1,))))
     assert set(found.ignored) == {*extra, "global_step"}
-    with pytest.raises(
-        ConversionError, match=r"1 tensor \(bert/.*/kernel/sparsity_mask\) that google"
-    ):
+    with pytest.raises(InputError, match=r"1 tensor \(bert/.*/kernel/sparsity_mask\) that google"):
         plan(GOOGLE_TF1, tensors | names_only({f"{kernel}/sparsity_mask": (1,)}))
 
 
@@ -379,18 +377,18 @@ def test_keras_models_have_a_number_where_there_were_several():
 def test_other_architectures_are_named(name, other):
     bert = {"bert.embeddings.word_embeddings.weight": (7, 3)}
     for tensors in ({name: (3, 3)}, bert | {name: (3, 3)}):
-        with pytest.raises(ConversionError, match=f"is a tensor of .*{other}.*, not of BERT"):
+        with pytest.raises(InputError, match=f"is a tensor of .*{other}.*, not of BERT"):
             detect(names_only(tensors))
 
 
 def test_no_known_software():
-    with pytest.raises(ConversionError, match=r"4 tensors \(conv\*\.weight \(3 times\), fc\)"):
+    with pytest.raises(InputError, match=r"4 tensors \(conv\*\.weight \(3 times\), fc\)"):
         detect(
             names_only(
                 {"conv1.weight": (1,), "conv2.weight": (1,), "conv3.weight": (1,), "fc": (1,)}
             )
         )
-    with pytest.raises(ConversionError, match="the checkpoint has no tensors"):
+    with pytest.raises(InputError, match="the checkpoint has no tensors"):
         detect({})
-    with pytest.raises(ConversionError, match="no tensor is the word embeddings"):
+    with pytest.raises(InputError, match="no tensor is the word embeddings"):
         detect(names_only({"bert.pooler.dense.weight": (3, 3)}))

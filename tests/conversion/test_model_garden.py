@@ -5,11 +5,11 @@ import re
 import pytest
 
 from hf_bert_impl.conversion.architecture import check_config, fit, infer
-from hf_bert_impl.conversion.errors import ConversionError
 from hf_bert_impl.conversion.maps.model_garden import MODEL_GARDEN, MODEL_GARDEN_PRETRAINER
 from hf_bert_impl.conversion.maps.tables import detect
 from hf_bert_impl.conversion.planning import plan
 from hf_bert_impl.conversion.tensors import TensorInfo
+from hf_bert_impl.errors import InputError
 from tests.conversion.cases import (
     CLASSIFICATION,
     MASKED,
@@ -131,7 +131,7 @@ def test_model_garden(class_name, root, output, named, tail):
     assert found.sizes["num_attention_heads"] == 3
     assert not cut.missing
     assert_same({name: cut.read(source, name) for name in cut.steps}, state)
-    with pytest.raises(ConversionError, match=r"num_attention_heads 2 \(the tensors have 3\)"):
+    with pytest.raises(InputError, match=r"num_attention_heads 2 \(the tensors have 3\)"):
         check_config({"num_attention_heads": 2}, found)
 
 

@@ -18,12 +18,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
-from hf_bert_impl.conversion.errors import ConversionError
 from hf_bert_impl.conversion.readers.flax import FlaxReader, is_flax
 from hf_bert_impl.conversion.readers.h5 import H5Reader, is_h5
 from hf_bert_impl.conversion.readers.safetensors import SafetensorsReader, is_safetensors
 from hf_bert_impl.conversion.readers.tf1 import Tf1Reader, is_tf1
 from hf_bert_impl.conversion.readers.torch_pickle import TorchReader, is_torch
+from hf_bert_impl.errors import InputError
 from tests.conversion.cases import FIXTURES, bits, read_all, refuse, small_checkpoint
 
 #: Of pickletools, for the strings of Python 2.
@@ -159,7 +159,7 @@ def test_flipped_bits(case, copied):
         file.write_bytes(flipped)
         try:
             tensors = read_all(case.reader, entry)
-        except ConversionError as error:
+        except InputError as error:
             assert "\n" not in str(error)
             refused += 1
         else:
@@ -192,7 +192,7 @@ def test_any_edit(case, edits, tmp_path_factory):
     case.is_file(file)
     try:
         tensors = read_all(case.reader, entry)
-    except ConversionError as error:
+    except InputError as error:
         assert "\n" not in str(error)
     else:
         assert sum(tensor.nbytes for tensor in tensors.values()) <= 8 * len(content)
@@ -203,7 +203,7 @@ def test_no_file(case, tmp_path):
     os.mkfifo(tmp_path / "pipe")  # opening it would wait for a writer
     (tmp_path / "empty").touch()
     for name in ("pipe", "empty", "nothing", "", "x" * 5000, "a\0b", "nothing.json"):
-        with pytest.raises(ConversionError):
+        with pytest.raises(InputError):
             case.reader(tmp_path / name)
         assert not case.is_file(tmp_path / name)
 
@@ -244,7 +244,7 @@ def test_dtypes_that_are_listed_and_not_read(reader, save, names, tmp_path):
         )
         assert opened.tensors["eighth"].shape == (3, 2)
         for name in ("eighth", "complex", "unsigned"):
-            with pytest.raises(ConversionError, match=f"tensor '{name}' of .* is of dtype"):
+            with pytest.raises(InputError, match=f"tensor '{name}' of .* is of dtype"):
                 opened.read(name)
         assert torch.equal(opened.read("good"), torch.ones(1))
 
@@ -258,7 +258,7 @@ def test_tensors_outlive_the_reader_and_never_write_to_the_file(case, copied):
         held = {name: reader.read(name) for name in expected}
         assert all(tensor.data_ptr() % tensor.itemsize == 0 for tensor in held.values())
         assert [file for file in reader.files if not file.is_file()] == []
-        with pytest.raises(ConversionError, match="has no tensor 'nosuch'"):
+        with pytest.raises(InputError, match="has no tensor 'nosuch'"):
             reader.read("nosuch")
     assert all(torch.equal(tensor, expected[name]) for name, tensor in held.items())
     for tensor in held.values():
@@ -307,7 +307,7 @@ def test_shards_that_do_not_fit_their_index(shards):
     (path.parent / other).write_bytes((path.parent / home).read_bytes())
     refuse(reader, path, "lies in both")
     (path.parent / other).write_bytes(b"PK\3\4" + bytes(500))
-    with pytest.raises(ConversionError, match=other):
+    with pytest.raises(InputError, match=other):
         reader(path)
     (path.parent / other).unlink()
     refuse(reader, path, other)

@@ -12,13 +12,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_bert_impl.conversion.errors import ConversionError
 from hf_bert_impl.conversion.readers import restricted_pickle
 from hf_bert_impl.conversion.readers.pickled_objects import Global, Instance, TensorRecord
 from hf_bert_impl.conversion.readers.restricted_pickle import (
     RestrictedUnpickler,
     read_pickled_vocabulary,
 )
+from hf_bert_impl.errors import InputError
 from tests.conversion.cases import FIXTURES, Runs
 
 FILE = Path("some.bin")
@@ -41,7 +41,7 @@ def load(content):
 
 
 def refuse(content, *words):
-    with pytest.raises(ConversionError) as raised:
+    with pytest.raises(InputError) as raised:
         load(content)
     message = str(raised.value)
     assert message.startswith("some.bin: its pickle ")
@@ -308,7 +308,7 @@ def test_truncated_and_flipped():
 def survives(content):
     try:
         load(content)
-    except ConversionError as error:
+    except InputError as error:
         assert "\n" not in str(error)
 
 
@@ -365,7 +365,7 @@ def test_vocabulary():
 def test_vocabulary_runs_nothing(tmp_path):
     path, marker = tmp_path / "vocab", tmp_path / "marker"
     path.write_bytes(pickle.dumps(Runs(open, str(marker), "w")))
-    with pytest.raises(ConversionError, match=r"vocab: its pickle asks for (_io|io)\.open"):
+    with pytest.raises(InputError, match=r"vocab: its pickle asks for (_io|io)\.open"):
         read_pickled_vocabulary(path)
     assert not marker.exists()
 
@@ -374,13 +374,13 @@ def test_vocabulary_runs_nothing(tmp_path):
 def test_no_vocabulary(content, tmp_path):
     path = tmp_path / "vocab"
     path.write_bytes(content)
-    with pytest.raises(ConversionError, match="vocab"):
+    with pytest.raises(InputError, match="vocab"):
         read_pickled_vocabulary(path)
 
 
 def test_vocabulary_that_is_not_there(tmp_path):
     for path in (tmp_path / "nothing", tmp_path):
-        with pytest.raises(ConversionError, match="cannot be read"):
+        with pytest.raises(InputError, match="cannot be read"):
             read_pickled_vocabulary(path)
 
 
@@ -389,5 +389,5 @@ def test_truncated_vocabulary(tmp_path):
     path = tmp_path / "vocab"
     for cut in range(0, len(content), 11):
         path.write_bytes(content[:cut])
-        with pytest.raises(ConversionError, match="damaged"):
+        with pytest.raises(InputError, match="damaged"):
             read_pickled_vocabulary(path)

@@ -5,10 +5,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_bert_impl.conversion.errors import ConversionError
 from hf_bert_impl.conversion.planning import invert, listing, plan, same_bits
 from hf_bert_impl.conversion.rules import Ignore, Operation, Rule, Table, write
 from hf_bert_impl.conversion.tensors import TensorInfo
+from hf_bert_impl.errors import InputError
 from tests.conversion.cases import Memory
 
 SMALL = Table(
@@ -240,31 +240,31 @@ def test_copies_must_equal():
     assert found.steps[name].copies == (("out.words", Operation.IDENTITY),)
     found.read(source, name)
     source.values["out.words"][6, 2] += 1e-6
-    with pytest.raises(ConversionError, match=r"words and out\.words differ; expected one tensor"):
+    with pytest.raises(InputError, match=r"words and out\.words differ; expected one tensor"):
         found.read(source, name)
     alone = {n: i for n, i in source.tensors.items() if n != "words"}
     assert plan(SMALL, alone).steps[name].source.name == "out.words"
-    with pytest.raises(ConversionError, match=r"words and out\.words are both bert\.embeddings"):
+    with pytest.raises(InputError, match=r"words and out\.words are both bert\.embeddings"):
         plan(SMALL, source.tensors | infos({"out.words": (6, 3)}))
 
 
 def test_two_tensors_for_one_of_ours():
-    with pytest.raises(ConversionError, match=r"x/b4/w and x/b4/old are both .*layer\.0\.dense"):
+    with pytest.raises(InputError, match=r"x/b4/w and x/b4/old are both .*layer\.0\.dense"):
         plan(SMALL, infos(SHAPES | {"x/b4/old": (5, 3)}))
-    with pytest.raises(ConversionError, match=r"x/b4/w and y/b4/w are both"):
+    with pytest.raises(InputError, match=r"x/b4/w and y/b4/w are both"):
         plan(SMALL, infos(SHAPES | {"y/b4/w": (3, 5)}))
 
 
 def test_unknown_names_are_listed_in_groups():
     unknown = {f"crf/layer_{n}/kernel": (2,) for n in range(12)} | {"Words": (7, 3)}
-    with pytest.raises(ConversionError) as caught:
+    with pytest.raises(InputError) as caught:
         plan(SMALL, infos(SHAPES | unknown))
     assert "13 tensors (crf/layer_*/kernel (12 times), Words) that small" in str(caught.value)
 
 
 def test_a_number_of_layers_in_a_name_must_be_theirs():
     moved = {name.replace("b6", "b7"): shape for name, shape in SHAPES.items()}
-    with pytest.raises(ConversionError, match=r"1 tensor \(x/b\*/p\) that small"):
+    with pytest.raises(InputError, match=r"1 tensor \(x/b\*/p\) that small"):
         plan(SMALL, infos(moved))
 
 
@@ -289,13 +289,13 @@ def test_listing():
     ],
 )
 def test_shapes_and_dtypes_that_no_weight_has(name, shape, dtype, message):
-    with pytest.raises(ConversionError, match=message):
+    with pytest.raises(InputError, match=message):
         plan(SMALL, infos(SHAPES) | infos({name: shape}, dtype))
 
 
 def test_inverse_refuses_what_the_software_has_no_place_for():
     ours = infos({"bert.embeddings.word_embeddings.weight": (7, 3), "classifier.weight": (2, 3)})
-    with pytest.raises(ConversionError, match=r"1 tensor \(classifier\.weight\) for which small"):
+    with pytest.raises(InputError, match=r"1 tensor \(classifier\.weight\) for which small"):
         invert(SMALL, ours, "BertForSequenceClassification")
 
 
@@ -320,6 +320,6 @@ def test_any_names_give_a_plan_or_an_error(names):
     tensors = infos(dict.fromkeys(names, (2, 2)))
     try:
         found = plan(SMALL, tensors)
-    except ConversionError:
+    except InputError:
         return
     assert {step.source.name for step in found.steps.values()} | set(found.ignored) == set(names)

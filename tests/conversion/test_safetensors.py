@@ -11,10 +11,10 @@ from huggingface_hub import split_torch_state_dict_into_shards
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
-from hf_bert_impl.conversion.errors import ConversionError
 from hf_bert_impl.conversion.readers.safetensors import SafetensorsReader, is_safetensors
 from hf_bert_impl.conversion.tensors import DTYPES
 from hf_bert_impl.conversion.writers.safetensors import write_safetensors
+from hf_bert_impl.errors import InputError
 from tests.conversion import cases
 from tests.conversion.cases import FIXTURES, Memory, assert_same
 
@@ -75,7 +75,7 @@ def test_many_missing_tensors_are_one_short_line(tmp_path):
     shutil.copy(SHARDED, tmp_path)
     for file in SHARDED.parent.glob("*.safetensors"):
         save_file({}, tmp_path / file.name)
-    with pytest.raises(ConversionError, match="and 41 more in files that do not have") as raised:
+    with pytest.raises(InputError, match="and 41 more in files that do not have") as raised:
         SafetensorsReader(tmp_path / SHARDED.name)
     assert len(str(raised.value)) < 700
 

@@ -8,7 +8,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from hf_bert_impl.conversion import ConversionError, convert
+from hf_bert_impl.conversion import convert
+from hf_bert_impl.errors import InputError
 from hf_bert_impl.inference import TextEncoder
 from tests.conversion.cases import FIXTURES
 
@@ -149,9 +150,7 @@ def test_modules_are_not_left_beside_another_model(source, tmp_path):
 @pytest.mark.parametrize("content", ["[{", '{"a": 1}', '[{"type": "x.Y", "path": "../z"}]'])
 def test_a_damaged_list_of_modules_is_one_line(source, tmp_path, content):
     (source / "modules.json").write_text(content)
-    with pytest.raises(
-        ConversionError, match=r"modules\.json cannot be used .*; mend it"
-    ) as caught:
+    with pytest.raises(InputError, match=r"modules\.json cannot be used .*; mend it") as caught:
         convert(source, tmp_path / "made")
     assert str(caught.value).isprintable()
     assert not (tmp_path / "made").exists()

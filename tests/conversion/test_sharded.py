@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_bert_impl.conversion.errors import ConversionError
 from hf_bert_impl.conversion.readers import sharded
 from hf_bert_impl.conversion.readers.sharded import read_shard_index
+from hf_bert_impl.errors import InputError
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 
@@ -32,7 +32,7 @@ def write(folder, content):
 
 
 def refuse(path, match):
-    with pytest.raises(ConversionError, match=match) as raised:
+    with pytest.raises(InputError, match=match) as raised:
         read_shard_index(path)
     message = str(raised.value)
     assert path.name in message or path.parent.name in message
@@ -143,7 +143,7 @@ def test_hub_cache(folder):
 
 def test_unreadable(folder, monkeypatch):
     refuse(folder / "nothing.json", "cannot be read")
-    with pytest.raises(ConversionError, match="cannot be read"):
+    with pytest.raises(InputError, match="cannot be read"):
         read_shard_index(folder)
     path = write(folder, {"weight_map": {"a": "one.bin"}})
     monkeypatch.setattr(sharded, "MAX_INDEX_BYTES", 20)
@@ -169,7 +169,7 @@ def test_fuzz(table, cut, tmp_path_factory):
     path = write(folder, content[: len(content) * (cut + 40) // 100])
     try:
         found = read_shard_index(path)
-    except ConversionError as error:
+    except InputError as error:
         assert "\n" not in str(error)
     else:
         assert found.files == (folder / "one.bin",)

@@ -17,12 +17,12 @@ import numpy as np
 import pytest
 import torch
 
-from hf_bert_impl.conversion.errors import ConversionError
 from hf_bert_impl.conversion.readers import sstable
 from hf_bert_impl.conversion.readers.tensor_bundle import slice_key
 from hf_bert_impl.conversion.readers.tf1 import Tf1Reader, is_tf1
 from hf_bert_impl.conversion.tensors import TensorInfo
 from hf_bert_impl.conversion.writers.tf1 import write_tf1
+from hf_bert_impl.errors import InputError
 from tests.conversion import cases
 from tests.conversion.cases import FIXTURES, Memory, assert_same, bits
 
@@ -63,10 +63,10 @@ def test_what_is_listed():
         name = "model/brain/.ATTRIBUTES/VARIABLE_VALUE"
         assert reader.tensors[name] == TensorInfo(name, (3, 1, 2), "bfloat16")
         with pytest.raises(
-            ConversionError, match=r"_OBJECT_GRAPH' of .* is of dtype 'string'; expected"
+            InputError, match=r"_OBJECT_GRAPH' of .* is of dtype 'string'; expected"
         ):
             reader.read("_CHECKPOINTABLE_OBJECT_GRAPH")
-        with pytest.raises(ConversionError, match="has no tensor 'nosuch'"):
+        with pytest.raises(InputError, match="has no tensor 'nosuch'"):
             reader.read("nosuch")
     with Tf1Reader(FIXTURES / "tf1_partitioned" / "model.ckpt-7") as reader:
         assert [file.name for file in reader.files] == [

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 
-from hf_bert_impl.conversion.errors import ConversionError
 from hf_bert_impl.conversion.readers.torch_pickle import TorchReader, is_torch
 from hf_bert_impl.conversion.tensors import DTYPES, TensorInfo
 from hf_bert_impl.conversion.writers.torch_zip import write_torch
+from hf_bert_impl.errors import InputError
 from tests.conversion import cases
 from tests.conversion.cases import FIXTURES, Runs, assert_same
 
@@ -215,7 +215,7 @@ def test_module_equals_its_state_dict(zipped, tmp_path):
 def test_tensors_of_other_kinds_are_refused_by_name(kind, make, tmp_path):
     state = {"fine": torch.ones(1), "layer": {"odd": make(torch.ones(2, 3))}}
     path = save(tmp_path / "some.pt", state)
-    with pytest.raises(ConversionError, match=f"tensor 'layer.odd' of .* is .*{kind}"):
+    with pytest.raises(InputError, match=f"tensor 'layer.odd' of .* is .*{kind}"):
         TorchReader(path)
 
 
@@ -276,7 +276,7 @@ def test_storages_that_are_views(tmp_path):
     assert_same(found, {"part": torch.arange(3.0, 6.0), "whole": torch.arange(7.0)})
     assert torch.equal(torch.load(path, map_location="cpu")["part"], found["part"])
     value["part"] = Runs(rebuild, _Storage("k", 7, ("v", 4, 4)), 0, (3,), (1,))
-    with pytest.raises(ConversionError, match="a view that does not lie in storage 'k'"):
+    with pytest.raises(InputError, match="a view that does not lie in storage 'k'"):
         TorchReader(legacy(path, value, {"k": [0.0] * 7}))
 
 
@@ -284,23 +284,23 @@ def test_legacy_list_of_storages(tmp_path):
     tensor = Runs(torch._utils._rebuild_tensor, _Storage("k", 3), 0, (3,), (1,))
     path = tmp_path / "old.bin"
     for storages in ({}, {"j": [1, 2, 3]}, {"k": [1, 2, 3], "j": [1]}):
-        with pytest.raises(ConversionError, match="lists other storages than its pickle names"):
+        with pytest.raises(InputError, match="lists other storages than its pickle names"):
             TorchReader(legacy(path, {"a": tensor}, storages))
-    with pytest.raises(ConversionError, match="gives storage 'k' two sizes"):
+    with pytest.raises(InputError, match="gives storage 'k' two sizes"):
         TorchReader(legacy(path, {"a": tensor}, {"k": [1, 2, 3, 4]}))
-    with pytest.raises(ConversionError, match="ends within storage 'k'"):
+    with pytest.raises(InputError, match="ends within storage 'k'"):
         TorchReader(legacy(path, {"a": tensor}, {"k": [1, 2]}))
 
 
 def test_big_endian(tmp_path):
-    with pytest.raises(ConversionError, match="another byte order"):
+    with pytest.raises(InputError, match="another byte order"):
         TorchReader(legacy(tmp_path / "old.bin", {}, {}, little=False))
     source, path = save(tmp_path / "new.bin", {"a": torch.ones(3)}), tmp_path / "big.bin"
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(path, "w") as new:
         for info in old.infolist():
             big = info.filename.endswith("/byteorder")
             new.writestr(info.filename, b"big" if big else old.read(info))
-    with pytest.raises(ConversionError, match="another byte order"):
+    with pytest.raises(InputError, match="another byte order"):
         TorchReader(path)
 
 
@@ -310,7 +310,7 @@ def test_tar_of_torch_0_1(tmp_path):
         for name in ("sys_info", "pickle", "tensors", "storages"):
             archive.addfile(tarfile.TarInfo(name), io.BytesIO())
     assert is_torch(path)
-    with pytest.raises(ConversionError, match=r"a tar file of torch 0\.1"):
+    with pytest.raises(InputError, match=r"a tar file of torch 0\.1"):
         TorchReader(path)
 
 
@@ -319,7 +319,7 @@ def test_torchscript(tmp_path):
     with zipfile.ZipFile(path, "w") as archive:
         for name in ("data.pkl", "constants.pkl", "code/__torch__.py"):
             archive.writestr(f"script/{name}", b"N.")
-    with pytest.raises(ConversionError, match="TorchScript"):
+    with pytest.raises(InputError, match="TorchScript"):
         TorchReader(path)
 
 

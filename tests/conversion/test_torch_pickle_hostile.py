@@ -12,8 +12,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_bert_impl.conversion.errors import ConversionError
 from hf_bert_impl.conversion.readers.torch_pickle import TorchReader
+from hf_bert_impl.errors import InputError
 from tests.conversion import cases
 from tests.conversion.cases import FIXTURES, Runs
 
@@ -84,9 +84,7 @@ def test_checksum_names_the_tensor(tmp_path):
     with TorchReader(path) as reader:
         reader.read("bert.pooler.dense.bias")
         for _ in range(2):
-            with pytest.raises(
-                ConversionError, match=r"wrong crc32 in tensor 'bert\.pooler\.dense\.w"
-            ):
+            with pytest.raises(InputError, match=r"wrong crc32 in tensor 'bert\.pooler\.dense\.w"):
                 reader.read("bert.pooler.dense.weight")
 
 
@@ -140,7 +138,7 @@ def test_lying_end_of_directory(tmp_path):
             path.write_bytes(lying)
             try:
                 assert torch.equal(read_all(path)["a"], torch.arange(12.0))
-            except ConversionError as error:
+            except InputError as error:
                 assert "\n" not in str(error)
 
 
@@ -286,7 +284,7 @@ def small(tmp_path_factory):
 def survives(path):
     try:
         read_all(path)
-    except ConversionError as error:
+    except InputError as error:
         assert "\n" not in str(error)
 
 

@@ -5,8 +5,8 @@ import shutil
 
 import pytest
 
-from hf_bert_impl.conversion import ConversionError
 from hf_bert_impl.conversion.vocabulary import find_vocabulary, make_tokenizer
+from hf_bert_impl.errors import InputError
 from tests.conversion.cases import FIXTURES
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused1]", "[unusedX]"]
@@ -70,5 +70,5 @@ def test_codertimo_has_no_case(tmp_path):
     found = find_vocabulary([tmp_path], ["uncased"])
     assert not found.lower_case
     assert make_tokenizer(found, 16).tokenize("the of zz") == ["the", "of", "<unk>"]
-    with pytest.raises(ConversionError, match="`do_lower_case`"):
+    with pytest.raises(InputError, match="`do_lower_case`"):
         find_vocabulary([tmp_path], [], True)

@@ -14,7 +14,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_bert_impl.conversion.errors import ConversionError
 from hf_bert_impl.conversion.readers.flax import FlaxReader
 from hf_bert_impl.conversion.readers.h5 import H5Reader
 from hf_bert_impl.conversion.readers.safetensors import SafetensorsReader
@@ -26,6 +25,7 @@ from hf_bert_impl.conversion.writers.h5 import write_h5
 from hf_bert_impl.conversion.writers.safetensors import write_safetensors
 from hf_bert_impl.conversion.writers.tf1 import write_tf1
 from hf_bert_impl.conversion.writers.torch_zip import write_torch
+from hf_bert_impl.errors import InputError
 from tests.conversion.cases import FIXTURES, Memory, bits
 
 ONES = torch.ones(3)
@@ -180,15 +180,15 @@ def test_one_tensor_at_a_time(form, tmp_path):
 )
 def test_a_tensor_that_is_not_as_announced(form, tensor, tmp_path):
     infos = {"a/b": TensorInfo("a/b", (3,), "float32")}
-    with pytest.raises(ConversionError, match=r"'a/b' came as .*; expected float32 \[3\]"):
+    with pytest.raises(InputError, match=r"'a/b' came as .*; expected float32 \[3\]"):
         form.write_to(tmp_path, infos, lambda name: tensor)
 
 
 @EVERY
 def test_dtypes_and_folders_that_there_are_not(form, tmp_path):
-    with pytest.raises(ConversionError, match=r"'a/b'.* string"):
+    with pytest.raises(InputError, match=r"'a/b'.* string"):
         form.write_to(tmp_path, {"a/b": TensorInfo("a/b", (3,), "string")}, lambda name: ONES)
-    with pytest.raises((ConversionError, OSError), match="nowhere"):
+    with pytest.raises((InputError, OSError), match="nowhere"):
         infos = {"a/b": TensorInfo("a/b", (3,), "float32")}
         form.write_to(tmp_path / "nowhere", infos, lambda name: ONES)
 
@@ -200,5 +200,5 @@ def test_dtypes_and_folders_that_there_are_not(form, tmp_path):
 )
 def test_names_that_cannot_be_written(form, names, tmp_path):
     given = Memory(dict.fromkeys(names, ONES))
-    with pytest.raises(ConversionError):
+    with pytest.raises(InputError):
         form.write_to(tmp_path, given.tensors, given.read)
