@@ -192,7 +192,7 @@ def commands(lm, qa, tmp_path):
 
 
 #: Commands that need no tokenizer, or always take BERT's own.
-OWN_TOKENIZER = {"inspect", "convert", "finetune", "pretrain"}
+OWN_TOKENIZER = {"inspect", "convert"}
 
 
 @pytest.mark.slow

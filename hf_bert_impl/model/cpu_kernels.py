@@ -168,10 +168,20 @@ class OnednnProduct:
 
 
 class Float16Product:
-    """By FBGEMM: float32 states and sums, weights rounded to float16 (half of their bytes)."""
+    """By FBGEMM: float32 states and sums, weights rounded to float16 (half of their bytes).
+
+    Raises:
+        ValueError: A weight is too large for float16; FBGEMM would make it smaller without a word.
+    """
 
     def __init__(self, layers: Sequence[nn.Linear]) -> None:
         weight, bias = _joined(layers)
+        largest, limit = float(weight.detach().abs().max()), torch.finfo(torch.float16).max
+        if largest > limit:
+            raise ValueError(
+                f"a weight is as large as {largest:g}; expected at most {limit:g} in float16; "
+                "load it in float32"
+            )
         self.packed = torch.ops.quantized.linear_prepack_fp16(weight.float(), bias.float())
 
     def __call__(

@@ -7,9 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_bert_impl.data.documents import LAYOUTS
-from hf_bert_impl.data.examples import ExampleOptions
-from hf_bert_impl.data.masking import MaskingOptions
 from hf_bert_impl.data.option_ranges import check_ranges
 from hf_bert_impl.errors import InputError
 
@@ -108,6 +105,7 @@ class PretrainingOptions:
     """Go on with the run in `output`."""
 
     def __post_init__(self) -> None:
+        from hf_bert_impl.data.documents import LAYOUTS
 
         check_ranges(self)
         _require(self.layout in LAYOUTS, "layout", self.layout, f"one of {', '.join(LAYOUTS)}")

@@ -227,7 +227,7 @@ def test_wrong_arguments(hf_bert, one_error_line, model, questions, tmp_path, mo
     one_error_line(run(tmp_path / "none.jsonl"), "there is no file")
     one_error_line(run(tmp_path), "is a folder")
     one_error_line(run(questions, "-o", tmp_path / "no" / "a.jsonl"), "there is no folder")
-    one_error_line(run(questions, "-o", tmp_path), "is a folder", "expected a file")
+    one_error_line(run(questions, "-o", tmp_path), "is a folder", "the name of a file")
     (tmp_path / "empty.txt").write_text(" ")
     (tmp_path / "latin.txt").write_bytes(b"\xe9")
     one_error_line(run("--question", "a", "--context-file", tmp_path / "empty.txt"), "is empty")

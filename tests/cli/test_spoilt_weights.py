@@ -52,8 +52,8 @@ def test_a_head_that_is_drawn_anew_may_be_spoilt(hf_bert, save_tiny, tmp_path):
 def test_narrow_types_make_infinities(hf_bert, one_error_line, save_tiny):
     folder = save_tiny("BertForQuestionAnswering")
     model = hf_bert_impl.BertForQuestionAnswering.from_pretrained(folder)
-    model.bert.embeddings.LayerNorm.weight.data[4] = 1e6
+    model.bert.encoder.layer[0].output.dense.weight.data[4, 5] = 1e6
     model.save_pretrained(folder)
     command = ("answer", folder, "--question", "river?", "--context", "the river")
-    one_error_line(hf_bert(*command, "--dtype", "float16"), "1 infinities", "load it in float32")
+    one_error_line(hf_bert(*command, "--dtype", "float16"), "load it in float32")
     assert hf_bert(*command).status == 0

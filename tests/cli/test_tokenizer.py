@@ -102,5 +102,5 @@ def test_the_text_is_not_replaced(hf_bert, one_error_line, tmp_path, name):
 
 def test_a_vocabulary_larger_than_memory(hf_bert, one_error_line, text, tmp_path):
     asked = ("tokenizer", "train", text, "--vocab-size", 10**9, "--output", tmp_path / "words")
-    one_error_line(hf_bert(*asked), "--vocab-size=1000000000 is not valid", "at most 10000000")
+    one_error_line(hf_bert(*asked), "--vocab-size is 1000000000", "to 10,000,000")
     assert not (tmp_path / "words").exists()

@@ -269,3 +269,13 @@ def test_no_warnings_of_torch(fresh_choice):
         warnings.simplefilter("error")
         for dtype in ("float32", "int8", "float16"):
             outputs(model.prepare_for_inference(dtype), {"input_ids": torch.ones(2, 5).long()})
+
+
+@pytest.mark.skipif(
+    "fbgemm" not in cpu_kernels.libraries(torch.float16), reason="float16 is oneDNN's here"
+)
+def test_weights_beyond_float16_are_refused():
+    layer = nn.Linear(5, 3)
+    layer.weight.data[1, 2] = -7e4
+    with pytest.raises(ValueError, match="as large as 70000; expected at most 65504"):
+        cpu_kernels.choose(torch.float16).pack(layer)
