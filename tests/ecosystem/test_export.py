@@ -30,7 +30,7 @@ def test_onnx_of_a_certain_opset(library, tmp_path):
     export_model(model, tmp_path / "out", "onnx", opset=18)
     made = library("onnx").load(tmp_path / "out/model.onnx").opset_import
     assert made[0].version == 18
-    with pytest.raises(ValueError, match="--opset is 99, in which this model cannot be written"):
+    with pytest.raises(ValueError, match="`opset` is 99, in which this model cannot be written"):
         export_model(model, tmp_path / "other", "onnx", opset=99)
     assert not (tmp_path / "other").exists()
 
