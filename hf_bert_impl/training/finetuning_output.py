@@ -22,11 +22,10 @@ from hf_bert_impl.tasks.base import Split, Task
 from hf_bert_impl.tasks.metrics import finite
 from hf_bert_impl.training.resumable_trainer import TrainingDiverged
 
+#: The files besides the model's own and its card that this module writes.
 METRICS = "metrics.json"
 CURVE = "training.png"
 PREDICTIONS = "predictions.png"
-#: The files besides the model's own that this module writes.
-MADE = (METRICS, CARD, CURVE, PREDICTIONS)
 
 
 class OutputFolder:
