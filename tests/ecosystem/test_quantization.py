@@ -4,6 +4,8 @@ import pytest
 import torch
 import transformers
 
+from hf_bert_impl.model.cpu_kernels import choose
+
 pytestmark = pytest.mark.slow
 
 NAME = "BertForMaskedLM"
@@ -23,7 +25,9 @@ def test_torchao_as_upstream(library, model, upstream, batch, name):
     error, their_error = ((one - exact[attended]).abs().max() for one in (found, expected))
     if "Dynamic" in name:
         # Activations are rounded too, so a difference in the last bit can grow to a whole step.
-        assert error < 1.5 * their_error < 0.5 * scale
+        assert error < 1.5 * their_error
+        # Sums of torchao's, too, saturate on processors where 8-bit weights are not exact.
+        assert choose(torch.int8).limit < 127 or 1.5 * their_error < 0.5 * scale
     else:
         torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
         assert 1e-5 < error < 0.1 * scale
