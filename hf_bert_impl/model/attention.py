@@ -256,21 +256,32 @@ class BertSelfAttention(nn.Module):
             return contexts[0]
         return torch.cat(contexts) if contexts else query
 
-    def attend_joined(self, projected: Tensor, packing: Packing) -> Tensor:
+    def takes_products(self, states: Tensor, packing: Packing) -> bool:
+        """Whether plain products attend all sequences: what `attend_joined` asks for.
+
+        Args:
+            states: (T, D), of the dtype and on the device of the queries.
+            packing: Where each sequence lies.
+        """
+        if self.config._attn_implementation != "sdpa" or self.is_causal:
+            return False
+        longest = longest_product(states, self._dropout)
+        return all(group.keys and group.queries <= longest for group in packing.groups)
+
+    def attend_joined(self, projected: Tensor, packing: Packing, by_products: bool) -> Tensor:
         """`attend_packed`, of queries, keys and values side by side.
 
         Args:
             projected: (T, 3·H·d); without gradients.
             packing: Where each sequence lies.
+            by_products: What `takes_products` says.
 
         Returns:
             (T, H·d).
         """
         size, heads = self.attention_head_size, len(self.heads)
-        if self.config._attn_implementation == "sdpa" and not self.is_causal:
-            longest = longest_product(projected, self._dropout)
-            if all(group.keys and group.queries <= longest for group in packing.groups):
-                return attend_joined(projected, packing.groups, heads, self.scaling)
+        if by_products:
+            return attend_joined(projected, packing.groups, heads, self.scaling)
         query, key, value = projected.view(len(projected), 3, heads, size).unbind(1)
         return self.attend_packed(query, key, value, packing).flatten(-2)
 
@@ -463,6 +474,7 @@ def attend_joined(
     tokens, row = projected.shape
     width = row // 3
     size = width // heads
+    strides = (size, row, 1)
     place, start = projected.storage_offset(), 0
     contexts: list[Tensor] = []
     for group in groups:
@@ -475,10 +487,9 @@ def attend_joined(
             continue
         for _ in range(rows):
             at = place + start * row
-            query, key, value = (
-                projected.as_strided((heads, count, size), (size, row, 1), at + part * width)
-                for part, count in enumerate((queries, keys, keys))
-            )
+            query = projected.as_strided((heads, queries, size), strides, at)
+            key = projected.as_strided((heads, keys, size), strides, at + width)
+            value = projected.as_strided((heads, keys, size), strides, at + 2 * width)
             contexts.append(_attend(query, key, value, scaling, 0.0).transpose(0, 1))
             start += queries
     if len(contexts) == 1:

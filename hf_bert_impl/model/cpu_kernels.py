@@ -97,7 +97,10 @@ _IN_PLACE: dict[str, Callable[[Tensor], Tensor]] = {
     "swish": torch.ops.aten.silu_,
 }
 #: As torch has them; tools that count or record put their own in their place.
-_TORCH = (nn.Module.__call__, nn.Linear.forward, nn.functional.linear)
+_TORCH = (
+    *(nn.Module.__call__, nn.Linear.forward, nn.functional.linear),
+    *(nn.LayerNorm.forward, nn.functional.layer_norm),
+)
 
 
 def fused(activation: Any) -> Fused:
@@ -146,6 +149,9 @@ class OnednnProduct:
         weight, self.bias = _joined(layers)
         self.dtype = weight.dtype
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight, TYPICAL_ROWS)
+        # Looked up once: in few rows this takes a part of the time that can be measured.
+        self.multiply = torch.ops.mkldnn._linear_pointwise.default
+        self.multiply_and_add = torch.ops.mkldnn._linear_pointwise.binary
         # With AVX-512 its activations are as quick as ours, and save a pass over the output; with
         # less they are slower, which few rows make up for by one call less.
         self.fused_rows = torch.inf if has_avx512() else FEW_ROWS
@@ -155,16 +161,12 @@ class OnednnProduct:
     ) -> Tensor:
         """See `Product`."""
         if residual is not None:
-            return torch.ops.mkldnn._linear_pointwise.binary(
-                states, residual, self.weight, self.bias, "add"
-            )
-        now, later = NOT_FUSED, activation
-        if states.shape[0] <= self.fused_rows:
-            now, later = activation, NOT_FUSED
-        output = torch.ops.mkldnn._linear_pointwise.default(
-            states, self.weight, self.bias, now.name, [], now.algorithm
-        )
-        return _finish(output, None, later)
+            return self.multiply_and_add(states, residual, self.weight, self.bias, "add")
+        if activation is NOT_FUSED or states.shape[0] <= self.fused_rows:
+            name, algorithm = activation
+            return self.multiply(states, self.weight, self.bias, name, [], algorithm)
+        output = self.multiply(states, self.weight, self.bias, "none", [], "")
+        return _finish(output, None, activation)
 
 
 class Float16Product:
@@ -703,8 +705,11 @@ def type_name(kind: type) -> str:
 
 
 def is_patched() -> bool:
-    """Whether a tool has put its own in the place of what every linear layer runs through."""
-    return (nn.Module.__call__, nn.Linear.forward, nn.functional.linear) != _TORCH
+    """Whether a tool has put its own in the place of what linear layers and norms run through."""
+    return (
+        *(nn.Module.__call__, nn.Linear.forward, nn.functional.linear),
+        *(nn.LayerNorm.forward, nn.functional.layer_norm),
+    ) != _TORCH
 
 
 def is_recorded() -> bool:

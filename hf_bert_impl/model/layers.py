@@ -407,11 +407,10 @@ class BertEncoder(nn.Module):
 
         hidden_states = keep(hidden_states)
         last = len(self.layer) - 1
-        for index, layer in enumerate(self.layer if prepared is None else prepared.layers):
+        if prepared is not None:
+            hidden_states = prepared(hidden_states, packing, keep)
+        for index, layer in enumerate(self.layer if prepared is None else ()):
             kept = packing.kept if packing is not None and index == last else None
-            if prepared is not None:
-                hidden_states = keep(layer(hidden_states, packing, kept))
-                continue
             # Positional where gradients flow: reentrant checkpointing sees positional inputs only.
             output = layer(
                 hidden_states,

@@ -4,8 +4,9 @@ Notation: T computed tokens (see `packing.py`), K tokens kept after the last lay
 F feed-forward width, V vocabulary.
 """
 
-from collections.abc import Iterable
-from operator import is_
+from collections.abc import Callable, Iterable
+from itertools import chain
+from operator import attrgetter, is_, itemgetter
 from typing import Any
 
 import torch
@@ -48,8 +49,13 @@ from .packing import Packing
 logger = logging.get_logger(__name__)
 #: At the latest after so many computed tokens every packed weight has been compared with its sums.
 CHECKED_TOKENS = 16384
-#: Bytes that are compared at once, small enough for a core's cache, and the least in a call.
+#: Bytes that are compared at once, small enough for a core's cache. A model of fewer is compared as
+#: a whole at each call.
 PIECE_BYTES = 1 << 18
+#: What a module's `__dict__` holds that is true where the module is hooked or in train mode.
+_signs = itemgetter(
+    *("training", "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+)
 
 
 class Stock:
@@ -159,17 +165,20 @@ class PreparedLayer:
         self.attention = own = attention.self
         self.projection = kernels.pack(own.query, own.key, own.value)
         self.context_output = kernels.pack(attention.output.dense)
-        self.context_norm = attention.output.LayerNorm
+        self.context_norm = _norm(attention.output.LayerNorm)
         self.holder = layer.intermediate
         inner: Any = layer.intermediate.dense
         self.intermediate = kernels.pack(inner)
         self.inner_bytes = inner.out_features * inner.weight.element_size()
         self.output = kernels.pack(layer.output.dense)
-        self.output_norm = layer.output.LayerNorm
+        self.output_norm = _norm(layer.output.LayerNorm)
 
-    def __call__(self, hidden_states: Tensor, packing: Packing, kept: Tensor | None) -> Tensor:
+    def __call__(
+        self, hidden_states: Tensor, packing: Packing, kept: Tensor | None, by_products: bool
+    ) -> Tensor:
         """(T, D) to (T, D), or to (K, D) where only the tokens in `kept` are read."""
-        context = self.attention.attend_joined(self.projection(hidden_states), packing)  # (T, H·d)
+        projected = self.projection(hidden_states)
+        context = self.attention.attend_joined(projected, packing, by_products)  # (T, H·d)
         if kept is not None:
             context, hidden_states = context[kept], hidden_states[kept]
         attended = self.context_norm(self.context_output(context, hidden_states))
@@ -181,10 +190,19 @@ class PreparedLayer:
     def feed_forward(self, attended: Tensor) -> Tensor:
         """(T, D) to (T, D), before the LayerNorm."""
         activation = self.holder.intermediate_act_fn
-        inner = self.intermediate(attended, activation=fused(activation))  # (T, F)
-        if fused(activation) is NOT_FUSED:
+        with_product = fused(activation)
+        inner = self.intermediate(attended, None, with_product)  # (T, F)
+        if with_product is NOT_FUSED:
             inner = activation(inner)
         return self.output(inner, attended)
+
+
+def _norm(module: Any) -> Callable[[Tensor], Tensor]:
+    """The module, or in place of a `LayerNorm` what it computes: `Prepared` asks for its hooks."""
+    if type(module) is not nn.LayerNorm:
+        return module
+    shape, weight, bias = module.normalized_shape, module.weight, module.bias
+    return lambda states: torch.layer_norm(states, shape, weight, bias, module.eps)
 
 
 class Prepared:
@@ -206,19 +224,25 @@ class Prepared:
         self.modules = list(module.modules())
         self.types = [type(module) for module in self.modules]
         self.states = [module.__dict__ for module in self.modules]
-        self.slots = [
-            slots for module in self.modules for slots in (module._modules, module._parameters)
+        # What is put into an empty one changes nothing: the module's `forward` does not ask for it.
+        self.slots: list[dict[str, Any]] = [
+            slots
+            for module in self.modules
+            for slots in (vars(module)["_modules"], vars(module)["_parameters"])
+            if slots
         ]
         self.contents = self._contents()
+        self.sizes = list(map(len, self.states))
         self.weights = [p for linear in copied for p in linear.parameters()]
         self.facts = self._facts()
         # Views: they keep the memory, so that no other tensor can come to lie there.
         bits = [_as_integers(weight.detach()) for weight in self.weights]
-        self.samples = [_few(part).numpy() for part in bits]
+        self.samples = [_one_number(part).numpy() for part in bits]
         self.numbers = self._numbers()
         self.pieces = [piece for part in bits for piece in _pieces(part)]
         self.bytes = sum(piece.bits.nbytes for piece in self.pieces)
         self.next_piece = 0
+        self.bytes_due = 0.0
 
     def is_current(self, tokens: int) -> bool:
         """Whether nothing was seen to have happened to a weight, a module, its hooks or its mode.
@@ -226,12 +250,15 @@ class Prepared:
         Args:
             tokens: How many this call computes.
         """
+        # A sentence takes a few milliseconds, and hundreds of objects are asked here, which no
+        # cache holds between two calls. So the loops are those of the interpreter.
         contents = self._contents()
         return (
             len(contents) == len(self.contents)
             and all(map(is_, contents, self.contents))
             and all(map(is_, map(type, self.modules), self.types))
-            and not any(map(_is_changed, self.states))
+            and not any(chain.from_iterable(map(_signs, self.states)))
+            and (list(map(len, self.states)) == self.sizes or not self._is_overridden())
             and not self.stock.is_patched()
             and not hooks_of_all._has_any_global_hook()
             and self._facts() == self.facts
@@ -260,26 +287,36 @@ class Prepared:
         return None
 
     def _contents(self) -> list[Any]:
-        return [value for slots in self.slots for value in slots.values()]
+        return list(chain.from_iterable(map(dict.values, self.slots)))
 
-    def _facts(self) -> list[Any]:
+    def _is_overridden(self) -> bool:
+        """Whether a module, which has an attribute more or less, has a `forward` of its own."""
+        return any(
+            "forward" in state or state.get("_compiled_call_impl") is not None
+            for state in self.states
+        )
+
+    def _facts(self) -> list[list[Any]]:
         """Where and how each weight lies, and how often torch has counted a change."""
-        return [(p.data_ptr(), p._version, p.dtype, p.stride()) for p in self.weights]
+        facts = (Tensor.data_ptr, Tensor.stride, attrgetter("_version"), attrgetter("dtype"))
+        return [list(map(fact, self.weights)) for fact in facts]
 
     def _numbers(self) -> list[bytes]:
         return [sample.tobytes() for sample in self.samples]
 
     def _share_is_same(self, tokens: int) -> bool:
-        """Compares the next of the pieces, the more of them the more tokens are computed."""
-        left = max(PIECE_BYTES, self.bytes * tokens // CHECKED_TOKENS)
-        for _ in self.pieces:
+        """Compares the next of the pieces, as many as the tokens up to this call make due."""
+        if self.bytes <= PIECE_BYTES:
+            self.bytes_due = self.bytes
+        else:
+            due = self.bytes_due + self.bytes * tokens / CHECKED_TOKENS
+            self.bytes_due = min(due, self.bytes)
+        while self.bytes_due > 0:
             piece = self.pieces[self.next_piece % len(self.pieces)]
             self.next_piece = (self.next_piece + 1) % len(self.pieces)
             if not piece.is_same():
                 return False
-            left -= piece.bits.nbytes
-            if left <= 0:
-                break
+            self.bytes_due -= piece.bits.nbytes
         return True
 
     def __deepcopy__(self, memo: Any) -> None:
@@ -302,6 +339,16 @@ class PreparedEncoder(Prepared):
         self.kernels = kernels = choose(dtype or self.weights[0].dtype)
         with torch.no_grad():
             self.layers = [PreparedLayer(layer, kernels) for layer in _layers(encoder)]
+
+    def __call__(
+        self, hidden_states: Tensor, packing: Packing, keep: Callable[[Tensor], Tensor]
+    ) -> Tensor:
+        """(T, D) embeddings to the last layer's (T, D), or (K, D); each layer's go to `keep`."""
+        by_products = self.layers[0].attention.takes_products(hidden_states, packing)
+        *layers, last = self.layers
+        for layer in layers:
+            hidden_states = keep(layer(hidden_states, packing, None, by_products))
+        return keep(last(hidden_states, packing, packing.kept, by_products))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self.layers)} layers, {self.kernels})"
@@ -350,22 +397,9 @@ def _pieces(bits: Tensor) -> list[_Piece]:
     return [_Piece(part) for part in matrix.split(rows)]
 
 
-def _is_changed(state: dict[str, Any]) -> bool:
-    """`is_hooked`, or train mode, of a module by its `__dict__`: each call asks it of all."""
-    return bool(
-        state["training"]
-        or state["_forward_hooks"]
-        or state["_forward_pre_hooks"]
-        or state["_backward_hooks"]
-        or state["_backward_pre_hooks"]
-        or "forward" in state
-        or state.get("_compiled_call_impl") is not None
-    )
-
-
-def _few(bits: Tensor) -> Tensor:
-    """Numbers at the corners, a view."""
-    return bits[tuple(slice(None, None, max(1, size - 1)) for size in bits.shape)]
+def _one_number(bits: Tensor) -> Tensor:
+    """The number in the middle, a view."""
+    return bits.view(-1)[bits.numel() // 2]
 
 
 def _as_integers(weight: Tensor) -> Tensor:

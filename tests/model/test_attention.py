@@ -449,4 +449,6 @@ def test_queries_keys_and_values_side_by_side(backend, heads):
             for projected in (wide[:tokens].clone(), wide[2:]):
                 query, key, value = projected.view(tokens, 3, heads, 12).unbind(1)
                 expected = attention.attend_packed(query, key, value, packing).flatten(-2)
-                assert torch.equal(attention.attend_joined(projected, packing), expected)
+                by_products = attention.takes_products(projected, packing)
+                found = attention.attend_joined(projected, packing, by_products)
+                assert torch.equal(found, expected)
