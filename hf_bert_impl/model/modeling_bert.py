@@ -63,7 +63,7 @@ from .losses import (
     span_loss,
 )
 from .memory import keep_freed_memory  # noqa: F401
-from .packing import count_sequences, find_sequences, is_traced, plan, plan_dense, scatter
+from .packing import Packing, Wanted, count_sequences, find_sequences, is_traced, plan, scatter
 from .prepared import drop_prepared, prepare
 
 __all__ = [
@@ -460,9 +460,11 @@ class BertModel(BertPreTrainedModel):
                 device,
                 None if leaves_out is False else attention_mask,
                 lengths,
-                required_positions,
-                first_token=self.pooler is not None,
-                only_required=only_required and not output_hidden_states and not output_attentions,
+                Wanted(
+                    required_positions,
+                    self.pooler is not None,
+                    only_required and not output_hidden_states and not output_attentions,
+                ),
                 whole_if_empty=backend == "eager",
             )
         if use_cache and past_key_values is None:
@@ -476,7 +478,7 @@ class BertModel(BertPreTrainedModel):
             tokens = batch_size * length if packing is None else packing.tokens
             prepared = prepared.current(self.encoder, tokens)
             if prepared is not None and packing is None:
-                packing = plan_dense(batch_size, length, device)
+                packing = Packing.dense(shape, device)
         else:
             prepared = None
         if position_ids is not None:
@@ -496,7 +498,7 @@ class BertModel(BertPreTrainedModel):
             like, mask = embeddings, attention_mask
             if packing is not None:
                 like = embeddings.new_empty((*packing.grid, 0))
-                mask = packing.attended_grid() if packing.order else mask
+                mask = packing.computed_grid() if packing.order else mask
             options |= layer_masks(
                 config,
                 mask,
