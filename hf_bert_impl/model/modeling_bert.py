@@ -53,7 +53,6 @@ from .layers import (
 from .loading import CheckpointMismatch, check_folder, check_model, check_size, mismatch_message
 from .losses import (
     IGNORE_INDEX,
-    causal_lm_loss,
     classification_loss,
     cross_entropy,
     infer_problem_type,
@@ -802,9 +801,8 @@ class BertLMHeadModel(_LanguageModelHead, GenerationMixin):
         inputs = Inputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         options: dict[str, Any] = dict(kwargs)
         items = options.pop("num_items_in_batch", None)
-        shift_labels = options.pop("shift_labels", None)
+        predicted = options.pop("shift_labels", None)
         check_labels(labels, "labels", inputs.shape, self.config.vocab_size, "vocab_size")
-        predicted = shift_labels
         if predicted is None and labels is not None:
             predicted = nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORE_INDEX)
         encoded = self._encode(
@@ -823,8 +821,8 @@ class BertLMHeadModel(_LanguageModelHead, GenerationMixin):
             states = states[:, -logits_to_keep:]
         logits = self.cls(states)
         loss = None
-        if labels is not None:
-            loss = causal_lm_loss(logits, labels, items, shift_labels)
+        if labels is not None and predicted is not None:
+            loss = cross_entropy(logits, predicted, items)
         return CausalLMOutputWithCrossAttentions(
             loss,
             logits,
