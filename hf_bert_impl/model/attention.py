@@ -147,7 +147,7 @@ class BertSelfAttention(nn.Module):
                     score_mask = self._add_bias(score_mask, bias, "eager")
             query_mask = None
             if packing is not None and output_attentions:
-                query_mask = _query_mask(packing)
+                query_mask = packing.computed_grid()[:, None, :, None]  # (B, 1, S, 1)
                 if backend == "eager":
                     kwargs = {**kwargs, "query_mask": query_mask}
             context, probabilities = self._interface(backend)(
@@ -381,12 +381,6 @@ def prune_linear(layer: nn.Linear, kept: list[int], dim: int) -> nn.Linear:
         smaller.weight.copy_(weight)
         smaller.bias.copy_(layer.bias.index_select(0, index) if dim == 0 else layer.bias)
     return smaller.train(layer.training)
-
-
-def _query_mask(packing: Packing) -> Tensor:
-    """(B, 1, S, 1) bool: which positions are computed, so have a row of probabilities."""
-    computed = torch.ones(packing.tokens, dtype=torch.bool, device=packing.device)
-    return packing.to_grid(computed)[:, None, :, None]
 
 
 def attention_probabilities(

@@ -11,15 +11,12 @@ from torch import Tensor
 
 from .configuration_bert import BertConfig
 from .losses import IGNORE_INDEX
+from .packing import is_traced
 
 
 def reads_values(tensor: Tensor) -> bool:
     """Whether the values of `tensor` may be looked at: on the CPU, and not while tracing."""
-    return (
-        tensor.device.type == "cpu"
-        and not torch.compiler.is_compiling()
-        and not torch.jit.is_tracing()
-    )
+    return tensor.device.type == "cpu" and not is_traced(tensor.device)
 
 
 def batch_shape(input_ids: Tensor | None, inputs_embeds: Tensor | None) -> tuple[int, ...]:
@@ -85,12 +82,11 @@ def check_inputs(
         check_range(input_ids, "input_ids", vocab_size, "vocab_size", "is this its tokenizer?")
     max_positions = config.max_position_embeddings
     if position_ids is None:
-        if longest is not None:
-            _check_bounds(0, longest - 1, "position_ids", max_positions, "max_position_embeddings")
-        elif past_length + length > max_positions:
+        tokens = length if longest is None else longest
+        if past_length + tokens > max_positions:
             cached = f" after {past_length} cached ones" if past_length else ""
             raise ValueError(
-                f"the sequence has {length} tokens{cached}, the model takes at most "
+                f"the sequence has {tokens} tokens{cached}, the model takes at most "
                 f"{max_positions} (max_position_embeddings); truncate, for example with "
                 f"tokenizer(..., truncation=True, max_length={max_positions})"
             )
@@ -243,19 +239,6 @@ def check_range(
     if lowest < 0 and ignore < 0:
         real = tensor[tensor != ignore]
         lowest, highest = (int(x) for x in torch.aminmax(real)) if real.numel() else (0, 0)
-    _check_bounds(lowest, highest, name, limit, limit_name, hint, ignore)
-
-
-def _check_bounds(
-    lowest: int,
-    highest: int,
-    name: str,
-    limit: int,
-    limit_name: str,
-    hint: str = "",
-    ignore: int = 0,
-) -> None:
-    """Raises ValueError where one of them is outside 0..limit-1."""
     if lowest >= 0 and highest < limit:
         return
     wrong = lowest if lowest < 0 else highest

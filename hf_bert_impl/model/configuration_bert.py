@@ -1,6 +1,7 @@
 """BERT model configuration."""
 
 from collections.abc import Iterable, Mapping
+from math import inf
 from typing import Any
 
 import torch
@@ -13,22 +14,40 @@ from .json_files import check_config_file, explained
 #: wrongly: it ignores `position_embedding_type` and `variant`.
 EXTENDED_MODEL_TYPE = "hf_bert_impl"
 
-POSITION_EMBEDDING_TYPES = ("absolute", "relative_key", "relative_key_query", "sinusoidal")
-
-VARIANTS = ("bert", "codertimo")
-
-#: Most that a field may say: more is a slip or ill will, and would take the machine's memory.
-#: Products of two sizes stay within 64 bits; every layer and every label is an object.
-MOST = {
-    "vocab_size": 2**31,
-    "hidden_size": 2**20,
-    "num_hidden_layers": 1000,
-    "num_attention_heads": 2**20,
-    "intermediate_size": 2**31,
-    "max_position_embeddings": 2**31,
-    "type_vocab_size": 2**31,
-    "num_labels": 4_000_000,
+#: By field, the names that it may hold.
+CHOICES = {
+    "position_embedding_type": ("absolute", "relative_key", "relative_key_query", "sinusoidal"),
+    "variant": ("bert", "codertimo"),
 }
+
+
+def _size(most: int, least: int = 1) -> tuple[type, float, float, str]:
+    return int, least, most, f"a whole number, {least} to {most}"
+
+
+_PROBABILITY = (float, 0, 1, "a probability from 0 to 1")
+#: By field: whole numbers or any, the least, the most, and how the message says so. More than the
+#: most of a size is a slip or ill will, and would take the machine's memory. Products of two sizes
+#: stay within 64 bits; every layer and every label is an object.
+RANGES: dict[str, tuple[type, float, float, str]] = {
+    "vocab_size": _size(2**31),
+    "hidden_size": _size(2**20),
+    "num_hidden_layers": _size(1000, least=0),
+    "num_attention_heads": _size(2**20),
+    "intermediate_size": _size(2**31),
+    "max_position_embeddings": _size(2**31),
+    "type_vocab_size": _size(2**31),
+    "chunk_size_feed_forward": (int, 0, inf, "a whole number, 0 or more"),
+    "hidden_dropout_prob": _PROBABILITY,
+    "attention_probs_dropout_prob": _PROBABILITY,
+    "classifier_dropout": _PROBABILITY,
+    "layer_norm_eps": (float, 0, 1, "a small number such as 1e-12"),
+    "initializer_range": (float, 0, inf, "a standard deviation, 0 or more, such as 0.02"),
+    "null_score_diff_threshold": (float, -inf, inf, "None or a difference of scores"),
+}
+OPTIONAL = ("classifier_dropout", "null_score_diff_threshold")
+#: The base class makes a name for each label.
+LABELS = _size(4_000_000, least=0)
 
 #: What codertimo/BERT-pytorch has hard-wired (commit d10dc4f9d5a6), in the fields of `BertConfig`.
 #: With its sizes this is a config: ``BertConfig(**CODERTIMO_FIELDS, vocab_size=…, hidden_size=…)``.
@@ -144,9 +163,7 @@ class BertConfig(PreTrainedConfig):
         null_score_diff_threshold: float | None = None,
         **kwargs: Any,
     ) -> None:
-        kwargs.pop(
-            "model_type", None
-        )  # `to_dict` decides it; an instance attribute would shadow it
+        kwargs.pop("model_type", None)  # `to_dict` decides it: an attribute would shadow that
         _check_shared(kwargs)
         if not isinstance(pruned_heads, Mapping | None):
             raise ValueError(f"pruned_heads={pruned_heads!r:.60} is not valid; use a dict of lists")
@@ -251,58 +268,30 @@ class BertConfig(PreTrainedConfig):
         Raises:
             ValueError: Names the field, its value and what is allowed.
         """
-        for name, most in MOST.items():
-            if name != "num_labels":  # that is how many names there are
-                least = 0 if name == "num_hidden_layers" else 1
-                holds = _is_int(getattr(self, name), least, most)
-                self._require(holds, name, f"a whole number, {least} to {most}")
-        self._require(
-            _is_int(self.chunk_size_feed_forward, least=0),
-            "chunk_size_feed_forward",
-            "a whole number, 0 or more",
-        )
-        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob", "classifier_dropout"):
+        for name, (kind, least, most, allowed) in RANGES.items():
             value = getattr(self, name)
-            optional = name == "classifier_dropout" and value is None
-            self._require(optional or _is_number(value, 0, 1), name, "a probability from 0 to 1")
+            is_left_out = value is None and name in OPTIONAL
+            self._require(is_left_out or _is_number(value, kind, least, most), name, allowed)
+        for name, names in CHOICES.items():
+            self._require(getattr(self, name) in names, name, f"one of {', '.join(names)}")
+        act = self.hidden_act
         self._require(
-            _is_number(self.layer_norm_eps, 0, 1), "layer_norm_eps", "a small number such as 1e-12"
-        )
-        self._require(
-            _is_number(self.initializer_range, 0, float("inf")),
-            "initializer_range",
-            "a standard deviation, 0 or more, such as 0.02",
-        )
-        threshold = self.null_score_diff_threshold
-        self._require(
-            threshold is None or _is_number(threshold, float("-inf"), float("inf")),
-            "null_score_diff_threshold",
-            "None or a difference of scores",
-        )
-        # Google's own checkpoints and hub configs hold nothing else, but callables are upstream's.
-        self._require(
-            callable(self.hidden_act)
-            or (isinstance(self.hidden_act, str) and self.hidden_act in ACT2FN),
+            callable(act) or (isinstance(act, str) and act in ACT2FN),
             "hidden_act",
             f"a callable or one of {', '.join(sorted(ACT2FN))}",
         )
-        self._require(
-            self.position_embedding_type in POSITION_EMBEDDING_TYPES,
-            "position_embedding_type",
-            f"one of {', '.join(POSITION_EMBEDDING_TYPES)}",
-        )
-        self._require(self.variant in VARIANTS, "variant", f"one of {', '.join(VARIANTS)}")
         if self.variant == "codertimo":
             self._check_codertimo()
-        if self.hidden_size % self.num_attention_heads and not hasattr(self, "embedding_size"):
+        width, count = self.hidden_size, self.num_attention_heads
+        if width % count and not hasattr(self, "embedding_size"):
+            nearest = max(count, round(width / count) * count)
             raise ValueError(
-                f"hidden_size={self.hidden_size} is not a multiple of "
-                f"num_attention_heads={self.num_attention_heads}; choose a width that the heads "
-                f"divide, for example {_nearest(self.hidden_size, self.num_attention_heads)}"
+                f"hidden_size={width} is not a multiple of num_attention_heads={count}; choose a "
+                f"width that the heads divide, for example {nearest}"
             )
         pad = self.pad_token_id
         self._require(
-            pad is None or (_is_int(pad, least=-self.vocab_size) and pad < self.vocab_size),
+            pad is None or _is_number(pad, int, -self.vocab_size, self.vocab_size - 1),
             "pad_token_id",
             f"None or an id below vocab_size={self.vocab_size}",
         )
@@ -314,7 +303,7 @@ class BertConfig(PreTrainedConfig):
         for layer, heads in self.pruned_heads.items():
             self._require(
                 0 <= layer < self.num_hidden_layers
-                and all(_is_int(h, least=0) and h < self.num_attention_heads for h in heads)
+                and all(_is_number(h, int, 0, self.num_attention_heads - 1) for h in heads)
                 and len(set(heads)) == len(heads),
                 "pruned_heads",
                 f"layers below {self.num_hidden_layers}, each with different heads below "
@@ -349,10 +338,9 @@ def _check_shared(fields: Mapping[str, Any]) -> None:
         value = fields.get(name)
         if value is not None and not isinstance(value, kinds):
             raise ValueError(f"{name}={value!r:.60} is not valid; use {allowed}")
-    labels = fields.get("num_labels")
-    most = MOST["num_labels"]  # the base class makes a name for each of them
-    if labels is not None and not _is_int(labels, least=0, most=most):
-        raise ValueError(f"num_labels={labels!r:.60} is not valid; use a whole number, 0 to {most}")
+    labels, (kind, least, most, allowed) = fields.get("num_labels"), LABELS
+    if labels is not None and not _is_number(labels, kind, least, most):
+        raise ValueError(f"num_labels={labels!r:.60} is not valid; use {allowed}")
     for name in ("dtype", "torch_dtype"):
         value = fields.get(name)
         if isinstance(value, str):
@@ -365,14 +353,7 @@ def _without_release(config: BertConfig) -> dict[str, Any]:
     return {k: v for k, v in config.__dict__.items() if k != "transformers_version"}
 
 
-def _is_int(value: Any, least: int, most: float = float("inf")) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
-
-
-def _is_number(value: Any, least: float, most: float) -> bool:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+def _is_number(value: Any, kind: type, least: float, most: float) -> bool:
+    """Whether it is from `least` to `most`, and whole if `kind` is int."""
+    is_number = isinstance(value, int | kind) and not isinstance(value, bool)
     return is_number and least <= value <= most
-
-
-def _nearest(size: int, heads: int) -> int:
-    return max(heads, round(size / heads) * heads)

@@ -12,6 +12,8 @@ gives the same loss.
 import torch
 from torch import Tensor, nn
 
+from .packing import is_traced
+
 #: Different values of 16 bits, and the least of them as signed integers.
 VALUES, LEAST = 1 << 16, -(1 << 15)
 ALL_64_BITS = -(1 << 63)
@@ -38,8 +40,8 @@ def drop(states: Tensor, probability: float) -> Tensor:
         The shape of `states`.
     """
     dropped = round(probability * VALUES)
-    plain = states.device.type == "cpu" and not torch.compiler.is_compiling()
-    if not plain or torch.jit.is_tracing() or not 0 < dropped < VALUES:
+    is_plain = states.device.type == "cpu" and not is_traced(states.device)
+    if not is_plain or not 0 < dropped < VALUES:
         return nn.functional.dropout(states, probability)
     count = states.numel()
     bits = torch.empty((count + 3) // 4, dtype=torch.int64, device=states.device)

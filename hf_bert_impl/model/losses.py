@@ -47,13 +47,6 @@ def labelled(labels: Tensor | None) -> Tensor | None:
     return None if labels is None else labels != IGNORE_INDEX
 
 
-def select_labelled(states: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
-    """(B, S, D) and (B, S) to the labelled tokens' states (N, D) and labels (N,)."""
-    labels = labels.to(states.device).flatten()
-    index = (labels != IGNORE_INDEX).nonzero().flatten()
-    return states.flatten(0, 1)[index], labels[index]
-
-
 def masked_lm_loss(
     logits: Tensor, labels: Tensor, num_items_in_batch: Tensor | int | None = None
 ) -> Tensor:
@@ -64,26 +57,10 @@ def masked_lm_loss(
         labels: (B, S) or (N,).
     """
     if logits.ndim == 3 and not is_traced(logits.device):
-        logits, labels = select_labelled(logits, labels)
+        labels = labels.to(logits.device).flatten()
+        index = (labels != IGNORE_INDEX).nonzero().flatten()
+        logits, labels = logits.flatten(0, 1)[index], labels[index]
     return cross_entropy(logits, labels, num_items_in_batch)
-
-
-def causal_lm_loss(
-    logits: Tensor,
-    labels: Tensor,
-    num_items_in_batch: Tensor | int | None = None,
-    shift_labels: Tensor | None = None,
-) -> Tensor:
-    """Next-token cross-entropy: position i predicts label i + 1.
-
-    Args:
-        logits: (B, S, V).
-        labels: (B, S).
-        shift_labels: (B, S) labels that are shifted already, in place of `labels`.
-    """
-    if shift_labels is None:
-        shift_labels = nn.functional.pad(labels[..., 1:], (0, 1), value=IGNORE_INDEX)
-    return cross_entropy(logits, shift_labels, num_items_in_batch)
 
 
 def pretraining_loss(

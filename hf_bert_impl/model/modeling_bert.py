@@ -53,7 +53,6 @@ from .layers import (
 from .loading import CheckpointMismatch, check_folder, check_model, check_size, mismatch_message
 from .losses import (
     IGNORE_INDEX,
-    causal_lm_loss,
     classification_loss,
     cross_entropy,
     infer_problem_type,
@@ -63,7 +62,7 @@ from .losses import (
     span_loss,
 )
 from .memory import keep_freed_memory  # noqa: F401
-from .packing import count_sequences, find_sequences, is_traced, plan, plan_dense, scatter
+from .packing import Packing, Wanted, count_sequences, find_sequences, is_traced, plan, scatter
 from .prepared import drop_prepared, prepare
 
 __all__ = [
@@ -460,9 +459,11 @@ class BertModel(BertPreTrainedModel):
                 device,
                 None if leaves_out is False else attention_mask,
                 lengths,
-                required_positions,
-                first_token=self.pooler is not None,
-                only_required=only_required and not output_hidden_states and not output_attentions,
+                Wanted(
+                    required_positions,
+                    self.pooler is not None,
+                    only_required and not output_hidden_states and not output_attentions,
+                ),
                 whole_if_empty=backend == "eager",
             )
         if use_cache and past_key_values is None:
@@ -476,7 +477,7 @@ class BertModel(BertPreTrainedModel):
             tokens = batch_size * length if packing is None else packing.tokens
             prepared = prepared.current(self.encoder, tokens)
             if prepared is not None and packing is None:
-                packing = plan_dense(batch_size, length, device)
+                packing = Packing.dense(shape, device)
         else:
             prepared = None
         if position_ids is not None:
@@ -496,7 +497,7 @@ class BertModel(BertPreTrainedModel):
             like, mask = embeddings, attention_mask
             if packing is not None:
                 like = embeddings.new_empty((*packing.grid, 0))
-                mask = packing.attended_grid() if packing.order else mask
+                mask = packing.computed_grid() if packing.order else mask
             options |= layer_masks(
                 config,
                 mask,
@@ -800,9 +801,8 @@ class BertLMHeadModel(_LanguageModelHead, GenerationMixin):
         inputs = Inputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         options: dict[str, Any] = dict(kwargs)
         items = options.pop("num_items_in_batch", None)
-        shift_labels = options.pop("shift_labels", None)
+        predicted = options.pop("shift_labels", None)
         check_labels(labels, "labels", inputs.shape, self.config.vocab_size, "vocab_size")
-        predicted = shift_labels
         if predicted is None and labels is not None:
             predicted = nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORE_INDEX)
         encoded = self._encode(
@@ -821,8 +821,8 @@ class BertLMHeadModel(_LanguageModelHead, GenerationMixin):
             states = states[:, -logits_to_keep:]
         logits = self.cls(states)
         loss = None
-        if labels is not None:
-            loss = causal_lm_loss(logits, labels, items, shift_labels)
+        if labels is not None and predicted is not None:
+            loss = cross_entropy(logits, predicted, items)
         return CausalLMOutputWithCrossAttentions(
             loss,
             logits,

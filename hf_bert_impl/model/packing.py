@@ -3,16 +3,16 @@
 Notation: B batch, S sequence, T computed tokens of the whole batch, R sequences, L the longest of
 them, `...` any trailing shape.
 
-A batch is unpadded once before the embeddings, and a head pads its scores once; in between
+A batch is unpadded once, before the embeddings, and a head pads its scores once. In between
 everything runs on `(T, hidden)`. Sequences are ordered by length, so that those of one length lie
-side by side and attention over them is a view of the packed tensor, not a copy (the idea of packing
-is that of flash-attention's BERT, https://github.com/Dao-AILab/flash-attention; the ordering is for
-backends that take equal lengths only).
+side by side: attention over them is then a view of the packed tensor, not a copy. (Packing is the
+idea of flash-attention's BERT, https://github.com/Dao-AILab/flash-attention. The order is for
+backends that take only sequences of equal length.)
 
-Input may come packed as well: several sequences end to end in one row, none of which sees another.
-What says so is `cu_seq_lens_q`, or positions that start again at 0. `plan_packed_input` lays such
-sequences out by their lengths. Decoders, and programs that are recorded (compiled, traced,
-exported), keep the row and get a mask.
+A batch may also come packed: several sequences end to end in one row, none of which sees another.
+`cu_seq_lens_q` says so, or positions that start again at 0. `plan` lays such sequences out by their
+lengths. Decoders, and programs that are recorded (compiled, traced, exported), keep the row and get
+a mask.
 """
 
 from array import array
@@ -32,9 +32,24 @@ class RowGroup(NamedTuple):
     rows: int
     #: Computed tokens a row. The first `keys` of them are attended.
     queries: int
-    #: Attended tokens a row: what its queries look at. Where there are none they look at nothing,
-    #: or under "eager", which has a softmax over nothing, at all of the row alike.
+    #: Attended tokens a row, which its queries look at. If there are none, the queries look at
+    #: nothing. "eager" has no softmax over nothing: there they look at the whole row alike.
     keys: int
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which hidden states are read after the last layer, beside those of attended tokens."""
+
+    #: (B, S) bool: positions that are read although the mask does not attend to them.
+    required: Tensor | None = None
+    #: Whether position 0 of every sequence is read, attended or not.
+    first_token: bool = False
+    #: Whether nothing else is read: not even attended tokens.
+    only_required: bool = False
+
+
+ATTENDED = Wanted()
 
 
 @dataclass(frozen=True)
@@ -42,8 +57,8 @@ class Packing:
     """The computed tokens of a batch.
 
     A token is computed when the mask attends to it, or when a head asks for its hidden state all
-    the same (the pooler reads position 0, a loss reads every labelled position). The latter are
-    queries only: nothing attends to them, as upstream's mask has it.
+    the same: the pooler reads position 0, a loss reads every labelled position. Tokens that are
+    only asked for are queries, not keys: nothing attends to them, as upstream's mask has it.
 
     The caller's tensors are (B, S). Sequences are the rows of the batch, or, in input that came
     packed, stretches of its only row; as a padded batch of their own they are (R, L).
@@ -51,26 +66,35 @@ class Packing:
 
     #: (B, S) of the caller's tensors.
     shape: tuple[int, int]
-    #: (R, L) of the padded batch of sequences; that of the caller unless the input came packed.
+    #: (R, L) of the padded batch of sequences; (B, S) unless the input came packed.
     grid: tuple[int, int]
     #: Runs of equal length, in packed order.
     groups: tuple[RowGroup, ...]
     #: Where the tensors below are.
     device: torch.device
     #: (T,) flat position `row * S + column` of each computed token in the caller's tensors; None
-    #: where they are all of them, in the caller's order.
+    #: if all positions are computed, in the caller's order.
     token_index: Tensor | None = None
-    #: (T,) the place of each computed token in its sequence; None where it is the column.
+    #: (T,) the place of each computed token in its sequence; None if it is the column.
     column: Tensor | None = None
-    #: Of input that came packed, the number of each sequence, in packed order.
+    #: The number of each sequence, in packed order; empty unless the input came packed.
     order: tuple[int, ...] = ()
-    #: (T,) whether the hidden state goes into the padded output; None when all do.
+    #: (T,) whether the hidden state goes into the padded output; None if all do.
     visible: Tensor | None = None
-    #: (R,) where each sequence's position 0 lies in the packed order; None where nobody asks, and
-    #: where it is every L-th token.
+    #: (R,) where each sequence's position 0 lies in the packed order; None if nobody asks, or if
+    #: it is every L-th token.
     first_token: Tensor | None = None
     #: (K,) tokens whose state the caller reads after the last layer; None for all.
     kept: Tensor | None = None
+
+    @classmethod
+    def dense(
+        cls, shape: tuple[int, int], device: torch.device, first_token: bool = False
+    ) -> "Packing":
+        """Every token of a batch without padding, in place."""
+        rows, length = shape
+        first = torch.arange(0, rows * length, length, device=device) if first_token else None
+        return cls(shape, shape, (RowGroup(rows, length, length),), device, first_token=first)
 
     @cached_property
     def tokens(self) -> int:
@@ -103,8 +127,8 @@ class Packing:
         """What the caller reads of the last layer's states, (T, D), or (K, D) of those in `kept`.
 
         Returns:
-            The visible states (N, D) and their flat positions (N,), or (B, S, D) and None where
-            they are all, in the caller's order. Where `pooled`, the states (R, D) at position 0.
+            The visible states (N, D) and their flat positions (N,), or (B, S, D) and None if
+            they are all, in the caller's order. If `pooled`, the states (R, D) at position 0.
         """
         index, visible, first = self.token_index, self.visible, self.first_token
         if self.kept is not None:
@@ -124,7 +148,10 @@ class Packing:
         return states, index, of_first
 
     def refill(self, padded: Tensor, packed: Tensor) -> Tensor:
-        """(T, ...) out of `padded`, so that gradients pass through it; hidden ones of `packed`."""
+        """(T, ...) read back from `padded`, so that gradients pass through it.
+
+        What `padded` does not hold, since it is not visible, comes from `packed`.
+        """
         fresh = self.unpad(padded)
         return fresh if self.visible is None else torch.where(self.visible[:, None], fresh, packed)
 
@@ -138,19 +165,15 @@ class Packing:
 
     @cached_property
     def grid_index(self) -> Tensor | None:
-        """(T,) flat position of each computed token in the grid; None where T is all of it."""
+        """(T,) flat position of each computed token in the grid; None if T is all of it."""
         if not self.order:
             return self.token_index
         starts = [row * self.grid[1] for row in self.order]
         return _ranges(starts, [queries for queries, _ in self._lengths()]).to(self.device)
 
-    def attended_grid(self) -> Tensor:
-        """(R, L) bool: the mask of sequences that came packed."""
-        lengths = [0] * len(self.order)
-        for row, (_, keys) in zip(self.order, self._lengths(), strict=True):
-            lengths[row] = keys
-        ends = torch.tensor(lengths, device=self.device)[:, None]
-        return torch.arange(self.grid[1], device=self.device) < ends
+    def computed_grid(self) -> Tensor:
+        """(R, L) bool: where tokens are computed. In input that came packed all are attended."""
+        return self.to_grid(torch.ones(self.tokens, dtype=torch.bool, device=self.device))
 
     def _lengths(self) -> list[tuple[int, int]]:
         """Queries and keys of each sequence that has any, in packed order."""
@@ -158,7 +181,7 @@ class Packing:
 
     @cached_property
     def key_index(self) -> Tensor | None:
-        """(keys of all sequences,) where the attended tokens lie; None when all T are attended."""
+        """(keys of all sequences,) where the attended tokens lie; None if all T are attended."""
         lengths = self._lengths()
         if all(queries == keys for queries, keys in lengths):
             return None
@@ -169,7 +192,8 @@ class Packing:
     def cumulative_lengths(self) -> tuple[Tensor, Tensor, int, int]:
         """Running totals (R' + 1,) int32 of queries and of keys, and the longest of each.
 
-        What variable-length attention kernels take. R' leaves out sequences without tokens.
+        Kernels for sequences of different lengths take them. R' leaves out sequences without
+        tokens.
         """
         queries, keys = zip(*self._lengths(), strict=True)
         totals = torch.tensor([[0, *queries], [0, *keys]], dtype=torch.int32, device="cpu")
@@ -181,141 +205,99 @@ class Packing:
 def plan(
     shape: tuple[int, int],
     device: torch.device,
-    attention_mask: Tensor | None,
-    lengths: list[int] | None,
-    required: Tensor | None,
-    first_token: bool,
-    only_required: bool,
-    whole_if_empty: bool,
+    attention_mask: Tensor | None = None,
+    lengths: list[int] | None = None,
+    wanted: Wanted = ATTENDED,
+    whole_if_empty: bool = False,
 ) -> tuple[Packing | None, Tensor | None]:
     """Decides which tokens of a batch are computed.
 
     Args:
         shape: (B, S).
         device: Where the tokens are.
-        attention_mask: (B, S), zero at padding; None where nothing is left out.
-        lengths: Of the sequences, where the input came packed.
-        required: As in `plan_packing`, and so are the next three.
-
-    Returns:
-        The packing, or None where all is computed; and the mask, or None where the computation has
-        no need of one.
-    """
-    if required is not None:
-        required = required.to(device)
-    if lengths is not None:
-        return plan_packed_input(lengths, device, required, first_token, only_required), None
-    if attention_mask is None:
-        dense = plan_dense(*shape, device, required, first_token, True) if only_required else None
-        return dense, None
-    attended = attention_mask.to(device) != 0
-    packing = plan_packing(attended, required, first_token, only_required, whole_if_empty)
-    is_whole = packing is None and (required is None or bool(attended.all()))
-    return packing, None if is_whole else attention_mask
-
-
-def plan_packing(
-    attended: Tensor,
-    required: Tensor | None = None,
-    first_token: bool = False,
-    only_required: bool = False,
-    whole_if_empty: bool = False,
-) -> Packing | None:
-    """Decides which tokens of a padded batch are computed.
-
-    Args:
-        attended: (B, S) bool, the attention mask.
-        required: (B, S) bool, positions whose hidden state is wanted though they are not attended.
-        first_token: Whether position 0 of every row is wanted, attended or not.
-        only_required: Whether nothing else is read after the last layer.
+        attention_mask: (B, S), zero at padding; None if nothing is left out.
+        lengths: Tokens of each sequence, if the input came packed; B is 1 and their sum is S.
+        wanted: Which hidden states are read.
         whole_if_empty: Whether a row that attends to nothing is computed as a whole, since its
             queries look at all of it alike.
 
     Returns:
-        The packing, or None where every hidden state is wanted and nothing is gained.
+        The packing, or None if every hidden state is wanted and nothing is gained; and the mask,
+        or None if the computation does not need one.
     """
-    batch_size, length = attended.shape
-    device = attended.device
+    if wanted.required is not None:
+        wanted = replace(wanted, required=wanted.required.to(device))
+    packing, mask = None, None
+    if lengths is not None:
+        packing = _plan_sequences(lengths, device, wanted.first_token)
+    elif attention_mask is not None:
+        attended = attention_mask.to(device) != 0
+        packing = _plan_rows(attended, wanted, whole_if_empty)
+        if packing is not None or not (wanted.required is None or bool(attended.all())):
+            mask = attention_mask
+    elif wanted.only_required:
+        packing = Packing.dense(shape, device, wanted.first_token)
+    if packing is not None and wanted.only_required:
+        packing = _keep(packing, wanted.required)
+    return packing, mask
+
+
+def _plan_rows(attended: Tensor, wanted: Wanted, whole_if_empty: bool) -> Packing | None:
+    """The packing of a padded batch with the mask `attended`, (B, S) bool; None if it is whole."""
+    shape = batch_size, length = attended.shape[0], attended.shape[1]
     # One transfer for both: on an accelerator this line waits for the device.
     keys, firsts = torch.stack((attended.sum(dim=1), attended[:, 0].long())).tolist()
-    visible = attended if required is None else attended | required
-    is_whole = min(keys) == length if required is None else bool(visible.all())
-    if is_whole and not only_required:
+    visible = attended if wanted.required is None else attended | wanted.required
+    is_whole = min(keys) == length if wanted.required is None else bool(visible.all())
+    if is_whole and not wanted.only_required:
         return None
     computed = visible
-    if first_token and not all(firsts):
+    if wanted.first_token and not all(firsts):
         computed = computed.clone()
         computed[:, 0] = True
     if whole_if_empty and not all(keys):
         computed = computed | ~attended.any(dim=1, keepdim=True)
     queries = keys if computed is attended else computed.sum(dim=1).tolist()
-
     order = sorted(range(batch_size), key=lambda row: (queries[row], keys[row]))
-    lengths = [(queries[row], keys[row]) for row in order]
-    rows = torch.tensor(order, device=device)  # (B,)
-    is_visible = None
-    if queries == keys:
-        places, column = computed[rows].nonzero(as_tuple=True)
-        token_index = rows[places] * length + column
-    else:
+    rows = torch.tensor(order, device=attended.device)  # (B,)
+    places, column = computed.index_select(0, rows).nonzero(as_tuple=True)  # (T,)
+    token_index = rows.index_select(0, places) * length + column
+    if queries != keys:
         # Within a row attended tokens come first, so that a row's keys are a prefix of it.
-        rank = (~attended).to(torch.int8) + (~computed).to(torch.int8)  # 0 attended, 1 query, 2 out
-        columns = torch.argsort(rank[rows], dim=1, stable=True)  # (B, S)
-        ends = torch.tensor([q for q, _ in lengths], device=device)[:, None]
-        chosen = torch.arange(length, device=device) < ends
-        column = columns[chosen]
-        token_index = (rows[:, None] * length + columns)[chosen]
-        if computed is not visible:
-            is_visible = visible.flatten()[token_index]
-
+        keys_first = places * 2 + ~attended.flatten().index_select(0, token_index)
+        in_place = keys_first.argsort(stable=True)
+        token_index, column = token_index[in_place], column[in_place]
     first = None
-    if first_token:
-        # Column 0 is the row's first key, or the first of its queries that are not attended.
-        starts = _starts([q for q, _ in lengths])
-        offsets = [0 if firsts[row] else keys[row] for row in order]
-        places_of_first = [start + offset for start, offset in zip(starts, offsets, strict=True)]
-        first = torch.tensor(_in_caller_order(order, places_of_first), device=device)
-    packing = Packing(
-        shape := (batch_size, length),
+    if wanted.first_token:
+        # Column 0 is the row's first key, or the first of its queries that are no keys.
+        starts = zip(_places(order, queries), firsts, keys, strict=True)
+        first = torch.tensor(
+            [start if is_key else start + count for start, is_key, count in starts],
+            device=attended.device,
+        )
+    return Packing(
         shape,
-        _groups(lengths),
-        device,
+        shape,
+        _groups([(queries[row], keys[row]) for row in order]),
+        attended.device,
         token_index,
         column,
-        visible=is_visible,
+        visible=None if computed is visible else visible.flatten()[token_index],
         first_token=first,
     )
-    return _keep(packing, required) if only_required else packing
 
 
-def plan_packed_input(
-    lengths: list[int],
-    device: torch.device,
-    required: Tensor | None = None,
-    first_token: bool = False,
-    only_required: bool = False,
-) -> Packing:
-    """The packing of a batch of one row that holds several sequences end to end.
-
-    Args:
-        lengths: Tokens of each sequence; their sum is S.
-        device: Where the tokens are.
-        required: (1, S) bool, as in `plan_packing`.
-        first_token: Whether the first token of every sequence is wanted.
-        only_required: As in `plan_packing`.
-    """
+def _plan_sequences(lengths: list[int], device: torch.device, first_token: bool) -> Packing:
+    """The packing of a batch of one row that holds sequences of these lengths end to end."""
     if len(lengths) == 1:
-        return plan_dense(1, lengths[0], device, required, first_token, only_required)
+        return Packing.dense((1, lengths[0]), device, first_token)
     order = sorted(range(len(lengths)), key=lengths.__getitem__)
     ordered = [lengths[row] for row in order]
     starts = _starts(lengths)
     index = None
     if ordered != lengths:
         index = _ranges([starts[row] for row in order], ordered).to(device)
-    first = None
-    if first_token:
-        first = torch.tensor(_in_caller_order(order, _starts(ordered)), device=device)
-    packing = Packing(
+    return Packing(
         (1, sum(lengths)),
         (len(lengths), ordered[-1]),
         _groups([(length, length) for length in ordered]),
@@ -323,53 +305,23 @@ def plan_packed_input(
         index,
         _ranges([0] * len(ordered), ordered).to(device),
         tuple(order),
-        first_token=first,
+        first_token=torch.tensor(_places(order, lengths), device=device) if first_token else None,
     )
-    return _keep(packing, required) if only_required else packing
-
-
-def plan_dense(
-    batch_size: int,
-    sequence_length: int,
-    device: torch.device,
-    required: Tensor | None = None,
-    first_token: bool = False,
-    only_required: bool = False,
-) -> Packing:
-    """The packing of a batch without padding: every token, in place.
-
-    Args:
-        batch_size: B.
-        sequence_length: S.
-        device: Where the tokens are.
-        required: (B, S) bool, as in `plan_packing`.
-        first_token: As in `plan_packing`.
-        only_required: As in `plan_packing`.
-    """
-    group = RowGroup(batch_size, sequence_length, sequence_length)
-    shape = (batch_size, sequence_length)
-    if not only_required:
-        return Packing(shape, shape, (group,), device)
-    first = None
-    if first_token:
-        tokens = batch_size * sequence_length
-        first = torch.arange(0, tokens, sequence_length, device=device)
-    return _keep(Packing(shape, shape, (group,), device, first_token=first), required)
 
 
 def _keep(packing: Packing, required: Tensor | None) -> Packing:
-    """Marks the required tokens, and position 0 where it is wanted, as all that is read."""
+    """Marks the required tokens, and position 0 if it is wanted, as all that is read."""
     first = packing.first_token
     if required is None and first is not None:
         # Without an index the sequences are in order, and so are their first tokens.
         kept = first if packing.token_index is None else first.sort().values
         return replace(packing, kept=kept)
-    wanted = torch.zeros(packing.tokens, dtype=torch.bool, device=packing.device)
+    is_kept = torch.zeros(packing.tokens, dtype=torch.bool, device=packing.device)
     if required is not None:
-        wanted |= packing.unpad(required)
+        is_kept |= packing.unpad(required)
     if first is not None:
-        wanted[first] = True
-    return replace(packing, kept=wanted.nonzero().flatten())
+        is_kept[first] = True
+    return replace(packing, kept=is_kept.nonzero().flatten())
 
 
 def _groups(lengths: list[tuple[int, int]]) -> tuple[RowGroup, ...]:
@@ -384,19 +336,21 @@ def _starts(lengths: Iterable[int]) -> list[int]:
     return list(accumulate(lengths, initial=0))[:-1]
 
 
+def _places(order: list[int], lengths: list[int]) -> list[int]:
+    """Where each sequence begins when they are laid end to end in this order."""
+    starts = _starts(lengths[row] for row in order)
+    return [start for _, start in sorted(zip(order, starts, strict=True))]
+
+
 def _ranges(starts: Sequence[int], lengths: Sequence[int]) -> Tensor:
     """(sum of lengths,) on the CPU: from each start so many numbers on, one after the other.
 
-    In plain Python: torch's `repeat_interleave` wakes all threads, for a dozen numbers too.
+    It is plain Python, because torch's `repeat_interleave` wakes all threads even for a dozen
+    numbers.
     """
     ends = map(int.__add__, starts, lengths)
     numbers = array("q", chain.from_iterable(map(range, starts, ends)))
     return torch.frombuffer(numbers, dtype=torch.int64)
-
-
-def _in_caller_order(order: list[int], values: list[int]) -> list[int]:
-    """Values of the ordered rows in the order in which the caller has the rows."""
-    return [value for _, value in sorted(zip(order, values, strict=True))]
 
 
 def is_traced(device: torch.device) -> bool:
@@ -445,14 +399,14 @@ def packed_lengths(
     attention_mask: Tensor | None,
     cumulative_lengths: Tensor | None,
 ) -> list[int] | None:
-    """Lengths of the sequences in input that came packed; None where it did not.
+    """Lengths of the sequences in input that came packed; None if it did not.
 
     It did if `cumulative_lengths` (transformers' `cu_seq_lens_q`) says so, or if the positions of a
-    batch of one are runs 0, 1, 2, … starting again at 0. Positions that are all 0 are none, and
-    beside a mask that leaves something out positions are only positions.
+    batch of one are runs 0, 1, 2, … that start again at 0. If all positions are 0, or if the mask
+    leaves something out, the positions say nothing about packing.
 
     Args:
-        shape: (B, S) of the input; () where it is wrong and will be reported.
+        shape: (B, S) of the input.
         position_ids: (B, S), (1, S) or (S,), or None.
         attention_mask: The caller's, or None.
         cumulative_lengths: (R + 1,) or None.
@@ -461,8 +415,6 @@ def packed_lengths(
         ValueError: `cumulative_lengths` does not run from 0 to S in steps above 0, there is more
             than one row, or a mask that leaves something out comes with it.
     """
-    if not shape:
-        return None
     if cumulative_lengths is not None:
         _check_totals(shape, attention_mask, cumulative_lengths)
         if attention_mask is not None and not bool((attention_mask != 0).all()):
@@ -472,15 +424,11 @@ def packed_lengths(
         if totals[0] != 0 or totals[-1] != shape[1] or min(lengths) < 1:
             raise ValueError(_TOTALS_DO_NOT_FIT.format(totals, tuple(shape)))
         return lengths
-    if position_ids is None or not _says_nothing(attention_mask):
+    positions = _telling_positions(shape, position_ids, attention_mask)
+    # The quick look at zeros is enough for most input.
+    if positions is None or not bool((positions[:, 1:] == 0).any()):
         return None
-    if position_ids.ndim not in (1, 2) or position_ids.shape[-1] != shape[1]:
-        return None  # reported later
-    positions = position_ids.reshape(-1, shape[1])
-    # The first is the usual answer, and soon had.
-    if not bool((positions[:, 1:] == 0).any()) or not bool(_restarts(positions).any()):
-        return None
-    if attention_mask is not None and not bool((attention_mask != 0).all()):
+    if not bool(_is_packed(positions, attention_mask)):
         return None
     if shape[0] > 1:
         raise ValueError(_MANY_ROWS.format(shape[0]))
@@ -494,9 +442,9 @@ def count_sequences(
     attention_mask: Tensor | None,
     cumulative_lengths: Tensor | None,
 ) -> tuple[int, ...]:
-    """(R,), how many pooled vectors a batch of this shape gives.
+    """(R,), how many pooled vectors a batch of this shape gives; arguments as `packed_lengths`.
 
-    () where that is unknown: for the shape (), and for a recorded program that goes by positions.
+    () if that is unknown: for the shape (), and for a recorded program that goes by positions.
     """
     given = position_ids if cumulative_lengths is None else cumulative_lengths
     if not shape or given is None:
@@ -506,13 +454,14 @@ def count_sequences(
         return shape[:1] if lengths is None else (len(lengths),)
     if cumulative_lengths is not None:
         return (cumulative_lengths.shape[0] - 1,)
-    return () if shape[0] == 1 and _says_nothing(attention_mask) else shape[:1]
+    may_be = shape[0] == 1 and _telling_positions(shape, position_ids, attention_mask) is not None
+    return () if may_be else shape[:1]
 
 
 def _check_totals(
     shape: tuple[int, ...], attention_mask: Tensor | None, cumulative_lengths: Tensor
 ) -> None:
-    """What can be told of `cu_seq_lens_q` without looking at values.
+    """Checks of `cu_seq_lens_q` what can be told without its values.
 
     Raises:
         ValueError: It is no row of whole numbers, the batch is not one row, or there is a mask
@@ -526,17 +475,48 @@ def _check_totals(
         raise ValueError(_MASK_BESIDE_TOTALS.format(f"has {attention_mask.ndim} dimensions"))
 
 
+def _telling_positions(
+    shape: tuple[int, ...], position_ids: Tensor | None, attention_mask: Tensor | None
+) -> Tensor | None:
+    """(N, S) positions that may say that the input came packed; None if they cannot.
+
+    They cannot beside a mask between queries and keys, which says what sees what. Positions of a
+    wrong shape are reported later.
+    """
+    if position_ids is None or (attention_mask is not None and attention_mask.ndim != 2):
+        return None
+    if position_ids.ndim not in (1, 2) or position_ids.shape[-1] != shape[1]:
+        return None
+    return position_ids.reshape(-1, shape[1])
+
+
+def _is_packed(positions: Tensor, attention_mask: Tensor | None) -> Tensor:
+    """() bool: whether a row of (N, S) positions is runs 0, 1, 2, … that start again at 0.
+
+    False if the mask leaves something out. A row of zeros is no packing: it is what someone gives
+    who wants no positions.
+    """
+    before, after = positions[:, :-1], positions[:, 1:]
+    is_start = after == 0
+    is_runs = (positions[:, 0] == 0) & (is_start | (after == before + 1)).all(dim=1)
+    is_packed = (is_runs & is_start.any(dim=1) & (positions != 0).any(dim=1)).any()
+    if attention_mask is not None:
+        is_packed = is_packed & (attention_mask != 0).all().to(is_packed.device)
+    return is_packed
+
+
 @dataclass(frozen=True)
 class Sequences:
-    """Input that came packed, as tensors, for where it stays (1, S): decoders, and programs that
-    are recorded, whose shapes cannot depend on lengths.
+    """The sequences of input that came packed, as tensors, where it stays (1, S).
+
+    It does in decoders, and in programs that are recorded: their shapes cannot depend on lengths.
     """
 
-    #: (1, S) the number of each token's sequence from 1; 0 where the input turned out not packed.
+    #: (1, S) the number of each token's sequence from 1; 0 if the input turns out not packed.
     number: Tensor
-    #: (R,) where each begins; None where nobody asks.
+    #: (R,) where each begins; None if nobody asks.
     first: Tensor | None
-    #: (1, S) in its sequence; None where the caller's are as good.
+    #: (1, S) in its sequence; None if the caller's positions are the same.
     position: Tensor | None = None
 
     @classmethod
@@ -553,29 +533,26 @@ class Sequences:
 
     @classmethod
     def of_positions(
-        cls, position_ids: Tensor, attention_mask: Tensor | None, pooled: bool
+        cls, positions: Tensor, attention_mask: Tensor | None, pooled: bool
     ) -> "Sequences":
-        """By the positions of one row, (1, S), where they are runs that start again at 0.
+        """By the positions of one row, (1, S), if they are runs that start again at 0.
 
         Args:
-            attention_mask: (1, S); one with zeros makes positions mere positions.
-            pooled: Whether it is asked for where they begin: how many there are is then a number
-                that the program finds out. Without values ("meta") it is taken for one.
+            attention_mask: (1, S); if it has zeros, the input is not packed.
+            pooled: Whether someone asks where they begin. How many there are is then a number that
+                the program finds out. Without values ("meta") there is taken to be one.
         """
-        is_packed = _restarts(position_ids)  # (1,)
-        if attention_mask is not None:
-            is_packed = is_packed & (attention_mask != 0).all(dim=1).to(is_packed.device)
-        is_start = (position_ids == 0) & is_packed[:, None]
+        is_start = (positions == 0) & _is_packed(positions, attention_mask)
         number = is_start.cumsum(dim=1)
         first = None
-        if pooled and position_ids.device.type != "meta":
+        if pooled and positions.device.type != "meta":
             begins = nn.functional.pad(is_start[0, 1:], (1, 0), value=True)
             first = begins.nonzero()[:, 0]
         return cls(number, first)
 
     @property
     def is_packed(self) -> Tensor:
-        """(1, 1) bool: whether it did come packed, which only a program's positions leave open."""
+        """(1, 1) bool: whether it did come packed. A program that goes by positions finds out."""
         return self.number[:, -1:] > 0
 
 
@@ -592,17 +569,19 @@ def find_sequences(
     """How the input of a call came packed, if it did.
 
     Args:
-        shape: As in `packed_lengths`, and so are the next two.
+        shape: (B, S) of the input; () if it is wrong and will be reported.
+        position_ids: As in `packed_lengths`.
+        attention_mask: As in `packed_lengths`.
         options: Further arguments of the call; those that say how input is packed are taken out
-            where no backend is to read them.
+            if no backend is to read them.
         device: The model's.
         is_decoder: Whether a token sees only those before it.
-        has_pooler: Whether it is asked for where the sequences begin.
+        has_pooler: Whether the pooler asks where the sequences begin.
         has_cache: Whether there are `past_key_values`.
 
     Returns:
-        Lengths, unless a program is recorded, which does not know them; and the sequences as
-        tensors for such a program or for a decoder. None and None for other input.
+        The lengths, which a recorded program does not know; and the sequences as tensors, for such
+        a program or for a decoder. None and None for other input.
 
     Raises:
         ValueError: As `packed_lengths`, or there is a cache.
@@ -632,40 +611,15 @@ def find_sequences(
         options.setdefault("cu_seq_lens_k", totals)
         options.setdefault("max_length_q", shape[1])
         options.setdefault("max_length_k", shape[1])
+    elif lengths is not None:
+        totals = torch.tensor([0, *accumulate(lengths)], device="cpu")
+    if totals is not None:
         return lengths, Sequences.of_totals(totals, shape[1], device)
-    if lengths is not None:
-        ends = torch.tensor([0, *lengths], device="cpu").cumsum(0)
-        return lengths, Sequences.of_totals(ends, shape[1], device)
-    fits = position_ids is not None and position_ids.shape[-1] == shape[1]
-    if position_ids is None or not fits or has_cache or not _says_nothing(attention_mask):
+    positions = _telling_positions(shape, position_ids, attention_mask)
+    if positions is None or has_cache:
         return None, None
-    if shape[0] != 1:
-        _check_rows(position_ids, attention_mask)
-        return None, None
-    return None, Sequences.of_positions(position_ids.reshape(1, -1), attention_mask, has_pooler)
-
-
-def _check_rows(position_ids: Tensor, attention_mask: Tensor | None) -> None:
-    """Has a compiled program of several rows fail where one of them came packed."""
-    if not torch.compiler.is_dynamo_compiling() or not _says_nothing(attention_mask):
-        return
-    is_packed = _restarts(position_ids.reshape(-1, position_ids.shape[-1])).any()
-    if attention_mask is not None:
-        is_packed = is_packed & (attention_mask != 0).all().to(is_packed.device)
-    torch._assert_async(~is_packed, _PROGRAMS_MANY_ROWS)
-
-
-def _says_nothing(attention_mask: Tensor | None) -> bool:
-    """Whether a mask may leave nothing out, by its shape: one between queries and keys decides."""
-    return attention_mask is None or attention_mask.ndim == 2
-
-
-def _restarts(position_ids: Tensor) -> Tensor:
-    """(N, S) to (N,) bool: rows that are runs 0, 1, 2, … starting again at 0, not all of one token.
-
-    All positions 0 is what someone gives who wants none.
-    """
-    before, after = position_ids[:, :-1], position_ids[:, 1:]
-    is_start = after == 0
-    runs = (position_ids[:, 0] == 0) & (is_start | (after == before + 1)).all(dim=1)
-    return runs & is_start.any(dim=1) & (position_ids != 0).any(dim=1)
+    if shape[0] == 1:
+        return None, Sequences.of_positions(positions, attention_mask, has_pooler)
+    if torch.compiler.is_dynamo_compiling():
+        torch._assert_async(~_is_packed(positions, attention_mask), _PROGRAMS_MANY_ROWS)
+    return None, None

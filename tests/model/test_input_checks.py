@@ -32,6 +32,13 @@ ONES = torch.ones(2, 4)
         ({"input_ids": IDS[0]}, r"input_ids has shape \(4,\).*\(batch, sequence\)"),
         ({"input_ids": IDS.float()}, "input_ids has dtype torch.float32"),
         ({"input_ids": torch.ones(1, 20, dtype=torch.long)}, "20 tokens.*at most 19.*truncat"),
+        (
+            {
+                "input_ids": torch.ones(1, 25, dtype=torch.long),
+                "cu_seq_lens_q": torch.tensor([0, 5, 25]),
+            },
+            "20 tokens.*at most 19.*truncat",
+        ),
         ({}, "exactly one of input_ids or inputs_embeds; neither"),
         ({"input_ids": IDS, "inputs_embeds": torch.ones(2, 4, 30)}, "both"),
         ({"inputs_embeds": torch.ones(2, 4, 7)}, r"inputs_embeds has shape \(2, 4, 7\)"),

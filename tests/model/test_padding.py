@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from hf_bert_impl.model import attention
-from hf_bert_impl.model.packing import plan_dense, plan_packed_input, plan_packing, scatter
+from hf_bert_impl.model.packing import Wanted, plan, scatter
 from hf_bert_impl.parity.comparison import reference_model
 from tests.model.cases import (
     HEADS,
@@ -16,13 +16,24 @@ from tests.model.cases import (
 )
 
 
+def plan_rows(mask, required=None, first_token=False, only_required=False):
+    wanted = Wanted(required, first_token, only_required)
+    return plan(tuple(mask.shape), mask.device, mask, wanted=wanted)[0]
+
+
+def plan_sequences(lengths, required=None, first_token=False, only_required=False):
+    wanted = Wanted(required, first_token, only_required)
+    shape = (1, sum(lengths))
+    return plan(shape, torch.device("cpu"), lengths=lengths, wanted=wanted)[0]
+
+
 @pytest.mark.parametrize("name", ["right", "left", "holes", "both"])
 @pytest.mark.parametrize("first_token", [False, True])
 @pytest.mark.parametrize("with_required", [False, True])
 def test_pad_undoes_unpad(name, first_token, with_required):
     attended = masks()[name].bool()
     required = torch.rand(attended.shape, generator=torch.Generator().manual_seed(1)) < 0.2
-    packing = plan_packing(attended, required if with_required else None, first_token)
+    packing = plan_rows(attended, required if with_required else None, first_token)
     values = torch.randn(*attended.shape, 3)
     packed = packing.unpad(values)
     computed = attended | required if with_required else attended.clone()
@@ -39,7 +50,7 @@ def test_pad_undoes_unpad(name, first_token, with_required):
 @pytest.mark.parametrize("name", ["right", "left", "holes"])
 def test_groups_are_rows_of_one_length_with_their_keys_first(name):
     attended = masks()[name].bool()
-    packing = plan_packing(attended, first_token=True)
+    packing = plan_rows(attended, first_token=True)
     seen, start = [], 0
     for rows, queries, keys in packing.groups:
         for _ in range(rows):
@@ -57,14 +68,21 @@ def test_groups_are_rows_of_one_length_with_their_keys_first(name):
 
 
 def test_nothing_to_gain_without_padding():
-    assert plan_packing(torch.ones(3, 4, dtype=torch.bool)) is None
     everything = torch.ones(3, 4, dtype=torch.bool)
-    assert plan_packing(masks(3, 4)["right"].bool(), required=everything) is None
+    shape, device = (3, 4), torch.device("cpu")
+    mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 0, 0, 0]])
+    assert plan(shape, device) == (None, None)
+    assert plan(shape, device, everything) == (None, None)
+    assert plan(shape, device, everything, wanted=Wanted(everything)) == (None, None)
+    # All is computed, but not all is attended.
+    packing, needed = plan(shape, device, mask, wanted=Wanted(everything))
+    assert packing is None
+    assert needed is mask
 
 
 @pytest.mark.parametrize("lengths", [[4, 7, 2], [2, 4, 7], [5], [3, 3]])
 def test_packed_input_goes_to_its_grid_and_back(lengths):
-    packing = plan_packed_input(lengths, torch.device("cpu"), first_token=True)
+    packing = plan_sequences(lengths, first_token=True)
     values = torch.randn(1, sum(lengths), 3)
     packed = packing.unpad(values)
     assert torch.equal(packing.pad(packed), values)
@@ -78,7 +96,7 @@ def test_packed_input_goes_to_its_grid_and_back(lengths):
         assert not row[len(text) :].any()
     assert torch.equal(packing.from_grid(grid), packed)
     if len(lengths) > 1:
-        assert packing.attended_grid().sum(dim=1).tolist() == lengths
+        assert packing.computed_grid().sum(dim=1).tolist() == lengths
         assert torch.equal(values[0, packing.unpad(torch.arange(sum(lengths))[None])], packed)
     assert torch.equal(packing.finish(packed, pooled=True)[2], torch.stack([x[0] for x in texts]))
 
@@ -91,12 +109,12 @@ def test_what_the_last_layer_leaves_goes_to_its_place(name, with_required):
     required = required if with_required else None
     options = {"required": required, "first_token": True, "only_required": True}
     if name == "dense":
-        packing = plan_dense(rows, length, torch.device("cpu"), **options)
+        packing, _ = plan((rows, length), torch.device("cpu"), wanted=Wanted(**options))
     elif name == "packed":
-        packing = plan_packed_input([4, 7, 2], torch.device("cpu"), **options)
+        packing = plan_sequences([4, 7, 2], **options)
     else:
         mask = masks(rows, length)["right" if name == "padding" else name].bool()
-        packing = plan_packing(mask, **options)
+        packing = plan_rows(mask, **options)
     first = torch.zeros(rows, length, dtype=torch.bool)
     first[:, [0, 4, 11] if name == "packed" else 0] = True
     wanted = first.clone()
