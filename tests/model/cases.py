@@ -1,6 +1,7 @@
 """Random configurations and batches that the model's tests share."""
 
 import random
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -9,7 +10,9 @@ from transformers.activations import ACT2FN
 
 import hf_bert_impl
 from hf_bert_impl import BertConfig
+from hf_bert_impl.parity import FP32_TOLERANCE, attended_positions, compare_outputs
 
+BACKENDS = ("eager", "sdpa")
 HEADS = (
     "BertModel",
     "BertForPreTraining",
@@ -21,6 +24,9 @@ HEADS = (
     "BertForTokenClassification",
     "BertForQuestionAnswering",
 )
+ENCODER_HEADS = tuple(head for head in HEADS if head != "BertLMHeadModel")
+MASKED_LM = ("BertForPreTraining", "BertForMaskedLM")
+NO_DROPOUT = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, classifier_dropout=0.0)
 CHOICES = 3
 # xielu compiles a kernel of its own on first use.
 ACTIVATIONS = sorted(set(ACT2FN) - {"xielu"})
@@ -93,6 +99,67 @@ def random_batch(
     if mask is not None:
         batch["attention_mask"] = mask if len(shape) == 2 else mask[:, None].repeat(1, CHOICES, 1)
     return batch
+
+
+def model_and_batch(
+    head: str = "BertModel",
+    seed: int = 1,
+    padding: str | Tensor = "right",
+    *,
+    labels: bool = False,
+    **fields: Any,
+) -> tuple[Any, dict[str, Tensor]]:
+    """A random model in eval mode, and a batch for it.
+
+    Args:
+        head: The model's class.
+        seed: Of the config.
+        padding: A name of `masks`, or the (B, S) mask itself.
+        labels: Whether the batch has the labels of the head too.
+        **fields: Of the config, beside those that the seed decides.
+    """
+    config = random_config(seed, head, **fields)
+    mask = masks()[padding] if isinstance(padding, str) else padding
+    batch = random_batch(head, config, mask)
+    if labels:
+        batch |= random_labels(head, config, batch)
+    return random_model(head, config), batch
+
+
+def outputs(model: Any, batch: Mapping[str, Any], **options: Any) -> Any:
+    """What the model gives, without gradients."""
+    with torch.no_grad():
+        return model(**batch, **options)
+
+
+def assert_same(
+    found: Any, expected: Any, batch: Mapping[str, Tensor], tolerance: float = FP32_TOLERANCE
+) -> None:
+    """Compares outputs at the attended positions of their batch, as `compare_outputs` does."""
+    report = compare_outputs(found, expected, attended_positions(batch), tolerance=tolerance)
+    assert report.passed, report.summary()
+
+
+def gradients(model: Any, loss: Tensor) -> dict[str, Tensor]:
+    """The gradient of every parameter by name."""
+    model.zero_grad()
+    loss.backward()
+    named = model.named_parameters()
+    return {name: torch.zeros_like(p) if p.grad is None else p.grad for name, p in named}
+
+
+def assert_same_gradients(
+    found: Mapping[str, Tensor], expected: Mapping[str, Tensor], tolerance: float = FP32_TOLERANCE
+) -> None:
+    """Compares gradients relative to the largest number of each.
+
+    Those below a twentieth of the largest of all are held to that: they may be rounding alone.
+    """
+    assert found.keys() == expected.keys()
+    largest = max(gradient.abs().max() for gradient in expected.values())
+    for name, gradient in expected.items():
+        scale = gradient.abs().max().clamp(min=0.05 * largest)
+        assert (found[name] - gradient).abs().max() <= tolerance * scale, name
 
 
 def random_labels(head: str, config: BertConfig, batch: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -11,7 +11,6 @@ import torch
 from torch.nn import functional
 from transformers import AutoModel, AutoModelForPreTraining
 
-import hf_bert_impl
 from hf_bert_impl import (
     BertConfig,
     BertForNextSentencePrediction,
@@ -19,10 +18,9 @@ from hf_bert_impl import (
     BertModel,
 )
 from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS, EXTENDED_MODEL_TYPE
-from tests.model.cases import random_config, random_labels, random_model
+from tests.model.cases import BACKENDS, outputs, random_config, random_labels, random_model
 
 TOLERANCE = 2e-5
-BACKENDS = ("eager", "sdpa")
 #: Sizes of tests/fixtures/codertimo; 512 positions are hard-wired in the original.
 FIXTURE_SIZES = dict(
     vocab_size=139,
@@ -101,6 +99,11 @@ def saved(original, tmp_path_factory):
     folder = tmp_path_factory.mktemp("codertimo")
     model.save_pretrained(folder)
     return folder
+
+
+def of_fixture(values):
+    """The batch whose outputs the original software wrote."""
+    return {"input_ids": values["input_ids"], "token_type_ids": values["segment_info"]}
 
 
 def largest(difference):
@@ -207,14 +210,9 @@ def test_outputs_of_the_original(original, saved, backend, padding_free, masked)
     assert not any(info.values()), info
     real = values["input_ids"] > 0
     mask = {"attention_mask": real.long()} if masked else {}
-    with torch.no_grad():
-        output = model(
-            values["input_ids"],
-            token_type_ids=values["segment_info"],
-            output_hidden_states=True,
-            **mask,
-        )
-        bare = model.bert(values["input_ids"], token_type_ids=values["segment_info"], **mask)
+    batch = of_fixture(values) | mask
+    output = outputs(model, batch, output_hidden_states=True)
+    bare = outputs(model.bert, batch)
     embedded, *layers = output.hidden_states
     assert largest((embedded - values["embedding_output"])[real]) < TOLERANCE
     for ours, theirs in zip(layers, values["all_encoder_layers"], strict=True):
@@ -230,8 +228,7 @@ def test_outputs_of_the_original(original, saved, backend, padding_free, masked)
 def test_padding_too_is_computed_as_the_original_does(original, saved):
     _, values = original
     model = BertForPreTraining.from_pretrained(saved, padding_free=False)
-    with torch.no_grad():
-        output = model(values["input_ids"], token_type_ids=values["segment_info"])
+    output = outputs(model, of_fixture(values))
     assert largest(output.prediction_logits.log_softmax(-1) - values["mlm_log_probs"]) < TOLERANCE
 
 
@@ -243,19 +240,14 @@ def test_its_position_table(original):
     assert largest(table - weights["bert.embedding.position.pe"][0]) < 511 * 2**-23
 
 
+@pytest.mark.usefixtures("registered")
 def test_auto_classes(original, saved):
     _, values = original
-    hf_bert_impl.register()
-    try:
-        bare = AutoModel.from_pretrained(saved)
-        heads = AutoModelForPreTraining.from_pretrained(saved)
-    finally:
-        hf_bert_impl.unregister()
+    bare = AutoModel.from_pretrained(saved)
+    heads = AutoModelForPreTraining.from_pretrained(saved)
     assert (type(bare), type(heads)) == (BertModel, BertForPreTraining)
     real = values["input_ids"] > 0
-    with torch.no_grad():
-        states = bare(values["input_ids"], token_type_ids=values["segment_info"])[0]
-        nsp = heads(values["input_ids"], token_type_ids=values["segment_info"])[1]
+    states, nsp = outputs(bare, of_fixture(values))[0], outputs(heads, of_fixture(values))[1]
     assert largest((states - values["sequence_output"])[real]) < TOLERANCE
     assert largest(nsp.log_softmax(-1) - values["nsp_log_probs"]) < TOLERANCE
 

@@ -3,9 +3,9 @@
 import pytest
 import torch
 from torch.nn import functional as F
-from transformers.models.bert import modeling_bert as upstream
 
-from tests.model.cases import masks, random_batch, random_config, random_labels, random_model
+from hf_bert_impl.parity import reference_model
+from tests.model.cases import gradients, model_and_batch, random_labels
 
 ACCUMULATING = (
     "BertForPreTraining",
@@ -19,13 +19,9 @@ ACCUMULATING = (
 
 
 def classifier(problem_type, num_labels):
-    config = random_config(
-        1, "BertForSequenceClassification", num_labels=num_labels, problem_type=problem_type
-    )
-    ours = random_model("BertForSequenceClassification", config)
-    theirs = upstream.BertForSequenceClassification(upstream.BertConfig.from_dict(config.to_dict()))
-    theirs.load_state_dict(ours.state_dict())
-    return ours, theirs.eval(), random_batch("BertForSequenceClassification", config, None)
+    fields = dict(num_labels=num_labels, problem_type=problem_type)
+    model, batch = model_and_batch("BertForSequenceClassification", 1, "none", **fields)
+    return model, reference_model(model), batch
 
 
 @pytest.mark.parametrize(
@@ -49,9 +45,7 @@ def test_sequence_classification_by_problem_type(problem_type, num_labels, label
 
 
 def test_answers_beyond_the_sequence_are_ignored():
-    config = random_config(1, "BertForQuestionAnswering")
-    model = random_model("BertForQuestionAnswering", config)
-    batch = random_batch("BertForQuestionAnswering", config, None)
+    model, batch = model_and_batch("BertForQuestionAnswering", 1, "none")
     start = torch.tensor([2, 50, 3, 13, 4])
     end = torch.tensor([4, 60, 5, 14, 4])
     output = model(**batch, start_positions=start, end_positions=end)
@@ -68,26 +62,21 @@ def test_answers_beyond_the_sequence_are_ignored():
 @pytest.mark.parametrize("head", ACCUMULATING)
 def test_accumulated_gradients_are_those_of_one_batch(head):
     """Micro-batches with `num_items_in_batch`, as Trainer passes it, sum to the whole batch."""
-    config = random_config(2, head)
-    batch = random_batch(head, config, masks()["right"])
-    labels = random_labels(head, config, batch)
+    model, batch = model_and_batch(head, 2)
+    labels = random_labels(head, model.config, batch)
     if head == "BertForPreTraining":  # equal shares of masked tokens: the case with one truth
         labels["labels"] = torch.where(torch.arange(13) < 1, labels["labels"].clamp(min=0), -100)
     predicted = labels["labels"][:, 1:] if head == "BertLMHeadModel" else labels["labels"]
     items = (predicted != -100).sum()
 
-    whole = random_model(head, config)
-    whole(**batch, **labels).loss.backward()
-    parts = random_model(head, config)
-    losses = []
-    for rows in (slice(0, 2), slice(2, 5)):
-        micro = {name: value[rows] for name, value in (batch | labels).items()}
-        loss = parts(**micro, num_items_in_batch=items).loss
-        losses.append(loss.item())
-        loss.backward()
-    for (name, a), (_, b) in zip(whole.named_parameters(), parts.named_parameters(), strict=True):
-        if a.grad is not None:
-            assert torch.allclose(a.grad, b.grad, atol=2e-6), name
+    expected = gradients(model, model(**batch, **labels).loss)
+    micro = [
+        {name: value[rows] for name, value in (batch | labels).items()}
+        for rows in (slice(0, 2), slice(2, 5))
+    ]
+    found = gradients(model, sum(model(**part, num_items_in_batch=items).loss for part in micro))
+    for name, gradient in expected.items():
+        assert torch.allclose(found[name], gradient, atol=2e-6), name
 
 
 @pytest.mark.parametrize("as_tensor", [True, False])
@@ -101,19 +90,14 @@ def test_multi_label_and_regression_count_numbers(as_tensor):
 
 
 def test_a_batch_without_labelled_tokens_costs_nothing():
-    config = random_config(1, "BertForMaskedLM")
-    model = random_model("BertForMaskedLM", config)
-    batch = random_batch("BertForMaskedLM", config, masks()["right"])
+    model, batch = model_and_batch("BertForMaskedLM")
     loss = model(**batch, labels=torch.full((5, 13), -100)).loss
-    loss.backward()
     assert loss.item() == 0
-    assert not any(p.grad.any() for p in model.parameters() if p.grad is not None)
+    assert not any(gradient.any() for gradient in gradients(model, loss).values())
 
 
 def test_shifted_labels_may_be_given():
-    config = random_config(1, "BertLMHeadModel")
-    model = random_model("BertLMHeadModel", config)
-    batch = random_batch("BertLMHeadModel", config, None)
+    model, batch = model_and_batch("BertLMHeadModel", 1, "none")
     labels = batch["input_ids"]
     shifted = F.pad(labels[:, 1:], (0, 1), value=-100)
     a = model(**batch, labels=labels).loss
@@ -124,8 +108,7 @@ def test_shifted_labels_may_be_given():
 
 
 def test_the_cache_is_off_while_training():
-    config = random_config(1, "BertLMHeadModel")
-    model = random_model("BertLMHeadModel", config)
+    model, _ = model_and_batch("BertLMHeadModel")
     ids = torch.tensor([[3, 4, 5]])
     assert model(ids).past_key_values is not None
     assert model(ids, labels=ids).past_key_values is None

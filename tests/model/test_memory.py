@@ -48,6 +48,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 def test_who_has_freed_memory_kept():
     """55 MiB go back and forth where blocks of 11 MiB are the largest."""
     anew = count("as it is")

@@ -4,15 +4,20 @@ import pytest
 import torch
 
 from hf_bert_impl.model import attention
-from hf_bert_impl.model.packing import Wanted, plan, scatter
-from hf_bert_impl.parity.comparison import reference_model
+from hf_bert_impl.model.packing import (
+    Wanted,
+    plan,
+    scatter,
+)
+from hf_bert_impl.parity import compare_models, reference_model
 from tests.model.cases import (
+    BACKENDS,
     HEADS,
+    NO_DROPOUT,
     masks,
-    random_batch,
-    random_config,
+    model_and_batch,
+    outputs,
     random_labels,
-    random_model,
 )
 
 
@@ -139,31 +144,22 @@ def test_no_mask_is_built_that_no_layer_reads(monkeypatch):
 
     backend_mask = attention.backend_mask
     monkeypatch.setattr(attention, "backend_mask", recorded)
-    config = random_config(1)
-    model = random_model("BertModel", config)
-    batch = random_batch("BertModel", config, masks()["right"])
-    with torch.no_grad():
-        model(**batch)
-        assert not built
-        model(**batch, output_attentions=True)
-        assert len(built) == 1
-        # A hook may move the layer's input to where packed tokens are laid out.
-        model.encoder.layer[0].register_forward_hook(lambda *args: None)
-        model(**batch)
-        assert len(built) == 2
+    model, batch = model_and_batch()
+    outputs(model, batch)
+    assert not built
+    outputs(model, batch, output_attentions=True)
+    assert len(built) == 1
+    # A hook may move the layer's input to where packed tokens are laid out.
+    model.encoder.layer[0].register_forward_hook(lambda *args: None)
+    outputs(model, batch)
+    assert len(built) == 2
 
 
 def test_hidden_states_under_padding_are_zero():
-    config = random_config(1)
-    model = random_model("BertModel", config)
     for name in ("right", "left", "holes"):
-        mask = masks()[name]
-        with torch.no_grad():
-            output = model(
-                **random_batch("BertModel", config, mask),
-                output_hidden_states=True,
-                output_attentions=True,
-            )
+        model, batch = model_and_batch("BertModel", 1, name)
+        mask = batch["attention_mask"]
+        output = outputs(model, batch, output_hidden_states=True, output_attentions=True)
         for states in (output.last_hidden_state, *output.hidden_states):
             assert not states[mask == 0].any()
             assert states[mask == 1].abs().sum(-1).all()
@@ -175,83 +171,57 @@ def test_hidden_states_under_padding_are_zero():
 
 
 def test_a_document_does_not_touch_another():
-    config = random_config(2)
-    model = random_model("BertModel", config)
-    batch = random_batch("BertModel", config, masks()["right"])
-    with torch.no_grad():
-        before = model(**batch).last_hidden_state
-        batch["input_ids"][2] = (batch["input_ids"][2] + 1) % config.vocab_size
-        after = model(**batch).last_hidden_state
+    model, batch = model_and_batch("BertModel", 2)
+    before = outputs(model, batch).last_hidden_state
+    batch["input_ids"][2] = (batch["input_ids"][2] + 1) % model.config.vocab_size
+    after = outputs(model, batch).last_hidden_state
     rows = torch.tensor([0, 1, 3, 4])
     assert torch.equal(before[rows], after[rows])
     assert not torch.equal(before[2], after[2])
 
 
-@pytest.mark.parametrize("backend", ["eager", "sdpa"])
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("padding_free", [True, False])
-def test_a_row_without_attended_position(backend, padding_free):
-    config = random_config(4, padding_free=padding_free, attn_implementation=backend)
-    mask = masks()["right"].clone()
-    mask[3] = 0
-    for head in ("BertForSequenceClassification", "BertForTokenClassification"):
-        for rows in (mask, mask * 0):
-            model = random_model(head, config).train()
-            batch = random_batch(head, config, rows)
-            labels = torch.zeros(rows.shape[: 1 if "Sequence" in head else 2], dtype=torch.long)
-            output = model(**batch, labels=labels, output_hidden_states=True)
-            output.loss.backward()
-            assert output.logits.isfinite().all()
-            assert all(states.isfinite().all() for states in output.hidden_states)
-            gradients = [p.grad for p in model.parameters() if p.grad is not None]
-            assert gradients
-            assert all(gradient.isfinite().all() for gradient in gradients)
+@pytest.mark.parametrize("head", ["BertForSequenceClassification", "BertForTokenClassification"])
+def test_rows_without_attended_position_train(head, backend, padding_free):
+    fields = dict(padding_free=padding_free, attn_implementation=backend)
+    one_row = masks()["right"]
+    one_row[3] = 0
+    for mask in (one_row, one_row * 0):
+        model, batch = model_and_batch(head, 4, mask, labels=True, **fields)
+        batch["labels"].clamp_(min=0)
+        output = model.train()(**batch, output_hidden_states=True)
+        output.loss.backward()
+        assert output.logits.isfinite().all()
+        assert all(states.isfinite().all() for states in output.hidden_states)
+        found = [p.grad for p in model.parameters() if p.grad is not None]
+        assert found
+        assert all(gradient.isfinite().all() for gradient in found)
 
 
-@pytest.mark.parametrize("backend", ["eager", "sdpa"])
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("padding_free", [True, False])
 @pytest.mark.parametrize("head", HEADS)
 def test_a_row_without_attended_position_is_upstreams(head, padding_free, backend):
     """Upstream's eager backend looks at all of such a row alike, its sdpa at nothing."""
-    config = random_config(
-        4,
-        head,
-        padding_free=padding_free,
-        attn_implementation=backend,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-        classifier_dropout=0.0,
-    )
-    mask = masks()["right"].clone()
+    mask = masks()["right"]
     mask[3] = 0
-    ours = random_model(head, config)
-    theirs = reference_model(ours)
-    theirs.set_attn_implementation(backend)
-    batch = random_batch(head, config, mask)
-    labels = random_labels(head, config, batch)
-    a, b = ours(**batch, **labels), theirs(**batch, **labels)
-    attended = mask.bool()
-    for key in b:
-        if key == "past_key_values":
-            continue
-        ours_there, theirs_there = a[key], b[key]
-        if theirs_there.shape[:2] == mask.shape:  # one for every token, of which padding is ours
-            ours_there, theirs_there = ours_there[attended], theirs_there[attended]
-        assert torch.allclose(ours_there, theirs_there, atol=1e-4), key
-    if not labels:
-        return
-    a.loss.backward()
-    b.loss.backward()
-    gradients = {n: p.grad for n, p in theirs.named_parameters() if p.grad is not None}
-    most = max(gradient.abs().max() for gradient in gradients.values())
-    for name, gradient in gradients.items():
-        difference = (ours.get_parameter(name).grad - gradient).abs().max()
-        assert difference < 5e-5 * gradient.abs().max().clamp(min=0.05 * most), name
+    fields = dict(padding_free=padding_free, attn_implementation=backend, **NO_DROPOUT)
+    model, batch = model_and_batch(head, 4, mask, **fields)
+    labels = random_labels(head, model.config, batch)
+    report = compare_models(
+        model,
+        reference_model(model),
+        {"empty row": batch},
+        labels={"empty row": labels},
+        gradients=bool(labels),
+        tolerance=5e-5,
+    )
+    assert report.passed, report.summary()
 
 
 def test_gradients_reach_the_hidden_states_that_are_returned():
-    config = random_config(3)
-    model = random_model("BertModel", config)
-    batch = random_batch("BertModel", config, masks()["left"])
+    model, batch = model_and_batch("BertModel", 3, "left")
     output = model(**batch, output_hidden_states=True)
     for states in output.hidden_states:
         states.retain_grad()

@@ -13,12 +13,11 @@ from torch.utils.flop_counter import FlopCounterMode
 from torch.utils.hooks import RemovableHandle
 
 from hf_bert_impl.model import cpu_kernels
-from tests.model.cases import masks, random_batch, random_config, random_model
+from tests.model.cases import assert_same, model_and_batch, outputs, random_model
 from tests.model.test_plain_linear import (
     counted,
     everywhere,  # noqa: F401 (a fixture)
     linear_layers,
-    outputs,
 )
 
 
@@ -50,24 +49,20 @@ def adapter(model, seen):
 
 @pytest.mark.parametrize("watch", [hook, pre_hook, own_forward, adapter])
 def test_a_watched_layer_is_called(watch):
-    config = random_config(5)
-    model = random_model("BertModel", config)
-    batch = random_batch("BertModel", config, masks()["right"])
-    expected = outputs(model, batch).last_hidden_state
+    model, batch = model_and_batch("BertModel", 5)
+    expected = outputs(model, batch)
     seen: list[int] = []
     watch(model, seen)
     with counted() as products:
-        found = outputs(model, batch).last_hidden_state
+        found = outputs(model, batch)
     assert seen == [1]
-    assert (found - expected).abs().max() <= 2e-5 * expected.abs().max()
+    assert_same(found, expected, batch)
     # The others run as before.
     assert len(products) == linear_layers(model) - (watch is not adapter)
 
 
 def test_a_hook_of_all_modules_sees_every_layer():
-    config = random_config(5)
-    model = random_model("BertModel", config)
-    batch = random_batch("BertModel", config, masks()["right"])
+    model, batch = model_and_batch("BertModel", 5)
     seen: list[nn.Module] = []
     handle: RemovableHandle = nn.modules.module.register_module_forward_hook(
         lambda module, inputs, output: seen.append(module)
@@ -91,16 +86,13 @@ def test_patches_of_torch_are_used(monkeypatch):
         return plain(states, weight, bias)
 
     monkeypatch.setattr(nn.functional, "linear", recorded)
-    config = random_config(5)
-    model = random_model("BertModel", config)
-    outputs(model, random_batch("BertModel", config, masks()["right"]))
+    model, batch = model_and_batch("BertModel", 5)
+    outputs(model, batch)
     assert len(seen) == linear_layers(model)
 
 
 def test_operations_are_counted():
-    config = random_config(5)
-    model = random_model("BertModel", config)
-    batch = random_batch("BertModel", config, masks()["right"])
+    model, batch = model_and_batch("BertModel", 5)
     with FlopCounterMode(display=False) as counter:
         outputs(model, batch)
     tokens = int(batch["attention_mask"].sum())
@@ -134,9 +126,7 @@ class Operators(TorchDispatchMode):
 
 @pytest.mark.parametrize(("mode", "name"), [(Functions, "linear"), (Operators, "addmm")])
 def test_modes_see_what_they_know(mode, name):
-    config = random_config(5)
-    model = random_model("BertModel", config)
-    batch = random_batch("BertModel", config, masks()["right"])
+    model, batch = model_and_batch("BertModel", 5)
     with mode() as record:
         outputs(model, batch)
     assert record.seen.count(name) == linear_layers(model)
@@ -239,10 +229,8 @@ def test_transforms_of_torch(layer):
             dual = cpu_kernels.linear(layer, forward_ad.make_dual(states, tangent))
             assert torch.equal(forward_ad.unpack_dual(dual).tangent, expected[1])
 
-    config = random_config(5)
-    model = random_model("BertModel", config)
-    batch = random_batch("BertModel", config, masks()["right"])
-    other = random_model("BertModel", config, seed=3)
+    model, batch = model_and_batch("BertModel", 5)
+    other = random_model("BertModel", model.config, seed=3)
     with torch.no_grad():
         swapped = torch.func.functional_call(model, dict(other.named_parameters()), (), batch)
     assert torch.equal(swapped[0], outputs(other, batch)[0])

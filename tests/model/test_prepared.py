@@ -1,51 +1,42 @@
 """Prepared inference: same numbers, same model."""
 
 import copy
-import io
+import itertools
 
 import pytest
 import torch
 from torch import nn
 from torch.autograd import forward_ad
 
-from hf_bert_impl import BertModel
 from hf_bert_impl.model import cpu_kernels, prepared
-from tests.model.cases import HEADS, masks, random_batch, random_config, random_model
-from tests.model.prepared_cases import (
-    LM_HEADS,
-    head_is_prepared,
-    is_prepared,
-    needs_kernels,
+from tests.model.cases import (
+    ENCODER_HEADS,
+    MASKED_LM,
+    assert_same,
+    masks,
+    model_and_batch,
     outputs,
+    random_batch,
+    random_config,
+    random_model,
 )
-
-ENCODERS = [head for head in HEADS if head != "BertLMHeadModel"]
+from tests.model.prepared_cases import head_is_prepared, is_prepared, needs_kernels, pickled
 
 
 @pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu", "silu", "tanh", "gelu_10"])
-@pytest.mark.parametrize("head", ENCODERS)
+@pytest.mark.parametrize("head", ENCODER_HEADS)
 def test_the_same_numbers(head, activation):
-    config = random_config(2, head, hidden_act=activation)
-    model = random_model(head, config)
-    for name, mask in masks().items():
-        batch = random_batch(head, config, mask)
-        expected = outputs(model, batch, output_hidden_states=True)
+    for padding, states in itertools.product(masks(), (True, False)):
+        model, batch = model_and_batch(head, 2, padding, hidden_act=activation)
+        expected = outputs(model, batch, output_hidden_states=states)
         model.prepare_for_inference()
         assert is_prepared(model)
-        found = outputs(model, batch, output_hidden_states=True)
-        plain = outputs(model, batch)
-        for key in expected:
-            if key == "hidden_states":
-                pairs = zip(found[key], expected[key], strict=True)
-            else:
-                pairs = [(found[key], expected[key]), (plain[key], expected[key])]
-            for a, b in pairs:
-                assert (a - b).abs().max() <= 2e-5 * b.abs().max().clamp(min=1), (name, key)
-        model.train()
-        model.eval()
+        with torch.inference_mode():
+            found = model(**batch, output_hidden_states=states)
+        assert_same(found, expected, batch)
 
 
-@pytest.mark.parametrize("head", ENCODERS)
+@pytest.mark.parametrize("head", ENCODER_HEADS)
 def test_bfloat16_error_is_that_of_the_model(head):
     if cpu_kernels.why_no_kernels(torch.bfloat16) is not None:
         pytest.skip("this CPU has no bfloat16 kernels")
@@ -79,32 +70,26 @@ def test_int8_is_close():
 
 @pytest.mark.parametrize("activation", ["gelu", "gelu_10"])
 def test_feed_forward_in_slices(monkeypatch, activation):
-    config = random_config(2, hidden_act=activation)
-    model = random_model("BertModel", config).prepare_for_inference()
-    batch = random_batch("BertModel", config, masks()["right"])
-    whole = outputs(model, batch).last_hidden_state
+    model, batch = model_and_batch("BertModel", 2, hidden_act=activation)
+    model.prepare_for_inference()
+    whole = outputs(model, batch)
     monkeypatch.setattr(prepared, "LARGEST_BLOCK", 0)
     monkeypatch.setattr(prepared, "SLICE_TOKENS", 7)
-    assert (outputs(model, batch).last_hidden_state - whole).abs().max() < 1e-6
+    assert_same(outputs(model, batch), whole, batch, tolerance=1e-6)
 
 
-def test_state_dict_and_saving_are_as_before(tmp_path):
-    config = random_config(5)
-    model = random_model("BertModel", config)
+@pytest.mark.parametrize("head", ["BertModel", *MASKED_LM])
+def test_what_is_prepared_is_no_part_of_the_state(head, tmp_path):
+    model = random_model(head, random_config(5, head))
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    model.prepare_for_inference()
-    assert list(model.state_dict()) == list(before)
-    assert all(torch.equal(model.state_dict()[name], value) for name, value in before.items())
-    model.save_pretrained(tmp_path)
-    again = BertModel.from_pretrained(tmp_path)
-    assert not is_prepared(again)
-    assert all(torch.equal(again.state_dict()[name], value) for name, value in before.items())
-    twin = copy.deepcopy(model)
-    assert not is_prepared(twin)
-    buffer = io.BytesIO()
-    torch.save(model, buffer)
-    buffer.seek(0)
-    assert not is_prepared(torch.load(buffer, weights_only=False))
+    model.prepare_for_inference().save_pretrained(tmp_path)
+    saved = type(model).from_pretrained(tmp_path)
+    for one in (model, saved, copy.deepcopy(model), pickled(model)):
+        assert list(one.state_dict()) == list(before)
+        assert all(torch.equal(one.state_dict()[name], value) for name, value in before.items())
+        assert is_prepared(one) == (one is model)
+        assert head == "BertModel" or head_is_prepared(one) == (one is model)
+    assert head == "BertModel" or not head_is_prepared(model.train())
 
 
 @pytest.mark.parametrize("head", ["BertModel", "BertForMaskedLM"])
@@ -133,9 +118,7 @@ def test_forward_mode_derivatives(head):
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
 @pytest.mark.parametrize("default", ["meta", torch.float64], ids=str)
 def test_defaults_of_torch_have_no_part_in_it(default, dtype):
-    config = random_config(24)
-    model = random_model("BertModel", config)
-    batch = random_batch("BertModel", config, masks()["right"])
+    model, batch = model_and_batch("BertModel", 24)
     expected = outputs(copy.deepcopy(model).prepare_for_inference(dtype), batch).last_hidden_state
     try:
         if default == "meta":
@@ -149,22 +132,6 @@ def test_defaults_of_torch_have_no_part_in_it(default, dtype):
         torch.set_default_device(None)
         torch.set_default_dtype(torch.float32)
     assert torch.equal(found, expected)
-
-
-@pytest.mark.parametrize("head", LM_HEADS)
-def test_a_prepared_masked_lm_head_is_no_part_of_the_state(head):
-    config = random_config(12, head)
-    model = random_model(head, config)
-    names = list(model.state_dict())
-    model.prepare_for_inference()
-    assert list(model.state_dict()) == names
-    assert not head_is_prepared(copy.deepcopy(model))
-    buffer = io.BytesIO()
-    torch.save(model, buffer)
-    buffer.seek(0)
-    assert not head_is_prepared(torch.load(buffer, weights_only=False))
-    model.train()
-    assert not head_is_prepared(model)
 
 
 def test_a_prepared_masked_lm_head_in_every_precision():
@@ -186,22 +153,19 @@ def test_a_prepared_masked_lm_head_in_every_precision():
 
 
 def test_a_masked_lm_head_that_is_not_plain_is_left_alone(caplog):
-    config = random_config(14, "BertForMaskedLM")
-    model = random_model("BertForMaskedLM", config)
+    model, batch = model_and_batch("BertForMaskedLM", 14)
     model.cls.predictions.transform.register_forward_hook(lambda m, i, o: o * 2)
-    batch = random_batch("BertForMaskedLM", config, masks()["right"])
-    expected = outputs(model, batch)["logits"]
+    expected = outputs(model, batch)
     model.prepare_for_inference()
     assert is_prepared(model) and not head_is_prepared(model)
     assert "masked-LM head not prepared" in caplog.text
-    assert (outputs(model, batch)["logits"] - expected).abs().max() < 1e-4
+    assert_same(outputs(model, batch), expected, batch)
 
 
 def test_dropout_switched_on_by_itself():
     """Monte Carlo dropout: eval mode, but for the dropout modules."""
-    config = random_config(15, hidden_dropout_prob=0.5)
-    model = random_model("BertModel", config).prepare_for_inference()
-    batch = random_batch("BertModel", config, masks()["right"])
+    model, batch = model_and_batch("BertModel", 15, hidden_dropout_prob=0.5)
+    model.prepare_for_inference()
     model.encoder.layer[0].output.dropout.train()
     first, second = (outputs(model, batch).last_hidden_state for _ in range(2))
     assert not is_prepared(model)
@@ -210,34 +174,29 @@ def test_dropout_switched_on_by_itself():
 
 def test_layer_norms_and_embeddings_are_not_copied():
     """What was not packed may change; the model stays prepared and right."""
-    config = random_config(8)
-    model = random_model("BertModel", config).prepare_for_inference()
-    batch = random_batch("BertModel", config, masks()["right"])
+    model, batch = model_and_batch("BertModel", 8)
+    model.prepare_for_inference()
     with torch.no_grad():
         model.encoder.layer[0].output.LayerNorm.weight.mul_(1.5)
         model.embeddings.word_embeddings.weight.mul_(1.5)
-    found = outputs(model, batch).last_hidden_state
+    found = outputs(model, batch)
     assert is_prepared(model)
-    expected = outputs(copy.deepcopy(model), batch).last_hidden_state
-    assert (found - expected).abs().max() < 1e-4
+    assert_same(found, outputs(copy.deepcopy(model), batch), batch)
 
 
 def test_gradients_and_scores_take_the_usual_way():
-    config = random_config(9)
-    model = random_model("BertModel", config).prepare_for_inference()
-    batch = random_batch("BertModel", config, masks()["right"])
+    model, batch = model_and_batch("BertModel", 9)
+    model.prepare_for_inference()
     model(**batch).last_hidden_state.sum().backward()
     assert model.encoder.layer[0].output.dense.weight.grad is not None
     assert outputs(model, batch, output_attentions=True).attentions is not None
-    assert outputs(model, batch, head_mask=torch.ones(config.num_attention_heads))
+    assert outputs(model, batch, head_mask=torch.ones(model.config.num_attention_heads))
     assert is_prepared(model)
 
 
 @pytest.mark.parametrize("head", ["BertModel", "BertForMaskedLM"])
 def test_autocast_computes_as_usual(head):
-    config = random_config(16, head)
-    model = random_model(head, config)
-    batch = random_batch(head, config, masks()["right"])
+    model, batch = model_and_batch(head, 16)
     with torch.autocast("cpu", torch.bfloat16):
         expected = outputs(model, batch)
         model.prepare_for_inference()
@@ -247,13 +206,11 @@ def test_autocast_computes_as_usual(head):
 
 
 def test_a_backend_may_be_chosen_afterwards():
-    config = random_config(9)
-    model = random_model("BertModel", config).prepare_for_inference()
-    batch = random_batch("BertModel", config, masks()["right"])
-    a = outputs(model, batch).last_hidden_state
+    model, batch = model_and_batch("BertModel", 9)
+    model.prepare_for_inference()
+    expected = outputs(model, batch)
     model.set_attn_implementation("eager")
-    b = outputs(model, batch).last_hidden_state
-    assert (a - b).abs().max() < 1e-4
+    assert_same(outputs(model, batch), expected, batch)
 
 
 def test_where_it_cannot_be_prepared(caplog):

@@ -8,13 +8,12 @@ from torch import nn
 
 from hf_bert_impl.model import cpu_kernels, prepared
 from hf_bert_impl.model.layers import BertIntermediate, BertLayer, BertOutput
-from tests.model.cases import masks, random_batch, random_config, random_model
+from tests.model.cases import MASKED_LM, model_and_batch, outputs, random_config, random_model
 from tests.model.prepared_cases import (
-    LM_HEADS,
+    assert_not_stale,
     head_is_prepared,
     is_prepared,
     needs_kernels,
-    outputs,
 )
 
 
@@ -40,30 +39,22 @@ CHANGES = {
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("name", ["query", "key", "value"])
 def test_a_changed_weight_is_seen(name, change):
-    config = random_config(6)
-    model = random_model("BertModel", config)
-    batch = random_batch("BertModel", config, masks()["right"])
+    model, batch = model_and_batch("BertModel", 6)
     model.prepare_for_inference()
     before = outputs(model, batch).last_hidden_state
     part = getattr(model.encoder.layer[0].attention.self, name)
     for parameter in (part.weight, part.bias):
         CHANGES[change](parameter)
-    found = outputs(model, batch).last_hidden_state
-    assert not is_prepared(model)
-    expected = outputs(copy.deepcopy(model), batch).last_hidden_state
-    assert torch.equal(found, expected)
+    found = assert_not_stale(model, batch)
     assert name == "key" or (found - before).abs().max() > 1e-3
 
 
 def test_a_transposed_weight_is_seen():
-    config = random_config(6, hidden_size=30, num_attention_heads=3)
-    model = random_model("BertModel", config).prepare_for_inference()
-    batch = random_batch("BertModel", config, masks()["right"])
+    model, batch = model_and_batch("BertModel", 6, hidden_size=30, num_attention_heads=3)
+    model.prepare_for_inference()
     weight = model.encoder.layer[1].attention.output.dense.weight
     weight.data = weight.data.t()
-    found = outputs(model, batch).last_hidden_state
-    assert not is_prepared(model)
-    assert torch.equal(found, outputs(copy.deepcopy(model), batch).last_hidden_state)
+    assert_not_stale(model, batch)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
@@ -75,19 +66,18 @@ def test_what_torch_does_not_count_is_seen_within_some_tokens(monkeypatch, dtype
     monkeypatch.setattr(prepared, "CHECKED_TOKENS", 500)
     config = random_config(17)
     model = random_model("BertModel", config).prepare_for_inference(dtype)
-    ids = torch.randint(5, config.vocab_size, (2, 7))
-    outputs(model, {"input_ids": ids})
+    batch = {"input_ids": torch.randint(5, config.vocab_size, (2, 7))}
+    outputs(model, batch)
     for row in (1, -2):  # wherever the check has come to
         weight = model.encoder.layer[-1].output.dense.weight
         weight.data[row, 1:-1].mul_(1.5)
         tokens = 0
         while is_prepared(model):
             assert tokens < 500
-            found = outputs(model, {"input_ids": ids}).last_hidden_state
-            tokens += ids.numel()
-        assert tokens > ids.numel()
-        expected = outputs(copy.deepcopy(model), {"input_ids": ids}).last_hidden_state
-        assert torch.equal(found, expected)
+            found = outputs(model, batch)[0]
+            tokens += 14
+        assert tokens > 14
+        assert torch.equal(found, assert_not_stale(model, batch))
         model.prepare_for_inference(dtype)
 
 
@@ -96,15 +86,11 @@ def test_one_large_batch_checks_everything(monkeypatch):
     monkeypatch.setattr(prepared, "CHECKED_TOKENS", 14)
     config = random_config(17)
     model = random_model("BertModel", config).prepare_for_inference()
-    ids = torch.randint(5, config.vocab_size, (2, 7))
+    batch = {"input_ids": torch.randint(5, config.vocab_size, (2, 7))}
     for layer in model.encoder.layer:
-        outputs(model, {"input_ids": ids})
+        outputs(model, batch)
         layer.intermediate.dense.weight.data[2:4, 1:-1] = 0
-        found = outputs(model, {"input_ids": ids}).last_hidden_state
-        assert not is_prepared(model)
-        assert torch.equal(
-            found, outputs(copy.deepcopy(model), {"input_ids": ids}).last_hidden_state
-        )
+        assert_not_stale(model, batch)
         model.prepare_for_inference()
 
 
@@ -188,21 +174,15 @@ REPLACED = {
 @pytest.mark.parametrize("before", [True, False])
 def test_replaced_modules(name, before, caplog):
     change, message = REPLACED[name]
-    config = random_config(18, num_hidden_layers=3)
-    model = random_model("BertModel", config)
-    batch = random_batch("BertModel", config, masks()["right"])
+    model, batch = model_and_batch("BertModel", 18, num_hidden_layers=3)
     if before:
         change(model)
-        expected = outputs(model, batch).last_hidden_state
         model.prepare_for_inference()
         assert message in caplog.text
     else:
         model.prepare_for_inference()
         change(model)
-        expected = outputs(copy.deepcopy(model), batch).last_hidden_state
-    found = outputs(model, batch).last_hidden_state
-    assert not is_prepared(model)
-    assert torch.equal(found, expected)
+    assert_not_stale(model, batch)
 
 
 @pytest.mark.parametrize("name", ["intermediate", "head"])
@@ -244,9 +224,8 @@ def test_another_function_inside_of_an_activation():
 
 @pytest.mark.parametrize("patched", [BertOutput, BertLayer, nn.Linear])
 def test_a_patched_class(monkeypatch, patched):
-    config = random_config(20)
-    model = random_model("BertModel", config).prepare_for_inference()
-    batch = random_batch("BertModel", config, masks()["right"])
+    model, batch = model_and_batch("BertModel", 20)
+    model.prepare_for_inference()
     forward = patched.forward
     monkeypatch.setattr(patched, "forward", lambda *a, **k: forward(*a, **k) * 1.5)
     found = outputs(model, batch).last_hidden_state
@@ -256,18 +235,14 @@ def test_a_patched_class(monkeypatch, patched):
 
 
 def test_layers_that_come_and_go():
-    config = random_config(21, num_hidden_layers=3)
-    batch = random_batch("BertModel", config, masks()["right"])
     for change in (
         lambda layers: layers.append(copy.deepcopy(layers[0])),
         lambda layers: layers.__delitem__(1),
         lambda layers: layers.__setitem__(0, layers[1]),
     ):
-        model = random_model("BertModel", config).prepare_for_inference()
-        change(model.encoder.layer)
-        found = outputs(model, batch).last_hidden_state
-        assert not is_prepared(model)
-        assert torch.equal(found, outputs(copy.deepcopy(model), batch).last_hidden_state)
+        model, batch = model_and_batch("BertModel", 21, num_hidden_layers=3)
+        change(model.prepare_for_inference().encoder.layer)
+        assert_not_stale(model, batch)
 
 
 def test_parameters_made_in_inference_mode(caplog):
@@ -299,11 +274,9 @@ def test_a_call_holds_what_it_began_with():
 
 
 def test_other_ways_to_change_the_model():
-    config = random_config(7, num_attention_heads=3, hidden_size=30)
-    batch = random_batch("BertModel", config, masks()["right"])
-
     def replace(model):
-        model.encoder.layer[0].output.dense = nn.Linear(config.intermediate_size, 30)
+        dense = model.encoder.layer[0].output.dense
+        model.encoder.layer[0].output.dense = nn.Linear(dense.in_features, 30)
 
     def hook(model):
         model.encoder.layer[0].register_forward_hook(lambda m, i, o: o * 2)
@@ -314,7 +287,7 @@ def test_other_ways_to_change_the_model():
         output.forward = lambda *inputs: forward(*inputs) * 2
 
     def load(model):
-        model.load_state_dict(random_model("BertModel", config, seed=9).state_dict())
+        model.load_state_dict(random_model("BertModel", model.config, seed=9).state_dict())
 
     for change in (
         replace,
@@ -325,13 +298,9 @@ def test_other_ways_to_change_the_model():
         lambda model: model.double(),
         lambda model: model.train(),
     ):
-        model = random_model("BertModel", config).prepare_for_inference()
-        change(model)
-        model.eval()
-        found = outputs(model, batch).last_hidden_state
-        assert not is_prepared(model)
-        expected = outputs(copy.deepcopy(model), batch).last_hidden_state
-        assert torch.equal(found, expected)
+        model, batch = model_and_batch("BertModel", 7, num_attention_heads=3, hidden_size=30)
+        change(model.prepare_for_inference())
+        assert_not_stale(model.eval(), batch)
 
 
 HEAD_CHANGES = {
@@ -347,13 +316,11 @@ HEAD_CHANGES = {
 
 
 @pytest.mark.parametrize("change", HEAD_CHANGES)
-@pytest.mark.parametrize("head", LM_HEADS)
+@pytest.mark.parametrize("head", MASKED_LM)
 def test_a_changed_masked_lm_head_is_seen(head, change):
-    config = random_config(11, head, tie_word_embeddings=True)
-    model = random_model(head, config).prepare_for_inference()
+    model, batch = model_and_batch(head, 11, tie_word_embeddings=True)
+    model.prepare_for_inference()
     assert head_is_prepared(model)
-    batch = random_batch(head, config, masks()["right"])
-    batch = {key: value for key, value in batch.items() if "label" not in key}
     before = outputs(model, batch)[0]
     with torch.no_grad():
         HEAD_CHANGES[change](model)

@@ -4,50 +4,48 @@ import pytest
 import torch
 
 from hf_bert_impl.model import cpu_kernels, modeling_bert
-from hf_bert_impl.parity.comparison import reference_model
-from tests.model.cases import HEADS, masks, random_batch, random_config, random_labels, random_model
+from hf_bert_impl.parity import attended_positions, reference_model
+from tests.model.cases import (
+    HEADS,
+    MASKED_LM,
+    NO_DROPOUT,
+    assert_same,
+    assert_same_gradients,
+    gradients,
+    masks,
+    model_and_batch,
+    outputs,
+    random_labels,
+)
 
-NO_DROPOUT = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, classifier_dropout=0.0)
-MASKED_LM = ("BertForPreTraining", "BertForMaskedLM")
+
+def scores(output):
+    """The masked-LM logits of either head."""
+    return output["prediction_logits" if "prediction_logits" in output else "logits"]
 
 
-@pytest.mark.parametrize("padding", list(masks()))
-@pytest.mark.parametrize("head", [head for head in HEADS if head != "BertModel"])
-def test_training_loss_and_gradients_are_upstreams(head, padding):
-    config = random_config(4, head, **NO_DROPOUT)
-    ours = random_model(head, config).train()
-    theirs = reference_model(ours).train()
-    batch = random_batch(head, config, masks()[padding])
-    labels = random_labels(head, config, batch)
-    a, b = ours(**batch, **labels), theirs(**batch, **labels)
-    assert torch.allclose(a.loss, b.loss, rtol=1e-5)
-    a.loss.backward()
-    b.loss.backward()
-    gradients = {n: p.grad for n, p in theirs.named_parameters() if p.grad is not None}
-    largest = max(gradient.abs().max() for gradient in gradients.values())
-    for name, gradient in gradients.items():
-        scale = gradient.abs().max().clamp(min=0.05 * largest)
-        assert (ours.get_parameter(name).grad - gradient).abs().max() < 2e-5 * scale, name
+def rows_through(module):
+    """A list of how many rows each call of the module is given."""
+    seen = []
+    module.register_forward_pre_hook(lambda m, args: seen.append(args[0].shape[:-1].numel()))
+    return seen
 
 
 @pytest.mark.parametrize("padding", ["right", "none"])
 @pytest.mark.parametrize("head", MASKED_LM)
 def test_logits_are_those_of_the_labelled_tokens(head, padding):
-    config = random_config(1, head, **NO_DROPOUT)
-    model = random_model(head, config)
-    batch = random_batch(head, config, masks()[padding])
-    labels = random_labels(head, config, batch)
-    key = "prediction_logits" if head == "BertForPreTraining" else "logits"
-    with torch.no_grad():
-        every = model(**batch, **labels)[key]
-        assert every.shape == (5, 13, config.vocab_size)
-        model.train()
-        some = model(**batch, **labels)[key]
-        unlabelled = model(**batch)[key]
-        model.config.sparse_prediction = False
-        dense = model(**batch, **labels)[key]
+    model, batch = model_and_batch(head, 1, padding, **NO_DROPOUT)
+    labels = random_labels(head, model.config, batch)
+    vocab_size = model.config.vocab_size
+    every = scores(outputs(model, batch, **labels))
+    assert every.shape == (5, 13, vocab_size)
+    model.train()
+    some = scores(outputs(model, batch, **labels))
+    unlabelled = scores(outputs(model, batch))
+    model.config.sparse_prediction = False
+    dense = scores(outputs(model, batch, **labels))
     chosen = labels["labels"] != -100
-    assert some.shape == (int(chosen.sum()), config.vocab_size)
+    assert some.shape == (int(chosen.sum()), vocab_size)
     assert torch.allclose(some, every[chosen], atol=1e-5)
     assert unlabelled.shape == dense.shape == every.shape
     assert torch.allclose(dense[chosen], every[chosen], atol=1e-5)
@@ -61,65 +59,42 @@ def test_scores_of_padding_are_zero_and_all_else_is_equal(
     head, padding, labelled, many, monkeypatch
 ):
     monkeypatch.setattr(modeling_bert, "MANY_SCORED", many)
-    config = random_config(2, head, **NO_DROPOUT)
-    model = random_model(head, config)
-    batch = random_batch(head, config, masks()[padding])
-    labels = random_labels(head, config, batch) if labelled else {}
+    model, batch = model_and_batch(head, 2, padding, labels=labelled, **NO_DROPOUT)
     scored = batch["attention_mask"] != 0
     if labelled:
-        scored = scored | (labels["labels"] != -100)
-    key = "prediction_logits" if head == "BertForPreTraining" else "logits"
-    seen, handle = rows_through(model, model.cls.predictions.decoder)
-    found = model(**batch, **labels)
-    handle.remove()
+        scored = scored | (batch["labels"] != -100)
+    seen = rows_through(model.cls.predictions.decoder)
+    found = model(**batch)
     assert seen == [scored.numel() if many == 0 else int(scored.sum())]
     model.config.padding_free = False
-    expected = model(**batch, **labels)
-    assert not found[key][~scored].any()
-    assert torch.allclose(found[key][scored], expected[key][scored], atol=1e-5)
-    assert expected[key][~scored].any() or scored.all()
+    expected = model(**batch)
+    assert not scores(found)[~scored].any()
+    assert torch.allclose(scores(found)[scored], scores(expected)[scored], atol=1e-5)
+    assert scores(expected)[~scored].any() or scored.all()
     if labelled:
         assert torch.allclose(found.loss, expected.loss, rtol=1e-5)
-        weight = model.bert.embeddings.word_embeddings.weight
-        (ours,) = torch.autograd.grad(found.loss, weight)
-        (theirs,) = torch.autograd.grad(expected.loss, weight)
-        assert (ours - theirs).abs().max() < 2e-5 * theirs.abs().max()
+        assert_same_gradients(gradients(model, found.loss), gradients(model, expected.loss))
 
 
 @pytest.mark.parametrize("head", MASKED_LM)
 def test_nothing_attended_or_labelled(head):
-    config = random_config(3, head, **NO_DROPOUT)
-    model = random_model(head, config)
-    batch = random_batch(head, config, torch.zeros(2, 13, dtype=torch.long))
-    labels = {"labels": torch.full((2, 13), -100)}
-    if head == "BertForPreTraining":
-        labels["next_sentence_label"] = torch.tensor([0, 1])
-    output = model(**batch, **labels)
+    mask = torch.zeros(2, 13, dtype=torch.long)
+    model, batch = model_and_batch(head, 3, mask, labels=True, **NO_DROPOUT)
+    output = model(**batch | {"labels": torch.full((2, 13), -100)})
     assert output.loss.isfinite()
-    assert not output["prediction_logits" if head == "BertForPreTraining" else "logits"].any()
-
-
-def rows_through(model, module):
-    seen = []
-    handle = module.register_forward_pre_hook(
-        lambda m, args: seen.append(args[0].shape[:-1].numel())
-    )
-    return seen, handle
+    assert not scores(output).any()
 
 
 @pytest.mark.parametrize("padding", ["right", "left", "none"])
 def test_the_last_layer_computes_what_the_head_reads(padding):
     head = "BertForSequenceClassification"
-    config = random_config(2, head, num_hidden_layers=3)
-    model = random_model(head, config)
+    model, batch = model_and_batch(head, 2, padding, num_hidden_layers=3)
     mask = masks()[padding]
-    batch = random_batch(head, config, mask)
     layers = model.bert.encoder.layer
-    first, _ = rows_through(model, layers[0].intermediate)
-    last, _ = rows_through(model, layers[-1].intermediate)
-    with torch.no_grad():
-        quick = model(**batch).logits
-        states = model(**batch, output_hidden_states=True)
+    first = rows_through(layers[0].intermediate)
+    last = rows_through(layers[-1].intermediate)
+    quick = outputs(model, batch).logits
+    states = outputs(model, batch, output_hidden_states=True)
     tokens = 5 * 13 if mask is None else int(mask.sum()) + int((mask[:, 0] == 0).sum())
     assert first == [tokens, 5 * 13 if mask is None else tokens]
     assert last == [5, first[1]]
@@ -129,30 +104,20 @@ def test_the_last_layer_computes_what_the_head_reads(padding):
 @pytest.mark.parametrize("padding", ["left", "none"])
 @pytest.mark.parametrize("head", [head for head in HEADS if head != "BertModel"])
 def test_a_hook_on_the_model_sees_padded_states_and_changes_nothing(head, padding):
-    config = random_config(2, head)
-    model = random_model(head, config)
-    batch = random_batch(head, config, masks()[padding])
-    batch |= random_labels(head, config, batch)
+    model, batch = model_and_batch(head, 2, padding, labels=True)
     seen = []
-    with torch.no_grad():
-        expected = model(**batch)
-        model.bert.register_forward_hook(lambda module, args, output: seen.append(output))
-        found = model(**batch)
-    assert seen[0].last_hidden_state.shape[1:] == (13, config.hidden_size)
-    for key in expected:
-        if isinstance(expected[key], torch.Tensor):
-            assert torch.allclose(found[key], expected[key], atol=1e-5), key
+    expected = outputs(model, batch)
+    model.bert.register_forward_hook(lambda module, args, output: seen.append(output))
+    found = outputs(model, batch)
+    assert seen[0].last_hidden_state.shape[1:] == (13, model.config.hidden_size)
+    assert_same(found, expected, batch)
 
 
 def test_only_masked_tokens_reach_the_last_feed_forward():
-    head = "BertForMaskedLM"
-    config = random_config(2, head, num_hidden_layers=2)
-    model = random_model(head, config).train()
-    batch = random_batch(head, config, masks()["right"])
-    labels = random_labels(head, config, batch)
-    last, _ = rows_through(model, model.bert.encoder.layer[-1].intermediate)
-    model(**batch, **labels)
-    assert last == [int((labels["labels"] != -100).sum())]
+    model, batch = model_and_batch("BertForMaskedLM", 2, labels=True, num_hidden_layers=2)
+    last = rows_through(model.bert.encoder.layer[-1].intermediate)
+    model.train()(**batch)
+    assert last == [int((batch["labels"] != -100).sum())]
 
 
 @pytest.fixture
@@ -169,45 +134,31 @@ def by_onednn(monkeypatch):
 @pytest.mark.parametrize("head", MASKED_LM)
 def test_scores_with_gradients_by_onednn(head, case, padding, by_onednn):
     """A caller may write into the scores as well, and the gradient of what is overwritten is 0."""
-    config = random_config(2, head, sparse_prediction=case != "dense labels", **NO_DROPOUT)
-    model = random_model(head, config).train(case != "eval")
-    reference = reference_model(model).train(case != "eval")
     mask = masks()["none" if padding == "none" else "right"]
     if padding == "few":  # below 30 %: padding is scored, then overwritten
-        mask = mask.clone()
         mask[1:] = 1
         mask[1, 10:] = 0
-    batch = random_batch(head, config, mask)
-    labels = random_labels(head, config, batch) if "labels" in case else {}
-    key = "prediction_logits" if head == "BertForPreTraining" else "logits"
-    found = model(**batch, **labels)
-    expected = reference(**batch, **labels)
-    if labels:
-        assert torch.allclose(found.loss, expected.loss, rtol=1e-5)
-    losses = []
-    attended = torch.ones(5, 13, dtype=torch.bool) if mask is None else mask.bool()
-    for output in (found, expected):
+    fields = NO_DROPOUT | {"sparse_prediction": case != "dense labels"}
+    model, batch = model_and_batch(head, 2, mask, labels="labels" in case, **fields)
+    found = []
+    for one in (reference_model(model), model):
+        output = one.train(case != "eval")(**batch)
         loss = 0.0 if output.loss is None else output.loss
         if case != "labels":  # there the scores are those of labelled tokens
-            logits = output[key]
+            logits = scores(output)
             logits[..., 0] = -1e9
-            loss = loss + logits.softmax(-1)[attended].pow(2).sum()
-        losses.append(loss)
-    losses[0].backward()
-    losses[1].backward()
-    for name, parameter in reference.named_parameters():
-        if parameter.grad is not None:
-            scale = parameter.grad.abs().max().clamp(min=0.05)
-            ours = model.get_parameter(name).grad
-            assert (ours - parameter.grad).abs().max() < 5e-5 * scale, name
+            loss = loss + logits.softmax(-1)[attended_positions(batch)].pow(2).sum()
+        found.append((loss, gradients(one, loss)))
+    (expected_loss, expected), (loss, ours) = found
+    assert torch.allclose(loss, expected_loss, rtol=1e-5)
+    assert_same_gradients(ours, expected, tolerance=5e-5)
 
 
 @pytest.mark.parametrize("recorded", [True, False])
 @pytest.mark.parametrize("module", ["query", "intermediate", "output", "transform", "decoder"])
 def test_any_product_can_be_written_into(module, recorded, by_onednn):
     """As a subclass does that adds a residual in place; those of `nn.Linear` can."""
-    config = random_config(2, "BertForMaskedLM", **NO_DROPOUT)
-    model = random_model("BertForMaskedLM", config)
+    model, _ = model_and_batch("BertForMaskedLM", 2, **NO_DROPOUT)
     layer = model.bert.encoder.layer[0]
     dense = {
         "query": layer.attention.self.query,

@@ -6,7 +6,15 @@ import pytest
 import torch
 from torch import nn
 
-from tests.model.cases import HEADS, masks, random_batch, random_config, random_model
+from tests.model.cases import (
+    ENCODER_HEADS,
+    HEADS,
+    assert_same,
+    masks,
+    model_and_batch,
+    outputs,
+    random_batch,
+)
 
 
 class Wrapped(nn.Module):
@@ -31,33 +39,24 @@ def wrap_all(module, kinds):
 @pytest.mark.parametrize("kinds", [nn.Linear, nn.Embedding, nn.LayerNorm], ids=lambda k: k.__name__)
 @pytest.mark.parametrize("head", HEADS)
 def test_wrappers_without_a_weight(head, kinds):
-    config = random_config(1, head)
-    model = random_model(head, config)
-    wrapped = copy.deepcopy(model)
-    wrap_all(wrapped, kinds)
-    for name, mask in masks().items():
-        batch = random_batch(head, config, mask)
-        with torch.no_grad():
-            expected = model(**batch)
-            for step in ("plain", "prepared"):
-                if step == "prepared":
-                    wrapped.prepare_for_inference()
-                found = wrapped(**batch)
-                for key in expected:
-                    if isinstance(expected[key], torch.Tensor):
-                        assert torch.allclose(found[key], expected[key], atol=1e-4), (name, key)
+    for padding in masks():
+        model, batch = model_and_batch(head, 1, padding)
+        wrapped = copy.deepcopy(model)
+        wrap_all(wrapped, kinds)
+        expected = outputs(model, batch)
+        assert_same(outputs(wrapped, batch), expected, batch)
+        wrapped.prepare_for_inference()
+        assert_same(outputs(wrapped, batch), expected, batch)
 
 
-@pytest.mark.parametrize("head", [head for head in HEADS if head != "BertLMHeadModel"])
+@pytest.mark.parametrize("head", ENCODER_HEADS)
 def test_dynamic_quantization(head):
     """torch's own; a quantised layer has a method where others have a weight."""
-    config = random_config(2, head)
-    model = random_model(head, config)
+    model, _ = model_and_batch(head, 2)
     with pytest.warns(DeprecationWarning):
         quantised = torch.ao.quantization.quantize_dynamic(copy.deepcopy(model), {nn.Linear})
     for name, mask in masks().items():
-        batch = random_batch(head, config, mask)
-        with torch.no_grad():
-            expected, found = model(**batch)[-1], quantised(**batch)[-1]
+        batch = random_batch(head, model.config, mask)
+        expected, found = outputs(model, batch)[-1], outputs(quantised, batch)[-1]
         error = (found - expected).abs().mean() / expected.abs().mean()
         assert 0 < error < 0.1, name
