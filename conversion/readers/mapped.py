@@ -21,6 +21,19 @@ _MAX_ELEMENTS = 1 << 48
 _MAX_AXES = 32
 
 
+def damaged(kind: str, path: Path, what: str) -> InputError:
+    """The error for a file that breaks its format.
+
+    Args:
+        kind: The format.
+        path: The file.
+        what: What is wrong with it, in words that follow "is damaged:".
+    """
+    return InputError(
+        f"{path} is damaged: {what:.300}", f"a whole {kind} file", "download or copy it again"
+    )
+
+
 def map_file(path: Path) -> mmap.mmap:
     """Map a file, so that only what is looked at is read.
 
