@@ -35,8 +35,6 @@ class ShardIndex:
     """The file of each tensor, a plain name in the folder of the index."""
     files: tuple[Path, ...]
     """The files, each once, by name."""
-    metadata: dict[str, Any]
-    """The `metadata` table, {} where there is none. Nothing in it is checked."""
 
 
 def read_shard_index(index: Path) -> ShardIndex:
@@ -63,16 +61,13 @@ def read_shard_index(index: Path) -> ShardIndex:
             'a shard index {"metadata": {…}, "weight_map": {tensor: file}}',
             _REMEDY,
         )
-    metadata = table.get("metadata", {})
-    if not isinstance(metadata, dict):
-        raise InputError(f"metadata of {index} is {type(metadata).__name__}", "a table", _REMEDY)
     for tensor, name in weight_map.items():
         if not isinstance(name, str):
             raise InputError(
                 f"{index} maps {tensor!r:.200} to {name!r:.200}", "the name of a file", _REMEDY
             )
     names = sorted(set(weight_map.values()))
-    return ShardIndex(weight_map, tuple(_shard(index, name) for name in names), metadata)
+    return ShardIndex(weight_map, tuple(_shard(index, name) for name in names))
 
 
 def _load(index: Path) -> Any:
