@@ -24,6 +24,7 @@ from typing import IO, Any, Protocol, cast
 
 from hf_bert_impl.errors import InputError
 
+from .mapped import read_small
 from .pickled_objects import (
     Global,
     Instance,
@@ -296,20 +297,7 @@ def read_pickled_vocabulary(path: Path) -> tuple[str, ...]:
     Raises:
         InputError: The file is no such pickle, or would run code.
     """
-    try:
-        with path.open("rb") as file:
-            if file.seek(0, io.SEEK_END) > MAX_VOCABULARY_BYTES:
-                raise InputError(
-                    f"{path} has more than {MAX_VOCABULARY_BYTES} bytes",
-                    "a pickled vocabulary",
-                    "check the path",
-                )
-            file.seek(0)
-            content = file.read()
-    except OSError as error:
-        raise InputError(
-            f"{path} cannot be read ({error.strerror})", "a pickled vocabulary", "check the path"
-        ) from None
+    content = read_small(path, MAX_VOCABULARY_BYTES, "a pickled vocabulary")
     vocabulary = RestrictedUnpickler(io.BytesIO(content), path).load()
     tokens = vocabulary.state.get("itos") if isinstance(vocabulary, Instance) else None
     if not isinstance(tokens, list) or not tokens or not all(isinstance(t, str) for t in tokens):

@@ -19,6 +19,7 @@ from torch import Tensor
 from hf_bert_impl.errors import InputError
 
 from ..tensors import Reader, TensorInfo
+from .mapped import read_small
 
 #: Bytes of an index: the largest models have some 10 000 tensors and an index below 2 MiB.
 MAX_INDEX_BYTES = 64 << 20
@@ -71,15 +72,7 @@ def read_shard_index(index: Path) -> ShardIndex:
 
 
 def _load(index: Path) -> Any:
-    try:
-        with index.open("rb") as file:
-            text = file.read(MAX_INDEX_BYTES + 1)
-    except OSError as error:
-        raise InputError(
-            f"{index} cannot be read ({error.strerror})", "a shard index", "check the path"
-        ) from None
-    if len(text) > MAX_INDEX_BYTES:
-        raise InputError(f"{index} has more than {MAX_INDEX_BYTES} bytes", "a shard index", _REMEDY)
+    text = read_small(index, MAX_INDEX_BYTES, "a shard index")
     try:
         return json.loads(text.decode("utf-8"), object_pairs_hook=only_once)
     except DuplicateKeyError as error:
