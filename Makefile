@@ -32,10 +32,10 @@ demo: $(VENV)/.installed ## set up and run `hf-bert demo` on real weights
 test: $(VENV)/.installed upstream-tests ## set up and run the tests
 	$(VENV)/bin/python $(PYTEST) $(ARGS)
 
-# Damaged checkpoints and transformers' own suite are left out whole, and few random trials run.
+# Slow tests and transformers' own suite are left out whole, and few random trials run.
 quick: $(VENV)/.installed ## run the tests for the edit loop: under two minutes, without slow ones
 	HF_BERT_FUZZ_TRIALS=60 $(VENV)/bin/python $(PYTEST) -m "not slow" \
-		--ignore=tests/upstream --ignore-glob='tests/conversion/*_hostile.py' $(ARGS)
+		--ignore=tests/upstream $(ARGS)
 
 isa: $(VENV)/.installed ## run the tests of kernels at every instruction set that this machine has
 	$(VENV)/bin/python tests/isa.py -n $(WORKERS) $(ARGS)

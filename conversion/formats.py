@@ -20,14 +20,13 @@ from .readers.h5 import H5Reader, is_h5
 from .readers.mapped import read_at
 from .readers.safetensors import SafetensorsReader, is_safetensors
 from .readers.sharded import read_shard_index
-from .readers.tf1 import Tf1Reader, is_tf1
+from .readers.tf1 import Tf1Reader, index_of, is_tf1
 from .readers.torch_containers import is_torch
 from .readers.torch_pickle import TorchReader
 from .tensors import Reader
 
 _INDEX = ".index.json"
 _SHARD = re.compile(r"-[0-9]{5}-of-[0-9]{5}\.[a-z0-9]+")
-_TF_PART = re.compile(r"\.(index|meta|data-[0-9]{5}-of-[0-9]{5})")
 #: TensorFlow's note of the newest checkpoint in a folder.
 _STATE_FILE = "checkpoint"
 _STATE = re.compile(r'^\s*model_checkpoint_path:\s*"([^"\n]*)"', re.MULTILINE)
@@ -74,7 +73,7 @@ class Candidate:
     path: Path
     """What its reader takes: a file, or the index of several."""
     format: str
-    """A key of `FORMATS`."""
+    """A key of `FORMATS`, or "archive"."""
 
     def open(self) -> Reader:
         """Open it.
@@ -103,19 +102,19 @@ def format_of(path: Path) -> str | None:
     return None
 
 
-def find_file(path: Path) -> Candidate | None:
+def find_file(path: Path) -> Candidate:
     """The checkpoint that a file or a TensorFlow prefix belongs to.
 
     Args:
         path: A file of a checkpoint, or a prefix such as `bert_model.ckpt`.
 
     Returns:
-        The checkpoint; None for an archive.
+        The checkpoint, or the archive.
 
     Raises:
         InputError: There is no such file, or it is in no known format.
     """
-    index = _tensorflow_index(path)
+    index = index_of(path)
     if index is not None:
         return Candidate(index, "tf1")
     if not path.exists():
@@ -137,7 +136,7 @@ def find_file(path: Path) -> Candidate | None:
         path = home
     kind = format_of(path)
     if kind is None and is_archive(path):
-        return None
+        return Candidate(path, "archive")
     if kind is None:
         start = read_at(path, 0, 8)
         if start[:1] == b"\x80":  # how a pickle begins, and PyTorch's oldest files are pickles
@@ -211,14 +210,6 @@ def _by_name(folder: Path, kind: str, candidates: list[Candidate]) -> list[Candi
     usual = [name + end for name in FORMATS[kind].names for end in ("", _INDEX)]
     known = [candidate for name in usual for candidate in candidates if candidate.path.name == name]
     return known[:1] or candidates
-
-
-def _tensorflow_index(path: Path) -> Path | None:
-    """The index of a TensorFlow checkpoint that a prefix, or one of its files, belongs to."""
-    part = _TF_PART.fullmatch(path.suffix)
-    prefix = path.with_suffix("") if part else path
-    index = prefix.with_name(f"{prefix.name}.index")
-    return index if index.is_file() and (part or not path.exists()) else None
 
 
 def _named_in_state(folder: Path) -> Path | None:

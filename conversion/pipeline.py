@@ -14,6 +14,7 @@ from torch import Tensor
 
 import hf_bert_impl
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.files.output_folder import REPORT, claimed, output_folder
 from hf_bert_impl.model_card import CARD
 
 from .checks import (
@@ -30,7 +31,6 @@ from .maps.flax import FLAX
 from .maps.google_tf1 import GOOGLE_TF1
 from .maps.keras_h5 import KERAS_H5
 from .maps.pytorch import PYTORCH_PRETRAINED_BERT
-from .output_folder import REPORT, claimed, output_folder
 from .planning import invert
 from .report import Report, converted_card, file_rows, make_report, write_report
 from .rules import Table
@@ -141,7 +141,7 @@ def convert(
             "`max_shard_size` was given", "it with `to='safetensors'` only", "leave it out"
         )
     with (
-        claimed(dst, src, overwrite),
+        claimed(dst, [src], overwrite),
         open_source(
             src, config=config, num_attention_heads=num_attention_heads, hidden_act=hidden_act
         ) as source,

@@ -18,6 +18,7 @@ from .maps.codertimo import CODERTIMO
 from .maps.tables import detect
 from .planning import Plan, plan, same_bits
 from .readers.archive import open_archive
+from .readers.mapped import read_small
 from .readers.torch_pickle import TorchReader
 from .tensors import Reader
 
@@ -157,8 +158,7 @@ def _candidates(path: Path) -> list[list[Candidate]]:
         if not choices:
             raise nothing_found(path)
         return choices
-    candidate = find_file(path)
-    return [[candidate or Candidate(path, "archive")]]
+    return [[find_file(path)]]
 
 
 def _is_saved_model(path: Path) -> bool:
@@ -260,16 +260,9 @@ def read_object(path: Path, expected: str, remedy: str) -> dict[str, Any]:
     Raises:
         InputError: It cannot be read, is too large, or is no JSON object.
     """
+    content = read_small(path, _MAX_JSON_BYTES, expected)
     try:
-        with path.open("rb") as file:
-            content = file.read(_MAX_JSON_BYTES + 1)
-        if len(content) > _MAX_JSON_BYTES:
-            raise ValueError(f"{path} has more than {_MAX_JSON_BYTES} bytes")
         fields: dict[str, Any] = parse_json(content, str(path), expected)
-    except OSError as error:
-        raise InputError(
-            f"{path} cannot be read ({error.strerror})", expected, "check the path"
-        ) from None
     except ValueError as error:
         given = str(error).partition("; expected ")[0]
         raise InputError(given, expected, remedy) from None

@@ -222,8 +222,9 @@ def _extract_zip(target: _Target) -> None:
             if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                 # the library would unpack others in memory, whatever comes out
                 target.refuse(f"has {name!r:.200} in a rare compression", "deflate")
-            place = target.place(name, not member.is_dir())
-            if place and not member.is_dir():
+            is_folder = member.filename.endswith("/")  # is_dir() fails for a name of nothing
+            place = target.place(name, not is_folder)
+            if place and not is_folder:
                 places.append((member, place))
         target.expect(sum(member.file_size for member, _ in places))
         for member, place in places:

@@ -23,7 +23,7 @@ from torch import Tensor
 from hf_bert_impl.errors import InputError
 
 from ..tensors import DTYPES, TensorInfo
-from .mapped import byte_size, map_file, tensor_at
+from .mapped import byte_size, damaged, map_file, tensor_at
 
 SIGNATURE = b"\x89HDF\r\n\x1a\n"
 #: The signature may follow a block of the user's own, of 512 bytes or a power of two above.
@@ -108,9 +108,7 @@ class Hdf5File:
         return raw.flip(-1).view(dtype).reshape(dataset.shape)
 
     def _damaged(self, what: str) -> NoReturn:
-        raise InputError(
-            f"{self.path} is damaged: {what}", "a whole HDF5 file", "download or copy it again"
-        )
+        raise damaged("HDF5", self.path, what)
 
     def _refuse(self, what: str, expected: str) -> NoReturn:
         raise InputError(

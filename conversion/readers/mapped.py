@@ -21,6 +21,19 @@ _MAX_ELEMENTS = 1 << 48
 _MAX_AXES = 32
 
 
+def damaged(kind: str, path: Path, what: str) -> InputError:
+    """The error for a file that breaks its format.
+
+    Args:
+        kind: The format.
+        path: The file.
+        what: What is wrong with it, in words that follow "is damaged:".
+    """
+    return InputError(
+        f"{path} is damaged: {what:.300}", f"a whole {kind} file", "download or copy it again"
+    )
+
+
 def map_file(path: Path) -> mmap.mmap:
     """Map a file, so that only what is looked at is read.
 
@@ -44,6 +57,29 @@ def map_file(path: Path) -> mmap.mmap:
             f"{path} cannot be read ({error})", "a checkpoint", "check the path"
         ) from None
     raise InputError(f"{path} is empty or no file", "a checkpoint", "download it again")
+
+
+def read_small(path: Path, most: int, expected: str) -> bytes:
+    """The whole content of a file that has to be small.
+
+    Args:
+        path: The file.
+        most: Most bytes of such a file.
+        expected: What it should be, for errors.
+
+    Raises:
+        InputError: It cannot be read, or is larger.
+    """
+    try:
+        with path.open("rb") as file:
+            content = file.read(most + 1)
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be read ({error.strerror})", expected, "check the path"
+        ) from None
+    if len(content) > most:
+        raise InputError(f"{path} has more than {most} bytes", expected, "check the path")
+    return content
 
 
 def read_at(path: Path, offset: int, size: int) -> bytes:

@@ -12,9 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
 
-from hf_bert_impl.errors import InputError
-
-from .mapped import map_file
+from .mapped import damaged, map_file
 
 
 @dataclass(frozen=True)
@@ -62,11 +60,7 @@ class MessagePack:
         self.data = map_file(path)
 
     def damaged(self, what: str) -> NoReturn:
-        raise InputError(
-            f"{self.path} is damaged: {what}",
-            "a whole MessagePack file as Flax writes it",
-            "download or copy it again",
-        )
+        raise damaged("MessagePack", self.path, what)
 
     def head(self, at: int, end: int) -> Head:
         """Read what stands in front of a value.

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,6 +102,23 @@ def _is_dtype(name: str) -> bool:
 
 # --- the tables ----------------------------------------------------------------------------------
 
+#: What a pickle may call for a value, by what `_call` knows it as.
+_FUNCTIONS = {
+    "collections.OrderedDict": "dict",
+    "collections.Counter": "dict",
+    "builtins.set": "set",
+    "builtins.frozenset": "set",
+    "torch.Size": "size",
+    "torch._utils._rebuild_tensor": "tensor",
+    "torch._utils._rebuild_tensor_v2": "tensor v2",
+    "torch._utils._rebuild_tensor_v3": "tensor v3",
+    "torch._utils._rebuild_parameter": "parameter",
+    "torch._utils._rebuild_parameter_with_state": "parameter",
+    "torch.nn.parameter.Parameter": "parameter",
+    "torch._tensor._rebuild_from_type": "subclass",
+    "torch._tensor._rebuild_from_type_v2": "subclass",
+}
+
 _STORAGES = {
     "torch.DoubleStorage": "float64",
     "torch.FloatStorage": "float32",
@@ -197,7 +213,7 @@ def construct(made: Any, arguments: Any) -> Any:
     if not isinstance(arguments, tuple):
         raise MalformedPickleError(f"calls {made.name} with a {type(arguments).__name__}")
     if made.name in _FUNCTIONS:
-        made_value = _FUNCTIONS[made.name](arguments)
+        made_value = _call(_FUNCTIONS[made.name], arguments)
         if made_value is None:
             raise MalformedPickleError(f"calls {made.name} with arguments that it does not take")
         return made_value
@@ -224,81 +240,52 @@ def storage(kind: Global, key: str, size: int) -> Storage:
     return Storage(key, _STORAGES[kind.name], 0, size)
 
 
-# --- the functions: arguments to value, None for arguments that are not theirs -------------------
-
-
-def _ordered_dict(arguments: tuple[Any, ...]) -> Any:
-    match arguments:
-        case ():
+def _call(function: str, arguments: tuple[Any, ...]) -> Any:
+    """What one of `_FUNCTIONS` gives for its arguments; None for arguments that are not its own."""
+    match function, arguments:
+        case ("dict", ()):
             return {}
-        case (dict() as items,):
+        case ("dict", (dict() as items,)):
             return items
-        case (list() as pairs,):  # as Python 2 wrote it
-            items = {}
-            # The list is emptied. A pickle may use one long list for many dicts, which would take
-            # for ever.
-            while pairs:
-                match pairs.pop():
-                    case (key, value) if is_key(key):
-                        items[key] = value
-                    case _:
-                        return None
-            return dict(reversed(items.items()))
-    return None
-
-
-def _set(arguments: tuple[Any, ...]) -> Any:
-    match arguments:
-        case ():
+        case ("dict", (list() as pairs,)):
+            return _dict_of(pairs)
+        case ("set", ()):
             return []
-        case (list() | tuple() as items,):
+        case ("set", (list() | tuple() as items,)):
             return items
-    return None
-
-
-def _size(arguments: tuple[Any, ...]) -> Any:
-    match arguments:
-        case (list() | tuple() as items,) if len(items) <= _MAX_DIMENSIONS:
+        case ("size", (list() | tuple() as items,)) if len(items) <= _MAX_DIMENSIONS:
             return tuple(items)
-    return None
-
-
-def _parameter(arguments: tuple[Any, ...]) -> Any:
-    match arguments:
-        case (TensorRecord() | UnsupportedTensor() as data, *_):
+        case ("parameter", (TensorRecord() | UnsupportedTensor() as data, *_)):
             return data
-    return None
-
-
-def _from_type(arguments: tuple[Any, ...]) -> Any:
-    match arguments:
-        case (Global() as made, Global(), tuple() as inner, _) if "_rebuild_from" not in made.name:
-            return construct(made, inner)
-    return None
-
-
-def _tensor(arguments: tuple[Any, ...]) -> Any:
-    match arguments:
-        case (Storage() as held, offset, shape, strides):
+        case ("subclass", (Global() as made, Global(), tuple() as inner, _)):
+            return None if "_rebuild_from" in made.name else construct(made, inner)
+        case ("tensor", (Storage() as held, offset, shape, strides)):
             return _record(held, held.dtype, offset, shape, strides)
-    return None
-
-
-def _tensor_v2(arguments: tuple[Any, ...]) -> Any:
-    """Behind the strides: requires_grad, hooks, and since torch 1.13 {"conj": …, "neg": …}."""
-    if len(arguments) == 7 and arguments[6]:
-        return UnsupportedTensor("lazily conjugated or negated")
-    return _tensor(arguments[:4]) if 6 <= len(arguments) <= 7 else None
-
-
-def _tensor_v3(arguments: tuple[Any, ...]) -> Any:
-    """The same for dtypes that have no storage class; the storage is one of bytes."""
-    match arguments:
-        case (Storage() as held, offset, shape, strides, _, _, Global(name), *_):
+        # Behind the strides: requires_grad, hooks, and since torch 1.13 {"conj": …, "neg": …}.
+        case ("tensor v2", (_, _, _, _, _, _, changes)) if changes:
+            return UnsupportedTensor("lazily conjugated or negated")
+        case ("tensor v2", _) if 6 <= len(arguments) <= 7:
+            return _call("tensor", arguments[:4])
+        # The same for dtypes that have no storage class; the storage is one of bytes.
+        case ("tensor v3", (Storage() as held, offset, shape, strides, _, _, Global(name), *_)):
             dtype = name.removeprefix("torch.")
-            if _is_dtype(dtype):
-                return _record(held, dtype, offset, shape, strides)
+            return _record(held, dtype, offset, shape, strides) if _is_dtype(dtype) else None
     return None
+
+
+def _dict_of(pairs: list[Any]) -> dict[Any, Any] | None:
+    """The dict of a list of pairs, as Python 2 wrote it.
+
+    The list is emptied: a pickle may use one long list for many dicts, which would take for ever.
+    """
+    items = {}
+    while pairs:
+        match pairs.pop():
+            case (key, value) if is_key(key):
+                items[key] = value
+            case _:
+                return None
+    return dict(reversed(items.items()))
 
 
 def _record(held: Storage, dtype: str, offset: Any, shape: Any, strides: Any) -> TensorRecord:
@@ -320,20 +307,3 @@ def _record(held: Storage, dtype: str, offset: Any, shape: Any, strides: Any) ->
             f"has a tensor of shape {record.shape} that storage {held.key[:80]!r} cannot hold"
         )
     return record
-
-
-_FUNCTIONS: dict[str, Callable[[tuple[Any, ...]], Any]] = {
-    "collections.OrderedDict": _ordered_dict,
-    "collections.Counter": _ordered_dict,
-    "builtins.set": _set,
-    "builtins.frozenset": _set,
-    "torch.Size": _size,
-    "torch._utils._rebuild_tensor": _tensor,
-    "torch._utils._rebuild_tensor_v2": _tensor_v2,
-    "torch._utils._rebuild_tensor_v3": _tensor_v3,
-    "torch._utils._rebuild_parameter": _parameter,
-    "torch._utils._rebuild_parameter_with_state": _parameter,
-    "torch.nn.parameter.Parameter": _parameter,
-    "torch._tensor._rebuild_from_type": _from_type,
-    "torch._tensor._rebuild_from_type_v2": _from_type,
-}

@@ -5,6 +5,7 @@ https://protobuf.dev/programming-guides/encoding/
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 
 #: Wire types. The deprecated groups (3, 4) are in none of the messages that are read here.
@@ -44,11 +45,6 @@ def read_varint(data: bytes, position: int, end: int) -> tuple[int, int]:
     raise Damaged("a number has more than 64 bits")
 
 
-def signed(value: int) -> int:
-    """An int32, int64 or enum field: a varint read as two's complement of 64 bits."""
-    return value - (1 << 64) if value >> 63 else value
-
-
 def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
     """Go through the fields of a message, unknown ones too.
 
@@ -77,6 +73,40 @@ def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
         content = message[position : position + size]
         position += size
         yield number, content if wire == BYTES else int.from_bytes(content, "little")
+
+
+class Message:
+    """A message whose fields are asked for by number; unknown ones are passed over.
+
+    Args:
+        content: Its bytes.
+
+    Raises:
+        Damaged: As `fields`.
+    """
+
+    def __init__(self, content: bytes) -> None:
+        self._values: defaultdict[int, list[int | bytes]] = defaultdict(list)
+        for number, value in fields(content):
+            self._values[number].append(value)
+
+    def number(self, field: int, default: int = 0) -> int:
+        """The last int of a field: an int32, int64, enum or fixed32."""
+        values = [value for value in self._values[field] if isinstance(value, int)]
+        return _signed(values[-1]) if values else default
+
+    def contents(self, field: int) -> list[bytes]:
+        """The bytes of each string or message of a field."""
+        return [value for value in self._values[field] if isinstance(value, bytes)]
+
+    def messages(self, field: int) -> list[Message]:
+        """The messages of a field."""
+        return [Message(content) for content in self.contents(field)]
+
+
+def _signed(value: int) -> int:
+    """Two's complement of 64 bits."""
+    return value - (1 << 64) if value >> 63 else value
 
 
 def varint(value: int) -> bytes:

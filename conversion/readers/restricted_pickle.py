@@ -18,12 +18,13 @@ from __future__ import annotations
 
 import io
 import pickletools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, Protocol, cast
 
 from hf_bert_impl.errors import InputError
 
+from .mapped import read_small
 from .pickled_objects import (
     Global,
     Instance,
@@ -51,8 +52,6 @@ _LITERALS = frozenset(
     )
 )
 _CONSTANTS = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False, "EMPTY_TUPLE": ()}
-
-
 #: Protocols up to 2 have these names, whatever Python wrote them.
 _PYTHON_2_MODULES = {"__builtin__": "builtins", "copy_reg": "copyreg"}
 
@@ -106,19 +105,15 @@ class RestrictedUnpickler:
             ) from None
 
     def _run(self) -> Any:
-        for step, (name, argument) in enumerate(self._opcodes()):
+        for step, (opcode, argument) in enumerate(self._opcodes()):
             if step == MAX_STEPS:
                 raise MalformedPickleError(f"takes more than {MAX_STEPS} steps")
-            if name in _LITERALS:
-                self._stack.append(argument)
-            elif name in _CONSTANTS:
-                self._stack.append(_CONSTANTS[name])
-            elif name in _HANDLERS:
-                _HANDLERS[name](self, argument)
-            elif name.startswith("EXT"):
-                raise self._forbidden(f"extension code {argument}")
-            elif name != "STOP":
-                raise MalformedPickleError(f"has the opcode {name}, which no checkpoint needs")
+            if opcode in _LITERALS:
+                self._push(argument)
+            elif opcode in _CONSTANTS:
+                self._push(_CONSTANTS[opcode])
+            else:
+                self._do(opcode, argument)
         return self._pop()  # the last opcode was STOP
 
     def _opcodes(self) -> Iterator[tuple[str, Any]]:
@@ -137,17 +132,97 @@ class RestrictedUnpickler:
             "do not load this file with other programs; ask its author for a plain state dict",
         )
 
-    # --- the stack ---------------------------------------------------------------------------
+    def _do(self, opcode: str, argument: Any) -> None:
+        """Do what an opcode says. Those that a checkpoint has most of stand first."""
+        match opcode:
+            # values, kept under numbers
+            case "BINGET" | "LONG_BINGET" | "GET":
+                if argument not in self._memo:
+                    raise MalformedPickleError("recalls a value that it never kept")
+                self._push(self._memo[argument])
+            case "BINPUT" | "LONG_BINPUT" | "PUT":
+                self._put(argument)
+            case "MEMOIZE":
+                self._put(len(self._memo))
+            # containers
+            case "MARK":
+                self._marks.append(self._stack)
+                self._stack = []
+            case "TUPLE":
+                self._push(tuple(self._pop_mark()))
+            case "TUPLE1" | "TUPLE2" | "TUPLE3":
+                items = [self._pop() for _ in range(int(opcode[-1]))]
+                self._push(tuple(reversed(items)))
+            case "EMPTY_DICT":
+                self._push({})
+            case "EMPTY_LIST" | "EMPTY_SET":
+                self._push([])
+            case "DICT":
+                items = self._pop_mark()
+                self._push({})
+                self._set(items)
+            case "LIST" | "FROZENSET":
+                self._push(self._pop_mark())
+            case "SETITEM":
+                value, key = self._pop(), self._pop()
+                self._set([key, value])
+            case "SETITEMS":
+                self._set(self._pop_mark())
+            case "APPEND":
+                self._extend([self._pop()])
+            case "APPENDS" | "ADDITEMS":
+                self._extend(self._pop_mark())
+            # names and what is made of them
+            case "BINPERSID":
+                self._push(self._persistent(self._pop()))
+            case "REDUCE" | "NEWOBJ":
+                arguments, made = self._pop(), self._pop()
+                self._push(construct(made, arguments))
+            case "NEWOBJ_EX":
+                _, arguments, made = self._pop(), self._pop(), self._pop()
+                self._push(construct(made, arguments))
+            case "GLOBAL":
+                self._push(self._admit(*argument.split(" ", 1)))
+            case "STACK_GLOBAL":
+                name, module = self._pop(), self._pop()
+                if not isinstance(name, str) or not isinstance(module, str):
+                    raise MalformedPickleError("names something by what is no string")
+                self._push(self._admit(module, name))
+            case "INST":
+                made = self._admit(*argument.split(" ", 1))
+                self._push(construct(made, tuple(self._pop_mark())))
+            case "OBJ":
+                items = self._pop_mark()
+                if not items:
+                    raise MalformedPickleError("makes an object of no class")
+                self._push(construct(items[0], tuple(items[1:])))
+            case "BUILD":
+                self._build(self._pop())
+            case "EXT1" | "EXT2" | "EXT4":
+                raise self._forbidden(f"extension code {argument}")
+            # the rest
+            case "POP" if self._stack:
+                self._pop()
+            case "POP" | "POP_MARK":
+                self._pop_mark()
+            case "DUP":
+                self._push(self._top())
+            case "PROTO" | "FRAME" | "STOP":
+                pass
+            case _:
+                raise MalformedPickleError(f"has the opcode {opcode}, which no checkpoint needs")
 
-    def _pop(self) -> Any:
-        if not self._stack:
-            raise MalformedPickleError("takes from an empty stack")
-        return self._stack.pop()
+    def _push(self, value: Any) -> None:
+        self._stack.append(value)
 
     def _top(self) -> Any:
         if not self._stack:
             raise MalformedPickleError("takes from an empty stack")
         return self._stack[-1]
+
+    def _pop(self) -> Any:
+        self._top()
+        return self._stack.pop()
 
     def _pop_mark(self) -> list[Any]:
         if not self._marks:
@@ -155,65 +230,10 @@ class RestrictedUnpickler:
         items, self._stack = self._stack, self._marks.pop()
         return items
 
-    def _mark(self, _: Any) -> None:
-        self._marks.append(self._stack)
-        self._stack = []
-
-    def _drop(self, _: Any) -> None:
-        if self._stack:
-            self._stack.pop()
-        else:
-            self._pop_mark()
-
-    def _drop_mark(self, _: Any) -> None:
-        self._pop_mark()
-
-    def _duplicate(self, _: Any) -> None:
-        self._stack.append(self._top())
-
-    def _get(self, index: int) -> None:
-        if index not in self._memo:
-            raise MalformedPickleError("recalls a value that it never kept")
-        self._stack.append(self._memo[index])
-
     def _put(self, index: int) -> None:
         if not is_key(index):
             raise MalformedPickleError("keeps a value under no number")
         self._memo[index] = self._top()
-
-    def _memoize(self, _: Any) -> None:
-        self._put(len(self._memo))
-
-    # --- containers --------------------------------------------------------------------------
-
-    def _new_dict(self, _: Any) -> None:
-        self._stack.append({})
-
-    def _new_list(self, _: Any) -> None:
-        self._stack.append([])
-
-    def _tuple(self, _: Any) -> None:
-        items = tuple(self._pop_mark())
-        self._stack.append(items)
-
-    def _short_tuple(self, size: int) -> None:
-        items = tuple(reversed([self._pop() for _ in range(size)]))
-        self._stack.append(items)
-
-    def _list(self, _: Any) -> None:
-        items = self._pop_mark()
-        self._stack.append(items)
-
-    def _dict(self, _: Any) -> None:
-        items = self._pop_mark()
-        self._stack.append({})
-        self._set_all(items)
-
-    def _append(self, _: Any) -> None:
-        self._extend([self._pop()])
-
-    def _append_all(self, _: Any) -> None:
-        self._extend(self._pop_mark())
 
     def _extend(self, items: list[Any]) -> None:
         target = self._top()
@@ -221,14 +241,7 @@ class RestrictedUnpickler:
             raise MalformedPickleError(f"appends to a {type(target).__name__}")
         target.extend(items)
 
-    def _set_item(self, _: Any) -> None:
-        value, key = self._pop(), self._pop()
-        self._set_all([key, value])
-
-    def _set_items(self, _: Any) -> None:
-        self._set_all(self._pop_mark())
-
-    def _set_all(self, items: list[Any]) -> None:
+    def _set(self, items: list[Any]) -> None:
         target = self._top()
         if not isinstance(target, dict) or len(items) % 2:
             raise MalformedPickleError(f"sets {len(items)} items of a {type(target).__name__}")
@@ -237,46 +250,14 @@ class RestrictedUnpickler:
                 raise MalformedPickleError(f"has a dictionary key of type {type(key).__name__}")
             target[key] = value
 
-    # --- names and what is made of them ------------------------------------------------------
-
-    def _global(self, names: str) -> None:
-        module, _, name = names.partition(" ")
-        self._stack.append(self._admit(module, name))
-
-    def _stack_global(self, _: Any) -> None:
-        name, module = self._pop(), self._pop()
-        if not isinstance(name, str) or not isinstance(module, str):
-            raise MalformedPickleError("names something by what is no string")
-        self._stack.append(self._admit(module, name))
-
     def _admit(self, module: str, name: str) -> Global:
         module = _PYTHON_2_MODULES.get(module, module)
         if not is_admitted(module, name):
             raise self._forbidden(f"{module[:80]}.{name[:80]}")
         return Global(f"{module}.{name}")
 
-    def _inst(self, names: str) -> None:
-        module, _, name = names.partition(" ")
-        made = self._admit(module, name)
-        arguments = tuple(self._pop_mark())
-        self._stack.append(construct(made, arguments))
-
-    def _obj(self, _: Any) -> None:
-        items = self._pop_mark()
-        if not items:
-            raise MalformedPickleError("makes an object of no class")
-        self._stack.append(construct(items[0], tuple(items[1:])))
-
-    def _reduce(self, _: Any) -> None:
-        arguments, made = self._pop(), self._pop()
-        self._stack.append(construct(made, arguments))
-
-    def _new_object_with_keywords(self, _: Any) -> None:
-        self._pop()
-        self._reduce(None)
-
-    def _build(self, _: Any) -> None:
-        state, target = self._pop(), self._top()
+    def _build(self, state: Any) -> None:
+        target = self._top()
         if isinstance(target, Instance):
             if isinstance(state, tuple) and len(state) == 2:  # __dict__, and __slots__
                 state = state[0]
@@ -286,60 +267,22 @@ class RestrictedUnpickler:
             # The attributes of an OrderedDict or a Parameter hold nothing that is needed.
             raise MalformedPickleError(f"sets the state of a {type(target).__name__}")
 
-    def _persistent(self, _: Any) -> None:
-        identity = self._pop()
+    def _persistent(self, identity: Any) -> Global | Storage:
         match identity:
             case ("module", Global() as made, *_):  # the class, its file and its source: torch 1.0
-                self._stack.append(made)
+                return made
             case ("storage", Global() as kind, str() as key, _, int() as size):
-                self._stack.append(self._storage(kind, key, size))
+                return self._storage(kind, key, size)
             case ("storage", Global() as kind, str() as key, _, int() as size, view):
                 whole = self._storage(kind, key, size)
-                self._stack.append(whole if view is None else whole.part(view))
-            case _:
-                raise MalformedPickleError("has a persistent id that is no storage's")
+                return whole if view is None else whole.part(view)
+        raise MalformedPickleError("has a persistent id that is no storage's")
 
     def _storage(self, kind: Global, key: str, size: int) -> Storage:
         whole = storage(kind, key, size)
         if self.storages.setdefault(key, whole) != whole:
             raise MalformedPickleError(f"gives storage {key[:80]!r} two sizes or types")
         return whole
-
-    def _nothing(self, _: Any) -> None:
-        pass
-
-
-_HANDLERS: dict[str, Callable[[RestrictedUnpickler, Any], None]] = {
-    "PROTO": RestrictedUnpickler._nothing,
-    "FRAME": RestrictedUnpickler._nothing,
-    "MARK": RestrictedUnpickler._mark,
-    "POP": RestrictedUnpickler._drop,
-    "POP_MARK": RestrictedUnpickler._drop_mark,
-    "DUP": RestrictedUnpickler._duplicate,
-    **dict.fromkeys(("GET", "BINGET", "LONG_BINGET"), RestrictedUnpickler._get),
-    **dict.fromkeys(("PUT", "BINPUT", "LONG_BINPUT"), RestrictedUnpickler._put),
-    "MEMOIZE": RestrictedUnpickler._memoize,
-    "EMPTY_DICT": RestrictedUnpickler._new_dict,
-    **dict.fromkeys(("EMPTY_LIST", "EMPTY_SET"), RestrictedUnpickler._new_list),
-    "TUPLE": RestrictedUnpickler._tuple,
-    "TUPLE1": lambda machine, _: machine._short_tuple(1),
-    "TUPLE2": lambda machine, _: machine._short_tuple(2),
-    "TUPLE3": lambda machine, _: machine._short_tuple(3),
-    **dict.fromkeys(("LIST", "FROZENSET"), RestrictedUnpickler._list),
-    "DICT": RestrictedUnpickler._dict,
-    "APPEND": RestrictedUnpickler._append,
-    **dict.fromkeys(("APPENDS", "ADDITEMS"), RestrictedUnpickler._append_all),
-    "SETITEM": RestrictedUnpickler._set_item,
-    "SETITEMS": RestrictedUnpickler._set_items,
-    "GLOBAL": RestrictedUnpickler._global,
-    "STACK_GLOBAL": RestrictedUnpickler._stack_global,
-    "INST": RestrictedUnpickler._inst,
-    "OBJ": RestrictedUnpickler._obj,
-    **dict.fromkeys(("REDUCE", "NEWOBJ"), RestrictedUnpickler._reduce),
-    "NEWOBJ_EX": RestrictedUnpickler._new_object_with_keywords,
-    "BUILD": RestrictedUnpickler._build,
-    "BINPERSID": RestrictedUnpickler._persistent,
-}
 
 
 def read_pickled_vocabulary(path: Path) -> tuple[str, ...]:
@@ -354,20 +297,7 @@ def read_pickled_vocabulary(path: Path) -> tuple[str, ...]:
     Raises:
         InputError: The file is no such pickle, or would run code.
     """
-    try:
-        with path.open("rb") as file:
-            if file.seek(0, io.SEEK_END) > MAX_VOCABULARY_BYTES:
-                raise InputError(
-                    f"{path} has more than {MAX_VOCABULARY_BYTES} bytes",
-                    "a pickled vocabulary",
-                    "check the path",
-                )
-            file.seek(0)
-            content = file.read()
-    except OSError as error:
-        raise InputError(
-            f"{path} cannot be read ({error.strerror})", "a pickled vocabulary", "check the path"
-        ) from None
+    content = read_small(path, MAX_VOCABULARY_BYTES, "a pickled vocabulary")
     vocabulary = RestrictedUnpickler(io.BytesIO(content), path).load()
     tokens = vocabulary.state.get("itos") if isinstance(vocabulary, Instance) else None
     if not isinstance(tokens, list) or not tokens or not all(isinstance(t, str) for t in tokens):

@@ -7,6 +7,7 @@ https://github.com/huggingface/safetensors#format.
 
 from __future__ import annotations
 
+import functools
 import json
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from torch import Tensor
 from hf_bert_impl.errors import InputError
 
 from ..tensors import TensorInfo
-from .mapped import byte_size, read_at
+from .mapped import byte_size, damaged, read_at
 from .sharded import DuplicateKeyError, ShardedReader, only_once
 
 #: The format's word for each dtype of `DTYPES`, in the order of the library's own list.
@@ -35,6 +36,7 @@ CODES = {
     "int64": "I64",
 }
 _DTYPES = {code: dtype for dtype, code in CODES.items()}
+_damaged = functools.partial(damaged, "safetensors")
 
 
 class SafetensorsReader(ShardedReader):
@@ -103,9 +105,3 @@ def _check_names(path: Path) -> None:
         json.loads(table, object_pairs_hook=only_once)
     except (DuplicateKeyError, ValueError, RecursionError) as error:
         raise _damaged(path, f"its table has {error}") from None
-
-
-def _damaged(path: Path, what: str) -> InputError:
-    return InputError(
-        f"{path} is damaged: {what:.300}", "an undamaged safetensors file", "download it again"
-    )

@@ -19,6 +19,7 @@ from torch import Tensor
 from hf_bert_impl.errors import InputError
 
 from ..tensors import Reader, TensorInfo
+from .mapped import read_small
 
 #: Bytes of an index: the largest models have some 10 000 tensors and an index below 2 MiB.
 MAX_INDEX_BYTES = 64 << 20
@@ -35,8 +36,6 @@ class ShardIndex:
     """The file of each tensor, a plain name in the folder of the index."""
     files: tuple[Path, ...]
     """The files, each once, by name."""
-    metadata: dict[str, Any]
-    """The `metadata` table, {} where there is none. Nothing in it is checked."""
 
 
 def read_shard_index(index: Path) -> ShardIndex:
@@ -63,28 +62,17 @@ def read_shard_index(index: Path) -> ShardIndex:
             'a shard index {"metadata": {…}, "weight_map": {tensor: file}}',
             _REMEDY,
         )
-    metadata = table.get("metadata", {})
-    if not isinstance(metadata, dict):
-        raise InputError(f"metadata of {index} is {type(metadata).__name__}", "a table", _REMEDY)
     for tensor, name in weight_map.items():
         if not isinstance(name, str):
             raise InputError(
                 f"{index} maps {tensor!r:.200} to {name!r:.200}", "the name of a file", _REMEDY
             )
     names = sorted(set(weight_map.values()))
-    return ShardIndex(weight_map, tuple(_shard(index, name) for name in names), metadata)
+    return ShardIndex(weight_map, tuple(_shard(index, name) for name in names))
 
 
 def _load(index: Path) -> Any:
-    try:
-        with index.open("rb") as file:
-            text = file.read(MAX_INDEX_BYTES + 1)
-    except OSError as error:
-        raise InputError(
-            f"{index} cannot be read ({error.strerror})", "a shard index", "check the path"
-        ) from None
-    if len(text) > MAX_INDEX_BYTES:
-        raise InputError(f"{index} has more than {MAX_INDEX_BYTES} bytes", "a shard index", _REMEDY)
+    text = read_small(index, MAX_INDEX_BYTES, "a shard index")
     try:
         return json.loads(text.decode("utf-8"), object_pairs_hook=only_once)
     except DuplicateKeyError as error:

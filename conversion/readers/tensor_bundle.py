@@ -13,7 +13,7 @@ from pathlib import Path
 from hf_bert_impl.errors import InputError
 
 from .mapped import byte_size
-from .protobuf import Damaged, bytes_field, fields, fixed32_field, number_field, signed
+from .protobuf import Damaged, Message, bytes_field, fixed32_field, number_field
 
 #: DataType of tensorflow/core/framework/types.proto: those of `DTYPES`, and the others by
 #: TensorFlow's names.
@@ -82,31 +82,22 @@ def read_header(record: bytes, index: Path) -> tuple[int, int]:
         InputError: It is of another format, version or byte order.
         Damaged: It is no such record.
     """
-    shards = endianness = version = oldest_reader = 0
-    for field in fields(record):
-        match field:
-            case (1, bytes()):
-                # SavedTensorSlices, the first record of the format before this one, of which all
-                # is in one file, begins with a message.
-                raise InputError(
-                    f"{index} is a checkpoint of TensorFlow's first format (V1)",
-                    "one of the second (.index and .data-… files)",
-                    "restore it in TensorFlow and save it by tf.train.Saver(write_version=2)",
-                )
-            case (1, int(value)):
-                shards = signed(value)
-            case (2, int(value)):
-                endianness = value
-            case (3, bytes(message)):
-                for version_field in fields(message):
-                    match version_field:
-                        case (1, int(value)):
-                            version = signed(value)
-                        case (2, int(value)):
-                            oldest_reader = signed(value)
+    header = Message(record)
+    if header.contents(1):
+        # SavedTensorSlices, the first record of the format before this one, of which all is in
+        # one file, begins with a message.
+        raise InputError(
+            f"{index} is a checkpoint of TensorFlow's first format (V1)",
+            "one of the second (.index and .data-… files)",
+            "restore it in TensorFlow and save it by tf.train.Saver(write_version=2)",
+        )
+    shards = header.number(1)
+    version = oldest_reader = 0
+    for numbers in header.messages(3):
+        version, oldest_reader = numbers.number(1), numbers.number(2)
     if shards < 1:
         raise Damaged(f"it claims {shards} data files")
-    if endianness != 0:
+    if header.number(2):
         raise InputError(
             f"{index} was written on a big-endian machine",
             "little-endian numbers",
@@ -127,65 +118,37 @@ def read_entry(record: bytes) -> Entry:
     Raises:
         Damaged: It is no such record, or one that no tensor can have.
     """
-    dtype = shard = offset = size = crc = 0
-    shape: tuple[int, ...] = ()
-    slices: list[Slice] = []
-    for field in fields(record):
-        match field:
-            case (1, int(value)):
-                dtype = signed(value)
-            case (2, bytes(message)):
-                shape = _read_shape(message)
-            case (3, int(value)):
-                shard = signed(value)
-            case (4, int(value)):
-                offset = signed(value)
-            case (5, int(value)):
-                size = signed(value)
-            case (6, int(value)):
-                crc = value
-            case (7, bytes(message)):
-                slices.append(_read_slice(message))
+    entry = Message(record)
+    shape = _shape(entry)
+    dtype, offset, size = entry.number(1), entry.number(4), entry.number(5)
     if dtype < 1:
         raise Damaged("it has no dtype")
     if offset < 0 or size < 0:
         raise Damaged(f"it has {size} bytes from byte {offset} on")
-    name = TF_DTYPES.get(dtype, f"DataType {dtype}")
-    return Entry(name, shape, shard, offset, size, crc, tuple(slices))
+    return Entry(
+        dtype=TF_DTYPES.get(dtype, f"DataType {dtype}"),
+        shape=shape,
+        shard=entry.number(3),
+        offset=offset,
+        size=size,
+        crc=entry.number(6),
+        slices=tuple(map(_slice, entry.messages(7))),
+    )
 
 
-def _read_shape(message: bytes) -> tuple[int, ...]:
-    sizes = []
-    for field in fields(message):
-        match field:
-            case (2, bytes(dimension)):
-                size = 0
-                for part in fields(dimension):
-                    match part:
-                        case (1, int(value)):
-                            size = signed(value)
-                sizes.append(size)
-            case (3, int(value)) if value:
-                raise Damaged("its number of dimensions is not known")
+def _shape(entry: Message) -> tuple[int, ...]:
+    sizes: tuple[int, ...] = ()
+    for shape in entry.messages(2):
+        if shape.number(3):
+            raise Damaged("its number of dimensions is not known")
+        sizes = tuple(dimension.number(1) for dimension in shape.messages(2))
     if min(sizes, default=0) < 0 or byte_size(sizes, "uint8") is None:
-        raise Damaged(f"it has the shape {sizes!s:.200}")
-    return tuple(sizes)
+        raise Damaged(f"it has the shape {list(sizes)!s:.200}")
+    return sizes
 
 
-def _read_slice(message: bytes) -> Slice:
-    extents = []
-    for field in fields(message):
-        match field:
-            case (1, bytes(extent)):
-                start, length = 0, -1
-                for part in fields(extent):
-                    match part:
-                        case (1, int(value)):
-                            start = signed(value)
-                        case (2, int(value)):
-                            length = signed(value)
-                extents.append((start, length))
-    return tuple(extents)
+def _slice(message: Message) -> Slice:
+    return tuple((extent.number(1), extent.number(2, -1)) for extent in message.messages(1))
 
 
 def slice_key(name: bytes, part: Slice) -> bytes:

@@ -24,6 +24,7 @@ from .sstable import is_table, masked_crc32c, read_table
 from .tensor_bundle import Entry, Slice, read_entry, read_header, slice_key
 
 _COPY_AGAIN = "copy or download the checkpoint again"
+_PART = re.compile(r"\.(index|meta|data-[0-9]{5}-of-[0-9]{5})")
 
 
 def is_tf1(path: Path) -> bool:
@@ -32,6 +33,18 @@ def is_tf1(path: Path) -> bool:
     True as well for TensorFlow's first format (V1), which `Tf1Reader` refuses by name.
     """
     return is_table(path)
+
+
+def index_of(path: Path) -> Path | None:
+    """The index of the checkpoint that a prefix, or one of its files, belongs to.
+
+    Args:
+        path: Any path; None for one that there is no index to.
+    """
+    part = _PART.fullmatch(path.suffix)
+    prefix = path.with_suffix("") if part else path
+    index = prefix.with_name(f"{prefix.name}.index") if prefix.name else prefix
+    return index if index.is_file() and (part or not path.exists()) else None
 
 
 class Tf1Reader(Reader):
@@ -56,7 +69,15 @@ class Tf1Reader(Reader):
         self._maps: dict[int, mmap.mmap] = {}
         self._last_read: tuple[mmap.mmap, int, int] | None = None
         try:
-            self._prefix, self._index = _find(path)
+            index = index_of(path)
+            if index is None and not is_table(path):
+                raise InputError(
+                    f"{path} is no TensorFlow checkpoint",
+                    "its prefix, its .index file or a .data-… file, with the .index file there",
+                    "give the path without .index: …/bert_model.ckpt",
+                )
+            self._index = index or path  # an index under another name, or a whole V1 checkpoint
+            self._prefix = self._index.with_name(self._index.name.removesuffix(".index"))
             self._shards, version, self._entries = _read_index(self._index)
             self._sizes = self._map_data()
             self._check_places()
@@ -216,27 +237,6 @@ class Tf1Reader(Reader):
             mapped, offset, size = self._last_read
             before = offset % mmap.PAGESIZE
             mapped.madvise(mmap.MADV_DONTNEED, offset - before, size + before)
-
-
-def _find(path: Path) -> tuple[Path, Path]:
-    """The prefix and the index file that a path means."""
-    data = re.fullmatch(r"(.+)\.data-\d{5}-of-\d{5}", path.name)
-    if data:
-        prefix = path.with_name(data[1])
-    elif path.name.endswith(".index"):
-        prefix = path.with_name(path.name.removesuffix(".index") or path.name)
-    else:
-        prefix = path
-        if is_table(path):  # an index under another name, or the only file of a V1 checkpoint
-            return prefix, path
-    index = prefix.with_name(f"{prefix.name}.index") if prefix.name else prefix
-    if not index.is_file():
-        raise InputError(
-            f"{path}: there is no file {index}",
-            "the prefix of a TensorFlow checkpoint, its .index file or a .data-… file",
-            "give the path without .index: …/bert_model.ckpt",
-        )
-    return prefix, index
 
 
 def _read_index(index: Path) -> tuple[int, int, dict[bytes, Entry]]:

@@ -13,7 +13,7 @@ from torch import Tensor
 from hf_bert_impl.errors import InputError
 
 from ..tensors import TensorInfo
-from .pickled_objects import Global, Instance, Storage, TensorRecord, UnsupportedTensor, is_key
+from .pickled_objects import Instance, TensorRecord, UnsupportedTensor, is_key
 from .sharded import ShardedReader
 from .torch_containers import TorchFile, is_torch
 
@@ -26,7 +26,6 @@ _MAX_NAME = 1000
 #: have more names than fit in memory; a vocabulary of 250 000 words has five million.
 _MAX_CHARACTERS = 1 << 25
 _NAME_OVERHEAD = 32
-_SHOWN = 60
 
 
 class TorchReader(ShardedReader):
@@ -40,20 +39,14 @@ class TorchReader(ShardedReader):
     format = "torch"
 
     def __init__(self, path: Path) -> None:
-        self.module_class: str | None = None
-        """The class of a pickled module, as "bert_pytorch.model.bert.BERT"."""
         self.attributes: dict[str, int | float | bool | str] = {}
         """The plain attributes of pickled modules, dotted: "transformer_blocks.0.attention.h"."""
-        self.other: dict[str, str] = {}
-        """What else there was: dotted names, and the type and a short form of the value."""
         super().__init__(path)
 
     def _open(self, path: Path) -> _Contents:
         contents = _Contents(TorchFile(path))
         self.software = contents.file.software
-        self.module_class = self.module_class or contents.module_class
         self.attributes |= contents.attributes
-        self.other |= contents.other
         return contents
 
 
@@ -61,17 +54,16 @@ class _Contents:
     """Everything in a pickled value, by dotted names."""
 
     def __init__(self, file: TorchFile) -> None:
-        self.module_class: str | None = None
         self.attributes: dict[str, int | float | bool | str] = {}
-        self.other: dict[str, str] = {}
         self.tensors: dict[str, TensorInfo] = {}
         self.file = file
         self._records: dict[str, TensorRecord] = {}
         self._path = file.path
         self._characters = 0
         if not isinstance(file.root, dict | Instance):
+            held = "Tensor" if isinstance(file.root, TensorRecord) else type(file.root).__name__
             raise InputError(
-                f"{file.path} holds a {_describe(file.root)}",
+                f"{file.path} holds a {held}",
                 "a state dict or a module",
                 "save its state_dict()",
             )
@@ -88,7 +80,6 @@ class _Contents:
             for key, item in value.items():
                 self._visit(item, self._join(name, key), depth + 1)
         elif isinstance(value, Instance) and isinstance(value.state.get("_modules"), dict):
-            self.module_class = self.module_class or value.cls
             self._visit_module(value.state, name, depth)
         elif isinstance(value, TensorRecord):
             if name in self.tensors:
@@ -103,8 +94,6 @@ class _Contents:
                 "plain dense tensors",
                 "make it a dense one by torch and save it again",
             )
-        else:
-            self.other[name] = _describe(value)
 
     def _visit_module(self, state: dict[Any, Any], prefix: str, depth: int) -> None:
         """The order is that of `torch.nn.Module.state_dict`: parameters, buffers, children."""
@@ -112,11 +101,8 @@ class _Contents:
         for key, value in state.items():
             if not isinstance(key, str) or key.startswith("_"):
                 continue
-            name = self._join(prefix, key)
             if isinstance(value, float | str) or (isinstance(value, int) and is_key(value)):
-                self.attributes[name] = value
-            else:
-                self.other[name] = _describe(value)
+                self.attributes[self._join(prefix, key)] = value
         unsaved = state.get("_non_persistent_buffers_set")  # since torch 1.6
         unsaved = unsaved if isinstance(unsaved, list) else []
         self._count(len(unsaved), prefix)
@@ -153,25 +139,3 @@ class _Contents:
                 "save it again with other names",
             )
         return name
-
-
-def _describe(value: object) -> str:
-    """The type and, where it is short, the value."""
-    match value:
-        case Instance():
-            return value.cls
-        case Global():
-            return value.name
-        case Storage():
-            return f"Storage of {value.dtype}"
-        case TensorRecord():
-            return "Tensor"
-        case str() | bytes():
-            return f"{type(value).__name__} {value[:_SHOWN]!r}"
-        case int() if value.bit_length() > 64:
-            return f"int of {value.bit_length()} bits"
-        case bool() | int() | float():
-            return f"{type(value).__name__} {value}"
-        case list() | tuple():
-            return f"{type(value).__name__} of {len(value)}"
-    return type(value).__name__

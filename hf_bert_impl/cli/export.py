@@ -55,14 +55,14 @@ def export(
     with quiet_libraries():
         import torch
 
-        from hf_bert_impl.conversion.output_folder import check_output
         from hf_bert_impl.export.exporting import ExportFailed, export_model
         from hf_bert_impl.export.formats import check_format
         from hf_bert_impl.export.running import open_file
+        from hf_bert_impl.files.output_folder import check_output
         from hf_bert_impl.measuring.beside import time_beside
 
         check_format(kind, opset)
-        check_output(folder, Path(model).expanduser(), overwrite)
+        check_output(folder, [Path(model).expanduser()], overwrite)
         checkpoint = checkpoints.open_checkpoint(model)
         loaded, _ = checkpoints.load_whole(checkpoint, head, dtype=torch.float32)
         tokenizer = None

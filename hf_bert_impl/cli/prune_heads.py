@@ -83,7 +83,7 @@ def prune_heads(
     """
     check_arguments(share, count, output)
     with quiet_libraries(), contextlib.ExitStack() as held:
-        from hf_bert_impl.conversion.output_folder import claimed
+        from hf_bert_impl.files.output_folder import claimed
         from hf_bert_impl.inference.progress import text_progress
         from hf_bert_impl.tasks.base import Columns
         from hf_bert_impl.tasks.evaluation import load_fine_tuned
@@ -92,7 +92,7 @@ def prune_heads(
 
         checkpoint = checkpoints.open_checkpoint(model)
         if output is not None:
-            held.enter_context(claimed(output.expanduser(), Path(checkpoint.path), overwrite))
+            held.enter_context(claimed(output.expanduser(), [Path(checkpoint.path)], overwrite))
         tokenizer = checkpoints.load_tokenizer(checkpoint)
         columns = Columns(text_column, text_pair_column, label_column)
         task, splits = read_data(checkpoint, tokenizer, [data, test or data], columns, max_length)
@@ -251,7 +251,7 @@ def save_pruned(
     checkpoint: checkpoints.Checkpoint, tokenizer: Any, output: Path, report: dict[str, Any]
 ) -> None:
     """Write the checkpoint without the pruned heads: same class, same dtype, with the report."""
-    from hf_bert_impl.conversion.output_folder import output_folder
+    from hf_bert_impl.files.output_folder import output_folder
     from hf_bert_impl.hub.card import CardFacts, write_card
 
     # Loaded again: the measured model is in float32, and has only the head of the task.

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers.utils import ModelOutput
 
-from hf_bert_impl.conversion.output_folder import claimed, output_folder
 from hf_bert_impl.export.formats import FILES, check_format, write
 from hf_bert_impl.export.running import open_file
+from hf_bert_impl.files.output_folder import claimed, output_folder
 from hf_bert_impl.hub.saving import CONFIG, TOKENIZER_CONFIG, file_sizes, set_auto_map
 from hf_bert_impl.inference.sentence_folder import copy_sentence_modules
 from hf_bert_impl.parity import ParityReport, attended_positions, compare_outputs
@@ -109,7 +109,7 @@ def export_model(
         True
     """
     check_format(kind, opset)
-    with claimed(folder, Path(model.name_or_path or "."), overwrite):
+    with claimed(folder, [Path(model.name_or_path or ".")], overwrite):
         return _export(model, folder, kind, tokenizer, source, opset)
 
 

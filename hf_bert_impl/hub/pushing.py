@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hf_bert_impl.conversion.output_folder import claimed, output_folder
+from hf_bert_impl.files.output_folder import claimed, output_folder
 from hf_bert_impl.hub.card import CardFacts, write_card
 from hf_bert_impl.hub.load_check import LoadingFailed, LoadingReport, check_loading
 from hf_bert_impl.hub.saving import file_sizes, loads_in_stock, save_with_code
@@ -156,7 +156,8 @@ def check_dry_run(folder: Path) -> None:
 @contextlib.contextmanager
 def _folder(dry_run: Path | None, source: Path | None) -> Iterator[Path]:
     if dry_run is not None:
-        with claimed(dry_run, source, overwrite=False), output_folder(dry_run) as folder:
+        sources = [source] if source is not None else []
+        with claimed(dry_run, sources, overwrite=False), output_folder(dry_run) as folder:
             yield folder
         return
     with tempfile.TemporaryDirectory(prefix="hf-bert-push-") as name:

@@ -16,6 +16,7 @@ from huggingface_hub import ModelCardData
 from transformers.trainer import TRAINER_STATE_NAME
 
 from hf_bert_impl.files.atomic import is_disk_full, swap_in
+from hf_bert_impl.files.output_folder import check_output
 from hf_bert_impl.model_card import CARD, markdown_table, model_card
 from hf_bert_impl.tasks import pictures
 from hf_bert_impl.tasks.base import Split, Task
@@ -52,26 +53,12 @@ class OutputFolder:
             inputs: The model and the data; those that are no paths are passed over.
 
         Raises:
-            ValueError: OUT is a file or has files in it, or a run that stopped left its own; or an
+            InputError: OUT is a file or has files in it, or a run that stopped left its own; or an
                 input lies in one of them, which replacing it would delete.
         """
-        for source in map(Path, inputs):
-            for place in (self.folder, self.work):
-                if source.exists() and place in (source.resolve(), *source.resolve().parents):
-                    raise ValueError(
-                        f"{source} lies in the output {place}, which would replace it; expected "
-                        "a folder of its own; choose another name"
-                    )
-        if self.folder.exists() and not self.folder.is_dir():
-            raise ValueError(
-                f"{self.folder} is a file; expected a folder to write; choose another name"
-            )
-        for path, content in ((self.folder, "files"), (self.work, "the checkpoint of a run")):
-            if path.is_dir() and any(path.iterdir()) and not self.overwrite:
-                raise ValueError(
-                    f"{path} exists and has {content} in it; expected a new or empty folder; "
-                    "choose another name, or replace it with `overwrite=True`"
-                )
+        sources = [path for path in map(Path, inputs) if path.exists()]
+        check_output(self.folder, sources, self.overwrite)
+        check_output(self.work, sources, self.overwrite, "the checkpoint of a run")
 
     def __enter__(self) -> Path:
         if self.overwrite and self.owner:

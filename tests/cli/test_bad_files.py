@@ -26,31 +26,17 @@ DEEP = "[" * 50_000 + "]" * 50_000
 
 TEXTS = "the river rose over night .\nnice to meet you .\n\nthe night , a river .\n" * 3
 RECORDS = [{"text": "the river rose", "label": "a"}, {"text": "nice to meet", "label": "b"}] * 6
-SQUAD = {
-    "version": "1.1",
-    "data": [
-        {
-            "title": "x",
-            "paragraphs": [
-                {
-                    "context": "the river rose over night .",
-                    "qas": [
-                        {
-                            "id": "1",
-                            "question": "the river",
-                            "answers": [{"text": "rose", "answer_start": 10}],
-                        }
-                    ],
-                }
-            ],
-        }
-    ],
-}
+ANSWER = {"text": "rose", "answer_start": 10}
+QUESTION = {"id": "1", "question": "the river", "answers": [ANSWER]}
+PARAGRAPH = {"context": "the river rose over night .", "qas": [QUESTION]}
+SQUAD = {"version": "1.1", "data": [{"title": "x", "paragraphs": [PARAGRAPH]}]}
 MODULES = [
     {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
     {"idx": 1, "name": "1", "path": "1_Pooling", "type": "sentence_transformers.models.Pooling"},
     {"idx": 2, "name": "2", "path": "2_Dense", "type": "sentence_transformers.models.Dense"},
 ]
+#: Where sentence-transformers keeps prompts, and the number of dimensions.
+PROMPTS = "config_sentence_transformers.json"
 DENSE = {"in_features": 30, "out_features": 7, "activation_function": "torch.nn.Tanh"}
 
 #: Command to the class of its model and its arguments; `{m}` is the model, `{d}` the folder of
@@ -233,13 +219,6 @@ class Code:
 
 #: Name to: who reads it (a key of `READS`), the damage, and words of the line.
 KINDS = {
-    "hidden_size of others": ("weights", fields("config.json", hidden_size=35), "LayerNorm.bias"),
-    "vocab_size of others": ("weights", fields("config.json", vocab_size=25), "word_embeddings"),
-    "num_labels no number": ("weights", fields("config.json", num_labels="x"), "num_labels='x'"),
-    "id2label a list": ("weights", fields("config.json", id2label=[1]), "id2label=[1]"),
-    "pruned_heads a list": ("weights", fields("config.json", pruned_heads=[1]), "pruned_heads=[1]"),
-    "hidden_act a list": ("config.json", fields("config.json", hidden_act=["gelu"]), "gelu"),
-    "dtype unknown": ("weights", fields("config.json", dtype="nosuch"), "dtype='nosuch'"),
     "bin of a pickle": ("weights", pickled(pickle.dumps(Code())), "pytorch_model.bin cannot be"),
     "bin of garbage": ("weights", pickled(b"garbage" * 99), "pytorch_model.bin cannot be read"),
     "bin empty": ("weights", pickled(b""), "pytorch_model.bin cannot be read"),
@@ -262,8 +241,6 @@ KINDS = {
     "index of missing": ("weights", index(weight_map={"a": "b.safetensors"}), "lacks b.safetens"),
     "index of outside": ("weights", index(weight_map={"a": "../b"}), "'../b'"),
     "index of numbers": ("weights", index(weight_map={"a": 3}), "names 3"),
-    "layers without end": ("config.json", fields("config.json", num_hidden_layers=10**5), "100000"),
-    "words without end": ("config.json", fields("config.json", vocab_size=10**9), "1000000000"),
     "labels without end": ("config.json", many_labels, "1000000000"),
     "weights with NaN": (
         "finite weights",
@@ -271,28 +248,6 @@ KINDS = {
         "has weights that are no finite numbers: 2 NaN among the 900 of",
     ),
     "no mask token": ("masks", without_mask, "no mask token"),
-    "tokenizer model a number": ("tokenizer", fields("tokenizer.json", model=3), "no tokenizer ("),
-    "added tokens a number": ("tokenizer", fields("tokenizer.json", added_tokens=3), "no tokenize"),
-    "tokenizer_class 3": (
-        "tokenizer",
-        fields("tokenizer_config.json", tokenizer_class=3),
-        "tokenizer_class=3; expected a text",
-    ),
-    "do_lower_case a text": (
-        "tokenizer",
-        fields("tokenizer_config.json", do_lower_case="x"),
-        "do_lower_case='x'; expected true or false",
-    ),
-    "model_max_length a text": (
-        "tokenizer",
-        fields("tokenizer_config.json", model_max_length="x"),
-        "model_max_length='x'; expected a number",
-    ),
-    "added_tokens_decoder of numbers": (
-        "tokenizer",
-        fields("tokenizer_config.json", added_tokens_decoder={"5": 3}),
-        "3 as token '5'",
-    ),
     "modules of texts": ("modules", write("modules.json", ["a", "b"]), "no list of modules"),
     "modules without path": (
         "modules",
@@ -304,57 +259,47 @@ KINDS = {
         write("modules.json", [MODULES[0], MODULES[1] | {"path": "\ud800"}]),
         "half a surrogate pair",
     ),
-    "max_seq_length a text": (
-        "sentence",
-        fields("sentence_bert_config.json", max_seq_length="x"),
-        "max_seq_length='x'",
-    ),
-    "max_seq_length true": (
-        "sentence",
-        fields("sentence_bert_config.json", max_seq_length=True),
-        "max_seq_length=True",
-    ),
-    "processing_kwargs 3": (
-        "sentence",
-        fields("sentence_bert_config.json", processing_kwargs=3),
-        "processing_kwargs=3",
-    ),
-    **{
-        f"truncate_dim {value!r}": (
-            "sentence",
-            fields("config_sentence_transformers.json", truncate_dim=value),
-            f"truncate_dim={value!r}; expected a whole number from 1",
-        )
-        for value in ("x", 0, -1, 1.5, True)
-    },
-    "prompts a list": (
-        "sentence",
-        fields("config_sentence_transformers.json", prompts=[1]),
-        "prompts=[1]",
-    ),
-    "prompt of half a pair": (
-        "sentence",
-        fields("config_sentence_transformers.json", prompts={"q": "\ud800"}),
-        "half a surrogate pair",
-    ),
-    "default prompt a list": (
-        "sentence",
-        fields("config_sentence_transformers.json", default_prompt_name=[1]),
-        "default_prompt_name=[1]",
-    ),
-    "pooling_mode 3": ("sentence", fields("1_Pooling/config.json", pooling_mode=3), "pooling_mod"),
-    "in_features a text": ("sentence", fields("2_Dense/config.json", in_features="x"), "in_featur"),
-    "in_features huge": (
-        "sentence",
-        fields("2_Dense/config.json", in_features=10**9, out_features=10**9),
-        "2_Dense",
-    ),
-    "activation 3": ("sentence", fields("2_Dense/config.json", activation_function=3), "=3"),
     "dense of garbage": (
         "sentence",
         write("2_Dense/model.safetensors", b"x" * 99),
         "cannot be rea",
     ),
+}
+#: Who reads the file (a key of `READS`), the file, wrong values of its fields, words of the line.
+FIELDS = (
+    ("weights", "config.json", {"hidden_size": 35}, "LayerNorm.bias"),
+    ("weights", "config.json", {"vocab_size": 25}, "word_embeddings"),
+    ("weights", "config.json", {"num_labels": "x"}, "num_labels='x'"),
+    ("weights", "config.json", {"id2label": [1]}, "id2label=[1]"),
+    ("weights", "config.json", {"pruned_heads": [1]}, "pruned_heads=[1]"),
+    ("weights", "config.json", {"dtype": "nosuch"}, "dtype='nosuch'"),
+    ("config.json", "config.json", {"hidden_act": ["gelu"]}, "gelu"),
+    ("config.json", "config.json", {"num_hidden_layers": 10**5}, "100000"),
+    ("config.json", "config.json", {"vocab_size": 10**9}, "1000000000"),
+    ("tokenizer", "tokenizer.json", {"model": 3}, "no tokenizer ("),
+    ("tokenizer", "tokenizer.json", {"added_tokens": 3}, "no tokenizer ("),
+    ("tokenizer", "tokenizer_config.json", {"tokenizer_class": 3}, "=3; expected a text"),
+    ("tokenizer", "tokenizer_config.json", {"do_lower_case": "x"}, "='x'; expected true or false"),
+    ("tokenizer", "tokenizer_config.json", {"model_max_length": "x"}, "='x'; expected a number"),
+    ("tokenizer", "tokenizer_config.json", {"added_tokens_decoder": {"5": 3}}, "3 as token '5'"),
+    ("sentence", "sentence_bert_config.json", {"max_seq_length": "x"}, "max_seq_length='x'"),
+    ("sentence", "sentence_bert_config.json", {"max_seq_length": True}, "max_seq_length=True"),
+    ("sentence", "sentence_bert_config.json", {"processing_kwargs": 3}, "processing_kwargs=3"),
+    ("sentence", PROMPTS, {"prompts": [1]}, "prompts=[1]"),
+    ("sentence", PROMPTS, {"prompts": {"q": "\ud800"}}, "half a surrogate pair"),
+    ("sentence", PROMPTS, {"default_prompt_name": [1]}, "default_prompt_name=[1]"),
+    *(
+        ("sentence", PROMPTS, {"truncate_dim": value}, f"={value!r}; expected a whole number from")
+        for value in ("x", 0, -1, 1.5, True)
+    ),
+    ("sentence", "1_Pooling/config.json", {"pooling_mode": 3}, "pooling_mod"),
+    ("sentence", "2_Dense/config.json", {"in_features": "x"}, "in_featur"),
+    ("sentence", "2_Dense/config.json", {"in_features": 10**9, "out_features": 10**9}, "2_Dense"),
+    ("sentence", "2_Dense/config.json", {"activation_function": 3}, "=3"),
+)
+KINDS |= {
+    f"{file} {changes!a}": (reads, fields(file, **changes), words)
+    for reads, file, changes, words in FIELDS
 }
 JSON_FILES = {
     "config.json": "config.json",
@@ -364,7 +309,7 @@ JSON_FILES = {
     "added_tokens.json": "tokenizer",
     "modules.json": "modules",
     "sentence_bert_config.json": "sentence",
-    "config_sentence_transformers.json": "sentence",
+    PROMPTS: "sentence",
     "1_Pooling/config.json": "sentence",
     "2_Dense/config.json": "sentence",
 }
@@ -397,7 +342,7 @@ def checkpoints_dir(tmp_path_factory) -> Path:
     for name, content in {
         "modules.json": MODULES,
         "sentence_bert_config.json": {"max_seq_length": 16},
-        "config_sentence_transformers.json": {"prompts": {}},
+        PROMPTS: {"prompts": {}},
         "1_Pooling/config.json": {"pooling_mode_mean_tokens": True},
         "2_Dense/config.json": DENSE,
     }.items():

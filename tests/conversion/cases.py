@@ -3,12 +3,14 @@
 import io
 import json
 import pathlib
+import struct
 import tarfile
 import zipfile
 from typing import NamedTuple
 
 import pytest
 import torch
+from hypothesis import strategies as st
 
 import hf_bert_impl
 from hf_bert_impl.conversion.architecture import check_config, fit, infer
@@ -140,10 +142,41 @@ def refuse(kind, path, match=None):
     return message
 
 
-def small_checkpoint(kind, folder):
-    """Write a few small tensors in the format of a reader: what is opened, and its lists."""
+#: Numbers that lists of a format are made of, or that are far too large.
+NUMBERS = st.sampled_from([0, 1, 8, 24, 96, 136, 255, 680, 800]) | st.integers(0, (1 << 64) - 1)
+#: Changes of a file: where (a share of it), how many bytes go (None: as many as come), what comes.
+EDITS = st.lists(
+    st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 8), st.binary(max_size=8))
+    | st.tuples(
+        st.floats(0, 1, exclude_max=True),
+        st.none(),
+        st.builds(
+            lambda form, number: struct.pack(form, number % (1 << 8 * struct.calcsize(form))),
+            st.sampled_from(["<B", "<H", "<I", "<Q"]),
+            NUMBERS,
+        ),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+def edited(content, edits):
+    for place, removed, added in edits:
+        at = int(place * len(content))
+        content = (
+            content[:at] + added + content[at + (len(added) if removed is None else removed) :]
+        )
+    return content
+
+
+SMALL = {"a/b:0": torch.arange(6.0).reshape(2, 3), "a/c:0": torch.tensor([7])}
+
+
+def small_checkpoint(kind, folder, tensors=SMALL):
+    """Write a few tensors in the format of a reader: what is opened, and its lists."""
     folder.mkdir(exist_ok=True)
-    given = Memory({"a/b:0": torch.arange(6.0).reshape(2, 3), "a/c:0": torch.tensor([7])})
+    given = Memory(tensors)
     if kind is SafetensorsReader:
         (path,) = write_safetensors(folder, given.tensors, given.read)
         return path, path

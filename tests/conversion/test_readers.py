@@ -8,23 +8,37 @@ import json
 import os
 import random
 import shutil
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import msgpack
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
+from hf_bert_impl.conversion.readers import sstable
 from hf_bert_impl.conversion.readers.flax import FlaxReader, is_flax
 from hf_bert_impl.conversion.readers.h5 import H5Reader, is_h5
+from hf_bert_impl.conversion.readers.hdf5 import SIGNATURE
 from hf_bert_impl.conversion.readers.safetensors import SafetensorsReader, is_safetensors
 from hf_bert_impl.conversion.readers.tf1 import Tf1Reader, is_tf1
+from hf_bert_impl.conversion.readers.torch_containers import LEGACY_MAGIC
 from hf_bert_impl.conversion.readers.torch_pickle import TorchReader, is_torch
+from hf_bert_impl.conversion.writers import flax as flax_writer
 from hf_bert_impl.errors import InputError
-from tests.conversion.cases import FIXTURES, bits, read_all, refuse, small_checkpoint
+from tests.conversion.cases import (
+    EDITS,
+    FIXTURES,
+    bits,
+    edited,
+    read_all,
+    refuse,
+    small_checkpoint,
+)
 
 #: Of pickletools, for the strings of Python 2.
 pytestmark = pytest.mark.filterwarnings("ignore:invalid escape")
@@ -133,6 +147,7 @@ def copied(tmp_path):
 # --- one file --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @EVERY
 def test_truncated(case, copied):
     file, entry = copied(case)
@@ -146,6 +161,7 @@ def test_truncated(case, copied):
     refuse(case.reader, entry)
 
 
+@pytest.mark.slow
 @EVERY
 def test_flipped_bits(case, copied):
     """Each is an error, or changes nothing; where there is no checksum, a name or number."""
@@ -170,32 +186,100 @@ def test_flipped_bits(case, copied):
     assert refused >= case.least
 
 
-EDITS = st.lists(
-    st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 8), st.binary(max_size=8)),
-    min_size=1,
-    max_size=3,
-)
+def edit_file(file, edits):
+    file.write_bytes(edited(file.read_bytes(), edits))
 
 
-@ONCE
-@settings(deadline=None, max_examples=150)
+def edit_pickle(file, edits):
+    """Behind the checksums of PyTorch's zip container."""
+    with zipfile.ZipFile(file) as old:
+        entries = {name: old.read(name) for name in old.namelist()}
+    with zipfile.ZipFile(file, "w") as new:
+        for name, data in entries.items():
+            new.writestr(name, edited(data, edits) if name.endswith("data.pkl") else data)
+
+
+def edit_records(file, edits):
+    """Behind the checksums of a tensor bundle's index: keys, and three times as often records."""
+    records = [list(pair) for pair in sstable.read_table(file)]
+    for place, *edit in edits:
+        number, inside = divmod(place * len(records) * 4, 1)
+        record, side = divmod(int(number), 4)
+        records[record][side > 0] = edited(records[record][side > 0], [(inside, *edit)])
+    sstable.write_table(file, [(key, value) for key, value in records])
+
+
+def saved_module(reader, folder):
+    folder.mkdir(exist_ok=True)
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.BatchNorm1d(2))
+    half = torch.ones(3).half()
+    value = {"model": model, "state": model.state_dict(), "epoch": 3, "half": half}
+    torch.save(value, folder / "small")
+    return folder / "small", folder / "small"
+
+
+def array_in_pieces(reader, folder):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(flax_writer, "MAX_PIECE_BYTES", 10)
+        return small_checkpoint(reader, folder)
+
+
+def tensor_in_parts(reader, folder):
+    shutil.copytree(FIXTURES / "tf1_partitioned", folder, dirs_exist_ok=True)
+    return folder / "model.ckpt-7", folder / "model.ckpt-7.index"
+
+
+#: Reader, what makes a good checkpoint (what is opened, and its lists), and what edits the lists.
+EDITED = {
+    **{case.reader.format: (case.reader, small_checkpoint, edit_file) for case in FORMATS.values()},
+    "torch pickle": (TorchReader, saved_module, edit_pickle),
+    "flax pieces": (FlaxReader, array_in_pieces, edit_file),
+    "tf1 records": (Tf1Reader, tensor_in_parts, edit_records),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("reader", "make", "edit"), EDITED.values(), ids=EDITED)
+@settings(deadline=None, max_examples=200)
 @given(edits=EDITS)
-def test_any_edit(case, edits, tmp_path_factory):
-    """It takes no more memory than the file can hold, either."""
-    folder = tmp_path_factory.getbasetemp() / f"edited_{case.reader.format}"
-    entry, file = small_checkpoint(case.reader, folder)
-    content = file.read_bytes()
-    for place, removed, added in edits:
-        at = int(place * len(content))
-        content = content[:at] + added + content[at + removed :]
-    file.write_bytes(content)
-    case.is_file(file)
+def test_any_edit(reader, make, edit, edits, tmp_path_factory):
+    """It takes no more memory than the files can hold, either."""
+    folder = tmp_path_factory.getbasetemp() / make.__name__ / reader.format
+    folder.parent.mkdir(exist_ok=True)
+    entry, file = make(reader, folder)
+    edit(file, edits)
+    FORMATS[reader].is_file(file)
     try:
-        tensors = read_all(case.reader, entry)
+        tensors = read_all(reader, entry)
     except InputError as error:
         assert "\n" not in str(error)
     else:
-        assert sum(tensor.nbytes for tensor in tensors.values()) <= 8 * len(content)
+        size = sum(file.stat().st_size for file in folder.iterdir())
+        assert sum(tensor.nbytes for tensor in tensors.values()) <= 8 * size
+
+
+#: Arbitrary bytes behind the first ones of a format.
+STARTS = {
+    "safetensors": (SafetensorsReader, lambda rest: len(rest).to_bytes(8, "little") + rest),
+    "torch": (TorchReader, lambda rest: b"\x80\x02" + LEGACY_MAGIC + b"." + rest),
+    "flax": (FlaxReader, lambda rest: b"\x81\xa1a" + rest),
+    "flax array": (FlaxReader, lambda rest: msgpack.packb({"a": msgpack.ExtType(1, rest)})),
+    "h5": (H5Reader, lambda rest: SIGNATURE + rest),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("reader", "start"), STARTS.values(), ids=STARTS)
+@settings(deadline=None, max_examples=150)
+@given(rest=st.binary(max_size=300))
+def test_anything_behind_a_good_start(reader, start, rest, tmp_path_factory):
+    path = tmp_path_factory.getbasetemp() / f"noise.{reader.format}"
+    path.write_bytes(start(rest))
+    FORMATS[reader].is_file(path)
+    try:
+        read_all(reader, path)
+    except InputError as error:
+        assert "\n" not in str(error)
 
 
 @ONCE
@@ -247,6 +331,15 @@ def test_dtypes_that_are_listed_and_not_read(reader, save, names, tmp_path):
             with pytest.raises(InputError, match=f"tensor '{name}' of .* is of dtype"):
                 opened.read(name)
         assert torch.equal(opened.read("good"), torch.ones(1))
+
+
+@ONCE
+def test_bools_are_0_or_1(case, tmp_path):
+    """Any other byte would be undefined in torch."""
+    stored = torch.tensor([0, 1, 2, 255], dtype=torch.uint8).view(torch.bool)
+    entry, _ = small_checkpoint(case.reader, tmp_path, {"a/b:0": stored})
+    found = read_all(case.reader, entry)["a/b:0"]
+    assert found.view(torch.uint8).tolist() == [0, 1, 1, 1]
 
 
 @EVERY

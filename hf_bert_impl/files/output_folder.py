@@ -9,13 +9,14 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.atomic import swap_in
 from hf_bert_impl.files.lock import output_lock
 
+#: What `convert` says of its result; it names the files that a later result replaces.
 REPORT = "conversion_report.json"
 #: Weights and what belongs to them: never left beside the weights of another model.
 _WEIGHTS = re.compile(
@@ -27,14 +28,14 @@ _WEIGHTS = re.compile(
 
 
 @contextlib.contextmanager
-def claimed(folder: Path, source: Path | None, overwrite: bool) -> Iterator[None]:
+def claimed(folder: Path, sources: Iterable[Path], overwrite: bool) -> Iterator[None]:
     """Checks a folder as `check_output` does, and keeps other runs from writing it meanwhile.
 
     What a killed run left beside it is removed: no other run is at work while it is locked.
 
     Args:
         folder: Where the result is to be; folders above it that are missing are made.
-        source: What the user named as the source; None if that is no path.
+        sources: Files and folders that are read.
         overwrite: Whether a folder with files in it may be replaced.
 
     Raises:
@@ -46,7 +47,7 @@ def claimed(folder: Path, source: Path | None, overwrite: bool) -> Iterator[None
             is_locked = held.enter_context(output_lock(folder.resolve()))
         except OSError as error:
             raise _unwritable(folder, error.__cause__ or error) from None
-        check_output(folder, source, overwrite)
+        check_output(folder, sources, overwrite)
         if is_locked:
             place = folder.resolve()
             for left in place.parent.glob(glob.escape(_fresh_prefix(place)) + "*"):
@@ -54,33 +55,36 @@ def claimed(folder: Path, source: Path | None, overwrite: bool) -> Iterator[None
         yield
 
 
-def check_output(folder: Path, source: Path | None, overwrite: bool) -> None:
+def check_output(
+    folder: Path, sources: Iterable[Path], overwrite: bool, content: str = "files"
+) -> None:
     """Check what can be checked before anything is read.
 
     Args:
         folder: Where the result is to be.
-        source: What the user named as the source; None if that is no path.
+        sources: Files and folders that are read.
         overwrite: Whether a folder with files in it may be replaced.
+        content: What is in such a folder, in words.
 
     Raises:
-        InputError: The folder is the source or around it, is a file, or has files.
+        InputError: The folder is a source or around one, is a file, or has files.
     """
     if folder.is_symlink() and not folder.exists():
         raise InputError(f"{folder} is a dangling link", "a folder", "remove it")
     if folder.exists() and not folder.is_dir():
-        raise InputError(f"{folder} is a file", "a folder for the result", "name another one")
-    origin = None if source is None else source.resolve()
-    if origin is not None and folder.resolve() in (origin, *origin.parents):
-        raise InputError(
-            f"the result would replace its own source {source}",
-            "a folder of its own for the result",
-            "name another one",
-        )
+        raise InputError(f"{folder} is a file", "a folder for the result", "choose another name")
+    for source in sources:
+        if folder.resolve() in (source.resolve(), *source.resolve().parents):
+            raise InputError(
+                f"{source} lies in the output {folder}, which would replace its own source",
+                "a folder of its own for the result",
+                "choose another name",
+            )
     if folder.is_dir() and any(folder.iterdir()) and not overwrite:
         raise InputError(
-            f"{folder} exists and has files in it",
+            f"{folder} exists and has {content} in it",
             "a new or an empty folder for the result",
-            "name another one, or replace it with `overwrite=True`",
+            "choose another name, or replace it with `overwrite=True`",
         )
 
 
