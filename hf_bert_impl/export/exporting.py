@@ -11,6 +11,7 @@ import torch
 from transformers.utils import ModelOutput
 
 from hf_bert_impl.conversion.output_folder import claimed, output_folder
+from hf_bert_impl.errors import InputError
 from hf_bert_impl.export.formats import FILES, check_format, write
 from hf_bert_impl.export.running import open_file
 from hf_bert_impl.hub.saving import CONFIG, TOKENIZER_CONFIG, file_sizes, set_auto_map
@@ -122,9 +123,10 @@ def _export(
     opset: int | None,
 ) -> Exported:
     if model.dtype != torch.float32 or model.device.type != "cpu":
-        raise ValueError(
-            f"the model is in {model.dtype} on {model.device}; expected float32 on the CPU; load "
-            "it with dtype=torch.float32"
+        raise InputError(
+            f"the model is in {model.dtype} on {model.device}",
+            "float32 on the CPU",
+            "load it with dtype=torch.float32",
         )
     training = model.training
     model.eval()

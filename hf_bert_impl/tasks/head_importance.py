@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hf_bert_impl.errors import InputError
 from hf_bert_impl.tasks.base import Split, Task
 
 
@@ -56,9 +57,10 @@ class HeadImportance:
         left = (~self.scores.isnan()).sum(dim=1).tolist()
         most = self.heads - sum(map(bool, left))
         if not 1 <= count <= most:
-            raise ValueError(
-                f"{count} heads are to be removed of {self.heads}; expected 1 to {most}, as each "
-                "layer keeps one; choose another number"
+            raise InputError(
+                f"{count} heads are to be removed of {self.heads}",
+                f"1 to {most}, as each layer keeps one",
+                "choose another number",
             )
         # NaN comes last in torch's order.
         order = self.normalized.flatten().sort(stable=True).indices.tolist()
@@ -107,18 +109,20 @@ def head_importance(
     for example in examples:
         several = len(example["input_ids"])
         if several != 1:
-            raise ValueError(
-                f"a batch has {several} examples; expected 1, as derivatives of several cancel "
-                "each other; cut it up"
+            raise InputError(
+                f"a batch has {several} examples",
+                "1, as derivatives of several cancel each other",
+                "cut it up",
             )
         head_mask = torch.ones(shape, dtype=model.dtype, device=model.device, requires_grad=True)
         inputs = {name: value.to(model.device) for name, value in example.items()}
         with torch.enable_grad():
             loss = model(**inputs, head_mask=head_mask, return_dict=True).loss
         if loss is None:
-            raise ValueError(
-                f"{type(model).__name__} gives no loss for {', '.join(inputs)}; expected a model "
-                "with a head, and labels; add them"
+            raise InputError(
+                f"{type(model).__name__} gives no loss for {', '.join(inputs)}",
+                "a model with a head, and labels",
+                "add them",
             )
         if loss.requires_grad:  # an example with nothing to predict has none
             (gradient,) = torch.autograd.grad(loss, head_mask)
@@ -128,7 +132,7 @@ def head_importance(
             advance(1)
     model.train(training)
     if not count:
-        raise ValueError("there are no examples; expected some to measure the loss on; give some")
+        raise InputError("there are no examples", "some to measure the loss on", "give some")
     for layer, heads in config.pruned_heads.items():
         total[layer, list(heads)] = torch.nan
     return HeadImportance(total / count, count)

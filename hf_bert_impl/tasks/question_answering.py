@@ -15,6 +15,7 @@ from hf_bert_impl.data.squad import (
 )
 from hf_bert_impl.data.task_collator import Feature
 from hf_bert_impl.data.task_files import read_dataset
+from hf_bert_impl.errors import InputError
 from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline
 from hf_bert_impl.tasks import squad
 from hf_bert_impl.tasks.base import Columns, Split, Task
@@ -59,9 +60,10 @@ class QuestionAnswering(Task):
     ) -> None:
         super().__init__(columns, dataset)
         if columns not in (None, Columns()):
-            raise ValueError(
-                "question answering was given columns; expected none, as SQuAD's format has its "
-                "own; leave them out"
+            raise InputError(
+                "question answering was given columns",
+                "none, as SQuAD's format has its own",
+                "leave them out",
             )
         self.doc_stride = doc_stride
         self.version = 1

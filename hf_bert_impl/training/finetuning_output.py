@@ -15,6 +15,7 @@ from typing import Any
 from huggingface_hub import ModelCardData
 from transformers.trainer import TRAINER_STATE_NAME
 
+from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.atomic import is_disk_full, swap_in
 from hf_bert_impl.model_card import CARD, markdown_table, model_card
 from hf_bert_impl.tasks import pictures
@@ -58,19 +59,19 @@ class OutputFolder:
         for source in map(Path, inputs):
             for place in (self.folder, self.work):
                 if source.exists() and place in (source.resolve(), *source.resolve().parents):
-                    raise ValueError(
-                        f"{source} lies in the output {place}, which would replace it; expected "
-                        "a folder of its own; choose another name"
+                    raise InputError(
+                        f"{source} lies in the output {place}, which would replace it",
+                        "a folder of its own",
+                        "choose another name",
                     )
         if self.folder.exists() and not self.folder.is_dir():
-            raise ValueError(
-                f"{self.folder} is a file; expected a folder to write; choose another name"
-            )
+            raise InputError(f"{self.folder} is a file", "a folder to write", "choose another name")
         for path, content in ((self.folder, "files"), (self.work, "the checkpoint of a run")):
             if path.is_dir() and any(path.iterdir()) and not self.overwrite:
-                raise ValueError(
-                    f"{path} exists and has {content} in it; expected a new or empty folder; "
-                    "choose another name, or replace it with `overwrite=True`"
+                raise InputError(
+                    f"{path} exists and has {content} in it",
+                    "a new or empty folder",
+                    "choose another name, or replace it with `overwrite=True`",
                 )
 
     def __enter__(self) -> Path:
