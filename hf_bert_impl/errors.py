@@ -27,6 +27,10 @@ class InputError(ValueError):
         return f"{given}; expected {expected}; {remedy}"
 
 
+class MissingFile(InputError, FileNotFoundError):
+    """A file that was named is not there."""
+
+
 def check_choice(name: str, value: Any, allowed: Iterable[str]) -> None:
     """Checks that a value is one of those that there are.
 

@@ -5,13 +5,14 @@ import pickle
 
 import pytest
 
-from hf_bert_impl.errors import InputError, check_choice
+from hf_bert_impl.errors import InputError, MissingFile, check_choice
 
 
-def test_it_says_three_things_in_one_line_also_after_it_left_a_worker_process():
-    error = InputError("`head` is 'x'", "one of a, b", "choose one")
+@pytest.mark.parametrize("kind", [InputError, MissingFile])
+def test_it_says_three_things_in_one_line_also_after_it_left_a_worker_process(kind):
+    error = kind("`head` is 'x'", "one of a, b", "choose one")
     for same in (error, copy.copy(error), pickle.loads(pickle.dumps(error))):
-        assert isinstance(same, ValueError)
+        assert type(same) is kind and isinstance(same, ValueError)
         assert str(same) == "`head` is 'x'; expected one of a, b; choose one"
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hf_bert_impl.data.sentence_splitter import split_sentences
 from hf_bert_impl.errors import InputError, check_choice
-from hf_bert_impl.files.text import numbered_lines
+from hf_bert_impl.files.text import check_text_file, numbered_lines
 from hf_bert_impl.model.json_files import check_text, parse_json
 
 #: How lines make documents.
@@ -84,10 +84,7 @@ def check_files(files: Iterable[str | Path]) -> None:
     if not paths:
         raise InputError("no files are named", "at least one text file", "name one")
     for path in paths:
-        if path.is_dir():
-            raise InputError(f"{path} is a folder", "a text file", "name the files in it")
-        if not path.exists():
-            raise FileNotFoundError(f"there is no file {path}; expected a text file; mend the path")
+        check_text_file(path, "a text file")
         if path.stat().st_size == 0:
             raise InputError(f"{path} is empty", "text", "leave it out, or fill it")
 
