@@ -19,6 +19,7 @@ from hf_bert_impl.data.task_collator import Collator, Feature, token_count
 from hf_bert_impl.data.task_files import Row, read_dataset, read_rows
 from hf_bert_impl.data.token_budget import cut_batches
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.inference.eval_mode import eval_mode
 from hf_bert_impl.tasks.metrics import Metrics
 
 #: Tokens of a batch of predictions. More take more memory and change no result.
@@ -250,16 +251,13 @@ class RowTask(Task):
 
     def predict(self, model: Any, split: Split, tokenizer: Any) -> list[Any]:
         collator = Collator(tokenizer.pad_token_id)
-        training = model.training
-        model.eval()
         outputs: list[Any] = []
-        with torch.inference_mode():
+        with eval_mode(model), torch.inference_mode():
             for features in cut_batches(split.features, token_count, token_budget=TOKEN_BUDGET):
                 batch = collator(features)
                 batch.pop("labels", None)
                 batch = {name: value.to(model.device) for name, value in batch.items()}
                 outputs += self.outputs(model, batch, features)
-        model.train(training)
         return outputs
 
 

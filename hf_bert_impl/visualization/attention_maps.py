@@ -15,6 +15,7 @@ import numpy.typing as npt
 import torch
 
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.inference.eval_mode import eval_mode
 from hf_bert_impl.model.modeling_bert import BertPreTrainedModel
 
 
@@ -101,9 +102,7 @@ def attention_maps(
                 "choose among them, or leave out the layer",
             )
     encoded = tokenize(tokenizer, text, text_pair, base.config.max_position_embeddings)
-    training = base.training
-    base.eval()
-    with torch.inference_mode():
+    with eval_mode(base), torch.inference_mode():
         inputs = {
             name: torch.tensor([encoded[name]], device=base.device)
             for name in ("input_ids", "token_type_ids")
@@ -111,7 +110,6 @@ def attention_maps(
         }  # (1, S)
         output = base(**inputs, output_attentions=True, return_dict=True)
         attentions = output.attentions  # L of (1, H, S, S)
-    base.train(training)
 
     maps = []
     for layer, left in present.items():
