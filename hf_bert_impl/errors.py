@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 
 class InputError(ValueError):
     """What the user gave cannot be worked with.
@@ -16,4 +19,28 @@ class InputError(ValueError):
     """
 
     def __init__(self, given: str, expected: str, remedy: str) -> None:
-        super().__init__(f"{given}; expected {expected}; {remedy}")
+        # The parts are kept: an error of a worker process is made again from them.
+        super().__init__(given, expected, remedy)
+
+    def __str__(self) -> str:
+        given, expected, remedy = self.args
+        return f"{given}; expected {expected}; {remedy}"
+
+
+class MissingFile(InputError, FileNotFoundError):
+    """A file that was named is not there."""
+
+
+def check_choice(name: str, value: Any, allowed: Iterable[str]) -> None:
+    """Checks that a value is one of those that there are.
+
+    Args:
+        name: What it is, for the message: an argument's name, or words.
+        value: What was given.
+        allowed: Those that there are.
+
+    Raises:
+        InputError: It is none of them.
+    """
+    if value not in allowed:
+        raise InputError(f"{name} is {value!r}", f"one of {', '.join(allowed)}", "choose one")

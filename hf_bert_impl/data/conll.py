@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.text import numbered_lines
 
 
@@ -38,9 +39,10 @@ def read_conll(path: str | Path, columns: Sequence[int]) -> list[tuple[tuple[lis
             continue
         fields = line.split(separator)
         if len(fields) < needed:
-            raise ValueError(
-                f"line {number} of {path} has {len(fields)} fields; expected at least {needed}, a "
-                "word and its tags; mend the line, or name other columns"
+            raise InputError(
+                f"line {number} of {path} has {len(fields)} fields",
+                f"at least {needed}, a word and its tags",
+                "mend the line, or name other columns",
             )
         if not inside:
             sentences.append((tuple([] for _ in columns), f"line {number} of {path}"))

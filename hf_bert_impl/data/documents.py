@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from hf_bert_impl.data.sentence_splitter import split_sentences
-from hf_bert_impl.files.text import numbered_lines
+from hf_bert_impl.errors import InputError, check_choice
+from hf_bert_impl.files.text import check_text_file, numbered_lines
 from hf_bert_impl.model.json_files import check_text, parse_json
 
 #: How lines make documents.
@@ -40,8 +41,7 @@ def read_documents(files: Iterable[str | Path], layout: str = "sentences") -> It
         ValueError: There is no such layout, or a line cannot be read.
         FileNotFoundError: There is no such file.
     """
-    if layout not in LAYOUTS:
-        raise ValueError(f"layout={layout!r} is not known; use one of {', '.join(LAYOUTS)}")
+    check_choice("layout", layout, LAYOUTS)
     for file in files:
         lines = read_lines(file)
         if is_json_lines(file):
@@ -82,20 +82,17 @@ def check_files(files: Iterable[str | Path]) -> None:
     """
     paths = [Path(file) for file in files]
     if not paths:
-        raise ValueError("no files are named; expected at least one text file; name one")
+        raise InputError("no files are named", "at least one text file", "name one")
     for path in paths:
-        if path.is_dir():
-            raise ValueError(f"{path} is a folder; expected a text file; name the files in it")
-        if not path.exists():
-            raise FileNotFoundError(f"there is no file {path}; expected a text file; mend the path")
+        check_text_file(path, "a text file")
         if path.stat().st_size == 0:
-            raise ValueError(f"{path} is empty; expected text; leave it out, or fill it")
+            raise InputError(f"{path} is empty", "text", "leave it out, or fill it")
 
 
-def no_text(files: Sequence[str | Path]) -> ValueError:
+def no_text(files: Sequence[str | Path]) -> InputError:
     """What to raise where files hold nothing to train on."""
-    return ValueError(
-        f"{files[0]} holds no text that the tokenizer knows; expected documents; check the file"
+    return InputError(
+        f"{files[0]} holds no text that the tokenizer knows", "documents", "check the file"
     )
 
 
@@ -120,9 +117,10 @@ def _text_field(line: str, number: int, file: str | Path) -> str:
     record = parse_json(line, where, expected, remedy="mend the line")
     text = record.get("text")
     if not isinstance(text, str):
-        raise ValueError(
-            f"{where} is no JSON object with a text in its field 'text'; expected {expected}; mend "
-            "the line"
+        raise InputError(
+            f"{where} is no JSON object with a text in its field 'text'",
+            expected,
+            "mend the line",
         )
     check_text(text, f"'text' in {where}")
     return text

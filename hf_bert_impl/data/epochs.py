@@ -15,6 +15,7 @@ from hf_bert_impl.data.documents import check_files, no_text, read_documents
 from hf_bert_impl.data.examples import Example, ExampleOptions, check_pairs, cut_examples
 from hf_bert_impl.data.token_budget import cut_batches
 from hf_bert_impl.data.tokenized_documents import TokenizedDocument, tokenize
+from hf_bert_impl.errors import InputError
 
 if TYPE_CHECKING:
     from datasets import Dataset
@@ -41,9 +42,10 @@ class Epochs(TorchDataset):
         self, examples: Dataset, *, batch_size: int, seed: int, shuffle: bool = True
     ) -> None:
         if shuffle and len(examples) < batch_size:
-            raise ValueError(
-                f"the text makes {len(examples)} examples, fewer than a batch of {batch_size}; "
-                "give more text, or a smaller batch"
+            raise InputError(
+                f"the text makes {len(examples)} examples, fewer than a batch of {batch_size}",
+                "enough for one batch",
+                "give more text, or a smaller batch",
             )
         self.examples = examples
         self.seed = seed

@@ -13,6 +13,7 @@ from hf_bert_impl.data.next_sentence import make_pairs
 from hf_bert_impl.data.option_ranges import check_ranges
 from hf_bert_impl.data.text_spans import make_spans, pack
 from hf_bert_impl.data.tokenized_documents import TokenizedDocument
+from hf_bert_impl.errors import InputError, check_choice
 
 OBJECTIVES = ("mlm+nsp", "mlm")
 
@@ -37,14 +38,12 @@ class ExampleOptions:
     """Of cuts and partners."""
 
     def __post_init__(self) -> None:
-        if self.objective not in OBJECTIVES:
-            raise ValueError(
-                f"objective {self.objective!r} is not known; use one of {', '.join(OBJECTIVES)}"
-            )
+        check_choice("objective", self.objective, OBJECTIVES)
         if self.packing and self.objective != "mlm":
-            raise ValueError(
-                f"packing does not go with objective {self.objective!r}, whose pairs are of full "
-                "length; use `objective='mlm'`, or leave `packing` out"
+            raise InputError(
+                f"packing does not go with objective {self.objective!r}",
+                "objective 'mlm', as pairs are of full length",
+                "use `objective='mlm'`, or leave `packing` out",
             )
         check_ranges(self)
 
@@ -112,8 +111,8 @@ def check_pairs(documents: int, longest: int) -> None:
         ValueError: Each is a single sentence: none could be followed by another.
     """
     if longest < 2:
-        raise ValueError(
-            f"each of the {documents} documents is a single sentence, which no other follows; "
-            "expected documents of several sentences for next-sentence pairs; give another layout, "
-            "or train without them (`objective='mlm'`)"
+        raise InputError(
+            f"each of the {documents} documents is a single sentence, which no other follows",
+            "documents of several sentences for next-sentence pairs",
+            "give another layout, or train without them (`objective='mlm'`)",
         )

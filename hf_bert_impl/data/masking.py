@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hf_bert_impl.data.option_ranges import check_ranges
-from hf_bert_impl.errors import InputError
+from hf_bert_impl.errors import InputError, check_choice
 
 IGNORE_INDEX = -100
 #: What `MaskingOptions.unit` can be.
@@ -43,8 +43,7 @@ class MaskingOptions:
     """Most tokens chosen in a sequence; None for no limit. A single word may exceed it."""
 
     def __post_init__(self) -> None:
-        if self.unit not in UNITS:
-            raise ValueError(f"masking {self.unit!r} is not known; use one of {', '.join(UNITS)}")
+        check_choice("masking", self.unit, UNITS)
         check_ranges(self)
 
 
@@ -63,9 +62,10 @@ class Masker:
     def __init__(self, tokenizer: Any, options: MaskingOptions | None = None) -> None:
         self.options = options or MaskingOptions()
         if tokenizer.mask_token_id is None:
-            raise ValueError(
-                "the tokenizer has no mask token, which masked-LM training needs; expected [MASK]; "
-                "give the tokenizer of a BERT checkpoint, or train one"
+            raise InputError(
+                "the tokenizer has no mask token, which masked-LM training needs",
+                "[MASK]",
+                "give the tokenizer of a BERT checkpoint, or train one",
             )
         self.mask_id = int(tokenizer.mask_token_id)
         size = len(tokenizer)

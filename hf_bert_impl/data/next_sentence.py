@@ -16,6 +16,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from hf_bert_impl.data.tokenized_documents import TokenizedDocument
+from hf_bert_impl.errors import InputError
 
 #: [CLS] and two [SEP].
 PAIR_SPECIAL_TOKENS = 3
@@ -55,16 +56,18 @@ def make_pairs(
         ValueError: There are fewer than two documents, or no room for a pair.
     """
     if len(documents) < 2:
-        raise ValueError(
-            "next-sentence pairs need text from other documents, and there is no other one; "
-            "expected at least 2 documents; give more text, or another layout, or train without "
-            "next-sentence prediction (`objective='mlm'`)"
+        raise InputError(
+            "next-sentence pairs need text from other documents, and there is no other one",
+            "at least 2 documents",
+            "give more text, or another layout, or train without next-sentence prediction "
+            "(`objective='mlm'`)",
         )
     room = max_length - PAIR_SPECIAL_TOKENS
     if room < SHORTEST_TARGET:
-        raise ValueError(
-            f"max_length={max_length} leaves no room for two segments and 3 special tokens; use at "
-            f"least {PAIR_SPECIAL_TOKENS + SHORTEST_TARGET}"
+        raise InputError(
+            f"max_length={max_length} leaves no room for two segments and 3 special tokens",
+            f"at least {PAIR_SPECIAL_TOKENS + SHORTEST_TARGET}",
+            "raise it",
         )
     balance = _Balance(rng)
     for index in indices:

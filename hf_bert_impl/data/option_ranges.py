@@ -6,6 +6,8 @@ import dataclasses
 import numbers
 from typing import Any
 
+from hf_bert_impl.errors import InputError
+
 MILLION = 1_000_000
 #: What NumPy's generators can be seeded with.
 LARGEST_SEED = 2**32 - 1
@@ -39,12 +41,32 @@ class Range:
             ValueError: It is out of the range; the message has its name.
         """
         if value not in self:
-            raise ValueError(f"{name} is {value!r}; expected {self}; change it")
+            raise InputError(f"{name} is {value!r}", str(self), "change it")
 
     def __str__(self) -> str:
         kind = "a whole number" if self.whole else "a number"
         low = f"{'above' if self.above else 'from'} {self.low:,}"
         return f"{kind} {low} {'to below' if self.below else 'to'} {self.high:,}"
+
+
+def check_length(name: str, length: int, least: int, positions: int) -> None:
+    """Checks a length in tokens.
+
+    Args:
+        name: Of the argument.
+        length: What was given.
+        least: The shortest of use.
+        positions: How many the model has.
+
+    Raises:
+        InputError: It is shorter or longer.
+    """
+    if not least <= length <= positions:
+        raise InputError(
+            f"{name} is {length}",
+            f"{least} to {positions}, for which the model has positions",
+            "choose one of these",
+        )
 
 
 COUNT = Range(1, MILLION, whole=True)

@@ -29,6 +29,7 @@ from hf_bert_impl.data.documents import (
 from hf_bert_impl.data.epochs import GROUP, TOKENIZER_BATCH
 from hf_bert_impl.data.examples import ExampleOptions, check_pairs, cut_examples
 from hf_bert_impl.data.tokenized_documents import TokenizedDocument, tokenize
+from hf_bert_impl.errors import InputError
 from hf_bert_impl.extras import require
 
 if TYPE_CHECKING:
@@ -123,9 +124,10 @@ def hold_out(documents: Dataset, share: float, seed: int) -> tuple[Dataset, Data
     """
     count = max(1, round(share * len(documents)))
     if not 0 < share < 1 or count >= len(documents):
-        raise ValueError(
-            f"holding out {share} of {len(documents)} documents leaves nothing on one side; "
-            "expected a share between 0 and 1 of several documents; name validation files instead"
+        raise InputError(
+            f"holding out {share} of {len(documents)} documents leaves nothing on one side",
+            "a share between 0 and 1 of several documents",
+            "name validation files instead",
         )
     drawn = np.sort(np.random.default_rng(seed).permutation(len(documents))[:count])
     return documents.select(np.setdiff1d(np.arange(len(documents)), drawn)), documents.select(drawn)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_bert_impl.data.windows import MAX_QUESTION_LEN, MAX_SEQ_LEN, cut_windows
+from hf_bert_impl.errors import InputError
 from hf_bert_impl.model.json_files import check_text, read_json
 
 #: Questions whose windows are made at once.
@@ -74,9 +75,11 @@ def read_squad(file: str | Path, *, check_places: bool = True) -> Squad:
     content = read_json(path, "a file in SQuAD's format", kind=object)
     articles = content.get("data") if isinstance(content, dict) else None
     if not isinstance(articles, list):
-        raise ValueError(
-            f"{path} is JSON, but not SQuAD; expected an object with a list 'data' of articles, "
-            "which hold 'paragraphs' with 'context' and 'qas'; give such a file"
+        raise InputError(
+            f"{path} is JSON, but not SQuAD",
+            "an object with a list 'data' of articles, which hold 'paragraphs' with 'context' and "
+            "'qas'",
+            "give such a file",
         )
     questions, marked = [], False
     for number, article in enumerate(articles):
@@ -90,7 +93,7 @@ def read_squad(file: str | Path, *, check_places: bool = True) -> Squad:
                 named = f"question {identity} of {path}"
                 questions.append(_question(entry, identity, context, named, check_places))
     if not questions:
-        raise ValueError(f"{path} holds no questions; expected one or more; give another file")
+        raise InputError(f"{path} holds no questions", "one or more", "give another file")
     _check_ids(questions, str(path))
     declared = str(content.get("version", "")).lower().removeprefix("v")[:1]
     without = any(not question.answers for question in questions)
@@ -119,9 +122,10 @@ def questions_from_rows(rows: Iterable[Mapping[str, Any]]) -> list[Question]:
         starts = _field(answers, "answer_start", list, f"the answers of row {number}")
         texts = _field(answers, "text", list, f"the answers of row {number}")
         if len(texts) != len(starts):
-            raise ValueError(
-                f"{len(texts)} texts and {len(starts)} places of answers in row {number}; expected "
-                "as many of both; mend the row"
+            raise InputError(
+                f"{len(texts)} texts and {len(starts)} places of answers in row {number}",
+                "as many of both",
+                "mend the row",
             )
         pairs = zip(texts, starts, strict=True)
         entry = {
@@ -188,7 +192,7 @@ def _question(
     text = _field(entry, "question", str, where)
     for name, value in (("question", text), ("context", context)):
         if not value.strip():
-            raise ValueError(f"the {name} of {where} is empty; expected a text; mend the entry")
+            raise InputError(f"the {name} of {where} is empty", "a text", "mend the entry")
     answers = []
     for given in _field(entry, "answers", list, where):
         start = _field(given, "answer_start", int, f"an answer to {where}") if check_places else 0
@@ -197,24 +201,26 @@ def _question(
             _check_place(answer, context, where)
         answers.append(answer)
     if entry.get("is_impossible") is True and answers:
-        raise ValueError(
-            f"{where} is marked is_impossible and has answers; expected one or the other; mend it"
+        raise InputError(
+            f"{where} is marked is_impossible and has answers", "one or the other", "mend it"
         )
     return Question(identity, text, context, tuple(answers))
 
 
 def _check_place(answer: Answer, context: str, where: str) -> None:
     if not answer.text.strip():
-        raise ValueError(f"an answer to {where} is empty; expected a piece of its context; mend it")
+        raise InputError(f"an answer to {where} is empty", "a piece of its context", "mend it")
     there = context[answer.start : answer.end] if answer.start >= 0 else ""
     if there == answer.text:
         return
     places = [n for n in range(len(context)) if context.startswith(answer.text, n)]
     nearest = min(places, key=lambda place: abs(place - answer.start), default=None)
     mend = "it is nowhere in the context" if nearest is None else f"it stands at {nearest}"
-    raise ValueError(
+    raise InputError(
         f"the answer {answer.text[:60]!r} to {where} is not at its answer_start {answer.start}, "
-        f"where the context has {there[:60]!r}; {mend}; mend the entry"
+        f"where the context has {there[:60]!r}",
+        f"the place of the answer, and {mend}",
+        "mend the entry",
     )
 
 
@@ -222,25 +228,28 @@ def _check_ids(questions: Sequence[Question], where: str) -> None:
     seen: set[str] = set()
     for question in questions:
         if question.id in seen:
-            raise ValueError(
-                f"the id {question.id!r} is there twice in {where}; expected one question an id; "
-                "rename or remove one"
+            raise InputError(
+                f"the id {question.id!r} is there twice in {where}",
+                "one question an id",
+                "rename or remove one",
             )
         seen.add(question.id)
 
 
 def _field(record: Any, name: str, kind: type, where: str) -> Any:
     if not isinstance(record, Mapping):
-        raise ValueError(
-            f"{where} is a {type(record).__name__}; expected an object with {name!r}; is this file "
-            "in SQuAD's format?"
+        raise InputError(
+            f"{where} is a {type(record).__name__}",
+            f"an object with {name!r}",
+            "is this file in SQuAD's format?",
         )
     value = record.get(name)
     if not isinstance(value, kind) or isinstance(value, bool):
         problem = "is not there" if name not in record else f"is a {type(value).__name__}"
-        raise ValueError(
-            f"{name!r} of {where} {problem}; expected a {kind.__name__}; mend the entry, or give a "
-            "file in SQuAD's format"
+        raise InputError(
+            f"{name!r} of {where} {problem}",
+            f"a {kind.__name__}",
+            "mend the entry, or give a file in SQuAD's format",
         )
     if isinstance(value, str):
         check_text(value, f"{name!r} of {where}")

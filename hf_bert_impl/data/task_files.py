@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_bert_impl.data.conll import read_conll
+from hf_bert_impl.errors import InputError
 from hf_bert_impl.extras import require
 from hf_bert_impl.files.text import check_text_file, numbered_lines, read_text
 from hf_bert_impl.model.json_files import check_text, parse_json
@@ -50,9 +51,10 @@ def read_rows(file: str | Path, columns: Sequence[str]) -> list[Row]:
     """
     path = Path(file).expanduser()
     if path.suffix not in SUFFIXES:
-        raise ValueError(
-            f"{path} ends in {path.suffix or 'nothing'}; expected one of {', '.join(SUFFIXES)}, "
-            "which say how it is read; rename it"
+        raise InputError(
+            f"{path} ends in {path.suffix or 'nothing'}",
+            f"one of {', '.join(SUFFIXES)}, which say how it is read",
+            "rename it",
         )
     check_text_file(path, "labelled data")
     if path.suffix in CONLL_SUFFIXES:
@@ -62,7 +64,7 @@ def read_rows(file: str | Path, columns: Sequence[str]) -> list[Row]:
     else:
         rows = list(_table_rows(path, columns))
     if not rows:
-        raise ValueError(f"{path} is empty; expected a record a line; give a file with data")
+        raise InputError(f"{path} is empty", "a record a line", "give a file with data")
     return rows
 
 
@@ -80,7 +82,7 @@ def read_lines(file: str | Path) -> list[Row]:
         if line.strip()
     ]
     if not rows:
-        raise ValueError(f"{path} is empty; expected one text a line; give a file with texts")
+        raise InputError(f"{path} is empty", "one text a line", "give a file with texts")
     return rows
 
 
@@ -106,15 +108,18 @@ def read_dataset(name: str, split: str, columns: Sequence[str]) -> list[Row]:
         table = datasets.load_dataset(path, configuration or None, split=split)
     except (ValueError, OSError, datasets.exceptions.DatasetsError) as error:
         reason = " ".join(str(error).split())[:300]
-        raise ValueError(
-            f"split {split!r} of the data set {name!r} could not be read ({reason}); expected a "
-            "hub id or a folder, ID:CONFIGURATION where there are several; check name and network"
+        raise InputError(
+            f"split {split!r} of the data set {name!r} could not be read ({reason})",
+            "a hub id or a folder, ID:CONFIGURATION where there are several",
+            "check name and network",
         ) from error
     missing = [column for column in columns if column not in table.column_names]
     if missing:
         raise _no_column(f"the data set {name}", missing[0], table.column_names)
     if not len(table):
-        raise ValueError(f"split {split!r} of the data set {name!r} is empty; name another split")
+        raise InputError(
+            f"split {split!r} of the data set {name!r} is empty", "records", "name another split"
+        )
     names = [_class_names(table.features[column]) for column in columns]
     return [
         Row(
@@ -145,9 +150,10 @@ def _named(value: Any, classes: list[str] | None) -> Any:
 def _table_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
     by_number = all(column.isdecimal() for column in columns)
     if not by_number and any(column.isdecimal() for column in columns):
-        raise ValueError(
-            f"the columns are {', '.join(columns)}; expected names for a file with a header, or "
-            "numbers from 0 for one without; choose one way"
+        raise InputError(
+            f"the columns are {', '.join(columns)}",
+            "names for a file with a header, or numbers from 0 for one without",
+            "choose one way",
         )
     places = [int(column) for column in columns] if by_number else []
     width = 0
@@ -161,9 +167,10 @@ def _table_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
         # A file's first line without a header says how many fields the others have.
         width = width or len(fields)
         if len(fields) != width:
-            raise ValueError(
-                f"line {number} of {path} has {len(fields)} fields; expected {width} as before; "
-                "mend the line"
+            raise InputError(
+                f"line {number} of {path} has {len(fields)} fields",
+                f"{width} as before",
+                "mend the line",
             )
         yield Row(tuple(fields[place] for place in places), f"line {number} of {path}")
 
@@ -187,18 +194,20 @@ def _fields(path: Path) -> Iterator[tuple[int, list[str]]]:
             if fields:
                 yield reader.line_num, fields
     except csv.Error as error:
-        raise ValueError(
-            f"line {reader.line_num} of {path} is no CSV ({error}); expected fields with commas "
-            "between them, in double quotes where they hold any; mend the line"
+        raise InputError(
+            f"line {reader.line_num} of {path} is no CSV ({error})",
+            "fields with commas between them, in double quotes where they hold any",
+            "mend the line",
         ) from error
 
 
 def _json_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
     for place, record in _records(path):
         if not isinstance(record, dict):
-            raise ValueError(
-                f"{place} holds a {type(record).__name__}; expected an object with "
-                f"{', '.join(map(repr, columns))}; mend it"
+            raise InputError(
+                f"{place} holds a {type(record).__name__}",
+                f"an object with {', '.join(map(repr, columns))}",
+                "mend it",
             )
         for column in columns:
             if column not in record:
@@ -228,15 +237,17 @@ def _numbers(path: Path, columns: Sequence[str]) -> list[int]:
     try:
         return [int(column) for column in columns]
     except ValueError as error:
-        raise ValueError(
-            f"the columns of {path} are {', '.join(columns)}; expected numbers from 0 (-1 is the "
-            "last), as a CoNLL file has no header; give numbers"
+        raise InputError(
+            f"the columns of {path} are {', '.join(columns)}",
+            "numbers from 0 (-1 is the last), as a CoNLL file has no header",
+            "give numbers",
         ) from error
 
 
-def _no_column(where: str, column: str, known: Sequence[str]) -> ValueError:
+def _no_column(where: str, column: str, known: Sequence[str]) -> InputError:
     names = ", ".join(map(repr, known)) or "none"
-    return ValueError(
-        f"{where} has no column {column!r}; expected one of {names}; name one of these, or give "
-        "numbers from 0 where a file has no header"
+    return InputError(
+        f"{where} has no column {column!r}",
+        f"one of {names}",
+        "name one of these, or give numbers from 0 where a file has no header",
     )

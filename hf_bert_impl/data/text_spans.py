@@ -12,6 +12,7 @@ import random
 from collections.abc import Iterator, Sequence
 
 from hf_bert_impl.data.tokenized_documents import TokenizedDocument
+from hf_bert_impl.errors import InputError
 
 #: [CLS] and [SEP].
 SPAN_SPECIAL_TOKENS = 2
@@ -40,9 +41,10 @@ def make_spans(
     """
     room = max_length - SPAN_SPECIAL_TOKENS
     if room < 1:
-        raise ValueError(
-            f"max_length={max_length} leaves no room beside 2 special tokens; use at least "
-            f"{SPAN_SPECIAL_TOKENS + 1}"
+        raise InputError(
+            f"max_length={max_length} leaves no room beside 2 special tokens",
+            f"at least {SPAN_SPECIAL_TOKENS + 1}",
+            "raise it",
         )
     target = rng.randint(1, room) if rng.random() < short_seq_prob else room
     span: list[int] = []
@@ -72,7 +74,11 @@ def pack(lengths: Sequence[int], capacity: int) -> list[list[int]]:
         ValueError: A span is longer than the capacity.
     """
     if lengths and max(lengths) > capacity:
-        raise ValueError(f"a span of {max(lengths)} tokens does not fit the capacity {capacity}")
+        raise InputError(
+            f"a span of {max(lengths)} tokens does not fit the capacity {capacity}",
+            "no longer one",
+            "cut it",
+        )
     packs: list[list[int]] = []
     # Open packs by the room that is left, fullest first.
     open_packs: list[tuple[int, int]] = []

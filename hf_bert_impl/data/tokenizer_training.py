@@ -18,6 +18,7 @@ from tokenizers.trainers import WordPieceTrainer
 from hf_bert_impl.data.documents import check_files, read_lines
 from hf_bert_impl.data.option_ranges import POSITIVE_SHARE, STEPS, Range
 from hf_bert_impl.data.token_budget import cut_batches
+from hf_bert_impl.errors import InputError
 from hf_bert_impl.model.tokenization_bert import BertTokenizer
 
 #: In BERT's order: their ids are 0 to 4.
@@ -81,7 +82,7 @@ def train_tokenizer(
     tokenizer = BertTokenizer(do_lower_case=lowercase)
     characters, lines = _count_characters(files, tokenizer)
     if not characters:
-        raise ValueError(f"{files[0]} holds nothing but white space; expected text; fill it")
+        raise InputError(f"{files[0]} holds nothing but white space", "text", "fill it")
     alphabet = _most_frequent(characters, character_coverage)
     first = _train(files, lowercase, SPECIAL_TOKENS, alphabet, vocab_size=0)
     pieces = sorted(
@@ -89,10 +90,11 @@ def train_tokenizer(
     )
     least = len(SPECIAL_TOKENS) + len(pieces)
     if least > vocab_size:
-        raise ValueError(
+        raise InputError(
             f"a vocabulary of {vocab_size} tokens has no room for the {len(alphabet)} characters "
-            f"of the text; expected at least {least}, with special tokens and continuations; raise "
-            "the vocabulary size, or lower the character coverage"
+            "of the text",
+            f"at least {least}, with special tokens and continuations",
+            "raise the vocabulary size, or lower the character coverage",
         )
     vocab = _train(
         files, lowercase, [*SPECIAL_TOKENS, *pieces], alphabet, vocab_size, min_frequency

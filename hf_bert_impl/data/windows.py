@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hf_bert_impl.data.option_ranges import COUNT, MILLION, Range
+from hf_bert_impl.errors import InputError
 
 #: Defaults, as in Google's run_squad.py and transformers 4.
 MAX_SEQ_LEN = 384
@@ -153,23 +154,26 @@ def cut_windows(
     for (question, text), frame in zip(pairs, frames, strict=True):
         context = contexts[text]
         if not len(context.ids):
-            raise ValueError(
-                f"the context of the question {question[:60]!r} is empty; expected a text in which "
-                "to look for the answer; give one"
+            raise InputError(
+                f"the context of the question {question[:60]!r} is empty",
+                "a text in which to look for the answer",
+                "give one",
             )
         room, total = frame.room(max_seq_len), len(context.ids)
         if room < 1:
-            raise ValueError(
+            raise InputError(
                 f"the question {question[:60]!r} leaves no room for the context: with the special "
-                f"tokens it has {max_seq_len - room} tokens; expected fewer than "
-                f"max_seq_len={max_seq_len}; raise that, or lower `max_question_len`"
+                f"tokens it has {max_seq_len - room} tokens",
+                f"fewer than max_seq_len={max_seq_len}",
+                "raise that, or lower `max_question_len`",
             )
         stride = min(DOC_STRIDE, max_seq_len // 2, room // 2) if doc_stride is None else doc_stride
         if total > room and stride >= room:
-            raise ValueError(
+            raise InputError(
                 f"doc_stride={stride} is not smaller than the room for the context, {room} of "
-                f"{max_seq_len} tokens beside the question {question[:60]!r}; lower `doc_stride`, "
-                "or raise `max_seq_len`"
+                f"{max_seq_len} tokens beside the question {question[:60]!r}",
+                "a smaller one",
+                "lower `doc_stride`, or raise `max_seq_len`",
             )
         ends = range(room, total + room - stride, room - stride) if total > room else [total]
         cut.append([Window(context, frame, max(end - room, 0), min(end, total)) for end in ends])
@@ -186,9 +190,10 @@ def check_lengths(max_seq_len: int, doc_stride: int | None, max_question_len: in
     Range(0, MILLION, whole=True).check("doc_stride", doc_stride or 0)
     COUNT.check("max_question_len", max_question_len)
     if doc_stride is not None and doc_stride >= max_seq_len:
-        raise ValueError(
-            f"doc_stride={doc_stride} is not smaller than the window, max_seq_len={max_seq_len}; "
-            "lower `doc_stride`, or raise `max_seq_len`"
+        raise InputError(
+            f"doc_stride={doc_stride} is not smaller than the window, max_seq_len={max_seq_len}",
+            "a smaller one",
+            "lower `doc_stride`, or raise `max_seq_len`",
         )
 
 

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from transformers.utils import ModelOutput
 
+from hf_bert_impl.errors import InputError
 from hf_bert_impl.export.formats import FILES, check_format, write
 from hf_bert_impl.export.running import open_file
 from hf_bert_impl.files.output_folder import claimed, output_folder
 from hf_bert_impl.hub.saving import CONFIG, TOKENIZER_CONFIG, file_sizes, set_auto_map
+from hf_bert_impl.inference.eval_mode import eval_mode
 from hf_bert_impl.inference.sentence_folder import copy_sentence_modules
 from hf_bert_impl.parity import ParityReport, attended_positions, compare_outputs
 from hf_bert_impl.parity.batches import (
@@ -122,27 +124,23 @@ def _export(
     opset: int | None,
 ) -> Exported:
     if model.dtype != torch.float32 or model.device.type != "cpu":
-        raise ValueError(
-            f"the model is in {model.dtype} on {model.device}; expected float32 on the CPU; load "
-            "it with dtype=torch.float32"
+        raise InputError(
+            f"the model is in {model.dtype} on {model.device}",
+            "float32 on the CPU",
+            "load it with dtype=torch.float32",
         )
-    training = model.training
-    model.eval()
-    try:
-        with output_folder(folder) as fresh:
-            write(model, fresh, kind, opset)
-            report = compare(model, open_file(fresh, kind, torch.get_num_threads()), tokenizer)
-            if not report.passed:
-                raise ExportFailed(report)
-            _write_config(model, fresh)
-            if tokenizer is not None:
-                tokenizer.save_pretrained(fresh)
-                set_auto_map(fresh / TOKENIZER_CONFIG, None)
-            if source is not None:
-                copy_sentence_modules(source, fresh)
-            files = file_sizes(fresh)
-    finally:
-        model.train(training)
+    with eval_mode(model), output_folder(folder) as fresh:
+        write(model, fresh, kind, opset)
+        report = compare(model, open_file(fresh, kind, torch.get_num_threads()), tokenizer)
+        if not report.passed:
+            raise ExportFailed(report)
+        _write_config(model, fresh)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(fresh)
+            set_auto_map(fresh / TOKENIZER_CONFIG, None)
+        if source is not None:
+            copy_sentence_modules(source, fresh)
+        files = file_sizes(fresh)
     _remove_other_formats(folder, kind, files)
     outputs = tuple(dict.fromkeys(row.name for row in report.rows))
     return Exported(folder, kind, type(model).__name__, outputs, files, report)

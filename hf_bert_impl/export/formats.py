@@ -6,6 +6,7 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hf_bert_impl.errors import InputError, check_choice
 from hf_bert_impl.export.program import INPUTS, export_program, quiet
 from hf_bert_impl.extras import require
 
@@ -35,12 +36,12 @@ def check_format(kind: str, opset: int | None) -> None:
     Raises:
         ValueError: There is no such format, it has no opset, or a package is missing.
     """
-    if kind not in FILES:
-        raise ValueError(f"`kind` is {kind!r}; expected one of {', '.join(FILES)}; choose one")
+    check_choice("`kind`", kind, FILES)
     if opset is not None and kind != "onnx":
-        raise ValueError(
-            f"`opset` is given for the format {kind}; expected it with onnx, which alone has one; "
-            "leave it out"
+        raise InputError(
+            f"`opset` is given for the format {kind}",
+            "it with onnx, which alone has one",
+            "leave it out",
         )
     for package in PACKAGES[kind]:
         require(package, "export", f"the format {kind}")
@@ -113,10 +114,11 @@ def write_onnx(
         except torch.onnx.OnnxExporterError as error:
             if opset is not None:
                 raise _no_opset(opset, _reason(error)) from error
-            raise ValueError(
-                f"the installed torch and onnxscript cannot write this model ({_reason(error)}); "
-                "expected versions that can; install those that hf_bert_impl's constraints name, "
-                "or choose `kind='torch-export'`"
+            raise InputError(
+                f"the installed torch and onnxscript cannot write this model ({_reason(error)})",
+                "versions that can",
+                "install those that hf_bert_impl's constraints name, or choose "
+                "`kind='torch-export'`",
             ) from error
     operators = onnx.load(file, load_external_data=False).opset_import
     made = next(entry.version for entry in operators if entry.domain in ("", "ai.onnx"))
@@ -133,10 +135,11 @@ def _reason(error: BaseException) -> str:
     return " ".join(str(error).split())[:200]
 
 
-def _no_opset(opset: int, why: str) -> ValueError:
-    return ValueError(
-        f"`opset` is {opset}, in which this model cannot be written ({why}); expected a version "
-        "that the installed torch and onnxscript write; leave `opset` out for their own"
+def _no_opset(opset: int, why: str) -> InputError:
+    return InputError(
+        f"`opset` is {opset}, in which this model cannot be written ({why})",
+        "a version that the installed torch and onnxscript write",
+        "leave `opset` out for their own",
     )
 
 

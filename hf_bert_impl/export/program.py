@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from hf_bert_impl.errors import InputError
+
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
@@ -76,9 +78,10 @@ def export_program(
     """
     config = model.config
     if getattr(config, "add_cross_attention", False):
-        raise ValueError(
-            "the model has add_cross_attention=True, and an exported graph takes no "
-            "encoder_hidden_states; export a model without cross-attention"
+        raise InputError(
+            "the model has add_cross_attention=True, and a graph takes no encoder_hidden_states",
+            "a model without cross-attention",
+            "export another one",
         )
     batch, choices, length = EXAMPLE
     length = min(length, config.max_position_embeddings)

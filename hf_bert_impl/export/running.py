@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hf_bert_impl.errors import InputError
 from hf_bert_impl.export.formats import FILES
 from hf_bert_impl.export.program import INPUTS
 
@@ -45,11 +46,12 @@ def open_file(folder: Path, kind: str, threads: int) -> Run:
     return checked
 
 
-def _refused(kind: str, error: RuntimeError) -> ValueError:
+def _refused(kind: str, error: RuntimeError) -> InputError:
     said = " ".join(str(error).split())[:300]
-    return ValueError(
-        f"the runtime of {kind} refuses the exported file ({said}); expected it to run; choose "
-        "another `opset`, or another version of the runtime"
+    return InputError(
+        f"the runtime of {kind} refuses the exported file ({said})",
+        "it to run",
+        "choose another `opset`, or another version of the runtime",
     )
 
 

@@ -8,6 +8,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from hf_bert_impl.errors import InputError
+
 #: Open lock files of this process.
 _held: set[int] = set()
 
@@ -43,9 +45,10 @@ def output_lock(output: Path) -> Iterator[bool]:
                 undo.callback(_remove_empty, path)
             lock = _locked(file)
         except BlockingIOError:
-            raise ValueError(
-                f"another run is writing {output}; expected one at a time; wait, stop that one, or "
-                "name another output"
+            raise InputError(
+                f"another run is writing {output}",
+                "one at a time",
+                "wait, stop that one, or name another output",
             ) from None
         except OSError as error:
             raise OSError(

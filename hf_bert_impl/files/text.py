@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from hf_bert_impl.errors import InputError
+from hf_bert_impl.errors import InputError, MissingFile
 
 
 def check_text_file(path: Path, expected: str) -> None:
@@ -20,12 +20,13 @@ def check_text_file(path: Path, expected: str) -> None:
         expected: What it should be, for the message.
 
     Raises:
-        InputError: There is no such file, or it is a folder.
+        InputError: It is a folder.
+        MissingFile: There is no such file.
     """
     if path.is_dir():
         raise InputError(f"{path} is a folder", expected, "name a file in it")
     if not path.exists():
-        raise InputError(f"there is no file {path}", expected, "check the path")
+        raise MissingFile(f"there is no file {path}", expected, "check the path")
 
 
 def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:

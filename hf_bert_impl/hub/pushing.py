@@ -17,6 +17,7 @@ from hf_bert_impl.hub.card import CardFacts, write_card
 from hf_bert_impl.hub.load_check import LoadingFailed, LoadingReport, check_loading
 from hf_bert_impl.hub.saving import file_sizes, loads_in_stock, save_with_code
 from hf_bert_impl.hub.uploading import check_repo_id, open_repository, upload
+from hf_bert_impl.inference.eval_mode import eval_mode
 from hf_bert_impl.inference.sentence_folder import copy_sentence_modules
 from hf_bert_impl.measuring.beside import Timed, time_beside
 from hf_bert_impl.model_card import CARD
@@ -101,37 +102,33 @@ def push(
         check_dry_run(dry_run)
     if source is not None and (source / CARD).is_file():
         card = (source / CARD).read_text(encoding="utf-8", errors="replace")
-    training, model = model.training, model.eval()
-    try:
-        with _folder(dry_run, source) as folder:
-            save_with_code(model, folder, tokenizer, code=code)
-            if source is not None:
-                copy_sentence_modules(source, folder)
-            loading = check_loading(folder, repo_id, model, tokenizer, code=code)
-            if not loading.passed:
-                raise LoadingFailed(loading)
-            speed = _speed(model)
-            write_card(
-                folder,
-                CardFacts(
-                    repo_id=repo_id,
-                    model=model,
-                    loading=loading,
-                    speed=speed,
-                    code=code,
-                    has_tokenizer=tokenizer is not None,
-                    card=card,
-                    source=source,
-                    license=license,
-                    base_model=base_model,
-                ),
-            )
-            files = file_sizes(folder)
-            place = str(dry_run)
-            if dry_run is None:
-                place = upload(folder, repository, private=private, api=api)
-    finally:
-        model.train(training)
+    with eval_mode(model), _folder(dry_run, source) as folder:
+        save_with_code(model, folder, tokenizer, code=code)
+        if source is not None:
+            copy_sentence_modules(source, folder)
+        loading = check_loading(folder, repo_id, model, tokenizer, code=code)
+        if not loading.passed:
+            raise LoadingFailed(loading)
+        speed = _speed(model)
+        write_card(
+            folder,
+            CardFacts(
+                repo_id=repo_id,
+                model=model,
+                loading=loading,
+                speed=speed,
+                code=code,
+                has_tokenizer=tokenizer is not None,
+                card=card,
+                source=source,
+                license=license,
+                base_model=base_model,
+            ),
+        )
+        files = file_sizes(folder)
+        place = str(dry_run)
+        if dry_run is None:
+            place = upload(folder, repository, private=private, api=api)
     return Pushed(repo_id, place, files, loading, speed)
 
 

@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hf_bert_impl.errors import InputError, check_choice
+
 #: Names of sentence-transformers 5.7 and newer, in the order in which older ones concatenate.
 MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
 #: Their switches in a 1_Pooling/config.json of older releases.
@@ -69,7 +71,9 @@ class Pooling:
         self.first_and_last = first_and_last
         unknown = [mode for mode in self.modes if not isinstance(mode, str) or mode not in MODES]
         if unknown or not self.modes:
-            raise ValueError(f"pooling mode {unknown or 'none'}; choose from {', '.join(MODES)}")
+            raise InputError(
+                f"pooling mode {unknown or 'none'}", f"some of {', '.join(MODES)}", "choose others"
+            )
 
     @classmethod
     def named(cls, name: str) -> "Pooling":
@@ -78,10 +82,7 @@ class Pooling:
         Raises:
             ValueError: There is no such pooling.
         """
-        if name not in NAMED_POOLINGS:
-            raise ValueError(
-                f"pooling is {name!r}; expected one of {', '.join(NAMED_POOLINGS)}; choose one"
-            )
+        check_choice("pooling", name, NAMED_POOLINGS)
         modes, first_and_last = NAMED_POOLINGS[name]
         return cls(modes, first_and_last=first_and_last)
 
@@ -233,7 +234,7 @@ def setting(
     """
     value = config.get(name)
     if value is not None and not isinstance(value, kind):
-        raise ValueError(f"{where} has {name}={value!r:.60}; expected {allowed}; restore it")
+        raise InputError(f"{where} has {name}={value!r:.60}", allowed, "restore it")
     return value
 
 
@@ -247,9 +248,7 @@ def size(where: str, config: Mapping[str, Any], name: str, required: bool = Fals
     if value is None and not required:
         return None
     if type(value) is not int or value < 1:
-        raise ValueError(
-            f"{where} has {name}={value!r:.60}; expected a whole number from 1; restore it"
-        )
+        raise InputError(f"{where} has {name}={value!r:.60}", "a whole number from 1", "restore it")
     return value
 
 
@@ -258,13 +257,15 @@ def check_reads_vectors(config: Mapping[str, Any]) -> None:
     for key in ("module_input_name", "module_output_name"):
         name = config.get(key) or "sentence_embedding"
         if name != "sentence_embedding":
-            raise ValueError(f"{key} is {name!r}; only 'sentence_embedding' is supported")
+            raise InputError(f"{key} is {name!r}", "'sentence_embedding'", "leave the module out")
 
 
 def _activation(name: str) -> nn.Module:
     module, _, kind = name.rpartition(".")
     if kind not in ACTIVATIONS or module.partition(".")[0] != "torch":
-        raise ValueError(
-            f"activation_function is {name!r}; supported are torch.nn's {', '.join(ACTIVATIONS)}"
+        raise InputError(
+            f"activation_function is {name!r}",
+            f"one of torch.nn's {', '.join(ACTIVATIONS)}",
+            "name the activation that the weights were trained with",
         )
     return ACTIVATIONS[kind]()

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from transformers.pipelines.base import Pipeline
 
 from hf_bert_impl.data.answer_spans import Answers, best_answers
+from hf_bert_impl.data.option_ranges import COUNT, check_length
 from hf_bert_impl.data.token_budget import cut_batches
 from hf_bert_impl.data.windows import (
     MAX_QUESTION_LEN,
@@ -25,6 +26,7 @@ from hf_bert_impl.data.windows import (
     check_lengths,
     cut_windows,
 )
+from hf_bert_impl.errors import InputError
 from hf_bert_impl.inference.question_answering_inputs import Pair, parse_inputs
 from hf_bert_impl.inference.text_encoder import (
     TOKEN_BUDGET,
@@ -251,8 +253,8 @@ class QuestionAnsweringPipeline(Pipeline):
             for name, text in (("question", question), ("context", context)):
                 if not text.strip():
                     beside = context if name == "question" else question
-                    raise ValueError(
-                        f"the {name} beside {beside[:60]!r} is empty; expected a text; give one"
+                    raise InputError(
+                        f"the {name} beside {beside[:60]!r} is empty", "a text", "give one"
                     )
         limit = getattr(self.model.config, "max_position_embeddings", MAX_SEQ_LEN)
         default = min(MAX_SEQ_LEN, limit, self.tokenizer.model_max_length)
@@ -347,15 +349,11 @@ class QuestionAnsweringPipeline(Pipeline):
         pre = {name: given[name] for name in _PREPROCESS if name in given}
         post = {name: given[name] for name in (*_POSTPROCESS, *_NULL) if name in given}
         for name in ("top_k", "max_answer_len"):
-            if post.get(name, 1) < 1:
-                raise ValueError(f"{name} is {post[name]}; it must be at least 1")
+            COUNT.check(name, post.get(name, 1))
         limit = getattr(self.model.config, "max_position_embeddings", None)
         longest = pre.get("max_seq_len", limit or MAX_SEQ_LEN)
-        if limit is not None and longest > limit:
-            raise ValueError(
-                f"max_seq_len is {longest}; it must be at most {limit}, for which the model has "
-                "positions"
-            )
+        if limit is not None:
+            check_length("max_seq_len", longest, 1, limit)
         check_lengths(longest, pre.get("doc_stride"), pre.get("max_question_len", MAX_QUESTION_LEN))
         return pre, {}, post
 
@@ -372,8 +370,9 @@ def check_head(name: str, info: dict[str, Any]) -> None:
     """
     missing = sorted(info["missing_keys"])
     if missing:
-        raise ValueError(
+        raise InputError(
             f"{name} lacks {len(missing)} weights of a BertForQuestionAnswering "
-            f"({', '.join(missing[:2])}), and random ones would answer noise; expected a "
-            "checkpoint that was fine-tuned for question answering; name one"
+            f"({', '.join(missing[:2])}), and random ones would answer noise",
+            "a checkpoint that was fine-tuned for question answering",
+            "name one",
         )

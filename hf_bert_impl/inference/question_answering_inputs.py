@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+from hf_bert_impl.errors import InputError
+
 #: A question and its context.
 Pair = tuple[str, str]
 
@@ -49,9 +51,10 @@ def parse_inputs(args: tuple[Any, ...], named: Mapping[str, Any]) -> list[Pair] 
     questions = list(question)
     contexts = [context] * len(questions) if isinstance(context, str) else list(context)
     if len(questions) != len(contexts):
-        raise ValueError(
-            f"{len(questions)} questions and {len(contexts)} contexts are given; expected one "
-            "context, or one for each question"
+        raise InputError(
+            f"{len(questions)} questions and {len(contexts)} contexts are given",
+            "one context, or one for each question",
+            "give as many of both",
         )
     return [_pair({"question": q, "context": c}) for q, c in zip(questions, contexts, strict=True)]
 

@@ -16,6 +16,7 @@ from typing import Any
 from torch import Tensor, device, nn
 from transformers.utils import cached_file
 
+from hf_bert_impl.errors import InputError
 from hf_bert_impl.inference.pooling import (
     Dense,
     LayerNorm,
@@ -80,9 +81,10 @@ def read_sentence_model(path: str | os.PathLike[str]) -> SentenceModel:
         return SentenceModel()
     kinds = [kind for kind, _ in modules]
     if kinds[:2] != ["Transformer", "Pooling"]:
-        raise ValueError(
-            f"modules.json of {path} begins with {', '.join(kinds[:2]) or 'nothing'}; expected "
-            "Transformer, then Pooling"
+        raise InputError(
+            f"modules.json of {path} begins with {', '.join(kinds[:2]) or 'nothing'}",
+            "Transformer, then Pooling",
+            "name a model that has these",
         )
 
     model = SentenceModel(subfolder=modules[0][1].strip("/"))
@@ -122,11 +124,17 @@ def read_modules(path: str | os.PathLike[str]) -> list[tuple[str, str]] | None:
             (entry.get("type"), entry.get("path")) if isinstance(entry, dict) else (None, None)
         )
         if not isinstance(kind, str) or not isinstance(folder, str):
-            raise ValueError(
-                f"modules.json of {path} is no list of modules with 'type' and 'path'; restore it"
+            raise InputError(
+                f"modules.json of {path} is no list of modules",
+                "objects with 'type' and 'path'",
+                "restore it",
             )
         if os.path.isabs(folder) or ".." in Path(folder).parts:
-            raise ValueError(f"modules.json of {path} names {folder!r}, outside its own folder")
+            raise InputError(
+                f"modules.json of {path} names {folder!r}, outside its own folder",
+                "a folder in it",
+                "restore it",
+            )
         modules.append((kind.rpartition(".")[2], folder))
     return modules
 
@@ -175,12 +183,16 @@ def _read_transformer(path: str, model: SentenceModel) -> None:
     where = f"{TRANSFORMER_CONFIG} of {path}"
     for name, value in _TRANSFORMER_DEFAULTS.items():
         if config.get(name, value) != value:
-            raise ValueError(f"{where} sets {name}={config[name]!r}; only {value!r} is supported")
+            raise InputError(
+                f"{where} sets {name}={config[name]!r}", repr(value), "name another model"
+            )
     options = setting(where, config, "processing_kwargs", dict, "an object") or {}
     text = setting(where, options, "text", dict, "an object") or {}
     if not (options.keys() <= {"text"} and text.keys() <= {"max_length"}):
-        raise ValueError(
-            f"{where} sets processing_kwargs {options}; only 'max_length' of 'text' is supported"
+        raise InputError(
+            f"{where} sets processing_kwargs {options}",
+            "no more than 'max_length' of 'text'",
+            "name another model",
         )
     model.max_length = size(where, text, "max_length") or size(where, config, "max_seq_length")
     model.do_lower_case = bool(setting(where, config, "do_lower_case", bool, "true or false"))
@@ -201,9 +213,10 @@ def _add_module(path: str, model: SentenceModel, kind: str, folder: str) -> None
         module.load_state_dict(_weights(path, folder), assign=True)
         model.modules.append(module)
     elif kind != "Dropout":  # which does nothing outside training
-        raise ValueError(
-            f"{kind} is not supported; supported are one Pooling, then Dense, LayerNorm, Normalize "
-            "and Dropout"
+        raise InputError(
+            f"its class is {kind}",
+            "one Pooling, then Dense, LayerNorm, Normalize or Dropout",
+            "name a model of these",
         )
 
 

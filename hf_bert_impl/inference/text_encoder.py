@@ -18,6 +18,8 @@ from transformers.models.auto.tokenization_auto import (
     tokenizer_class_from_name,
 )
 
+from hf_bert_impl.data.option_ranges import COUNT, STEPS, check_length
+from hf_bert_impl.errors import InputError, check_choice
 from hf_bert_impl.inference.batching import Ids, token_batches
 from hf_bert_impl.inference.pooling import Dense, Pooling
 from hf_bert_impl.inference.progress import text_progress
@@ -101,8 +103,8 @@ class TextEncoder:
         self.modules = nn.Sequential(*modules).float().to(self.device).eval()
         self.prompts = dict(prompts or {})
         self.default_prompt_name = default_prompt_name
-        if truncate_dim is not None and (not isinstance(truncate_dim, int) or truncate_dim < 1):
-            raise ValueError(f"truncate_dim is {truncate_dim!r}; expected a whole number from 1")
+        if truncate_dim is not None:
+            COUNT.check("truncate_dim", truncate_dim)
         self.truncate_dim = truncate_dim
         self._prompt(None, default_prompt_name)
 
@@ -110,11 +112,7 @@ class TextEncoder:
         if max_length is None:
             max_length = min(tokenizer.model_max_length, limit)
         shortest = tokenizer.num_special_tokens_to_add() + 1
-        if not shortest <= max_length <= limit:
-            raise ValueError(
-                f"max_length is {max_length}; it must be between {shortest} and {limit}, for which "
-                "the model has positions"
-            )
+        check_length("max_length", max_length, shortest, limit)
         self.max_length = max_length
         # A copy, because other users of the tokenizer may change its truncation.
         self._backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
@@ -166,15 +164,18 @@ class TextEncoder:
             path, place = os.path.join(path, saved.subfolder), {}
         kind = BertConfig.get_config_dict(path, **place)[0].get("model_type", "bert")
         if kind not in ("bert", "hf_bert_impl"):
-            raise ValueError(f"{path} has model_type {kind!r}; expected a BERT (model_type 'bert')")
+            raise InputError(
+                f"{path} has model_type {kind!r}", "a BERT (model_type 'bert')", "name another one"
+            )
         model, info = _SentenceBert.from_pretrained(
             path, output_loading_info=True, **place, **options
         )
         if info["missing_keys"]:
             missing = sorted(info["missing_keys"])
-            raise ValueError(
-                f"{path} lacks {len(missing)} of BERT's weights ({', '.join(missing[:2])}, ...); "
-                "restore its weights, or name another checkpoint"
+            raise InputError(
+                f"{path} lacks {len(missing)} of BERT's weights ({', '.join(missing[:2])}, ...)",
+                "all of them",
+                "restore its weights, or name another checkpoint",
             )
         model = model.to(_device(device)).eval()
         if prepare:
@@ -282,9 +283,10 @@ class TextEncoder:
                 advance(len(batch))
         batches.close()
         if row != len(vectors):  # rows that are not written hold arbitrary numbers
-            raise ValueError(
-                f"texts gave {'more' if row > len(vectors) else row} texts, and len(texts) is "
-                f"{len(vectors)}; give a sequence that is as long as it says, or call encode_stream"
+            raise InputError(
+                f"texts gave {'more' if row > len(vectors) else row} texts",
+                f"{len(vectors)}, which is len(texts)",
+                "give a sequence that is as long as it says, or call encode_stream",
             )
         if convert_to_tensor:
             result: Any = vectors
@@ -324,8 +326,8 @@ class TextEncoder:
             ValueError: There is no such prompt, or a size is below 1.
         """
         for name, value in (("batch_size", batch_size), ("token_budget", token_budget)):
-            if value is not None and value < 1:
-                raise ValueError(f"{name} is {value}; it must be at least 1")
+            if value is not None:
+                STEPS.check(name, value)
         if batch_size is None and token_budget is None:
             token_budget = TOKEN_BUDGET
         if isinstance(texts, str):
@@ -377,7 +379,9 @@ class TextEncoder:
         name = self.default_prompt_name if name is None else name
         if name is not None and name not in self.prompts:
             known = ", ".join(map(repr, self.prompts)) or "none"
-            raise ValueError(f"there is no prompt {name!r}; this model has {known}")
+            raise InputError(
+                f"there is no prompt {name!r}", f"one that this model has ({known})", "choose one"
+            )
         return self.prompts[name] if name is not None else ""
 
     def _prompt_length(self, prompt: str) -> int:
@@ -402,12 +406,16 @@ def loading_options(dtype: str | torch.dtype | None, prepare: bool) -> dict[str,
     """
     if dtype is None:
         return {}
-    if dtype not in (DTYPES if isinstance(dtype, str) else DTYPES.values()):
-        raise ValueError(f"dtype is {dtype!r}; expected one of {', '.join(DTYPES)}")
+    if dtype not in DTYPES.values():
+        check_choice("dtype", dtype, DTYPES)
     if prepare:
         return {}
     if dtype in PREPARED_DTYPES:
-        raise ValueError(f"dtype={dtype!r} is made by preparing the model; leave prepare=True")
+        raise InputError(
+            f"dtype={dtype!r} is made by preparing the model",
+            "a dtype of weights",
+            "leave prepare=True",
+        )
     return {"dtype": DTYPES[dtype] if isinstance(dtype, str) else dtype}
 
 
@@ -444,10 +452,11 @@ def _load_tokenizer(path: str, place: dict[str, str]) -> Any:
         return BertTokenizer.from_pretrained(path, **place)
     if "auto_map" in settings and tokenizer_class_from_name(kind) is None:
         # transformers might put a plain tokenizer in its place, with other ids.
-        raise ValueError(
-            f"the tokenizer of {path}, {kind}, is code of its own, which is not run; expected "
-            "one of BERT's or transformers' own; if you trust the code, load it by "
-            "AutoTokenizer with trust_remote_code=True, for TextEncoder(model, tokenizer)"
+        raise InputError(
+            f"the tokenizer of {path}, {kind}, is code of its own, which is not run",
+            "one of BERT's or transformers' own",
+            "if you trust the code, load it by AutoTokenizer with trust_remote_code=True, for "
+            "TextEncoder(model, tokenizer)",
         )
     config = BertConfig.from_pretrained(path, **place)  # this class checks its limits
     try:
@@ -457,8 +466,8 @@ def _load_tokenizer(path: str, place: dict[str, str]) -> Any:
         raise
     # A class that does not fit the files may raise anything.
     except Exception as error:
-        raise ValueError(
-            f"the tokenizer of {path}, {kind}, cannot be loaded ({' '.join(str(error).split())}); "
-            "expected the files of that class; copy them again, or mend tokenizer_class in its "
-            "tokenizer_config.json"
+        raise InputError(
+            f"the tokenizer of {path}, {kind}, cannot be loaded ({' '.join(str(error).split())})",
+            "the files of that class",
+            "copy them again, or mend tokenizer_class in its tokenizer_config.json",
         ) from error

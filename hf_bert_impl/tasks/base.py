@@ -14,9 +14,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from hf_bert_impl.data.option_ranges import check_length
 from hf_bert_impl.data.task_collator import Collator, Feature, token_count
 from hf_bert_impl.data.task_files import Row, read_dataset, read_rows
 from hf_bert_impl.data.token_budget import cut_batches
+from hf_bert_impl.errors import InputError
+from hf_bert_impl.inference.eval_mode import eval_mode
 from hf_bert_impl.tasks.metrics import Metrics
 
 #: Tokens of a batch of predictions. More take more memory and change no result.
@@ -115,9 +118,10 @@ class Task(ABC):
         """
         used = {name for example in examples for name in self.names_in(example)}
         if len(used) < self.min_labels:
-            raise ValueError(
-                f"the training examples have {len(used)} label(s) ({', '.join(sorted(used))}); "
-                f"expected at least {self.min_labels} for {self.name}; check the label column"
+            raise InputError(
+                f"the training examples have {len(used)} label(s) ({', '.join(sorted(used))})",
+                f"at least {self.min_labels} for {self.name}",
+                "check the label column",
             )
         self.labels = list(known) if set(known) == used else sort_labels(used)
 
@@ -138,9 +142,10 @@ class Task(ABC):
             unseen = [name for name in self.names_in(example) if name not in names]
             if unseen:
                 shown = ", ".join(map(repr, self.labels[:20]))
-                raise ValueError(
-                    f"{example.place} has the label {unseen[0]!r}, which {source}; expected one "
-                    f"of {shown}; mend or leave out the example, or train on some with this label"
+                raise InputError(
+                    f"{example.place} has the label {unseen[0]!r}, which {source}",
+                    f"one of {shown}",
+                    "mend or leave out the example, or train on some with this label",
                 )
 
     def config(self) -> dict[str, Any]:
@@ -246,16 +251,13 @@ class RowTask(Task):
 
     def predict(self, model: Any, split: Split, tokenizer: Any) -> list[Any]:
         collator = Collator(tokenizer.pad_token_id)
-        training = model.training
-        model.eval()
         outputs: list[Any] = []
-        with torch.inference_mode():
+        with eval_mode(model), torch.inference_mode():
             for features in cut_batches(split.features, token_count, token_budget=TOKEN_BUDGET):
                 batch = collator(features)
                 batch.pop("labels", None)
                 batch = {name: value.to(model.device) for name, value in batch.items()}
                 outputs += self.outputs(model, batch, features)
-        model.train(training)
         return outputs
 
 
@@ -275,11 +277,7 @@ def sequence_length(task: Task, tokenizer: Any, config: Any, max_length: int | N
     if max_length is None:
         return min(limit, int(tokenizer.model_max_length), task.default_max_length)
     shortest = tokenizer.num_special_tokens_to_add(pair=True) + 2
-    if not shortest <= max_length <= limit:
-        raise ValueError(
-            f"max_length is {max_length}; expected {shortest} to {limit}, for which the model has "
-            "positions; choose one of these"
-        )
+    check_length("max_length", max_length, shortest, limit)
     return max_length
 
 
@@ -298,9 +296,10 @@ def label_name(row: Row, value: Any) -> str:
     """
     name = "" if value is None or isinstance(value, list | dict) else str(value).strip()
     if not name:
-        raise ValueError(
-            f"{row.place} has the label {value!r}; expected a name or a number; mend it, or name "
-            "another label column"
+        raise InputError(
+            f"{row.place} has the label {value!r}",
+            "a name or a number",
+            "mend it, or name another label column",
         )
     return str(int(value) if isinstance(value, bool) else value).strip()
 
@@ -308,9 +307,10 @@ def label_name(row: Row, value: Any) -> str:
 def check_text(row: Row, value: Any) -> str:
     """A text as it stands; ValueError where it is none."""
     if not isinstance(value, str):
-        raise ValueError(
-            f"{row.place} has {str(value)[:40]!r} ({type(value).__name__}) for a text; expected a "
-            "string; mend it, or name another text column"
+        raise InputError(
+            f"{row.place} has {str(value)[:40]!r} ({type(value).__name__}) for a text",
+            "a string",
+            "mend it, or name another text column",
         )
     return value
 

@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 import hf_bert_impl
+from hf_bert_impl.errors import InputError
 from hf_bert_impl.inference.text_encoder import load_tokenizer
 from hf_bert_impl.model.loading import check_finite
 from hf_bert_impl.tasks.base import Columns, Split, Task, sequence_length
@@ -50,9 +51,11 @@ def load_fine_tuned(path: str | os.PathLike[str], head: str, prepare: bool = Tru
     model, info = model_class.from_pretrained(os.fspath(path), output_loading_info=True)
     if info["missing_keys"]:
         missing = sorted(info["missing_keys"])
-        raise ValueError(
+        raise InputError(
             f"{path} lacks {len(missing)} weights of a {head} ({', '.join(missing[:2])}), and "
-            "random ones would say nothing; expected a model fine-tuned for it; name one"
+            "random ones would say nothing",
+            "a model fine-tuned for it",
+            "name one",
         )
     check_finite(model, path)
     model = model.eval()

@@ -18,6 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from hf_bert_impl.errors import InputError
+from hf_bert_impl.inference.eval_mode import eval_mode
 from hf_bert_impl.tasks.base import Split, Task
 
 
@@ -56,9 +58,10 @@ class HeadImportance:
         left = (~self.scores.isnan()).sum(dim=1).tolist()
         most = self.heads - sum(map(bool, left))
         if not 1 <= count <= most:
-            raise ValueError(
-                f"{count} heads are to be removed of {self.heads}; expected 1 to {most}, as each "
-                "layer keeps one; choose another number"
+            raise InputError(
+                f"{count} heads are to be removed of {self.heads}",
+                f"1 to {most}, as each layer keeps one",
+                "choose another number",
             )
         # NaN comes last in torch's order.
         order = self.normalized.flatten().sort(stable=True).indices.tolist()
@@ -102,36 +105,41 @@ def head_importance(
     shape = (config.num_hidden_layers, config.num_attention_heads)
     total = torch.zeros(shape, dtype=torch.float64)
     count = 0
-    training = model.training
-    model.eval()
-    for example in examples:
-        several = len(example["input_ids"])
-        if several != 1:
-            raise ValueError(
-                f"a batch has {several} examples; expected 1, as derivatives of several cancel "
-                "each other; cut it up"
-            )
-        head_mask = torch.ones(shape, dtype=model.dtype, device=model.device, requires_grad=True)
-        inputs = {name: value.to(model.device) for name, value in example.items()}
-        with torch.enable_grad():
-            loss = model(**inputs, head_mask=head_mask, return_dict=True).loss
-        if loss is None:
-            raise ValueError(
-                f"{type(model).__name__} gives no loss for {', '.join(inputs)}; expected a model "
-                "with a head, and labels; add them"
-            )
-        if loss.requires_grad:  # an example with nothing to predict has none
-            (gradient,) = torch.autograd.grad(loss, head_mask)
-            total += gradient.abs().double().cpu()
-        count += 1
-        if advance is not None:
-            advance(1)
-    model.train(training)
+    with eval_mode(model):
+        for example in examples:
+            total += _derivatives(model, example, shape).abs().double().cpu()
+            count += 1
+            if advance is not None:
+                advance(1)
     if not count:
-        raise ValueError("there are no examples; expected some to measure the loss on; give some")
+        raise InputError("there are no examples", "some to measure the loss on", "give some")
     for layer, heads in config.pruned_heads.items():
         total[layer, list(heads)] = torch.nan
     return HeadImportance(total / count, count)
+
+
+def _derivatives(model: Any, example: Mapping[str, Tensor], shape: tuple[int, int]) -> Tensor:
+    """(L, H): ∂L(x) / ∂ξ_h of every head."""
+    several = len(example["input_ids"])
+    if several != 1:
+        raise InputError(
+            f"a batch has {several} examples",
+            "1, as derivatives of several cancel each other",
+            "cut it up",
+        )
+    head_mask = torch.ones(shape, dtype=model.dtype, device=model.device, requires_grad=True)
+    inputs = {name: value.to(model.device) for name, value in example.items()}
+    with torch.enable_grad():
+        loss = model(**inputs, head_mask=head_mask, return_dict=True).loss
+    if loss is None:
+        raise InputError(
+            f"{type(model).__name__} gives no loss for {', '.join(inputs)}",
+            "a model with a head, and labels",
+            "add them",
+        )
+    if not loss.requires_grad:  # the example has nothing to predict
+        return torch.zeros(shape)
+    return torch.autograd.grad(loss, head_mask)[0]
 
 
 def task_examples(task: Task, split: Split, tokenizer: Any) -> Iterator[dict[str, Tensor]]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hf_bert_impl.errors import InputError
 from hf_bert_impl.extras import require
 from hf_bert_impl.files.atomic import atomic_file
 
@@ -26,9 +27,15 @@ def check_picture(file: str | Path) -> None:
     """
     path = Path(file)
     if path.suffix not in FORMATS:
-        raise ValueError(f"the picture is {path}; expected a name that ends in {_or(FORMATS)}")
+        raise InputError(
+            f"the picture is {path}", f"a name that ends in {', '.join(FORMATS)}", "rename it"
+        )
     if not path.absolute().parent.is_dir():
-        raise ValueError(f"there is no folder {path.parent} for the picture; make it first")
+        raise InputError(
+            f"there is no folder {path.parent} for the picture",
+            "one that exists",
+            "make it first",
+        )
     require("matplotlib", "train", "drawing")
 
 
@@ -174,7 +181,3 @@ def _figure(width: float, height: float, title: str) -> tuple[Any, Any]:
 def _save(figure: Any, file: str | Path) -> None:
     with atomic_file(Path(file)) as fresh:
         figure.savefig(fresh, dpi=130)
-
-
-def _or(names: Sequence[str]) -> str:
-    return f"{', '.join(names[:-1])} or {names[-1]}"

@@ -19,6 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from hf_bert_impl.data.option_ranges import COUNT, MILLION, Range, check_ranges
+from hf_bert_impl.errors import InputError, check_choice
 from hf_bert_impl.extras import require
 from hf_bert_impl.tasks.base import Columns, Example, Task
 from hf_bert_impl.tasks.metrics import (
@@ -78,16 +80,8 @@ class ProbeOptions:
     """Of folds and of the MLP's weights."""
 
     def __post_init__(self) -> None:
-        if self.classifier not in CLASSIFIERS:
-            raise ValueError(
-                f"the classifier is {self.classifier!r}; expected one of "
-                f"{', '.join(CLASSIFIERS)}; choose one"
-            )
-        for name, least in (("hidden", 1), ("folds", 2), ("batch_size", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(
-                    f"{name} is {getattr(self, name)}; expected at least {least}; raise it"
-                )
+        check_choice("the classifier", self.classifier, CLASSIFIERS)
+        check_ranges(self, hidden=COUNT, folds=Range(2, MILLION, whole=True))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,15 +124,13 @@ def read_probe(
     Raises:
         ValueError: There is no such protocol, or the data cannot be used.
     """
-    if protocol not in PROTOCOLS:
-        raise ValueError(
-            f"the protocol is {protocol!r}; expected one of {', '.join(PROTOCOLS)}; choose one"
-        )
+    check_choice("the protocol", protocol, PROTOCOLS)
     if (columns.pair is None) != (protocol == "classification"):
         wanted = "no second text" if protocol == "classification" else "a second text"
-        raise ValueError(
-            f"the column of the second text is {columns.pair}; expected {wanted} for {protocol}; "
-            "mend the text-pair column or the protocol"
+        raise InputError(
+            f"the column of the second text is {columns.pair}",
+            f"{wanted} for {protocol}",
+            "mend the text-pair column or the protocol",
         )
     kind = "regression" if protocol == "relatedness" else "classification"
     task = make_task(kind, columns, dataset)
@@ -188,9 +180,10 @@ def run_probe(
         predict = probe.fit_best(train, validation)
         return ProbeResult(probe.score(parts["test"], predict), None, counts)
     if validation is not None:
-        raise ValueError(
-            "there are validation data but no test data; expected both, or neither for "
-            "cross-validation; name test data"
+        raise InputError(
+            "there are validation data but no test data",
+            "both, or neither for cross-validation",
+            "name test data",
         )
     scores = [
         probe.score(train.take(held), probe.fit_best(train.take(rest), None))
@@ -274,9 +267,10 @@ class _Probe:
         )
         fewest = min(counts.values())
         if fewest < count:
-            raise ValueError(
-                f"a class has only {fewest} examples; expected at least one for each of {count} "
-                "folds; use fewer folds or more data"
+            raise InputError(
+                f"a class has only {fewest} examples",
+                f"at least one for each of {count} folds",
+                "use fewer folds or more data",
             )
         kind = selection.StratifiedKFold if self.num_labels else selection.KFold
         splitter = kind(count, shuffle=True, random_state=self.options.seed)

@@ -14,8 +14,10 @@ from typing import Any
 
 import torch
 
+from hf_bert_impl.data.option_ranges import check_length
 from hf_bert_impl.data.task_collator import Collator, Feature, token_count
 from hf_bert_impl.data.token_budget import cut_batches
+from hf_bert_impl.errors import InputError
 from hf_bert_impl.tasks.metrics import perplexity
 
 TOKEN_BUDGET = 8192
@@ -63,14 +65,10 @@ def pseudo_perplexity(
     """
     limit = int(model.config.max_position_embeddings)
     length = limit if max_length is None else max_length
-    if not 3 <= length <= limit:
-        raise ValueError(
-            f"max_length is {length}; expected 3 to {limit}, for which the model has positions; "
-            "choose one of these"
-        )
+    check_length("max_length", length, 3, limit)
     if tokenizer.mask_token_id is None:
-        raise ValueError(
-            "the tokenizer has no mask token; expected one such as [MASK]; name it as mask_token"
+        raise InputError(
+            "the tokenizer has no mask token", "one such as [MASK]", "name it as mask_token"
         )
     special = set(tokenizer.all_special_ids)
     cut = 0
@@ -108,5 +106,5 @@ def pseudo_perplexity(
         right += int((logits.argmax(dim=-1) == gold).sum())
         count += len(features)
     if not count:
-        raise ValueError("the texts hold no token to guess; expected words; give other texts")
+        raise InputError("the texts hold no token to guess", "words", "give other texts")
     return PseudoPerplexity(perplexity(loss, count), right / count, count, len(texts), cut)

@@ -15,6 +15,8 @@ from hf_bert_impl.data.squad import (
 )
 from hf_bert_impl.data.task_collator import Feature
 from hf_bert_impl.data.task_files import read_dataset
+from hf_bert_impl.errors import InputError
+from hf_bert_impl.inference.eval_mode import eval_mode
 from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline
 from hf_bert_impl.tasks import squad
 from hf_bert_impl.tasks.base import Columns, Split, Task
@@ -59,9 +61,10 @@ class QuestionAnswering(Task):
     ) -> None:
         super().__init__(columns, dataset)
         if columns not in (None, Columns()):
-            raise ValueError(
-                "question answering was given columns; expected none, as SQuAD's format has its "
-                "own; leave them out"
+            raise InputError(
+                "question answering was given columns",
+                "none, as SQuAD's format has its own",
+                "leave them out",
             )
         self.doc_stride = doc_stride
         self.version = 1
@@ -101,14 +104,13 @@ class QuestionAnswering(Task):
         return list(features)
 
     def predict(self, model: Any, split: Split, tokenizer: Any) -> list[Any]:
-        training = model.training
-        pipeline = QuestionAnsweringPipeline(
-            model=model, tokenizer=tokenizer, prepare=False, device=model.device
-        )
-        texts, differences = squad.predict_squad(
-            pipeline, split.examples, max_seq_len=self._max_length, doc_stride=self.doc_stride
-        )
-        model.train(training)
+        with eval_mode(model):
+            pipeline = QuestionAnsweringPipeline(
+                model=model, tokenizer=tokenizer, prepare=False, device=model.device
+            )
+            texts, differences = squad.predict_squad(
+                pipeline, split.examples, max_seq_len=self._max_length, doc_stride=self.doc_stride
+            )
         threshold = getattr(model.config, "null_score_diff_threshold", None)
         return [Predictions(texts, differences, 0.0 if threshold is None else float(threshold))]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+from hf_bert_impl.errors import InputError
 from hf_bert_impl.tasks.base import Columns, Task
 from hf_bert_impl.tasks.masked_lm import MaskedLanguageModeling
 from hf_bert_impl.tasks.question_answering import QuestionAnswering
@@ -81,18 +82,21 @@ def make_task(
         task.best_metric = glue.best_metric
         return task
     if name not in TASKS:
-        raise ValueError(
-            f"the task is {name!r}; expected one of {', '.join(TASKS)}, or of GLUE "
-            f"{', '.join(GLUE)}; choose one"
+        raise InputError(
+            f"the task is {name!r}",
+            f"one of {', '.join(TASKS)}, or of GLUE {', '.join(GLUE)}",
+            "choose one",
         )
     kind = TASKS[name]
     if options.pop("multi_label", False):
         if kind is not Classification:
-            raise ValueError(f"{name} has no multi-label form; only classification has; choose it")
+            raise InputError(
+                f"{name} has no multi-label form", "classification, which alone has", "choose it"
+            )
         kind = MultiLabelClassification
     for option in options:
         if OWNERS[option] != name:
-            raise ValueError(
-                f"{option} was given for {name}; it is an option of {OWNERS[option]}; leave it out"
+            raise InputError(
+                f"{option} was given for {name}", f"it for {OWNERS[option]} alone", "leave it out"
             )
     return kind(columns, dataset, **options)

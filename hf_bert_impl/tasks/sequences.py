@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from hf_bert_impl.data.task_collator import Feature
 from hf_bert_impl.data.task_files import Row
+from hf_bert_impl.errors import InputError
 from hf_bert_impl.tasks import metrics, pictures
 from hf_bert_impl.tasks.base import (
     Columns,
@@ -109,9 +110,10 @@ class MultiLabelClassification(_SequenceTask):
         if isinstance(value, str):
             value = [name for name in value.split(",") if name.strip()]
         if not isinstance(value, list):
-            raise ValueError(
-                f"{row.place} has the label {value!r}; expected a list of names, or names with "
-                "commas between them; mend it"
+            raise InputError(
+                f"{row.place} has the label {value!r}",
+                "a list of names, or names with commas between them",
+                "mend it",
             )
         return [label_name(row, name) for name in value]
 
@@ -142,10 +144,10 @@ class Regression(_SequenceTask):
         except (TypeError, ValueError, OverflowError):
             number = math.nan
         if not abs(number) <= LARGEST_LABEL:  # NaN is not
-            raise ValueError(
-                f"{row.place} has the label {value!r}; expected a number from {-LARGEST_LABEL:,} "
-                f"to {LARGEST_LABEL:,}; mend it, divide all labels by a power of ten, or name "
-                "another label column"
+            raise InputError(
+                f"{row.place} has the label {value!r}",
+                f"a number from {-LARGEST_LABEL:,} to {LARGEST_LABEL:,}",
+                "mend it, divide all labels by a power of ten, or name another label column",
             )
         return number
 
@@ -158,9 +160,10 @@ class Regression(_SequenceTask):
 
     def take_config(self, config: Any, examples: Sequence[Example]) -> None:
         if config.num_labels != 1:
-            raise ValueError(
-                f"the model has {config.num_labels} labels; expected one number for regression; "
-                "name a model that was fine-tuned for it"
+            raise InputError(
+                f"the model has {config.num_labels} labels",
+                "one number for regression",
+                "name a model that was fine-tuned for it",
             )
 
     def start_head(self, model: Any, train: Split) -> None:
@@ -188,9 +191,10 @@ class MultipleChoice(_SequenceTask):
     def __init__(self, columns: Columns | None = None, dataset: str | None = None) -> None:
         super().__init__(columns, dataset)
         if self.columns.pair is None:
-            raise ValueError(
-                "multiple choice has no columns of choices; expected their names with commas "
-                "between them, or one column with lists; name them as the text-pair column"
+            raise InputError(
+                "multiple choice has no columns of choices",
+                "their names with commas between them, or one column with lists",
+                "name them as the text-pair column",
             )
 
     def wanted(self, source: str) -> list[str]:
@@ -204,9 +208,10 @@ class MultipleChoice(_SequenceTask):
         choices = [check_text(row, choice) for choice in choices]
         number = int(label) if str(label).strip().isdecimal() else -1
         if not 0 <= number < len(choices) or len(choices) < 2:
-            raise ValueError(
-                f"{row.place} has {len(choices)} choice(s) and the label {label!r}; expected at "
-                "least 2 and the number of the right one, from 0; mend it"
+            raise InputError(
+                f"{row.place} has {len(choices)} choice(s) and the label {label!r}",
+                "at least 2 and the number of the right one, from 0",
+                "mend it",
             )
         return Example(check_text(row, text), choices, number, row.place)
 
@@ -225,9 +230,10 @@ class MultipleChoice(_SequenceTask):
         count = len(examples[0].pair)
         other = next((example for example in examples if len(example.pair) != count), None)
         if other is not None:
-            raise ValueError(
-                f"{other.place} has {len(other.pair)} choices; expected {count} as in "
-                f"{examples[0].place}; give every question as many"
+            raise InputError(
+                f"{other.place} has {len(other.pair)} choices",
+                f"{count} as in {examples[0].place}",
+                "give every question as many",
             )
         rows = encode(
             tokenizer,

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_bert_impl.data.squad import Question, Squad
+from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.atomic import atomic_files
 from hf_bert_impl.model.json_files import check_text, read_json
 
@@ -225,13 +226,13 @@ def _read_object(file: str | Path, kind: Any, what: str) -> dict[str, Any]:
     expected = f"a JSON object of question ids to {what}"
     content: dict[str, Any] = read_json(path, expected, remedy="give such a file")
     if not content:
-        raise ValueError(f"{path} holds an empty dict; expected {expected}; give such a file")
+        raise InputError(f"{path} holds an empty dict", expected, "give such a file")
     check_text(content, str(path))
     for key, value in content.items():
         wrong = not isinstance(value, kind) or isinstance(value, bool)
         if wrong or (isinstance(value, float) and not math.isfinite(value)):
             shown = json.dumps(value, ensure_ascii=False)[:60]
-            raise ValueError(f"{path} has {shown} for {key!r}; expected {expected}; mend it")
+            raise InputError(f"{path} has {shown} for {key!r}", expected, "mend it")
     return content
 
 
@@ -249,10 +250,11 @@ def _raw_scores(squad: Squad, predictions: Mapping[str, str]) -> dict[str, dict[
         exact[question.id] = max(exact_match(prediction, text) for text in answers)
         overlap[question.id] = max(f1(prediction, text, squad.version) for text in answers)
     if not exact:
-        raise ValueError(
+        raise InputError(
             f"none of the {len(predictions)} predictions belongs to one of the "
-            f"{len(squad.questions)} questions; expected the ids of the data; give the predictions "
-            "for these questions"
+            f"{len(squad.questions)} questions",
+            "the ids of the data",
+            "give the predictions for these questions",
         )
     return {"exact": exact, "f1": overlap}
 
@@ -260,9 +262,11 @@ def _raw_scores(squad: Squad, predictions: Mapping[str, str]) -> dict[str, dict[
 def _check_na_probs(scored: Iterable[str], na_probs: Mapping[str, float]) -> None:
     missing = [key for key in scored if key not in na_probs]
     if missing:
-        raise ValueError(
+        raise InputError(
             f"{len(missing)} predicted questions ({missing[0]!r} first) have no no-answer "
-            "probability; expected one for each; complete the file"
+            "probability",
+            "one for each",
+            "complete the file",
         )
 
 

@@ -14,8 +14,12 @@ from typing import Any
 
 import numpy as np
 
+from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.text import numbered_lines
 from hf_bert_impl.tasks.metrics import regression_metrics
+
+#: What a line holds, for messages.
+LAYOUT = "gold TAB sentence TAB sentence"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,10 +57,7 @@ def read_sts(path: str | Path) -> list[StsFile]:
     """
     path = Path(path).expanduser()
     if not path.exists():
-        raise ValueError(
-            f"there is no file or folder {path}; expected gold TAB sentence TAB sentence; "
-            "check the path"
-        )
+        raise InputError(f"there is no file or folder {path}", LAYOUT, "check the path")
     names = [path]
     if path.is_dir():
         names = sorted(
@@ -64,9 +65,10 @@ def read_sts(path: str | Path) -> list[StsFile]:
         )
     files = [file for file in map(_read_file, names) if file.pairs]
     if not files:
-        raise ValueError(
-            f"{path} has no pair with a gold score; expected gold TAB sentence TAB sentence; "
-            "name another file or folder"
+        raise InputError(
+            f"{path} has no pair with a gold score",
+            LAYOUT,
+            "name another file or folder",
         )
     return files
 
@@ -77,16 +79,19 @@ def _read_file(path: Path) -> StsFile:
         fields = line.split("\t")
         if not fields[0].strip():
             continue
-        expected = "expected gold TAB sentence TAB sentence; mend the line"
         if len(fields) != 3:
-            raise ValueError(f"line {number} of {path} has {len(fields)} fields; {expected}")
+            raise InputError(
+                f"line {number} of {path} has {len(fields)} fields", LAYOUT, "mend the line"
+            )
         try:
             gold = float(fields[0])
         except ValueError:
             gold = math.nan
         if not math.isfinite(gold):
-            raise ValueError(
-                f"line {number} of {path} has the gold score {fields[0]!r}, no number; {expected}"
+            raise InputError(
+                f"line {number} of {path} has the gold score {fields[0]!r}, no number",
+                LAYOUT,
+                "mend the line",
             )
         found.gold.append(gold)
         found.pairs.append((fields[1], fields[2]))

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from hf_bert_impl.data.task_collator import Feature
 from hf_bert_impl.data.task_files import CONLL_SUFFIXES, Row
+from hf_bert_impl.errors import InputError
 from hf_bert_impl.model.losses import IGNORE_INDEX
 from hf_bert_impl.tasks import metrics, pictures
 from hf_bert_impl.tasks.base import Example, RowTask, Split, label_name
@@ -42,12 +43,13 @@ class TokenClassification(RowTask):
         )
         if not isinstance(words, list) or not isinstance(tags, list) or len(words) != len(tags):
             sizes = [len(value) if isinstance(value, list) else 0 for value in (words, tags)]
-            raise ValueError(
-                f"{row.place} has {sizes[0]} words and {sizes[1]} tags; expected lists, or texts "
-                "with blanks, with a tag for each word; mend it"
+            raise InputError(
+                f"{row.place} has {sizes[0]} words and {sizes[1]} tags",
+                "lists, or texts with blanks, with a tag for each word",
+                "mend it",
             )
         if not words:
-            raise ValueError(f"{row.place} has no words; expected at least one; leave it out")
+            raise InputError(f"{row.place} has no words", "at least one", "leave it out")
         tags = [label_name(row, tag) for tag in tags]
         return Example([str(word) for word in words], None, tags, row.place)
 

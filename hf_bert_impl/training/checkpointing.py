@@ -15,6 +15,7 @@ from typing import Any
 from safetensors import SafetensorError
 from transformers.trainer_utils import get_last_checkpoint
 
+from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.atomic import atomic_file, is_disk_full
 from hf_bert_impl.model.json_files import read_json
 
@@ -112,9 +113,10 @@ def check_settings(folder: Path, settings: Mapping[str, Any]) -> None:
     """
     file = folder / SETTINGS
     if not file.exists():
-        raise ValueError(
-            f"there is no run to resume in {folder}; expected a folder with {SETTINGS}; name the "
-            "output of an earlier run, or start a new one"
+        raise InputError(
+            f"there is no run to resume in {folder}",
+            f"a folder with {SETTINGS}",
+            "name the output of an earlier run, or start a new one",
         )
     before = read_json(file, remedy="restore it, or start anew")
     now = _flat(json.loads(json.dumps(settings)))
@@ -123,9 +125,10 @@ def check_settings(folder: Path, settings: Mapping[str, Any]) -> None:
     if changed:
         shown = [f"{key} was {then.get(key)!r}, now {now.get(key)!r}" for key in changed]
         more = f" and {len(shown) - 3} more" if len(shown) > 3 else ""
-        raise ValueError(
-            f"the run in {folder} was started with other settings ({'; '.join(shown[:3])}{more}); "
-            "expected the same; resume with those, or start a new run in another folder"
+        raise InputError(
+            f"the run in {folder} was started with other settings ({'; '.join(shown[:3])}{more})",
+            "the same",
+            "resume with those, or start a new run in another folder",
         )
 
 

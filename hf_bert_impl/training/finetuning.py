@@ -19,6 +19,7 @@ from accelerate import PartialState
 from transformers import set_seed
 
 import hf_bert_impl
+from hf_bert_impl.errors import InputError
 from hf_bert_impl.extras import require
 from hf_bert_impl.files.lock import output_lock
 from hf_bert_impl.inference.text_encoder import load_tokenizer
@@ -84,9 +85,7 @@ def finetune(
     for module in ("sklearn", "matplotlib"):
         require(module, "train", "fine-tuning")
     if options.early_stopping is not None and sources.validation is None:
-        raise ValueError(
-            "early stopping has no validation data; expected some to stop by; name a file"
-        )
+        raise InputError("early stopping has no validation data", "some to stop by", "name a file")
     state = PartialState()
     folder = OutputFolder(options.output, options.overwrite, state.is_main_process)
     with contextlib.ExitStack() as held:
@@ -208,9 +207,11 @@ def load_for_task(path: str, task: Task, train: Split) -> Any:
     new = {*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])}
     wrong = sorted(key for key in new if not key.startswith(HEAD_KEYS))
     if wrong:
-        raise ValueError(
+        raise InputError(
             f"{path} lacks {len(wrong)} of BERT's weights, or has them in another size "
-            f"({', '.join(wrong[:2])}, …); expected a whole BERT; restore its files"
+            f"({', '.join(wrong[:2])}, …)",
+            "a whole BERT",
+            "restore its files",
         )
     check_finite(model, path)
     if "classifier.bias" in new:

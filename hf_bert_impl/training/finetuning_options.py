@@ -6,6 +6,7 @@ import dataclasses
 from pathlib import Path
 
 from hf_bert_impl.data.option_ranges import RANGES, WARMUP_SHARE, check_ranges
+from hf_bert_impl.errors import InputError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,6 +48,6 @@ class FinetuningOptions:
         if len(set(self.seeds)) < max(1, len(self.seeds)) or any(
             seed not in allowed for seed in self.seeds
         ):
-            raise ValueError(
-                f"the seeds are {self.seeds}; expected {allowed} each, no two alike; change them"
+            raise InputError(
+                f"the seeds are {self.seeds}", f"{allowed} each, no two alike", "change them"
             )

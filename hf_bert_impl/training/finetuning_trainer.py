@@ -21,6 +21,7 @@ from transformers import (
 )
 from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
 
+from hf_bert_impl.errors import InputError
 from hf_bert_impl.model.losses import IGNORE_INDEX, span_loss
 from hf_bert_impl.tasks.base import Split, Task
 from hf_bert_impl.training.finetuning_options import FinetuningOptions
@@ -213,8 +214,10 @@ def class_weights(wanted: str | None, task: Task, split: Split) -> Tensor | None
     if wanted is None:
         return None
     if not task.labels:
-        raise ValueError(
-            f"class weights were given for {task.name}, which has no classes; leave them out"
+        raise InputError(
+            f"class weights were given for {task.name}, which has no classes",
+            "them for classes alone",
+            "leave them out",
         )
     key = "token_labels" if "token_labels" in split.features[0] else "labels"
     labels = np.array([label for f in split.features for label in np.atleast_1d(f[key])])
@@ -235,15 +238,18 @@ def class_weights(wanted: str | None, task: Task, split: Split) -> Tensor | None
         try:
             weights[task.labels.index(name.strip())] = float(value)
         except ValueError as error:
-            raise ValueError(
-                f"the class weight is {entry!r}; expected 'balanced', or NAME=WEIGHT with commas "
-                f"between and a name among {', '.join(task.labels[:20])}; mend it"
+            raise InputError(
+                f"the class weight is {entry!r}",
+                "'balanced', or NAME=WEIGHT with commas between and a name among "
+                f"{', '.join(task.labels[:20])}",
+                "mend it",
             ) from error
     # A comparison with NaN is false.
     if not ((weights >= 0).all() and (weights <= LARGEST_WEIGHT).all() and weights.any()):
-        raise ValueError(
-            f"the class weights are {wanted}; expected numbers from 0 to {LARGEST_WEIGHT:,}, not "
-            "all of them 0; mend them"
+        raise InputError(
+            f"the class weights are {wanted}",
+            f"numbers from 0 to {LARGEST_WEIGHT:,}, not all of them 0",
+            "mend them",
         )
     if not several:
         weights *= total / (weights * counts).sum()

@@ -28,6 +28,7 @@ from hf_bert_impl.data.pretraining_data import (
     make_examples,
     tokenize_documents,
 )
+from hf_bert_impl.errors import InputError
 from hf_bert_impl.extras import require
 from hf_bert_impl.files.atomic import atomic_file, atomic_files
 from hf_bert_impl.files.lock import output_lock
@@ -184,9 +185,10 @@ def run_settings(
 
 def _check_new(output: Path) -> None:
     if output.exists() and (not output.is_dir() or any(output.iterdir())):
-        raise ValueError(
-            f"{output} exists and is no empty folder; expected a new one; name another, or go on "
-            "with the run in it (resume)"
+        raise InputError(
+            f"{output} exists and is no empty folder",
+            "a new one",
+            "name another, or go on with the run in it (resume)",
         )
 
 
@@ -275,15 +277,18 @@ def training_arguments(options: PretrainingOptions) -> TrainingArguments:
     )
     parts = arguments.world_size * options.gradient_accumulation
     if arguments.n_gpu > 1:
-        raise ValueError(
-            f"one process sees {arguments.n_gpu} GPUs; expected a process for each; start with "
-            "`accelerate launch` or `torchrun`, or choose one by CUDA_VISIBLE_DEVICES"
+        raise InputError(
+            f"one process sees {arguments.n_gpu} GPUs",
+            "a process for each",
+            "start with `accelerate launch` or `torchrun`, or choose one by CUDA_VISIBLE_DEVICES",
         )
     if options.batch_size % parts:
-        raise ValueError(
+        raise InputError(
             f"batch_size={options.batch_size} cannot be divided into {parts} parts "
             f"({arguments.world_size} processes, {options.gradient_accumulation} micro-batches "
-            "each); expected a multiple of that; change it"
+            "each)",
+            "a multiple of that",
+            "change it",
         )
     arguments.per_device_train_batch_size = options.batch_size // parts
     arguments.per_device_eval_batch_size = options.batch_size // parts

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from hf_bert_impl.data.masking import Masker
+from hf_bert_impl.errors import InputError
 from hf_bert_impl.inference import text_encoder
 from hf_bert_impl.model.configuration_bert import BertConfig
 from hf_bert_impl.model.json_files import read_json
@@ -29,9 +30,10 @@ def load_tokenizer(options: PretrainingOptions) -> Any:
     """
     name = options.tokenizer or options.model
     if name is None:
-        raise ValueError(
-            "no tokenizer is named; expected a folder with vocab.txt or tokenizer.json; make one "
-            "with `hf-bert tokenizer train`, or name that of a checkpoint"
+        raise InputError(
+            "no tokenizer is named",
+            "a folder with vocab.txt or tokenizer.json",
+            "make one with `hf-bert tokenizer train`, or name that of a checkpoint",
         )
     return text_encoder.load_tokenizer(name, {})
 
@@ -44,9 +46,10 @@ def build_config(options: PretrainingOptions, tokenizer: BertTokenizer) -> BertC
     """
     if options.model is not None:
         if options.config is not None or options.sizes:
-            raise ValueError(
-                f"the sizes of {options.model} are given by its weights; expected no config and no "
-                "sizes beside it; leave them out, or leave the model out to begin anew"
+            raise InputError(
+                f"the sizes of {options.model} are given by its weights",
+                "no config and no sizes beside it",
+                "leave them out, or leave the model out to begin anew",
             )
         config = BertConfig.from_pretrained(options.model)
     else:
@@ -78,20 +81,25 @@ def check_config(
         ValueError: The vocabulary, the positions or the architecture does not fit.
     """
     if config.vocab_size < len(tokenizer):
-        raise ValueError(
+        raise InputError(
             f"the config has vocab_size={config.vocab_size} and the tokenizer {len(tokenizer)} "
-            "tokens; expected room for all of them; correct vocab_size, or take another tokenizer"
+            "tokens",
+            "room for all of them",
+            "correct vocab_size, or take another tokenizer",
         )
     if options.max_length > config.max_position_embeddings:
-        raise ValueError(
+        raise InputError(
             f"max_length={options.max_length} is more than the {config.max_position_embeddings} "
-            "positions of the model; shorten it, or give the model more positions"
+            "positions of the model",
+            "at most as many",
+            "shorten it, or give the model more positions",
         )
     if config.variant != "bert" or config.is_decoder:
-        raise ValueError(
+        raise InputError(
             f"the config has variant={config.variant!r} and is_decoder={config.is_decoder}; "
-            "pre-training makes the token types and labels of BERT's own encoder; expected "
-            "variant='bert' and is_decoder=False; change the config"
+            "pre-training makes the token types and labels of BERT's own encoder",
+            "variant='bert' and is_decoder=False",
+            "change the config",
         )
     return config
 

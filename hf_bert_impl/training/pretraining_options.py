@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_bert_impl.data.option_ranges import check_ranges
-from hf_bert_impl.errors import InputError
+from hf_bert_impl.errors import InputError, check_choice
 
 # The command line makes its options from these fields, and shows its help without transformers.
 if TYPE_CHECKING:
@@ -108,8 +108,8 @@ class PretrainingOptions:
         from hf_bert_impl.data.documents import LAYOUTS
 
         check_ranges(self)
-        _require(self.layout in LAYOUTS, "layout", self.layout, f"one of {', '.join(LAYOUTS)}")
-        _require(self.precision in PRECISIONS, "precision", self.precision, f"one of {PRECISIONS}")
+        check_choice("layout", self.layout, LAYOUTS)
+        check_choice("precision", self.precision, PRECISIONS)
         if self.streaming:
             self._check_streaming()
         # These check their own fields.
@@ -118,16 +118,19 @@ class PretrainingOptions:
 
     def _check_streaming(self) -> None:
         if self.max_steps is None:
-            raise ValueError(
-                "streaming does not know how many examples there are; expected a number of steps; "
-                "set `max_steps`"
+            raise InputError(
+                "streaming does not know how many examples there are",
+                "a number of steps",
+                "set `max_steps`",
             )
         if self.validation_share:
-            raise ValueError(
-                "streaming cannot hold out a share of the text; expected validation files; name "
-                "some, or leave `validation_share` out"
+            raise InputError(
+                "streaming cannot hold out a share of the text",
+                "validation files",
+                "name some, or leave `validation_share` out",
             )
-        _require(self.workers <= 1, "workers", self.workers, "0 or 1 with streaming")
+        if self.workers > 1:
+            raise InputError(f"workers={self.workers} with streaming", "0 or 1", "lower it")
 
     def examples(self) -> ExampleOptions:
         """How documents become examples."""
@@ -157,8 +160,3 @@ class PretrainingOptions:
         free = FREE.split()
         fields = dataclasses.asdict(self)
         return {name: value for name, value in fields.items() if name not in free}
-
-
-def _require(holds: bool, name: str, value: Any, allowed: str) -> None:
-    if not holds:
-        raise InputError(f"{name}={value!r} is not valid", allowed, "change it")

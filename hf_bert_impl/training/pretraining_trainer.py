@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers import TrainerCallback
 
+from hf_bert_impl.inference.eval_mode import eval_mode
 from hf_bert_impl.measuring.batches import training_flops
 from hf_bert_impl.measuring.timing import best_product
 from hf_bert_impl.model.losses import IGNORE_INDEX, cross_entropy
@@ -289,10 +290,6 @@ def scoring_labelled(model: nn.Module, head: nn.Module) -> Iterator[None]:
         model: As it is called.
         head: The same without the wrappers of distributed training.
     """
-    was_training = model.training
-    model.eval()
-    head.training = True  # of this module alone: its children stay in eval mode
-    try:
+    with eval_mode(model):
+        head.training = True  # of this module alone: its children stay in eval mode
         yield
-    finally:
-        model.train(was_training)

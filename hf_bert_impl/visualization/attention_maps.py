@@ -14,6 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from hf_bert_impl.errors import InputError
+from hf_bert_impl.inference.eval_mode import eval_mode
 from hf_bert_impl.model.modeling_bert import BertPreTrainedModel
 
 
@@ -94,14 +96,13 @@ def attention_maps(
     wanted = choose("heads", heads, base.config.num_attention_heads)
     for layer, left in present.items():
         if not set(wanted) & set(left):
-            raise ValueError(
-                f"heads {_list(wanted)} of layer {layer} were pruned; it has {_list(left)}; choose "
-                "among them, or leave out the layer"
+            raise InputError(
+                f"heads {_list(wanted)} of layer {layer} were pruned",
+                f"some of {_list(left)}, which it has",
+                "choose among them, or leave out the layer",
             )
     encoded = tokenize(tokenizer, text, text_pair, base.config.max_position_embeddings)
-    training = base.training
-    base.eval()
-    with torch.inference_mode():
+    with eval_mode(base), torch.inference_mode():
         inputs = {
             name: torch.tensor([encoded[name]], device=base.device)
             for name in ("input_ids", "token_type_ids")
@@ -109,7 +110,6 @@ def attention_maps(
         }  # (1, S)
         output = base(**inputs, output_attentions=True, return_dict=True)
         attentions = output.attentions  # L of (1, H, S, S)
-    base.train(training)
 
     maps = []
     for layer, left in present.items():
@@ -145,9 +145,10 @@ def choose(what: str, numbers: Iterable[int] | None, count: int) -> list[int]:
     chosen = sorted(set(numbers))
     if not chosen or not 0 <= chosen[0] <= chosen[-1] < count:
         given = _list(chosen) if chosen else "none"
-        raise ValueError(
-            f"the {what} are {given}; expected some of 0 to {count - 1}, which the model has; "
-            "choose among them"
+        raise InputError(
+            f"the {what} are {given}",
+            f"some of 0 to {count - 1}, which the model has",
+            "choose among them",
         )
     return chosen
 
@@ -170,21 +171,21 @@ def tokenize(tokenizer: Any, text: str, text_pair: str | None, limit: int) -> An
     texts = [text] if text_pair is None else [text, text_pair]
     for name, given in zip(("text", "second text"), texts, strict=False):
         if not given.strip():
-            raise ValueError(f"the {name} is empty; expected words to look at; write some")
+            raise InputError(f"the {name} is empty", "words to look at", "write some")
         if any("\ud800" <= letter <= "\udfff" for letter in given):
-            raise ValueError(
-                f"the {name} {given[:40]!r} has bytes that are not UTF-8; expected Unicode text; "
-                "mend it"
+            raise InputError(
+                f"the {name} {given[:40]!r} has bytes that are not UTF-8", "Unicode text", "mend it"
             )
     encoded = tokenizer(text, text_pair, truncation=False, padding=False)
     count = len(encoded["input_ids"])
     if count > limit:
-        raise ValueError(
-            f"the input has {count} tokens; expected at most {limit}, for which the model has "
-            "positions; shorten it"
+        raise InputError(
+            f"the input has {count} tokens",
+            f"at most {limit}, for which the model has positions",
+            "shorten it",
         )
     if all(sequence is None for sequence in encoded.sequence_ids()):
-        raise ValueError(f"the text {text[:40]!r} has no tokens; expected words; write some")
+        raise InputError(f"the text {text[:40]!r} has no tokens", "words", "write some")
     return encoded
 
 

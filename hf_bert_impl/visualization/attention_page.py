@@ -14,6 +14,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.atomic import atomic_file
 from hf_bert_impl.visualization.attention_maps import AttentionMaps
 
@@ -48,10 +49,11 @@ class AttentionPage:
         count = sum(layer.weights.size for layer in self.maps.layers)
         if count > MOST_WEIGHTS:
             squares = MOST_WEIGHTS // len(self.maps.tokens) ** 2
-            raise ValueError(
-                f"the page would have {count:,} weights; expected at most {MOST_WEIGHTS:,}, which "
-                f"is {squares} heads of {len(self.maps.tokens)} tokens; choose fewer layers or "
-                "heads"
+            raise InputError(
+                f"the page would have {count:,} weights",
+                f"at most {MOST_WEIGHTS:,}, which is {squares} heads of {len(self.maps.tokens)} "
+                "tokens",
+                "choose fewer layers or heads",
             )
 
     @property

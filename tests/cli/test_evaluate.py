@@ -137,7 +137,7 @@ def test_bad_input(hf_bert, one_error_line, write, save_tiny, tmp_path):
     one_error_line(hf_bert(*command, tmp_path / "none"), "there is no file or folder")
     one_error_line(hf_bert(*command, write("b.tsv", "")), "no pair with a gold score")
     one_error_line(hf_bert(*command, data, "--pooling", "sum"), "--pooling is 'sum'")
-    one_error_line(hf_bert(*command, data, "--picture", "a.gif"), "ends in .png, .svg or .pdf")
+    one_error_line(hf_bert(*command, data, "--picture", "a.gif"), "ends in .png, .svg, .pdf")
     one_error_line(
         hf_bert(*command, data, "--picture", tmp_path / "none" / "a.png"), "there is no folder"
     )

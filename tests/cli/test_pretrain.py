@@ -75,8 +75,8 @@ def test_json_and_resume(run, place):
 
 
 def test_wrong_arguments(run, hf_bert, one_error_line, place):
-    one_error_line(run("--objective", "nsp"), "objective 'nsp'", "mlm+nsp, mlm")
-    one_error_line(run("--layout", "pages"), "--layout='pages'", "sentences")
+    one_error_line(run("--objective", "nsp"), "--objective is 'nsp'", "mlm+nsp, mlm")
+    one_error_line(run("--layout", "pages"), "--layout is 'pages'", "sentences")
     one_error_line(run("--resume"), "there is no run to resume")
     one_error_line(run("--gradient-accumulation", 3), "cannot be divided into 3 parts")
     one_error_line(run("--batch-size", 400), "fewer than a batch of 400")

@@ -74,9 +74,7 @@ def test_wrong_files(write, tmp_path):
         check_files([tmp_path])
     with pytest.raises(ValueError, match="no files are named"):
         check_files([])
-    with pytest.raises(
-        ValueError, match=f"layout='odd' is not known; use one of {', '.join(LAYOUTS)}"
-    ):
+    with pytest.raises(ValueError, match=f"layout is 'odd'; expected one of {', '.join(LAYOUTS)}"):
         list(read_documents([], "odd"))
 
 

@@ -185,7 +185,7 @@ def test_the_seed_decides(tokenizer):
 
 
 def test_wrong_options(tokenizer):
-    with pytest.raises(ValueError, match="masking 'word' is not known; use one of token, whole"):
+    with pytest.raises(ValueError, match="masking is 'word'; expected one of token, whole"):
         MaskingOptions("word")
     with pytest.raises(ValueError, match=r"probability is 1\.5; expected a number above 0 to 1"):
         MaskingOptions(probability=1.5)

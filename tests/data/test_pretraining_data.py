@@ -179,7 +179,7 @@ def test_epochs(prepare):
     assert orders[0] != sorted(orders[0])
     in_order = Epochs(examples, batch_size=8, seed=0, shuffle=False)
     assert [key for *_, key in (e["mask_key"] for e in in_order)] == [*range(len(examples))]
-    with pytest.raises(ValueError, match="fewer than a batch of 5000; give more text"):
+    with pytest.raises(ValueError, match="fewer than a batch of 5000; expected"):
         Epochs(examples, batch_size=5000, seed=0)
 
 
@@ -276,7 +276,7 @@ def test_a_line_that_cannot_be_read(prepare, tmp_path):
 
 
 def test_wrong_options():
-    with pytest.raises(ValueError, match="objective 'nsp' is not known; use one of mlm"):
+    with pytest.raises(ValueError, match="objective is 'nsp'; expected one of mlm"):
         ExampleOptions(objective="nsp")
     with pytest.raises(ValueError, match="packing does not go with objective"):
         ExampleOptions(packing=True)

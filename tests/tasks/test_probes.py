@@ -154,7 +154,7 @@ def test_bad_input(write):
     columns = Columns("0", None, "1")
     for given, words in (
         ({"classifier": "svm"}, "'svm'; expected one of logistic, mlp"),
-        ({"folds": 1}, "folds is 1; expected at least 2"),
+        ({"folds": 1}, "folds is 1; expected a whole number from 2"),
     ):
         with pytest.raises(ValueError, match=words):
             ProbeOptions(**given)
