@@ -27,14 +27,12 @@ from hf_bert_impl.cli.options import (
     Quiet,
 )
 from hf_bert_impl.cli.output_checks import check_output_file
-from hf_bert_impl.cli.tables import console
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.atomic import atomic_file
 from hf_bert_impl.files.text import check_text_file, decode, decode_lines, read_text
+from hf_bert_impl.tables import console, print_table
 
 if TYPE_CHECKING:
-    from rich.table import Table
-
     from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline
 
 #: Characters of the context that are shown on either side of an answer.
@@ -128,7 +126,7 @@ def answer(
                     line = json.dumps({**asked, "answers": answers}, ensure_ascii=False)
                     stream.write(line + "\n")
                 else:
-                    console().print(answer_table(record["question"], record["context"], answers))
+                    print_answers(record["question"], record["context"], answers)
                 advance(1)
 
 
@@ -291,37 +289,29 @@ def answered(
         yield asked.popleft(), answers if isinstance(answers, list) else [answers]
 
 
-def answer_table(question: str, context: str, answers: list[dict[str, Any]]) -> Table:
-    """The answers to a question, best first, each within its context."""
-    from rich import box
-    from rich.table import Table
+def print_answers(question: str, context: str, answers: list[dict[str, Any]]) -> None:
+    """Print the answers to a question, best first, each within its context."""
     from rich.text import Text
 
-    table = Table(
-        title=Text(flat(question)), box=box.SIMPLE_HEAD, title_justify="left", title_style="italic"
-    )
-    table.add_column("", justify="right", style="dim")
-    table.add_column("answer", style="bold")
-    table.add_column("score", justify="right", no_wrap=True)
-    table.add_column("characters", justify="right", no_wrap=True)
-    table.add_column("in the text")
+    rows = []
     for rank, item in enumerate(answers, start=1):
         start, end = item["start"], item["end"]
         left, right = max(start - AROUND, 0), min(end + AROUND, len(context))
-        cells = [
-            Text(flat(item["answer"])),
-            Text(f"{item['score']:.4f}"),
-            Text(f"{start}–{end}"),
+        found: tuple[str | Text, ...] = (
+            Text(flat(item["answer"]), "bold"),
+            f"{item['score']:.4f}",
+            f"{start}–{end}",
             Text.assemble(
                 ("…" if left else "") + flat(context[left:start]),
                 (flat(context[start:end]), "bold cyan"),
                 flat(context[end:right]) + ("…" if right < len(context) else ""),
             ),
-        ]
+        )
         if start == end:
-            cells = [Text("no answer", style="not bold dim"), cells[1], Text(), Text()]
-        table.add_row(str(rank), *cells)
-    return table
+            found = (Text("no answer", "dim"), found[1], "", "")
+        rows.append((Text(str(rank), "dim"), *found))
+    columns = ("", "answer", "score", "characters", "in the text")
+    print_table(console(), flat(question), columns, rows, words=(1, 4))
 
 
 def flat(text: str) -> str:

@@ -15,9 +15,9 @@ from hf_bert_impl.cli import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import AsJson
 from hf_bert_impl.cli.output_checks import check_output_file
-from hf_bert_impl.cli.tables import console
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.atomic import atomic_file
+from hf_bert_impl.tables import console
 
 if TYPE_CHECKING:
     from rich.live import Live

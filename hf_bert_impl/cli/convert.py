@@ -12,14 +12,12 @@ import typer
 
 from hf_bert_impl.cli import checkpoints
 from hf_bert_impl.cli.errors import in_options, quiet_libraries
-from hf_bert_impl.cli.tables import console
+from hf_bert_impl.tables import console, print_table
 
 if TYPE_CHECKING:
     from hf_bert_impl.conversion.source import Files
 
 _SOURCE = "A folder, a TensorFlow prefix (bert_model.ckpt), a file, or a zip or tar archive."
-#: Width of the output where it goes to a file: names stay whole, so that grep finds them.
-_FILE_WIDTH = 300
 _UNITS = ("bytes", "kB", "MB", "GB")
 
 
@@ -172,27 +170,23 @@ def _describe(files: Files) -> dict[str, Any]:
 
 
 def _print_tensors(listing: dict[str, Any]) -> None:
-    from rich import box
-    from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("tensor", overflow="fold")
-    table.add_column("shape", justify="right", no_wrap=True)
-    table.add_column("dtype", no_wrap=True)
-    table.add_column("becomes", overflow="fold", style="dim")
-    for row in listing["tensors"]:
-        shape = " × ".join(map(str, row["shape"])) or "scalar"
-        becomes = row["becomes"] or ""
-        table.add_row(Text(row["name"]), shape, row["dtype"], Text(becomes))
     out = console()
-    if not out.is_terminal:
-        out.width = _FILE_WIDTH
     what = listing["software"] or "unknown names"
     out.print(Text(f"{listing['path']}: {listing['format']}, {what}; {listing['container'] or ''}"))
     for file in listing["files"]:
         out.print(Text(f"  {file['name']}, {_size(file['bytes'])}"))
-    out.print(table)
+    rows = [
+        (
+            row["name"],
+            " × ".join(map(str, row["shape"])) or "scalar",
+            row["dtype"],
+            Text(row["becomes"] or "", "dim"),
+        )
+        for row in listing["tensors"]
+    ]
+    print_table(out, "", ("tensor", "shape", "dtype", "becomes"), rows, words=(0, 2, 3))
     count = f"{len(listing['tensors'])} tensors, {listing['numbers']:,} numbers"
     out.print(Text(f"{count}; {listing['class'] or 'no class'}"))
     if listing["problem"]:

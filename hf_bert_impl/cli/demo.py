@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import statistics
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,8 +12,8 @@ import typer
 
 from hf_bert_impl.cli import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
-from hf_bert_impl.cli.tables import console, similarity_table
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.tables import console, print_table
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -25,6 +26,8 @@ SENTENCES = (
     "Shares fell sharply after the report.",
     "The stock market lost ground today.",
 )
+#: Columns of a heading.
+HEADING = 80
 SPEED_ROWS = 32
 SPEED_LONGEST = 128
 # Mean and spread of the logarithm of sentence lengths: most are short, a few long, as in real text.
@@ -49,6 +52,7 @@ def _demo() -> None:
     folder = demo_folder()
 
     import torch
+    from rich.rule import Rule
 
     # Imported after the folder was found: who lacks the weights does not wait for it.
     from transformers import AutoModel
@@ -62,7 +66,7 @@ def _demo() -> None:
         "all-MiniLM-L6-v2", str(folder), checkpoints.open_checkpoint(str(folder)).config
     )
     report = verify_checkpoint(checkpoint)
-    out.rule("1. The same numbers as transformers")
+    out.print(Rule("1. The same numbers as transformers"), width=HEADING)
     report.render(out, cases=False)
 
     # The demo may run inside a larger process: transformers is left as it was found.
@@ -73,14 +77,14 @@ def _demo() -> None:
     finally:
         hf_bert_impl.unregister()
     out.print()
-    out.rule("2. Sentences, by meaning")
+    out.print(Rule("2. Sentences, by meaning"), width=HEADING)
     kind = f"{type(model).__module__.partition('.')[0]}.{type(model).__name__}"
     out.print(f"AutoModel.from_pretrained(...) gave {kind}", highlight=False)
     encoder = TextEncoder(model, checkpoints.load_tokenizer(checkpoint))
     vectors = encoder.encode(SENTENCES, normalize_embeddings=True)  # (N, hidden)
-    out.print(similarity_table("cosine similarity", SENTENCES, (vectors @ vectors.T).tolist()))
+    print_similarities(SENTENCES, (vectors @ vectors.T).tolist())
 
-    out.rule("3. Speed on one padded batch")
+    out.print(Rule("3. Speed on one padded batch"), width=HEADING)
     measured = measure_speed(model, reference_model(model))
     out.print(
         f"{measured['rows']} sequences of up to {measured['longest']} random tokens, "
@@ -102,6 +106,26 @@ def _demo() -> None:
     )
     if not report.passed:
         raise typer.Exit(1)
+
+
+def print_similarities(texts: Sequence[str], similarities: list[list[float]]) -> None:
+    """Print a square of cosines, coloured from cold to warm: a row and a column for each text."""
+    from rich.text import Text
+
+    rows = [
+        (Text(f"{index} {text}"), *(Text(f"{cosine:.2f}", _colour(cosine)) for cosine in row))
+        for index, (text, row) in enumerate(zip(texts, similarities, strict=True), start=1)
+    ]
+    columns = ("", *(str(index) for index in range(1, len(texts) + 1)))
+    print_table(console(), "cosine similarity", columns, rows)
+
+
+def _colour(cosine: float) -> str:
+    if cosine > 0.995:
+        return "dim"
+    if cosine > 0.5:
+        return "bold green"
+    return "yellow" if cosine > 0.25 else "blue"
 
 
 def demo_folder() -> Path:

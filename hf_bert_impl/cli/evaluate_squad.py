@@ -21,8 +21,8 @@ from hf_bert_impl.cli.options import (
     Picture,
     Quiet,
 )
-from hf_bert_impl.cli.tables import print_table
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.tables import console, print_table
 
 if TYPE_CHECKING:
     from hf_bert_impl.data.squad import Squad
@@ -223,4 +223,5 @@ def print_metrics(title: str, metrics: dict[str, float]) -> None:
         best = (f"{metrics[f'best_{name}']:.2f}" for name in ("exact", "f1"))
         said = "exact {:.4g}, F1 {:.4g}".format(*thresholds)
         rows.append(("best, by threshold", "", *best, said))
-    print_table(title, ("questions", "exact match", "F1", "threshold"), rows)
+    columns = ("", "questions", "exact match", "F1", "threshold")
+    print_table(console(), title, columns, rows)

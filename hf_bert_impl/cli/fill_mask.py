@@ -10,8 +10,10 @@ import typer
 from hf_bert_impl.cli import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import AsJson, Model
-from hf_bert_impl.cli.tables import console, prediction_table
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.tables import console, print_table
+
+BAR_WIDTH = 24
 
 
 def fill_mask(
@@ -32,8 +34,21 @@ def fill_mask(
         return
     for number, mask in enumerate(masks, start=1):
         title = text if len(masks) == 1 else f"{text} (mask {number} of {len(masks)})"
-        best = [(item["token"], item["probability"]) for item in mask["predictions"]]
-        console().print(prediction_table(title, best))
+        print_predictions(title, mask["predictions"])
+
+
+def print_predictions(title: str, predictions: list[dict[str, Any]]) -> None:
+    """Print tokens with their probabilities, best first."""
+    from rich.text import Text
+
+    rows = []
+    for rank, item in enumerate(predictions, start=1):
+        probability = item["probability"]
+        # Small ones keep their digits: 5.8323e-05 says more than 0.0001.
+        figure = f"{probability:.4f}" if probability >= 1e-4 else f"{probability:.4e}"
+        bar = Text("█" * round(probability * BAR_WIDTH), "cyan")
+        rows.append((Text(str(rank), "dim"), Text(item["token"], "bold"), figure, bar))
+    print_table(console(), title, ("", "token", "probability", ""), rows, words=(1, 3))
 
 
 def predict_masks(

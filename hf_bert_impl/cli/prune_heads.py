@@ -24,12 +24,10 @@ from hf_bert_impl.cli.options import (
     Quiet,
     Text,
 )
-from hf_bert_impl.cli.tables import console, print_table
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.tables import console, print_table
 
 if TYPE_CHECKING:
-    from rich.console import Group
-
     from hf_bert_impl.tasks.base import Columns, Split, Task
     from hf_bert_impl.tasks.head_importance import HeadImportance
     from hf_bert_impl.tasks.metrics import Metrics
@@ -128,14 +126,14 @@ def prune_heads(
     if as_json:
         typer.echo(json.dumps(report, ensure_ascii=False))
         return
-    console().print(importance_table(title, importance, pruned))
+    print_importance(title, importance, pruned)
     if pruned:
         title = f"{Path(report['test']).name}, {len(splits[1].examples):,} examples"
         scores = [
             (name, *("–" if it is None else f"{it:.4f}" for it in (before, report["after"][name])))
             for name, before in report["before"].items()
         ]
-        print_table(title, ("before", "after"), scores)
+        print_table(console(), title, ("", "before", "after"), scores)
 
 
 def check_arguments(share: float | None, count: int | None, output: Path | None) -> None:
@@ -268,29 +266,23 @@ def save_pruned(
         (folder / REPORT).write_text(text + "\n", encoding="utf-8")
 
 
-def importance_table(
+def print_importance(
     title: str, importance: HeadImportance, pruned: Mapping[int, Sequence[int]]
-) -> Group:
-    """The normalised importance of each head, a row a layer; the pruned ones are marked."""
-    from rich import box
-    from rich.console import Group
-    from rich.table import Table
+) -> None:
+    """Print the normalised importance of each head, a row a layer; the pruned ones are marked."""
     from rich.text import Text
 
+    def cell(layer: int, head: int, value: float) -> Text:
+        text = "–" if math.isnan(value) else f"{value:.2f}".removeprefix("0")
+        return Text(f"{text}*", "red") if head in pruned.get(layer, ()) else Text(text)
+
     scores = importance.normalized.tolist()
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
-    table.add_column("layer", justify="right", no_wrap=True)
-    for head in range(len(scores[0])):
-        table.add_column(str(head), justify="right", no_wrap=True)
-    for layer, row in enumerate(scores):
-        gone = pruned.get(layer, ())
-        cells = []
-        for head, value in enumerate(row):
-            text = "–" if math.isnan(value) else f"{value:.2f}".removeprefix("0")
-            cells.append(Text(f"{text}*" if head in gone else text, "red" if head in gone else ""))
-        table.add_row(str(layer), *cells)
+    rows = [
+        [Text(str(layer)), *(cell(layer, head, value) for head, value in enumerate(row))]
+        for layer, row in enumerate(scores)
+    ]
     note = f"mean |gradient| of {importance.examples:,} examples, ℓ2 norm of a layer 1"
     if pruned:
         note += f"; * pruned: {sum(map(len, pruned.values()))} of {importance.heads} heads"
-    # A title of the table itself would be broken to the width of the table.
-    return Group(Text(title, "italic"), table, Text(note, "dim"))
+    columns = ("layer", *map(str, range(len(scores[0]))))
+    print_table(console(), title, columns, rows, note, words=())

@@ -12,8 +12,8 @@ import typer
 from hf_bert_impl.cli import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import AsJson, Model
-from hf_bert_impl.cli.tables import console
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.tables import console
 
 if TYPE_CHECKING:
     from hf_bert_impl.hub.pushing import Pushed

@@ -10,8 +10,8 @@ from hf_bert_impl.cli import checkpoints
 from hf_bert_impl.cli.checkpoints import Checkpoint
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import Model
-from hf_bert_impl.cli.tables import console
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.tables import console
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
