@@ -17,3 +17,10 @@ class InputError(ValueError):
 
     def __init__(self, given: str, expected: str, remedy: str) -> None:
         super().__init__(f"{given}; expected {expected}; {remedy}")
+
+
+def one_line(error: BaseException) -> str:
+    """An exception's message on one line, or its type where it has no message."""
+    line = " ".join(str(error).split()) or type(error).__name__
+    # Half a surrogate pair out of a file cannot be printed.
+    return line.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hf_bert_impl.cli import checkpoints
+from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import (
     DocStride,

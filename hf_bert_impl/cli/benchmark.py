@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from hf_bert_impl import checkpoints
 from hf_bert_impl.benchmark.cases import CASES, ENCODE_SENTENCES
 from hf_bert_impl.benchmark.models import RANDOM, Source
 from hf_bert_impl.benchmark.peers import DEFAULT_PEERS, PEERS, PRECISIONS
-from hf_bert_impl.cli import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import AsJson
 from hf_bert_impl.cli.output_checks import check_output_file

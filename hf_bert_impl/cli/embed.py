@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hf_bert_impl.cli import checkpoints
+from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import Dtype, Model, Overwrite, Silent
 from hf_bert_impl.cli.output_checks import check_output_file

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hf_bert_impl.cli import checkpoints, evaluate_squad
+from hf_bert_impl import checkpoints
+from hf_bert_impl.cli import evaluate_squad
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import (
     AsJson,

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from hf_bert_impl.cli import checkpoints
+from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import Dataset, Label, Overwrite, Silent, Text, from_dataclass
 from hf_bert_impl.errors import InputError

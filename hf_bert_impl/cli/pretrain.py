@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hf_bert_impl.cli.errors import one_line, quiet_libraries
+from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import AsJson, Silent, from_dataclass
-from hf_bert_impl.errors import InputError
+from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.tables import console, print_table
 from hf_bert_impl.training.pretraining_options import PretrainingOptions
 

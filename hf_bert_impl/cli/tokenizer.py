@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hf_bert_impl.cli.checkpoints import TOKENIZERS
+from hf_bert_impl.checkpoints import TOKENIZERS
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import AsJson
 from hf_bert_impl.cli.output_checks import check_sources
