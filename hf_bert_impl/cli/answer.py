@@ -103,7 +103,7 @@ def answer(
             check_record(item, "the command")
     elif file != "-":
         total = sum(1 for _ in read_questions(file, shared))  # every line is read before any work
-    parameters = {
+    parameters: dict[str, Any] = {
         "top_k": top_k,
         "handle_impossible_answer": handle_impossible_answer,
         "null_score_diff_threshold": null_score_diff_threshold,
@@ -114,8 +114,14 @@ def answer(
         "align_to_words": align_to_words,
     }
     with quiet_libraries():
-        pipeline = load_pipeline(model, dtype, **parameters)
         from hf_bert_impl.inference.progress import text_progress
+        from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline
+
+        checkpoint = checkpoints.open_checkpoint(model)
+        checkpoints.require_tokenizer(checkpoint)
+        pipeline = QuestionAnsweringPipeline.from_pretrained(
+            checkpoint.path, dtype=dtype, **parameters
+        )
 
         records = iter(questions) if file is None else read_questions(file, shared)
         progress = text_progress(file is not None and not quiet, total)
@@ -174,24 +180,6 @@ def check_arguments(
     if output is not None:
         sources = [name for name in (file, context_file) if name is not None]
         check_output_file("--output", output, overwrite, sources=sources)
-
-
-def load_pipeline(model: str, dtype: str | None, **parameters: Any) -> QuestionAnsweringPipeline:
-    """Load a model for question answering.
-
-    Args:
-        model: A folder or a hub id.
-        dtype: What to compute in, or None.
-        **parameters: Arguments of the pipeline.
-
-    Raises:
-        ValueError, OSError: There is no such dtype, or the checkpoint cannot be used.
-    """
-    from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline
-
-    checkpoint = checkpoints.open_checkpoint(model)
-    checkpoints.require_tokenizer(checkpoint)
-    return QuestionAnsweringPipeline.from_pretrained(checkpoint.path, dtype=dtype, **parameters)
 
 
 def read_questions(file: str, context: str | None) -> Iterator[dict[str, Any]]:
