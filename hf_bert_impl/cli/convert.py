@@ -6,16 +6,13 @@ import contextlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import in_options, quiet_libraries
 from hf_bert_impl.tables import console, print_table
-
-if TYPE_CHECKING:
-    from hf_bert_impl.conversion.source import Files
 
 _SOURCE = "A folder, a TensorFlow prefix (bert_model.ckpt), a file, or a zip or tar archive."
 _UNITS = ("bytes", "kB", "MB", "GB")
@@ -119,54 +116,13 @@ def inspect(
     Example: hf-bert inspect bert_model.ckpt
     """
     with quiet_libraries():
-        from hf_bert_impl.conversion.source import open_files
+        from hf_bert_impl.conversion.listing import list_tensors
 
-        with open_files(src) as files:
-            listing = _describe(files)
+        listing = list_tensors(src)
     if as_json:
         typer.echo(json.dumps(listing))
         return
     _print_tensors(listing)
-
-
-def _describe(files: Files) -> dict[str, Any]:
-    from hf_bert_impl.conversion.architecture import infer
-    from hf_bert_impl.conversion.maps.tables import detect
-    from hf_bert_impl.conversion.planning import plan
-    from hf_bert_impl.errors import InputError
-
-    reader = files.reader
-    targets: dict[str, str] = {}
-    software = class_name = problem = None
-    try:
-        whole = plan(detect(reader.tensors), reader.tensors)
-        software = whole.table.software
-        for name, step in whole.steps.items():
-            for source in (step.source.name, *(copy for copy, _ in step.copies)):
-                targets[source] = name
-        targets |= {name: f"({reason})" for name, reason in whole.ignored.items()}
-        class_name = infer(whole, {}).class_name
-    except InputError as error:
-        problem = str(error)  # the tensors are listed all the same: they may show what is wrong
-    return {
-        "path": str(files.given),
-        "format": reader.format,
-        "software": software,
-        "container": reader.software,
-        "class": class_name,
-        "problem": problem,
-        "files": [{"name": file.name, "bytes": file.stat().st_size} for file in reader.files],
-        "numbers": sum(info.size for info in reader.tensors.values()),
-        "tensors": [
-            {
-                "name": name,
-                "shape": list(info.shape),
-                "dtype": info.dtype,
-                "becomes": targets.get(name),
-            }
-            for name, info in reader.tensors.items()
-        ],
-    }
 
 
 def _print_tensors(listing: dict[str, Any]) -> None:
