@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from huggingface_hub import ModelCardData
+from rich.markup import escape
+from rich.text import Text
 
 from hf_bert_impl.model_card import PIPELINE_TAGS, markdown_table, model_card
 from hf_bert_impl.tables import print_table
@@ -57,9 +59,6 @@ class Report:
         Args:
             console: Where to.
         """
-        from rich.markup import escape
-        from rich.text import Text
-
         rows = [(Text(label, "bold"), value) for label, value in self._summary()]
         print_table(console, "", ("", ""), rows, words=(0, 1))
         for check in self.checks:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO, Annotated, Any
 
 import typer
+from rich.text import Text
 
 from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
@@ -209,8 +210,6 @@ def writer(output: Path | None) -> Iterator[IO[str]]:
 
 def print_answers(question: str, context: str, answers: list[dict[str, Any]]) -> None:
     """Print the answers to a question, best first, each within its context."""
-    from rich.text import Text
-
     rows = []
     for rank, item in enumerate(answers, start=1):
         start, end = item["start"], item["end"]

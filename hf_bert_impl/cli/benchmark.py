@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.live import Live
 
 from hf_bert_impl import checkpoints
 from hf_bert_impl.benchmark.cases import CASES, ENCODE_SENTENCES
@@ -18,9 +20,6 @@ from hf_bert_impl.cli.output_checks import check_output_file
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.atomic import atomic_file
 from hf_bert_impl.tables import console
-
-if TYPE_CHECKING:
-    from rich.live import Live
 
 ROUNDS, QUICK_ROUNDS, QUICK_SENTENCES = 9, 3, 200
 
@@ -203,7 +202,4 @@ def _line() -> Live:
 
     It is redrawn only when told: a thread that turns a spinner would be measured too.
     """
-    from rich.console import Console
-    from rich.live import Live
-
     return Live(console=Console(stderr=True), auto_refresh=False, transient=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
 from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import in_options, quiet_libraries
@@ -126,8 +127,6 @@ def inspect(
 
 
 def _print_tensors(listing: dict[str, Any]) -> None:
-    from rich.text import Text
-
     out = console()
     what = listing["software"] or "unknown names"
     out.print(Text(f"{listing['path']}: {listing['format']}, {what}; {listing['container'] or ''}"))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import typer
+from rich.rule import Rule
+from rich.text import Text
 
 from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
@@ -44,7 +46,6 @@ def _demo() -> None:
 
     # Imported after the folder was found: who lacks the weights does not wait for these.
     import torch
-    from rich.rule import Rule
     from transformers import AutoModel
 
     import hf_bert_impl
@@ -108,8 +109,6 @@ def _demo() -> None:
 
 def print_similarities(texts: Sequence[str], similarities: list[list[float]]) -> None:
     """Print a square of cosines, coloured from cold to warm: a row and a column for each text."""
-    from rich.text import Text
-
     rows = [
         (Text(f"{index} {text}"), *(Text(f"{cosine:.2f}", _colour(cosine)) for cosine in row))
         for index, (text, row) in enumerate(zip(texts, similarities, strict=True), start=1)

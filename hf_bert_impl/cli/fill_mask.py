@@ -6,6 +6,7 @@ import json
 from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
 from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
@@ -47,8 +48,6 @@ def fill_mask(
 
 def print_predictions(title: str, predictions: list[dict[str, Any]]) -> None:
     """Print tokens with their probabilities, best first."""
-    from rich.text import Text
-
     rows = []
     for rank, item in enumerate(predictions, start=1):
         probability = item["probability"]

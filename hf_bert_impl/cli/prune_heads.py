@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.text import Text as Cell
 
 from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
@@ -112,15 +113,14 @@ def print_importance(
     title: str, importance: HeadImportance, pruned: Mapping[int, Sequence[int]]
 ) -> None:
     """Print the normalised importance of each head, a row a layer; the pruned ones are marked."""
-    from rich.text import Text
 
-    def cell(layer: int, head: int, value: float) -> Text:
+    def cell(layer: int, head: int, value: float) -> Cell:
         text = "–" if math.isnan(value) else f"{value:.2f}".removeprefix("0")
-        return Text(f"{text}*", "red") if head in pruned.get(layer, ()) else Text(text)
+        return Cell(f"{text}*", "red") if head in pruned.get(layer, ()) else Cell(text)
 
     scores = importance.normalized.tolist()
     rows = [
-        [Text(str(layer)), *(cell(layer, head, value) for head, value in enumerate(row))]
+        [Cell(str(layer)), *(cell(layer, head, value) for head, value in enumerate(row))]
         for layer, row in enumerate(scores)
     ]
     note = f"mean |gradient| of {importance.examples:,} examples, ℓ2 norm of a layer 1"

@@ -1,11 +1,9 @@
 """`hf-bert verify`: agreement, disagreement and what cannot be compared."""
 
 import json
-import shutil
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
 from hf_bert_impl import checkpoints
 from hf_bert_impl.parity import ParityReport, published
@@ -100,41 +98,8 @@ def test_bad_folders(hf_bert, one_error_line, save_tiny, tmp_path):
     one_error_line(hf_bert("verify", ""), "empty")
     (tmp_path / "empty").mkdir()
     one_error_line(hf_bert("verify", tmp_path / "empty"), "no config.json")
-
-    def spoiled(name):
-        folder = tmp_path / name
-        shutil.copytree(good, folder)
-        return folder
-
-    folder = spoiled("without weights")
-    (folder / "model.safetensors").unlink()
-    one_error_line(hf_bert("verify", folder), "no weights", "model.safetensors")
-
-    folder = spoiled("cut short")
-    file = folder / "model.safetensors"
-    file.write_bytes(file.read_bytes()[:5000])
-    one_error_line(hf_bert("verify", folder), "cut short", "5000 bytes")
-
-    folder = spoiled("torn config")
-    (folder / "config.json").write_text("{")
-    one_error_line(hf_bert("verify", folder), "is not JSON")
-
-    folder = spoiled("torn index")
-    (folder / "model.safetensors").unlink()
-    index = {"metadata": {}, "weight_map": {"bert.x": "model-00001-of-00002.safetensors"}}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    one_error_line(hf_bert("verify", folder), "lacks model-00001-of-00002.safetensors")
-
-    folder = spoiled("garbage pickle")
-    (folder / "model.safetensors").unlink()
-    (folder / "pytorch_model.bin").write_bytes(b"not a pickle")
-    one_error_line(hf_bert("verify", folder), "garbage pickle")
-
-    folder = spoiled("other sizes")
-    weights = load_file(folder / "model.safetensors")
-    weights["bert.embeddings.word_embeddings.weight"] = torch.zeros(11, 30)
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    one_error_line(hf_bert("verify", folder), "other sizes")
+    (good / "model.safetensors").unlink()
+    one_error_line(hf_bert("verify", good), "no weights", "model.safetensors")
 
 
 @pytest.mark.parametrize(
