@@ -11,8 +11,8 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.head_names import HEADS
 
-from .head_names import HEADS
 from .maps import names
 from .planning import Plan, Step, listing
 from .rules import Operation

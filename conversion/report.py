@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from huggingface_hub import ModelCardData
+from rich.markup import escape
+from rich.text import Text
 
 from hf_bert_impl.model_card import PIPELINE_TAGS, markdown_table, model_card
+from hf_bert_impl.tables import print_table
 
 from .checks import Check
 from .target import Target, parameter_count
@@ -56,16 +59,8 @@ class Report:
         Args:
             console: Where to.
         """
-        from rich import box
-        from rich.markup import escape
-        from rich.table import Table
-
-        table = Table(box=box.SIMPLE, show_header=False, padding=(0, 2, 0, 0))
-        table.add_column(style="bold", no_wrap=True)
-        table.add_column(overflow="fold")
-        for label, value in self._summary():
-            table.add_row(label, escape(value))
-        console.print(table)
+        rows = [(Text(label, "bold"), value) for label, value in self._summary()]
+        print_table(console, "", ("", ""), rows, words=(0, 1))
         for check in self.checks:
             mark, style = _MARKS[check.passed]
             figures = "" if check.max_error is None else f" {check.max_error:.1e}"

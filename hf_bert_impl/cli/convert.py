@@ -6,20 +6,16 @@ import contextlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
+from rich.text import Text
 
-from hf_bert_impl.cli import checkpoints
+from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import in_options, quiet_libraries
-from hf_bert_impl.cli.tables import console
-
-if TYPE_CHECKING:
-    from hf_bert_impl.conversion.source import Files
+from hf_bert_impl.tables import console, print_table
 
 _SOURCE = "A folder, a TensorFlow prefix (bert_model.ckpt), a file, or a zip or tar archive."
-#: Width of the output where it goes to a file: names stay whole, so that grep finds them.
-_FILE_WIDTH = 300
 _UNITS = ("bytes", "kB", "MB", "GB")
 
 
@@ -121,78 +117,31 @@ def inspect(
     Example: hf-bert inspect bert_model.ckpt
     """
     with quiet_libraries():
-        from hf_bert_impl.conversion.source import open_files
+        from hf_bert_impl.conversion.listing import list_tensors
 
-        with open_files(src) as files:
-            listing = _describe(files)
+        listing = list_tensors(src)
     if as_json:
         typer.echo(json.dumps(listing))
         return
     _print_tensors(listing)
 
 
-def _describe(files: Files) -> dict[str, Any]:
-    from hf_bert_impl.conversion.architecture import infer
-    from hf_bert_impl.conversion.maps.tables import detect
-    from hf_bert_impl.conversion.planning import plan
-    from hf_bert_impl.errors import InputError
-
-    reader = files.reader
-    targets: dict[str, str] = {}
-    software = class_name = problem = None
-    try:
-        whole = plan(detect(reader.tensors), reader.tensors)
-        software = whole.table.software
-        for name, step in whole.steps.items():
-            for source in (step.source.name, *(copy for copy, _ in step.copies)):
-                targets[source] = name
-        targets |= {name: f"({reason})" for name, reason in whole.ignored.items()}
-        class_name = infer(whole, {}).class_name
-    except InputError as error:
-        problem = str(error)  # the tensors are listed all the same: they may show what is wrong
-    return {
-        "path": str(files.given),
-        "format": reader.format,
-        "software": software,
-        "container": reader.software,
-        "class": class_name,
-        "problem": problem,
-        "files": [{"name": file.name, "bytes": file.stat().st_size} for file in reader.files],
-        "numbers": sum(info.size for info in reader.tensors.values()),
-        "tensors": [
-            {
-                "name": name,
-                "shape": list(info.shape),
-                "dtype": info.dtype,
-                "becomes": targets.get(name),
-            }
-            for name, info in reader.tensors.items()
-        ],
-    }
-
-
 def _print_tensors(listing: dict[str, Any]) -> None:
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD)
-    table.add_column("tensor", overflow="fold")
-    table.add_column("shape", justify="right", no_wrap=True)
-    table.add_column("dtype", no_wrap=True)
-    table.add_column("becomes", overflow="fold", style="dim")
-    for row in listing["tensors"]:
-        shape = " × ".join(map(str, row["shape"])) or "scalar"
-        becomes = row["becomes"] or ""
-        table.add_row(Text(row["name"]), shape, row["dtype"], Text(becomes))
     out = console()
-    if not out.is_terminal:
-        out.width = _FILE_WIDTH
     what = listing["software"] or "unknown names"
     out.print(Text(f"{listing['path']}: {listing['format']}, {what}; {listing['container'] or ''}"))
     for file in listing["files"]:
         out.print(Text(f"  {file['name']}, {_size(file['bytes'])}"))
-    out.print(table)
+    rows = [
+        (
+            row["name"],
+            " × ".join(map(str, row["shape"])) or "scalar",
+            row["dtype"],
+            Text(row["becomes"] or "", "dim"),
+        )
+        for row in listing["tensors"]
+    ]
+    print_table(out, "", ("tensor", "shape", "dtype", "becomes"), rows, words=(0, 2, 3))
     count = f"{len(listing['tensors'])} tensors, {listing['numbers']:,} numbers"
     out.print(Text(f"{count}; {listing['class'] or 'no class'}"))
     if listing["problem"]:

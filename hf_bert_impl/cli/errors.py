@@ -14,6 +14,8 @@ from typing import Any
 
 import typer
 
+from hf_bert_impl.errors import one_line
+
 BAD_INPUT = 2
 BUG = 1
 INTERRUPTED = 130
@@ -65,13 +67,6 @@ def set_debug(value: bool) -> None:
     """Show tracebacks and the libraries' own messages, or not."""
     global _debug
     _debug = value
-
-
-def one_line(error: BaseException) -> str:
-    """An exception's message on one line, or its type where it has no message."""
-    line = " ".join(str(error).split()) or type(error).__name__
-    # Half a surrogate pair out of a file cannot be printed.
-    return line.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def in_options(text: str, command: Any) -> str:

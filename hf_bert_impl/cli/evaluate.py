@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hf_bert_impl.cli import checkpoints, evaluate_squad
+from hf_bert_impl import checkpoints
+from hf_bert_impl.cli import evaluate_squad
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import (
     AsJson,
@@ -22,7 +23,7 @@ from hf_bert_impl.cli.options import (
     Quiet,
     Text,
 )
-from hf_bert_impl.cli.tables import print_table
+from hf_bert_impl.tables import console, print_table
 
 if TYPE_CHECKING:
     from hf_bert_impl.inference import TextEncoder
@@ -86,7 +87,8 @@ def sts(
         (name, f"{score.pairs:,}", f"{score.spearman:.2f}", f"{score.pearson:.2f}")
         for name, score in [*by_file.items(), ("all", total)]
     ]
-    print_table(f"{_last(model)}: {_last(data)}", ("pairs", "Spearman", "Pearson"), rows)
+    title = f"{_last(model)}: {_last(data)}"
+    print_table(console(), title, ("", "pairs", "Spearman", "Pearson"), rows)
 
 
 @app.command()
@@ -140,10 +142,12 @@ def probe(
             report |= {"folds": folds, "standard_deviations": result.deviations}
         _print_json(report)
         return
-    heads = ["test"] if result.deviations is None else [f"mean of {folds} folds", "deviation"]
-    columns = [result.scores] if result.deviations is None else [result.scores, result.deviations]
+    heads, columns = ["", "test"], [result.scores]
+    if result.deviations is not None:
+        heads = ["", f"mean of {folds} folds", "deviation"]
+        columns.append(result.deviations)
     rows = [(name, *(f"{column[name]:.4f}" for column in columns)) for name in result.scores]
-    print_table(title, heads, rows)
+    print_table(console(), title, heads, rows)
 
 
 CLASSIFICATION = """Score a fine-tuned classifier; the picture is its confusion matrix.
@@ -188,7 +192,8 @@ def evaluate(
     if as_json:
         _print_json({"task": task.name, "examples": len(split.examples), **scores})
         return
-    print_table(title, ("",), [(metric, f"{score:.4f}") for metric, score in scores.items()])
+    rows = [(metric, f"{score:.4f}") for metric, score in scores.items()]
+    print_table(console(), title, ("", ""), rows)
 
 
 @app.command("token-classification")
@@ -257,7 +262,7 @@ def masked_lm(
         ("texts", f"{result.texts:,}"),
         ("texts cut", f"{result.cut:,}"),
     ]
-    print_table(f"{_last(model)}: {_last(data)}", ("",), rows)
+    print_table(console(), f"{_last(model)}: {_last(data)}", ("", ""), rows)
 
 
 def _load_encoder(model: str, pooling: str | None) -> TextEncoder:

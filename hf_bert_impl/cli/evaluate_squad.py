@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
-from hf_bert_impl.cli.answer import load_pipeline
+from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import (
     AsJson,
@@ -21,18 +21,8 @@ from hf_bert_impl.cli.options import (
     Picture,
     Quiet,
 )
-from hf_bert_impl.cli.tables import print_table
 from hf_bert_impl.errors import InputError
-
-if TYPE_CHECKING:
-    from hf_bert_impl.data.squad import Squad
-
-#: What `--output` writes: the answers, and for v2.0 what the threshold decided between.
-PREDICTIONS, SPANS, DIFFERENCES = (
-    "predictions.json",
-    "predictions_without_null.json",
-    "null_score_diffs.json",
-)
+from hf_bert_impl.tables import console, print_table
 
 
 def squad(
@@ -94,14 +84,16 @@ def squad(
                 note = f"note: {missing} questions have no prediction and count as wrong"
                 typer.echo(note, err=True)
         else:
-            metrics = evaluate_model(
+            checkpoint = checkpoints.open_checkpoint(str(model))
+            checkpoints.require_tokenizer(checkpoint)
+            metrics = scoring.evaluate_checkpoint(
+                checkpoint.path,
                 questions,
-                str(model),
-                dtype,
-                null_score_diff_threshold,
-                tune_threshold,
-                output,
-                quiet,
+                dtype=dtype,
+                null_score_diff_threshold=null_score_diff_threshold,
+                tune_threshold=tune_threshold,
+                output=output,
+                progress=not quiet,
                 max_answer_len=max_answer_len,
                 max_question_len=max_question_len,
                 max_seq_len=max_seq_len,
@@ -152,58 +144,6 @@ def check_arguments(
         raise InputError(f"{output} is a file", "a folder", "choose another name")
 
 
-def evaluate_model(
-    questions: Squad,
-    model: str,
-    dtype: str | None,
-    threshold: float | None,
-    tune: bool,
-    output: Path | None,
-    quiet: bool,
-    **parameters: Any,
-) -> dict[str, float]:
-    """Answer all questions and score the answers.
-
-    Returns:
-        The figures of `evaluate_predictions`, for v2.0 with the `null_score_diff_threshold` that
-        was used.
-
-    Raises:
-        ValueError, OSError: The checkpoint cannot be used, or a number is out of its range.
-    """
-    from hf_bert_impl.inference.progress import text_progress
-    from hf_bert_impl.tasks import squad as scoring
-
-    with_null = questions.version == 2
-    if tune and not with_null:
-        raise InputError(
-            "the data is SQuAD v1.1, whose questions all have answers",
-            "v2.0 to tune the threshold on",
-            "give such a file as --data",
-        )
-    pipeline = load_pipeline(model, dtype, **parameters)
-    with text_progress(not quiet, len(questions.questions)) as advance:
-        spans, differences = scoring.predict_squad(
-            pipeline, questions.questions, advance, **parameters
-        )
-    texts = spans
-    if with_null:
-        if tune:
-            threshold = scoring.tune_null_threshold(questions, spans, differences)
-            scoring.store_null_threshold(Path(model).expanduser(), threshold)
-        elif threshold is None:
-            threshold = pipeline.null_score_diff_threshold
-        texts = scoring.decide(spans, differences, threshold)
-        metrics = scoring.evaluate_predictions(questions, spans, differences, threshold)
-        metrics["null_score_diff_threshold"] = threshold
-    else:
-        metrics = scoring.evaluate_predictions(questions, spans)
-    if output is not None:
-        parts = {SPANS: spans, DIFFERENCES: differences} if with_null else {}
-        scoring.write_json(output, {PREDICTIONS: texts, **parts})
-    return metrics
-
-
 def print_metrics(title: str, metrics: dict[str, float]) -> None:
     """Print the figures, a row a set of questions, and the best that a threshold gives."""
     used = metrics.get("null_score_diff_threshold")
@@ -223,4 +163,5 @@ def print_metrics(title: str, metrics: dict[str, float]) -> None:
         best = (f"{metrics[f'best_{name}']:.2f}" for name in ("exact", "f1"))
         said = "exact {:.4g}, F1 {:.4g}".format(*thresholds)
         rows.append(("best, by threshold", "", *best, said))
-    print_table(title, ("questions", "exact match", "F1", "threshold"), rows)
+    columns = ("", "questions", "exact match", "F1", "threshold")
+    print_table(console(), title, columns, rows)

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hf_bert_impl.cli import checkpoints
+from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import AsJson, Model
-from hf_bert_impl.cli.tables import console, print_table
+from hf_bert_impl.tables import console, print_table
 
 if TYPE_CHECKING:
     from hf_bert_impl.export.exporting import Exported
@@ -100,8 +100,8 @@ def export(
     exported.report.render(console())
     threads = torch.get_num_threads()
     title = f"size and speed, float32, {threads} thread{'s' * (threads > 1)}"
-    columns = (f"{exported.class_name} here", exported.kind, "times as fast")
-    print_table(title, columns, _rows(exported, weights, times))
+    columns = ("", f"{exported.class_name} here", exported.kind, "times as fast")
+    print_table(console(), title, columns, _rows(exported, weights, times))
     typer.echo(f"{folder}: {', '.join(exported.files)}")
 
 

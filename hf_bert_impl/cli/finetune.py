@@ -8,11 +8,11 @@ from typing import Annotated, Any
 
 import typer
 
-from hf_bert_impl.cli import checkpoints
+from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import Dataset, Label, Overwrite, Silent, Text, from_dataclass
-from hf_bert_impl.cli.tables import print_table
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.tables import console, print_table
 from hf_bert_impl.training.finetuning_options import FinetuningOptions
 
 #: Steps of the progress bar.
@@ -147,4 +147,4 @@ def print_report(title: str, report: dict[str, Any]) -> None:
     note = f"{training['examples']['train']:,} training examples, {training['seconds']:,.0f} s"
     if training["best_epoch"]:
         note += f", best after epoch {training['best_epoch']:g}"
-    print_table(title, parts, rows, note)
+    print_table(console(), title, ("", *parts), rows, note)

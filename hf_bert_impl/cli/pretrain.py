@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hf_bert_impl.cli.errors import one_line, quiet_libraries
+from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import AsJson, Silent, from_dataclass
-from hf_bert_impl.cli.tables import print_table
-from hf_bert_impl.errors import InputError
+from hf_bert_impl.errors import InputError, one_line
+from hf_bert_impl.tables import console, print_table
 from hf_bert_impl.training.pretraining_options import PretrainingOptions
 
 if TYPE_CHECKING:
@@ -180,4 +180,5 @@ def print_result(result: PretrainingResult) -> None:
             rows.append((name.replace("_", " "), *cells))
     if result.statistics is not None:
         rows.append(("unigram entropy", f"{result.statistics.unigram_entropy:.4g}", ""))
-    print_table(f"{result.output}: {result.steps:,} steps", ("training", "held out"), rows)
+    title = f"{result.output}: {result.steps:,} steps"
+    print_table(console(), title, ("", "training", "held out"), rows)

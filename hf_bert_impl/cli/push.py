@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hf_bert_impl.cli import checkpoints
+from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import AsJson, Model
-from hf_bert_impl.cli.tables import console
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.tables import console
 
 if TYPE_CHECKING:
     from hf_bert_impl.hub.pushing import Pushed

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from hf_bert_impl.cli.checkpoints import TOKENIZERS
+from hf_bert_impl.checkpoints import TOKENIZERS
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import AsJson
 from hf_bert_impl.cli.output_checks import check_sources
-from hf_bert_impl.cli.tables import print_table
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.tables import console, print_table
 
 if TYPE_CHECKING:
     from hf_bert_impl.data.tokenizer_training import VocabularyReport
@@ -123,4 +123,4 @@ def print_report(report: VocabularyReport, asked: int) -> None:
         ("pieces a word", f"{report.pieces_per_word:.3f}"),
         ("unknown tokens", f"{report.unknown_rate:.4%}"),
     ]
-    print_table("", ("",), rows)
+    print_table(console(), "", ("", ""), rows)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from huggingface_hub.file_download import repo_folder_name
+from rich.text import Text
 from torch import Tensor
 from transformers.utils import ModelOutput
 
@@ -29,6 +30,7 @@ from hf_bert_impl.hub import load_check_child
 from hf_bert_impl.hub.saving import loads_in_stock
 from hf_bert_impl.parity import FP32_TOLERANCE, attended_positions, compare_outputs
 from hf_bert_impl.parity.batches import TEXTS, parity_batches, random_tokens
+from hf_bert_impl.tables import print_table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -100,28 +102,18 @@ class LoadingReport:
 
     def render(self, console: Console) -> None:
         """Print a line for each Auto class."""
-        from rich import box
-        from rich.table import Table
-        from rich.text import Text
-
-        table = Table(
-            title="loaded without hf_bert_impl",
-            box=box.SIMPLE_HEAD,
-            title_justify="left",
-            title_style="italic",
-            padding=(0, 1, 0, 0),
-        )
-        # In a narrow window the names stay whole.
-        table.add_column("", no_wrap=True)
-        for name in ("as it is", "code trusted"):
-            table.add_column(name, overflow="fold")
-        table.add_column("difference", justify="right", no_wrap=True)
-        table.add_column("", no_wrap=True)
-        for row in self.rows:
-            error = "" if row.max_error is None else f"{row.max_error:.1e}"
-            verdict = Text("ok", "green") if row.passed else Text("FAIL", "bold red")
-            table.add_row(row.loader, row.stock, row.trusted or "", error, verdict)
-        console.print(table)
+        rows = [
+            (
+                row.loader,
+                row.stock,
+                row.trusted or "",
+                "" if row.max_error is None else f"{row.max_error:.1e}",
+                Text("ok", "green") if row.passed else Text("FAIL", "bold red"),
+            )
+            for row in self.rows
+        ]
+        columns = ("", "as it is", "code trusted", "difference", "")
+        print_table(console, "loaded without hf_bert_impl", columns, rows, words=(0, 1, 2, 4))
         for row in self.rows:
             if not row.passed:
                 console.print(f"{row.loader}: {row.note}", style="red", markup=False)

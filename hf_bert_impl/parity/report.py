@@ -12,9 +12,12 @@ import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from rich.text import Text
+
+from hf_bert_impl.tables import print_table
+
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
 HEAD_NAME = re.compile(r"(?P<layer>layer \d+(?: cross)?) head (?P<head>\d+)")
 FAILURES_SHOWN = 8
@@ -174,10 +177,10 @@ class ParityReport:
         if self.title:
             console.print(self.title, style="bold", markup=False)
         if cases:
-            console.print(_case_table(self.rows))
-        console.print(_layer_table([row for row in self.rows if row.case not in CHECKS]))
+            _print_cases(console, self.rows)
+        _print_layers(console, [row for row in self.rows if row.case not in CHECKS])
         if heads:
-            console.print(_head_grid(self.rows))
+            _print_heads(console, self.rows)
         # All that is computed after a fault fails too, so the first failure of a case says most.
         begins = {row.case: row for row in reversed(self.failures)}
         shown = sorted(begins.values(), key=self.rows.index)[:FAILURES_SHOWN]
@@ -218,8 +221,8 @@ def _number(value: float | None) -> str:
     return "0" if value == 0 else f"{value:.1e}".replace("e-0", "e-").replace("e+0", "e+")
 
 
-def _verdict(rows: Iterable[ParityRow]) -> str:
-    return "[green]ok[/]" if all(row.passed for row in rows) else "[bold red]FAIL[/]"
+def _verdict(rows: Iterable[ParityRow]) -> Text:
+    return Text("ok", "green") if all(row.passed for row in rows) else Text("FAIL", "bold red")
 
 
 def _grouped(rows: Iterable[ParityRow], key: Any) -> dict[str, list[ParityRow]]:
@@ -229,43 +232,16 @@ def _grouped(rows: Iterable[ParityRow], key: Any) -> dict[str, list[ParityRow]]:
     return groups
 
 
-def _table(title: str, *columns: str) -> Table:
-    """A table of names and figures."""
-    from rich import box
-    from rich.table import Table
-
-    table = Table(
-        title=title,
-        box=box.SIMPLE_HEAD,
-        title_justify="left",
-        title_style="italic",
-        padding=(0, 1, 0, 0),
-    )
-    for index, column in enumerate(columns):
-        # In a narrow window the names are wrapped; figures never are.
-        named = index == 0 or column == "worst at"
-        table.add_column(
-            column, justify="left" if named else "right", no_wrap=not named, overflow="fold"
-        )
-    return table
-
-
-def _case_table(rows: list[ParityRow]) -> Table:
+def _print_cases(console: Console, rows: list[ParityRow]) -> None:
     """One line a case: its worst tensor."""
-    table = _table(
-        "by case: the tensor nearest to its tolerance",
-        "case",
-        "worst at",
-        "max abs",
-        "of limit",
-        "",
-    )
+    lines = []
     for case, group in _grouped(rows, lambda row: row.case).items():
         worst = max(group, key=lambda row: (not row.passed, row.used))
-        table.add_row(
-            case, _short(worst.name), _number(worst.max_abs), _percent(worst), _verdict(group)
-        )
-    return table
+        figures = (_number(worst.max_abs), _percent(worst), _verdict(group))
+        lines.append((case, _short(worst.name), *figures))
+    title = "by case: the tensor nearest to its tolerance"
+    columns = ("case", "worst at", "max abs", "of limit", "")
+    print_table(console, title, columns, lines, words=(0, 1))
 
 
 def _short(name: str) -> str:
@@ -286,7 +262,7 @@ def _layer_key(row: ParityRow) -> str:
     return "gradients" if row.name.startswith("grad ") else row.name
 
 
-def _layer_table(rows: list[ParityRow]) -> Table:
+def _print_layers(console: Console, rows: list[ParityRow]) -> None:
     """One line a tensor over all cases; in low precision upstream's own error stands beside."""
     low = sorted({row.precision for row in rows} - {"fp32", "fp64"})
     columns = ["tensor", "max abs", "mean abs"]
@@ -294,11 +270,11 @@ def _layer_table(rows: list[ParityRow]) -> Table:
         columns += [f"{precision} max", "upstream"]
     has_heads = any(HEAD_NAME.fullmatch(row.name) for row in rows)
     columns += ["worst head", ""] if has_heads else [""]
-    table = _table("by tensor: largest difference over all cases, attended positions", *columns)
+    lines = []
     for name, group in _grouped(rows, _layer_key).items():
         tensors = [row for row in group if not HEAD_NAME.fullmatch(row.name)]
         exact = [row for row in tensors if row.precision not in low]
-        cells = [_largest(exact, "max_abs"), _largest(exact, "mean_abs")]
+        cells: list[str | Text] = [_largest(exact, "max_abs"), _largest(exact, "mean_abs")]
         for precision in low:
             inexact = [row for row in tensors if row.precision == precision]
             cells += [_largest(inexact, "max_abs"), _largest(inexact, "upstream_error")]
@@ -312,8 +288,9 @@ def _layer_table(rows: list[ParityRow]) -> Table:
             else:
                 cells.append(f"{worst.name.split()[-1]}: {_number(worst.max_abs)}")
         label = f"{name} ({len({row.name for row in tensors})})" if name == "gradients" else name
-        table.add_row(label, *cells, _verdict(group))
-    return table
+        lines.append([label, *cells, _verdict(group)])
+    title = "by tensor: largest difference over all cases, attended positions"
+    print_table(console, title, columns, lines)
 
 
 def _largest(rows: list[ParityRow], field: str) -> str:
@@ -321,7 +298,7 @@ def _largest(rows: list[ParityRow], field: str) -> str:
     return _number(max(values)) if values else ""
 
 
-def _head_grid(rows: list[ParityRow]) -> Table:
+def _print_heads(console: Console, rows: list[ParityRow]) -> None:
     """Layers by heads: the decimals of the probabilities that agree in fp32 (`=`: all bits)."""
     worst: dict[str, dict[int, ParityRow]] = {}
     for row in rows:
@@ -332,20 +309,17 @@ def _head_grid(rows: list[ParityRow]) -> Table:
             if index not in layer or row.max_abs > layer[index].max_abs:
                 layer[index] = row
     count = max((max(layer) + 1 for layer in worst.values()), default=0)
-    table = _table(
-        "by head: digits that agree",
-        "",
-        *(str(head) for head in range(count)),
-    )
-    for name, heads in worst.items():
-        table.add_row(name, *(_digits(heads.get(head)) for head in range(count)))
-    return table
+    lines = [
+        (name, *(_digits(heads.get(head)) for head in range(count)))
+        for name, heads in worst.items()
+    ]
+    print_table(console, "by head: digits that agree", ("", *map(str, range(count))), lines)
 
 
-def _digits(row: ParityRow | None) -> str:
+def _digits(row: ParityRow | None) -> str | Text:
     if row is None:
         return ""
     if row.max_abs == 0:
         return "="
     digits = f"{-math.log10(row.max_abs):.1f}" if math.isfinite(row.max_abs) else "none"
-    return digits if row.passed else f"[bold red]{digits}[/]"
+    return digits if row.passed else Text(digits, "bold red")

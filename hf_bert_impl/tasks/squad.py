@@ -14,20 +14,26 @@ import re
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from hf_bert_impl.data.squad import Question, Squad
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.atomic import atomic_files
+from hf_bert_impl.inference.progress import text_progress
+from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline
 from hf_bert_impl.model.json_files import check_text, read_json
-
-if TYPE_CHECKING:
-    from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline
 
 #: Most tokens of an answer, as in run_squad.py.
 MAX_ANSWER_LEN = 30
 #: The official script's `--na-prob-thresh`.
 NA_PROB_THRESHOLD = 1.0
+
+#: What `evaluate_checkpoint` writes: the answers, and for v2.0 what the threshold decided between.
+PREDICTIONS, SPANS, DIFFERENCES = (
+    "predictions.json",
+    "predictions_without_null.json",
+    "null_score_diffs.json",
+)
 
 Metrics = dict[str, float]
 
@@ -164,6 +170,65 @@ def predict_squad(
         differences[question.id] = answers.null_score_diff
         advance(1)
     return texts, differences
+
+
+def evaluate_checkpoint(
+    path: str,
+    squad: Squad,
+    *,
+    dtype: str | None = None,
+    null_score_diff_threshold: float | None = None,
+    tune_threshold: bool = False,
+    output: Path | None = None,
+    progress: bool = False,
+    **parameters: Any,
+) -> Metrics:
+    """Answers all questions by a model, and scores the answers.
+
+    Args:
+        path: The model: a folder or a hub id.
+        squad: The questions with their right answers.
+        dtype: What to compute in; None for what the weights are saved in.
+        null_score_diff_threshold: How far the null answer has to be ahead in v2.0; None for the
+            model's own.
+        tune_threshold: Take the threshold with the best F1, and store it in the model's folder.
+        output: A folder for the predictions.
+        progress: Show a bar on standard error.
+        **parameters: Others of `QuestionAnsweringPipeline.find_answers`.
+
+    Returns:
+        The figures of `evaluate_predictions`, for v2.0 with the `null_score_diff_threshold` that
+        was used.
+
+    Raises:
+        ValueError, OSError: The checkpoint cannot be used, or a number is out of its range.
+    """
+    threshold, with_null = null_score_diff_threshold, squad.version == 2
+    if tune_threshold and not with_null:
+        raise InputError(
+            "the data is SQuAD v1.1, whose questions all have answers",
+            "v2.0 to tune the threshold on",
+            "give such a file as `data`",
+        )
+    pipeline = QuestionAnsweringPipeline.from_pretrained(path, dtype=dtype, **parameters)
+    with text_progress(progress, len(squad.questions)) as advance:
+        spans, differences = predict_squad(pipeline, squad.questions, advance, **parameters)
+    files: dict[str, Any] = {PREDICTIONS: spans}
+    if not with_null:
+        metrics = evaluate_predictions(squad, spans)
+    else:
+        if tune_threshold:
+            threshold = tune_null_threshold(squad, spans, differences)
+            store_null_threshold(path, threshold)
+        elif threshold is None:
+            threshold = pipeline.null_score_diff_threshold
+        texts = decide(spans, differences, threshold)
+        files = {PREDICTIONS: texts, SPANS: spans, DIFFERENCES: differences}
+        metrics = evaluate_predictions(squad, spans, differences, threshold)
+        metrics["null_score_diff_threshold"] = threshold
+    if output is not None:
+        write_json(output, files)
+    return metrics
 
 
 def decide(

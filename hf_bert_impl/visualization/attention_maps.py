@@ -14,8 +14,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from hf_bert_impl import checkpoints
+from hf_bert_impl.checkpoints import Checkpoint
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.inference.eval_mode import eval_mode
+from hf_bert_impl.model.configuration_bert import BertConfig
 from hf_bert_impl.model.modeling_bert import BertPreTrainedModel
 
 
@@ -52,6 +55,30 @@ class AttentionMaps:
     def heads(self) -> tuple[int, ...]:
         """The numbers of all heads that a layer has, in order."""
         return tuple(sorted({head for layer in self.layers for head in layer.heads}))
+
+
+def load_maps(
+    checkpoint: Checkpoint,
+    text: str,
+    text_pair: str | None = None,
+    *,
+    layers: Iterable[int] | None = None,
+    heads: Iterable[int] | None = None,
+) -> AttentionMaps:
+    """As `attention_maps`, of a checkpoint in float32.
+
+    Raises:
+        ValueError: The texts do not fit the model, there are no such layers or heads, or weights
+            are missing.
+    """
+    tokenizer = checkpoints.load_tokenizer(checkpoint)
+    # These are checked before the weights are loaded, which takes longest.
+    config = BertConfig.from_pretrained(checkpoint.path)
+    tokenize(tokenizer, text, text_pair, config.max_position_embeddings)
+    choose("layers", layers, config.num_hidden_layers)
+    choose("heads", heads, config.num_attention_heads)
+    model, _ = checkpoints.load_whole(checkpoint, "base", dtype=torch.float32)
+    return attention_maps(model, tokenizer, text, text_pair, layers=layers, heads=heads)
 
 
 def attention_maps(

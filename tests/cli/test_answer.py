@@ -197,7 +197,7 @@ def test_the_old_output_stays_until_the_new_one_is_complete(
 def test_wrong_lines_are_said_before_any_work(
     hf_bert, one_error_line, model, tmp_path, content, words, monkeypatch
 ):
-    monkeypatch.setattr("hf_bert_impl.cli.answer.load_pipeline", None)
+    monkeypatch.setattr("hf_bert_impl.checkpoints.open_checkpoint", None)
     file = tmp_path / "q.jsonl"
     file.write_bytes(content)
     one_error_line(hf_bert("answer", model, file), *words)
@@ -214,7 +214,7 @@ def test_wrong_arguments(hf_bert, one_error_line, model, questions, tmp_path, mo
     one_error_line(run(*asked, "--dtype", "float8"), "'float8'", "bfloat16")
     one_error_line(run(*asked, "--max-seq-len", 32), "--max-seq-len is 32", "at most 31")
     one_error_line(run(*asked, "--max-seq-len", 9, "--doc-stride", 9), "--doc-stride=9", "window")
-    monkeypatch.setattr("hf_bert_impl.cli.answer.load_pipeline", None)
+    monkeypatch.setattr("hf_bert_impl.checkpoints.open_checkpoint", None)
     one_error_line(run(), "neither FILE nor --question is given")
     one_error_line(run(questions, *asked), "FILE and --question are given")
     one_error_line(run("--question", "river?"), "no context is given", "--context TEXT")

@@ -204,7 +204,7 @@ def test_wrong_arguments(hf_bert, one_error_line, model, dev, predictions, tmp_p
     one_error_line(run(model, "--data", dev, "-o", predictions), "is a file")
     one_error_line(run(model, "--data", dev, "--dtype", "float8"), "'float8'")
     one_error_line(run(*scored, "--picture", tmp_path / "a.gif"), "a.gif", ".png")
-    monkeypatch.setattr("hf_bert_impl.cli.evaluate_squad.load_pipeline", None)
+    monkeypatch.setattr("hf_bert_impl.checkpoints.open_checkpoint", None)
     one_error_line(run(model, "--data", tmp_path / "none"), "there is no file")
     empty = write(tmp_path / "empty.json", {"version": "v2.0", "data": []})
     one_error_line(run(model, "--data", empty), "holds no questions")

@@ -1,15 +1,11 @@
 """`hf-bert verify`: agreement, disagreement and what cannot be compared."""
 
 import json
-import shutil
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
 
-import hf_bert_impl
-from hf_bert_impl.cli import checkpoints
-from hf_bert_impl.cli.verify import verify_checkpoint
+from hf_bert_impl import checkpoints
 from hf_bert_impl.parity import ParityReport, published
 
 
@@ -94,20 +90,6 @@ def test_tolerance_is_the_bound(hf_bert, save_tiny):
     assert hf_bert("verify", folder, "--no-bf16", "--tolerance", "1e-3").status == 0
 
 
-def test_loading_differences_are_a_failure(save_tiny, monkeypatch):
-    load = checkpoints.load_model
-
-    def forgetful(*arguments, **options):
-        model, info = load(*arguments, **options)
-        return model, {**info, "missing_keys": {"cls.predictions.bias"}}
-
-    monkeypatch.setattr(checkpoints, "load_model", forgetful)
-    checkpoint = checkpoints.open_checkpoint(str(save_tiny()))
-    report = verify_checkpoint(checkpoint, bf16=False)
-    assert [row.name for row in report.failures] == ["missing keys"]
-    assert "only here: cls.predictions.bias" in report.failures[0].note
-
-
 def test_bad_folders(hf_bert, one_error_line, save_tiny, tmp_path):
     good = save_tiny()
     one_error_line(hf_bert("verify", tmp_path / "none"), "there is no folder", "check the path")
@@ -116,41 +98,8 @@ def test_bad_folders(hf_bert, one_error_line, save_tiny, tmp_path):
     one_error_line(hf_bert("verify", ""), "empty")
     (tmp_path / "empty").mkdir()
     one_error_line(hf_bert("verify", tmp_path / "empty"), "no config.json")
-
-    def spoiled(name):
-        folder = tmp_path / name
-        shutil.copytree(good, folder)
-        return folder
-
-    folder = spoiled("without weights")
-    (folder / "model.safetensors").unlink()
-    one_error_line(hf_bert("verify", folder), "no weights", "model.safetensors")
-
-    folder = spoiled("cut short")
-    file = folder / "model.safetensors"
-    file.write_bytes(file.read_bytes()[:5000])
-    one_error_line(hf_bert("verify", folder), "cut short", "5000 bytes")
-
-    folder = spoiled("torn config")
-    (folder / "config.json").write_text("{")
-    one_error_line(hf_bert("verify", folder), "is not JSON")
-
-    folder = spoiled("torn index")
-    (folder / "model.safetensors").unlink()
-    index = {"metadata": {}, "weight_map": {"bert.x": "model-00001-of-00002.safetensors"}}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    one_error_line(hf_bert("verify", folder), "lacks model-00001-of-00002.safetensors")
-
-    folder = spoiled("garbage pickle")
-    (folder / "model.safetensors").unlink()
-    (folder / "pytorch_model.bin").write_bytes(b"not a pickle")
-    one_error_line(hf_bert("verify", folder), "garbage pickle")
-
-    folder = spoiled("other sizes")
-    weights = load_file(folder / "model.safetensors")
-    weights["bert.embeddings.word_embeddings.weight"] = torch.zeros(11, 30)
-    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    one_error_line(hf_bert("verify", folder), "other sizes")
+    (good / "model.safetensors").unlink()
+    one_error_line(hf_bert("verify", good), "no weights", "model.safetensors")
 
 
 @pytest.mark.parametrize(
@@ -176,38 +125,6 @@ def test_bad_options(hf_bert, one_error_line, save_tiny):
     one_error_line(hf_bert("verify", folder, "--text", " "), "--text is empty")
     one_error_line(hf_bert("verify", folder, "--text", "the " * 40), "more than 31 tokens")
     one_error_line(hf_bert("verify", folder, "--tolerance", "-1"), "--tolerance")
-
-
-def test_known_checkpoints_by_name_and_by_origin():
-    assert published.published_name("bert-base-cased", {}) == published.CASED
-    assert published.published_name("google-bert/bert-base-cased", {}) == published.CASED
-    assert published.published_name("copy", {"_name_or_path": published.SQUAD}) == published.SQUAD
-    assert published.published_name("bert-base-uncased", {}) is None
-
-
-def test_published_figures_are_checked_to_the_printed_digit():
-    assert published._near("x", 0.97124, 0.9712).passed
-    assert not published._near("x", 0.9714, 0.9712).passed
-    assert published._near("x", 5.8324e-5, 5.8323e-5).passed
-    assert not published._near("x", 5.9e-5, 5.8323e-5).passed
-
-
-def test_published_checks_fail_on_another_model(save_tiny):
-    folder = save_tiny()
-    tokenizer = hf_bert_impl.BertTokenizer.from_pretrained(folder)
-    base = hf_bert_impl.BertModel.from_pretrained(folder).eval()
-    report = published.check_encoding(tokenizer, base)
-    assert [row.name for row in report.failures] == [
-        "token ids",
-        "last_hidden_state shape",
-        "pooler_output shape",
-    ]
-    masked = hf_bert_impl.BertForMaskedLM.from_pretrained(folder).eval()
-    report = published.check_masked(tokenizer, masked)
-    assert len(report.failures) == len(report.rows) == 2 + 10 + 5
-    answers = hf_bert_impl.BertForQuestionAnswering.from_pretrained(folder).eval()
-    report = published.check_answer(tokenizer, answers)
-    assert "published a nice puppet" in report.failures[0].note
 
 
 @pytest.mark.hub

@@ -26,7 +26,7 @@ INSIDE = {
     "export": "hf_bert_impl.export.exporting.compare",
     "finetune": "hf_bert_impl.training.finetuning_trainer.FinetuningTrainer.save_best",
     "pretrain": "hf_bert_impl.training.pretraining_trainer.PretrainingTrainer.training_step",
-    "prune-heads": "hf_bert_impl.hub.card.write_card",
+    "prune-heads": "hf_bert_impl.pruning.write_card",
     "push": "hf_bert_impl.hub.pushing.check_loading",
     "tokenizer": "hf_bert_impl.model.tokenization_bert.BertTokenizer.save_pretrained",
 }

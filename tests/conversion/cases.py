@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 import hf_bert_impl
 from hf_bert_impl.conversion.architecture import check_config, fit, infer
-from hf_bert_impl.conversion.head_names import HEADS
 from hf_bert_impl.conversion.maps import names
 from hf_bert_impl.conversion.maps.flax import FLAX
 from hf_bert_impl.conversion.maps.google_tf1 import GOOGLE_TF1
@@ -35,6 +34,7 @@ from hf_bert_impl.conversion.writers.safetensors import write_safetensors
 from hf_bert_impl.conversion.writers.tf1 import write_tf1
 from hf_bert_impl.conversion.writers.torch_zip import write_torch
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.head_names import HEADS
 
 FIXTURES = pathlib.Path(__file__).parents[1] / "fixtures"
 CLASSES = tuple(HEADS.values())

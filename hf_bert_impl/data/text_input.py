@@ -98,7 +98,7 @@ class TextInput(Iterator[str]):
         if self.column not in record:
             fields = ", ".join(map(repr, record)) or "no fields"
             raise self._wrong(
-                f"has no {self.column!r}, only {fields}", wanted, "name a field with --column"
+                f"has no {self.column!r}, only {fields}", wanted, "name a field with `column`"
             )
         text = record[self.column]
         if not isinstance(text, str):

@@ -1,0 +1,179 @@
+"""A checkpoint loaded twice, by this package and by transformers' own BERT, and compared."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+import transformers
+
+from hf_bert_impl import checkpoints
+from hf_bert_impl.checkpoints import Checkpoint
+from hf_bert_impl.errors import InputError
+from hf_bert_impl.model.configuration_bert import BertConfig
+from hf_bert_impl.parity import published
+from hf_bert_impl.parity.batches import (
+    MAX_LENGTH,
+    TEXTS,
+    parity_batches,
+    parity_labels,
+    random_tokens,
+    text_tokens,
+)
+from hf_bert_impl.parity.comparison import compare_models, load_reference, require_reference
+from hf_bert_impl.parity.report import ParityReport, ParityRow
+from hf_bert_impl.parity.tensors import FP32_TOLERANCE
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+BACKENDS = ("eager", "sdpa")
+CHOICES = 2
+
+
+def verify_checkpoint(
+    checkpoint: Checkpoint,
+    head: str | None = None,
+    *,
+    text: list[str] | None = None,
+    gradients: bool = False,
+    bf16: bool = True,
+    tolerance: float | None = None,
+) -> ParityReport:
+    """Load a checkpoint twice, by this package and by transformers, and compare the two.
+
+    Args:
+        checkpoint: An open checkpoint.
+        head: The head to compare; None for the one that the config names.
+        text: Texts in place of the built-in ones.
+        gradients: Also compare gradients.
+        bf16: Also compare in bfloat16.
+        tolerance: The relative bound in float32; None takes that of `compare_models`.
+
+    Returns:
+        The report: loading, published figures where there are any, then every case.
+
+    Raises:
+        InputError: The checkpoint or a text cannot be compared.
+    """
+    name = checkpoints.class_name(checkpoint, head)
+    require_reference(BertConfig.from_dict(checkpoint.config))
+    # Texts are checked before the weights are loaded: that takes longest.
+    tokens, note = _tokens(checkpoint, text, CHOICES if name == "BertForMultipleChoice" else 1)
+    ours, info = checkpoints.load_model(checkpoint, name, dtype=torch.float32)
+    reference, reference_info = load_reference(name, checkpoint.path, dtype=torch.float32)
+
+    report = _loading(ours, reference, info, reference_info)
+    report.title = (
+        f"{name} of {checkpoint.name}: hf_bert_impl beside transformers {transformers.__version__}"
+    )
+    if note:
+        report.add_note(note)
+    if report.failures:
+        return report
+    batches = parity_batches(
+        tokens, ours.config, choices=CHOICES if name == "BertForMultipleChoice" else 0
+    )
+    labels = {case: parity_labels(name, ours.config, batch) for case, batch in batches.items()}
+    report.extend(_published(checkpoint, ours))
+    for dtype in (torch.float32, torch.bfloat16) if bf16 else (torch.float32,):
+        report.extend(
+            compare_models(
+                ours,
+                reference,
+                batches,
+                tolerance=FP32_TOLERANCE if tolerance is None else tolerance,
+                backends=BACKENDS,
+                dtype=dtype,
+                gradients=gradients,
+                labels={case: given for case, given in labels.items() if given},
+            )
+        )
+    return report
+
+
+def _tokens(
+    checkpoint: Checkpoint, texts: list[str] | None, multiple: int
+) -> tuple[list[tuple[list[int], list[int]]], str]:
+    """What to compare on, and a note where it is not text."""
+    config = BertConfig.from_dict(checkpoint.config)
+    limit = config.max_position_embeddings
+    if texts is None and not checkpoints.has_tokenizer(checkpoint):
+        return random_tokens(config), "the checkpoint has no tokenizer: compared on random tokens"
+    tokenizer = checkpoints.load_tokenizer(checkpoint)
+    if texts is None:
+        tokens = text_tokens(tokenizer, TEXTS, min(limit, MAX_LENGTH))
+    else:
+        if any(not text.strip() for text in texts):
+            raise InputError("`text` is empty", "a sentence", "write one, or leave `text` out")
+        tokens = text_tokens(tokenizer, texts, limit + 1)
+        for text, (ids, _) in zip(texts, tokens, strict=True):
+            if len(ids) > limit:
+                raise InputError(
+                    f"the text {text[:40]!r}... has more than {limit} tokens",
+                    f"at most {limit}, for which the model has positions",
+                    "shorten it",
+                )
+        # A question of a multiple-choice model needs a second choice.
+        tokens = tokens * multiple
+    return tokens, ""
+
+
+def _loading(
+    ours: PreTrainedModel,
+    reference: PreTrainedModel,
+    info: dict[str, Any],
+    reference_info: dict[str, Any],
+) -> ParityReport:
+    """Compare what the two sides found and did not find in the checkpoint."""
+    report = ParityReport()
+    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        mine, theirs = (
+            {str(key) for key in side.get(kind) or ()} for side in (info, reference_info)
+        )
+        label = kind.replace("_", " ")
+        if mine == theirs:
+            report.rows.append(ParityRow("loading", label, 0.0, 0.0, 0.0, 0.0, True))
+            if mine:
+                report.add_note(f"{len(mine)} {label} on both sides: {_few(mine)}")
+        else:
+            only = f"only here: {_few(mine - theirs)}; only upstream: {_few(theirs - mine)}"
+            report.rows.append(ParityRow.failure("loading", label, only))
+    if ours.state_dict().keys() != reference.state_dict().keys():
+        names = ours.state_dict().keys() ^ reference.state_dict().keys()
+        report.rows.append(
+            ParityRow.failure("loading", "state-dict keys", f"not on both sides: {_few(names)}")
+        )
+    elif info.get("missing_keys"):
+        # Weights that the checkpoint does not have are drawn at random, differently on each side.
+        reference.load_state_dict(ours.state_dict(), strict=True)
+        report.add_note("the missing weights are random, the same on both sides")
+    return report
+
+
+def _few(names: Any) -> str:
+    """Some of many names."""
+    shown = sorted(names)[:4]
+    more = len(names) - len(shown)
+    return ", ".join(shown) + (f" and {more} more" if more > 0 else "") if shown else "none"
+
+
+def _published(checkpoint: Checkpoint, model: PreTrainedModel) -> ParityReport:
+    """Published figures of the checkpoint, where there are any."""
+    report = ParityReport()
+    known = published.published_name(checkpoint.name, checkpoint.config)
+    if known is None or not checkpoints.has_tokenizer(checkpoint):
+        return report
+    tokenizer = checkpoints.load_tokenizer(checkpoint)
+
+    def loaded(name: str) -> PreTrainedModel:
+        if type(model).__name__ == name:
+            return model
+        return checkpoints.load_model(checkpoint, name)[0]
+
+    if known == published.CASED:
+        report.extend(published.check_encoding(tokenizer, loaded("BertModel")))
+        report.extend(published.check_masked(tokenizer, loaded("BertForMaskedLM")))
+    else:
+        report.extend(published.check_answer(tokenizer, loaded("BertForQuestionAnswering")))
+    return report

@@ -1,0 +1,198 @@
+"""A checkpoint without the attention heads that its task needs least."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from hf_bert_impl import checkpoints
+from hf_bert_impl.checkpoints import Checkpoint
+from hf_bert_impl.errors import InputError
+from hf_bert_impl.files.output_folder import claimed, output_folder
+from hf_bert_impl.hub.card import CardFacts, write_card
+from hf_bert_impl.inference.progress import text_progress
+from hf_bert_impl.model.configuration_bert import BertConfig
+from hf_bert_impl.tasks.base import Columns, Split, Task, sequence_length
+from hf_bert_impl.tasks.evaluation import load_fine_tuned, task_for_model
+from hf_bert_impl.tasks.head_importance import HeadImportance, head_importance, task_examples
+from hf_bert_impl.tasks.metrics import Metrics, finite
+from hf_bert_impl.tasks.registry import TASKS
+
+REPORT = "head_importance.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Pruning:
+    """What was measured, and what was removed."""
+
+    report: dict[str, Any]
+    """As `head_importance.json` has it; with the scores `before` and `after` where heads went."""
+    importance: HeadImportance
+    pruned: dict[int, list[int]]
+    """Layer to the heads that were removed; empty where none were to be."""
+    test_examples: int
+    """How many examples the scores are of."""
+
+
+def prune_checkpoint(
+    checkpoint: Checkpoint,
+    data: str,
+    test: str | None = None,
+    *,
+    share: float | None = None,
+    count: int | None = None,
+    output: Path | None = None,
+    overwrite: bool = False,
+    columns: Columns | None = None,
+    max_length: int | None = None,
+    limit: int | None = None,
+    progress: bool = False,
+) -> Pruning:
+    """Measures how much a checkpoint's task needs each attention head, and removes some.
+
+    Args:
+        checkpoint: An open checkpoint with a trained head and a tokenizer.
+        data: A file of labelled data, on which the importance is measured.
+        test: One on which the model is scored before and after; None for the same.
+        share: What share of the heads to remove, more than 0 and less than 1.
+        count: Or how many of them. Without either none are removed.
+        output: The folder to write the pruned model to, in the class and dtype of the checkpoint.
+        overwrite: Whether a folder with files in it may be replaced.
+        columns: Where the files have what.
+        max_length: Tokens at which sequences are cut; None for what the model takes.
+        limit: Measure the importance on only so many sequences.
+        progress: Show a bar on standard error.
+
+    Raises:
+        ValueError, OSError: Arguments contradict each other, the checkpoint or the data cannot be
+            used, there is no task for the head, or not so many heads can be removed.
+    """
+    _check(share, count, output)
+    with contextlib.ExitStack() as held:
+        if output is not None:
+            output = output.expanduser()
+            held.enter_context(claimed(output, Path(checkpoint.path), overwrite))
+        tokenizer = checkpoints.load_tokenizer(checkpoint)
+        sources = [data, test or data]
+        task, (split, judged) = _read(checkpoint, tokenizer, sources, columns, max_length)
+        split = dataclasses.replace(split, features=split.features[:limit])
+
+        model = load_fine_tuned(checkpoint.path, task.head, prepare=False).float()
+        with text_progress(progress, len(split.features)) as advance:
+            importance = head_importance(model, task_examples(task, split, tokenizer), advance)
+        pruned = _choose(importance, share, count)
+        report: dict[str, Any] = {
+            "model": checkpoint.name,
+            "task": task.name,
+            "data": data,
+            "test": test or data,
+            "examples": importance.examples,
+            "heads": importance.heads,
+            "importance": importance.scores.tolist(),
+            "normalized": importance.normalized.tolist(),
+            "pruned": pruned,
+        }
+        if pruned:
+            report["before"] = _score(task, model, judged, tokenizer)
+            model.prune_heads(pruned)
+            report["after"] = _score(task, model, judged, tokenizer)
+        report = finite(report)
+        if output is not None:
+            _save(checkpoint, tokenizer, output, report)
+    return Pruning(report, importance, pruned, len(judged.examples))
+
+
+def _check(share: float | None, count: int | None, output: Path | None) -> None:
+    """Checks what can be checked before anything is loaded."""
+    if share is not None and count is not None:
+        raise InputError("`share` and `count` were both given", "one of them", "leave one out")
+    if share is not None and not 0 < share < 1:
+        raise InputError(
+            f"`share` is {share:g}", "more than 0 and less than 1", "choose such a one"
+        )
+    if output is not None and share is None and count is None:
+        raise InputError(
+            f"`output` is {output}, and there is nothing to remove",
+            "`share` or `count` with it",
+            "give one of them",
+        )
+
+
+def _read(
+    checkpoint: Checkpoint,
+    tokenizer: Any,
+    sources: list[str],
+    columns: Columns | None,
+    max_length: int | None,
+) -> tuple[Task, list[Split]]:
+    """The task of a checkpoint's head, and for each file its examples; each is read once."""
+    config = BertConfig.from_pretrained(checkpoint.path)
+    task = task_for_model(_task_name(checkpoint, config), config, columns)
+    length = sequence_length(task, tokenizer, config, max_length)
+    examples = {source: task.read(source) for source in dict.fromkeys(sources)}
+    task.take_config(config, [example for those in examples.values() for example in those])
+    for those in examples.values():
+        task.check_labels(those)
+    splits = {
+        source: Split(those, task.features(those, tokenizer, length))
+        for source, those in examples.items()
+    }
+    return task, [splits[source] for source in sources]
+
+
+def _task_name(checkpoint: Checkpoint, config: BertConfig) -> str:
+    """The task that a checkpoint's head was trained for."""
+    named = (checkpoint.config.get("architectures") or ["BertModel"])[0]
+    head = "BertForMaskedLM" if named == "BertForPreTraining" else named
+    names = [name for name, task in TASKS.items() if task.head == head]
+    if not names:
+        heads = sorted({task.head for task in TASKS.values()})
+        raise InputError(
+            f"{checkpoint.name} is a {named}, which no task is known for",
+            f"one of {', '.join(heads)}",
+            "fine-tune it with hf-bert finetune, and name that model",
+        )
+    numbers = config.problem_type == "regression" or (
+        config.problem_type is None and config.num_labels == 1
+    )
+    return "regression" if "regression" in names and numbers else names[0]
+
+
+def _choose(
+    importance: HeadImportance, share: float | None, count: int | None
+) -> dict[int, list[int]]:
+    """The heads to remove: layer to heads."""
+    if share is not None:
+        count = round(share * importance.heads)
+        if not count:
+            raise InputError(
+                f"`share` is {share:g}, which of {importance.heads} heads is none",
+                "one or more",
+                f"choose {1 / importance.heads:.2g} or more",
+            )
+    return {} if count is None else importance.least(count)
+
+
+def _score(task: Task, model: Any, split: Split, tokenizer: Any) -> Metrics:
+    """The scores of a model as it is."""
+    model.prepare_for_inference()
+    return task.score(split, task.predict(model, split, tokenizer))
+
+
+def _save(checkpoint: Checkpoint, tokenizer: Any, output: Path, report: dict[str, Any]) -> None:
+    """Writes the checkpoint without the pruned heads: same class, same dtype, with the report."""
+    # Loaded again: the measured model is in float32, and has only the head of the task.
+    model, _ = checkpoints.load_model(checkpoint, checkpoints.class_name(checkpoint))
+    model.prune_heads(report["pruned"])
+    with output_folder(output) as folder:
+        model.save_pretrained(folder)
+        tokenizer.save_pretrained(folder)
+        count = sum(map(len, report["pruned"].values()))
+        whole = checkpoint.name if checkpoint.folder is None else checkpoint.folder.resolve().name
+        card = f"# {output.name}\n\n{count} attention heads of {whole} are pruned.\n"
+        write_card(folder, CardFacts(output.name, model, code=False, card=card))
+        text = json.dumps(report, indent=2, ensure_ascii=False)
+        (folder / REPORT).write_text(text + "\n", encoding="utf-8")

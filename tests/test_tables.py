@@ -1,0 +1,45 @@
+"""One maker of tables: nothing is cut off, and nothing is taken for markup."""
+
+import io
+
+import pytest
+from rich.console import Console
+from rich.text import Text
+
+from hf_bert_impl.tables import console, print_table
+
+ROWS = [("[bold]x", "1.234 [0.8–1.9]", Text("12", "red")), ("y" * 31, "5", "6")]
+
+
+def printed(width, **options):
+    out = Console(width=width, file=io.StringIO())
+    print_table(out, "what was measured, at length", ("name", "times", ""), ROWS, **options)
+    return out.file.getvalue()
+
+
+@pytest.mark.parametrize("width", [120, 30, 7])
+def test_narrow_windows_break_names_and_no_figure(width):
+    text = printed(width, note="as it is")
+    assert all(figure in text for figure in ("1.234", "[0.8–1.9]", "12", "5", "6", "times"))
+    assert "…" not in text
+    assert text.count("y") == 31
+    assert text.split()[-3:] == ["as", "it", "is"]
+
+
+def test_words_stand_on_the_left_and_figures_on_the_right():
+    lines = printed(100).splitlines()
+    first, second = (line for line in lines if "1.2" in line or "y" in line)
+    assert "[bold]x " in first and first.rstrip().endswith("12")
+    assert len(first.rstrip()) == len(second.rstrip())
+    assert printed(100, words=(0, 2)) != printed(100)
+
+
+def test_heads_without_text_are_not_shown():
+    out = Console(width=50, file=io.StringIO())
+    print_table(out, "", ("", ""), [("a", "1")])
+    assert out.file.getvalue().split() == ["a", "1"]
+
+
+def test_lines_in_a_file_stay_whole(capsys):
+    print_table(console(), "", ("",), [("long words " * 20,)])
+    assert "long words " * 20 in capsys.readouterr().out
