@@ -74,7 +74,7 @@ def prune_checkpoint(
     with contextlib.ExitStack() as held:
         if output is not None:
             output = output.expanduser()
-            held.enter_context(claimed(output, Path(checkpoint.path), overwrite))
+            held.enter_context(claimed(output, [Path(checkpoint.path)], overwrite))
         tokenizer = checkpoints.load_tokenizer(checkpoint)
         sources = [data, test or data]
         task, (split, judged) = _read(checkpoint, tokenizer, sources, columns, max_length)
