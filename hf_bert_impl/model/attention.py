@@ -34,6 +34,8 @@ LONGEST_PRODUCT = 256
 #: Shorter rows of equal length are gathered into one product: there the launches cost the most.
 #: From here on a product a row, which reads its row in place.
 SHORTEST_ALONE = 32
+#: Numbers of float32 in a vector of the CPU (AVX2).
+VECTOR = 8
 #: Below, keys do not fill a vector of the CPU, and a softmax over them as rows takes a third of the
 #: time of one over columns.
 SHORTEST_LAST_SOFTMAX = 16
@@ -85,6 +87,19 @@ class BertSelfAttention(nn.Module):
         return len(self.heads)
 
     @property
+    def _is_steady(self) -> bool:
+        """Whether a sequence gets the same bits in one product with others as alone.
+
+        Threads share the matrices of such a product, one for each head and sequence; what is left
+        over they split, in another order of summation. So is the order another one where a matrix
+        begins between vectors of the CPU.
+        """
+        return (
+            len(self.heads) % torch.get_num_threads() == 0
+            and self.attention_head_size % VECTOR == 0
+        )
+
+    @property
     def _dropout(self) -> float:
         return self.dropout.p if self.training else 0.0
 
@@ -127,12 +142,14 @@ class BertSelfAttention(nn.Module):
         """
         backend = self.config._attn_implementation or "eager"
         split = (-1, self.attention_head_size)
-        query = linear(self.query, hidden_states).unflatten(-1, split)  # (B, Q, H, d) or (T, H, d)
+        invariant = self.config.batch_invariant
+        query = linear(self.query, hidden_states, None, invariant)
+        query = query.unflatten(-1, split)  # (B, Q, H, d) or (T, H, d)
         probabilities: Tensor | None = None
 
         if packing is not None and self._packs(query, packing, backend, output_attentions):
-            key = linear(self.key, hidden_states).unflatten(-1, split)
-            value = linear(self.value, hidden_states).unflatten(-1, split)
+            key = linear(self.key, hidden_states, None, invariant).unflatten(-1, split)
+            value = linear(self.value, hidden_states, None, invariant).unflatten(-1, split)
             context = self.attend_packed(query, key, value, packing)  # (T, H, d)
         else:
             key, value = self._keys_and_values(
@@ -227,21 +244,30 @@ class BertSelfAttention(nn.Module):
         if backend == "sdpa" and takes_varlen(query, self._dropout):
             return attend_varlen(query, key, value, packing, self.scaling)
         dropout = self._dropout
+        empty_as_mean = backend == "eager"
+        if packing.batch_invariant:
+            backend = "sdpa"  # "eager" is not steady
         by_products = backend == "sdpa" and not self.is_causal
         longest = longest_product(query, dropout) if by_products else 0
-        sizes = [group.rows * group.queries for group in packing.groups]
+        if by_products and packing.batch_invariant and query.dtype is torch.float32:
+            longest = max(longest, LONGEST_PRODUCT)  # the fused kernel is not steady below
+        is_alone = packing.batch_invariant and not self._is_steady
+        groups = packing.single_groups if is_alone else packing.groups
+        sizes = [group.rows * group.queries for group in groups]
         contexts: list[Tensor] = []
         for group, q, k, v in zip(
-            packing.groups, query.split(sizes), key.split(sizes), value.split(sizes), strict=True
+            groups, query.split(sizes), key.split(sizes), value.split(sizes), strict=True
         ):
+            if is_alone:  # not views, whose numbers may begin anywhere
+                q, k, v = q.clone(), k.clone(), v.clone()
             keys, mask = group.keys, None
-            if keys == 0 and backend == "eager":
+            if keys == 0 and empty_as_mean:
                 # As in upstream's plain products: the lowest number on every score of a row is a
                 # mean over all of it. The fused kernels give zero.
                 keys, mask = group.queries, q.new_full((1, 1, 1, 1), torch.finfo(q.dtype).min)
             if keys == 0:  # sequences that attend to nothing
                 contexts.append(torch.zeros_like(q))
-            elif group.queries <= longest:
+            elif mask is None and group.queries <= longest:
                 contexts.extend(attend_products(q, k, v, group, self.scaling, dropout))
             else:
                 q, k, v = (
@@ -263,7 +289,10 @@ class BertSelfAttention(nn.Module):
             states: (T, D), of the dtype and on the device of the queries.
             packing: Where each sequence lies.
         """
-        if self.config._attn_implementation != "sdpa" or self.is_causal:
+        by_products = self.config._attn_implementation == "sdpa" or packing.batch_invariant
+        if self.is_causal or not by_products:
+            return False
+        if packing.batch_invariant and not self._is_steady:
             return False
         longest = longest_product(states, self._dropout)
         return all(group.keys and group.queries <= longest for group in packing.groups)

@@ -73,7 +73,7 @@ class PreNormAttention(BertAttention):
         context, probabilities = self.self(output.LayerNorm(hidden_states), **kwargs)
         if kept is not None:
             context, hidden_states = context[kept], hidden_states[kept]
-        projected = linear(output.dense, context)
+        projected = linear(output.dense, context, None, output.config.batch_invariant)
         return hidden_states + output.dropout(projected), probabilities
 
 
@@ -90,7 +90,8 @@ class PreNormOutput(BertOutput):
 
     def forward(self, hidden_states: Tensor, input_tensor: Tensor) -> Tensor:
         """Projects back and adds."""
-        projected = linear(self.dense, self.dropout(hidden_states))
+        dropped = self.dropout(hidden_states)
+        projected = linear(self.dense, dropped, None, self.config.batch_invariant)
         return self.dropout(input_tensor + self.dropout(projected))
 
 
@@ -121,11 +122,12 @@ class CodertimoLMPredictionHead(nn.Module):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
+        self.config = config
         self.decoder = nn.Linear(config.hidden_size, config.vocab_size)  # never tied
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         """Logits before the softmax."""
-        return linear(self.decoder, hidden_states)
+        return linear(self.decoder, hidden_states, None, self.config.batch_invariant)
 
 
 class Architecture(NamedTuple):

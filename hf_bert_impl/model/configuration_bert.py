@@ -46,6 +46,12 @@ RANGES: dict[str, tuple[type, float, float, str]] = {
     "null_score_diff_threshold": (float, -inf, inf, "None or a difference of scores"),
 }
 OPTIONAL = ("classifier_dropout", "null_score_diff_threshold")
+#: What a config is saved without where it has this value.
+UNSET: dict[str, Any] = {
+    "pruned_heads": {},
+    "null_score_diff_threshold": None,
+    "batch_invariant": False,
+}
 #: The base class makes a name for each label.
 LABELS = _size(4_000_000, least=0)
 
@@ -113,6 +119,9 @@ class BertConfig(PreTrainedConfig):
         padding_free: Compute real tokens only. Hidden states at attended positions are the same,
             those under padding are zero, as are masked-LM scores there. False computes every
             position as upstream does.
+        batch_invariant: What belongs to a sequence (states of attended tokens, pooled vector,
+            logits) has the same bits whatever else is in its batch, and however it is padded or
+            packed; see `BertModel.forward`. What cannot keep this is an error.
         sparse_prediction: In training with labels, the masked-LM heads score the labelled tokens
             only (a fifth of the forward work); `logits` are then (labelled tokens, V) in the order
             of the flattened labels. The loss is the same. False scores every position.
@@ -158,6 +167,7 @@ class BertConfig(PreTrainedConfig):
         position_embedding_type: str = "absolute",
         variant: str = "bert",
         padding_free: bool = True,
+        batch_invariant: bool = False,
         sparse_prediction: bool = True,
         pruned_heads: Mapping[Any, Iterable[int]] | None = None,
         null_score_diff_threshold: float | None = None,
@@ -195,6 +205,7 @@ class BertConfig(PreTrainedConfig):
         self.eos_token_id = eos_token_id
         self.tie_word_embeddings = tie_word_embeddings
         self.padding_free = padding_free
+        self.batch_invariant = batch_invariant
         self.sparse_prediction = sparse_prediction
         self.check_values()
 
@@ -257,8 +268,8 @@ class BertConfig(PreTrainedConfig):
         fields = super().to_dict()
         if self.is_extended:
             fields["model_type"] = EXTENDED_MODEL_TYPE
-        for name, unset in (("pruned_heads", {}), ("null_score_diff_threshold", None)):
-            if getattr(self, name) == unset:
+        for name, unset in UNSET.items():
+            if fields.get(name) == unset:
                 fields.pop(name, None)  # so that a config without them reads like upstream's
         return fields
 
@@ -280,6 +291,7 @@ class BertConfig(PreTrainedConfig):
             "hidden_act",
             f"a callable or one of {', '.join(sorted(ACT2FN))}",
         )
+        self._require(isinstance(self.batch_invariant, bool), "batch_invariant", "True or False")
         if self.variant == "codertimo":
             self._check_codertimo()
         width, count = self.hidden_size, self.num_attention_heads

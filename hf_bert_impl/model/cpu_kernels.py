@@ -67,6 +67,9 @@ MARGIN = 1.07
 FEW_ROWS = 64
 #: The least of a signed byte. Libraries of x86 take states as unsigned bytes, shifted by it.
 LEAST = -128
+#: Of a single row oneDNN adds some products in another order than of several rows. All other
+#: numbers of rows give a row the same bits; torch's own product does not, nor do two kernels.
+LEAST_ROWS = 2
 #: Rows that oneDNN's layout is chosen for; it serves any number.
 TYPICAL_ROWS = 512
 _engine_lock = threading.Lock()
@@ -90,6 +93,9 @@ FUSED_ACTIVATIONS = {
     nn.SiLU: Fused("swish"),
     type(ACT2FN["silu"]): Fused("swish"),
 }
+#: What torch computes of a number with the same bits wherever it stands. Its other activations have
+#: one way for whole vectors of the CPU and another for the numbers that are left.
+STEADY_ACTIVATIONS = (NOT_FUSED, Fused("gelu", "none"), Fused("relu"), Fused("tanh"))
 _IN_PLACE: dict[str, Callable[[Tensor], Tensor]] = {
     "none": lambda states: states,
     "relu": torch.relu_,
@@ -143,9 +149,14 @@ class TorchProduct:
 
 
 class OnednnProduct:
-    """By oneDNN, a copy of the weights in its layout; any type of float."""
+    """By oneDNN, a copy of the weights in its layout; any type of float.
 
-    def __init__(self, layers: Sequence[nn.Linear]) -> None:
+    Args:
+        layers: Side by side.
+        batch_invariant: Whether a row has the same bits in any number of rows.
+    """
+
+    def __init__(self, layers: Sequence[nn.Linear], batch_invariant: bool = False) -> None:
         weight, self.bias = _joined(layers)
         self.dtype = weight.dtype
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight, TYPICAL_ROWS)
@@ -155,14 +166,22 @@ class OnednnProduct:
         # With AVX-512 its activations are as quick as ours, and save a pass over the output; with
         # less they are slower, which few rows make up for by one call less.
         self.fused_rows = torch.inf if has_avx512() else FEW_ROWS
+        self.batch_invariant = batch_invariant
 
     def __call__(
         self, states: Tensor, residual: Tensor | None = None, activation: Fused = NOT_FUSED
     ) -> Tensor:
         """See `Product`."""
+        rows = states.shape[0]
+        if rows == 1:
+            residual = None if residual is None else torch.cat((residual, residual))
+            return self(torch.cat((states, states)), residual, activation)[:1]
         if residual is not None:
             return self.multiply_and_add(states, residual, self.weight, self.bias, "add")
-        if activation is NOT_FUSED or states.shape[0] <= self.fused_rows:
+        fuses = rows <= self.fused_rows
+        if self.batch_invariant:
+            fuses = self.fused_rows > FEW_ROWS or activation not in STEADY_ACTIVATIONS
+        if fuses or activation is NOT_FUSED:
             name, algorithm = activation
             return self.multiply(states, self.weight, self.bias, name, [], algorithm)
         output = self.multiply(states, self.weight, self.bias, "none", [], "")
@@ -205,9 +224,18 @@ class Int8Product:
         layers: Side by side.
         multiply: Packs V and multiplies by it.
         limit: The largest |V|: 127, or 63 (7 bits) where larger sums would saturate.
+        batch_invariant: Whether both libraries have to round all numbers alike. FBGEMM adds 128
+            before it rounds, which makes halves of numbers that are nearly halves.
     """
 
-    def __init__(self, layers: Sequence[nn.Linear], multiply: "type[Int8Sums]", limit: int) -> None:
+    def __init__(
+        self,
+        layers: Sequence[nn.Linear],
+        multiply: "type[Int8Sums]",
+        limit: int,
+        batch_invariant: bool = False,
+    ) -> None:
+        self.batch_invariant = batch_invariant
         weight, self.bias = (part.float() for part in _joined(layers))
         scale = weight.abs().amax(dim=1).clamp(min=1e-12) / limit  # (N,)
         whole = (weight / scale[:, None]).round()
@@ -223,7 +251,8 @@ class Int8Product:
         low, high = states.amin(-1, keepdim=True), states.amax(-1, keepdim=True)  # (T, 1)
         scale = (high - low).clamp_(min=1e-12).div_(255)
         centre = low.add_(scale, alpha=-LEAST)
-        output = self.sums((states - centre).div_(scale))  # (T, N)
+        quantised = (states - centre).div_(scale)
+        output = self.sums(quantised.round_() if self.batch_invariant else quantised)  # (T, N)
         # In place: a new block of this size costs more to get from the system than to fill.
         output = torch.addcmul(self.bias, output, scale, out=output)
         return _finish(output.addcmul_(centre, self.weight_sums), residual, activation)
@@ -328,6 +357,8 @@ class Kernels:
     few_rows: int = FEW_ROWS
     #: int8: the largest weight.
     limit: int = 127
+    #: Whether a row has to have the same bits in any number of rows.
+    batch_invariant: bool = False
 
     def pack(self, *layers: nn.Linear) -> Product:
         """The layers, whose outputs are joined, with their weights as these kernels read them."""
@@ -339,10 +370,18 @@ class Kernels:
     def _product(self, library: str, layers: Sequence[nn.Linear]) -> Product:
         if self.dtype == torch.int8:
             sums: type[Int8Sums] = OnednnSums if library == "onednn" else FbgemmSums
-            return Int8Product(layers, sums, self.limit)
+            return Int8Product(layers, sums, self.limit, self.batch_invariant)
         if library == "fbgemm":
             return Float16Product(layers)
-        return OnednnProduct(layers) if library == "onednn" else TorchProduct(layers)
+        if library == "onednn":
+            return OnednnProduct(layers, self.batch_invariant)
+        return TorchProduct(layers)
+
+    @property
+    def is_batch_invariant(self) -> bool:
+        """Whether a row has the same bits in any number of rows, asked for or not."""
+        is_one = self.few == self.many == "onednn"
+        return self.batch_invariant or (is_one and self.dtype != torch.int8 and has_avx512())
 
     def __str__(self) -> str:
         kind = str(self.dtype).removeprefix("torch.")
@@ -355,18 +394,19 @@ class Kernels:
         return f"{kind} by {self.few} up to {self.few_rows} rows, beyond by {self.many}"
 
 
-def choose(dtype: torch.dtype) -> Kernels:
+def choose(dtype: torch.dtype, batch_invariant: bool = False) -> Kernels:
     """What computes linear layers of this precision on this machine.
 
     Args:
         dtype: Of `DTYPES`. float16 where the CPU computes no float16 means weights of that type
             beside float32 states, by FBGEMM.
+        batch_invariant: Whether a row has to have the same bits in any number of rows.
 
     Raises:
         ValueError: There are no such kernels here (see `why_no_kernels`), or `HF_BERT_KERNELS`
             names none of them.
     """
-    reason = why_no_kernels(dtype)
+    reason = why_no_kernels(dtype, batch_invariant=batch_invariant)
     if reason is not None:
         raise ValueError(reason)
     available = libraries(dtype)
@@ -378,19 +418,25 @@ def choose(dtype: torch.dtype) -> Kernels:
                 f"{KERNELS_VARIABLE} is {forced!r}; for {kind} on this CPU it can be "
                 f"{' or '.join(available)}, or unset"
             )
-        return Kernels(dtype, forced, forced, limit=_int8_limit(forced))
+        if batch_invariant and forced == "torch":
+            raise ValueError(
+                f"{KERNELS_VARIABLE} is 'torch', whose bits depend on the number of rows; unset "
+                "it, or set batch_invariant=False"
+            )
+        limit = _int8_limit(forced)
+        return Kernels(dtype, forced, forced, limit=limit, batch_invariant=batch_invariant)
     if dtype == torch.int8:
         limit = _int8_limit(*available)
         few_rows = FEW_ROWS if limit == 127 else FEW_ROWS_WITHOUT_VNNI
-        return Kernels(dtype, available[-1], available[0], few_rows, limit)
+        return Kernels(dtype, available[-1], available[0], few_rows, limit, batch_invariant)
     if available == ("fbgemm", "torch"):
         return Kernels(dtype, *available)
-    if dtype == torch.float32 and _torch_is_quicker():
+    if dtype == torch.float32 and not batch_invariant and _torch_is_quicker():
         return Kernels(dtype, "onednn", "torch")
-    return Kernels(dtype, "onednn", "onednn")
+    return Kernels(dtype, "onednn", "onednn", batch_invariant=batch_invariant)
 
 
-def fastest_dtype(device: torch.device) -> torch.dtype:
+def fastest_dtype(device: torch.device, batch_invariant: bool = False) -> torch.dtype:
     """The quickest precision with kernels here whose error is bfloat16's or less.
 
     On the CPU bfloat16 where it is multiplied, else float16 for the weights alone, else float32.
@@ -400,7 +446,7 @@ def fastest_dtype(device: torch.device) -> torch.dtype:
         is_old = device.type != "cuda" or not torch.cuda.is_bf16_supported()
         return torch.float16 if is_old else torch.bfloat16
     for dtype in (torch.bfloat16, torch.float16):
-        if why_no_kernels(dtype) is None:
+        if why_no_kernels(dtype, batch_invariant=batch_invariant) is None:
             return dtype
     return torch.float32
 
@@ -410,15 +456,20 @@ def keeps_float32(dtype: torch.dtype) -> bool:
     return dtype == torch.int8 or (dtype == torch.float16 and "fbgemm" in libraries(dtype))
 
 
-def why_no_kernels(dtype: torch.dtype, of_states: bool = False) -> str | None:
+def why_no_kernels(
+    dtype: torch.dtype, of_states: bool = False, batch_invariant: bool = False
+) -> str | None:
     """Why there are no kernels worth using for this precision here, or None if there are.
 
     Args:
         dtype: The precision.
         of_states: Whether the states are of it, too, not only weights.
+        batch_invariant: Whether a row has to have the same bits in any number of rows.
     """
     if not has_onednn():
         return "this torch comes without oneDNN"
+    if batch_invariant and dtype == torch.float16 and "fbgemm" in libraries(dtype):
+        return "this CPU's kernels for float16 are not batch-invariant"
     if libraries(dtype) and not (of_states and keeps_float32(dtype)):
         return None
     exact = "exact " * (dtype == torch.int8)
@@ -573,7 +624,10 @@ def _is_exact(kind: type[Int8Sums], limit: int) -> bool:
 
 
 def linear(
-    layer: nn.Module, states: Tensor, activation: Callable[[Tensor], Tensor] | None = None
+    layer: nn.Module,
+    states: Tensor,
+    activation: Callable[[Tensor], Tensor] | None = None,
+    batch_invariant: bool = False,
 ) -> Tensor:
     """(..., in) to activation(layer(states)), (..., N).
 
@@ -581,7 +635,13 @@ def linear(
         layer: A linear layer, or whatever stands in its place.
         states: Its input.
         activation: Follows, if given. The exact GELU is then part of the product.
+        batch_invariant: Whether a row has to have the same bits in any number of rows.
+
+    Raises:
+        ValueError: There is no such kernel for this layer.
     """
+    if batch_invariant:
+        return _batch_invariant_linear(layer, states, activation)
     if not takes_onednn(layer, states):
         output = layer(states)
         return output if activation is None else activation(output)
@@ -593,6 +653,40 @@ def linear(
         output, activation = _multiply(*inputs, "gelu", "none"), None
     else:
         output = _multiply(*inputs)
+    return output if activation is None else activation(output)
+
+
+def _batch_invariant_linear(
+    layer: nn.Module, states: Tensor, activation: Callable[[Tensor], Tensor] | None
+) -> Tensor:
+    """`linear`, always by the same kernel, on two rows at least."""
+    if not has_onednn() or not _is_plain(layer, states):
+        raise ValueError(
+            "batch_invariant=True needs linear layers of torch on the CPU, without hooks, autocast "
+            f"or a tracer; here one is a {type_name(type(layer))} of {states.dtype} on "
+            f"{states.device.type}: undo that, or set batch_invariant=False"
+        )
+    parameters: Any = layer._parameters
+    weight, bias = parameters["weight"], parameters["bias"]
+    is_recorded = torch.is_grad_enabled() and (states.requires_grad or weight.requires_grad)
+    function = NOT_FUSED if activation is None else fused(activation)
+    is_steady = function in STEADY_ACTIVATIONS
+    if activation is not None and (function is NOT_FUSED or (is_recorded and not is_steady)):
+        raise ValueError(
+            f"batch_invariant=True has no kernel for the activation {type_name(type(activation))}; "
+            "set hidden_act to 'gelu' or 'relu', or batch_invariant=False"
+        )
+    rows = states.reshape(-1, states.shape[-1]).contiguous()  # (T, in)
+    count = len(rows)
+    if count < LEAST_ROWS:
+        rows = torch.cat((rows, rows))
+    if is_recorded:
+        output = _Product.apply(rows, weight, bias)
+    elif is_steady:
+        output = _multiply(rows, weight, bias)
+    else:
+        output, activation = _multiply(rows, weight, bias, *function), None
+    output = output[:count].unflatten(0, states.shape[:-1])
     return output if activation is None else activation(output)
 
 
@@ -646,21 +740,31 @@ def takes_onednn(layer: nn.Module, states: Tensor) -> bool:
     """Whether this call is a plain product that oneDNN computes faster."""
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return False
+    return (
+        is_faster_here()
+        and states.dtype is torch.float32
+        and type(layer) is nn.Linear
+        and is_large(states, layer.weight)
+        and _is_plain(layer, states)
+    )
+
+
+def _is_plain(layer: nn.Module, states: Tensor) -> bool:
+    """Whether this call is a product and nothing else, of tensors that oneDNN takes."""
     # Exact types: a subclass may stand for anything, and so may what `torch.func.functional_call`
     # puts in a parameter's place.
     if type(states) is not Tensor or not states.is_cpu:
         return False
-    if type(layer) is not nn.Linear or not is_faster_here() or not can_tell():
+    if type(layer) is not nn.Linear or not can_tell():
         return False
     weight, bias = layer._parameters.get("weight"), layer._parameters.get("bias")
     return (
         type(weight) is nn.Parameter
         and type(bias) is nn.Parameter
         and weight.ndim == 2
-        and is_large(states, weight)
         and states.shape[-1] == weight.shape[1]
         and bias.shape == weight.shape[:1]
-        and states.dtype is weight.dtype is bias.dtype is torch.float32
+        and states.dtype is weight.dtype is bias.dtype
         and weight.is_cpu
         and bias.is_cpu
         and weight.is_contiguous()

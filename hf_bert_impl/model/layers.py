@@ -175,13 +175,14 @@ class BertSelfOutput(nn.Module):
 
     def __init__(self, config: BertConfig, width: int) -> None:
         super().__init__()
+        self.config = config
         self.dense = nn.Linear(width, config.hidden_size)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, hidden_states: Tensor, input_tensor: Tensor) -> Tensor:
         """(..., width) and the sub-layer's input (..., D) to (..., D)."""
-        projected = linear(self.dense, hidden_states)
+        projected = linear(self.dense, hidden_states, None, self.config.batch_invariant)
         return self.LayerNorm(self.dropout(projected) + input_tensor)
 
 
@@ -227,12 +228,14 @@ class BertIntermediate(nn.Module):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
+        self.config = config
         self.dense = nn.Linear(config.hidden_size, config.intermediate_size)
         self.intermediate_act_fn = activation(config)
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         """Projects and activates."""
-        return linear(self.dense, hidden_states, self.intermediate_act_fn)
+        invariant = self.config.batch_invariant
+        return linear(self.dense, hidden_states, self.intermediate_act_fn, invariant)
 
 
 class BertOutput(BertSelfOutput):
@@ -452,12 +455,14 @@ class BertPooler(nn.Module):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
+        self.config = config
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
         self.activation = nn.Tanh()
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         """(B, S, D) to (B, D)."""
-        return linear(self.dense, hidden_states[:, 0], self.activation)
+        first, invariant = hidden_states[:, 0], self.config.batch_invariant
+        return linear(self.dense, first, self.activation, invariant)
 
 
 class BertPredictionHeadTransform(nn.Module):
@@ -465,13 +470,15 @@ class BertPredictionHeadTransform(nn.Module):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
+        self.config = config
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
         self.transform_act_fn = activation(config)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         """Projects, activates, normalises."""
-        return self.LayerNorm(linear(self.dense, hidden_states, self.transform_act_fn))
+        invariant = self.config.batch_invariant
+        return self.LayerNorm(linear(self.dense, hidden_states, self.transform_act_fn, invariant))
 
 
 class BertLMPredictionHead(nn.Module):
@@ -479,6 +486,7 @@ class BertLMPredictionHead(nn.Module):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
+        self.config = config
         self.transform = BertPredictionHeadTransform(config)
         # Tied to the word embeddings, unless the config says otherwise.
         self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
@@ -494,7 +502,8 @@ class BertLMPredictionHead(nn.Module):
             prepared = self.prepared.current(self, tokens)
             if prepared is not None:
                 return prepared(hidden_states)
-        return linear(self.decoder, self.transform(hidden_states))
+        states = self.transform(hidden_states)
+        return linear(self.decoder, states, None, self.config.batch_invariant)
 
 
 class BertOnlyMLMHead(nn.Module):
@@ -514,11 +523,12 @@ class BertOnlyNSPHead(nn.Module):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
+        self.config = config
         self.seq_relationship = nn.Linear(config.hidden_size, 2)
 
     def forward(self, pooled_output: Tensor) -> Tensor:
         """(B, D) to (B, 2): is the next sentence, is not (codertimo: is not, is)."""
-        return self.seq_relationship(pooled_output)
+        return linear(self.seq_relationship, pooled_output, None, self.config.batch_invariant)
 
 
 class BertPreTrainingHeads(nn.Module):
@@ -526,9 +536,12 @@ class BertPreTrainingHeads(nn.Module):
 
     def __init__(self, config: BertConfig, head_class: type[nn.Module]) -> None:
         super().__init__()
+        self.config = config
         self.predictions: Any = head_class(config)
         self.seq_relationship = nn.Linear(config.hidden_size, 2)
 
     def forward(self, sequence_output: Tensor, pooled_output: Tensor) -> tuple[Tensor, Tensor]:
         """(B, S, D) and (B, D) to (B, S, V) and (B, 2)."""
-        return self.predictions(sequence_output), self.seq_relationship(pooled_output)
+        invariant = self.config.batch_invariant
+        pair = linear(self.seq_relationship, pooled_output, None, invariant)
+        return self.predictions(sequence_output), pair

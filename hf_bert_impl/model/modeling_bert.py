@@ -37,7 +37,7 @@ from .attention import BIAS_BACKENDS, PACKED_BACKENDS, key_mask, layer_masks
 from .checks import batch_shape, check_inputs, check_labels, check_masks, expand_head_mask
 from .codertimo import architecture
 from .configuration_bert import BertConfig
-from .cpu_kernels import is_hooked, type_name
+from .cpu_kernels import is_hooked, linear, type_name, why_no_kernels
 from .dropout import Dropout  # noqa: F401
 from .json_files import explained
 from .layers import (
@@ -48,6 +48,7 @@ from .layers import (
     BertOnlyMLMHead,
     BertOnlyNSPHead,
     BertPreTrainingHeads,
+    EncoderStates,
     SinusoidalPositions,
 )
 from .loading import CheckpointMismatch, check_folder, check_model, check_size, mismatch_message
@@ -62,7 +63,16 @@ from .losses import (
     span_loss,
 )
 from .memory import keep_freed_memory  # noqa: F401
-from .packing import Packing, Wanted, count_sequences, find_sequences, is_traced, plan, scatter
+from .packing import (
+    Packing,
+    Sequences,
+    Wanted,
+    count_sequences,
+    find_sequences,
+    is_traced,
+    plan,
+    scatter,
+)
 from .prepared import drop_prepared, prepare
 
 __all__ = [
@@ -192,11 +202,11 @@ class BertPreTrainedModel(PreTrainedModel):
                 raise ValueError(f"pruning {sorted(heads)} leaves layer {layer} without a head")
             if heads.isdisjoint(layers[layer].attention.self.heads):
                 continue
-            for name, linear in layers[layer].attention.prunable():
-                if type(linear) is not nn.Linear or is_hooked(linear):
+            for name, part in layers[layer].attention.prunable():
+                if type(part) is not nn.Linear or is_hooked(part):
                     raise ValueError(
                         f"cannot prune heads of layer {layer}: its attention.{name} is a "
-                        f"{type_name(type(linear))}{' with hooks' * is_hooked(linear)}, of which "
+                        f"{type_name(type(part))}{' with hooks' * is_hooked(part)}, of which "
                         "a plain linear layer would be left; prune first, then add to the model"
                     )
         for layer, heads in wanted.items():
@@ -384,12 +394,19 @@ class BertModel(BertPreTrainedModel):
             where asked for `past_key_values`, `hidden_states` (layers + 1 times (B, S, D)),
             `attentions` and `cross_attentions` (layers times (B, H, S, K)).
 
+        With `config.batch_invariant` the bits of everything that belongs to one sequence (states of
+        its attended tokens, pooled vector, logits of a head) depend on that sequence and its
+        positions, the weights, the number of threads, the processor and the libraries, and on
+        whether the model is prepared or gradients are recorded; not on what else is computed, in
+        which order, or on where padding stands. It holds in eval mode on the CPU, in float32,
+        bfloat16 where the CPU multiplies it, and int8, under "eager" and "sdpa".
+
         Raises:
-            ValueError: The input does not fit the model; one line says what to change.
+            ValueError: The input does not fit the model, or the call cannot be batch-invariant; one
+                line says what to change.
         """
-        config = self.config
-        options: dict[str, Any] = dict(kwargs)
-        is_decoder, backend = config.is_decoder, config._attn_implementation or "eager"
+        config, options = self.config, dict[str, Any](kwargs)
+        backend = config._attn_implementation or "eager"
         output_hidden_states = options.pop("output_hidden_states", None)
         if output_hidden_states is None:
             output_hidden_states = config.output_hidden_states or False
@@ -397,63 +414,43 @@ class BertModel(BertPreTrainedModel):
         if output_attentions is None:
             output_attentions = config.output_attentions
         output_attentions = bool(output_attentions)
-        if use_cache is None:
-            use_cache = config.use_cache
-        if not is_decoder or (self.gradient_checkpointing and self.training):
-            use_cache = False  # checkpointing's second pass would extend the cache again
-        past_length = past_key_values.get_seq_length() if past_key_values is not None else 0
-        # Of the input: what stands in the place of the embeddings may have no weight to ask.
+        # A hook or a module that stands in for the embeddings may have no weight, so that the
+        # input tells the device.
         source = input_ids if input_ids is not None else inputs_embeds
         device = getattr(source, "device", torch.device("cpu"))
+        # What comes in beside the tokens of the batch: cached ones, or those of an encoder.
+        is_alone = not config.is_decoder and past_key_values is None
+        is_alone = is_alone and encoder_hidden_states is None
 
+        inputs = Inputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         lengths, sequences = find_sequences(
-            batch_shape(input_ids, inputs_embeds),
+            inputs.shape,
             position_ids,
             attention_mask,
             options,
             device,
-            is_decoder=is_decoder,
+            is_decoder=config.is_decoder,
             has_pooler=self.pooler is not None,
             has_cache=past_key_values is not None,
         )
-        if position_ids is None and sequences is not None:
-            position_ids = sequences.position
-        words = self.embeddings.word_embeddings
-        shape = batch_size, length = check_inputs(
-            input_ids,
-            inputs_embeds,
-            token_type_ids,
-            position_ids,
-            config,
-            vocab_size=getattr(words, "num_embeddings", None) or config.vocab_size,
-            past_length=int(past_length),
-            longest=None if lengths is None else max(lengths),
-        )
-        if attention_mask is None:
-            attention_mask = self.embeddings.default_mask(input_ids)
-            if attention_mask is not None and sequences is not None:
-                attention_mask = attention_mask | sequences.is_packed  # no padding in it
-        leaves_out = check_masks(
-            config,
-            attention_mask,
+        past_length = past_key_values.get_seq_length() if past_key_values is not None else 0
+        inputs, leaves_out = self._checked(
+            inputs,
+            lengths,
+            sequences,
+            int(past_length),
             encoder_hidden_states,
             encoder_attention_mask,
-            (batch_size, length, length + int(past_length)),
-            exact=past_key_values is None,
+            has_cache=past_key_values is not None,
         )
+        batch_size, length = inputs.shape
+        shape, attention_mask = (batch_size, length), inputs.attention_mask
         layer_head_mask = expand_head_mask(config, head_mask)
 
-        if not is_decoder:  # there a 4-D mask takes the place of causality as well
-            attention_mask = key_mask(attention_mask, batch_size)
-        packing = None
-        # A trace has no values, which the number of tokens depends on. Cached tokens, or an
-        # encoder's, come in beside those of the batch.
-        attends_itself = not is_decoder and past_key_values is None
-        if is_traced(device) or not attends_itself or encoder_hidden_states is not None:
-            pass
-        elif lengths is not None or (
-            config.padding_free and (attention_mask is None or attention_mask.ndim == 2)
-        ):
+        packing, mask_is_2d = None, attention_mask is None or attention_mask.ndim == 2
+        is_unpadded = lengths is not None or (config.padding_free and mask_is_2d)
+        # A trace has no values, which the number of tokens depends on.
+        if is_unpadded and is_alone and not is_traced(device):
             packing, attention_mask = plan(
                 shape,
                 device,
@@ -466,30 +463,42 @@ class BertModel(BertPreTrainedModel):
                 ),
                 whole_if_empty=backend == "eager",
             )
-        if use_cache and past_key_values is None:
-            past_key_values = DynamicCache(config=config)
-            if encoder_hidden_states is not None:
-                past_key_values = EncoderDecoderCache(past_key_values, DynamicCache(config=config))
-
-        on_packed = backend in PACKED_BACKENDS and not output_attentions and head_mask is None
+        on_packed = backend in PACKED_BACKENDS and not output_attentions
+        if config.batch_invariant:
+            self._check_batch_invariant(packing, attention_mask, on_packed, is_alone, device)
+            packing = packing or Packing.dense(shape, device)
+            packing = replace(packing, batch_invariant=True)
         prepared = self.encoder.prepared
-        if prepared is not None and on_packed and (packing is not None or attention_mask is None):
+        if (
+            prepared is not None
+            and (on_packed and head_mask is None)
+            and (packing is not None or attention_mask is None)
+        ):
             tokens = batch_size * length if packing is None else packing.tokens
             prepared = prepared.current(self.encoder, tokens)
             if prepared is not None and packing is None:
                 packing = Packing.dense(shape, device)
         else:
             prepared = None
-        if position_ids is not None:
-            options["position_ids"] = position_ids
+
         embeddings = self.embeddings(
             input_ids=input_ids,
             token_type_ids=token_type_ids,
-            position_ids=position_ids,
+            position_ids=inputs.position_ids,
             inputs_embeds=inputs_embeds,
             past_key_values_length=past_length,
             packing=packing,
         )  # (B, S, D) or (T, D)
+        if inputs.position_ids is not None:
+            options["position_ids"] = inputs.position_ids
+        if use_cache is None:
+            use_cache = config.use_cache
+        if not config.is_decoder or (self.gradient_checkpointing and self.training):
+            use_cache = False  # checkpointing's second pass would extend the cache again
+        if use_cache and past_key_values is None:
+            past_key_values = DynamicCache(config=config)
+            if encoder_hidden_states is not None:
+                past_key_values = EncoderDecoderCache(past_key_values, DynamicCache(config=config))
         attends_packed = prepared is not None or (
             on_packed and packing is not None and self._attends_packed(backend, device)
         )
@@ -519,22 +528,122 @@ class BertModel(BertPreTrainedModel):
             prepared=prepared,
             **options,
         )
+        encoded = self._encoded(
+            left, shape, packing, sequences, attention_mask, past_key_values if use_cache else None
+        )
+        if packed:
+            return encoded
+        return BaseModelOutputWithPoolingAndCrossAttentions(
+            last_hidden_state=encoded.pad(encoded.states),
+            pooler_output=encoded.pooled,
+            past_key_values=encoded.past_key_values,
+            hidden_states=encoded.hidden_states,
+            attentions=encoded.attentions,
+            cross_attentions=encoded.cross_attentions,
+        )
 
-        states, index, first = left.hidden_states, None, left.hidden_states
+    def _checked(
+        self,
+        inputs: "Inputs",
+        lengths: list[int] | None,
+        sequences: Sequences | None,
+        past_length: int,
+        encoder_hidden_states: Tensor | None,
+        encoder_attention_mask: Tensor | None,
+        has_cache: bool,
+    ) -> tuple["Inputs", bool | None]:
+        """The inputs with the positions and the mask that are used, if they fit the model.
+
+        Returns:
+            Also whether the mask leaves something out; None if its values are not looked at.
+        """
+        config, position_ids, mask = self.config, inputs.position_ids, inputs.attention_mask
+        if position_ids is None and sequences is not None:
+            position_ids = sequences.position
+        words = self.embeddings.word_embeddings
+        batch_size, length = check_inputs(
+            inputs.input_ids,
+            inputs.inputs_embeds,
+            inputs.token_type_ids,
+            position_ids,
+            config,
+            vocab_size=getattr(words, "num_embeddings", None) or config.vocab_size,
+            past_length=past_length,
+            longest=None if lengths is None else max(lengths),
+        )
+        if mask is None:
+            mask = self.embeddings.default_mask(inputs.input_ids)
+            if mask is not None and sequences is not None:
+                mask = mask | sequences.is_packed  # no padding in it
+        leaves_out = check_masks(
+            config,
+            mask,
+            encoder_hidden_states,
+            encoder_attention_mask,
+            (batch_size, length, length + past_length),
+            exact=not has_cache,
+        )
+        if not config.is_decoder:  # there a 4-D mask takes the place of causality as well
+            mask = key_mask(mask, batch_size)
+        return replace(inputs, position_ids=position_ids, attention_mask=mask), leaves_out
+
+    def _check_batch_invariant(
+        self,
+        packing: Packing | None,
+        attention_mask: Tensor | None,
+        on_packed: bool,
+        is_alone: bool,
+        device: torch.device,
+    ) -> None:
+        """Raises ValueError if a sequence may get other bits in another batch."""
+        config = self.config
+        dtype = self.embeddings.word_embeddings.weight.dtype
+        problems = {
+            "a decoder, a cache or an encoder's states": not is_alone,
+            "a compiled or traced program": is_traced(device),
+            f"{device.type} (it is of the CPU's kernels)": device.type != "cpu",
+            "padding_free=False": not config.padding_free,
+            "relative positions": config.position_embedding_type.startswith("relative"),
+            "output_attentions, or another attention than 'eager' and 'sdpa'": not on_packed,
+            "an attention_mask that is not (batch, sequence)": (
+                packing is None and attention_mask is not None
+            ),
+        }
+        for problem, is_so in problems.items():
+            if is_so:
+                raise ValueError(
+                    f"batch_invariant=True does not go with {problem}; leave one of them out"
+                )
+        reason = why_no_kernels(dtype, True, batch_invariant=True)
+        if reason is not None:
+            raise ValueError(f"batch_invariant=True cannot be kept: {reason}; use float32")
+
+    def _encoded(
+        self,
+        left: EncoderStates,
+        shape: tuple[int, int],
+        packing: Packing | None,
+        sequences: Sequences | None,
+        attention_mask: Tensor | None,
+        cache: Cache | None,
+    ) -> Encoded:
+        """What the encoder leaves, as heads and callers of the model read it."""
+        states, first = left.hidden_states, left.hidden_states
+        index: Tensor | None = None
         if packing is not None:
             packing = packing.to(states.device)
             states, index, of_first = packing.finish(states, pooled=self.pooler is not None)
             first = states if of_first is None else of_first[:, None]
         elif sequences is not None and sequences.first is not None:
             first = states[0, sequences.first.to(states.device)][:, None]
-        all_states = left.all_hidden_states
+        all_states: Any = left.all_hidden_states  # those that were asked for; None for others
         if all_states is not None and all_states[-1] is not None:
             # The same tensor twice, so that a gradient taken at one is that at the other.
             if packing is None:
                 all_states = (*all_states[:-1], states)
             else:
                 states, index = all_states[-1], None
-        encoded = Encoded(
+        return Encoded(
             states,
             index,
             shape,
@@ -543,17 +652,7 @@ class BertModel(BertPreTrainedModel):
             hidden_states=all_states,
             attentions=left.attentions,
             cross_attentions=left.cross_attentions,
-            past_key_values=past_key_values if use_cache else None,
-        )
-        if packed:
-            return encoded
-        return BaseModelOutputWithPoolingAndCrossAttentions(
-            last_hidden_state=encoded.pad(states),
-            pooler_output=encoded.pooled,
-            past_key_values=encoded.past_key_values,
-            hidden_states=encoded.hidden_states,
-            attentions=encoded.attentions,
-            cross_attentions=encoded.cross_attentions,
+            past_key_values=cache,
         )
 
     def _attends_packed(self, backend: str, device: torch.device) -> bool:
@@ -958,7 +1057,8 @@ class BertForSequenceClassification(_BertHead):
             shape = (*batch, self.num_labels) if per_label and batch else batch
             check_labels(labels, "labels", shape, self.num_labels if single else None)
         encoded = self._encode(inputs, only_required=True, **options)
-        logits = self.classifier(self.dropout(encoded.pooled))
+        pooled, invariant = self.dropout(encoded.pooled), self.config.batch_invariant
+        logits = linear(self.classifier, pooled, None, invariant)
         loss = None
         if labels is not None:
             loss = classification_loss(logits, labels, self.config.problem_type, items)
@@ -1012,7 +1112,8 @@ class BertForMultipleChoice(_BertHead):
             )
         check_labels(labels, "labels", (batch_size,), num_choices, "choices")
         encoded = self._encode(inputs, only_required=True, **options)
-        logits = self.classifier(self.dropout(encoded.pooled))  # (B·C, 1)
+        pooled, invariant = self.dropout(encoded.pooled), self.config.batch_invariant
+        logits = linear(self.classifier, pooled, None, invariant)  # (B·C, 1)
         logits = logits.view(batch_size, num_choices)
         loss = None if labels is None else cross_entropy(logits, labels, items)
         return MultipleChoiceModelOutput(loss, logits, encoded.hidden_states, encoded.attentions)
@@ -1051,7 +1152,7 @@ class BertForTokenClassification(_BertHead):
         check_labels(labels, "labels", inputs.shape, self.num_labels)
         encoded = self._encode(inputs, required_positions=labelled(labels), **options)
         states = encoded.pad(encoded.states)  # (B, S, D)
-        logits = self.classifier(self.dropout(states))
+        logits = linear(self.classifier, self.dropout(states), None, self.config.batch_invariant)
         loss = None if labels is None else cross_entropy(logits, labels, items)
         return TokenClassifierOutput(loss, logits, encoded.hidden_states, encoded.attentions)
 
@@ -1103,7 +1204,8 @@ class BertForQuestionAnswering(_BertHead):
             every = torch.ones(shape, dtype=torch.bool, device="cpu")
         encoded = self._encode(inputs, required_positions=every, **options)
         states = encoded.pad(encoded.states)  # (B, S, D)
-        start_logits, end_logits = self.qa_outputs(states).unbind(dim=-1)
+        logits = linear(self.qa_outputs, states, None, self.config.batch_invariant)
+        start_logits, end_logits = logits.unbind(dim=-1)
         start_logits, end_logits = start_logits.contiguous(), end_logits.contiguous()
         loss = None
         if start_positions is not None and end_positions is not None:

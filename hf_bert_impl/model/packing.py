@@ -86,6 +86,8 @@ class Packing:
     first_token: Tensor | None = None
     #: (K,) tokens whose state the caller reads after the last layer; None for all.
     kept: Tensor | None = None
+    #: Whether a sequence has to get the same bits whatever the others are.
+    batch_invariant: bool = False
 
     @classmethod
     def dense(
@@ -95,6 +97,11 @@ class Packing:
         rows, length = shape
         first = torch.arange(0, rows * length, length, device=device) if first_token else None
         return cls(shape, shape, (RowGroup(rows, length, length),), device, first_token=first)
+
+    @cached_property
+    def single_groups(self) -> tuple[RowGroup, ...]:
+        """Each sequence as a group of its own."""
+        return tuple(group._replace(rows=1) for group in self.groups for _ in range(group.rows))
 
     @cached_property
     def tokens(self) -> int:

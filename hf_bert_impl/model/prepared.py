@@ -18,6 +18,7 @@ from .attention import BertSelfAttention
 from .cpu_kernels import (
     DTYPES,
     NOT_FUSED,
+    STEADY_ACTIVATIONS,
     Kernels,
     can_tell,
     choose,
@@ -215,8 +216,12 @@ class Prepared:
     found by a few numbers of each weight at once, or by exact sums of all of them: each call checks
     a share in proportion to its tokens, so that `CHECKED_TOKENS` tokens check everything.
 
+    `kernels` computes its products.
+
     It is no part of the model's state: a copy, a pickle or a saved model goes without it.
     """
+
+    kernels: Kernels
 
     def __init__(self, module: nn.Module, copied: Iterable[nn.Module], stock: Stock) -> None:
         """Remembers `module`, and the weights of the linear layers in it that are copied."""
@@ -278,7 +283,8 @@ class Prepared:
         """
         if torch.is_grad_enabled() or is_recorded():
             return None
-        if self.is_current(tokens):
+        is_served = self.kernels.is_batch_invariant or not holder.config.batch_invariant
+        if is_served and self.is_current(tokens):
             return self
         logger.warning(
             "the model has changed since prepare_for_inference, which is undone; call it again"
@@ -336,7 +342,8 @@ class PreparedEncoder(Prepared):
 
     def __init__(self, encoder: BertEncoder, dtype: torch.dtype | None = None) -> None:
         super().__init__(encoder, _linears(encoder), STOCK_LAYER)
-        self.kernels = kernels = choose(dtype or self.weights[0].dtype)
+        invariant = encoder.config.batch_invariant
+        self.kernels = kernels = choose(dtype or self.weights[0].dtype, invariant)
         with torch.no_grad():
             self.layers = [PreparedLayer(layer, kernels) for layer in _layers(encoder)]
 
@@ -362,8 +369,9 @@ class PreparedLMHead(Prepared):
         super().__init__(head, (self.transform.dense, head.decoder), STOCK_HEAD)
         with torch.no_grad():
             dense: Any = self.transform.dense
-            kernels = choose(dense.weight.dtype)
-            self.dense, self.decoder = kernels.pack(dense), kernels.pack(head.decoder)
+            self.kernels = choose(dense.weight.dtype, head.config.batch_invariant)
+            self.dense = self.kernels.pack(dense)
+            self.decoder = self.kernels.pack(head.decoder)
 
     def __call__(self, states: Tensor) -> Tensor:
         """(..., D) to (..., V)."""
@@ -411,8 +419,13 @@ def _as_integers(weight: Tensor) -> Tensor:
     return weight.view(torch.uint8)
 
 
-def why_not(encoder: BertEncoder) -> str | None:
-    """Why this encoder cannot be prepared on this machine, or None if it can."""
+def why_not(encoder: BertEncoder, kind: torch.dtype | None = None) -> str | None:
+    """Why this encoder cannot be prepared on this machine, or None if it can.
+
+    Args:
+        encoder: In eval mode.
+        kind: What the products are to be computed in; None for what the weights are.
+    """
     if not can_tell():
         return "this torch does not tell what a call is part of"
     config = encoder.config
@@ -427,13 +440,19 @@ def why_not(encoder: BertEncoder) -> str | None:
         reason = STOCK_LAYER.why_not(layer, f"encoder.layer.{number}")
         if reason is not None:
             return reason
+    if config.batch_invariant:
+        functions = {fused(layer.intermediate.intermediate_act_fn) for layer in _layers(encoder)}
+        if NOT_FUSED in functions or (
+            kind == torch.int8 and not functions.issubset(STEADY_ACTIVATIONS)
+        ):
+            return f"hidden_act={config.hidden_act!r} has no kernel that is batch-invariant"
     places = {(linear.weight.device.type, linear.weight.dtype) for linear in _linears(encoder)}
     if len(places) > 1:
         return "its weights are of several types or on several devices"
     device, dtype = places.pop()
     if device != "cpu":
         return f"its weights are on {device}, and the packed kernels are the CPU's"
-    return why_no_kernels(dtype, of_states=True)
+    return why_no_kernels(dtype, True, config.batch_invariant)
 
 
 def _layers(encoder: BertEncoder) -> list[BertLayer]:
@@ -454,9 +473,9 @@ def prepare(model: Any, dtype: torch.dtype | str | None) -> None:
         model: A BERT of any head.
         dtype: As there.
     """
-    on_cpu = model.device.type == "cpu"
+    on_cpu, invariant = model.device.type == "cpu", model.config.batch_invariant
     if dtype == "auto":
-        wanted: torch.dtype | None = fastest_dtype(model.device)
+        wanted: torch.dtype | None = fastest_dtype(model.device, invariant)
     else:
         wanted = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
     is_known = wanted is not None and (wanted.is_floating_point or wanted == torch.int8)
@@ -465,7 +484,7 @@ def prepare(model: Any, dtype: torch.dtype | str | None) -> None:
         raise ValueError(f"dtype={dtype!r} is not known; use one of {known}")
     keep_freed_memory()
     if wanted is not None and wanted in DTYPES.values() and on_cpu:
-        reason = why_no_kernels(wanted)
+        reason = why_no_kernels(wanted, batch_invariant=invariant)
         if reason is not None:  # an imitation would be many times slower
             logger.warning(f"{reason}, so the model computes in float32")
             wanted = torch.float32
@@ -474,7 +493,7 @@ def prepare(model: Any, dtype: torch.dtype | str | None) -> None:
         model.to(torch.float32 if on_cpu and keeps_float32(wanted) else wanted)
     drop_prepared(model)
     encoder: Any = getattr(model.base_model, "encoder", None)
-    reason = why_not(encoder)
+    reason = why_not(encoder, wanted)
     if reason is not None:
         logger.warning(f"not prepared for inference: {reason}; it computes as usual")
         return
