@@ -176,8 +176,8 @@ def test_writes_what_the_library_writes(tmp_path):
 
 @pytest.mark.parametrize("state", [{}, {"a": torch.zeros(0)}, {"a": torch.tensor(1)}], ids=str)
 def test_small_files(state, tmp_path):
-    save_file(state, tmp_path / "library.safetensors", metadata={"format": "tf"})
-    (path,) = write(tmp_path, state, metadata={"format": "tf"})
+    save_file(state, tmp_path / "library.safetensors", metadata={"format": "pt"})
+    (path,) = write(tmp_path, state)
     assert path.read_bytes() == (tmp_path / "library.safetensors").read_bytes()
     assert_same(read_all(path), state)
 
