@@ -45,24 +45,20 @@ class Format:
     reader: Callable[[Path], Reader]
     is_file: Callable[[Path], bool]
     """Whether a file has the format's signature."""
-    suffix: re.Pattern[str]
-    """Names that promise it."""
-    names: tuple[str, ...]
-    """What the libraries call it in a folder, without `.index.json`."""
+    suffix: str
+    """A regular expression of the suffixes that promise it."""
+    name: str
+    """What the libraries call its file in a folder, without `.index.json`."""
 
 
 #: In the order in which they are preferred where a folder has several. PyTorch's come first: the
 #: others were mostly converted from them.
 FORMATS = {
-    "safetensors": Format(
-        SafetensorsReader, is_safetensors, re.compile(r"\.safetensors"), ("model.safetensors",)
-    ),
-    "torch": Format(
-        TorchReader, is_torch, re.compile(r"\.(bin|pt|pth|ep[0-9]*|pkl)"), ("pytorch_model.bin",)
-    ),
-    "flax": Format(FlaxReader, is_flax, re.compile(r"\.msgpack"), ("flax_model.msgpack",)),
-    "h5": Format(H5Reader, is_h5, re.compile(r"\.(h5|hdf5)"), ("tf_model.h5",)),
-    "tf1": Format(Tf1Reader, is_tf1, re.compile(r"\.index"), ("bert_model.ckpt.index",)),
+    "safetensors": Format(SafetensorsReader, is_safetensors, r"\.safetensors", "model.safetensors"),
+    "torch": Format(TorchReader, is_torch, r"\.(bin|pt|pth|ep[0-9]*|pkl)", "pytorch_model.bin"),
+    "flax": Format(FlaxReader, is_flax, r"\.msgpack", "flax_model.msgpack"),
+    "h5": Format(H5Reader, is_h5, r"\.(h5|hdf5)", "tf_model.h5"),
+    "tf1": Format(Tf1Reader, is_tf1, r"\.index", "bert_model.ckpt.index"),
 }
 
 
@@ -97,7 +93,7 @@ def format_of(path: Path) -> str | None:
         if known.is_file(path):
             return name
     for name, known in FORMATS.items():
-        if known.suffix.fullmatch(path.suffix):
+        if re.fullmatch(known.suffix, path.suffix):
             return name  # its reader says what is wrong with it
     return None
 
@@ -213,12 +209,12 @@ def several(files: Iterable[Candidate]) -> InputError:
     )
 
 
-def _by_name(folder: Path, kind: str, candidates: list[Candidate]) -> list[Candidate]:
-    if kind == "tf1" and len(candidates) > 1 and (named := _named_in_state(folder)):
+def _by_name(folder: Path, kind: str, files: list[Candidate]) -> list[Candidate]:
+    if kind == "tf1" and len(files) > 1 and (named := _named_in_state(folder)):
         return [Candidate(named, "tf1")]
-    usual = [name + end for name in FORMATS[kind].names for end in ("", _INDEX)]
-    known = [candidate for name in usual for candidate in candidates if candidate.path.name == name]
-    return known[:1] or candidates
+    name = FORMATS[kind].name
+    usual = [file for file in files if file.path.name in (name, name + _INDEX)]
+    return usual[:1] or files
 
 
 def _named_in_state(folder: Path) -> Path | None:
