@@ -234,7 +234,9 @@ def names_only(tensors):
     return {name: TensorInfo(name, shape, "float32") for name, shape in tensors.items()}
 
 
-def reader(folder, file):
+def reader(folder, file=None):
+    """The open checkpoint of a folder of the fixtures: of `CHECKPOINTS`, or a file."""
+    file = file or next(known.file for known in CHECKPOINTS if known.folder == folder)
     marks = {".ckpt": "tf1", ".h5": "h5", ".msgpack": "flax", ".safetensors": "safetensors"}
     form = next((marks[mark] for mark in marks if mark in file), "torch")
     return FORMATS[form].reader(FIXTURES / folder / file)
@@ -246,9 +248,9 @@ def config_of(folder):
     return json.loads(file.read_text())
 
 
-def converted(folder, file):
+def converted(folder):
     """All tensors of a fixture under our names, and the plan."""
-    with reader(folder, file) as source:
+    with reader(folder) as source:
         whole = plan(detect(source.tensors), source.tensors)
         found = infer(whole, config_of(folder))
         cut = fit(whole, found.class_name, check_config(config_of(folder), found))
