@@ -45,24 +45,20 @@ class Format:
     reader: Callable[[Path], Reader]
     is_file: Callable[[Path], bool]
     """Whether a file has the format's signature."""
-    suffix: re.Pattern[str]
-    """Names that promise it."""
-    names: tuple[str, ...]
-    """What the libraries call it in a folder, without `.index.json`."""
+    suffix: str
+    """A regular expression of the suffixes that promise it."""
+    name: str
+    """What the libraries call its file in a folder, without `.index.json`."""
 
 
 #: In the order in which they are preferred where a folder has several. PyTorch's come first: the
 #: others were mostly converted from them.
 FORMATS = {
-    "safetensors": Format(
-        SafetensorsReader, is_safetensors, re.compile(r"\.safetensors"), ("model.safetensors",)
-    ),
-    "torch": Format(
-        TorchReader, is_torch, re.compile(r"\.(bin|pt|pth|ep[0-9]*|pkl)"), ("pytorch_model.bin",)
-    ),
-    "flax": Format(FlaxReader, is_flax, re.compile(r"\.msgpack"), ("flax_model.msgpack",)),
-    "h5": Format(H5Reader, is_h5, re.compile(r"\.(h5|hdf5)"), ("tf_model.h5",)),
-    "tf1": Format(Tf1Reader, is_tf1, re.compile(r"\.index"), ("bert_model.ckpt.index",)),
+    "safetensors": Format(SafetensorsReader, is_safetensors, r"\.safetensors", "model.safetensors"),
+    "torch": Format(TorchReader, is_torch, r"\.(bin|pt|pth|ep[0-9]*|pkl)", "pytorch_model.bin"),
+    "flax": Format(FlaxReader, is_flax, r"\.msgpack", "flax_model.msgpack"),
+    "h5": Format(H5Reader, is_h5, r"\.(h5|hdf5)", "tf_model.h5"),
+    "tf1": Format(Tf1Reader, is_tf1, r"\.index", "bert_model.ckpt.index"),
 }
 
 
@@ -97,23 +93,43 @@ def format_of(path: Path) -> str | None:
         if known.is_file(path):
             return name
     for name, known in FORMATS.items():
-        if known.suffix.fullmatch(path.suffix):
+        if re.fullmatch(known.suffix, path.suffix):
             return name  # its reader says what is wrong with it
     return None
 
 
-def find_file(path: Path) -> Candidate:
-    """The checkpoint that a file or a TensorFlow prefix belongs to.
+def candidates(path: Path) -> list[list[Candidate]]:
+    """The checkpoints that a path could mean.
 
     Args:
-        path: A file of a checkpoint, or a prefix such as `bert_model.ckpt`.
+        path: A folder (TensorFlow's SavedModel and the first releases of sentence-transformers have
+            the weights one below), a file of a checkpoint, a prefix such as `bert_model.ckpt`, or
+            an archive.
 
     Returns:
-        The checkpoint, or the archive.
+        For each format the files that could be it, best format first. Where a format has a file by
+        the name that the libraries give it, there is this one alone; so there is where
+        TensorFlow's `checkpoint` file names the newest.
 
     Raises:
-        InputError: There is no such file, or it is in no known format.
+        InputError: There is no such path, nothing in it is in a known format, it cannot be read, or
+            an index in it is damaged.
     """
+    if not path.is_dir():
+        return [[_of_file(path)]]
+    choices = _in_folder(path)
+    if not choices and (path / "saved_model.pb").is_file() and (path / "variables").is_dir():
+        choices = _in_folder(path / "variables")
+    if not choices and (path / "modules.json").is_file():
+        below = [folder for folder in sorted(path.glob("0_*")) if folder.is_dir()]
+        choices = _in_folder(below[0]) if below else []
+    if not choices:
+        raise _nothing_in(path)
+    return choices
+
+
+def _of_file(path: Path) -> Candidate:
+    """The checkpoint that a file or a TensorFlow prefix belongs to, or the archive."""
     index = index_of(path)
     if index is not None:
         return Candidate(index, "tf1")
@@ -149,18 +165,8 @@ def find_file(path: Path) -> Candidate:
     return Candidate(path, kind)
 
 
-def find_in_folder(folder: Path) -> list[list[Candidate]]:
-    """The checkpoints of a folder: for each format the files that could be it, best format first.
-
-    Where a format has a file by the name that the libraries give it, there is this one alone; so
-    there is where TensorFlow's `checkpoint` file names the newest.
-
-    Args:
-        folder: An existing folder; folders in it are not looked into.
-
-    Raises:
-        InputError: The folder cannot be read, or an index in it is damaged.
-    """
+def _in_folder(folder: Path) -> list[list[Candidate]]:
+    """The checkpoints of a folder itself, as `candidates` gives them."""
     try:
         files = sorted(path for path in folder.iterdir() if path.is_file())
     except OSError as error:
@@ -180,11 +186,10 @@ def find_in_folder(folder: Path) -> list[list[Candidate]]:
     return choices or [[Candidate(path, "archive")] for path in files if is_archive(path)]
 
 
-def nothing_found(folder: Path) -> InputError:
-    """The error for a folder without a checkpoint."""
+def _nothing_in(folder: Path) -> InputError:
     files = [path.name for path in sorted(folder.iterdir()) if path.is_file()]
     folders = [path for path in sorted(folder.iterdir()) if path.is_dir()]
-    inside = next((path for path in folders if any(find_in_folder(path))), None)
+    inside = next((path for path in folders if any(_in_folder(path))), None)
     remedy = f"give {inside}" if inside else "give the folder or the file with the weights"
     return InputError(
         f"{folder} has no checkpoint, but {listing(files, 'file')}",
@@ -193,9 +198,9 @@ def nothing_found(folder: Path) -> InputError:
     )
 
 
-def several(paths: Iterable[Path]) -> InputError:
+def several(files: Iterable[Candidate]) -> InputError:
     """The error for checkpoints of which none is the one that is meant."""
-    names = [path.name for path in paths]
+    names = [file.path.name for file in files]
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return InputError(
         f"the folder has several checkpoints that differ ({', '.join(names[:_SHOWN])}{more})",
@@ -204,12 +209,12 @@ def several(paths: Iterable[Path]) -> InputError:
     )
 
 
-def _by_name(folder: Path, kind: str, candidates: list[Candidate]) -> list[Candidate]:
-    if kind == "tf1" and len(candidates) > 1 and (named := _named_in_state(folder)):
+def _by_name(folder: Path, kind: str, files: list[Candidate]) -> list[Candidate]:
+    if kind == "tf1" and len(files) > 1 and (named := _named_in_state(folder)):
         return [Candidate(named, "tf1")]
-    usual = [name + end for name in FORMATS[kind].names for end in ("", _INDEX)]
-    known = [candidate for name in usual for candidate in candidates if candidate.path.name == name]
-    return known[:1] or candidates
+    name = FORMATS[kind].name
+    usual = [file for file in files if file.path.name in (name, name + _INDEX)]
+    return usual[:1] or files
 
 
 def _named_in_state(folder: Path) -> Path | None:

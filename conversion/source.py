@@ -13,7 +13,7 @@ from hf_bert_impl.errors import InputError
 from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS, EXTENDED_MODEL_TYPE
 from hf_bert_impl.model.json_files import parse_json
 
-from .formats import Candidate, find_file, find_in_folder, nothing_found, several
+from .formats import Candidate, candidates, several
 from .maps.codertimo import CODERTIMO
 from .maps.tables import detect
 from .planning import Plan, plan, same_bits
@@ -74,21 +74,21 @@ def open_files(path: Path | str) -> Iterator[Files]:
     given = Path(path).expanduser()
     with contextlib.ExitStack() as stack:
         archive, where = None, given
-        candidates = _candidates(where)
-        if candidates[0][0].format == "archive":
-            archive = candidates[0][0].path
-            if len(candidates) > 1:
-                raise several(files[0].path for files in candidates)
+        choices = candidates(where)
+        if choices[0][0].format == "archive":
+            archive = choices[0][0].path
+            if len(choices) > 1:
+                raise several(files[0] for files in choices)
             into = stack.enter_context(tempfile.TemporaryDirectory(prefix="hf-bert-convert-"))
             where = open_archive(archive, Path(into))
-            candidates = _candidates(where)
-            if candidates[0][0].format == "archive":
+            choices = candidates(where)
+            if choices[0][0].format == "archive":
                 raise InputError(
                     f"{archive} holds an archive and no checkpoint",
                     "an archive of a checkpoint",
                     "unpack it, and give what is inside",
                 )
-        reader, siblings = _choose(candidates[0], stack)
+        reader, siblings = _choose(choices[0], stack)
         folders = [reader.files[0].parent, where if where.is_dir() else where.parent]
         folders.append(given if given.is_dir() else given.parent)
         yield Files(
@@ -97,7 +97,7 @@ def open_files(path: Path | str) -> Iterator[Files]:
             folders=tuple(dict.fromkeys(folders)),
             reader=reader,
             siblings=siblings,
-            others=tuple(files[0] for files in candidates[1:] if len(files) == 1),
+            others=tuple(files[0] for files in choices[1:] if len(files) == 1),
         )
 
 
@@ -146,27 +146,8 @@ def open_source(
         yield Source(**places, plan=whole, config=fields, config_file=file)
 
 
-def _candidates(path: Path) -> list[list[Candidate]]:
-    if path.is_dir():
-        choices = find_in_folder(path)
-        # TensorFlow 2's SavedModel keeps its weights one folder below.
-        choices = choices or (find_in_folder(path / "variables") if _is_saved_model(path) else [])
-        # The first releases of sentence-transformers had BERT in a folder below.
-        if not choices and (path / "modules.json").is_file():
-            below = [folder for folder in sorted(path.glob("0_*")) if folder.is_dir()]
-            choices = find_in_folder(below[0]) if below else []
-        if not choices:
-            raise nothing_found(path)
-        return choices
-    return [[find_file(path)]]
-
-
-def _is_saved_model(path: Path) -> bool:
-    return (path / "saved_model.pb").is_file() and (path / "variables").is_dir()
-
-
 def _choose(
-    candidates: list[Candidate], stack: contextlib.ExitStack
+    files: list[Candidate], stack: contextlib.ExitStack
 ) -> tuple[Reader, tuple[Reader, ...]]:
     """The checkpoint to read, and all those that hold the same model (itself among them).
 
@@ -174,7 +155,7 @@ def _choose(
     trainer writes the encoder alone, and people save its state dict and the heads beside it. The
     one with most of the model is taken.
     """
-    readers = [stack.enter_context(candidate.open()) for candidate in candidates]
+    readers = [stack.enter_context(candidate.open()) for candidate in files]
     if len(readers) == 1:
         return readers[0], (readers[0],)
     plans = [plan(detect(reader.tensors), reader.tensors) for reader in readers]
@@ -189,7 +170,7 @@ def _choose(
                     plans[best].read(readers[best], name), other.read(readers[number], name)
                 )
             ):
-                raise several(candidate.path for candidate in candidates)
+                raise several(files)
     return readers[best], tuple(readers)
 
 

@@ -55,7 +55,7 @@ def detect(tensors: Mapping[str, TensorInfo]) -> Table:
         tensors: All tensors of the checkpoint.
 
     Returns:
-        The table that leaves the fewest names unknown. Some may be: `rules.plan` names them.
+        The table that leaves the fewest names unknown. Some may be: `planning.plan` names them.
 
     Raises:
         InputError: The names are those of another architecture, or of none that is known.

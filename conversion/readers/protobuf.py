@@ -1,6 +1,7 @@
 """The wire format of protocol buffers: numbered fields of a message, without its description.
 
-https://protobuf.dev/programming-guides/encoding/
+https://protobuf.dev/programming-guides/encoding/. Google's library is not asked: it wants the
+description of every message, and would be one more dependency for the few that are read here.
 """
 
 from __future__ import annotations

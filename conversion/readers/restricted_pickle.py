@@ -3,8 +3,9 @@
 A pickle is a program. `pickle.Unpickler` imports what it names and calls it, and even one that
 restricts the names allocates what a length claims and hashes what it is given. This machine reads
 the opcodes (by `pickletools`, which takes them apart and does not execute them) and keeps a stack
-of plain values: numbers, strings, lists, dicts, and the records below in place of objects. A name
-is a string to it, looked up in the tables of `pickled_objects`; any other ends the reading.
+of plain values: numbers, strings, lists, dicts, and in place of objects the records of
+`pickled_objects`. A name is a string to it, looked up in the tables there; any other ends the
+reading.
 
 `torch.load(weights_only=True)` does less: it refuses the pickled modules that codertimo's code and
 many training loops save, does not map the container before torch 1.6 into memory, checks no crc32,

@@ -44,16 +44,10 @@ class SafetensorsReader(ShardedReader):
 
     format = "safetensors"
 
-    def __init__(self, path: Path) -> None:
-        self.metadata: dict[str, str] = {}
-        """The files' `__metadata__`: `format` is "pt", "tf", "flax", "np" or "mlx"."""
-        super().__init__(path)
-        if "format" in self.metadata:
-            self.software = f"safetensors, metadata format {self.metadata['format']!r:.40}"
-
     def _open(self, path: Path) -> _File:
         file = _File(path)
-        self.metadata |= file.metadata
+        if file.written_for is not None:
+            self.software = f"safetensors, metadata format {file.written_for!r:.40}"
         return file
 
 
@@ -72,7 +66,8 @@ class _File:
                 if byte_size(shape, "uint8") is None:  # beside a 0 the library checks no size
                     raise _damaged(path, f"tensor {name!r:.200} has a shape that no tensor has")
                 self.tensors[name] = TensorInfo(name, shape, _DTYPES.get(code, code))
-            self.metadata: dict[str, str] = self._file.metadata() or {}
+            self.written_for: str | None = (self._file.metadata() or {}).get("format")
+            """"pt", "tf", "flax", "np" or "mlx"."""
         except (SafetensorError, OSError) as error:
             raise _damaged(path, str(error)) from None
 

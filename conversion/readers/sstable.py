@@ -3,7 +3,8 @@
 Blocks of entries follow one another, each with five bytes behind it: how it is compressed, and a
 masked crc32c. The last block lists the others, and a footer of 48 bytes says where it lies:
 https://github.com/google/leveldb/blob/main/doc/table_format.md. TensorFlow's tables are the same
-but for a block size of 256 KiB (tensorflow/core/lib/io/table_options.h).
+but for a block size of 256 KiB (tensorflow/core/lib/io/table_options.h). Nothing smaller than
+TensorFlow or LevelDB itself reads them; here a table can take no more memory than its size allows.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from torch import Tensor
 from hf_bert_impl.errors import InputError
 
 from ..tensors import DTYPES, Reader, TensorInfo
-from .mapped import map_file, tensor_at
+from .mapped import damaged, map_file, tensor_at
 from .protobuf import Damaged
 from .sstable import is_table, masked_crc32c, read_table
 from .tensor_bundle import Entry, Slice, read_entry, read_header, slice_key
@@ -85,11 +85,7 @@ class Tf1Reader(Reader):
             self.tensors = self._list_tensors()
             self.software = f"TensorFlow (tensor bundle, version {version})"
         except Damaged as error:
-            raise InputError(
-                f"{self._index}: {error}",
-                "the intact index of a TensorFlow checkpoint",
-                _COPY_AGAIN,
-            ) from None
+            raise damaged("TensorFlow", self._index, str(error)) from None
         except OSError as error:
             raise InputError(
                 f"{error.filename or path} cannot be read: {error.strerror}",
@@ -199,11 +195,7 @@ class Tf1Reader(Reader):
         for part in entry.slices:
             place = _place(entry, part)
             if covered[place].any():
-                raise InputError(
-                    f"{self._index}: parts of the tensor {name!r} overlap",
-                    "parts that lie side by side",
-                    _COPY_AGAIN,
-                )
+                raise damaged("TensorFlow", self._index, f"parts of the tensor {name!r} overlap")
             covered[place] = True
             whole[place] = self._read_entry(name, self._entries[slice_key(name.encode(), part)])
         return whole

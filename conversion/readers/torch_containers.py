@@ -24,7 +24,7 @@ from torch import Tensor
 from hf_bert_impl.errors import InputError
 
 from ..tensors import DTYPES
-from .mapped import map_file, read_at
+from .mapped import map_file, read_at, tensor_at
 from .pickled_objects import Storage, TensorRecord
 from .restricted_pickle import RestrictedUnpickler
 
@@ -215,24 +215,16 @@ class TorchFile:
         Raises:
             InputError: The storage's checksum is wrong.
         """
-        dtype = DTYPES[tensor.dtype]
-        span = tensor.span
-        if not span:
+        dtype, storage = DTYPES[tensor.dtype], tensor.storage
+        if not tensor.span:
             return torch.empty(tensor.shape, dtype=dtype)
-        storage = tensor.storage
         record = self._records[storage.key]
         if storage.key not in self._checked:
             self._check(f"tensor {name!r:.200}", record)
             self._checked.add(storage.key)
         first = record.start + storage.start * storage.itemsize + tensor.offset * dtype.itemsize
-        numbers = torch.frombuffer(
-            self._map, dtype=torch.uint8, count=span * dtype.itemsize, offset=first
-        )
-        if dtype == torch.bool:
-            numbers = (numbers != 0).view(torch.uint8)  # torch knows no bool but 0 and 1
-        elif first % dtype.itemsize:
-            numbers = numbers.clone()
-        return numbers.view(dtype).as_strided(tensor.shape, tensor.strides)
+        numbers = tensor_at(self._map, first, (tensor.span,), tensor.dtype)
+        return numbers.as_strided(tensor.shape, tensor.strides)
 
     def _bytes(self, what: str, record: Record) -> bytes:
         self._check(what, record)

@@ -8,9 +8,11 @@ bytes as the library's, whatever the order that the tensors are given in.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from huggingface_hub import split_state_dict_into_shards_factory
 from torch import Tensor
 
 from hf_bert_impl.errors import InputError
@@ -29,7 +31,6 @@ def write_safetensors(
     tensors: Mapping[str, TensorInfo],
     read: Callable[[str], Tensor],
     max_shard_size: int | None = None,
-    metadata: Mapping[str, str] | None = None,
 ) -> tuple[Path, ...]:
     """Write `model.safetensors`, or shards and their index where one file would be too large.
 
@@ -40,7 +41,6 @@ def write_safetensors(
         max_shard_size: Most bytes of the tensors in a file, as in `save_pretrained`: in the order
             of `tensors`, a tensor that does not fit opens a new file, and a larger one has its
             own. None: one file.
-        metadata: The files' `__metadata__`. None: `{"format": "pt"}`, which transformers asks for.
 
     Returns:
         The files, the index first where there is one.
@@ -50,23 +50,23 @@ def write_safetensors(
             that is not as announced.
         OSError: A file cannot be written.
     """
-    shards = _split(tensors, max_shard_size)
-    count = len(shards)
-    metadata = {"format": "pt"} if metadata is None else metadata
-    if count == 1:
-        path = folder / "model.safetensors"
-        _write_file(path, shards[0], read, metadata)
-        return (path,)
-    places: dict[str, str] = {}
-    paths = [folder / "model.safetensors.index.json"]
-    for number, shard in enumerate(shards, 1):
-        paths.append(folder / f"model-{number:05d}-of-{count:05d}.safetensors")
-        _write_file(paths[-1], shard, read, metadata)
-        places |= dict.fromkeys(shard, paths[-1].name)
-    index = {"metadata": {"total_size": sum(map(_size, tensors.values()))}, "weight_map": places}
+    split = split_state_dict_into_shards_factory(
+        dict(tensors),
+        get_storage_size=_size,
+        filename_pattern="model{suffix}.safetensors",
+        max_shard_size=sys.maxsize if max_shard_size is None else max_shard_size,
+    )
+    files = split.filename_to_tensors or {"model.safetensors": []}
+    for file, names in files.items():
+        _write_file(folder / file, {name: tensors[name] for name in names}, read)
+    paths = tuple(folder / file for file in files)
+    if not split.is_sharded:
+        return paths
+    index = {"metadata": split.metadata, "weight_map": split.tensor_to_filename}
     text = json.dumps(index, indent=2, sort_keys=True) + "\n"
-    paths[0].write_text(text, encoding="utf-8")
-    return tuple(paths)
+    path = folder / "model.safetensors.index.json"
+    path.write_text(text, encoding="utf-8")
+    return (path, *paths)
 
 
 def _size(info: TensorInfo) -> int:
@@ -79,41 +79,16 @@ def _size(info: TensorInfo) -> int:
     return info.size * DTYPES[info.dtype].itemsize
 
 
-def _split(
-    tensors: Mapping[str, TensorInfo], max_shard_size: int | None
-) -> list[dict[str, TensorInfo]]:
-    if max_shard_size is None:
-        return [dict(tensors)]
-    shards: list[dict[str, TensorInfo]] = []
-    current: dict[str, TensorInfo] = {}
-    held = 0
-    for name, info in tensors.items():
-        size = _size(info)
-        if size > max_shard_size:
-            shards.append({name: info})
-            continue
-        if held + size > max_shard_size:
-            shards.append(current)
-            current, held = {}, 0
-        current[name] = info
-        held += size
-    if current or not shards:
-        shards.append(current)
-    return shards
-
-
 def _write_file(
-    path: Path,
-    tensors: Mapping[str, TensorInfo],
-    read: Callable[[str], Tensor],
-    metadata: Mapping[str, str],
+    path: Path, tensors: Mapping[str, TensorInfo], read: Callable[[str], Tensor]
 ) -> None:
     for name in tensors:
         check_unicode(name)
     sizes = {name: _size(info) for name, info in tensors.items()}
     # Wide dtypes first, so that every tensor starts at a multiple of its element's size.
     order = sorted(tensors, key=lambda name: (-_ORDER[tensors[name].dtype], name))
-    table: dict[str, object] = {"__metadata__": dict(metadata)}
+    # Without its metadata transformers refuses the file.
+    table: dict[str, object] = {"__metadata__": {"format": "pt"}}
     end = 0
     for name in order:
         start, end = end, end + sizes[name]

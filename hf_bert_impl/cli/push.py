@@ -70,8 +70,8 @@ def push(
     Example: hf-bert push ./trained me/my-bert --dry-run ./repository
     """
     with quiet_libraries():
+        from hf_bert_impl.files.output_folder import check_output
         from hf_bert_impl.hub.load_check import LoadingFailed
-        from hf_bert_impl.hub.pushing import check_dry_run
         from hf_bert_impl.hub.pushing import push as publish
         from hf_bert_impl.hub.uploading import check_repo_id
 
@@ -84,7 +84,7 @@ def push(
                     "one of them",
                     "drop one",
                 )
-            check_dry_run(dry_run)
+            check_output(dry_run, [], None)
         checkpoint = checkpoints.open_checkpoint(model)
         loaded, left_out = checkpoints.load_whole(checkpoint, dtype="auto")
         tokenizer = None

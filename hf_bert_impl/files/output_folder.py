@@ -28,7 +28,7 @@ _WEIGHTS = re.compile(
 
 
 @contextlib.contextmanager
-def claimed(folder: Path, sources: Iterable[Path], overwrite: bool) -> Iterator[None]:
+def claimed(folder: Path, sources: Iterable[Path], overwrite: bool | None) -> Iterator[None]:
     """Checks a folder as `check_output` does, and keeps other runs from writing it meanwhile.
 
     What a killed run left beside it is removed: no other run is at work while it is locked.
@@ -36,7 +36,7 @@ def claimed(folder: Path, sources: Iterable[Path], overwrite: bool) -> Iterator[
     Args:
         folder: Where the result is to be; folders above it that are missing are made.
         sources: Files and folders that are read.
-        overwrite: Whether a folder with files in it may be replaced.
+        overwrite: As for `check_output`.
 
     Raises:
         InputError: The folder cannot be written, or as for `check_output`.
@@ -56,14 +56,14 @@ def claimed(folder: Path, sources: Iterable[Path], overwrite: bool) -> Iterator[
 
 
 def check_output(
-    folder: Path, sources: Iterable[Path], overwrite: bool, content: str = "files"
+    folder: Path, sources: Iterable[Path], overwrite: bool | None, content: str = "files"
 ) -> None:
     """Check what can be checked before anything is read.
 
     Args:
         folder: Where the result is to be.
         sources: Files and folders that are read.
-        overwrite: Whether a folder with files in it may be replaced.
+        overwrite: Whether a folder with files in it may be replaced; None where it never is.
         content: What is in such a folder, in words.
 
     Raises:
@@ -84,7 +84,8 @@ def check_output(
         raise InputError(
             f"{folder} exists and has {content} in it",
             "a new or an empty folder for the result",
-            "choose another name, or replace it with `overwrite=True`",
+            "choose another name"
+            + ("" if overwrite is None else ", or replace it with `overwrite=True`"),
         )
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from hf_bert_impl.files.output_folder import claimed, output_folder
+from hf_bert_impl.files.output_folder import check_output, claimed, output_folder
 from hf_bert_impl.hub.card import CardFacts, write_card
 from hf_bert_impl.hub.load_check import LoadingFailed, LoadingReport, check_loading
 from hf_bert_impl.hub.saving import file_sizes, loads_in_stock, save_with_code
@@ -99,7 +99,7 @@ def push(
         )
         repo_id, card = repository.repo_id, repository.card
     else:
-        check_dry_run(dry_run)
+        check_output(dry_run, [], None)
     if source is not None and (source / CARD).is_file():
         card = (source / CARD).read_text(encoding="utf-8", errors="replace")
     with eval_mode(model), _folder(dry_run, source) as folder:
@@ -132,29 +132,11 @@ def push(
     return Pushed(repo_id, place, files, loading, speed)
 
 
-def check_dry_run(folder: Path) -> None:
-    """Check the folder of a dry run before anything is loaded.
-
-    Args:
-        folder: It holds what a repository would, and nothing else.
-
-    Raises:
-        ValueError: It is a file, or has files in it.
-    """
-    is_folder = folder.is_dir()
-    if folder.exists() and (not is_folder or any(folder.iterdir())):
-        what = "has files in it" if is_folder else "is no folder"
-        raise ValueError(
-            f"{folder} exists and {what}; expected a new or an empty folder for the repository; "
-            "name another one"
-        )
-
-
 @contextlib.contextmanager
 def _folder(dry_run: Path | None, source: Path | None) -> Iterator[Path]:
     if dry_run is not None:
         sources = [source] if source is not None else []
-        with claimed(dry_run, sources, overwrite=False), output_folder(dry_run) as folder:
+        with claimed(dry_run, sources, None), output_folder(dry_run) as folder:
             yield folder
         return
     with tempfile.TemporaryDirectory(prefix="hf-bert-push-") as name:

@@ -111,9 +111,9 @@ def test_bad_input_is_one_line(hf_bert, one_error_line, save_tiny, tmp_path):
     for arguments, words in (
         ((tmp_path / "nowhere", "me/tiny", *dry), ("there is no folder",)),
         ((source, "me/tiny/x", *dry), ("expected NAME or OWNER/NAME",)),
-        ((source, "me/tiny", "--dry-run", full), ("has files in it", "name another one")),
+        ((source, "me/tiny", "--dry-run", full), ("has files in it", "choose another name")),
         ((source, "me/tiny", "--dry-run", source), ("has files in it",)),
-        ((source, "me/tiny", "--dry-run", full / "mine.txt"), ("is no folder",)),
+        ((source, "me/tiny", "--dry-run", full / "mine.txt"), ("is a file",)),
         ((source, "me/tiny", *dry, "--private"), ("--private", "--dry-run")),
         ((source, "me/tiny", *dry, "--revision", "x"), ("--revision", "--dry-run")),
     ):

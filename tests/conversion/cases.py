@@ -6,7 +6,9 @@ import pathlib
 import struct
 import tarfile
 import zipfile
-from typing import NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -21,11 +23,11 @@ from hf_bert_impl.conversion.maps.keras_h5 import KERAS_H5
 from hf_bert_impl.conversion.maps.pytorch import PYTORCH_PRETRAINED_BERT, TRANSFORMERS
 from hf_bert_impl.conversion.maps.tables import detect
 from hf_bert_impl.conversion.planning import plan, same_bits
-from hf_bert_impl.conversion.readers.flax import FlaxReader
-from hf_bert_impl.conversion.readers.h5 import H5Reader
-from hf_bert_impl.conversion.readers.safetensors import SafetensorsReader
-from hf_bert_impl.conversion.readers.tf1 import Tf1Reader
-from hf_bert_impl.conversion.readers.torch_pickle import TorchReader
+from hf_bert_impl.conversion.readers.flax import FlaxReader, is_flax
+from hf_bert_impl.conversion.readers.h5 import H5Reader, is_h5
+from hf_bert_impl.conversion.readers.safetensors import SafetensorsReader, is_safetensors
+from hf_bert_impl.conversion.readers.tf1 import Tf1Reader, is_tf1
+from hf_bert_impl.conversion.readers.torch_pickle import TorchReader, is_torch
 from hf_bert_impl.conversion.rules import Table
 from hf_bert_impl.conversion.tensors import DTYPES, TensorInfo
 from hf_bert_impl.conversion.writers.flax import write_flax
@@ -93,6 +95,36 @@ CHECKPOINTS = (
     Checkpoint("positions_relative_key", "model.safetensors", NEW, MASKED, None),
     Checkpoint("positions_relative_key_query", "model.safetensors", NEW, MASKED, None),
 )
+
+
+@dataclass(frozen=True)
+class Format:
+    """What reads and writes the files of a format."""
+
+    reader: Any
+    is_file: Callable
+    write: Callable
+    file: str
+    """Its file, or prefix, in a folder; the writer of safetensors chooses it itself."""
+    suffixes: tuple[str, ...]
+    """Those of its files among the fixtures."""
+
+    def write_to(self, folder, tensors, read):
+        where = folder if self.write is write_safetensors else folder / self.file
+        return self.write(where, tensors, read)
+
+
+FORMATS = {
+    "safetensors": Format(
+        SafetensorsReader, is_safetensors, write_safetensors, "model.safetensors", (".safetensors",)
+    ),
+    "torch": Format(
+        TorchReader, is_torch, write_torch, "pytorch_model.bin", (".bin", ".pt", ".ep0")
+    ),
+    "flax": Format(FlaxReader, is_flax, write_flax, "flax_model.msgpack", (".msgpack",)),
+    "h5": Format(H5Reader, is_h5, write_h5, "tf_model.h5", (".h5",)),
+    "tf1": Format(Tf1Reader, is_tf1, write_tf1, "model.ckpt-1000", (".index",)),
+}
 
 
 class Runs:
@@ -173,16 +205,12 @@ def edited(content, edits):
 SMALL = {"a/b:0": torch.arange(6.0).reshape(2, 3), "a/c:0": torch.tensor([7])}
 
 
-def small_checkpoint(kind, folder, tensors=SMALL):
-    """Write a few tensors in the format of a reader: what is opened, and its lists."""
+def small_checkpoint(form, folder, tensors=SMALL):
+    """Write a few tensors in a format: what is opened, and the file of its lists."""
     folder.mkdir(exist_ok=True)
     given = Memory(tensors)
-    if kind is SafetensorsReader:
-        (path,) = write_safetensors(folder, given.tensors, given.read)
-        return path, path
-    writers = {Tf1Reader: write_tf1, H5Reader: write_h5, FlaxReader: write_flax}
-    files = writers.get(kind, write_torch)(folder / "small", given.tensors, given.read)
-    return folder / "small", files[0]
+    files = form.write_to(folder, given.tensors, given.read)
+    return folder / form.file, files[0]
 
 
 def pack(path, files):
@@ -206,11 +234,12 @@ def names_only(tensors):
     return {name: TensorInfo(name, shape, "float32") for name, shape in tensors.items()}
 
 
-def reader(folder, file):
-    file = FIXTURES / folder / file
-    kinds = {"ckpt": Tf1Reader, ".h5": H5Reader, ".msgpack": FlaxReader, ".saf": SafetensorsReader}
-    kind = next((kinds[part] for part in kinds if part in file.name), TorchReader)
-    return kind(file)
+def reader(folder, file=None):
+    """The open checkpoint of a folder of the fixtures: of `CHECKPOINTS`, or a file."""
+    file = file or next(known.file for known in CHECKPOINTS if known.folder == folder)
+    marks = {".ckpt": "tf1", ".h5": "h5", ".msgpack": "flax", ".safetensors": "safetensors"}
+    form = next((marks[mark] for mark in marks if mark in file), "torch")
+    return FORMATS[form].reader(FIXTURES / folder / file)
 
 
 def config_of(folder):
@@ -219,9 +248,9 @@ def config_of(folder):
     return json.loads(file.read_text())
 
 
-def converted(folder, file):
+def converted(folder):
     """All tensors of a fixture under our names, and the plan."""
-    with reader(folder, file) as source:
+    with reader(folder) as source:
         whole = plan(detect(source.tensors), source.tensors)
         found = infer(whole, config_of(folder))
         cut = fit(whole, found.class_name, check_config(config_of(folder), found))

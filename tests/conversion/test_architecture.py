@@ -92,7 +92,7 @@ def test_inferred_sizes():
 
 
 def test_a_classifier_trained_without_pooler_is_one_of_tokens():
-    with reader("tf1_classifier", "model.ckpt-1000") as source:
+    with reader("tf1_classifier") as source:
         slots = {"output_weights/adam_m": (3, 32), "output_bias/adam_m": (3,)}
         whole = plan(GOOGLE_TF1, source.tensors | names_only(slots))
         assert infer(whole, {}).class_name == TOKENS

@@ -29,6 +29,17 @@ REAL = FIXTURES / "pytorch_pretrained_bert" / "bert-tiny.tar.gz"
 COMPRESS = {"tar": bytes, "gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
 
 
+def tar(*members, form=tarfile.GNU_FORMAT):
+    """A tar of (name or TarInfo, content)."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w", format=form) as out:
+        for member, content in members:
+            info = tarfile.TarInfo(member) if isinstance(member, str) else member
+            info.size = len(content)
+            out.addfile(info, io.BytesIO(content))
+    return file.getvalue()
+
+
 def tree(folder):
     return {
         path.relative_to(folder).as_posix(): path.read_bytes()
@@ -101,19 +112,15 @@ def test_long_names(tmp_path):
     name = f"{'folder' * 30}/{'name' * 40}.json"
     for number, form in enumerate((tarfile.GNU_FORMAT, tarfile.PAX_FORMAT)):
         path = tmp_path / f"{number}.tar"
-        with tarfile.open(path, "w", format=form) as out:
-            member = tarfile.TarInfo(name)
-            member.size = 5
-            out.addfile(member, io.BytesIO(b"12345"))
+        path.write_bytes(tar((name, b"12345"), form=form))
         assert tree(open_archive(path, tmp_path)) == {name.split("/")[1]: b"12345"}
 
 
 def test_permissions_are_not_taken(tmp_path):
     path = tmp_path / "m.tar"
-    with tarfile.open(path, "w") as out:
-        member = tarfile.TarInfo("config.json")
-        member.mode = 0o4777
-        out.addfile(member)
+    member = tarfile.TarInfo("config.json")
+    member.mode = 0o4777
+    path.write_bytes(tar((member, b"")))
     mode = (open_archive(path, tmp_path) / "config.json").stat().st_mode
     assert mode & 0o7111 == 0
 
@@ -182,22 +189,11 @@ def make_zip(tmp_path):
     return make
 
 
-def tar(*members):
-    """A tar of (name or TarInfo, content)."""
-    file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode="w", format=tarfile.GNU_FORMAT) as out:
-        for member, content in members:
-            info = tarfile.TarInfo(member) if isinstance(member, str) else member
-            info.size = len(content)
-            out.addfile(info, io.BytesIO(content))
-    return file.getvalue()
-
-
 @pytest.fixture
 def make_tar(tmp_path):
-    def make(*members, kind="gz"):
+    def make(*members, kind="gz", **options):
         path = tmp_path / f"bad.tar.{kind}"
-        path.write_bytes(COMPRESS[kind](tar(*members)))
+        path.write_bytes(COMPRESS[kind](tar(*members, **options)))
         return path
 
     return make
@@ -264,13 +260,7 @@ def test_sparse_files(make_tar, refuse):
     info.pax_headers = {"GNU.sparse.major": "1", "GNU.sparse.minor": "0"}
     info.pax_headers |= {"GNU.sparse.name": "x", "GNU.sparse.realsize": str(1 << 50)}
     content = b"1\n0\n5\n".ljust(512, b"\0") + b"12345"
-    info.size = len(content)
-    file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as out:
-        out.addfile(info, io.BytesIO(content))
-    path = make_tar()
-    path.write_bytes(gzip.compress(file.getvalue()))
-    refuse(path, "a link or device")
+    refuse(make_tar((info, content), form=tarfile.PAX_FORMAT), "a link or device")
 
 
 def test_encrypted(make_zip, refuse):
@@ -441,21 +431,15 @@ def test_sizes_that_lie(size, kind, tmp_path, refuse):
     refuse(path)
 
 
-def test_pax_headers_that_lie(tmp_path, refuse):
+def test_pax_headers_that_lie(make_tar, refuse):
     for key, value in (
         *(("size", "-5"), ("size", "9" * 5000), ("size", "x"), ("size", str(1 << 50))),
         *(("path", "../out"), ("path", ""), ("path", "a\0b"), ("GNU.sparse.map", "1,2,x")),
         ("GNU.sparse.size", "9" * 9000),
     ):
-        file = io.BytesIO()
-        with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as out:
-            info = tarfile.TarInfo("bad")
-            info.size = 700
-            info.pax_headers = {key: value}
-            out.addfile(info, io.BytesIO(b"1" * 700))
-        path = tmp_path / "bad.tar"
-        path.write_bytes(file.getvalue())
-        refuse(path)
+        info = tarfile.TarInfo("bad")
+        info.pax_headers = {key: value}
+        refuse(make_tar((info, b"1" * 700), kind="tar", form=tarfile.PAX_FORMAT))
 
 
 def test_headers_on_headers(tmp_path, refuse):

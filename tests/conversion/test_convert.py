@@ -55,16 +55,15 @@ def results(tmp_path_factory):
     return found
 
 
-def outputs(model, arrays):
-    """The outputs that a file of expected ones may have, in either implementation."""
-    inputs = {
-        name: torch.from_numpy(arrays[name])
-        for name in ("input_ids", "attention_mask", "token_type_ids")
-        if name in arrays
-    }
-    base = getattr(model, "bert", model)
+def assert_outputs(model, file, tolerance):
+    """Hold the outputs of a model, of either implementation, to those in a file, and name these."""
+    arrays = dict(np.load(FIXTURES / file))
+    model.eval().config.padding_free = False  # the original computed padding, too
+    given = ("input_ids", "input_ids"), ("attention_mask", "attention_mask")
+    given += ("token_type_ids", "token_type_ids"), ("segment_info", "token_type_ids")
+    inputs = {ours: torch.from_numpy(arrays[name]) for name, ours in given if name in arrays}
     with torch.no_grad():
-        encoded = base(**inputs, output_hidden_states=True)
+        encoded = getattr(model, "bert", model)(**inputs, output_hidden_states=True)
         heads = model(**inputs)
     found = {
         "embedding_output": encoded.hidden_states[0],
@@ -77,7 +76,14 @@ def outputs(model, arrays):
         "end_logits": heads.get("end_logits"),
         "mlm_logits" if "MaskedLM" in type(model).__name__ else "logits": heads.get("logits"),
     }
-    return {name: value for name, value in found.items() if value is not None}
+    for task in ("mlm", "nsp"):
+        if found[f"{task}_logits"] is not None:
+            found[f"{task}_log_probs"] = found[f"{task}_logits"].log_softmax(-1)
+    shared = [name for name, value in found.items() if value is not None and name in arrays]
+    for name in shared:
+        error = (found[name] - torch.from_numpy(arrays[name])).abs().max().item()
+        assert error <= tolerance, name
+    return shared
 
 
 @pytest.mark.parametrize("name", PLAIN)
@@ -93,14 +99,7 @@ def test_outputs_are_those_of_the_original_software(results, name, library):
     )
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         assert not info[kind]
-    arrays = dict(np.load(FIXTURES / file))
-    model.config.padding_free = False  # the original computed padding, too
-    found = outputs(model.eval(), arrays)
-    shared = [output for output in found if output in arrays]
-    assert len(shared) >= 3
-    for output in shared:
-        error = (found[output] - torch.from_numpy(arrays[output])).abs().max().item()
-        assert error <= TOLERANCE, output
+    assert len(assert_outputs(model, file, TOLERANCE)) >= 3
 
 
 @pytest.mark.parametrize("name", PLAIN)
@@ -160,27 +159,11 @@ def test_codertimo_outputs(results, name):
     # The trainer's own file has no heads, and its state dict with heads no number of them.
     class_name = "BertForPreTraining" if whole else "BertModel"
     assert report.result["class"] == class_name
-    model = getattr(hf_bert_impl, class_name).from_pretrained(folder).eval()
+    model = getattr(hf_bert_impl, class_name).from_pretrained(folder)
     assert model.config.num_attention_heads == 4
-    model.config.padding_free = False
-    arrays = dict(np.load(FIXTURES / "codertimo/expected.npz"))
-    inputs = {
-        "input_ids": torch.from_numpy(arrays["input_ids"]),
-        "token_type_ids": torch.from_numpy(arrays["segment_info"]),
-    }
-    with torch.no_grad():
-        encoded = getattr(model, "bert", model)(**inputs, output_hidden_states=True)
-        found = {
-            "embedding_output": encoded.hidden_states[0],
-            "all_encoder_layers": torch.stack(encoded.hidden_states[1:]),
-        }
-        if whole:
-            scores = model(**inputs)
-            found["mlm_log_probs"] = scores.prediction_logits.log_softmax(-1)
-            found["nsp_log_probs"] = scores.seq_relationship_logits.log_softmax(-1)
-    for output, value in found.items():
-        error = (value - torch.from_numpy(arrays[output])).abs().max().item()
-        assert error <= CODERTIMO_TOLERANCE, output
+    shared = assert_outputs(model, "codertimo/expected.npz", CODERTIMO_TOLERANCE)
+    heads = {"mlm_log_probs", "nsp_log_probs"} if whole else set()
+    assert {*shared} >= {"embedding_output", "all_encoder_layers", *heads}
 
 
 def test_codertimo_tokenizer_gives_its_segments(results):

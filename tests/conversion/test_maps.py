@@ -38,7 +38,6 @@ from tests.conversion.cases import (
     reader,
 )
 
-FILES = {checkpoint.folder: checkpoint.file for checkpoint in CHECKPOINTS}
 TENSORS_OF = {
     PRETRAINING: 46,
     CLASSIFICATION: 41,
@@ -54,10 +53,10 @@ TENSORS_OF = {
 
 @pytest.mark.parametrize(("folder", "file", "table", "class_name", "labels"), CHECKPOINTS)
 def test_every_tensor_is_mapped_or_ignored(folder, file, table, class_name, labels):
-    with reader(folder, FILES[folder]) as source:
+    with reader(folder) as source:
         assert detect(source.tensors) is table
         tensors = dict(source.tensors)
-    state, cut, found = converted(folder, FILES[folder])
+    state, cut, found = converted(folder)
     assert found.class_name == class_name
     assert found.num_labels == labels
     assert not cut.missing
@@ -98,7 +97,7 @@ BUFFER = {"a buffer that holds 0, 1, 2, …"}
     ],
 )  # fmt: skip
 def test_reasons(folder, reasons):
-    assert set(converted(folder, FILES[folder])[1].ignored.values()) == reasons
+    assert set(converted(folder)[1].ignored.values()) == reasons
 
 
 @pytest.mark.parametrize(
@@ -113,9 +112,9 @@ def test_reasons(folder, reasons):
     ids=lambda folders: folders[0],
 )
 def test_the_same_weights_have_the_same_bits(folders):
-    expected = converted(folders[0], FILES[folders[0]])[0]
+    expected = converted(folders[0])[0]
     for folder in folders[1:]:
-        assert_same(converted(folder, FILES[folder])[0], expected)
+        assert_same(converted(folder)[0], expected)
 
 
 @pytest.mark.parametrize(
@@ -128,11 +127,11 @@ def test_the_same_weights_have_the_same_bits(folders):
     ],
 )
 def test_inverse_gives_the_software_its_own_names_and_bits(folder):
-    state, cut, found = converted(folder, FILES[folder])
+    state, cut, found = converted(folder)
     ours = Memory(state)
     table = PYTORCH_PRETRAINED_BERT if folder.startswith("pytorch") else cut.table
     back = invert(table, ours.tensors, found.class_name)
-    with reader(folder, FILES[folder]) as source:
+    with reader(folder) as source:
         bookkeeping = {"global_step", "bert.embeddings.position_ids"}
         expected = {n: source.read(n).clone() for n in source.tensors if n not in bookkeeping}
     if folder == "positions_relative_key":  # safetensors leave out what a .bin file has
@@ -142,7 +141,7 @@ def test_inverse_gives_the_software_its_own_names_and_bits(folder):
 
 def test_tied_tensors_of_real_files_are_equal():
     for folder in ("hf_legacy", "hf_legacy_sharded", "pytorch_pretrained_bert"):
-        with reader(folder, FILES[folder]) as source:
+        with reader(folder) as source:
             whole = plan(detect(source.tensors), source.tensors)
             assert len(whole.ties) == (2 if "legacy" in folder else 1)
             assert whole.untied(source) == ()
@@ -269,7 +268,7 @@ def test_flax_keeps_a_decoder_that_is_not_tied():
 
 
 def test_training_state_of_tensorflow_1_is_ignored():
-    with reader("tf1_classifier", FILES["tf1_classifier"]) as source:
+    with reader("tf1_classifier") as source:
         tensors = dict(source.tensors)
     kernel = "bert/encoder/layer_0/output/dense/kernel"
     extra = (
@@ -339,7 +338,7 @@ def test_names_of_keras_models(class_name, keras):
 
 
 def test_keras_models_have_a_number_where_there_were_several():
-    with reader("tf2_h5", FILES["tf2_h5"]) as source:
+    with reader("tf2_h5") as source:
         several = {
             name.replace("for_pre_training/", "for_pre_training_4/"): info
             for name, info in source.tensors.items()

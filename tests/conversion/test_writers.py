@@ -6,81 +6,43 @@ format's file.
 
 import gc
 import weakref
-from dataclasses import dataclass
-from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_bert_impl.conversion.readers.flax import FlaxReader
 from hf_bert_impl.conversion.readers.h5 import H5Reader
-from hf_bert_impl.conversion.readers.safetensors import SafetensorsReader
-from hf_bert_impl.conversion.readers.tf1 import Tf1Reader
-from hf_bert_impl.conversion.readers.torch_pickle import TorchReader
 from hf_bert_impl.conversion.tensors import DTYPES, TensorInfo
-from hf_bert_impl.conversion.writers.flax import write_flax
-from hf_bert_impl.conversion.writers.h5 import write_h5
-from hf_bert_impl.conversion.writers.safetensors import write_safetensors
-from hf_bert_impl.conversion.writers.tf1 import write_tf1
-from hf_bert_impl.conversion.writers.torch_zip import write_torch
 from hf_bert_impl.errors import InputError
-from tests.conversion.cases import FIXTURES, Memory, bits
+from tests.conversion.cases import FIXTURES, FORMATS, Memory, bits
 
 ONES = torch.ones(3)
 
 
-@dataclass(frozen=True)
-class Format:
-    write: Any
-    file: str
-    """Its file, or prefix, in a folder; a writer of folders chooses it itself."""
-    reader: Any
-    same_bytes: tuple[str, ...]
-    """Fixtures that the software wrote, and that are written again byte for byte."""
-    wrong_names: tuple[tuple[str, ...], ...]
-    """Names that cannot stand in one file."""
-
-    def write_to(self, folder, tensors, read):
-        return self.write(folder / self.file, tensors, read)
-
-
-FORMATS = {
-    "safetensors": Format(
-        lambda file, *rest: write_safetensors(file.parent, *rest),
-        "model.safetensors",
-        SafetensorsReader,
-        ("hf_safetensors", "hf_base_no_prefix", "hf_mlm_no_pooler", "hf_bf16_classifier"),
-        (("__metadata__",), ("\ud800",)),
+#: Fixtures that the software wrote, and that are written again byte for byte. HDF5 may lay the same
+#: datasets out in many ways: test_h5 compares by h5py.
+SAME_BYTES = {
+    "safetensors": (
+        "hf_safetensors",
+        "hf_base_no_prefix",
+        "hf_mlm_no_pooler",
+        "hf_bf16_classifier",
     ),
-    "flax": Format(
-        write_flax,
-        "flax_model.msgpack",
-        FlaxReader,
-        ("flax", "flax_classifier"),
-        (("a", "a/b"), ("a/b", "a"), ("a/b", "a/b/c"), ("a/\udc80",)),
+    "flax": ("flax", "flax_classifier"),
+    "tf1": ("tf1_squad", "tf1_classifier"),
+}
+#: Names that cannot stand in one file.
+WRONG_NAMES = {
+    "safetensors": (("__metadata__",), ("\ud800",)),
+    "flax": (("a", "a/b"), ("a/b", "a"), ("a/b", "a/b/c"), ("a/\udc80",)),
+    "tf1": (("", "a"), ("\ud800", "a"), ("\0x", "a")),
+    "h5": (
+        *(("kernel:0",), ("/layer/kernel:0",), ("layer/",), ("layer//kernel:0",), ("",)),
+        *(("a/./b",), ("a/b\0c",), ("layer/\udc80",)),
+        *(("layer/a", "layer/a/b"), ("layer/a/b", "layer/a")),
+        tuple(f"a/{number}:0" for number in range(5000)),  # more than a header can list
     ),
-    "tf1": Format(
-        write_tf1,
-        "model.ckpt-1000",
-        Tf1Reader,
-        ("tf1_squad", "tf1_classifier"),
-        (("", "a"), ("\ud800", "a"), ("\0x", "a")),
-    ),
-    "h5": Format(
-        write_h5,
-        "tf_model.h5",
-        H5Reader,
-        (),  # HDF5 may lay the same datasets out in many ways; test_h5 compares by h5py
-        (
-            *(("kernel:0",), ("/layer/kernel:0",), ("layer/",), ("layer//kernel:0",), ("",)),
-            *(("a/./b",), ("a/b\0c",), ("layer/\udc80",)),
-            *(("layer/a", "layer/a/b"), ("layer/a/b", "layer/a")),
-            tuple(f"a/{number}:0" for number in range(5000)),  # more than a header can list
-        ),
-    ),
-    "torch": Format(write_torch, "pytorch_model.bin", TorchReader, (), ()),
 }
 EVERY = pytest.mark.parametrize("form", FORMATS.values(), ids=FORMATS)
 #: Memory holds what it holds: `torch.save` wants all tensors at once.
@@ -145,7 +107,7 @@ def test_round_trip(form, kinds, seed, tmp_path_factory):
 
 @pytest.mark.parametrize(
     ("form", "fixture"),
-    [(form, fixture) for form in FORMATS.values() for fixture in form.same_bytes],
+    [(FORMATS[name], fixture) for name, fixtures in SAME_BYTES.items() for fixture in fixtures],
     ids=lambda value: value if isinstance(value, str) else "",
 )
 def test_written_as_the_software_does(form, fixture, tmp_path):
@@ -195,7 +157,7 @@ def test_dtypes_and_folders_that_there_are_not(form, tmp_path):
 
 @pytest.mark.parametrize(
     ("form", "names"),
-    [(form, names) for form in FORMATS.values() for names in form.wrong_names],
+    [(FORMATS[name], names) for name, wrong in WRONG_NAMES.items() for names in wrong],
     ids=lambda value: ascii(value)[:30] if isinstance(value, tuple) else value.file,
 )
 def test_names_that_cannot_be_written(form, names, tmp_path):
