@@ -51,7 +51,7 @@ class Masker:
     """Masks token ids, each time anew.
 
     Args:
-        tokenizer: Of this package or any other WordPiece tokenizer with a mask token.
+        tokenizer: Any WordPiece tokenizer with a mask token.
         options: How tokens are chosen.
 
     Raises:

@@ -27,7 +27,7 @@ class PretrainingCollator:
 
     Args:
         masker: Chooses and replaces tokens.
-        seed: Of the masks of examples with a key.
+        seed: The seed of the masks of examples that have a key.
         pad_id: Fills the batch.
 
     Example:

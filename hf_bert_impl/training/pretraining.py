@@ -253,7 +253,7 @@ def training_arguments(options: PretrainingOptions) -> TrainingArguments:
         adam_epsilon=1e-6,  # BERT's own
         max_grad_norm=1.0,
         bf16=bf16,
-        # Not left to the default, with which several processes on the CPU do not find each other.
+        # With the default, several processes on the CPU do not find each other.
         use_cpu=not torch.accelerator.is_available(),
         seed=options.seed,
         # The data set has an order of its own for each epoch.

@@ -113,7 +113,7 @@ def draw_head_importance(
         file: Where to; its ending names the format (png, svg, pdf).
         importance: What to draw.
         pruned: Layer to heads that are framed.
-        title: Of the picture.
+        title: The title of the picture.
 
     Raises:
         ValueError: There is no such format or folder, or matplotlib is missing.
