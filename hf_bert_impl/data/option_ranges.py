@@ -73,8 +73,8 @@ COUNT = Range(1, MILLION, whole=True)
 STEPS = Range(1, 1000 * MILLION, whole=True)
 PROCESSES = Range(1, 1024, whole=True)
 POSITIVE_SHARE = Range(0, 1, above=True)
-#: The range of each field. AdamW moves a weight by about the rate a step, and shrinks it by rate times decay:
-#: above 1 either of them destroys any weight at once.
+#: The range of each field. AdamW moves a weight by about the rate a step, and shrinks it by rate
+#: times decay: above 1 either of them destroys any weight at once.
 RANGES = {
     "batch_size": COUNT,
     "dupe_factor": COUNT,
