@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from hf_bert_impl.data.masking import IGNORE_INDEX, Masker
+from hf_bert_impl.data.masking import Masker
+from hf_bert_impl.model.losses import IGNORE_INDEX
 
 Example = Mapping[str, Any]
 

@@ -126,7 +126,7 @@ def test_a_small_model_gets_shorter_lengths():
     assert max(case.lengths) <= 31
     assert min(case.lengths) >= 1
     assert max(case.width for group in cases.line_cases(31) for case in group) <= 31
-    with pytest.raises(ValueError, match="no single batch"):
+    with pytest.raises(ValueError, match="the single batch is"):
         cases.make_case("line")
 
 
