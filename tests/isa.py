@@ -25,6 +25,7 @@ TESTS = (
     "tests/model/test_prepared_changes.py",
     "tests/model/test_plain_linear.py",
     "tests/inference/test_text_encoder.py",
+    "tests/inference/test_sentence_models.py",
     "tests/inference/test_question_answering.py",
 )
 

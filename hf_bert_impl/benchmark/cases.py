@@ -9,6 +9,7 @@ import random
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from hf_bert_impl.errors import check_choice
 from hf_bert_impl.measuring.batches import LOG_SPREAD, Case, log_normal_lengths, scale_lengths
 
 if TYPE_CHECKING:
@@ -70,8 +71,7 @@ def make_case(name: str, rows: int | None = None, positions: int = POSITIONS) ->
     Raises:
         ValueError: There is no such case.
     """
-    if name not in ROWS:
-        raise ValueError(f"no single batch is called {name!r}; there are {', '.join(ROWS)}")
+    check_choice("the single batch", name, ROWS)
     rows = ROWS[name] if rows is None else rows
     if name in ("short", "busy"):
         lengths = log_normal_lengths(rows)

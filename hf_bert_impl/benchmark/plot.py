@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import statistics
 from pathlib import Path
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from hf_bert_impl.benchmark.cases import CASES, LINE_WIDTHS
 from hf_bert_impl.benchmark.report import SHORT_DTYPES
 from hf_bert_impl.benchmark.results import Results
-from hf_bert_impl.errors import InputError
+from hf_bert_impl.figures import new_figure, plain, save
 
 #: Okabe and Ito's colours, which people with any colour vision can tell apart.
 COLOURS = ("#0072B2", "#56B4E9", "#999999", "#555555", "#E69F00", "#D55E00", "#009E73", "#CC79A7")
@@ -22,20 +21,6 @@ OURS = {
     "prepared": "ours, prepared",
     "TextEncoder": "ours, prepared",
 }
-
-
-def check_plotting() -> None:
-    """Check that plots can be drawn, before anything is measured.
-
-    Raises:
-        InputError: matplotlib is missing.
-    """
-    if importlib.util.find_spec("matplotlib") is None:
-        raise InputError(
-            "a plot needs matplotlib, which is not installed",
-            "the extra 'bench'",
-            "pip install 'hf_bert_impl[bench]'",
-        )
 
 
 def speeds(results: Results) -> dict[str, dict[str, float]]:
@@ -78,28 +63,21 @@ def draw(results: Results, file: Path) -> None:
         file: Where to; its ending names the format (png, svg, pdf).
 
     Raises:
-        ValueError: matplotlib is missing or does not know the format.
+        InputError: matplotlib is missing.
     """
-    check_plotting()
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
     rates = speeds(results)
     panels = bool(rates) + bool(results.line)
-    figure = Figure(figsize=(11, 4.6 * max(1, panels)), facecolor="white", layout="constrained")
-    FigureCanvasAgg(figure)
-    axes: list[Any] = list(figure.subplots(max(1, panels), 1, squeeze=False)[:, 0])
-    if rates:
-        _bars(axes.pop(0), rates, results)
-    if results.line:
-        _line(axes.pop(0), results)
     where = results.environment
-    figure.suptitle(
+    title = (
         f"{results.settings.get('model', '')}; {where['cpu']}, {where['threads']} thread(s), "
-        f"torch {where['torch']}, transformers {where['transformers']}",
-        fontsize=9,
+        f"torch {where['torch']}, transformers {where['transformers']}"
     )
-    figure.savefig(file, dpi=130)
+    figure, axes = new_figure(11, 4.6 * max(1, panels), title, max(1, panels))
+    if rates:
+        _bars(axes[0, 0], rates, results)
+    if results.line:
+        _line(axes[-1, 0], results)
+    save(figure, file)
 
 
 def _bars(axis: Any, rates: dict[str, dict[str, float]], results: Results) -> None:
@@ -137,7 +115,7 @@ def _bars(axis: Any, rates: dict[str, dict[str, float]], results: Results) -> No
     axis.set_xticks(range(len(rates)), list(rates))
     axis.set_ylabel("GFLOP/s on real tokens (more is faster)")
     axis.legend(fontsize=8, ncols=2, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    _plain(axis)
+    plain(axis)
 
 
 def _line(axis: Any, results: Results) -> None:
@@ -162,10 +140,4 @@ def _line(axis: Any, results: Results) -> None:
     axis.set_ylabel("ms")
     axis.set_ylim(bottom=0)
     axis.legend(fontsize=8, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    _plain(axis)
-
-
-def _plain(axis: Any) -> None:
-    axis.spines[["top", "right"]].set_visible(False)
-    axis.grid(axis="y", color="#dddddd", linewidth=0.6)
-    axis.set_axisbelow(True)
+    plain(axis)

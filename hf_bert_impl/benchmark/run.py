@@ -23,6 +23,7 @@ from hf_bert_impl.benchmark.models import Source
 from hf_bert_impl.benchmark.peers import PEERS, UPSTREAM, Entry, check_peer
 from hf_bert_impl.benchmark.results import LinePoint, Missing, Results, Row, environment
 from hf_bert_impl.benchmark.texts import sentences
+from hf_bert_impl.errors import InputError
 from hf_bert_impl.measuring import timing
 from hf_bert_impl.measuring.batches import Case, forward_flops, make_batch, training_flops
 from hf_bert_impl.parity import reference_model
@@ -112,9 +113,10 @@ class Benchmark:
                         self._contestant("upstream-eager", "float32")
                     )
                 except Lost as error:
-                    raise ValueError(
-                        f"transformers' own model cannot run here ({error}); expected it to be "
-                        "the reference; free memory, or take a smaller model"
+                    raise InputError(
+                        f"transformers' own model cannot run here ({error})",
+                        "it to be the reference",
+                        "free memory, or take a smaller model",
                     ) from error
                 self.plan = [case for case in self._batches() if self._record(self.reference, case)]
                 if "upstream-eager" not in settings.peers or "float32" not in settings.dtypes:

@@ -83,7 +83,7 @@ def check_output(output: Path, overwrite: bool) -> None:
     """
     check_output_file("--output", output, overwrite, endings=(PAGE, *PICTURES))
     if output.suffix != PAGE:
-        from hf_bert_impl.tasks.pictures import check_picture
+        from hf_bert_impl.figures import check_picture
 
         check_picture(output)
 

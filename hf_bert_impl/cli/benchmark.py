@@ -111,10 +111,11 @@ def benchmark(
     if output is not None:
         check_output_file("--output", output, overwrite)
     if plot is not None:
-        from hf_bert_impl.benchmark.plot import check_plotting
+        from hf_bert_impl.extras import require
+        from hf_bert_impl.figures import FORMATS
 
-        check_output_file("--plot", plot, overwrite, endings=(".png", ".svg", ".pdf"))
-        check_plotting()
+        check_output_file("--plot", plot, overwrite, endings=FORMATS)
+        require("matplotlib", "bench", "a plot")
     from hf_bert_impl.benchmark.run import Benchmark, Settings
 
     with quiet_libraries():

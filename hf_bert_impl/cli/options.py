@@ -21,7 +21,7 @@ from hf_bert_impl.data.option_ranges import RANGES
 def _drawable(picture: Path | None) -> Path | None:
     """Checks that a picture can be drawn, before the command begins."""
     if picture is not None:
-        from hf_bert_impl.tasks.pictures import check_picture
+        from hf_bert_impl.figures import check_picture
 
         check_picture(picture)
     return picture

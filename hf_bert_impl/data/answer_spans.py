@@ -48,7 +48,7 @@ class Answers:
     null_score: float
     """S·C + E·C."""
     null_probability: float
-    """That of the null answer, as of a `Span`."""
+    """The probability of the null answer, computed as that of a `Span`."""
 
     @property
     def null_score_diff(self) -> float:

@@ -31,7 +31,7 @@ class Epochs(TorchDataset):
     Args:
         examples: Rows, as `make_examples` returns them.
         batch_size: Examples of an optimizer step, over all processes.
-        seed: Of the orders.
+        seed: The seed of the orders.
         shuffle: False keeps the rows' order, and all of them.
 
     Raises:

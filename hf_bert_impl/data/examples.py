@@ -35,7 +35,7 @@ class ExampleOptions:
     dupe_factor: int = 1
     """How often each document is cut, with other cuts and other random partners."""
     seed: int = 0
-    """Of cuts and partners."""
+    """The seed of cuts and partners."""
 
     def __post_init__(self) -> None:
         check_choice("objective", self.objective, OBJECTIVES)

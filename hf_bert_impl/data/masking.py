@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from hf_bert_impl.data.option_ranges import check_ranges
 from hf_bert_impl.errors import InputError, check_choice
+from hf_bert_impl.model.losses import IGNORE_INDEX
 
-IGNORE_INDEX = -100
 #: What `MaskingOptions.unit` can be.
 UNITS = ("token", "whole-word")
 #: What begins a word in vocabularies that do not mark how it goes on: sentencepiece's, byte-level.
@@ -51,7 +51,7 @@ class Masker:
     """Masks token ids, each time anew.
 
     Args:
-        tokenizer: Of this package or any other WordPiece tokenizer with a mask token.
+        tokenizer: Any WordPiece tokenizer with a mask token.
         options: How tokens are chosen.
 
     Raises:

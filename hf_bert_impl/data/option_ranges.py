@@ -53,7 +53,7 @@ def check_length(name: str, length: int, least: int, positions: int) -> None:
     """Checks a length in tokens.
 
     Args:
-        name: Of the argument.
+        name: The argument, for the message.
         length: What was given.
         least: The shortest of use.
         positions: How many the model has.
@@ -73,8 +73,8 @@ COUNT = Range(1, MILLION, whole=True)
 STEPS = Range(1, 1000 * MILLION, whole=True)
 PROCESSES = Range(1, 1024, whole=True)
 POSITIVE_SHARE = Range(0, 1, above=True)
-#: By field. AdamW moves a weight by about the rate a step, and shrinks it by rate times decay:
-#: above 1 either of them destroys any weight at once.
+#: The range of each field. AdamW moves a weight by about the rate a step, and shrinks it by rate
+#: times decay: above 1 either of them destroys any weight at once.
 RANGES = {
     "batch_size": COUNT,
     "dupe_factor": COUNT,
@@ -99,7 +99,7 @@ RANGES = {
     "weight_decay": Range(0, 1),
     "workers": Range(0, 1024, whole=True),
 }
-#: Where there is no number of steps to give, the warm-up is a share.
+#: The warm-up where it can only be a share of the steps.
 WARMUP_SHARE = Range(0, 1, below=True)
 
 

@@ -8,9 +8,10 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
 
-from hf_bert_impl.data.masking import IGNORE_INDEX, Masker
+from hf_bert_impl.data.masking import Masker
+from hf_bert_impl.data.task_collator import pad
+from hf_bert_impl.model.losses import IGNORE_INDEX
 
 Example = Mapping[str, Any]
 
@@ -27,7 +28,7 @@ class PretrainingCollator:
 
     Args:
         masker: Chooses and replaces tokens.
-        seed: Of the masks of examples with a key.
+        seed: The seed of the masks of examples that have a key.
         pad_id: Fills the batch.
 
     Example:
@@ -77,14 +78,7 @@ class PretrainingCollator:
             }
         fills = {"input_ids": self.pad_id, "labels": IGNORE_INDEX}
         columns["attention_mask"] = [np.ones_like(row) for row in columns["input_ids"]]
-        batch = {
-            name: pad_sequence(
-                [torch.from_numpy(row) for row in rows],
-                batch_first=True,
-                padding_value=fills.get(name, 0),
-            )
-            for name, rows in columns.items()
-        }
+        batch = {name: pad(rows, fills.get(name, 0)) for name, rows in columns.items()}
         if "next_sentence_label" in examples[0]:
             follows = [int(example["next_sentence_label"]) for example in examples]
             batch["next_sentence_label"] = torch.tensor(follows)

@@ -114,7 +114,7 @@ def hold_out(documents: Dataset, share: float, seed: int) -> tuple[Dataset, Data
     Args:
         documents: Rows of any kind.
         share: How large a share is set aside, at least one document.
-        seed: Of the draw.
+        seed: The seed of the draw.
 
     Returns:
         Those that stay, and those set aside, both in their order.
@@ -219,7 +219,7 @@ class _StoredDocuments(Sequence[TokenizedDocument]):
 def _generate_documents(
     files: list[str], layout: str, digest: str, format: int
 ) -> Iterator[dict[str, Document]]:
-    """For `datasets`, which keeps the result under its arguments, the digest among them."""
+    """Documents for `datasets`, which finds the result again by these arguments."""
     is_empty = True
     for document in read_documents(files, layout):
         is_empty = False

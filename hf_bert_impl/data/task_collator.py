@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
 from hf_bert_impl.model.losses import IGNORE_INDEX
 
@@ -23,10 +24,10 @@ Feature = dict[str, Any]
 WHOLE = ("labels", "start_positions", "end_positions")
 
 
-def pad(rows: Sequence[Sequence[int]], fill: int) -> Tensor:
-    """(B, S) of rows of any lengths, filled on the right."""
-    width = max(len(row) for row in rows)
-    return torch.tensor([[*row, *[fill] * (width - len(row))] for row in rows])
+def pad(rows: Sequence[Any], fill: int) -> Tensor:
+    """(B, S) of rows of whole numbers of any lengths, filled on the right."""
+    tensors = [torch.as_tensor(row, dtype=torch.long) for row in rows]
+    return pad_sequence(tensors, batch_first=True, padding_value=fill)
 
 
 class Collator:

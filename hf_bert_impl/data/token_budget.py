@@ -30,11 +30,13 @@ def cut_batches(
     tokens = 0
     for item in items:
         size = length(item)
-        too_long = token_budget is not None and tokens + size > token_budget
-        if batch and (too_long or len(batch) == batch_size):
+        if batch and token_budget is not None and tokens + size > token_budget:
             yield batch
             batch, tokens = [], 0
         batch.append(item)
         tokens += size
+        if len(batch) == batch_size:  # at once, without waiting for the next item
+            yield batch
+            batch, tokens = [], 0
     if batch:
         yield batch

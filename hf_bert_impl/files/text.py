@@ -45,7 +45,7 @@ def decode_lines(lines: Iterable[bytes], name: str) -> Iterator[tuple[int, str]]
 
     Args:
         lines: What iterating over a binary stream gives, from its beginning.
-        name: Of the stream, for messages.
+        name: The name of the stream, for messages.
 
     Raises:
         InputError: A line is not UTF-8.
@@ -69,7 +69,7 @@ def decode(content: bytes, name: str, first_line: int = 1) -> str:
 
     Args:
         content: The bytes.
-        name: Of the file that they are of, for the message.
+        name: The file that they come from, for the message.
         first_line: The number of their first line in it.
 
     Raises:

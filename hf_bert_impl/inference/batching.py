@@ -73,15 +73,10 @@ def _tokenized(
 
 
 def _chunks(texts: Iterable[str]) -> Iterator[list[str]]:
-    chunk: list[str] = []
-    characters = 0
-    for index, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise TypeError(f"texts[{index}] is {type(text).__name__}; give each text as a str")
-        chunk.append(text)
-        characters += len(text)
-        if len(chunk) == CHUNK_TEXTS or characters >= CHUNK_CHARACTERS:
-            yield chunk
-            chunk, characters = [], 0
-    if chunk:
-        yield chunk
+    def checked() -> Iterator[str]:
+        for index, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise TypeError(f"texts[{index}] is {type(text).__name__}; give each text as a str")
+            yield text
+
+    return cut_batches(checked(), len, token_budget=CHUNK_CHARACTERS, batch_size=CHUNK_TEXTS)

@@ -17,9 +17,7 @@ from torch import Tensor, nn
 
 from hf_bert_impl.errors import InputError, check_choice
 
-#: Names of sentence-transformers 5.7 and newer, in the order in which older ones concatenate.
-MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "weightedmean", "lasttoken")
-#: Their switches in a 1_Pooling/config.json of older releases.
+#: The switch of each pooling in a 1_Pooling/config.json of older releases.
 _SWITCHES = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -28,6 +26,8 @@ _SWITCHES = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
+#: Names of sentence-transformers 5.7 and newer, in the order in which older ones concatenate.
+MODES = tuple(_SWITCHES.values())
 #: What a Dense module may name. A config does not decide which code is imported.
 ACTIVATIONS: dict[str, type[nn.Module]] = {
     kind.__name__: kind

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from hf_bert_impl.errors import InputError
+
 Batch = dict[str, Tensor]
 
 #: One token sequence: token ids and, beside them, token types.
@@ -102,9 +104,10 @@ def parity_batches(tokens: Sequence[Tokens], config: Any, *, choices: int = 0) -
         ValueError: There is no sequence, or their number is not a multiple of `choices`.
     """
     if not tokens or (choices and len(tokens) % choices):
-        raise ValueError(
-            f"{len(tokens)} sequences were given; expected "
-            + (f"a multiple of {choices}, since that many make one question" if choices else "one")
+        raise InputError(
+            f"{len(tokens)} sequences were given",
+            f"a multiple of {choices}, since that many make one question" if choices else "one",
+            "give more",
         )
     right = _padded(tokens, config, left=False)
     holes = {name: value.clone() for name, value in right.items()}

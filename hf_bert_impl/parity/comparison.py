@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from hf_bert_impl.errors import InputError
 from hf_bert_impl.parity.report import ParityReport, ParityRow
 from hf_bert_impl.parity.tensors import (
     FP32_TOLERANCE,
@@ -54,8 +55,10 @@ def reference_class(name: str) -> type[PreTrainedModel]:
 
     cls = getattr(modeling_bert, name, None)
     if cls is None or not name.startswith("Bert"):
-        raise ValueError(
-            f"{name} is not a BERT class of transformers; there is no reference for it"
+        raise InputError(
+            f"{name} is no BERT class of transformers, so there is no reference for it",
+            "a model of such a class",
+            "compare another model",
         )
     return cls
 
@@ -72,15 +75,17 @@ def require_reference(config: Any) -> None:
     values = config if isinstance(config, Mapping) else config.to_dict()
     positions = values.get("position_embedding_type") or "absolute"
     if positions != "absolute":
-        raise ValueError(
-            f"the model has position_embedding_type {positions!r}; transformers' own BERT computes "
-            "'absolute' only (it ignores the field and would answer wrongly); there is nothing to "
-            "compare this model with"
+        raise InputError(
+            f"the model has position_embedding_type {positions!r}, which transformers' own BERT "
+            "ignores, so that it would answer wrongly",
+            "'absolute' only",
+            "compare another model",
         )
     if any((values.get("pruned_heads") or {}).values()):
-        raise ValueError(
-            "the model has pruned heads; transformers' own BERT cannot build it; compare the model "
-            "as it was before prune_heads"
+        raise InputError(
+            "the model has pruned heads",
+            "a model that transformers' own BERT can build",
+            "compare the model as it was before prune_heads",
         )
 
 
@@ -111,9 +116,11 @@ def reference_model(ours: PreTrainedModel) -> PreTrainedModel:
     if state.keys() != expected.keys():
         missing = sorted(expected.keys() - state.keys())
         extra = sorted(state.keys() - expected.keys())
-        raise ValueError(
+        raise InputError(
             f"{type(ours).__name__} and transformers' {cls.__name__} have different state-dict "
-            f"keys: missing {missing or 'none'}, unexpected {extra or 'none'}"
+            f"keys: missing {missing or 'none'}, unexpected {extra or 'none'}",
+            "the same keys",
+            "compare a class that adds no weights",
         )
     reference.load_state_dict(state, strict=True)
     reference.to(device=ours.device, dtype=ours.dtype)

@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from hf_bert_impl.errors import InputError
 from hf_bert_impl.parity.report import ParityReport, ParityRow
 
 if TYPE_CHECKING:
@@ -75,7 +76,11 @@ def compare_outputs(
     """
     mask = attended_mask.bool()
     if not mask.any():
-        raise ValueError("no position is attended: there is nothing to compare")
+        raise InputError(
+            "no position is attended, so there is nothing to compare",
+            "one or more",
+            "mend the mask",
+        )
     left, right = selected_tensors(ours, mask), selected_tensors(reference, mask)
     exact = selected_tensors(precise, mask) if precise is not None else {}
     layers = _largest_by_layer(right, exact)

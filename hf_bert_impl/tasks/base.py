@@ -131,7 +131,7 @@ class Task(ABC):
         """Checks that every label is one of the task's.
 
         Args:
-            examples: Of any split.
+            examples: The examples of any split.
             source: What is said of a label that is not.
 
         Raises:

@@ -8,35 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from hf_bert_impl.errors import InputError
-from hf_bert_impl.extras import require
-from hf_bert_impl.files.atomic import atomic_file
+from hf_bert_impl.figures import COLOURS, new_figure, plain, save
 
-#: Okabe and Ito's colours, which people with any colour vision can tell apart.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#999999")
-FORMATS = (".png", ".svg", ".pdf")
 #: Labels up to which the cells of a confusion matrix are wide enough for their counts.
 COUNTED_LABELS = 20
-
-
-def check_picture(file: str | Path) -> None:
-    """Checks that a picture can be drawn, before anything is computed.
-
-    Raises:
-        ValueError: The ending names no known format, the folder is missing, or matplotlib is.
-    """
-    path = Path(file)
-    if path.suffix not in FORMATS:
-        raise InputError(
-            f"the picture is {path}", f"a name that ends in {', '.join(FORMATS)}", "rename it"
-        )
-    if not path.absolute().parent.is_dir():
-        raise InputError(
-            f"there is no folder {path.parent} for the picture",
-            "one that exists",
-            "make it first",
-        )
-    require("matplotlib", "train", "drawing")
 
 
 def draw_bars(file: str | Path, title: str, bars: Mapping[str, float], unit: str) -> None:
@@ -48,7 +23,7 @@ def draw_bars(file: str | Path, title: str, bars: Mapping[str, float], unit: str
         bars: Lengths by name.
         unit: What the lengths are.
     """
-    figure, axis = _figure(7, 1.1 + 0.38 * len(bars), title)
+    figure, ((axis,),) = new_figure(7, 1.1 + 0.38 * len(bars), title)
     places, lengths = range(len(bars)), list(bars.values())
     axis.barh(places, lengths, color=COLOURS[0], height=0.7)
     axis.set_yticks(places, list(bars))
@@ -64,8 +39,8 @@ def draw_bars(file: str | Path, title: str, bars: Mapping[str, float], unit: str
             fontsize=8,
         )
     axis.margins(x=0.12)
-    axis.spines[["top", "right"]].set_visible(False)
-    _save(figure, file)
+    plain(axis, lines=False)
+    save(figure, file)
 
 
 def draw_confusion_matrix(
@@ -84,7 +59,8 @@ def draw_confusion_matrix(
     counts = np.zeros((size, size), np.int64)
     np.add.at(counts, (np.asarray(gold), np.asarray(predicted)), 1)
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
-    figure, axis = _figure(min(3 + 0.55 * size, 14), min(2.6 + 0.5 * size, 13), title)
+    width, height = min(3 + 0.55 * size, 14), min(2.6 + 0.5 * size, 13)
+    figure, ((axis,),) = new_figure(width, height, title)
     axis.imshow(shares, cmap="Blues", vmin=0, vmax=1, aspect="auto")
     axis.set_xticks(range(size), labels, rotation=45, ha="right")
     axis.set_yticks(range(size), labels)
@@ -100,7 +76,7 @@ def draw_confusion_matrix(
                 color=colour,
                 fontsize=8,
             )
-    _save(figure, file)
+    save(figure, file)
 
 
 def draw_scatter(file: str | Path, title: str, gold: Any, predicted: Any) -> None:
@@ -112,14 +88,14 @@ def draw_scatter(file: str | Path, title: str, gold: Any, predicted: Any) -> Non
         gold: (N,).
         predicted: (N,).
     """
-    figure, axis = _figure(5, 4.6, title)
+    figure, ((axis,),) = new_figure(5, 4.6, title)
     axis.scatter(gold, predicted, s=8, alpha=0.5, color=COLOURS[0], edgecolors="none")
     ends = [min(gold), max(gold)]
     axis.plot(ends, ends, color="#999999", linewidth=1, linestyle="--")
     axis.set_xlabel("gold")
     axis.set_ylabel("predicted")
-    axis.spines[["top", "right"]].set_visible(False)
-    _save(figure, file)
+    plain(axis, lines=False)
+    save(figure, file)
 
 
 def draw_training(
@@ -136,7 +112,7 @@ def draw_training(
         losses: Epoch and loss.
         scores: By name of a score, epoch and value.
     """
-    figure, left, right = _panels(title)
+    figure, ((left, right),) = new_figure(9, 4, title, columns=2)
     left.plot(*_columns(losses), color=COLOURS[0], linewidth=1.2)
     left.set_ylabel("training loss")
     left.set_ylim(bottom=0)
@@ -145,39 +121,14 @@ def draw_training(
         right.plot(*_columns(points), color=colour, marker="o", markersize=4, label=name)
     for axis in (left, right):
         axis.set_xlabel("epoch")
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.grid(axis="y", color="#dddddd", linewidth=0.6)
-        axis.set_axisbelow(True)
+        plain(axis)
     right.set_ylabel("on the validation set")
     if scores:
         right.legend(fontsize=8)
     else:
         right.remove()
-    _save(figure, file)
+    save(figure, file)
 
 
 def _columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
     return [x for x, _ in points], [y for _, y in points]
-
-
-def _panels(title: str) -> tuple[Any, Any, Any]:
-    figure, first = _figure(9, 4, title)
-    first.remove()
-    return figure, *figure.subplots(1, 2)
-
-
-def _figure(width: float, height: float, title: str) -> tuple[Any, Any]:
-    """A figure with one axis, on white whatever the viewer's background."""
-    require("matplotlib", "train", "drawing")
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(width, height), facecolor="white", layout="constrained")
-    FigureCanvasAgg(figure)
-    figure.suptitle(title, fontsize=10)
-    return figure, figure.subplots()
-
-
-def _save(figure: Any, file: str | Path) -> None:
-    with atomic_file(Path(file)) as fresh:
-        figure.savefig(fresh, dpi=130)

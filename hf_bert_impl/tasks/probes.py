@@ -77,7 +77,7 @@ class ProbeOptions:
     batch_size: int = 128
     """Texts that `batcher` gets at once."""
     seed: int = 1111
-    """Of folds and of the MLP's weights."""
+    """The seed of the folds and of the MLP's weights."""
 
     def __post_init__(self) -> None:
         check_choice("the classifier", self.classifier, CLASSIFIERS)

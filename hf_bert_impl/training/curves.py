@@ -6,59 +6,63 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_bert_impl.extras import require
-from hf_bert_impl.tasks.pictures import COLOURS
+from hf_bert_impl.figures import COLOURS, new_figure, plain, save
 
-#: A panel each: its title, what is drawn (a key of the log and its label).
+#: The panels: title, axis, and the curves (a key of the log, and its name in the picture).
 PANELS = (
-    ("loss (nats)", {"mlm_loss": "masked words", "nsp_loss": "next sentence"}),
-    ("accuracy", {"mlm_accuracy": "masked words", "nsp_accuracy": "next sentence"}),
+    ("losses", "loss (nats)", {"mlm_loss": "masked words", "nsp_loss": "next sentence"}),
+    (
+        "how often the best guess is right",
+        "accuracy (%)",
+        {"mlm_accuracy": "masked words", "nsp_accuracy": "next sentence"},
+    ),
 )
 
 
-def draw_curves(
-    file: str | Path,
-    title: str,
-    log: Sequence[Mapping[str, Any]],
-    baselines: Mapping[str, Mapping[str, float]] | None = None,
-) -> None:
-    """Draws the curves of pre-training: thin lines in training, thick ones on held-out text.
+def curves_figure(
+    log: Sequence[Mapping[str, Any]], levels: Mapping[str, Mapping[str, float]], title: str
+) -> Any:
+    """The curves of pre-training: thin lines in training, thick ones on held-out text.
 
     Args:
-        file: Where to; its ending names the format (png, svg, pdf).
-        title: What was trained.
         log: Entries with `step` and figures, those on held-out text with names in `eval_`.
-        baselines: By title of a panel, levels to compare with and their names.
+        levels: By the axis of a panel, levels to compare with and their names.
+        title: What was trained.
+
+    Returns:
+        A figure of matplotlib.
 
     Raises:
-        ValueError: matplotlib is missing.
+        InputError: matplotlib is missing.
     """
-    require("matplotlib", "train", "drawing")
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(10, 4.2), facecolor="white", layout="constrained")
-    FigureCanvasAgg(figure)
-    figure.suptitle(title, fontsize=10)
-    for axis, (name, lines) in zip(figure.subplots(1, len(PANELS)), PANELS, strict=True):
-        for colour, (key, label) in zip(COLOURS, lines.items(), strict=False):
-            for prefix, width, more in (("", 0.9, "training"), ("eval_", 2.2, "held out")):
-                points = [(row["step"], row[prefix + key]) for row in log if prefix + key in row]
+    figure, axes = new_figure(10, 4.2, title, columns=len(PANELS))
+    for axis, (name, unit, lines) in zip(axes[0], PANELS, strict=True):
+        scale = 100 if "%" in unit else 1
+        for (key, label), colour in zip(lines.items(), COLOURS, strict=False):
+            for prefix, where, width in (("", "training", 0.9), ("eval_", "held out", 2.4)):
+                points = [(e["step"], scale * e[prefix + key]) for e in log if prefix + key in e]
                 if points:
                     axis.plot(
                         *zip(*points, strict=True),
                         color=colour,
                         linewidth=width,
-                        alpha=0.55 if not prefix else 1.0,
-                        label=f"{label}, {more}",
+                        alpha=1 if prefix else 0.6,
+                        label=f"{label}, {where}",
                     )
-        for level_name, level in (baselines or {}).get(name, {}).items():
-            axis.axhline(level, color="black", linewidth=0.9, linestyle=":", label=level_name)
-        axis.set_ylabel(name)
-        axis.set_xlabel("step")
-        axis.set_ylim(bottom=0)
-        axis.spines[["top", "right"]].set_visible(False)
-        axis.grid(axis="y", color="#dddddd", linewidth=0.6)
-        axis.set_axisbelow(True)
+        for label, level in levels.get(unit, {}).items():
+            axis.axhline(level, color="black", linestyle=":", linewidth=0.9, label=label)
+        axis.set(xlabel="step", ylabel=unit, title=name)
+        axis.set_ylim(0, 1.4 * axis.get_ylim()[1])  # with room for the legend
+        plain(axis)
         axis.legend(fontsize=8, edgecolor="none", framealpha=1)
-    figure.savefig(file, dpi=130)
+    return figure
+
+
+def draw_curves(
+    file: str | Path,
+    log: Sequence[Mapping[str, Any]],
+    levels: Mapping[str, Mapping[str, float]],
+    title: str,
+) -> None:
+    """Saves what `curves_figure` draws; the file's ending names the format (png, svg, pdf)."""
+    save(curves_figure(log, levels, title), file)

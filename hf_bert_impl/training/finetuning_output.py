@@ -154,7 +154,7 @@ def fine_tuned_card(folder: Path, report: Mapping[str, Any]) -> str:
     """The model card: what the model is, how it was made, and its figures.
 
     Args:
-        folder: Of the model; pictures that lie there are shown.
+        folder: The model's folder; pictures that lie there are shown.
         report: What `finetune` returns.
     """
     base, training = str(report["model"]), report["training"]

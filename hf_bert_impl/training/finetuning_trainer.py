@@ -41,7 +41,7 @@ class FinetuningTrainer(ResumableTrainer):
     Args:
         task: The task.
         validation: The data to judge by, or None.
-        **options: Of `Trainer`.
+        **options: The arguments of `Trainer`.
     """
 
     def __init__(self, task: Task, validation: Split | None, **options: Any) -> None:
@@ -99,7 +99,7 @@ class FinetuningTrainer(ResumableTrainer):
             fresh = folder.with_name("config")
             self.model.config.save_pretrained(fresh)
             (fresh / CONFIG_NAME).replace(Path(best) / CONFIG_NAME)
-            # Not copied: a disk needs room for one model only.
+            # It is renamed, not copied, so that the disk needs room for one model only.
             Path(best).rename(folder)
         for name in (TRAINER_STATE_NAME, TRAINING_ARGS_NAME):
             # metrics.json holds the course of training; the arguments are a pickle of this machine.
@@ -132,7 +132,7 @@ def build_trainer(
         task: The task.
         splits: "train", and "validation" where the best epoch is to be kept.
         options: How to train.
-        seed: Of the order of the examples and of dropout.
+        seed: The seed of dropout and of the order of the examples.
         folder: For checkpoints.
         weights: From `class_weights`.
         progress: Called after each step with the number of examples and the share that is done.

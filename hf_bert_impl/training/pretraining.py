@@ -30,7 +30,7 @@ from hf_bert_impl.data.pretraining_data import (
 )
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.extras import require
-from hf_bert_impl.files.atomic import atomic_file, atomic_files
+from hf_bert_impl.files.atomic import atomic_files
 from hf_bert_impl.files.lock import output_lock
 from hf_bert_impl.model.configuration_bert import BertConfig
 from hf_bert_impl.model.tokenization_bert import BertTokenizer
@@ -253,7 +253,7 @@ def training_arguments(options: PretrainingOptions) -> TrainingArguments:
         adam_epsilon=1e-6,  # BERT's own
         max_grad_norm=1.0,
         bf16=bf16,
-        # Not left to the default, with which several processes on the CPU do not find each other.
+        # With the default, several processes on the CPU do not find each other.
         use_cpu=not torch.accelerator.is_available(),
         seed=options.seed,
         # The data set has an order of its own for each epoch.
@@ -357,9 +357,9 @@ def _draw(
         f"BERT of {size.num_hidden_layers} layers, width {size.hidden_size}, "
         f"{size.vocab_size:,} tokens"
     )
-    baselines = {"accuracy": {"chance, next sentence": 0.5}}
+    levels = {"accuracy (%)": {"chance, next sentence": 50.0}}
     if statistics is not None:
         title += f"; {statistics.tokens:,} tokens of text"
-        baselines["loss (nats)"] = {"unigram entropy of the text": statistics.unigram_entropy}
-    with writing("the picture", output), atomic_file(output / CURVES) as fresh:
-        draw_curves(fresh, title, log, baselines)
+        levels["loss (nats)"] = {"unigram entropy of the text": statistics.unigram_entropy}
+    with writing("the picture", output):
+        draw_curves(output / CURVES, log, levels, title)

@@ -65,7 +65,7 @@ class PretrainingTrainer(ResumableTrainer):
 
     Args:
         precision: `float32` or `bfloat16`, of the matrix products that the speed is compared with.
-        **options: Of `Trainer`.
+        **options: The arguments of `Trainer`.
     """
 
     def __init__(self, precision: str = "float32", **options: Any) -> None:
@@ -128,8 +128,8 @@ class PretrainingTrainer(ResumableTrainer):
 
     def _score(self, model: nn.Module, inputs: dict[str, Any]) -> tuple[Scores, Any]:
         inputs = dict(inputs)
-        # Without it the pre-training model scores and computes no loss: both are wanted by
-        # themselves. The masked-LM model gives the sum of its losses.
+        # Without these labels the pre-training model gives scores and no loss, and each loss is
+        # computed by itself here. The masked-LM model gives the sum of its losses.
         pair_targets = inputs.pop("next_sentence_label", None)
         outputs = model(**inputs, num_items_in_batch=1, return_dict=True)
         is_pair = pair_targets is not None

@@ -33,7 +33,7 @@ class JsonLog(TrainerCallback):
     """Writes each entry of the log as a line; a resumed run rewrites what came before.
 
     Args:
-        folder: Of the run.
+        folder: The folder of the run.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -118,7 +118,7 @@ def tensorboard_callback(folder: Path, first_step: int) -> TrainerCallback:
     """Writes every figure of the log for TensorBoard.
 
     Args:
-        folder: Of the run; the events go into a folder in it.
+        folder: The folder of the run; the events go into a folder in it.
         first_step: Events of steps from here on, which a stopped run left, are hidden.
 
     Raises:

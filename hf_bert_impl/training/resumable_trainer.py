@@ -42,7 +42,7 @@ class ResumableTrainer(Trainer):
     it: a resumed run logs what an uninterrupted one does.
 
     Args:
-        **options: Of `Trainer`.
+        **options: The arguments of `Trainer`.
     """
 
     control: Any
@@ -87,7 +87,7 @@ class ResumableTrainer(Trainer):
 
         Args:
             scores: By name.
-            prefix: Of the names in the log, such as "eval".
+            prefix: What the names in the log begin with, such as "eval".
 
         Returns:
             The scores with their names in the log.

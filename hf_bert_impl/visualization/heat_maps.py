@@ -5,20 +5,17 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from hf_bert_impl.files.atomic import atomic_file
+from hf_bert_impl.figures import check_picture, new_figure, save
 from hf_bert_impl.tasks.head_importance import HeadImportance
-from hf_bert_impl.tasks.pictures import check_picture
 from hf_bert_impl.visualization.attention_maps import AttentionMaps
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-DOTS_PER_INCH = 130
 #: Inches of a token's row where tokens are named, and of a whole heat map where they are not.
 NAMED_ROW, UNNAMED_MAP = 0.15, 1.4
 #: Inches beyond which a picture is too large to look at, so that tokens are numbered, not named.
@@ -43,14 +40,13 @@ def draw_attention(file: str | os.PathLike[str], maps: AttentionMaps) -> None:
     Raises:
         ValueError: There is no such format or folder, or matplotlib is missing.
     """
-    check_picture(Path(file))
-    _save(attention_figure(maps), Path(file))
+    check_picture(file)
+    save(attention_figure(maps), file)
 
 
 def attention_figure(maps: AttentionMaps) -> Figure:
     """The picture of `draw_attention` as a matplotlib figure."""
     from matplotlib.colors import PowerNorm
-    from matplotlib.figure import Figure
 
     rows, columns, size = len(maps.layers), len(maps.heads), len(maps.tokens)
     named = NAMED_ROW * size * max(rows, columns) <= LARGEST_SIDE
@@ -58,11 +54,15 @@ def attention_figure(maps: AttentionMaps) -> Figure:
     if rows == columns == 1:
         side = max(side, 4.0)
     width, height = side * columns + 2.6, side * rows + 2.2
-    figure = Figure(figsize=(width, height), facecolor="white", layout="constrained")
     font = max(10, 0.4 * width)
+    figure, axes = new_figure(
+        *(width, height, _title(maps), rows, columns),
+        font={"fontsize": font, "family": _fonts()},
+        sharex=True,
+        sharey=True,
+    )
     largest = max(float(layer.weights.max()) for layer in maps.layers)
     norm = PowerNorm(0.5, vmin=0, vmax=largest)
-    axes = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
     image: Any = None
     for row, layer in zip(axes, maps.layers, strict=True):
         for axis, head in zip(row, maps.heads, strict=True):
@@ -86,7 +86,6 @@ def attention_figure(maps: AttentionMaps) -> Figure:
     unit = "" if named else ", by number"
     figure.supxlabel(f"to (key){unit}", fontsize=0.9 * font)
     figure.supylabel(f"from (query){unit}", fontsize=0.9 * font)
-    figure.suptitle(_title(maps), fontsize=font, family=_fonts(), parse_math=False)
     shrink = max(0.3, 1 / rows)
     # 0.2 inches wide, however large the picture.
     bar = figure.colorbar(
@@ -114,28 +113,24 @@ def draw_head_importance(
         file: Where to; its ending names the format (png, svg, pdf).
         importance: What to draw.
         pruned: Layer to heads that are framed.
-        title: Of the picture.
+        title: The title of the picture.
 
     Raises:
         ValueError: There is no such format or folder, or matplotlib is missing.
     """
-    check_picture(Path(file))
-    _save(importance_figure(importance, pruned, title), Path(file))
+    check_picture(file)
+    save(importance_figure(importance, pruned, title), file)
 
 
 def importance_figure(
     importance: HeadImportance, pruned: Mapping[int, Sequence[int]], title: str
 ) -> Figure:
     """The picture of `draw_head_importance` as a matplotlib figure."""
-    from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
 
     scores = importance.normalized.numpy()  # (L, H)
     layers, heads = scores.shape
-    figure = Figure(
-        figsize=(2.8 + 0.5 * heads, 1.9 + 0.42 * layers), facecolor="white", layout="constrained"
-    )
-    axis = figure.subplots()
+    figure, ((axis,),) = new_figure(2.8 + 0.5 * heads, 1.9 + 0.42 * layers, title)
     shown = np.ma.masked_invalid(scores)
     image = axis.imshow(shown, cmap="viridis", vmin=0, vmax=1, aspect="auto")
     axis.grid(False)
@@ -166,7 +161,6 @@ def importance_figure(
     axis.set_yticks(range(layers))
     axis.set_xlabel("head")
     axis.set_ylabel("layer")
-    axis.set_title(title, fontsize=10, parse_math=False)
     bar = figure.colorbar(image, ax=axis)
     bar.set_label("importance (ℓ2 norm of a layer: 1)", fontsize=8)
     bar.ax.tick_params(labelsize=7)
@@ -183,8 +177,3 @@ def _fonts() -> list[str]:
 
     installed = set(get_font_names())
     return ["DejaVu Sans", *(name for name in WIDE_FONTS if name in installed)]
-
-
-def _save(figure: Any, file: Path) -> None:
-    with atomic_file(file) as fresh:
-        figure.savefig(fresh, dpi=DOTS_PER_INCH)

@@ -59,9 +59,10 @@ class AdditiveScores(nn.Module):
     """v·tanh(W q + U k): the scores of Bahdanau's alignment model, a network of one hidden layer.
 
     Args:
-        query_size: Of q.
-        key_size: Of k.
-        hidden_size: Of the hidden layer; the sizes of q and k may differ, unlike in a dot product.
+        query_size: The size of q.
+        key_size: The size of k.
+        hidden_size: The size of the hidden layer. Unlike in a dot product, those of q and k may
+            differ.
     """
 
     def __init__(self, query_size: int, key_size: int, hidden_size: int) -> None:

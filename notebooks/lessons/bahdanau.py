@@ -79,7 +79,7 @@ class RecurrentTranslator(nn.Module):
         embedding: E.
         size: R.
         attention: False lets the decoder see one vector of the sentence, the same at each step.
-        dropout: Of embeddings and of the states before the vocabulary.
+        dropout: The share of dropout in embeddings and in the states before the vocabulary.
     """
 
     def __init__(

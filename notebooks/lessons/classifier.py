@@ -40,7 +40,7 @@ class SelfAttentionClassifier(nn.Module):
         classes: C.
         size: E.
         heads: H.
-        dropout: Of the embeddings and of the sentence vector.
+        dropout: The share of dropout in the embeddings and in the sentence vector.
     """
 
     positions: Tensor
@@ -81,7 +81,7 @@ class MeanClassifier(nn.Module):
         vocabulary: Words.
         classes: C.
         size: E.
-        dropout: Of the embeddings and of the sentence vector.
+        dropout: The share of dropout in the embeddings and in the sentence vector.
     """
 
     def __init__(

@@ -22,13 +22,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from hf_bert_impl.tasks.pictures import COLOURS
+from hf_bert_impl.figures import COLOURS, DOTS_PER_INCH
 
 from . import data, settings
 
 __all__ = ["COLOURS", "FOLDER", "heat_map", "save", "use_style"]
 
-DOTS_PER_INCH = 130
 #: Inches of a picture that fills the width of a page.
 PAGE = 9.0
 

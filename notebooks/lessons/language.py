@@ -57,7 +57,7 @@ def train_token_model(
         task: `next_token` or `hidden_tokens`.
         epochs: How often each sentence is seen.
         batch_size: Sentences a step.
-        learning_rate: Of Adam; it falls linearly to 0.
+        learning_rate: The first rate of Adam; it falls linearly to 0.
 
     Returns:
         The loss of each step, in nats a predicted token.

@@ -56,7 +56,7 @@ def warm_up(size: int, steps: int) -> Callable[[int], float]:
 
     Args:
         size: E.
-        steps: Of the rise.
+        steps: How many the rise takes.
 
     Returns:
         The learning rate of a step, from 1.

@@ -82,7 +82,7 @@ def train_classifier(
         reviews: The sentences.
         epochs: How often each is seen.
         batch_size: Sentences a step.
-        learning_rate: Of Adam; it falls linearly to 0.
+        learning_rate: The first rate of Adam; it falls linearly to 0.
 
     Returns:
         The mean loss of each epoch, in nats a sentence.

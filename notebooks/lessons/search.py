@@ -70,7 +70,7 @@ def beam_search(
         source: (B, S), what is translated.
         longest: Tokens after which a sentence is cut.
         beams: K, beginnings that are kept. 1 is the greedy search.
-        alpha: Of the length penalty; 0 compares plain log-probabilities.
+        alpha: The strength of the length penalty; 0 compares plain log-probabilities.
 
     Returns:
         (B, T), tokens, `END`, and `PAD` behind it; and (B,), the score that was compared.

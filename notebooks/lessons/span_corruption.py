@@ -26,7 +26,7 @@ def choose_spans(
     Args:
         length: Tokens of the text.
         rng: Draws.
-        share: Of tokens that are cut; at least one is.
+        share: The share of tokens that are cut; at least one is.
         mean: Length of a span.
 
     Returns:

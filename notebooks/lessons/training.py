@@ -63,10 +63,10 @@ def train(
         data: The pairs.
         epochs: How often each pair is seen.
         batch_size: Pairs a step.
-        learning_rate: Of Adam, where the schedule gives 1.
+        learning_rate: The rate of Adam where the schedule gives 1.
         loss: From logits (B, T, V) and targets (B, T).
         schedule: Factor of the learning rate by step, from 1; by default it falls linearly to 0.
-        seed: Of the order of the batches.
+        seed: The seed of the order of the batches.
 
     Returns:
         The losses and the time.

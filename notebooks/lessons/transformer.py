@@ -65,7 +65,7 @@ class Block(nn.Module):
     """Self-attention, cross-attention if asked for, feed-forward.
 
     Args:
-        sizes: Of the model.
+        sizes: The sizes of the model.
         cross: True in the decoder of a translator, which also looks at what was read.
     """
 
@@ -170,7 +170,7 @@ class Transformer(nn.Module):
     Args:
         source_vocabulary: Tokens that can be read.
         target_vocabulary: V, tokens that can be written.
-        sizes: Of both stacks.
+        sizes: The sizes of both stacks.
     """
 
     def __init__(self, source_vocabulary: int, target_vocabulary: int, sizes: Sizes) -> None:
@@ -230,7 +230,7 @@ class TokenModel(nn.Module):
 
     Args:
         vocabulary: V.
-        sizes: Of the stack.
+        sizes: The sizes of the stack.
     """
 
     def __init__(self, vocabulary: int, sizes: Sizes) -> None:

@@ -67,7 +67,7 @@ def load_chinese_to_english(
             learn a word from one example.
         test_size: How many pairs to keep for the test.
         train_size: How many pairs to learn from at most; all by default.
-        seed: Of the split.
+        seed: The seed of the split.
 
     Returns:
         The pairs; a sentence of the test does not occur in training, in either language.

@@ -17,7 +17,7 @@ def to_patches(images: Tensor, side: int) -> Tensor:
 
     Args:
         images: (B, C, height, width), both multiples of the side.
-        side: Of a square, P.
+        side: The side of a square, P.
 
     Returns:
         (B, patches, C·P·P).
@@ -47,10 +47,10 @@ class VisionTransformer(nn.Module):
     """Classifies pictures by a stack of the text model's blocks.
 
     Args:
-        patches: Of a picture.
-        pixels: Of a patch, all channels together.
+        patches: How many a picture has.
+        pixels: The numbers of a patch, all channels together.
         classes: C.
-        sizes: Of the stack.
+        sizes: The sizes of the stack.
     """
 
     def __init__(self, patches: int, pixels: int, classes: int, sizes: Sizes) -> None:

@@ -126,7 +126,7 @@ def test_a_small_model_gets_shorter_lengths():
     assert max(case.lengths) <= 31
     assert min(case.lengths) >= 1
     assert max(case.width for group in cases.line_cases(31) for case in group) <= 31
-    with pytest.raises(ValueError, match="no single batch"):
+    with pytest.raises(ValueError, match="the single batch is"):
         cases.make_case("line")
 
 
@@ -318,8 +318,6 @@ def test_what_is_not_installed_is_unavailable(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(Unavailable, match=r"onnxruntime is not installed; pip install .*\[bench\]"):
         check_peer("onnxruntime", "float32", "cpu")
-    with pytest.raises(ValueError, match="matplotlib"):
-        plot.check_plotting()
 
 
 def test_what_a_peer_lacks_is_said():

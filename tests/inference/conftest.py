@@ -1,4 +1,4 @@
-"""A small question-answering model whose weights need no file and no random numbers."""
+"""Small models: an encoder of texts, and one for questions whose weights are made of sines."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,6 +8,8 @@ import pytest
 import torch
 
 import hf_bert_impl
+from tests.checkpoints import save_checkpoint
+from tests.inference.encoder_cases import POSITIONS as ENCODER_POSITIONS
 
 ANSWERING_WORDS = (
     "[PAD] [UNK] [CLS] [SEP] [MASK] . , ? ! ' - the a cat dog sat on mat in paris anna lives and "
@@ -57,3 +59,17 @@ def answering_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def save_answering(tmp_path: Path) -> Callable[..., Path]:
     """Saves the model with other fields in its config."""
     return lambda **fields: make_answering_folder(tmp_path / "answering", **fields)
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random BERT with a tokenizer, as a folder."""
+    folder = tmp_path_factory.mktemp("tiny") / "bert"
+    sizes = {"max_position_embeddings": ENCODER_POSITIONS, "initializer_range": 0.4}
+    return save_checkpoint(folder, "BertModel", **sizes)
+
+
+@pytest.fixture(scope="session")
+def encoder(tiny: Path) -> hf_bert_impl.TextEncoder:
+    """It, as an encoder."""
+    return hf_bert_impl.TextEncoder.from_pretrained(tiny, device="cpu")

@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from hf_bert_impl.tasks.registry import make_task
 from hf_bert_impl.training import pretraining, pretraining_trainer
+from hf_bert_impl.training.finetuning import Sources, finetune
+from hf_bert_impl.training.finetuning_options import FinetuningOptions
 from tests.checkpoints import SPECIAL_TOKENS, save_checkpoint
+from tests.training.finetuning_cases import COLUMNS
 from tests.training.pretraining_cases import WORDS as PRETRAINING_WORDS
 from tests.training.pretraining_cases import small_run, write_text
 
@@ -53,6 +57,34 @@ def sentiment(tmp_path, sentences) -> Callable[..., str]:
             lines.append(f"{' '.join(words)}\t{label[0].upper()}\n")
         (tmp_path / f"{name}.tsv").write_text("".join(lines))
         return str(tmp_path / f"{name}.tsv")
+
+    return write
+
+
+@pytest.fixture
+def run(tiny_bert, tmp_path, sentiment):
+    """Fine-tune on sentiment data; arguments replace sources and options."""
+    files = {"train": sentiment("train", 40, 1), "validation": sentiment("dev", 13, 2)}
+
+    def run(task=None, **changes):
+        sources = files | {key: changes.pop(key) for key in (*files, "test") if key in changes}
+        options = {"model": str(tiny_bert), "output": tmp_path / "out", "epochs": 1} | changes
+        return finetune(
+            task or make_task("classification", COLUMNS),
+            Sources(**sources),
+            FinetuningOptions(**options),
+        )
+
+    return run
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Writes a file, and gives its name."""
+
+    def write(text, name="bad.tsv"):
+        (tmp_path / name).write_text(text)
+        return str(tmp_path / name)
 
     return write
 

@@ -37,15 +37,6 @@ def tune(tiny_bert, tmp_path):
     return run
 
 
-@pytest.fixture
-def write(tmp_path):
-    def write(name, text):
-        (tmp_path / name).write_text(text)
-        return str(tmp_path / name)
-
-    return write
-
-
 def again(report, folder, part, source, columns=None):
     """The same scores from the folder alone."""
     config = hf_bert_impl.BertConfig.from_pretrained(folder)
@@ -92,7 +83,7 @@ def test_pairs_and_label_order_of_the_checkpoint(tune, write, sentences, tiny_be
     for words in sentences(60, 5):
         a, b = chance.choices(["good", "bad"], k=2)
         rows.append(f"{a} {' '.join(words)}\t{b}\t{'yes' if a == b else 'no'}\n")
-    file = write("pairs.tsv", "".join(rows))
+    file = write("".join(rows), "pairs.tsv")
     columns = Columns("left", "right", "same")
     report, out = tune(make_task("classification", columns), file, file, epochs=1)
     assert report["labels"] == ["no", "yes"]
@@ -112,7 +103,7 @@ def test_several_labels(tune, write, sentences):
         labels = [label for label in ("good", "odd") if chance.random() < 0.5]
         chance.shuffle(words)
         records.append({"text": " ".join([*labels, *words]), "label": labels})
-    file = write("labels.jsonl", "\n".join(map(json.dumps, records)))
+    file = write("\n".join(map(json.dumps, records)), "labels.jsonl")
     report, out = tune(make_task("classification", multi_label=True), file, None, file, epochs=6)
     assert report["labels"] == ["good", "odd"]
     assert report["test"]["accuracy"] > 0.9
@@ -126,7 +117,7 @@ def test_regression(tune, write, sentences):
     for words in sentences(200, 8):
         goods = random.Random(" ".join(words)).randint(0, 3)
         rows.append(f"{' '.join(['good'] * goods + words)},{goods * 1.5}\n")
-    file = write("scores.csv", "".join(rows))
+    file = write("".join(rows), "scores.csv")
     report, out = tune(make_task("regression"), file, file, epochs=8)
     assert report["validation"]["pearson"] > 0.8
     assert "labels" not in report
@@ -146,7 +137,7 @@ def test_token_classification(tune, write, sentences):
         words[place:place] = name
         tags[place:place] = [f"{'I' if n else 'B'}-{kind}" for n in range(len(name))]
         lines.append("".join(f"{word}\t{tag}\n" for word, tag in zip(words, tags, strict=True)))
-    file = write("tags.conll", "\n".join(lines))
+    file = write("\n".join(lines), "tags.conll")
     report, out = tune(make_task("token-classification"), file, file, epochs=6)
     assert report["labels"] == ["O", "B-loc", "B-per", "I-per"]
     assert report["validation"]["f1"] > 0.9
@@ -164,7 +155,7 @@ def test_question_answering_tunes_the_null_threshold(tune, write, sentences):
         answers = [{"text": name, "answer_start": context.index(name)}] if known else []
         question = {"id": str(number), "question": "who is here", "answers": answers}
         questions.append({"context": context, "qas": [question | {"is_impossible": not known}]})
-    file = write("squad.json", json.dumps({"version": "v2.0", "data": [{"paragraphs": questions}]}))
+    file = write(json.dumps({"version": "v2.0", "data": [{"paragraphs": questions}]}), "squad.json")
     report, out = tune(make_task("question-answering"), file, file, file, epochs=6)
     scores = report["validation"]
     assert scores["f1"] == pytest.approx(scores["best_f1"]) == report["test"]["f1"]
@@ -175,7 +166,7 @@ def test_question_answering_tunes_the_null_threshold(tune, write, sentences):
     # It was tuned to these weights, so further training begins without it.
     answered = [entry for entry in questions if not entry["qas"][0]["is_impossible"]]
     without = write(
-        "squad1.json", json.dumps({"version": "1.1", "data": [{"paragraphs": answered}]})
+        json.dumps({"version": "1.1", "data": [{"paragraphs": answered}]}), "squad1.json"
     )
     for name, source, threshold in (("v1", without, None), ("v2", file, 0)):
         options = FinetuningOptions(str(out), out.with_name(name), epochs=0.1)
@@ -191,7 +182,7 @@ def test_multiple_choice(tune, write, sentences):
         choices = ["bad day"] * 3
         choices[right] = "good day"
         rows.append("\t".join([" ".join(words), *choices, str(right)]) + "\n")
-    file = write("choices.tsv", "".join(rows))
+    file = write("".join(rows), "choices.tsv")
     columns = Columns("0", "1,2,3", "4")
     report, out = tune(make_task("multiple-choice", columns), file, file)
     assert report["validation"] == {"accuracy": pytest.approx(1, abs=0.05)}
@@ -204,7 +195,7 @@ def test_multiple_choice(tune, write, sentences):
 def test_masked_lm(tune, write, masking):
     # Everything follows from what stands around it, even in windows of a long line.
     text = " ".join(["the river rose over night and"] * 40)
-    file = write("texts.txt", "\n".join([text] * 3))
+    file = write("\n".join([text] * 3), "texts.txt")
     task = make_task("masked-lm", masking=masking)
     report, _ = tune(task, file, file, epochs=30, max_length=31)
     history = report["training"]["history"]

@@ -1,0 +1,86 @@
+"""Figures of matplotlib: how they look, and how they are saved."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from hf_bert_impl.errors import InputError
+from hf_bert_impl.extras import require
+from hf_bert_impl.files.atomic import atomic_file
+
+#: Okabe and Ito's colours, which people with any colour vision can tell apart.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#E69F00", "#CC79A7", "#56B4E9", "#999999")
+FORMATS = (".png", ".svg", ".pdf")
+DOTS_PER_INCH = 130
+
+
+def check_picture(file: str | os.PathLike[str]) -> None:
+    """Checks that a picture can be drawn, before anything is computed.
+
+    Raises:
+        InputError: The ending names no known format, the folder is missing, or matplotlib is.
+    """
+    path = Path(file)
+    if path.suffix not in FORMATS:
+        raise InputError(
+            f"the picture is {path}", f"a name that ends in {', '.join(FORMATS)}", "rename it"
+        )
+    if not path.absolute().parent.is_dir():
+        raise InputError(
+            f"there is no folder {path.parent} for the picture",
+            "one that exists",
+            "make it first",
+        )
+    require("matplotlib", "train", "drawing")
+
+
+def new_figure(
+    width: float,
+    height: float,
+    title: str,
+    rows: int = 1,
+    columns: int = 1,
+    *,
+    font: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> tuple[Any, Any]:
+    """A figure on white, whatever the viewer's background.
+
+    Args:
+        width: In inches.
+        height: In inches.
+        title: Above everything; dollar signs in it are no formulas.
+        rows: Of axes.
+        columns: Of axes.
+        font: How the title is written, as matplotlib takes it; 10 points by default.
+        **options: Of matplotlib's `Figure.subplots`.
+
+    Returns:
+        The figure, and its axes as an array (rows, columns).
+
+    Raises:
+        InputError: matplotlib is missing.
+    """
+    require("matplotlib", "train", "drawing")
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), facecolor="white", layout="constrained")
+    figure.suptitle(title, parse_math=False, **{"fontsize": 10, **(font or {})})
+    return figure, figure.subplots(rows, columns, squeeze=False, **options)
+
+
+def plain(axis: Any, lines: bool = True) -> None:
+    """Leaves out the frame above and on the right, and draws faint lines at the values of y."""
+    axis.spines[["top", "right"]].set_visible(False)
+    if lines:
+        axis.grid(axis="y", color="#dddddd", linewidth=0.6)
+        axis.set_axisbelow(True)
+
+
+def save(figure: Any, file: str | os.PathLike[str]) -> None:
+    """Writes a figure; its file's ending names the format, and it appears when it is complete."""
+    with atomic_file(Path(file)) as fresh:
+        figure.savefig(fresh, dpi=DOTS_PER_INCH)
