@@ -19,8 +19,8 @@ class InputError(ValueError):
         super().__init__(f"{given}; expected {expected}; {remedy}")
 
 
-def one_line(error: BaseException) -> str:
-    """An exception's message on one line, or its type where it has no message."""
+def one_line(error: object) -> str:
+    """What an exception or a library says, on one line; its type where it says nothing."""
     line = " ".join(str(error).split()) or type(error).__name__
     # Half a surrogate pair out of a file cannot be printed.
     return line.encode("utf-8", "backslashreplace").decode("utf-8")

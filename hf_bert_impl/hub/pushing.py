@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hf_bert_impl.conversion.output_folder import claimed, output_folder
+from hf_bert_impl.errors import InputError
 from hf_bert_impl.hub.card import CardFacts, write_card
 from hf_bert_impl.hub.load_check import LoadingFailed, LoadingReport, check_loading
 from hf_bert_impl.hub.saving import file_sizes, loads_in_stock, save_with_code
@@ -142,14 +143,14 @@ def check_dry_run(folder: Path) -> None:
         folder: It holds what a repository would, and nothing else.
 
     Raises:
-        ValueError: It is a file, or has files in it.
+        InputError: It is a file, or has files in it.
     """
     is_folder = folder.is_dir()
     if folder.exists() and (not is_folder or any(folder.iterdir())):
-        what = "has files in it" if is_folder else "is no folder"
-        raise ValueError(
-            f"{folder} exists and {what}; expected a new or an empty folder for the repository; "
-            "name another one"
+        raise InputError(
+            f"{folder} exists and {'has files in it' if is_folder else 'is no folder'}",
+            "a new or an empty folder for the repository",
+            "name another one",
         )
 
 
