@@ -34,6 +34,11 @@ class Checkpoint:
     """The content of its config.json."""
 
     @property
+    def architecture(self) -> str:
+        """The class that its config names."""
+        return str((self.config.get("architectures") or ["BertModel"])[0])
+
+    @property
     def folder(self) -> Path | None:
         """The folder, or None for a hub id."""
         return Path(self.path) if os.path.isdir(self.path) else None
@@ -132,14 +137,13 @@ def class_name(checkpoint: Checkpoint, head: str | None = None) -> str:
         if name not in HEADS.values():
             raise InputError(f"`head` is {head!r}", f"one of {choices}", "choose one of these")
         return name
-    named = checkpoint.config.get("architectures") or ["BertModel"]
-    if named[0] not in HEADS.values():
+    if checkpoint.architecture not in HEADS.values():
         raise InputError(
-            f"the config of {checkpoint.name} names the architecture {named[0]!r}",
+            f"the config of {checkpoint.name} names the architecture {checkpoint.architecture!r}",
             f"one of {', '.join(HEADS.values())}",
             f"choose a `head` ({choices})",
         )
-    return named[0]
+    return checkpoint.architecture
 
 
 def load_model(

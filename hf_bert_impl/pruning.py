@@ -145,7 +145,7 @@ def _read(
 
 def _task_name(checkpoint: Checkpoint, config: BertConfig) -> str:
     """The task that a checkpoint's head was trained for."""
-    named = (checkpoint.config.get("architectures") or ["BertModel"])[0]
+    named = checkpoint.architecture
     head = "BertForMaskedLM" if named == "BertForPreTraining" else named
     names = [name for name, task in TASKS.items() if task.head == head]
     if not names:
