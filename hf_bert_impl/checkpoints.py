@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hf_bert_impl.inference.pooling import Pooling
 
 TOKENIZERS = ("tokenizer.json", "vocab.txt")
-#: Names that a message lists.
+#: How many names a message lists.
 SHOWN = 3
 
 

@@ -11,7 +11,7 @@ from hf_bert_impl.benchmark.cases import FORWARD, Unavailable
 from hf_bert_impl.benchmark.models import Source
 from hf_bert_impl.errors import one_line
 
-#: By our precision, the precisions of transformers: float32 too, as most people run it today.
+#: By our precision, those of transformers beside it: float32 too, since most people run it so.
 BOTH = {"bfloat16": ("float32", "bfloat16"), "int8": ("float32",)}
 NO_INT8: dict[str, tuple[str, ...]] = {"int8": ()}
 ONNX = ("onnx", "onnxscript")

@@ -220,7 +220,7 @@ def _run(work: Path) -> None:
         # -P keeps the folder of the script, and with it our file names, out of the imports.
         [sys.executable, "-P", load_check_child.__file__, str(work)],
         env=environment,
-        # An empty place: a folder with the repository's name would be loaded in its place.
+        # In an empty folder: one with the repository's name would be loaded in place of it.
         cwd=work,
         stdin=subprocess.DEVNULL,
         capture_output=True,

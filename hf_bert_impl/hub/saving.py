@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 CONFIG = "config.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
-#: Which class each Auto class finds, as transformers has it in a config: file and class.
+#: By Auto class the file and the class that it finds, as transformers writes them into a config.
 AUTO_MAP = {
     "AutoConfig": "configuration_bert.BertConfig",
     **{auto: f"modeling_bert.{name}" for auto, name in MODEL_CLASSES.items()},
