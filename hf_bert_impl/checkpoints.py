@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_bert_impl.errors import InputError, one_line
-from hf_bert_impl.head_names import HEADS
+from hf_bert_impl.head_names import HEADS, class_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -131,17 +131,13 @@ def class_name(checkpoint: Checkpoint, head: str | None = None) -> str:
     Raises:
         InputError: There is no such head, or the config names a class that is none of ours.
     """
-    choices = ", ".join(HEADS)
     if head is not None:
-        name = HEADS.get(head, head)
-        if name not in HEADS.values():
-            raise InputError(f"`head` is {head!r}", f"one of {choices}", "choose one of these")
-        return name
+        return class_of(head)
     if checkpoint.architecture not in HEADS.values():
         raise InputError(
             f"the config of {checkpoint.name} names the architecture {checkpoint.architecture!r}",
             f"one of {', '.join(HEADS.values())}",
-            f"choose a `head` ({choices})",
+            f"choose a `head` ({', '.join(HEADS)})",
         )
     return checkpoint.architecture
 
