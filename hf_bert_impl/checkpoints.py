@@ -44,11 +44,12 @@ class Checkpoint:
         return Path(self.path) if os.path.isdir(self.path) else None
 
 
-def open_checkpoint(model: str) -> Checkpoint:
+def open_checkpoint(model: str, with_tokenizer: bool = False) -> Checkpoint:
     """Find a checkpoint and check what can be checked without loading it.
 
     Args:
         model: A folder or a hub id.
+        with_tokenizer: Whether it has to have a tokenizer.
 
     Returns:
         The checkpoint with its config.
@@ -78,7 +79,10 @@ def open_checkpoint(model: str) -> Checkpoint:
     else:
         config, path = _hub_config(model), model
     _check_is_bert(config, model)
-    return Checkpoint(model, path, config)
+    checkpoint = Checkpoint(model, path, config)
+    if with_tokenizer:
+        _require_tokenizer(checkpoint)
+    return checkpoint
 
 
 def _local_config(folder: Path) -> dict[str, Any]:
@@ -214,20 +218,6 @@ def has_tokenizer(checkpoint: Checkpoint) -> bool:
     return folder is None or any((folder / name).is_file() for name in TOKENIZERS)
 
 
-def require_tokenizer(checkpoint: Checkpoint) -> None:
-    """Check that a checkpoint has a tokenizer.
-
-    Raises:
-        InputError: The folder has none.
-    """
-    if not has_tokenizer(checkpoint):
-        raise InputError(
-            f"{checkpoint.name} has no tokenizer",
-            f"{' or '.join(TOKENIZERS)} beside the weights",
-            "save the tokenizer there with save_pretrained",
-        )
-
-
 def load_tokenizer(checkpoint: Checkpoint) -> Any:
     """Load a checkpoint's tokenizer.
 
@@ -236,8 +226,22 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
     """
     from hf_bert_impl.inference.text_encoder import load_tokenizer as load
 
-    require_tokenizer(checkpoint)
+    _require_tokenizer(checkpoint)
     return load(checkpoint.path, {})
+
+
+def load_own_tokenizer(checkpoint: Checkpoint) -> Any:
+    """Load a checkpoint's tokenizer; None where it has none."""
+    return load_tokenizer(checkpoint) if has_tokenizer(checkpoint) else None
+
+
+def _require_tokenizer(checkpoint: Checkpoint) -> None:
+    if not has_tokenizer(checkpoint):
+        raise InputError(
+            f"{checkpoint.name} has no tokenizer",
+            f"{' or '.join(TOKENIZERS)} beside the weights",
+            "save the tokenizer there with save_pretrained",
+        )
 
 
 def load_encoder(

@@ -180,8 +180,7 @@ def evaluate(
     from hf_bert_impl.tasks.evaluation import evaluate_task, task_for_model
 
     with quiet_libraries():
-        checkpoint = checkpoints.open_checkpoint(model)
-        checkpoints.require_tokenizer(checkpoint)
+        checkpoint = checkpoints.open_checkpoint(model, with_tokenizer=True)
         config = BertConfig.from_pretrained(checkpoint.path)
         columns = Columns(text_column, text_pair_column, label_column)
         task = task_for_model(str(context.info_name), config, columns, dataset)

@@ -87,9 +87,7 @@ def push(
             check_dry_run(dry_run)
         checkpoint = checkpoints.open_checkpoint(model)
         loaded, left_out = checkpoints.load_whole(checkpoint, dtype="auto")
-        tokenizer = None
-        if checkpoints.has_tokenizer(checkpoint):
-            tokenizer = checkpoints.load_tokenizer(checkpoint)
+        tokenizer = checkpoints.load_own_tokenizer(checkpoint)
         try:
             pushed = publish(
                 loaded,
