@@ -11,7 +11,7 @@ import torch
 from huggingface_hub.errors import StrictDataclassError
 
 from hf_bert_impl.errors import InputError
-from hf_bert_impl.head_names import HEADS
+from hf_bert_impl.head_names import HEADS, class_of
 
 from .maps import names
 from .planning import Plan, Step, listing
@@ -207,12 +207,7 @@ def require_complete(plan: Plan, class_name: str) -> None:
 
 def _class(plan: Plan, config: Mapping[str, Any], head: str | None) -> tuple[str, str]:
     if head is not None:
-        class_name = HEADS.get(head, head)
-        if class_name not in _PARTS_OF:
-            raise InputError(
-                f"`head` is {head!r}", f"one of {', '.join(HEADS)}", "choose one of these"
-            )
-        return class_name, "asked for"
+        return class_of(head), "asked for"
     parts = {part for part in _PARTS if any(name.startswith(f"{part}.") for name in plan.steps)}
     named = config.get("architectures")
     for name in named if isinstance(named, list) else []:

@@ -13,7 +13,7 @@ from huggingface_hub import ModelCardData
 from rich.markup import escape
 from rich.text import Text
 
-from hf_bert_impl.model_card import PIPELINE_TAGS, markdown_table, model_card
+from hf_bert_impl.model_card import PIPELINE_TAGS, markdown_table, model_card, versions
 from hf_bert_impl.tables import print_table
 
 from .checks import Check
@@ -121,11 +121,6 @@ def make_report(
         notes: What the user should know, beside the target's own notes.
         names: The names of the tensors in the files written.
     """
-    import torch
-    import transformers
-
-    import hf_bert_impl
-
     source = target.source
     mapped = []
     for name, info in target.tensors.items():
@@ -184,11 +179,7 @@ def make_report(
         missing=list(target.plan.missing),
         checks=[],
         notes=[*target.notes, *notes],
-        versions={
-            "hf_bert_impl": hf_bert_impl.__version__,
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-        },
+        versions=versions(),
     )
 
 

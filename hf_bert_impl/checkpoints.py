@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_bert_impl.errors import InputError, one_line
-from hf_bert_impl.head_names import HEADS
+from hf_bert_impl.head_names import HEADS, class_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from hf_bert_impl.inference.pooling import Pooling
 
 TOKENIZERS = ("tokenizer.json", "vocab.txt")
-#: Names that a message lists.
+#: How many names a message lists.
 SHOWN = 3
 
 
@@ -34,16 +34,22 @@ class Checkpoint:
     """The content of its config.json."""
 
     @property
+    def architecture(self) -> str:
+        """The class that its config names."""
+        return str((self.config.get("architectures") or ["BertModel"])[0])
+
+    @property
     def folder(self) -> Path | None:
         """The folder, or None for a hub id."""
         return Path(self.path) if os.path.isdir(self.path) else None
 
 
-def open_checkpoint(model: str) -> Checkpoint:
+def open_checkpoint(model: str, with_tokenizer: bool = False) -> Checkpoint:
     """Find a checkpoint and check what can be checked without loading it.
 
     Args:
         model: A folder or a hub id.
+        with_tokenizer: Whether it has to have a tokenizer.
 
     Returns:
         The checkpoint with its config.
@@ -73,7 +79,10 @@ def open_checkpoint(model: str) -> Checkpoint:
     else:
         config, path = _hub_config(model), model
     _check_is_bert(config, model)
-    return Checkpoint(model, path, config)
+    checkpoint = Checkpoint(model, path, config)
+    if with_tokenizer:
+        _require_tokenizer(checkpoint)
+    return checkpoint
 
 
 def _local_config(folder: Path) -> dict[str, Any]:
@@ -126,20 +135,15 @@ def class_name(checkpoint: Checkpoint, head: str | None = None) -> str:
     Raises:
         InputError: There is no such head, or the config names a class that is none of ours.
     """
-    choices = ", ".join(HEADS)
     if head is not None:
-        name = HEADS.get(head, head)
-        if name not in HEADS.values():
-            raise InputError(f"`head` is {head!r}", f"one of {choices}", "choose one of these")
-        return name
-    named = checkpoint.config.get("architectures") or ["BertModel"]
-    if named[0] not in HEADS.values():
+        return class_of(head)
+    if checkpoint.architecture not in HEADS.values():
         raise InputError(
-            f"the config of {checkpoint.name} names the architecture {named[0]!r}",
+            f"the config of {checkpoint.name} names the architecture {checkpoint.architecture!r}",
             f"one of {', '.join(HEADS.values())}",
-            f"choose a `head` ({choices})",
+            f"choose a `head` ({', '.join(HEADS)})",
         )
-    return named[0]
+    return checkpoint.architecture
 
 
 def load_model(
@@ -214,20 +218,6 @@ def has_tokenizer(checkpoint: Checkpoint) -> bool:
     return folder is None or any((folder / name).is_file() for name in TOKENIZERS)
 
 
-def require_tokenizer(checkpoint: Checkpoint) -> None:
-    """Check that a checkpoint has a tokenizer.
-
-    Raises:
-        InputError: The folder has none.
-    """
-    if not has_tokenizer(checkpoint):
-        raise InputError(
-            f"{checkpoint.name} has no tokenizer",
-            f"{' or '.join(TOKENIZERS)} beside the weights",
-            "save the tokenizer there with save_pretrained",
-        )
-
-
 def load_tokenizer(checkpoint: Checkpoint) -> Any:
     """Load a checkpoint's tokenizer.
 
@@ -236,8 +226,22 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
     """
     from hf_bert_impl.inference.text_encoder import load_tokenizer as load
 
-    require_tokenizer(checkpoint)
+    _require_tokenizer(checkpoint)
     return load(checkpoint.path, {})
+
+
+def load_own_tokenizer(checkpoint: Checkpoint) -> Any:
+    """Load a checkpoint's tokenizer; None where it has none."""
+    return load_tokenizer(checkpoint) if has_tokenizer(checkpoint) else None
+
+
+def _require_tokenizer(checkpoint: Checkpoint) -> None:
+    if not has_tokenizer(checkpoint):
+        raise InputError(
+            f"{checkpoint.name} has no tokenizer",
+            f"{' or '.join(TOKENIZERS)} beside the weights",
+            "save the tokenizer there with save_pretrained",
+        )
 
 
 def load_encoder(

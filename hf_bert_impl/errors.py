@@ -46,8 +46,8 @@ def check_choice(name: str, value: Any, allowed: Iterable[str]) -> None:
         raise InputError(f"{name} is {value!r}", f"one of {', '.join(allowed)}", "choose one")
 
 
-def one_line(error: BaseException) -> str:
-    """An exception's message on one line, or its type where it has no message."""
+def one_line(error: object) -> str:
+    """What an exception or a library says, on one line; its type where it says nothing."""
     line = " ".join(str(error).split()) or type(error).__name__
     # Half a surrogate pair out of a file cannot be printed.
     return line.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -19,6 +19,20 @@ PIPELINE_TAGS = {
 }
 
 
+def versions() -> dict[str, str]:
+    """What a report or a card was made with: package to version."""
+    import torch
+    import transformers
+
+    import hf_bert_impl
+
+    return {
+        "hf_bert_impl": hf_bert_impl.__version__,
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
+    }
+
+
 def model_card(data: CardData, *sections: str) -> str:
     """The text of a card: metadata, then sections with empty lines between; empty ones are left
     out."""

@@ -145,7 +145,7 @@ def _read(
 
 def _task_name(checkpoint: Checkpoint, config: BertConfig) -> str:
     """The task that a checkpoint's head was trained for."""
-    named = (checkpoint.config.get("architectures") or ["BertModel"])[0]
+    named = checkpoint.architecture
     head = "BertForMaskedLM" if named == "BertForPreTraining" else named
     names = [name for name, task in TASKS.items() if task.head == head]
     if not names:
@@ -184,7 +184,7 @@ def _score(task: Task, model: Any, split: Split, tokenizer: Any) -> Metrics:
 
 def _save(checkpoint: Checkpoint, tokenizer: Any, output: Path, report: dict[str, Any]) -> None:
     """Writes the checkpoint without the pruned heads: same class, same dtype, with the report."""
-    # Loaded again: the measured model is in float32, and has only the head of the task.
+    # The measured model is in float32 and has only the head of the task, so this loads it anew.
     model, _ = checkpoints.load_model(checkpoint, checkpoints.class_name(checkpoint))
     model.prune_heads(report["pruned"])
     with output_folder(output) as folder:

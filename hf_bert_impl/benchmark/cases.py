@@ -33,7 +33,7 @@ IGNORED = -100
 ENCODE_SENTENCES = 5000
 #: What `train` measures: a forward and a backward pass, and a step of the optimizer.
 STEP, UPDATE = "training step", "AdamW step"
-#: Texts are cut into as many parts. Each round takes one, so one pass over them gives 5 ratios.
+#: How many parts texts are cut into. A round takes one part, so a pass over them gives 5 ratios.
 PARTS = 5
 
 #: Every case with its description, in the order in which the report shows them.

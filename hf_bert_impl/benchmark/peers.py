@@ -9,8 +9,9 @@ from collections.abc import Mapping
 
 from hf_bert_impl.benchmark.cases import FORWARD, Unavailable
 from hf_bert_impl.benchmark.models import Source
+from hf_bert_impl.errors import one_line
 
-#: By our precision, the precisions of transformers: float32 too, as most people run it today.
+#: By our precision, those of transformers beside it: float32 too, since most people run it so.
 BOTH = {"bfloat16": ("float32", "bfloat16"), "int8": ("float32",)}
 NO_INT8: dict[str, tuple[str, ...]] = {"int8": ()}
 ONNX = ("onnx", "onnxscript")
@@ -116,7 +117,7 @@ class Check:
 
 def reason(error: BaseException) -> str:
     """Why something failed, short enough for a table."""
-    text = " ".join(str(error).split())
+    text = one_line(error)
     if not isinstance(error, Unavailable):
         text = f"{type(error).__name__}: {text}"
     return text if len(text) <= 200 else text[:197] + "..."

@@ -82,9 +82,9 @@ class Benchmark:
         self, source: Source, settings: Settings, say: Callable[[str], None] = lambda text: None
     ) -> None:
         self.source, self.settings, self.say = source, settings, say
-        #: Ours in the present precision: the unchanged call, then the prepared model.
+        #: Ours in the precision that is measured now: the unchanged call, then the prepared model.
         self.ours: list[Contestant] = []
-        #: Cases for which there is a reference, by upstream's eager attention.
+        #: Cases for which upstream's eager attention has given the reference.
         self.plan: list[Case] = []
         #: Spearman of upstream's float32.
         self.spearman: float | None = None

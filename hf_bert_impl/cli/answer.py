@@ -117,8 +117,7 @@ def answer(
         from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline
         from hf_bert_impl.inference.question_file import answer_records
 
-        checkpoint = checkpoints.open_checkpoint(model)
-        checkpoints.require_tokenizer(checkpoint)
+        checkpoint = checkpoints.open_checkpoint(model, with_tokenizer=True)
         pipeline = QuestionAnsweringPipeline.from_pretrained(
             checkpoint.path, dtype=dtype, **parameters
         )

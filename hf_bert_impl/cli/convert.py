@@ -13,6 +13,7 @@ from rich.text import Text
 
 from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import in_options, quiet_libraries
+from hf_bert_impl.cli.options import AsJson
 from hf_bert_impl.tables import console, print_table
 
 _SOURCE = "A folder, a TensorFlow prefix (bert_model.ckpt), a file, or a zip or tar archive."
@@ -80,9 +81,7 @@ def convert(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace DST where it has files.")
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the report as one JSON object.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Convert any BERT checkpoint to a verified folder: weights, config, tokenizer, report.
 
@@ -110,7 +109,7 @@ def convert(
 
 def inspect(
     src: Annotated[Path, typer.Argument(metavar="SRC", help=_SOURCE)],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """List the tensors of a checkpoint, and what each would become, without loading them.
 

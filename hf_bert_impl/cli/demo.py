@@ -44,7 +44,7 @@ def _demo() -> None:
     out = console()
     folder = checkpoints.demo_folder()
 
-    # Imported after the folder was found: who lacks the weights does not wait for these.
+    # These imports take seconds, so they come after the folder has been found.
     import torch
     from transformers import AutoModel
 

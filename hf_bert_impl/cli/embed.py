@@ -11,7 +11,7 @@ import typer
 
 from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
-from hf_bert_impl.cli.options import Dtype, Model, Overwrite, Silent
+from hf_bert_impl.cli.options import AsJson, Dtype, Model, Overwrite, Silent
 from hf_bert_impl.cli.output_checks import check_output_file
 from hf_bert_impl.data.text_input import TextInput
 from hf_bert_impl.data.vector_file import VectorFile, files_beside
@@ -39,9 +39,7 @@ def embed(
         ),
     ] = None,
     overwrite: Overwrite = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object about the result.")
-    ] = False,
+    as_json: AsJson = False,
     quiet: Silent = False,
 ) -> None:
     """Write the vectors of texts to a .npy file: float32, one row a text, in input order.

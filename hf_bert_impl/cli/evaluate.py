@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -79,16 +79,14 @@ def sts(
 
         bars = {name: score.spearman for name, score in by_file.items()} | {"all": total.spearman}
         draw_bars(picture, f"{_last(model)}: {_last(data)}", bars, "Spearman correlation times 100")
-    if as_json:
-        parts = {name: vars(score) for name, score in by_file.items()}
-        _print_json({"pooling": pooling, **vars(total), "files": parts})
-        return
+    parts = {name: vars(score) for name, score in by_file.items()}
+    report = {"pooling": pooling, **vars(total), "files": parts}
     rows = [
         (name, f"{score.pairs:,}", f"{score.spearman:.2f}", f"{score.pearson:.2f}")
         for name, score in [*by_file.items(), ("all", total)]
     ]
-    title = f"{_last(model)}: {_last(data)}"
-    print_table(console(), title, ("", "pairs", "Spearman", "Pearson"), rows)
+    title, columns = f"{_last(model)}: {_last(data)}", ("", "pairs", "Spearman", "Pearson")
+    _print(as_json, report, title, columns, rows)
 
 
 @app.command()
@@ -135,19 +133,15 @@ def probe(
     title = f"{_last(model)}: {protocol} by {classifier}"
     if picture is not None:
         _draw_scores(picture, title, result.scores)
-    if as_json:
-        report: dict[str, Any] = {"protocol": protocol, "classifier": classifier}
-        report |= {"examples": result.examples, **result.scores}
-        if result.deviations is not None:
-            report |= {"folds": folds, "standard_deviations": result.deviations}
-        _print_json(report)
-        return
+    report: dict[str, Any] = {"protocol": protocol, "classifier": classifier}
+    report |= {"examples": result.examples, **result.scores}
     heads, columns = ["", "test"], [result.scores]
     if result.deviations is not None:
+        report |= {"folds": folds, "standard_deviations": result.deviations}
         heads = ["", f"mean of {folds} folds", "deviation"]
         columns.append(result.deviations)
     rows = [(name, *(f"{column[name]:.4f}" for column in columns)) for name in result.scores]
-    print_table(console(), title, heads, rows)
+    _print(as_json, report, title, heads, rows)
 
 
 CLASSIFICATION = """Score a fine-tuned classifier; the picture is its confusion matrix.
@@ -180,8 +174,7 @@ def evaluate(
     from hf_bert_impl.tasks.evaluation import evaluate_task, task_for_model
 
     with quiet_libraries():
-        checkpoint = checkpoints.open_checkpoint(model)
-        checkpoints.require_tokenizer(checkpoint)
+        checkpoint = checkpoints.open_checkpoint(model, with_tokenizer=True)
         config = BertConfig.from_pretrained(checkpoint.path)
         columns = Columns(text_column, text_pair_column, label_column)
         task = task_for_model(str(context.info_name), config, columns, dataset)
@@ -189,11 +182,9 @@ def evaluate(
     title = f"{_last(model)}: {_last(data)}, {len(split.examples):,} examples"
     if picture is not None and not task.draw(picture, split, outputs, title):
         _draw_scores(picture, title, scores)
-    if as_json:
-        _print_json({"task": task.name, "examples": len(split.examples), **scores})
-        return
+    report = {"task": task.name, "examples": len(split.examples), **scores}
     rows = [(metric, f"{score:.4f}") for metric, score in scores.items()]
-    print_table(console(), title, ("", ""), rows)
+    _print(as_json, report, title, ("", ""), rows)
 
 
 @app.command("token-classification")
@@ -252,9 +243,6 @@ def masked_lm(
         loaded = load_fine_tuned(checkpoint.path, task.head)
         with text_progress(not quiet, len(texts)) as advance:
             result = pseudo_perplexity(loaded, tokenizer, texts, max_length, advance)
-    if as_json:
-        _print_json(vars(result))
-        return
     rows = [
         ("pseudo-perplexity", f"{result.pseudo_perplexity:,.3f}"),
         ("accuracy", f"{result.accuracy:.4f}"),
@@ -262,7 +250,7 @@ def masked_lm(
         ("texts", f"{result.texts:,}"),
         ("texts cut", f"{result.cut:,}"),
     ]
-    print_table(console(), f"{_last(model)}: {_last(data)}", ("", ""), rows)
+    _print(as_json, vars(result), f"{_last(model)}: {_last(data)}", ("", ""), rows)
 
 
 def _load_encoder(model: str, pooling: str | None) -> TextEncoder:
@@ -283,7 +271,17 @@ def _draw_scores(picture: Path, title: str, scores: Mapping[str, float]) -> None
     draw_bars(picture, title, scores, "score")
 
 
-def _print_json(report: Mapping[str, Any]) -> None:
+def _print(
+    as_json: bool,
+    report: Mapping[str, Any],
+    title: str,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+) -> None:
+    """Print the report as JSON, or else the table."""
     from hf_bert_impl.tasks.metrics import finite
 
-    typer.echo(json.dumps(finite(report), ensure_ascii=False))
+    if as_json:
+        typer.echo(json.dumps(finite(report), ensure_ascii=False))
+    else:
+        print_table(console(), title, columns, rows)

@@ -84,8 +84,7 @@ def squad(
                 note = f"note: {missing} questions have no prediction and count as wrong"
                 typer.echo(note, err=True)
         else:
-            checkpoint = checkpoints.open_checkpoint(str(model))
-            checkpoints.require_tokenizer(checkpoint)
+            checkpoint = checkpoints.open_checkpoint(str(model), with_tokenizer=True)
             metrics = scoring.evaluate_checkpoint(
                 checkpoint.path,
                 questions,

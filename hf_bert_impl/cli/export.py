@@ -65,9 +65,7 @@ def export(
         check_output(folder, [Path(model).expanduser()], overwrite)
         checkpoint = checkpoints.open_checkpoint(model)
         loaded, _ = checkpoints.load_whole(checkpoint, head, dtype=torch.float32)
-        tokenizer = None
-        if checkpoints.has_tokenizer(checkpoint):
-            tokenizer = checkpoints.load_tokenizer(checkpoint)
+        tokenizer = checkpoints.load_own_tokenizer(checkpoint)
         try:
             exported = export_model(
                 loaded,

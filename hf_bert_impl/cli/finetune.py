@@ -86,8 +86,7 @@ def finetune(
     """
     output = fields["output"]
     with quiet_libraries():
-        checkpoint = checkpoints.open_checkpoint(fields["model"])
-        checkpoints.require_tokenizer(checkpoint)
+        checkpoint = checkpoints.open_checkpoint(fields["model"], with_tokenizer=True)
         from accelerate import PartialState
 
         from hf_bert_impl.inference.progress import text_progress

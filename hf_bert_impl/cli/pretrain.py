@@ -15,13 +15,10 @@ import typer
 
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import AsJson, Silent, from_dataclass
-from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.tables import console, print_table
 from hf_bert_impl.training.pretraining_options import PretrainingOptions
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
     from hf_bert_impl.training.pretraining import PretrainingResult
 
 MODEL, RUN = "The model", "The run"
@@ -110,7 +107,9 @@ def pretrain(
             if progress is not None:
                 progress.close()
         if push_to_hub is not None and is_main:
-            upload(options.output, push_to_hub, MODELS[options.objective])
+            from hf_bert_impl.hub.pushing import push_folder
+
+            push_folder(options.output, push_to_hub, MODELS[options.objective])
     if not is_main:
         return
     if as_json:
@@ -132,28 +131,6 @@ def dataset_bars(show: bool) -> Iterator[None]:
     finally:
         if was_shown:
             datasets.enable_progress_bars()
-
-
-def upload(folder: Path, name: str, model_class: type[PreTrainedModel]) -> None:
-    """Publish the model of a run as `hf-bert push` does.
-
-    Raises:
-        InputError: It was not possible; the model is in the folder all the same.
-    """
-    from hf_bert_impl.hub.load_check import LoadingFailed
-    from hf_bert_impl.hub.pushing import push
-    from hf_bert_impl.hub.uploading import PushError
-    from hf_bert_impl.inference.text_encoder import load_tokenizer
-
-    model = model_class.from_pretrained(folder)
-    try:
-        push(model, name, tokenizer=load_tokenizer(str(folder), {}), source=folder)
-    except (PushError, LoadingFailed) as error:
-        raise InputError(
-            f"the model could not be uploaded to {name} ({one_line(error)})",
-            "a repository that takes it",
-            f"it is whole in {folder}: `hf-bert push {folder} {name}` tries again",
-        ) from error
 
 
 def summary(result: PretrainingResult) -> dict[str, Any]:

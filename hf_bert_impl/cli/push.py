@@ -87,9 +87,7 @@ def push(
             check_output(dry_run, [], None)
         checkpoint = checkpoints.open_checkpoint(model)
         loaded, left_out = checkpoints.load_whole(checkpoint, dtype="auto")
-        tokenizer = None
-        if checkpoints.has_tokenizer(checkpoint):
-            tokenizer = checkpoints.load_tokenizer(checkpoint)
+        tokenizer = checkpoints.load_own_tokenizer(checkpoint)
         try:
             pushed = publish(
                 loaded,

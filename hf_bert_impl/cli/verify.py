@@ -8,7 +8,7 @@ import typer
 
 from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
-from hf_bert_impl.cli.options import Model
+from hf_bert_impl.cli.options import AsJson, Model
 from hf_bert_impl.tables import console
 
 
@@ -46,9 +46,7 @@ def verify(
     heads: Annotated[
         bool, typer.Option("--heads", help="Also show a grid of layers by attention heads.")
     ] = False,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object with every row, and no table.")
-    ] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Compare this implementation with transformers' own BERT on the same weights.
 

@@ -19,6 +19,7 @@ from huggingface_hub import EvalResult, ModelCard
 
 import hf_bert_impl
 from hf_bert_impl.auto import MODEL_CLASSES
+from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.hub.saving import loads_in_stock
 from hf_bert_impl.inference.sentence_folder import MODULES
 from hf_bert_impl.measuring.timing import cpu_name
@@ -73,7 +74,7 @@ def write_card(folder: Path, facts: CardFacts) -> None:
         facts: What to say.
 
     Raises:
-        ValueError: The model's own card has metadata that cannot be read.
+        InputError: The model's own card has metadata that cannot be read.
     """
     card = _own_card(facts)
     _fill_metadata(card, facts)
@@ -93,10 +94,10 @@ def _own_card(facts: CardFacts) -> ModelCard:
     try:
         return ModelCard(text, ignore_metadata_errors=True)
     except (ValueError, TypeError, yaml.YAMLError) as error:
-        raise ValueError(
-            f"the metadata of the model's {CARD} cannot be read "
-            f"({' '.join(str(error).split())[:200]}); expected YAML between two lines of ---; mend "
-            "or remove the card"
+        raise InputError(
+            f"the metadata of the model's {CARD} cannot be read ({one_line(error)[:200]})",
+            "YAML between two lines of ---",
+            "mend or remove the card",
         ) from error
 
 

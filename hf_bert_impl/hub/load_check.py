@@ -24,10 +24,10 @@ from rich.text import Text
 from torch import Tensor
 from transformers.utils import ModelOutput
 
-import hf_bert_impl
 from hf_bert_impl.auto import MODEL_CLASSES
 from hf_bert_impl.hub import load_check_child
 from hf_bert_impl.hub.saving import loads_in_stock
+from hf_bert_impl.model_card import versions
 from hf_bert_impl.parity import FP32_TOLERANCE, attended_positions, compare_outputs
 from hf_bert_impl.parity.batches import TEXTS, parity_batches, random_tokens
 from hf_bert_impl.tables import print_table
@@ -173,7 +173,7 @@ def check_loading(
     if wrong:
         note = f"{len(wrong)} weights are not those of the model, {wrong[0]} among them"
         rows.append(LoadingRow("weights", type(model).__name__, "other", None, None, False, note))
-    return LoadingReport(rows, _versions())
+    return LoadingReport(rows, versions())
 
 
 def _options(model: PreTrainedModel) -> dict[str, Any]:
@@ -220,7 +220,7 @@ def _run(work: Path) -> None:
         # -P keeps the folder of the script, and with it our file names, out of the imports.
         [sys.executable, "-P", load_check_child.__file__, str(work)],
         env=environment,
-        # An empty place: a folder with the repository's name would be loaded in its place.
+        # In an empty folder: one with the repository's name would be loaded in place of it.
         cwd=work,
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -352,13 +352,3 @@ def _different_weights(model: PreTrainedModel, saved: PreTrainedModel) -> list[s
         for name, tensor in model.state_dict().items()
         if name not in state or not torch.equal(tensor.detach().cpu().float(), state[name])
     ]
-
-
-def _versions() -> dict[str, str]:
-    import transformers
-
-    return {
-        "hf_bert_impl": hf_bert_impl.__version__,
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-    }

@@ -66,7 +66,7 @@ def check(task: dict[str, Any], folder: Path) -> dict[str, Any]:
                 repository,
                 auto_name,
                 trusted=side == "trusted",
-                # Stock must be free to refuse a model for its sizes, where it should.
+                # transformers must be able to refuse what it should, also for its sizes.
                 new_head=name != task["own"] and (side == "trusted" or not task["refused"]),
             )
             if model is None:

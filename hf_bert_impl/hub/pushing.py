@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.files.output_folder import check_output, claimed, output_folder
 from hf_bert_impl.hub.card import CardFacts, write_card
 from hf_bert_impl.hub.load_check import LoadingFailed, LoadingReport, check_loading
 from hf_bert_impl.hub.saving import file_sizes, loads_in_stock, save_with_code
-from hf_bert_impl.hub.uploading import check_repo_id, open_repository, upload
+from hf_bert_impl.hub.uploading import PushError, check_repo_id, open_repository, upload
 from hf_bert_impl.inference.eval_mode import eval_mode
 from hf_bert_impl.inference.sentence_folder import copy_sentence_modules
+from hf_bert_impl.inference.text_encoder import load_tokenizer
 from hf_bert_impl.measuring.beside import Timed, time_beside
 from hf_bert_impl.model_card import CARD
 from hf_bert_impl.parity import reference_model
@@ -130,6 +132,28 @@ def push(
         if dry_run is None:
             place = upload(folder, repository, private=private, api=api)
     return Pushed(repo_id, place, files, loading, speed)
+
+
+def push_folder(folder: Path, repo_id: str, model_class: type[PreTrainedModel]) -> Pushed:
+    """Publish the model of a training run, as `push` does.
+
+    Args:
+        folder: The run's, with the model and its tokenizer.
+        repo_id: NAME or OWNER/NAME.
+        model_class: The model's class.
+
+    Raises:
+        InputError: It was not possible; the model is in the folder all the same.
+    """
+    model = model_class.from_pretrained(folder)
+    try:
+        return push(model, repo_id, tokenizer=load_tokenizer(str(folder), {}), source=folder)
+    except (PushError, LoadingFailed) as error:
+        raise InputError(
+            f"the model could not be uploaded to {repo_id} ({one_line(error)})",
+            "a repository that takes it",
+            f"it is whole in {folder}: `hf-bert push {folder} {repo_id}` tries again",
+        ) from error
 
 
 @contextlib.contextmanager

@@ -18,6 +18,7 @@ from safetensors import SafetensorError
 
 import hf_bert_impl.model
 from hf_bert_impl.auto import MODEL_CLASSES
+from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.model.json_files import read_json
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 CONFIG = "config.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
-#: Which class each Auto class finds, as transformers has it in a config: file and class.
+#: By Auto class the file and the class that it finds, as transformers writes them into a config.
 AUTO_MAP = {
     "AutoConfig": "configuration_bert.BertConfig",
     **{auto: f"modeling_bert.{name}" for auto, name in MODEL_CLASSES.items()},
@@ -61,22 +62,22 @@ def save_with_code(
         code: Whether the code comes along. Without it the folder is what `save_pretrained` writes.
 
     Raises:
-        ValueError: The model's class is none of this package's own, so its code would not be there.
+        InputError: The model's class is none of this package's own, so its code would not be there.
         OSError: The disk is full.
     """
     cls = type(model)
     ours = getattr(hf_bert_impl, cls.__name__, None) if cls.__name__.startswith("Bert") else None
     if cls is not ours:
-        raise ValueError(
-            f"the model is a {cls.__module__}.{cls.__name__}; expected a class of hf_bert_impl "
-            f"itself ({', '.join(dict.fromkeys(MODEL_CLASSES.values()))}); load it with one of "
-            "these, an adapter merged into it"
+        raise InputError(
+            f"the model is a {cls.__module__}.{cls.__name__}",
+            f"a class of hf_bert_impl itself ({', '.join(dict.fromkeys(MODEL_CLASSES.values()))})",
+            "load it with one of these, an adapter merged into it",
         )
     try:
         model.save_pretrained(folder)
     except SafetensorError as error:  # what safetensors says of a full disk
         raise OSError(
-            f"the weights cannot be written ({' '.join(str(error).split())}); expected a place "
+            f"the weights cannot be written ({one_line(error)}); expected a place "
             "with room for them; free some space, or name another folder"
         ) from error
     set_auto_map(folder / CONFIG, AUTO_MAP if code else None)

@@ -23,7 +23,7 @@ from huggingface_hub.errors import (
 )
 from huggingface_hub.utils import validate_repo_id
 
-from hf_bert_impl.errors import InputError
+from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.hub.saving import CONFIG, code_files, file_sizes
 from hf_bert_impl.model.json_files import parse_json
 from hf_bert_impl.model_card import CARD
@@ -36,7 +36,6 @@ _WEIGHTS = re.compile(
     r"(model|pytorch_model|tf_model|flax_model)(-\d+-of-\d+)?\.(safetensors|bin|h5|msgpack)"
     r"(\.index\.json)?"
 )
-_CHUNK = 1 << 22
 
 
 class PushError(InputError, OSError):
@@ -68,9 +67,10 @@ def check_repo_id(repo_id: str) -> None:
     try:
         validate_repo_id(repo_id)
     except HFValidationError as error:
-        raise ValueError(
-            f"the repository is {repo_id!r}; expected NAME or OWNER/NAME of letters, digits, '-', "
-            "'_' and '.'; choose another name"
+        raise InputError(
+            f"the repository is {repo_id!r}",
+            "NAME or OWNER/NAME of letters, digits, '-', '_' and '.'",
+            "choose another name",
         ) from error
 
 
@@ -247,11 +247,8 @@ def _compare(api: HfApi, folder: Path, repo_id: str, commit: str) -> None:
 
 
 def _sha256(file: Path) -> str:
-    sums = hashlib.sha256()
     with file.open("rb") as opened:
-        while chunk := opened.read(_CHUNK):
-            sums.update(chunk)
-    return sums.hexdigest()
+        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 @contextlib.contextmanager
@@ -279,14 +276,15 @@ def hub_errors(api: HfApi, repo_id: str, to_do: str) -> Iterator[None]:
     except HfHubHTTPError as error:
         raise _refusal(error, repo_id, to_do, again) from error
     except (HTTPError, ConnectionError, TimeoutError) as error:
+        why = f"{api.endpoint} cannot be reached ({one_line(error)[:300]})"
         raise PushError(
-            f"{repo_id} could not {to_do}: {api.endpoint} cannot be reached ({_line(error)})",
+            f"{repo_id} could not {to_do}: {why}",
             "a connection to the hub",
             f"check the network and HF_ENDPOINT, and {again}",
         ) from error
     except RuntimeError as error:  # the transfer of large files has errors of its own
         raise PushError(
-            f"{repo_id} could not {to_do}: the transfer failed ({_line(error)})",
+            f"{repo_id} could not {to_do}: the transfer failed ({one_line(error)[:300]})",
             "an upload to the end",
             again,
         ) from error
@@ -294,7 +292,7 @@ def hub_errors(api: HfApi, repo_id: str, to_do: str) -> Iterator[None]:
 
 def _refusal(error: HfHubHTTPError, repo_id: str, to_do: str, again: str) -> PushError:
     status = error.response.status_code
-    said = _line(error.server_message or error)
+    said = one_line(error.server_message or error)[:300]
     if status == 401:
         return PushError(
             f"the hub does not accept the token ({said})",
@@ -318,7 +316,3 @@ def _refusal(error: HfHubHTTPError, repo_id: str, to_do: str, again: str) -> Pus
         "a repository that takes the files",
         "mend what it names",
     )
-
-
-def _line(said: object) -> str:
-    return " ".join(str(said).split())[:300] or type(said).__name__

@@ -20,8 +20,8 @@ Batch = dict[str, Tensor]
 #: One token sequence: token ids and, beside them, token types.
 Tokens = tuple[list[int], list[int]]
 
-# Two pairs among them, so that both segments are seen; lengths are odd and far apart. Four, so that
-# they also make two questions of two choices.
+# Two of the texts are pairs, so that both segments occur. The lengths are far apart. Four texts
+# also make two questions of two choices.
 TEXTS: tuple[str | tuple[str, str], ...] = (
     "Hello, world!",
     (
@@ -112,7 +112,7 @@ def parity_batches(tokens: Sequence[Tokens], config: Any, *, choices: int = 0) -
     right = _padded(tokens, config, left=False)
     holes = {name: value.clone() for name, value in right.items()}
     holes["attention_mask"][:, 3::5] = 0
-    # Only the longer half, so that little is cut off.
+    # Of the longer half only, so that little is cut off.
     longest = sorted(tokens, key=lambda item: len(item[0]), reverse=True)
     kept = longest[: max(choices, (len(tokens) + 1) // 2)]
     length = min(len(ids) for ids, _ in kept)

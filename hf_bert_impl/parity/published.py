@@ -61,8 +61,9 @@ MASKED = (
 QUESTION = "Who was Jim Henson?"
 CONTEXT = "Jim Henson was a nice puppet"
 ANSWER = "a nice puppet"
-# Four decimals were printed. The bound is half a unit of the fourth, and as much again for sums
-# in another order. Where five digits of a small number were printed it is a thousandth of it.
+# Most figures were printed with four decimals. Their bound is one unit of the fourth: half of it
+# for the rounding, half for sums in another order. Smaller figures were printed with five digits,
+# and their bound is a thousandth of the figure.
 PRINTED_UNIT = 1e-4
 PRINTED_RELATIVE = 1e-3
 

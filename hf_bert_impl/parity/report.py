@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 HEAD_NAME = re.compile(r"(?P<layer>layer \d+(?: cross)?) head (?P<head>\d+)")
 FAILURES_SHOWN = 8
-# Rows of these cases are no tensors of a forward pass.
+# The rows of these cases compare something else than tensors of a forward pass.
 CHECKS = ("loading", "published")
 _NUMBERS = ("max_abs", "mean_abs", "max_relative", "tolerance", "upstream_error")
 

@@ -41,7 +41,7 @@ FEW_NUMBERS = 256
 FEW_NUMBERS_ROUNDINGS = 4
 # No scale is smaller than this, so that a tensor of zeros can be compared.
 SMALLEST_SCALE = 1e-6
-# These two-dimensional outputs have a number for each position; others have some a sequence.
+# Outputs (B, S) with a number for each position. The other (B, n) have a vector for each sequence.
 PER_POSITION_2D = ("start_logits", "end_logits")
 
 

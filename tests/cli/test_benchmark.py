@@ -9,18 +9,11 @@ import pytest
 import hf_bert_impl
 from hf_bert_impl.benchmark.run import Benchmark
 from hf_bert_impl.inference.pooling import Pooling
-from hf_bert_impl.measuring import timing
 from hf_bert_impl.tasks.sts import evaluate_sts, read_sts
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("hasty")]
 
 QUICK = ("--random", "tiny", "--cases", "sentence", "--rounds", "1", "--threads", "1")
-
-
-@pytest.fixture(autouse=True)
-def short_turns(monkeypatch):
-    """Figures are of no interest here."""
-    monkeypatch.setattr(timing, "TURN_SECONDS", 0.0)
 
 
 @pytest.fixture

@@ -7,15 +7,8 @@ import pytest
 import torch
 
 from hf_bert_impl.export import exporting
-from hf_bert_impl.measuring import timing
 
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(autouse=True)
-def hasty(monkeypatch):
-    """How long anything takes is of no interest here."""
-    monkeypatch.setattr(timing, "TURN_SECONDS", 0.0)
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("hasty")]
 
 
 def test_table_and_files(hf_bert, save_tiny, tmp_path):

@@ -75,9 +75,11 @@ def test_table_shows_the_spread(hf_bert, arguments):
     assert "64 training examples" in result.out
 
 
-def test_quiet_prints_nothing(hf_bert, arguments):
+def test_quiet_prints_nothing(hf_bert, arguments, tmp_path):
     result = hf_bert(*arguments, "--quiet", "--epochs", 0.2)
     assert (result.status, result.out, result.err) == (0, "", "")
+    model = hf_bert_impl.BertForSequenceClassification.from_pretrained(tmp_path / "out")
+    assert model.config.id2label == {0: "nice", 1: "river"}
 
 
 @pytest.mark.parametrize(
@@ -123,9 +125,3 @@ def test_missing_library_names_the_extra(hf_bert, one_error_line, arguments, mon
 
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     one_error_line(hf_bert(*arguments), "matplotlib", "pip install 'hf_bert_impl[train]'")
-
-
-def test_saved_model_keeps_its_class(hf_bert, arguments, tmp_path):
-    assert hf_bert(*arguments, "--epochs", 0.2, "--quiet").status == 0
-    model = hf_bert_impl.BertForSequenceClassification.from_pretrained(tmp_path / "out")
-    assert model.config.id2label == {0: "nice", 1: "river"}

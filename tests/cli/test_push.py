@@ -10,15 +10,8 @@ from huggingface_hub import ModelCard, constants
 import hf_bert_impl
 from hf_bert_impl.hub import load_check, pushing
 from hf_bert_impl.hub.load_check import LoadingReport, LoadingRow
-from hf_bert_impl.measuring import timing
 
-pytestmark = pytest.mark.slow
-
-
-@pytest.fixture(autouse=True)
-def hasty(monkeypatch):
-    """How long anything takes is of no interest here."""
-    monkeypatch.setattr(timing, "TURN_SECONDS", 0.0)
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("hasty")]
 
 
 @pytest.fixture
