@@ -477,7 +477,7 @@ class BertModel(BertPreTrainedModel):
             tokens = batch_size * length if packing is None else packing.tokens
             prepared = prepared.current(self.encoder, tokens)
             if prepared is not None and packing is None:
-                packing = Packing.dense(shape, device)
+                packing = Packing.dense(shape, device, self.pooler is not None)
         else:
             prepared = None
         if position_ids is not None:
@@ -523,7 +523,7 @@ class BertModel(BertPreTrainedModel):
         states, index, first = left.hidden_states, None, left.hidden_states
         if packing is not None:
             packing = packing.to(states.device)
-            states, index, of_first = packing.finish(states, pooled=self.pooler is not None)
+            states, index, of_first = packing.finish(states)
             first = states if of_first is None else of_first[:, None]
         elif sequences is not None and sequences.first is not None:
             first = states[0, sequences.first.to(states.device)][:, None]

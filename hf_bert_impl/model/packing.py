@@ -81,16 +81,13 @@ class Packing:
     order: tuple[int, ...] = ()
     #: (T,) whether the hidden state goes into the padded output; None if all do.
     visible: Tensor | None = None
-    #: (R,) where each sequence's position 0 lies in the packed order; None if nobody asks, or if
-    #: it is every L-th token.
+    #: (R,) where each sequence's position 0 lies in the packed order; None if nobody asks.
     first_token: Tensor | None = None
     #: (K,) tokens whose state the caller reads after the last layer; None for all.
     kept: Tensor | None = None
 
     @classmethod
-    def dense(
-        cls, shape: tuple[int, int], device: torch.device, first_token: bool = False
-    ) -> "Packing":
+    def dense(cls, shape: tuple[int, int], device: torch.device, first_token: bool) -> "Packing":
         """Every token of a batch without padding, in place."""
         rows, length = shape
         first = torch.arange(0, rows * length, length, device=device) if first_token else None
@@ -123,24 +120,20 @@ class Packing:
             packed = packed.masked_fill(~self.visible[:, None], 0)
         return scatter(packed, self.token_index, self.shape)
 
-    def finish(self, states: Tensor, pooled: bool) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    def finish(self, states: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """What the caller reads of the last layer's states, (T, D), or (K, D) of those in `kept`.
 
         Returns:
             The visible states (N, D) and their flat positions (N,), or (B, S, D) and None if
-            they are all, in the caller's order. If `pooled`, the states (R, D) at position 0.
+            they are all, in the caller's order; the states (R, D) at position 0, or None if
+            nobody asks for them.
         """
         index, visible, first = self.token_index, self.visible, self.first_token
         if self.kept is not None:
             index = self.kept if index is None else index[self.kept]
             visible = None if visible is None else visible[self.kept]
             first = None if first is None else torch.searchsorted(self.kept, first)
-        of_first = None
-        if pooled:
-            every = self.grid[1]
-            of_first = (
-                states[::every].contiguous() if first is None else states.index_select(0, first)
-            )
+        of_first = None if first is None else states.index_select(0, first)
         if index is None:
             return states.unflatten(0, self.shape), None, of_first
         if visible is not None:
