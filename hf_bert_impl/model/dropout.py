@@ -12,8 +12,6 @@ seed gives the same loss.
 import torch
 from torch import Tensor, nn
 
-from .packing import is_traced
-
 #: How many values 16 bits have, and the least of them as a signed integer.
 VALUES, LEAST = 1 << 16, -(1 << 15)
 ALL_64_BITS = -(1 << 63)
@@ -41,8 +39,8 @@ def drop(states: Tensor, probability: float) -> Tensor:
         The shape of `states`.
     """
     dropped = round(probability * VALUES)
-    is_plain = states.device.type == "cpu" and not is_traced(states.device)
-    if not is_plain or not 0 < dropped < VALUES:
+    is_plain = states.device.type == "cpu" and not torch.compiler.is_compiling()
+    if not is_plain or torch.jit.is_tracing() or not 0 < dropped < VALUES:
         return nn.functional.dropout(states, probability)
     count = states.numel()
     bits = torch.empty((count + 3) // 4, dtype=torch.int64, device=states.device)

@@ -461,8 +461,8 @@ class BertModel(BertPreTrainedModel):
                 lengths,
                 Wanted(
                     required_positions,
-                    self.pooler is not None,
-                    only_required and not output_hidden_states and not output_attentions,
+                    first_token=self.pooler is not None,
+                    only_required=only_required and not (output_hidden_states or output_attentions),
                 ),
                 whole_if_empty=backend == "eager",
             )

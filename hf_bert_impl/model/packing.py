@@ -573,8 +573,8 @@ def find_sequences(
         has_cache: Whether there are `past_key_values`.
 
     Returns:
-        The lengths, which a recorded program does not know; and the sequences as tensors, for such
-        a program or for a decoder. None and None for other input.
+        The lengths, to unpad by them; or, for a decoder and for a recorded program, which does not
+        know them, the sequences as tensors. None and None if the input is not packed.
 
     Raises:
         ValueError: As `packed_lengths`, or there is a cache.
@@ -607,7 +607,7 @@ def find_sequences(
     elif lengths is not None:
         totals = torch.tensor([0, *accumulate(lengths)], device="cpu")
     if totals is not None:
-        return lengths, Sequences.of_totals(totals, shape[1], device)
+        return None, Sequences.of_totals(totals, shape[1], device)
     positions = _telling_positions(shape, position_ids, attention_mask)
     if positions is None or has_cache:
         return None, None
