@@ -80,7 +80,7 @@ class PreNormAttention(BertAttention):
 class PreNormOutput(BertOutput):
     """Second half of codertimo's feed-forward sub-layer, with three dropouts.
 
-    They are of the activations, of what is added, and of the whole layer's output.
+    One drops activations, one drops what is added, and one drops the whole layer's output.
     """
 
     def __init__(self, config: BertConfig) -> None:

@@ -116,7 +116,7 @@ def explained(check: Callable[..., None], path: Any, options: Mapping[str, Any])
     are read a second time only after a failure.
 
     Args:
-        check: Raises what is wrong with the files: `check_tokenizer`, `check_model`.
+        check: Raises an error that says what is wrong: `check_tokenizer`, `check_model`.
         path: First argument of `from_pretrained`.
         options: Its keyword arguments.
 

@@ -19,8 +19,8 @@ from transformers.utils import (
 
 from .json_files import check_config_file, check_text, find_file, parse_json, read_json
 
-#: A model has at most so many numbers for each byte of its weights, and so many more. That leaves
-#: room for weights of few bits, a larger vocabulary, more layers, a new head.
+#: A model has at most `NUMBERS_PER_BYTE` numbers for each byte of its weights, and `SPARE_NUMBERS`
+#: more. That leaves room for weights of few bits, a larger vocabulary, more layers, a new head.
 NUMBERS_PER_BYTE = 4
 SPARE_NUMBERS = 2**28
 WEIGHT_FILES = (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_NAME, WEIGHTS_INDEX_NAME)

@@ -49,6 +49,7 @@ class Wanted:
     only_required: bool = False
 
 
+#: Nothing but attended tokens.
 ATTENDED = Wanted()
 
 
@@ -257,9 +258,9 @@ def _plan_rows(attended: Tensor, wanted: Wanted, whole_if_empty: bool) -> Packin
     token_index = rows.index_select(0, places) * length + column
     if queries != keys:
         # Within a row attended tokens come first, so that a row's keys are a prefix of it.
-        keys_first = places * 2 + ~attended.flatten().index_select(0, token_index)
-        in_place = keys_first.argsort(stable=True)
-        token_index, column = token_index[in_place], column[in_place]
+        rank = places * 2 + ~attended.flatten().index_select(0, token_index)
+        by_rank = rank.argsort(stable=True)
+        token_index, column = token_index[by_rank], column[by_rank]
     first = None
     if wanted.first_token:
         # Column 0 is the row's first key, or the first of its queries that are no keys.
@@ -336,7 +337,7 @@ def _places(order: list[int], lengths: list[int]) -> list[int]:
 
 
 def _ranges(starts: Sequence[int], lengths: Sequence[int]) -> Tensor:
-    """(sum of lengths,) on the CPU: from each start so many numbers on, one after the other.
+    """(sum of lengths,) on the CPU: from each start as many numbers as its length, end to end.
 
     It is plain Python, because torch's `repeat_interleave` wakes all threads even for a dozen
     numbers.
@@ -500,9 +501,10 @@ def _is_packed(positions: Tensor, attention_mask: Tensor | None) -> Tensor:
 
 @dataclass(frozen=True)
 class Sequences:
-    """The sequences of input that came packed, as tensors, where it stays (1, S).
+    """The sequences of input that came packed and stays one row, (1, S), as tensors.
 
-    It does in decoders, and in programs that are recorded: their shapes cannot depend on lengths.
+    It stays one row in decoders, and in programs that are recorded: their shapes cannot depend on
+    lengths.
     """
 
     #: (1, S) the number of each token's sequence from 1; 0 if the input turns out not packed.
