@@ -477,7 +477,7 @@ class BertModel(BertPreTrainedModel):
             tokens = batch_size * length if packing is None else packing.tokens
             prepared = prepared.current(self.encoder, tokens)
             if prepared is not None and packing is None:
-                packing = Packing.dense(shape, device, self.pooler is not None)
+                packing = Packing.dense(shape, device)
         else:
             prepared = None
         if position_ids is not None:

@@ -82,13 +82,16 @@ class Packing:
     order: tuple[int, ...] = ()
     #: (T,) whether the hidden state goes into the padded output; None if all do.
     visible: Tensor | None = None
-    #: (R,) where each sequence's position 0 lies in the packed order; None if nobody asks.
+    #: (R,) where each sequence's position 0 lies in the packed order; None if nobody asks, or if
+    #: it is column 0 of a batch that is read as a whole.
     first_token: Tensor | None = None
     #: (K,) tokens whose state the caller reads after the last layer; None for all.
     kept: Tensor | None = None
 
     @classmethod
-    def dense(cls, shape: tuple[int, int], device: torch.device, first_token: bool) -> "Packing":
+    def dense(
+        cls, shape: tuple[int, int], device: torch.device, first_token: bool = False
+    ) -> "Packing":
         """Every token of a batch without padding, in place."""
         rows, length = shape
         first = torch.arange(0, rows * length, length, device=device) if first_token else None
@@ -126,8 +129,7 @@ class Packing:
 
         Returns:
             The visible states (N, D) and their flat positions (N,), or (B, S, D) and None if
-            they are all, in the caller's order; the states (R, D) at position 0, or None if
-            nobody asks for them.
+            they are all, in the caller's order; the states (R, D) of `first_token`, or None.
         """
         index, visible, first = self.token_index, self.visible, self.first_token
         if self.kept is not None:
