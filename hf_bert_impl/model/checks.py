@@ -41,7 +41,7 @@ def check_inputs(
     Args:
         vocab_size: Rows of its word embeddings.
         past_length: Cached tokens before those of the batch.
-        longest: Tokens of the longest sequence where the batch came packed.
+        longest: Tokens of the longest sequence, if the batch came packed.
 
     Returns:
         (B, S).
@@ -108,7 +108,7 @@ def check_mask(
         exact: Whether a 2-D mask covers just the keys; with a cache it may be longer.
 
     Returns:
-        Whether it leaves something out; None where its values are not looked at.
+        Whether it leaves something out; None if its values are not looked at.
 
     Raises:
         ValueError: The shape fits none of (B, K), (B, Q, K), (B or 1, heads or 1, Q or 1, K); or
@@ -156,7 +156,7 @@ def check_masks(
     """Checks shapes of masks and of the encoder's states against (batch, queries, keys).
 
     Returns:
-        As `check_mask`, of the attention mask.
+        What `check_mask` returns for the attention mask.
     """
     batch_size, queries, keys = sizes
     leaves_out = None
@@ -204,9 +204,9 @@ def check_labels(
 
     Args:
         labels: Anything that reshapes to `shape`, or None.
-        shape: What the head expects; () where the input is wrong and will be reported.
+        shape: What the head expects; () if the input is wrong and will be reported.
         num_classes: Labels must be below it, or -100 (ignored); None for numbers.
-        classes_name: The config field that says so.
+        classes_name: The config field that holds this number.
 
     Raises:
         ValueError: Wrong number of labels, or one out of range.
@@ -232,7 +232,7 @@ def check_labels(
 def check_range(
     tensor: Tensor, name: str, limit: int, limit_name: str, hint: str = "", ignore: int = 0
 ) -> None:
-    """Raises ValueError where a value of a CPU tensor is outside 0..limit-1 and is not `ignore`."""
+    """Raises ValueError if a value of a CPU tensor is outside 0..limit-1 and is not `ignore`."""
     if not reads_values(tensor) or tensor.numel() == 0:
         return
     lowest, highest = (int(x) for x in torch.aminmax(tensor))
@@ -250,7 +250,8 @@ def check_range(
 
 def _check_broadcast(tensor: Tensor, name: str, batch_size: int, length: int) -> None:
     shape = tuple(tensor.shape)
-    # Size by size: where torch.compile has symbols for sizes, `in` finds no tuple of them.
+    # Each size is compared alone: torch.compile has symbols for sizes, and `in` finds no tuple of
+    # symbols.
     fits = len(shape) in (1, 2) and shape[-1] == length
     if not fits or (len(shape) == 2 and shape[0] not in (1, batch_size)):
         raise ValueError(

@@ -1,9 +1,9 @@
 """The architecture of https://github.com/codertimo/BERT-pytorch, a variant of ours.
 
-Its layers normalise their input, not their output, with a LayerNorm of its own; token types begin
-at 1; what is no padding by its id is attended where no mask is given; there is no pooler, and the
-masked-LM head is one linear layer. `architecture` says which classes a model is made of, and
-nothing else in this folder knows of the variant but its config.
+Its layers normalise their input, not their output, with a LayerNorm of its own. Token types begin
+at 1. If no mask is given, all tokens are attended but those with the id of padding. There is no
+pooler, and the masked-LM head is one linear layer. `architecture` says which classes a model is
+made of. Only this file and the config know of the variant.
 
 Notation: B batch, S sequence, D hidden size, V vocabulary; `(..., D)` is `(B, S, D)` or, packed,
 `(T, D)` (see `packing.py`).
@@ -35,11 +35,11 @@ class CodertimoEmbeddings(BertEmbeddings):
         super().__init__(config)
         self.LayerNorm = nn.Identity()
         self.token_type_embeddings.padding_idx = 0
-        #: The id that tells padding where no mask is given.
+        #: The id of padding, which is left out if no mask is given.
         self.masked_id: int = config.pad_token_id or 0
 
     def default_mask(self, input_ids: Tensor | None) -> Tensor | None:
-        """(B, S) bool: what is no padding; None where there are no ids to tell by."""
+        """(B, S) bool: which tokens are no padding; None if there are no ids."""
         return None if input_ids is None else input_ids != self.masked_id
 
 
@@ -78,14 +78,14 @@ class PreNormAttention(BertAttention):
 
 
 class PreNormOutput(BertOutput):
-    """Second half of codertimo's feed-forward sub-layer, with the dropout around it.
+    """Second half of codertimo's feed-forward sub-layer, with three dropouts.
 
-    One drops the activations, one what is added, one the whole layer's output.
+    One drops activations, one drops what is added, and one drops the whole layer's output.
     """
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__(config)
-        #: Of the sub-layer's input, so `CodertimoLayer` calls it.
+        #: It normalises the sub-layer's input, so `CodertimoLayer` calls it.
         self.LayerNorm = DeviationLayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
     def forward(self, hidden_states: Tensor, input_tensor: Tensor) -> Tensor:
@@ -131,7 +131,7 @@ class CodertimoLMPredictionHead(nn.Module):
 
 
 class Architecture(NamedTuple):
-    """The classes that a model is made of where its config says which."""
+    """The classes that a model is made of, as its config decides."""
 
     embeddings: type[BertEmbeddings]
     layer: type[BertLayer]

@@ -10,8 +10,8 @@ from transformers.activations import ACT2FN
 
 from .json_files import check_config_file, explained
 
-#: The ``model_type`` under which a model is saved that stock transformers would load and compute
-#: wrongly: it ignores `position_embedding_type` and `variant`.
+#: The ``model_type`` of a saved model that stock transformers would compute wrongly, because it
+#: ignores `position_embedding_type` and `variant`. It refuses to load this type.
 EXTENDED_MODEL_TYPE = "hf_bert_impl"
 
 #: By field, the names that it may hold.
@@ -26,9 +26,9 @@ def _size(most: int, least: int = 1) -> tuple[type, float, float, str]:
 
 
 _PROBABILITY = (float, 0, 1, "a probability from 0 to 1")
-#: By field: whole numbers or any, the least, the most, and how the message says so. More than the
-#: most of a size is a slip or ill will, and would take the machine's memory. Products of two sizes
-#: stay within 64 bits; every layer and every label is an object.
+#: By field: the kind of number, the least, the most, and how a message says so. A larger size is a
+#: slip or ill will, and would take the machine's memory. Products of two sizes stay within 64 bits,
+#: and every layer and every label is an object.
 RANGES: dict[str, tuple[type, float, float, str]] = {
     "vocab_size": _size(2**31),
     "hidden_size": _size(2**20),
@@ -126,9 +126,10 @@ class BertConfig(PreTrainedConfig):
             only (a fifth of the forward work); `logits` are then (labelled tokens, V) in the order
             of the flattened labels. The loss is the same. False scores every position.
         pruned_heads: Heads removed by `prune_heads`: layer number to head numbers.
-        null_score_diff_threshold: Of question answering: a question has no answer where the score
-            of none is by more than this ahead of the best answer's (Devlin et al. 2019, section
-            4.3, with the sign of Google's `run_squad.py`). None: no such answers were trained.
+        null_score_diff_threshold: For question answering: a question has no answer if the score of
+            "no answer" exceeds that of the best answer by more than this (Devlin et al. 2019,
+            section 4.3, with the sign of Google's `run_squad.py`). None if the model was trained
+            without such questions.
         **kwargs: Fields of `PreTrainedConfig`, and anything else that a hub config carries.
 
     Raises:
@@ -177,10 +178,10 @@ class BertConfig(PreTrainedConfig):
         _check_shared(kwargs)
         if not isinstance(pruned_heads, Mapping | None):
             raise ValueError(f"pruned_heads={pruned_heads!r:.60} is not valid; use a dict of lists")
-        # First what `to_dict` reads: the base class's constructor may call it.
+        # These come first: the base class's constructor may call `to_dict`, which reads them.
         self.position_embedding_type = position_embedding_type
         self.variant = variant
-        # JSON has string keys only.
+        # JSON has made strings of the keys.
         self.pruned_heads = {int(k): sorted(v) for k, v in (pruned_heads or {}).items()}
         self.null_score_diff_threshold = null_score_diff_threshold
         super().__init__(**kwargs)
@@ -210,7 +211,7 @@ class BertConfig(PreTrainedConfig):
         self.check_values()
 
     def validate(self) -> None:
-        """The checks of the base class before saving, but for its link of attentions to "eager"."""
+        """The checks of the base class before saving; attentions do not need "eager" here."""
         shown = self.output_attentions
         self.output_attentions = False
         try:
@@ -253,7 +254,7 @@ class BertConfig(PreTrainedConfig):
             if not isinstance(fields, dict):
                 raise ValueError(f"the config of {args[0]} is no JSON object; restore it")
         for name in ("attn_implementation", "_attn_implementation"):
-            # transformers would fetch and run it; only the caller of `from_pretrained` may ask so.
+            # transformers would fetch and run it. Only the caller of `from_pretrained` may ask so.
             if "/" in str(fields.get(name)):
                 raise ValueError(
                     f"config.json sets {name}={fields[name]!r}, a kernel of the hub, which is code "
@@ -341,7 +342,7 @@ class BertConfig(PreTrainedConfig):
 
 
 def _check_shared(fields: Mapping[str, Any]) -> None:
-    """Raises ValueError for what the base class reads and would fail on, or never look at."""
+    """Raises ValueError for wrong fields that the base class would fail on, or not look at."""
     for name, kinds, allowed in (
         ("id2label", Mapping, "an object of numbers to names"),
         ("label2id", Mapping, "an object of names to numbers"),

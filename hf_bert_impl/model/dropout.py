@@ -5,16 +5,14 @@ on long sequences. To tell which of two things happens, with a probability given
 random bits are enough, so one 64-bit number serves four elements. It comes from torch's generator:
 seeds, checkpoints and recomputation work as ever.
 
-Packed states only: those of a padded batch draw as transformers' model does, so that the same seed
-gives the same loss.
+It serves packed states only: a padded batch draws as transformers' model does, so that the same
+seed gives the same loss.
 """
 
 import torch
 from torch import Tensor, nn
 
-from .packing import is_traced
-
-#: Different values of 16 bits, and the least of them as signed integers.
+#: How many values 16 bits have, and the least of them as a signed integer.
 VALUES, LEAST = 1 << 16, -(1 << 15)
 ALL_64_BITS = -(1 << 63)
 
@@ -34,14 +32,15 @@ def drop(states: Tensor, probability: float) -> Tensor:
 
     Args:
         states: Any shape.
-        probability: Of zero; taken to 1/65536, and what is left is scaled by that number's 1/(1-p).
+        probability: Of a zero, rounded to 1/65536. The other elements are scaled by 1/(1-p), with
+            the rounded p.
 
     Returns:
         The shape of `states`.
     """
     dropped = round(probability * VALUES)
-    is_plain = states.device.type == "cpu" and not is_traced(states.device)
-    if not is_plain or not 0 < dropped < VALUES:
+    is_plain = states.device.type == "cpu" and not torch.compiler.is_compiling()
+    if not is_plain or torch.jit.is_tracing() or not 0 < dropped < VALUES:
         return nn.functional.dropout(states, probability)
     count = states.numel()
     bits = torch.empty((count + 3) // 4, dtype=torch.int64, device=states.device)

@@ -8,7 +8,7 @@ from typing import Any
 
 from transformers.utils import CONFIG_NAME, cached_file
 
-#: What `cached_file` takes of the arguments of `from_pretrained`.
+#: The arguments of `from_pretrained` that `cached_file` takes.
 _PLACE = ("cache_dir", "revision", "subfolder")
 
 
@@ -110,18 +110,18 @@ def check_text(value: Any, where: str) -> None:
 
 @contextlib.contextmanager
 def explained(check: Callable[..., None], path: Any, options: Mapping[str, Any]) -> Iterator[None]:
-    """Looks for damaged files where loading fails, and lets them speak in place of what failed.
+    """Looks for damaged files if loading fails, and raises what is wrong with them instead.
 
-    transformers raises whatever comes of a damaged file (RecursionError, KeyError, Exception); only
-    a failure costs a second reading.
+    A damaged file can raise anything in transformers (RecursionError, KeyError, Exception). Files
+    are read a second time only after a failure.
 
     Args:
-        check: Raises what is wrong with the files: `check_tokenizer`, `check_model`.
+        check: Raises an error that says what is wrong: `check_tokenizer`, `check_model`.
         path: First argument of `from_pretrained`.
         options: Its keyword arguments.
 
     Raises:
-        ValueError, OSError: Of the check; or what was raised inside.
+        ValueError, OSError: By the check. If it finds nothing, what was raised inside.
     """
     try:
         yield
@@ -146,10 +146,10 @@ def check_config_file(path: Any, options: Mapping[str, Any]) -> None:
 
 
 def find_file(path: Any, name: str, options: Mapping[str, Any]) -> str | None:
-    """A file of a checkpoint, of a folder or out of the hub's cache; None if it is not there.
+    """A file of a checkpoint, in a folder or in the hub's cache; None if it is not there.
 
     Args:
-        path: First argument of `from_pretrained`; of a config, the file itself too.
+        path: First argument of `from_pretrained`; for a config it may be the file itself.
         name: The file.
         options: Keyword arguments of `from_pretrained`.
     """

@@ -19,8 +19,8 @@ from transformers.utils import (
 
 from .json_files import check_config_file, check_text, find_file, parse_json, read_json
 
-#: A model has at most this many numbers for a byte of its weights, and so many beside them: room
-#: for weights of few bits, a larger vocabulary, more layers, a new head.
+#: A model has at most `NUMBERS_PER_BYTE` numbers for each byte of its weights, and `SPARE_NUMBERS`
+#: more. That leaves room for weights of few bits, a larger vocabulary, more layers, a new head.
 NUMBERS_PER_BYTE = 4
 SPARE_NUMBERS = 2**28
 WEIGHT_FILES = (SAFE_WEIGHTS_NAME, SAFE_WEIGHTS_INDEX_NAME, WEIGHTS_NAME, WEIGHTS_INDEX_NAME)
@@ -102,7 +102,7 @@ def check_folder(path: Any, options: dict[str, Any]) -> None:
             "Checkpoints of TensorFlow or Flax have to be converted first"
         )
     if present and options.get("use_safetensors") is not False:
-        # The order of the names is that in which transformers looks.
+        # transformers looks for the names in this order.
         for file in weight_files(path, present[0]):
             if file.endswith(".safetensors"):
                 _check_safetensors(os.path.join(path, file))
@@ -116,7 +116,7 @@ def weight_files(folder: str, name: str) -> list[str]:
         index = read_json(os.path.join(folder, name), "an index of weights", remedy="copy it again")
     except ValueError as error:
         raise OSError(str(error)) from error
-    # transformers reads both, whatever is in the first.
+    # transformers reads both fields, whatever the first one holds.
     for field in ("metadata", "weight_map"):
         if not isinstance(index.get(field), dict) or (field == "weight_map" and not index[field]):
             raise OSError(
@@ -180,14 +180,14 @@ def check_size(model: nn.Module, held: int, source: Any) -> None:
 
 @torch.no_grad()
 def not_finite(module: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers with a NaN or an infinity, by name; of shards, this process's."""
+    """Parameters and buffers with a NaN or an infinity, by name; if sharded, this process's."""
     found = {}
     for name, tensor in (*module.named_parameters(), *module.named_buffers()):
         if hasattr(tensor, "to_local"):  # sharded among processes
             tensor = tensor.to_local()
         if not tensor.is_floating_point() or tensor.is_meta or not tensor.numel():
             continue
-        # NaN becomes both, and it takes a tenth of the time of looking at every number.
+        # A NaN becomes both ends. This takes a tenth of the time of a look at every number.
         if not all(math.isfinite(end.item()) for end in torch.aminmax(tensor)):
             found[name] = tensor
     return found
@@ -268,7 +268,7 @@ def check_model(path: Any, options: Mapping[str, Any]) -> None:
 
 
 def check_tokenizer(path: Any, options: Mapping[str, Any]) -> None:
-    """Reads everything that a tokenizer is made of, but its vocab.txt.
+    """Reads everything that a tokenizer is made of, except its vocab.txt.
 
     Args:
         path: First argument of `from_pretrained`.

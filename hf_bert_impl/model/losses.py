@@ -89,7 +89,7 @@ def pretraining_loss(
 
 
 def infer_problem_type(num_labels: int, labels: Tensor) -> str:
-    """How upstream reads a classification task from its labels, where the config does not say."""
+    """The task that upstream infers from the labels of a classifier, if the config names none."""
     if num_labels == 1:
         return "regression"
     if labels.dtype in (torch.long, torch.int):
@@ -141,7 +141,7 @@ def span_loss(
 
 
 def _at_least_float32(logits: Tensor) -> Tensor:
-    """A softmax over a whole vocabulary loses too much in half precision."""
+    """Logits in float32 or more: in half precision a softmax over a vocabulary loses too much."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 

@@ -15,7 +15,7 @@ LARGEST_KEPT = 32 << 20
 
 
 def keep_freed_memory() -> None:
-    """Raises that threshold to 64 MiB for the whole process, as freeing any block of 32 MiB does.
+    """Raises this threshold to 64 MiB for the whole process, as freeing any block of 32 MiB does.
 
     The block is never touched, so it takes no memory and a few microseconds. Whoever sets a
     threshold by glibc's own variables (`MALLOC_TRIM_THRESHOLD_`) keeps it. Other systems and other

@@ -458,8 +458,8 @@ class BertModel(BertPreTrainedModel):
                 lengths,
                 Wanted(
                     required_positions,
-                    self.pooler is not None,
-                    only_required and not output_hidden_states and not output_attentions,
+                    first_token=self.pooler is not None,
+                    only_required=only_required and not (output_hidden_states or output_attentions),
                 ),
                 whole_if_empty=backend == "eager",
             )
@@ -632,7 +632,7 @@ class BertModel(BertPreTrainedModel):
         index: Tensor | None = None
         if packing is not None:
             packing = packing.to(states.device)
-            states, index, of_first = packing.finish(states, pooled=self.pooler is not None)
+            states, index, of_first = packing.finish(states)
             first = states if of_first is None else of_first[:, None]
         elif sequences is not None and sequences.first is not None:
             first = states[0, sequences.first.to(states.device)][:, None]

@@ -49,6 +49,7 @@ class Wanted:
     only_required: bool = False
 
 
+#: Nothing but attended tokens.
 ATTENDED = Wanted()
 
 
@@ -82,7 +83,7 @@ class Packing:
     #: (T,) whether the hidden state goes into the padded output; None if all do.
     visible: Tensor | None = None
     #: (R,) where each sequence's position 0 lies in the packed order; None if nobody asks, or if
-    #: it is every L-th token.
+    #: it is column 0 of a batch that is read as a whole.
     first_token: Tensor | None = None
     #: (K,) tokens whose state the caller reads after the last layer; None for all.
     kept: Tensor | None = None
@@ -130,24 +131,19 @@ class Packing:
             packed = packed.masked_fill(~self.visible[:, None], 0)
         return scatter(packed, self.token_index, self.shape)
 
-    def finish(self, states: Tensor, pooled: bool) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    def finish(self, states: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
         """What the caller reads of the last layer's states, (T, D), or (K, D) of those in `kept`.
 
         Returns:
             The visible states (N, D) and their flat positions (N,), or (B, S, D) and None if
-            they are all, in the caller's order. If `pooled`, the states (R, D) at position 0.
+            they are all, in the caller's order; the states (R, D) of `first_token`, or None.
         """
         index, visible, first = self.token_index, self.visible, self.first_token
         if self.kept is not None:
             index = self.kept if index is None else index[self.kept]
             visible = None if visible is None else visible[self.kept]
             first = None if first is None else torch.searchsorted(self.kept, first)
-        of_first = None
-        if pooled:
-            every = self.grid[1]
-            of_first = (
-                states[::every].contiguous() if first is None else states.index_select(0, first)
-            )
+        of_first = None if first is None else states.index_select(0, first)
         if index is None:
             return states.unflatten(0, self.shape), None, of_first
         if visible is not None:
@@ -271,9 +267,9 @@ def _plan_rows(attended: Tensor, wanted: Wanted, whole_if_empty: bool) -> Packin
     token_index = rows.index_select(0, places) * length + column
     if queries != keys:
         # Within a row attended tokens come first, so that a row's keys are a prefix of it.
-        keys_first = places * 2 + ~attended.flatten().index_select(0, token_index)
-        in_place = keys_first.argsort(stable=True)
-        token_index, column = token_index[in_place], column[in_place]
+        rank = places * 2 + ~attended.flatten().index_select(0, token_index)
+        by_rank = rank.argsort(stable=True)
+        token_index, column = token_index[by_rank], column[by_rank]
     first = None
     if wanted.first_token:
         # Column 0 is the row's first key, or the first of its queries that are no keys.
@@ -350,7 +346,7 @@ def _places(order: list[int], lengths: list[int]) -> list[int]:
 
 
 def _ranges(starts: Sequence[int], lengths: Sequence[int]) -> Tensor:
-    """(sum of lengths,) on the CPU: from each start so many numbers on, one after the other.
+    """(sum of lengths,) on the CPU: from each start as many numbers as its length, end to end.
 
     It is plain Python, because torch's `repeat_interleave` wakes all threads even for a dozen
     numbers.
@@ -514,9 +510,10 @@ def _is_packed(positions: Tensor, attention_mask: Tensor | None) -> Tensor:
 
 @dataclass(frozen=True)
 class Sequences:
-    """The sequences of input that came packed, as tensors, where it stays (1, S).
+    """The sequences of input that came packed and stays one row, (1, S), as tensors.
 
-    It does in decoders, and in programs that are recorded: their shapes cannot depend on lengths.
+    It stays one row in decoders, and in programs that are recorded: their shapes cannot depend on
+    lengths.
     """
 
     #: (1, S) the number of each token's sequence from 1; 0 if the input turns out not packed.
@@ -587,8 +584,8 @@ def find_sequences(
         has_cache: Whether there are `past_key_values`.
 
     Returns:
-        The lengths, which a recorded program does not know; and the sequences as tensors, for such
-        a program or for a decoder. None and None for other input.
+        The lengths, to unpad by them; or, for a decoder and for a recorded program, which does not
+        know them, the sequences as tensors. None and None if the input is not packed.
 
     Raises:
         ValueError: As `packed_lengths`, or there is a cache.
@@ -621,7 +618,7 @@ def find_sequences(
     elif lengths is not None:
         totals = torch.tensor([0, *accumulate(lengths)], device="cpu")
     if totals is not None:
-        return lengths, Sequences.of_totals(totals, shape[1], device)
+        return None, Sequences.of_totals(totals, shape[1], device)
     positions = _telling_positions(shape, position_ids, attention_mask)
     if positions is None or has_cache:
         return None, None

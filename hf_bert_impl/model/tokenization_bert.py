@@ -36,7 +36,7 @@ class BertTokenizer(TokenizersBackend):
         tokenize_chinese_chars: Whether every Chinese character is a word of its own.
         strip_accents: Whether to drop accents; None follows `do_lower_case`, as Google's code does.
         never_split: Tokens of the vocabulary that are kept whole, with their case, wherever they
-            stand as words of their own. Without effect if `do_basic_tokenize` is False.
+            stand as words of their own. This has no effect if `do_basic_tokenize` is False.
         do_basic_tokenize: False gives WordPiece the words between spaces just as they are: no
             lower-casing, no cleaning, no cutting at punctuation.
         **kwargs: Those of `TokenizersBackend`; `vocab_file`, `tokenizer_file` or `tokenizer_object`
@@ -76,7 +76,7 @@ class BertTokenizer(TokenizersBackend):
         **kwargs: Any,
     ) -> None:
         limit = kwargs.get("model_max_length")
-        # Compared with lengths, much later.
+        # It would be compared with lengths only much later.
         if limit is not None and not (isinstance(limit, int | float) and limit >= 1):
             raise ValueError(
                 f"model_max_length={limit!r:.60} is not valid; use a number of tokens, 1 or more"
@@ -109,7 +109,7 @@ class BertTokenizer(TokenizersBackend):
                 )
         self._tokenizer = self._build(vocab, str(unk_token))
 
-        # Upstream knows no such arguments: saved only where they say something.
+        # Upstream has no such arguments, so they are saved only if they change something.
         if self.never_split:
             kwargs["never_split"] = self.never_split
         if not do_basic_tokenize:
@@ -125,7 +125,7 @@ class BertTokenizer(TokenizersBackend):
             strip_accents=strip_accents,
             **kwargs,
         )
-        # Only now: the base class gives ids to special tokens that the vocabulary lacks.
+        # Not before: the base class gives ids to special tokens that the vocabulary lacks.
         self.update_post_processor()
         if do_basic_tokenize:
             self._keep_whole(self.never_split)
@@ -198,8 +198,8 @@ class BertTokenizer(TokenizersBackend):
     ) -> dict[str, Any]:
         """Turns the files that `from_pretrained` found into arguments of the constructor.
 
-        The base class takes the vocabulary alone out of a tokenizer.json; the switches in it
-        (a cased model's `lowercase`, say) are kept too where nothing else sets them.
+        The base class takes only the vocabulary out of a tokenizer.json. The switches in it (a
+        cased model's `lowercase`, say) are kept too, unless something else sets them.
 
         Raises:
             FileNotFoundError: The folder holds neither vocab.txt nor tokenizer.json.
@@ -216,8 +216,8 @@ class BertTokenizer(TokenizersBackend):
                 f"{kwargs.get('name_or_path')!r} holds no tokenizer: expected vocab.txt or "
                 "tokenizer.json; copy one of them from the checkpoint that the model comes from"
             )
-        # The constructor checks too, but older releases hide what it raises behind an
-        # ImportError where protobuf is not installed.
+        # The constructor checks too, but older releases hide its error behind an ImportError if
+        # protobuf is not installed.
         if isinstance(native.get("vocab"), str):
             native["vocab"] = load_vocab(native["vocab"])
         if native.get("vocab") is not None:
@@ -240,7 +240,7 @@ class BertTokenizer(TokenizersBackend):
         path = os.path.join(save_directory, prefix + VOCAB_FILES_NAMES["vocab_file"])
         tokens = {n: token for token, n in self.backend_tokenizer.get_vocab(False).items()}
         with open(path, "w", encoding="utf-8", newline="\n") as file:
-            # An id without token (a token stood there twice) is an empty line: no word matches it.
+            # If a token stood there twice, an id has no token: its empty line matches nothing.
             file.writelines(tokens.get(n, "") + "\n" for n in range(max(tokens) + 1))
         return (path,)
 
@@ -266,7 +266,7 @@ class BertTokenizer(TokenizersBackend):
         except Exception as error:
             if type(error) is not Exception:
                 raise
-            # What the tokenizers library raises where it cannot write.
+            # The tokenizers library raises this if it cannot write.
             raise OSError(
                 f"the tokenizer cannot be written to {save_directory} ({error}); expected a place "
                 "with room for it; free some space, or name another folder"
@@ -307,7 +307,7 @@ def load_vocab(path: str | os.PathLike[str]) -> dict[str, int]:
 def _check_tokens(
     vocab: dict[str, int], added_tokens_decoder: Any = None, **tokens: Any
 ) -> set[str]:
-    """The known tokens, once those are among them without which BERT cannot encode."""
+    """The known tokens, after a check that BERT can encode with them."""
     known = {*vocab, *map(str, (added_tokens_decoder or {}).values())}
     for name in ("unk_token", "cls_token", "sep_token"):
         token = str(tokens.get(name, f"[{name[:3].upper()}]"))

@@ -103,7 +103,7 @@ def test_packed_input_goes_to_its_grid_and_back(lengths):
     if len(lengths) > 1:
         assert packing.computed_grid().sum(dim=1).tolist() == lengths
         assert torch.equal(values[0, packing.unpad(torch.arange(sum(lengths))[None])], packed)
-    assert torch.equal(packing.finish(packed, pooled=True)[2], torch.stack([x[0] for x in texts]))
+    assert torch.equal(packing.finish(packed)[2], torch.stack([x[0] for x in texts]))
 
 
 @pytest.mark.parametrize("name", ["dense", "padding", "left", "packed"])
@@ -128,7 +128,7 @@ def test_what_the_last_layer_leaves_goes_to_its_place(name, with_required):
     if required is not None:
         wanted |= required
     values = torch.randn(rows, length, 3)
-    states, index, pooled = packing.finish(packing.unpad(values)[packing.kept], pooled=True)
+    states, index, pooled = packing.finish(packing.unpad(values)[packing.kept])
     padded = scatter(states, index, packing.shape)
     assert torch.equal(padded, values * wanted[..., None])
     assert torch.equal(pooled, values[first])
