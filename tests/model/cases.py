@@ -26,6 +26,7 @@ HEADS = (
     "BertForTokenClassification",
     "BertForQuestionAnswering",
 )
+LOSS_HEADS = HEADS[1:]
 ENCODER_HEADS = tuple(head for head in HEADS if head != "BertLMHeadModel")
 MASKED_LM = ("BertForPreTraining", "BertForMaskedLM")
 NO_DROPOUT = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, classifier_dropout=0.0)

@@ -23,6 +23,7 @@ from tests.model.cases import (
     random_config,
     random_model,
 )
+from tests.model.prepared_cases import WEIGHT_CHANGES
 from tests.model.test_codertimo import codertimo_batch, codertimo_config
 
 KERNELS = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
@@ -238,19 +239,12 @@ def test_a_weight_changed_before_its_gradient_is_an_error():
         loss.backward()
 
 
-CHANGES = {
-    "in place": lambda w: torch.no_grad()(w.mul_)(1.5),
-    "through data": lambda w: w.data.mul_(1.5),
-    "data replaced": lambda w: setattr(w, "data", w.data * 1.5),
-}
-
-
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("change", WEIGHT_CHANGES)
 def test_weights_are_never_stale(change):
     model, batch = model_and_batch("BertModel", 6)
     before = outputs(model, batch)[0]
     for parameter in model.encoder.layer[0].attention.self.query.parameters():
-        CHANGES[change](parameter)
+        WEIGHT_CHANGES[change](parameter)
     found = outputs(model, batch)[0]
     assert not torch.equal(found, before)
     assert torch.equal(found, outputs(copy.deepcopy(model), batch)[0])
