@@ -23,8 +23,8 @@ from tests.model.cases import (
     random_config,
     random_model,
 )
-from tests.model.prepared_cases import WEIGHT_CHANGES
-from tests.model.test_codertimo import codertimo_batch, codertimo_config
+from tests.model.codertimo.test_codertimo import codertimo_batch, codertimo_config
+from tests.model.prepared.cases import WEIGHT_CHANGES
 
 KERNELS = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 

@@ -20,7 +20,12 @@ from tests.model.cases import (
     random_config,
     random_model,
 )
-from tests.model.prepared_cases import head_is_prepared, is_prepared, needs_kernels, pickled
+from tests.model.prepared.cases import (
+    head_is_prepared,
+    is_prepared,
+    needs_kernels,
+    pickled,
+)
 
 
 @pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu", "silu", "tanh", "gelu_10"])

@@ -11,7 +11,13 @@ import transformers
 from tokenizers import Tokenizer, models
 
 from hf_bert_impl.model.tokenization_bert import BertTokenizer, load_vocab
-from tests.model.test_tokenization_bert import SMALL, SWITCHES, WORDS, outputs, write_vocab
+from tests.model.tokenization_bert.test_ids import (
+    SMALL,
+    SWITCHES,
+    WORDS,
+    outputs,
+    write_vocab,
+)
 
 
 def write_config(folder: Path, **fields) -> Path:

@@ -10,7 +10,7 @@ from hf_bert_impl.model import cpu_kernels, prepared
 from hf_bert_impl.model.layers import BertIntermediate, BertLayer, BertOutput
 from tests.fuzz import changes as fuzz
 from tests.model.cases import MASKED_LM, model_and_batch, outputs, random_config, random_model
-from tests.model.prepared_cases import (
+from tests.model.prepared.cases import (
     WEIGHT_CHANGES,
     assert_not_stale,
     head_is_prepared,

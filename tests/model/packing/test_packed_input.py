@@ -17,7 +17,7 @@ from tests.model.cases import (
     outputs,
     random_labels,
 )
-from tests.model.packed_rows import (
+from tests.model.packing.rows import (
     GIVEN,
     LENGTHS,
     TOTAL,
