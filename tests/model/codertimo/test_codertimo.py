@@ -88,7 +88,7 @@ def codertimo_batch(config, lengths=(11, 4, 7, 1, 7), seed=0):
 @pytest.fixture(scope="module")
 def original(request):
     """The weights and the outputs of the original software."""
-    folder = request.path.parents[1] / "fixtures" / "codertimo"
+    folder = request.path.parents[2] / "fixtures" / "codertimo"
     weights = torch.load(folder / "bertlm.state_dict.pt", weights_only=True)
     return weights, of_fixture(folder)[0]
 
