@@ -24,8 +24,12 @@ from tests.checkpoints import save_checkpoint
 
 HUB = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
 HUB_TIMEOUT_SECONDS = 5
-#: Words in the names of tests that call torch's compiler, which takes seconds.
-COMPILING = ("compile", "flex_attention")
+#: Words in the names of tests that take seconds, most because they call torch's compiler or train
+#: models. `make quick` leaves them out, like those that are marked `slow` where they stand.
+SLOW = (
+    *("compile", "flex_attention", "test_every_activation", "test_lower_precision_stays_near"),
+    *("test_finetuning_output.py", "test_one_tensor_at_a_time"),
+)
 UPSTREAM_MARKS = (
     "accelerate_tests",
     "all_flash_attn_test",
@@ -52,7 +56,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)  # before pytest's own, which selects by marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     for item in items:
-        if any(word in item.nodeid for word in COMPILING):
+        if any(word in item.nodeid for word in SLOW):
             item.add_marker(pytest.mark.slow)
     marked = [item for item in items if item.get_closest_marker("hub") is not None]
     if not marked:

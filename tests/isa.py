@@ -20,10 +20,10 @@ LEVELS = (
     ("avx512", "AVX512_CORE_BF16", "AVX512_VNNI"),
 )
 TESTS = (
-    "tests/model/test_cpu_kernels.py",
-    "tests/model/test_prepared.py",
-    "tests/model/test_prepared_changes.py",
-    "tests/model/test_plain_linear.py",
+    "tests/model/cpu_kernels/test_cpu_kernels.py",
+    "tests/model/prepared/test_prepared.py",
+    "tests/model/prepared/test_prepared_changes.py",
+    "tests/model/cpu_kernels/test_plain_linear.py",
     "tests/inference/test_text_encoder.py",
     "tests/inference/test_sentence_models.py",
     "tests/inference/test_question_answering.py",

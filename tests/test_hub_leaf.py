@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import hf_bert_impl.model
-from tests.model.cases import HEADS, masks, random_batch, random_config, random_model
+from tests.model.cases import HEADS, model_and_batch, outputs
 
 LEAF = Path(hf_bert_impl.model.__file__).parent
 FILES = sorted(path for path in LEAF.glob("*.py") if path.name != "__init__.py")
@@ -90,11 +90,10 @@ print("loaded", len(names))
 def test_loads_every_head_by_code_without_the_package(tmp_path):
     batches = {}
     for head in HEADS:
-        config = random_config(1, head)
-        model = random_model(head, config)
+        model, batches[head] = model_and_batch(head)
         folder = tmp_path / head
         loader = AUTO.get(head, head.replace("Bert", "AutoModel", 1))
-        config.auto_map = {
+        model.config.auto_map = {
             "AutoConfig": "configuration_bert.BertConfig",
             loader: f"modeling_bert.{head}",
         }
@@ -102,9 +101,7 @@ def test_loads_every_head_by_code_without_the_package(tmp_path):
         assert json.loads((folder / "config.json").read_text())["model_type"] == "bert"
         for path in FILES:
             shutil.copy(path, folder)
-        batches[head] = random_batch(head, config, masks()["right"])
-        with torch.no_grad():
-            torch.save(model(**batches[head])[0], folder / "expected.pt")
+        torch.save(outputs(model, batches[head])[0], folder / "expected.pt")
     torch.save(batches, tmp_path / "batch.pt")
     ran = subprocess.run(
         [sys.executable, "-c", LOAD, json.dumps([HEADS, AUTO, str(tmp_path)])],

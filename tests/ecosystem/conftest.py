@@ -5,7 +5,6 @@ import os
 
 import pytest
 import torch
-import transformers
 
 import hf_bert_impl
 
@@ -43,20 +42,6 @@ def model():
         torch.manual_seed(1)
         config = hf_bert_impl.BertConfig(**{**SIZES, "initializer_range": 0.2, **fields})
         return getattr(hf_bert_impl, name)(config).eval()
-
-    return make
-
-
-@pytest.fixture
-def upstream():
-    """transformers' own model with the weights of one of ours."""
-
-    def make(ours):
-        cls = getattr(transformers.models.bert.modeling_bert, type(ours).__name__)
-        config = transformers.BertConfig(**{**SIZES, "num_labels": ours.config.num_labels})
-        theirs = cls(config)
-        theirs.load_state_dict(ours.state_dict())
-        return theirs.eval()
 
     return make
 

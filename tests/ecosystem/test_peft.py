@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from hf_bert_impl.parity import reference_model
+
 pytestmark = pytest.mark.slow
 
 LABELS = torch.tensor([0, 2, 1])
@@ -43,10 +45,10 @@ def test_lora_trains_saves_and_merges(library, model, batch, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["PromptTuningConfig", "PrefixTuningConfig"])
-def test_virtual_tokens_as_upstream(library, model, upstream, batch, name):
+def test_virtual_tokens_as_upstream(library, model, batch, name):
     peft = library("peft")
     ours = classifier(model)
-    theirs = upstream(ours)
+    theirs = reference_model(ours)
     settings = getattr(peft, name)(task_type="SEQ_CLS", num_virtual_tokens=5)
     ours, theirs = (peft.get_peft_model(one, settings).eval() for one in (ours, theirs))
     theirs.load_state_dict(ours.state_dict())

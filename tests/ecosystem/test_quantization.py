@@ -5,6 +5,7 @@ import torch
 import transformers
 
 from hf_bert_impl.model.cpu_kernels import choose
+from hf_bert_impl.parity import reference_model
 
 pytestmark = pytest.mark.slow
 
@@ -12,10 +13,10 @@ NAME = "BertForMaskedLM"
 
 
 @pytest.mark.parametrize("name", ["Int8WeightOnlyConfig", "Int8DynamicActivationInt8WeightConfig"])
-def test_torchao_as_upstream(library, model, upstream, batch, name):
+def test_torchao_as_upstream(library, model, batch, name):
     quantization = library("torchao.quantization")
     ours = model(NAME)
-    theirs, exact = upstream(ours), ours(**batch).logits
+    theirs, exact = reference_model(ours), ours(**batch).logits
     for one in (ours, theirs):
         quantization.quantize_(one, getattr(quantization, name)())
     attended = batch["attention_mask"].bool()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import torch
 
-from tests.model.cases import HEADS, masks, random_batch, random_config, random_model
+from tests.model.cases import HEADS, NO_DROPOUT, model_and_batch
 
 SEED = int(os.environ.get("HF_BERT_FUZZ_SEED", "0"))
 TRIALS = max(8, int(os.environ.get("HF_BERT_FUZZ_TRIALS", "0")) // 100)
@@ -48,10 +48,8 @@ def frequent_switches():
 def test_threads(seed):
     rng = random.Random(seed)
     head = rng.choice(HEADS)
-    dropout = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
-    config = random_config(seed, head, classifier_dropout=None, **dropout)
-    model = random_model(head, config, seed)
-    batch = random_batch(head, config, masks()[rng.choice(["right", "holes", "none"])], seed)
+    padding = rng.choice(["right", "holes", "none"])
+    model, batch = model_and_batch(head, seed, padding, **NO_DROPOUT)
     kinds = rng.sample(list(WORK), rng.choice([1, 2, len(WORK)]))
     # Each thread has to enter the mode by itself.
     mode = rng.choice([torch.no_grad, torch.inference_mode])

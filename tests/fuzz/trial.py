@@ -6,9 +6,8 @@ from typing import Any
 
 from hf_bert_impl import BertConfig
 from tests.fuzz import changes
-from tests.model.cases import ACTIVATIONS, HEADS, random_config
+from tests.model.cases import ACTIVATIONS, HEADS, MASKED_LM, random_config
 
-MASKED_LM = ("BertForMaskedLM", "BertForPreTraining")
 ROW_MASKS = ("none", "full", "right", "left", "both", "holes", "empty row")
 PLAIN_FORMS = ("long", "bool", "float", "int32")
 WIDE_FORMS = ("(B, S, S)", "(B, 1, S, S)", "(B, H, S, S)", "additive", "(B, 1, 1, S)")

@@ -2,8 +2,10 @@
 
 import random
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers.activations import ACT2FN
@@ -24,6 +26,7 @@ HEADS = (
     "BertForTokenClassification",
     "BertForQuestionAnswering",
 )
+LOSS_HEADS = HEADS[1:]
 ENCODER_HEADS = tuple(head for head in HEADS if head != "BertLMHeadModel")
 MASKED_LM = ("BertForPreTraining", "BertForMaskedLM")
 NO_DROPOUT = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, classifier_dropout=0.0)
@@ -160,6 +163,14 @@ def assert_same_gradients(
     for name, gradient in expected.items():
         scale = gradient.abs().max().clamp(min=0.05 * largest)
         assert (found[name] - gradient).abs().max() <= tolerance * scale, name
+
+
+def of_fixture(folder: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """What the software that wrote a checkpoint of the fixtures gave, and for which batch."""
+    with np.load(folder / "expected.npz") as arrays:
+        values = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
+    names = ("input_ids", "attention_mask", "token_type_ids")
+    return values, {name: values[name] for name in names if name in values}
 
 
 def random_labels(head: str, config: BertConfig, batch: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -1,6 +1,5 @@
 """Head masks, pruning, relative positions, masks of every shape, attention on demand."""
 
-import numpy as np
 import pytest
 import torch
 
@@ -15,6 +14,7 @@ from tests.model.cases import (
     assert_same,
     masks,
     model_and_batch,
+    of_fixture,
     outputs,
     random_config,
 )
@@ -22,13 +22,6 @@ from tests.model.cases import (
 TOLERANCE = 2e-5  # of the outputs that transformers 4.49 wrote
 #: Of a model two layers of which have five heads.
 FIVE_HEADS = dict(num_attention_heads=5, hidden_size=30, num_hidden_layers=2)
-
-
-def expected(folder):
-    with np.load(folder / "expected.npz") as arrays:
-        values = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
-    names = ("input_ids", "attention_mask", "token_type_ids")
-    return values, {name: values[name] for name in names}
 
 
 def largest(difference):
@@ -40,7 +33,7 @@ def largest(difference):
 @pytest.mark.parametrize("kind", ["relative_key", "relative_key_query"])
 def test_relative_positions_of_transformers_4(fixtures_dir, kind, padding_free, backend):
     folder = fixtures_dir / f"positions_{kind}"
-    values, batch = expected(folder)
+    values, batch = of_fixture(folder)
     model, info = BertForMaskedLM.from_pretrained(
         folder, attn_implementation=backend, padding_free=padding_free, output_loading_info=True
     )
@@ -90,7 +83,7 @@ def test_sinusoidal_positions():
 @pytest.mark.parametrize("padding_free", [True, False])
 @pytest.mark.parametrize("which", ["heads", "layers_heads"])
 def test_head_mask_of_transformers_4(fixtures_dir, which, padding_free, backend):
-    values, batch = expected(fixtures_dir / "head_mask")
+    values, batch = of_fixture(fixtures_dir / "head_mask")
     model = BertForSequenceClassification.from_pretrained(
         fixtures_dir / "head_mask", attn_implementation=backend, padding_free=padding_free
     )
@@ -109,7 +102,7 @@ def test_head_mask_of_transformers_4(fixtures_dir, which, padding_free, backend)
 
 def test_gradient_of_a_head_mask_is_the_heads_importance(fixtures_dir):
     """Michel et al. 2019, equation 3: the loss's derivative by the mask, at a mask of ones."""
-    _, batch = expected(fixtures_dir / "head_mask")
+    _, batch = of_fixture(fixtures_dir / "head_mask")
     model = BertForSequenceClassification.from_pretrained(fixtures_dir / "head_mask").double()
     head_mask = torch.ones(2, 4, dtype=torch.float64, requires_grad=True)
     labels = torch.tensor([0, 3, 1])
@@ -134,7 +127,7 @@ def test_head_mask_of_another_shape(fixtures_dir, shape):
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_pruning_as_transformers_4(fixtures_dir, tmp_path, backend):
-    values, batch = expected(fixtures_dir / "head_mask")
+    values, batch = of_fixture(fixtures_dir / "head_mask")
     model = BertForSequenceClassification.from_pretrained(
         fixtures_dir / "head_mask", attn_implementation=backend
     )
@@ -174,7 +167,7 @@ def test_pruning_equals_masking():
 
 def test_loads_a_model_that_transformers_4_pruned(fixtures_dir):
     folder = fixtures_dir / "head_mask_pruned"
-    values, batch = expected(folder)
+    values, batch = of_fixture(folder)
     model, info = BertForSequenceClassification.from_pretrained(folder, output_loading_info=True)
     assert not info["missing_keys"]
     assert not info["unexpected_keys"]

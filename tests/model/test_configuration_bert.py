@@ -24,19 +24,12 @@ def test_upstreams_fields_and_defaults():
 
 
 def test_json_round_trip_keeps_unknown_fields(tmp_path):
-    config = BertConfig(
-        hidden_size=30,
-        num_attention_heads=5,
-        num_labels=4,
-        finetuning_task="mnli",
-        gradient_checkpointing=False,
-        pooler_fc_size=768,
-        pruned_heads={1: [3, 0]},
-    )
+    unknown = dict(finetuning_task="mnli", gradient_checkpointing=False, pooler_fc_size=768)
+    sizes = dict(hidden_size=30, num_attention_heads=5, num_labels=4)
+    config = BertConfig(**sizes, **unknown, pruned_heads={1: [3, 0]})
     config.save_pretrained(tmp_path)
     again = BertConfig.from_pretrained(tmp_path)
-    assert again.finetuning_task == "mnli"
-    assert again.pooler_fc_size == 768
+    assert {name: again.to_dict()[name] for name in unknown} == unknown
     assert again.num_labels == 4
     assert again.pruned_heads == {1: [0, 3]}
     assert again.to_dict() == config.to_dict()
@@ -69,10 +62,8 @@ def test_the_base_class_may_ask_for_the_fields_while_it_is_made(tmp_path, varian
     again = BertConfig.from_pretrained(tmp_path)
     assert again == config
     assert again.is_extended == bool(variant)
-    assert BertModel(BertConfig(**SMALL, is_encoder_decoder=True))(IDS).pooler_output.shape == (
-        1,
-        24,
-    )
+    states = BertModel(BertConfig(**SMALL, is_encoder_decoder=True))(IDS).pooler_output
+    assert states.shape == (1, 24)
 
 
 @pytest.mark.parametrize("kind", ["relative_key", "relative_key_query", "sinusoidal"])
@@ -117,13 +108,19 @@ def test_bad_values(fields, said):
 
 
 def test_a_field_set_later_is_checked_by_the_model():
-    config = BertConfig(hidden_size=24, num_attention_heads=3, num_hidden_layers=1)
+    config = BertConfig(**SMALL)
     config.hidden_size = 25
     with pytest.raises(ValueError, match="hidden_size=25"):
         BertModel(config)
 
 
 def test_a_stock_config_makes_our_model():
-    model = BertModel(UpstreamConfig(hidden_size=24, num_attention_heads=3, num_hidden_layers=1))
+    model = BertModel(UpstreamConfig(**SMALL))
     assert isinstance(model.config, BertConfig)
     assert model.config.hidden_size == 24
+
+
+def test_attentions_in_a_config_can_be_saved_with_any_backend(tmp_path):
+    config = BertConfig(**SMALL, output_attentions=True)
+    BertModel._from_config(config, attn_implementation="sdpa").save_pretrained(tmp_path)
+    assert BertConfig.from_pretrained(tmp_path).output_attentions is True

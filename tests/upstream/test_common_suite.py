@@ -12,18 +12,8 @@ from transformers import set_seed
 from transformers.testing_utils import torch_device
 
 import hf_bert_impl
-from hf_bert_impl import (
-    BertConfig,
-    BertForMaskedLM,
-    BertForMultipleChoice,
-    BertForNextSentencePrediction,
-    BertForPreTraining,
-    BertForQuestionAnswering,
-    BertForSequenceClassification,
-    BertForTokenClassification,
-    BertLMHeadModel,
-    BertModel,
-)
+from hf_bert_impl import BertConfig, BertForPreTraining, BertLMHeadModel
+from tests.model.cases import HEADS
 from tests.upstream import suite
 
 modeling_common = suite.load("test_modeling_common")
@@ -80,17 +70,7 @@ class BertModelTester:
 class BertCommonSuiteTest(
     modeling_common.ModelTesterMixin, training_mixin.TrainingTesterMixin, unittest.TestCase
 ):
-    all_model_classes = (
-        BertModel,
-        BertForPreTraining,
-        BertForMaskedLM,
-        BertLMHeadModel,
-        BertForNextSentencePrediction,
-        BertForSequenceClassification,
-        BertForMultipleChoice,
-        BertForTokenClassification,
-        BertForQuestionAnswering,
-    )
+    all_model_classes = tuple(getattr(hf_bert_impl, head) for head in HEADS)
     # Without this the suite skips the check of initialisation for architectures as old as BERT.
     test_can_init_all_missing_weights_before_2023 = True
     model_split_percents: ClassVar = [0.5, 0.8, 0.9]

@@ -18,7 +18,7 @@ from hf_bert_impl.model.cpu_kernels import (
     TorchProduct,
 )
 from tests.model.cases import outputs, random_config, random_model
-from tests.model.prepared_cases import is_prepared
+from tests.model.prepared.cases import is_prepared
 
 SUMS = {"onednn": OnednnSums, "fbgemm": FbgemmSums}
 #: By precision how far a product may be from float32's, in units of its largest number.

@@ -5,7 +5,6 @@ import math
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 import torch
 from torch.nn import functional
@@ -18,7 +17,14 @@ from hf_bert_impl import (
     BertModel,
 )
 from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS, EXTENDED_MODEL_TYPE
-from tests.model.cases import BACKENDS, outputs, random_config, random_labels, random_model
+from tests.model.cases import (
+    BACKENDS,
+    of_fixture,
+    outputs,
+    random_config,
+    random_labels,
+    random_model,
+)
 
 TOLERANCE = 2e-5
 #: Sizes of tests/fixtures/codertimo; 512 positions are hard-wired in the original.
@@ -82,11 +88,9 @@ def codertimo_batch(config, lengths=(11, 4, 7, 1, 7), seed=0):
 @pytest.fixture(scope="module")
 def original(request):
     """The weights and the outputs of the original software."""
-    folder = request.path.parents[1] / "fixtures" / "codertimo"
-    with np.load(folder / "expected.npz") as file:
-        values = {name: torch.from_numpy(file[name]) for name in file.files}
+    folder = request.path.parents[2] / "fixtures" / "codertimo"
     weights = torch.load(folder / "bertlm.state_dict.pt", weights_only=True)
-    return weights, values
+    return weights, of_fixture(folder)[0]
 
 
 @pytest.fixture(scope="module")
@@ -101,7 +105,7 @@ def saved(original, tmp_path_factory):
     return folder
 
 
-def of_fixture(values):
+def batch_of(values):
     """The batch whose outputs the original software wrote."""
     return {"input_ids": values["input_ids"], "token_type_ids": values["segment_info"]}
 
@@ -210,7 +214,7 @@ def test_outputs_of_the_original(original, saved, backend, padding_free, masked)
     assert not any(info.values()), info
     real = values["input_ids"] > 0
     mask = {"attention_mask": real.long()} if masked else {}
-    batch = of_fixture(values) | mask
+    batch = batch_of(values) | mask
     output = outputs(model, batch, output_hidden_states=True)
     bare = outputs(model.bert, batch)
     embedded, *layers = output.hidden_states
@@ -228,7 +232,7 @@ def test_outputs_of_the_original(original, saved, backend, padding_free, masked)
 def test_padding_too_is_computed_as_the_original_does(original, saved):
     _, values = original
     model = BertForPreTraining.from_pretrained(saved, padding_free=False)
-    output = outputs(model, of_fixture(values))
+    output = outputs(model, batch_of(values))
     assert largest(output.prediction_logits.log_softmax(-1) - values["mlm_log_probs"]) < TOLERANCE
 
 
@@ -247,7 +251,7 @@ def test_auto_classes(original, saved):
     heads = AutoModelForPreTraining.from_pretrained(saved)
     assert (type(bare), type(heads)) == (BertModel, BertForPreTraining)
     real = values["input_ids"] > 0
-    states, nsp = outputs(bare, of_fixture(values))[0], outputs(heads, of_fixture(values))[1]
+    states, nsp = outputs(bare, batch_of(values))[0], outputs(heads, batch_of(values))[1]
     assert largest((states - values["sequence_output"])[real]) < TOLERANCE
     assert largest(nsp.log_softmax(-1) - values["nsp_log_probs"]) < TOLERANCE
 

@@ -9,6 +9,18 @@ import torch
 from hf_bert_impl.model import prepared
 from tests.model.cases import outputs, random_config, random_model
 
+#: Ways to change a weight.
+WEIGHT_CHANGES = {
+    "in place": lambda w: torch.no_grad()(w.mul_)(1.5),
+    "through data": lambda w: w.data.mul_(1.5),
+    "data replaced": lambda w: setattr(w, "data", w.data * 1.5),
+    "data replaced twice": lambda w: [setattr(w, "data", w.data * 1.5) for _ in range(2)],
+    "data with equal ends": lambda w: w.data[1:-1].mul_(1.5),
+    "one number": lambda w: w.data.view(-1)[w.numel() // 3].add_(5),
+    "two rows exchanged": lambda w: w.data.__setitem__(slice(1, 3), w.data[1:3].flip(0)),
+    "NumPy": lambda w: w.detach().numpy()[1:-1].__imul__(1.5),
+}
+
 
 @pytest.fixture(autouse=True)
 def needs_kernels():

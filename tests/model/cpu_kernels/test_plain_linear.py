@@ -23,7 +23,8 @@ from tests.model.cases import (
     random_config,
     random_model,
 )
-from tests.model.test_codertimo import codertimo_batch, codertimo_config
+from tests.model.codertimo.test_codertimo import codertimo_batch, codertimo_config
+from tests.model.prepared.cases import WEIGHT_CHANGES
 
 KERNELS = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
@@ -58,9 +59,12 @@ def linear_layers(model) -> int:
     return sum(type(module) is nn.Linear for module in model.modules())
 
 
-@pytest.mark.parametrize("activation", ["gelu", "gelu_new", "relu"])
 @pytest.mark.parametrize("padding_free", [True, False])
-@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize(
+    ("head", "activation"),
+    [(head, "gelu") for head in HEADS]
+    + [("BertForMaskedLM", "gelu_new"), ("BertForMaskedLM", "relu")],
+)
 def test_the_same_numbers(head, padding_free, activation):
     for padding in masks():
         fields = dict(hidden_act=activation, padding_free=padding_free)
@@ -238,19 +242,12 @@ def test_a_weight_changed_before_its_gradient_is_an_error():
         loss.backward()
 
 
-CHANGES = {
-    "in place": lambda w: torch.no_grad()(w.mul_)(1.5),
-    "through data": lambda w: w.data.mul_(1.5),
-    "data replaced": lambda w: setattr(w, "data", w.data * 1.5),
-}
-
-
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("change", WEIGHT_CHANGES)
 def test_weights_are_never_stale(change):
     model, batch = model_and_batch("BertModel", 6)
     before = outputs(model, batch)[0]
     for parameter in model.encoder.layer[0].attention.self.query.parameters():
-        CHANGES[change](parameter)
+        WEIGHT_CHANGES[change](parameter)
     found = outputs(model, batch)[0]
     assert not torch.equal(found, before)
     assert torch.equal(found, outputs(copy.deepcopy(model), batch)[0])

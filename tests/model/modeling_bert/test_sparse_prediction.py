@@ -6,7 +6,7 @@ import torch
 from hf_bert_impl.model import cpu_kernels, modeling_bert
 from hf_bert_impl.parity import attended_positions, reference_model
 from tests.model.cases import (
-    HEADS,
+    LOSS_HEADS,
     MASKED_LM,
     NO_DROPOUT,
     assert_same,
@@ -102,7 +102,7 @@ def test_the_last_layer_computes_what_the_head_reads(padding):
 
 
 @pytest.mark.parametrize("padding", ["left", "none"])
-@pytest.mark.parametrize("head", [head for head in HEADS if head != "BertModel"])
+@pytest.mark.parametrize("head", LOSS_HEADS)
 def test_a_hook_on_the_model_sees_padded_states_and_changes_nothing(head, padding):
     model, batch = model_and_batch(head, 2, padding, labels=True)
     seen = []

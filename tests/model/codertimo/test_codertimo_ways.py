@@ -20,7 +20,7 @@ from tests.model.cases import (
     random_labels,
     random_model,
 )
-from tests.model.test_codertimo import codertimo_batch, codertimo_config, largest
+from tests.model.codertimo.test_codertimo import codertimo_batch, codertimo_config, largest
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -17,7 +17,7 @@ from tests.model.cases import (
     outputs,
     random_labels,
 )
-from tests.model.packed_rows import (
+from tests.model.packing.rows import (
     GIVEN,
     LENGTHS,
     TOTAL,
@@ -265,11 +265,12 @@ def holes():
     [
         {"position_ids": torch.zeros(1, TOTAL, dtype=torch.long)},
         {"position_ids": positions() + 1},
+        {"position_ids": positions().roll(-2, 1)},
         {"position_ids": positions().flip(1)},
         {"position_ids": positions(), "attention_mask": holes()},
         {"position_ids": positions(), "attention_mask": ones()[..., None].expand(1, TOTAL, TOTAL)},
     ],
-    ids=["zeros", "from 1", "backwards", "holes", "mask of queries"],
+    ids=["zeros", "from 1", "begins at 2", "backwards", "holes", "mask of queries"],
 )
 @pytest.mark.parametrize("head", ONE_ROW_HEADS)
 def test_what_is_no_packed_input_is_upstreams(head, given):

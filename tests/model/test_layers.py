@@ -1,4 +1,4 @@
-"""Modules that other libraries put in the place of ours: adapters, quantised layers, wrappers."""
+"""The layers among modules of other libraries: adapters, quantised layers, wrappers."""
 
 import copy
 

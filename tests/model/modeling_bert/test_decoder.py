@@ -3,17 +3,14 @@
 import pytest
 import torch
 from transformers import DynamicCache, EncoderDecoderCache
-from transformers.models.bert import modeling_bert as upstream
 
-from hf_bert_impl.parity.comparison import reference_model
-from tests.model.cases import random_config, random_model
-
-BACKENDS = ("eager", "sdpa")
+from hf_bert_impl.parity import reference_model
+from tests.model.cases import BACKENDS, random_config, random_model
 
 
-def decoder(head="BertLMHeadModel", seed=1, **fields):
-    fields = {"num_hidden_layers": 2, "max_position_embeddings": 33, "is_decoder": True} | fields
-    return random_model(head, random_config(seed, head, **fields))
+def decoder(**fields):
+    fields = {"num_hidden_layers": 2, "max_position_embeddings": 33} | fields
+    return random_model("BertLMHeadModel", random_config(1, "BertLMHeadModel", **fields))
 
 
 def ids(rows=3, length=7, seed=0):
@@ -21,8 +18,11 @@ def ids(rows=3, length=7, seed=0):
     return torch.randint(1, 61, (rows, length), generator=generator)
 
 
+KINDS = ("absolute", "relative_key", "relative_key_query", "sinusoidal")
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("kind", ["absolute", "relative_key", "relative_key_query", "sinusoidal"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_a_token_sees_no_later_one(backend, kind):
     model = decoder(attn_implementation=backend, position_embedding_type=kind)
     tokens = ids()
@@ -35,7 +35,7 @@ def test_a_token_sees_no_later_one(backend, kind):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("kind", ["absolute", "relative_key", "relative_key_query", "sinusoidal"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_cache_changes_nothing(backend, kind):
     model = decoder(attn_implementation=backend, position_embedding_type=kind)
     tokens = ids()
@@ -112,9 +112,7 @@ def test_logits_to_keep():
 @pytest.mark.parametrize("masked", [True, False])
 def test_cross_attention_equals_upstream(backend, masked):
     ours = decoder(add_cross_attention=True, attn_implementation=backend, vocab_size=61)
-    theirs = upstream.BertLMHeadModel(upstream.BertConfig.from_dict(ours.config.to_dict()))
-    theirs.load_state_dict(ours.state_dict(), strict=True)
-    theirs.eval().set_attn_implementation(backend)
+    theirs = reference_model(ours)
     generator = torch.Generator().manual_seed(3)
     states = torch.randn(3, 5, ours.config.hidden_size, generator=generator)
     mask = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 0, 0, 0], [1, 1, 1, 1, 0]]) if masked else None

@@ -6,7 +6,15 @@ from transformers import DynamicCache
 
 from hf_bert_impl.model.layers import BertEmbeddings
 from tests.model.cases import HEADS, outputs
-from tests.model.packed_rows import GIVEN, TWO_ROWS, WAYS, model_and_rows, ones, packed, totals
+from tests.model.packing.rows import (
+    GIVEN,
+    TWO_ROWS,
+    WAYS,
+    model_and_rows,
+    ones,
+    packed,
+    totals,
+)
 
 
 @pytest.fixture

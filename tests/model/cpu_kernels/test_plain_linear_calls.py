@@ -14,7 +14,7 @@ from torch.utils.hooks import RemovableHandle
 
 from hf_bert_impl.model import cpu_kernels
 from tests.model.cases import assert_same, model_and_batch, outputs, random_model
-from tests.model.test_plain_linear import (
+from tests.model.cpu_kernels.test_plain_linear import (
     counted,
     everywhere,  # noqa: F401 (a fixture)
     linear_layers,

@@ -1,0 +1,228 @@
+"""State dicts in both directions, every kind of checkpoint file, dtypes, devices, tying."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+import hf_bert_impl
+from hf_bert_impl import (
+    BertConfig,
+    BertForMaskedLM,
+    BertForPreTraining,
+    BertModel,
+)
+from hf_bert_impl.parity import load_reference, reference_model
+from tests.model.cases import (
+    HEADS,
+    MASKED_LM,
+    model_and_batch,
+    of_fixture,
+    outputs,
+    random_config,
+    random_model,
+)
+
+TOLERANCE = 2e-5
+
+
+def load(name, folder, **options):
+    return getattr(hf_bert_impl, name).from_pretrained(folder, output_loading_info=True, **options)
+
+
+def clean(info, *, missing=(), unexpected=()):
+    assert sorted(info["missing_keys"]) == sorted(missing)
+    assert sorted(info["unexpected_keys"]) == sorted(unexpected)
+    assert not info["mismatched_keys"]
+    return True
+
+
+def same_weights(a, b):
+    assert list(a.state_dict()) == list(b.state_dict())
+    return all(torch.equal(x, b.state_dict()[name]) for name, x in a.state_dict().items())
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("head", HEADS)
+def test_keys_and_shapes_are_upstreams(head, tied):
+    ours = random_model(head, random_config(1, head, tie_word_embeddings=tied))
+    theirs = reference_model(ours)  # which loads strictly
+    assert [n for n, _ in ours.named_parameters()] == [n for n, _ in theirs.named_parameters()]
+
+
+@pytest.mark.parametrize("sharded", [False, True])
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("head", HEADS)
+def test_saved_here_loads_there_and_back(tmp_path, head, tied, sharded):
+    ours = random_model(head, random_config(2, head, tie_word_embeddings=tied))
+    options = {"max_shard_size": "10KB"} if sharded else {}
+    ours.save_pretrained(tmp_path / "ours", **options)
+    assert (tmp_path / "ours" / "model.safetensors.index.json").exists() == sharded
+    theirs, info = load_reference(head, tmp_path / "ours")
+    assert clean(info)
+    assert same_weights(ours, theirs)
+    theirs.save_pretrained(tmp_path / "theirs", **options)
+    again, info = load(head, tmp_path / "theirs")
+    assert clean(info)
+    assert same_weights(ours, again)
+    saved = [
+        sorted(set().union(*(load_file(f) for f in (tmp_path / side).glob("*.safetensors"))))
+        for side in ("ours", "theirs")
+    ]
+    assert saved[0] == saved[1]
+
+
+CHECKPOINTS = {
+    "hf_legacy": "BertForPreTraining",
+    "hf_legacy_sharded": "BertForPreTraining",
+    "hf_safetensors": "BertForPreTraining",
+    "hf_safetensors_sharded": "BertForPreTraining",
+    "hf_base_no_prefix": "BertModel",
+    "hf_mlm_no_pooler": "BertForMaskedLM",
+    "hf_bf16_classifier": "BertForSequenceClassification",
+    "hf_legacy_fp16_token_classifier": "BertForTokenClassification",
+}
+FIELDS = {
+    "sequence_output": "last_hidden_state",
+    "pooled_output": "pooler_output",
+    "mlm_logits": "prediction_logits",
+    "nsp_logits": "seq_relationship_logits",
+    "logits": "logits",
+}
+
+
+@pytest.mark.parametrize("padding_free", [True, False])
+@pytest.mark.parametrize("name", CHECKPOINTS)
+def test_checkpoints_of_older_software(fixtures_dir, name, padding_free):
+    """Files with position_ids, tied decoders, half precision, shards: outputs of who wrote them."""
+    folder = fixtures_dir / name
+    model, info = load(CHECKPOINTS[name], folder, padding_free=padding_free)
+    assert clean(info)
+    source = folder if (folder / "expected.npz").exists() else fixtures_dir / "hf_legacy"
+    values, batch = of_fixture(source)
+    mask = batch["attention_mask"].bool()
+    output = outputs(model.float(), batch, output_hidden_states=True)
+    compared = 0
+    for states, layer in zip(
+        output.hidden_states[1:], values.get("all_encoder_layers", ()), strict=False
+    ):
+        assert (states - layer)[mask].abs().max() < TOLERANCE
+        compared += 1
+    for key, field in FIELDS.items():
+        found = output.get("logits" if key == "mlm_logits" and "logits" in output else field)
+        if key not in values or found is None:
+            continue
+        difference = found - values[key]
+        assert (difference[mask] if difference.dim() == 3 else difference).abs().max() < TOLERANCE
+        compared += 1
+    assert compared >= 2
+
+
+def test_gamma_and_beta(fixtures_dir, tmp_path):
+    """What pytorch_pretrained_bert wrote in 2018: other LayerNorm names, no decoder bias."""
+    folder = fixtures_dir / "pytorch_pretrained_bert"
+    shutil.copy(folder / "pytorch_model.bin", tmp_path)
+    fields = json.loads((folder / "bert_config.json").read_text())
+    BertConfig(**fields).save_pretrained(tmp_path)
+    model, info = load("BertForPreTraining", tmp_path)
+    assert clean(info)
+    values, batch = of_fixture(folder)
+    output = outputs(model, batch)
+    mask = values["attention_mask"].bool()
+    assert (output.prediction_logits - values["mlm_logits"])[mask].abs().max() < TOLERANCE
+    assert (output.seq_relationship_logits - values["nsp_logits"]).abs().max() < TOLERANCE
+
+
+def test_base_into_head_and_head_into_base(tmp_path):
+    base = random_model("BertModel", random_config(3, tie_word_embeddings=True))
+    base.save_pretrained(tmp_path / "base")
+    head, info = load("BertForMaskedLM", tmp_path / "base")
+    assert same_weights(head.bert.embeddings, base.embeddings)
+    assert same_weights(head.bert.encoder, base.encoder)
+    assert all(name.startswith("cls.") for name in info["missing_keys"])
+    assert all("pooler" in name for name in info["unexpected_keys"])
+    head.save_pretrained(tmp_path / "head")
+    again, info = load("BertModel", tmp_path / "head")
+    assert same_weights(again.encoder, base.encoder)
+    assert sorted(info["missing_keys"]) == ["pooler.dense.bias", "pooler.dense.weight"]
+    assert all(name.startswith("cls.") for name in info["unexpected_keys"])
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, "auto"])
+def test_dtype(tmp_path, dtype):
+    random_model("BertModel", random_config(1)).half().save_pretrained(tmp_path)
+    model = BertModel.from_pretrained(tmp_path, dtype=dtype)
+    assert model.dtype == (torch.float16 if dtype == "auto" else dtype)
+
+
+@pytest.mark.parametrize("kind", ["absolute", "sinusoidal"])
+@pytest.mark.parametrize("device_map", ["auto", "cpu", {"": "cpu"}])
+def test_device_map(tmp_path, device_map, kind):
+    model, batch = model_and_batch("BertModel", 1, "none", position_embedding_type=kind)
+    model.save_pretrained(tmp_path)
+    mapped = BertModel.from_pretrained(tmp_path, device_map=device_map)
+    assert torch.equal(outputs(mapped, batch)[0], outputs(model, batch)[0])
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_meta_device_then_loaded(tmp_path, head):
+    config = random_config(4, head, position_embedding_type="sinusoidal")
+    with torch.device("meta"):
+        empty = getattr(hf_bert_impl, head)(config)
+    assert all(x.is_meta for x in (*empty.parameters(), *empty.buffers()))
+    model = random_model(head, config)
+    model.save_pretrained(tmp_path)
+    loaded = load(head, tmp_path, low_cpu_mem_usage=True)[0]
+    assert same_weights(loaded, model)
+    for name, buffer in model.named_buffers():
+        assert torch.equal(loaded.get_buffer(name), buffer)
+
+
+def tie_holds(model):
+    decoder = model.get_output_embeddings()
+    return (
+        decoder.weight is model.get_input_embeddings().weight
+        and decoder.bias is model.cls.predictions.bias
+    )
+
+
+@pytest.mark.parametrize("head", [*MASKED_LM, "BertLMHeadModel"])
+def test_tying_survives_save_load_and_resize(tmp_path, head):
+    config = random_config(1, head, tie_word_embeddings=True, vocab_size=50)
+    model = random_model(head, config)
+    assert tie_holds(model)
+    model.save_pretrained(tmp_path)
+    model = load(head, tmp_path)[0]
+    assert tie_holds(model)
+    before = model.get_input_embeddings().weight.detach().clone()
+    model.resize_token_embeddings(57)
+    assert tie_holds(model)
+    assert model.config.vocab_size == 57
+    assert model.cls.predictions.bias.shape == (57,)
+    assert torch.equal(model.get_input_embeddings().weight[:50], before)
+    ids = torch.tensor([[56, 3]])
+    logits = model(ids)[0]
+    assert logits.shape == (1, 2, 57)
+    logits.sum().backward()
+    assert model.get_input_embeddings().weight.grad.abs().sum() > 0
+    model.resize_token_embeddings(41)
+    assert tie_holds(model)
+    with pytest.raises(ValueError, match="vocab_size=41"):
+        model(ids)
+
+
+def test_untied_weights_stay_apart(tmp_path):
+    config = random_config(1, "BertForMaskedLM", tie_word_embeddings=False)
+    model = random_model("BertForMaskedLM", config)
+    model.save_pretrained(tmp_path)
+    again = BertForMaskedLM.from_pretrained(tmp_path)
+    decoder = again.get_output_embeddings().weight
+    assert decoder is not again.get_input_embeddings().weight
+    assert not torch.equal(decoder, again.get_input_embeddings().weight)
+    assert same_weights(model, again)
+
+
+def test_legacy_checkpoints_load_tied(fixtures_dir):
+    assert tie_holds(BertForPreTraining.from_pretrained(fixtures_dir / "hf_legacy"))

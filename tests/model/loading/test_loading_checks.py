@@ -1,0 +1,214 @@
+"""Folders that cannot be loaded: one line each, what is wrong and what would do."""
+
+import json
+import resource
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import hf_bert_impl
+from hf_bert_impl import BertConfig, BertForSequenceClassification, BertModel
+from hf_bert_impl.model.loading import CheckpointMismatch, check_finite, not_finite
+from tests.model.cases import random_config, random_model
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A classifier of three labels."""
+    model = random_model("BertForSequenceClassification", random_config(1, num_labels=3))
+    model.save_pretrained(tmp_path)
+    return tmp_path
+
+
+def change_config(folder, **fields):
+    path = folder / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
+
+
+def into_shards(folder, weight_map):
+    (folder / "model.safetensors").rename(folder / "model-00001-of-00001.safetensors")
+    index = {"metadata": {}, "weight_map": weight_map}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(index))
+
+
+def refuses(error, said, folder, head="BertForSequenceClassification", **options):
+    with pytest.raises(error, match=said) as caught:
+        getattr(hf_bert_impl, head).from_pretrained(folder, **options)
+    assert "\n" not in str(caught.value)
+
+
+def cut(kept):
+    def change(folder):
+        path = folder / "model.safetensors"
+        path.write_bytes(path.read_bytes()[:kept])
+
+    return change
+
+
+def put_empty_index(folder):
+    (folder / "model.safetensors").unlink()
+    (folder / "model.safetensors.index.json").write_text("[]")
+
+
+def put_page(folder):
+    (folder / "model.safetensors").write_bytes(b"<!DOCTYPE html><html>not found</html>")
+
+
+UNREADABLE = {
+    "no folder": (shutil.rmtree, "does not exist"),
+    "no config": (lambda folder: (folder / "config.json").unlink(), "no config.json"),
+    "no weights": (
+        lambda folder: (folder / "model.safetensors").unlink(),
+        "no weights; one of model.safetensors",
+    ),
+    "a page": (put_page, "cannot be read"),
+    "a list as index": (put_empty_index, "holds a list; expected an index of weights"),
+    **{f"cut to {kept}": (cut(kept), "cannot be read") for kept in (0, 5, 300, -7)},
+}
+
+
+@pytest.mark.parametrize("case", UNREADABLE)
+def test_unreadable(folder, case):
+    change, said = UNREADABLE[case]
+    change(folder)
+    refuses(OSError, said, folder)
+
+
+@pytest.mark.parametrize("shard", ["../model.safetensors", "missing.safetensors", 3])
+def test_an_index_that_leads_nowhere(folder, shard):
+    into_shards(folder, {"classifier.bias": shard})
+    refuses(OSError, str(shard), folder)
+
+
+def test_num_labels_that_do_not_fit(folder):
+    said = r"classifier.bias is \(3,\), the model has \(5,\)"
+    refuses(RuntimeError, said, folder, num_labels=5)
+
+
+def test_num_labels_may_be_replaced(folder):
+    options = dict(num_labels=5, ignore_mismatched_sizes=True, output_loading_info=True)
+    model, info = BertForSequenceClassification.from_pretrained(folder, **options)
+    assert model.classifier.out_features == 5
+    names = {name for name, *_ in info["mismatched_keys"]}
+    assert names == {"classifier.bias", "classifier.weight"}
+
+
+def test_other_sizes_than_the_config(folder):
+    weights = load_file(folder / "model.safetensors")
+    name = "bert.encoder.layer.0.output.dense.weight"
+    weights[name] = weights[name][:, :-1].contiguous()
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    refuses(RuntimeError, f"{name} is", folder)
+
+
+def test_three_labels_are_no_start_and_end(folder):
+    refuses(ValueError, "num_labels=3 does not fit", folder, "BertForQuestionAnswering")
+
+
+def test_sizes_that_differ_are_a_runtime_error_as_upstream_and_a_wrong_value():
+    assert issubclass(CheckpointMismatch, RuntimeError)
+    assert issubclass(CheckpointMismatch, ValueError)
+
+
+class TestConfigsTooLarge:
+    """A small config beside small weights does not take the machine's memory."""
+
+    @pytest.fixture
+    def little_memory(self):
+        limits = resource.getrlimit(resource.RLIMIT_DATA)
+        resource.setrlimit(resource.RLIMIT_DATA, (6 << 30, limits[1]))
+        yield
+        resource.setrlimit(resource.RLIMIT_DATA, limits)
+
+    @pytest.mark.parametrize(
+        ("field", "value", "said"),
+        [
+            ("num_hidden_layers", 100_000, "num_hidden_layers=100000 is not valid; .* 0 to 1000"),
+            ("num_labels", 10**9, "num_labels=1000000000 is not valid; .* 0 to 4000000"),
+            ("hidden_size", 10**9, "hidden_size=1000000000 is not valid"),
+            ("vocab_size", 10**9, r"word_embeddings.weight is \(1000000000, "),
+            ("max_position_embeddings", 10**9, r"position_embeddings.weight is \(1000000000, "),
+            ("type_vocab_size", 10**9, r"token_type_embeddings.weight is \(1000000000, "),
+            ("intermediate_size", 10**9, r"intermediate.dense.weight is \(1000000000, "),
+            ("num_labels", 4_000_000.0, "num_labels=4000000.0 is not valid"),
+            ("vocab_size", 10**30, "vocab_size=1000000000000000000000000000000 is not valid"),
+        ],
+    )
+    @pytest.mark.parametrize("head", ["BertModel", "BertForSequenceClassification"])
+    @pytest.mark.parametrize("shards", [False, True])
+    def test_refused_before_memory_is_taken(
+        self, folder, little_memory, field, value, said, head, shards
+    ):
+        if shards:
+            names = load_file(folder / "model.safetensors")
+            into_shards(folder, dict.fromkeys(names, "model-00001-of-00001.safetensors"))
+        change_config(folder, id2label=None, label2id=None, **{field: value})
+        for options in ({}, {"ignore_mismatched_sizes": True}):
+            refuses(ValueError, said, folder, head, **options)
+
+    def test_a_pickle_is_told_by_its_bytes(self, folder):
+        state = load_file(folder / "model.safetensors")
+        (folder / "model.safetensors").unlink()
+        torch.save(state, folder / "pytorch_model.bin")
+        model = BertForSequenceClassification.from_pretrained(folder)
+        assert torch.equal(model.classifier.weight, state["classifier.weight"])
+        change_config(folder, vocab_size=10**9)
+        refuses(ValueError, r"makes a model of .* give the config that belongs", folder)
+
+    def test_a_computed_table_counts(self, tmp_path):
+        config = random_config(1, position_embedding_type="sinusoidal")
+        random_model("BertModel", config).save_pretrained(tmp_path)
+        change_config(tmp_path, max_position_embeddings=10**9)
+        refuses(ValueError, r"position_embeddings.table is", tmp_path, "BertModel")
+
+    def test_what_is_asked_for_by_name_goes_on_to_work(self, folder):
+        wide = {"num_labels": 200_000, "ignore_mismatched_sizes": True}
+        model = BertForSequenceClassification.from_pretrained(folder, **wide)
+        assert model.classifier.out_features == 200_000
+        deep = BertModel.from_pretrained(folder, num_hidden_layers=30)
+        assert len(deep.encoder.layer) == 30
+        words = BertModel.from_pretrained(folder, vocab_size=90_001, ignore_mismatched_sizes=True)
+        assert words.embeddings.word_embeddings.num_embeddings == 90_001
+        said = r"word_embeddings.weight is .*90001"
+        refuses(RuntimeError, said, folder, "BertModel", vocab_size=90_001)
+
+    def test_a_config_alone_has_only_the_stated_limits(self):
+        with torch.device("meta"):
+            model = BertModel(
+                BertConfig(vocab_size=10**8, max_position_embeddings=10**7, num_hidden_layers=0)
+            )
+        assert model.embeddings.word_embeddings.weight.shape == (10**8, 768)
+
+
+# --- weights that are no numbers -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float64])
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_not_finite_wherever_it_is(dtype, value):
+    """The largest numbers of a type are numbers, however many; tied weights are named once."""
+    model = random_model("BertForMaskedLM", random_config(3, "BertForMaskedLM")).to(dtype)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.fill_(torch.finfo(dtype).max)
+    check_finite(model, "it")
+    names = [name for name, _ in model.named_parameters()]
+    for number, name in enumerate(names):
+        with torch.no_grad():
+            model.get_parameter(name).view(-1)[number % 3] = value
+    assert list(not_finite(model)) == names
+    what = "1 NaN" if value != value else "1 infinities"
+    words = (
+        rf"it has weights .*: {what} among the \d+ of {names[0]}, and {len(names) - 1} more tens"
+    )
+    with pytest.raises(ValueError, match=words):
+        check_finite(model, "it")
+
+
+def test_from_pretrained_takes_what_upstream_takes(tmp_path):
+    model = random_model("BertModel", random_config(4))
+    model.encoder.layer[0].output.dense.bias.data[-1] = float("nan")
+    model.save_pretrained(tmp_path)
+    assert list(not_finite(BertModel.from_pretrained(tmp_path)))
