@@ -1,5 +1,5 @@
-"""Multi-head attention: one class for self- and cross-attention, padded and packed; what computes
-it, by backend; and the masks in the form that each backend takes.
+"""Multi-head attention: one class for self- and cross-attention, padded and packed; the functions
+that compute it, by backend; and the masks in the form that each backend takes.
 
 Notation: B batch, S sequence, Q queries, K keys, H heads, d head size, D = H·d, T computed tokens
 (see `packing.py`).
@@ -31,13 +31,13 @@ PACKED_BACKENDS = ("eager", "sdpa")
 BIAS_BACKENDS = ("eager", "sdpa")
 #: Longer sequences go through the fused kernel, whose blocks of scores stay in the cache.
 LONGEST_PRODUCT = 256
-#: Shorter rows of equal length are gathered into one product: there the launches cost the most.
-#: From here on a product a row, which reads its row in place.
+#: Shorter rows of equal length are gathered into one product, since the start of a product costs
+#: the most there. Each longer row has a product of its own, which reads the row in place.
 SHORTEST_ALONE = 32
 #: Numbers of float32 in a vector of the CPU (AVX2).
 VECTOR = 8
-#: Below, keys do not fill a vector of the CPU, and a softmax over them as rows takes a third of the
-#: time of one over columns.
+#: Fewer keys than this do not fill a vector of the CPU. A softmax over keys that are the rows of
+#: the scores then takes a third of the time of one over keys that are the columns.
 SHORTEST_LAST_SOFTMAX = 16
 
 
@@ -88,11 +88,11 @@ class BertSelfAttention(nn.Module):
 
     @property
     def _is_steady(self) -> bool:
-        """Whether a sequence gets the same bits in one product with others as alone.
+        """Whether a sequence gets the same bits alone as in one product with others.
 
-        Threads share the matrices of such a product, one for each head and sequence; what is left
-        over they split, in another order of summation. So is the order another one where a matrix
-        begins between vectors of the CPU.
+        Such a product has a matrix for each head and sequence. Threads take whole matrices, and
+        split those that are left over, which changes the order of summation. The order also
+        changes if a matrix begins in the middle of a vector of the CPU.
         """
         return (
             len(self.heads) % torch.get_num_threads() == 0
@@ -131,8 +131,8 @@ class BertSelfAttention(nn.Module):
             packing: Layout of packed hidden states.
             head_mask: (number of original heads,): factor of each head's output (Michel et al.
                 2019, equation 2).
-            output_attentions: Whether to return the probabilities. The backend runs as ever; one
-                that gives none has them computed beside it, without dropout.
+            output_attentions: Whether to return the probabilities. The backend runs as ever. If it
+                gives none, they are computed beside it, without dropout.
             score_mask: Broadcasts to (B, H, Q, K), bool or additive: `attention_mask` for those
                 probabilities.
 
@@ -193,8 +193,8 @@ class BertSelfAttention(nn.Module):
                 context = packing.from_grid(context)  # (T, H, d)
 
         if head_mask is not None:
-            # A factor on a head's probabilities is a factor on its output, so it needs no backend
-            # that knows of it.
+            # A factor on a head's probabilities is a factor on its output, so that no backend has
+            # to know of it.
             head_mask = head_mask[self.heads].to(context.dtype)
             context = context * head_mask[:, None]
             if probabilities is not None:
@@ -226,8 +226,8 @@ class BertSelfAttention(nn.Module):
             return False
         if backend == "eager" or query.device.type == "cpu":
             return True
-        # An accelerator is kept waiting by a launch for every length: one launch for all sequences,
-        # or else a padded one. The variable-length kernel does not define a softmax over nothing.
+        # A launch for every length would keep an accelerator waiting. There one kernel takes all
+        # sequences, or else they are padded. That kernel defines no softmax over nothing.
         return takes_varlen(query, self._dropout) and all(group.keys for group in packing.groups)
 
     def attend_packed(self, query: Tensor, key: Tensor, value: Tensor, packing: Packing) -> Tensor:
@@ -258,12 +258,12 @@ class BertSelfAttention(nn.Module):
         for group, q, k, v in zip(
             groups, query.split(sizes), key.split(sizes), value.split(sizes), strict=True
         ):
-            if is_alone:  # not views, whose numbers may begin anywhere
+            if is_alone:  # copies: a view may begin in the middle of a vector
                 q, k, v = q.clone(), k.clone(), v.clone()
             keys, mask = group.keys, None
             if keys == 0 and empty_as_mean:
-                # As in upstream's plain products: the lowest number on every score of a row is a
-                # mean over all of it. The fused kernels give zero.
+                # As in upstream's plain products: the lowest number is added to every score of a
+                # row, which gives the mean over the whole row. The fused kernels give zero.
                 keys, mask = group.queries, q.new_full((1, 1, 1, 1), torch.finfo(q.dtype).min)
             if keys == 0:  # sequences that attend to nothing
                 contexts.append(torch.zeros_like(q))
@@ -283,7 +283,7 @@ class BertSelfAttention(nn.Module):
         return torch.cat(contexts) if contexts else query
 
     def takes_products(self, states: Tensor, packing: Packing) -> bool:
-        """Whether plain products attend all sequences: what `attend_joined` asks for.
+        """Whether plain products attend all sequences; `attend_joined` needs to know.
 
         Args:
             states: (T, D), of the dtype and on the device of the queries.
@@ -298,7 +298,7 @@ class BertSelfAttention(nn.Module):
         return all(group.keys and group.queries <= longest for group in packing.groups)
 
     def attend_joined(self, projected: Tensor, packing: Packing, by_products: bool) -> Tensor:
-        """`attend_packed`, of queries, keys and values side by side.
+        """`attend_packed` for queries, keys and values that lie side by side.
 
         Args:
             projected: (T, 3·H·d); without gradients.
@@ -315,7 +315,7 @@ class BertSelfAttention(nn.Module):
         return self.attend_packed(query, key, value, packing).flatten(-2)
 
     def _of_heads(self, mask: Any) -> Any:
-        """A mask of each original head as one of the heads that are left; any other as it is."""
+        """Takes the heads that are left from a mask of each original head; leaves other masks."""
         heads = self.config.num_attention_heads
         is_pruned = isinstance(mask, Tensor) and mask.ndim == 4 and len(self.heads) < heads
         return mask[:, self.heads] if is_pruned and mask.shape[1] == heads else mask
@@ -363,8 +363,8 @@ class BertSelfAttention(nn.Module):
         """What relative positions add to the scaled scores, (B, H, Q, K).
 
         relative_key: q_i · a_(i-j) (Shaw et al. 2018, equation 5); relative_key_query adds
-        k_j · a_(i-j) (Huang et al. 2020, method 4). The distance of a query to a key runs from
-        -(max_position_embeddings - 1); queries stand at the end of the keys, as with a cache.
+        k_j · a_(i-j) (Huang et al. 2020, method 4). The first row of the table is distance
+        -(max_position_embeddings - 1). The queries are the last of the keys, as with a cache.
         """
         assert self.distance_embedding is not None
         queries, keys = query.shape[2], key.shape[2]
@@ -464,11 +464,11 @@ def eager_attention_forward(
 
 
 def longest_product(query: Tensor, dropout: float) -> float:
-    """Up to how many queries a row plain products beat the fused kernel: in float32 on the CPU.
+    """Plain products beat the fused kernel up to so many queries a row, in float32 on the CPU.
 
-    With gradients not, since the probabilities would have to be kept for them, unless there is
-    dropout, which the CPU's fused kernel does not have: torch then keeps them as well. In half
-    precision the fused kernel is the more exact: it holds its scores in float32.
+    It is 0 with gradients, which need the probabilities kept. With dropout there is no limit: the
+    CPU's fused kernel has no dropout, so torch keeps the probabilities as well. In half precision
+    it is 0: the fused kernel is more exact, since it holds its scores in float32.
     """
     if query.device.type != "cpu" or query.dtype != torch.float32:
         return 0
@@ -481,9 +481,9 @@ def longest_product(query: Tensor, dropout: float) -> float:
 def attend_joined(
     projected: Tensor, groups: Iterable[RowGroup], heads: int, scaling: float
 ) -> Tensor:
-    """Attention without mask by plain products, of queries, keys and values side by side.
+    """Attention without mask by plain products, for queries, keys and values side by side.
 
-    It computes what `attend_products` does, from views that are made at once, not step by step.
+    It computes what `attend_products` does, but makes each view in one step, which is quicker.
 
     Args:
         projected: (T, 3·H·d).
@@ -670,7 +670,7 @@ def backend_mask(
         past_key_values: Cache of a decoder.
         encoder_hidden_states: (B, K, D) in cross-attention.
         is_causal: Whether a query sees only keys up to its own position.
-        sequences: Of one row that holds several, for backends that take no 3-D mask.
+        sequences: Those of a packed row, for backends that take no 3-D mask.
 
     Returns:
         A bool or additive mask, a block mask (flex), a 2-D mask (flash attention), or None.
@@ -760,7 +760,7 @@ def dense_mask(attention_mask: Tensor) -> Tensor:
 
 
 def _together(number: Tensor) -> Callable[[Any, Any, Any, Any], Tensor]:
-    """By index, whether query and key are of one sequence: the form of transformers' masks."""
+    """Whether query and key are of one sequence, as a function of indices, for transformers."""
 
     def together(batch: Any, head: Any, query: Any, key: Any) -> Tensor:
         return number[batch, query] == number[batch, key]

@@ -46,7 +46,7 @@ RANGES: dict[str, tuple[type, float, float, str]] = {
     "null_score_diff_threshold": (float, -inf, inf, "None or a difference of scores"),
 }
 OPTIONAL = ("classifier_dropout", "null_score_diff_threshold")
-#: What a config is saved without where it has this value.
+#: Fields that are not saved if they have this value.
 UNSET: dict[str, Any] = {
     "pruned_heads": {},
     "null_score_diff_threshold": None,
@@ -119,9 +119,9 @@ class BertConfig(PreTrainedConfig):
         padding_free: Compute real tokens only. Hidden states at attended positions are the same,
             those under padding are zero, as are masked-LM scores there. False computes every
             position as upstream does.
-        batch_invariant: What belongs to a sequence (states of attended tokens, pooled vector,
-            logits) has the same bits whatever else is in its batch, and however it is padded or
-            packed; see `BertModel.forward`. What cannot keep this is an error.
+        batch_invariant: The numbers of a sequence (states of attended tokens, pooled vector,
+            logits) have the same bits whatever else is in its batch, and however it is padded or
+            packed; see `BertModel.forward`. It is an error where this cannot be kept.
         sparse_prediction: In training with labels, the masked-LM heads score the labelled tokens
             only (a fifth of the forward work); `logits` are then (labelled tokens, V) in the order
             of the flattened labels. The loss is the same. False scores every position.

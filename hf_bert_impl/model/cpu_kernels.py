@@ -1,5 +1,5 @@
-"""Linear layers on the CPU: which kernels there are, which of them computes what, and the way
-through a linear layer.
+"""Linear layers on the CPU: which kernels there are, which of them computes what, and how a linear
+layer is called.
 
 torch carries three libraries of matrix products, and none is the fastest on every processor, for
 every precision and for any number of rows:
@@ -19,8 +19,8 @@ each kernel.
 `linear` computes the layers of a model that is not prepared, by oneDNN where that pays. What is
 computed is the same, in another order of summation. Whatever changes, records or transforms a
 linear layer (an adapter, hooks, quantisation, autocast, a compiler, a tracer, `torch.func`, modes,
-patches of torch) is served as ever: then the layer itself is called. Gradients are oneDNN's as
-well; those that are to be differentiated again are torch's own.
+patches of torch) works as usual: then the layer itself is called. oneDNN computes gradients as
+well; torch computes those that are differentiated again.
 `torch.backends.mkldnn.flags(enabled=False)` switches oneDNN off.
 
 Notation: T computed tokens (see `packing.py`), N outputs of a linear layer.
@@ -51,26 +51,26 @@ DTYPES = {
     "float16": torch.float16,
     "int8": torch.int8,
 }
-#: Names one of `LIBRARIES`.
+#: The environment variable that names one of `LIBRARIES`.
 KERNELS_VARIABLE = "HF_BERT_KERNELS"
 LIBRARIES = ("torch", "onednn", "fbgemm")
-#: In int8 without VNNI instructions, where oneDNN takes more rows to be quicker.
+#: `FEW_ROWS` for int8 without VNNI instructions: oneDNN needs more rows there to be quicker.
 FEW_ROWS_WITHOUT_VNNI = 192
-#: From so many weights on they do not lie in a core's cache, and any number of rows is quicker.
+#: So many weights do not fit in a core's cache: oneDNN is then quicker for any number of rows.
 MANY_WEIGHTS = 1 << 19
-#: Below, so many products of rows and weights outweigh the few microseconds that a call costs more.
+#: With fewer weights, so many multiplications outweigh the few microseconds more that a call costs.
 MANY_PRODUCTS = 1 << 21
-#: Another kernel than oneDNN's has to be so much quicker: what is measured is not quite steady, and
-#: the choice is to be the same the next time.
+#: A kernel must be so much quicker than oneDNN's to be chosen: measured times vary a little, and
+#: the choice should be the same the next time.
 MARGIN = 1.07
-#: So many rows are few: their product reads weights more than it computes.
+#: So many rows are few: their product takes longer to read the weights than to compute.
 FEW_ROWS = 64
-#: The least of a signed byte. Libraries of x86 take states as unsigned bytes, shifted by it.
+#: The lowest signed byte. Libraries for x86 take states as unsigned bytes, shifted by it.
 LEAST = -128
-#: Of a single row oneDNN adds some products in another order than of several rows. All other
-#: numbers of rows give a row the same bits; torch's own product does not, nor do two kernels.
+#: oneDNN sums a single row in another order than several rows. From two rows on, a row has the same
+#: bits in any number of rows. That is not so for torch's own product, nor for two kernels.
 LEAST_ROWS = 2
-#: Rows that oneDNN's layout is chosen for; it serves any number.
+#: oneDNN's layout is chosen for so many rows; it serves any number.
 TYPICAL_ROWS = 512
 _engine_lock = threading.Lock()
 
@@ -93,8 +93,8 @@ FUSED_ACTIVATIONS = {
     nn.SiLU: Fused("swish"),
     type(ACT2FN["silu"]): Fused("swish"),
 }
-#: What torch computes of a number with the same bits wherever it stands. Its other activations have
-#: one way for whole vectors of the CPU and another for the numbers that are left.
+#: Activations of torch that give a number the same bits wherever it stands. The others have one
+#: way for whole vectors of the CPU, and another for the numbers that are left over.
 STEADY_ACTIVATIONS = (NOT_FUSED, Fused("gelu", "none"), Fused("relu"), Fused("tanh"))
 _IN_PLACE: dict[str, Callable[[Tensor], Tensor]] = {
     "none": lambda states: states,
@@ -102,7 +102,7 @@ _IN_PLACE: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh_,
     "swish": torch.ops.aten.silu_,
 }
-#: As torch has them; tools that count or record put their own in their place.
+#: torch's own functions; tools that count or record put theirs in their place.
 _TORCH = (
     *(nn.Module.__call__, nn.Linear.forward, nn.functional.linear),
     *(nn.LayerNorm.forward, nn.functional.layer_norm),
@@ -110,7 +110,7 @@ _TORCH = (
 
 
 def fused(activation: Any) -> Fused:
-    """What the product computes of this activation; `NOT_FUSED` where it has to be called."""
+    """How the product computes this activation; `NOT_FUSED` if the activation must be called."""
     act = getattr(activation, "act", nn.functional.gelu)
     if getattr(act, "func", act) is not nn.functional.gelu:  # another function inside of a GELU
         return NOT_FUSED
@@ -160,11 +160,11 @@ class OnednnProduct:
         weight, self.bias = _joined(layers)
         self.dtype = weight.dtype
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight, TYPICAL_ROWS)
-        # Looked up once: in few rows this takes a part of the time that can be measured.
+        # They are looked up once: with few rows the search takes a time that can be measured.
         self.multiply = torch.ops.mkldnn._linear_pointwise.default
         self.multiply_and_add = torch.ops.mkldnn._linear_pointwise.binary
-        # With AVX-512 its activations are as quick as ours, and save a pass over the output; with
-        # less they are slower, which few rows make up for by one call less.
+        # With AVX-512 its activations are as quick as ours, and save a pass over the output.
+        # Without, they are slower; for few rows the call that they save makes up for that.
         self.fused_rows = torch.inf if has_avx512() else FEW_ROWS
         self.batch_invariant = batch_invariant
 
@@ -240,7 +240,7 @@ class Int8Product:
         scale = weight.abs().amax(dim=1).clamp(min=1e-12) / limit  # (N,)
         whole = (weight / scale[:, None]).round()
         self.sums = multiply(whole.to(torch.int8), scale)
-        # Of the rounded weights: their errors meet x then, and not the larger x - centre.
+        # Sums of the rounded weights, so that x multiplies their errors, not the larger x - centre.
         self.weight_sums = scale * whole.sum(dim=1)  # (N,)
 
     def __call__(
@@ -278,7 +278,7 @@ class OnednnSums:
 
     def __call__(self, states: Tensor) -> Tensor:
         """See `Int8Sums`."""
-        # To signed bytes and by a bit to unsigned ones: straight to these is eight times slower.
+        # First to signed bytes, which one bit makes unsigned: the direct way is eight times slower.
         whole = states.round_().to(torch.int8).view(torch.uint8).bitwise_xor_(-LEAST)
         return torch.ops.onednn.qlinear_pointwise.default(
             *(whole, 1.0, -LEAST, self.weight, self.scale, self.zero_points),
@@ -291,8 +291,8 @@ class FbgemmSums:
 
     def __init__(self, weight: Tensor, scale: Tensor) -> None:
         zero_points = torch.zeros(weight.shape[0], dtype=torch.long, device="cpu")
-        # The library that packs is a setting of the process; and torch warns of tensors of this
-        # kind, which its next releases may lack. oneDNN is left then.
+        # Which library packs is a setting of the whole process. torch warns that its next releases
+        # may lack tensors of this kind: oneDNN is then used instead.
         with _engine_lock, warnings.catch_warnings(action="ignore"):
             per_output = torch._make_per_channel_quantized_tensor(
                 weight, scale.double(), zero_points, 0
@@ -351,13 +351,13 @@ class Kernels:
     """What computes the products of one precision."""
 
     dtype: torch.dtype
-    #: Of `LIBRARIES`, up to `few_rows` rows and beyond.
+    #: Which of `LIBRARIES` computes up to `few_rows` rows, and which more.
     few: str
     many: str
     few_rows: int = FEW_ROWS
     #: int8: the largest weight.
     limit: int = 127
-    #: Whether a row has to have the same bits in any number of rows.
+    #: Whether a row must have the same bits in any number of rows.
     batch_invariant: bool = False
 
     def pack(self, *layers: nn.Linear) -> Product:
@@ -398,8 +398,8 @@ def choose(dtype: torch.dtype, batch_invariant: bool = False) -> Kernels:
     """What computes linear layers of this precision on this machine.
 
     Args:
-        dtype: Of `DTYPES`. float16 where the CPU computes no float16 means weights of that type
-            beside float32 states, by FBGEMM.
+        dtype: One of `DTYPES`. If the CPU computes no float16, that means weights of float16
+            beside states of float32, by FBGEMM.
         batch_invariant: Whether a row has to have the same bits in any number of rows.
 
     Raises:
@@ -439,8 +439,8 @@ def choose(dtype: torch.dtype, batch_invariant: bool = False) -> Kernels:
 def fastest_dtype(device: torch.device, batch_invariant: bool = False) -> torch.dtype:
     """The quickest precision with kernels here whose error is bfloat16's or less.
 
-    On the CPU bfloat16 where it is multiplied, else float16 for the weights alone, else float32.
-    Accelerators multiply bfloat16, or else float16.
+    On the CPU it is bfloat16 if there are kernels, else float16 for the weights alone, else
+    float32. On accelerators it is bfloat16 if they have it, else float16.
     """
     if device.type != "cpu":
         is_old = device.type != "cuda" or not torch.cuda.is_bf16_supported()
@@ -485,7 +485,7 @@ def has_onednn() -> bool:
 def is_faster_here() -> bool:
     """Whether oneDNN beats torch's own product of float32 on a weight as it lies, not packed.
 
-    MKL keeps to half the width of AMD's processors with AVX-512. On Intel's both are as fast.
+    On AMD's processors with AVX-512 MKL uses half of their width. On Intel's both are as fast.
     """
     return torch.backends.mkl.is_available() and has_onednn() and has_avx512() and _is_amd()
 
@@ -497,7 +497,7 @@ def _is_amd() -> bool:
 
 
 def is_large(states: Tensor, weight: Tensor) -> bool:
-    """Whether the product is worth what the call costs more."""
+    """Whether the product is so large that the dearer call pays."""
     weights = weight.numel()
     if weights >= MANY_WEIGHTS:
         return states.numel() > 0
@@ -514,7 +514,7 @@ def libraries(dtype: torch.dtype) -> tuple[str, ...]:
         torch.bfloat16: torch.ops.mkldnn._is_mkldnn_bf16_supported,
         torch.float16: torch.ops.mkldnn._is_mkldnn_fp16_supported,
     }
-    # oneDNN also imitates bfloat16 where the CPU has AVX-512 alone, many times slower.
+    # oneDNN imitates bfloat16 on a CPU that has no more than AVX-512, and is many times slower.
     if dtype in supported and supported[dtype]() and _half_is_quick(dtype):
         return ("onednn",)
     return ("fbgemm", "torch") if dtype == torch.float16 and _has_fbgemm_float16() else ()
@@ -545,10 +545,10 @@ def _layer(dtype: torch.dtype) -> nn.Linear:
 
 @torch.no_grad()
 def _seconds(*products: TorchProduct | OnednnProduct) -> list[float]:
-    """The least of five times of each, 512 rows by one thread, in turns after an uncounted one.
+    """The shortest of five times of each product: 512 rows, by one thread, in turns.
 
-    In the thread's own time, which other work on the machine does not add to: a choice must not
-    depend on that. Windows counts it too coarsely.
+    A first run is not counted. The clock counts the thread's own time, because the choice must
+    not depend on other work on the machine. On Windows that clock is too coarse.
     """
     clock = time.perf_counter if sys.platform == "win32" else time.thread_time
     threads = torch.get_num_threads()
@@ -590,7 +590,7 @@ def _int8_limits() -> dict[str, int]:
     """By library the largest weight for which its sums are exact, if there is one.
 
     Without VNNI instructions both add two products in 16 bits, where 8-bit weights saturate and
-    those of 7 bits do not. So it is tried, on the largest sums that there can be.
+    those of 7 bits do not. So each is tried on the largest sums that there can be.
     """
     found = {}
     for library, kind in (("onednn", OnednnSums), ("fbgemm", FbgemmSums)):
@@ -659,7 +659,7 @@ def linear(
 def _batch_invariant_linear(
     layer: nn.Module, states: Tensor, activation: Callable[[Tensor], Tensor] | None
 ) -> Tensor:
-    """`linear`, always by the same kernel, on two rows at least."""
+    """`linear`, always by the same kernel and on two rows or more."""
     if not has_onednn() or not _is_plain(layer, states):
         raise ValueError(
             "batch_invariant=True needs linear layers of torch on the CPU, without hooks, autocast "
@@ -699,9 +699,9 @@ def _multiply(
 ) -> Tensor:
     """(..., in), (N, in), (N,) to (..., N); neither has to be contiguous."""
     output = torch.ops.mkldnn._linear_pointwise(states, weight, bias, operation, [], algorithm)
-    # For other shapes than (T, in) the operator returns a view of what it has made, which nobody
-    # else holds. As a view, autograd would let nobody write into it that `_Product` returned or
-    # that was made under `no_grad`; as torch's own products are it is a tensor of its own.
+    # For other shapes than (T, in) the operator returns a view of a tensor that nobody else holds.
+    # autograd lets nobody write into such a view if `_Product` returned it, or if it was made
+    # under `no_grad`. So it is made a tensor of its own, as torch's products are.
     return torch.ops.aten._unsafe_view(output, output.shape) if output._is_view() else output
 
 
@@ -710,7 +710,7 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, states: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        # As torch's own: what no gradient needs is not kept alive.
+        # As torch does: what no gradient needs is not kept alive.
         of_states, of_weight, _ = ctx.needs_input_grad
         ctx.save_for_backward(states if of_weight else None, weight if of_states else None)
         return _multiply(states, weight, bias)
@@ -719,7 +719,7 @@ class _Product(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         states, weight = ctx.saved_tensors
         rows = gradient.reshape(-1, gradient.shape[-1])  # (T, N)
-        # Derivatives of these, and many of them at once, are what oneDNN's operators lack.
+        # oneDNN's operators cannot be differentiated, nor compute many gradients at once.
         by_torch = (
             torch.is_grad_enabled()
             or is_recorded()
@@ -751,8 +751,8 @@ def takes_onednn(layer: nn.Module, states: Tensor) -> bool:
 
 def _is_plain(layer: nn.Module, states: Tensor) -> bool:
     """Whether this call is a product and nothing else, of tensors that oneDNN takes."""
-    # Exact types: a subclass may stand for anything, and so may what `torch.func.functional_call`
-    # puts in a parameter's place.
+    # The types must be exactly these: a subclass can do anything, and so can what
+    # `torch.func.functional_call` puts in place of a parameter.
     if type(states) is not Tensor or not states.is_cpu:
         return False
     if type(layer) is not nn.Linear or not can_tell():
@@ -804,12 +804,12 @@ def is_hooked(module: nn.Module) -> bool:
 
 
 def type_name(kind: type) -> str:
-    """In full: many libraries have a `Linear`."""
+    """The full name of a type: many libraries have a `Linear`."""
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def is_patched() -> bool:
-    """Whether a tool has put its own in the place of what linear layers and norms run through."""
+    """Whether a tool has replaced a function that linear layers and norms run through."""
     return (
         *(nn.Module.__call__, nn.Linear.forward, nn.functional.linear),
         *(nn.LayerNorm.forward, nn.functional.layer_norm),

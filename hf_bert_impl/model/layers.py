@@ -1,5 +1,5 @@
 """The layers of the model, in the order in which data flows: embeddings, the encoder's layers
-(post-norm, as in Vaswani et al. 2017, section 3.1), and what stands on the encoder.
+(post-norm, as in Vaswani et al. 2017, section 3.1), and the modules on top of the encoder.
 
 Notation: B batch, S sequence, T computed tokens (see `packing.py`), D hidden size, F feed-forward
 width, V vocabulary. `(..., D)` is `(B, S, D)` or, packed, `(T, D)`. The parameter names are the
@@ -24,8 +24,8 @@ from .cpu_kernels import is_hooked, linear, takes_onednn
 from .dropout import Dropout
 from .packing import Packing, is_traced
 
-#: Where the feed-forward sub-layer's activations would take more bytes than this, it is computed in
-#: slices of so many tokens: blocks of memory from 32 MiB on come from the system anew each time.
+#: If the activations of the feed-forward sub-layer would take more bytes than this, it is computed
+#: in slices of so many tokens. The system has to provide blocks of 32 MiB or more anew each time.
 LARGEST_BLOCK = 24 << 20
 SLICE_TOKENS = 512
 
@@ -48,11 +48,11 @@ class SinusoidalPositions(nn.Module):
         super().__init__()
         table = torch.empty(num_positions, hidden_size)
         self.register_buffer("table", table, persistent=False)
-        self.reset_table()  # and again by `_init_weights`, where the model was built on meta
+        self.reset_table()  # `_init_weights` does it again for a model that was built on meta
 
     @torch.no_grad()
     def reset_table(self) -> None:
-        """Fills the table. In float64, so that far positions keep their phase."""
+        """Fills the table, computed in float64 so that far positions keep their phase."""
         num_positions, hidden_size = self.table.shape
         position = torch.arange(num_positions, dtype=torch.float64)[:, None]
         pair = torch.arange(0, hidden_size, 2, dtype=torch.float64)
@@ -134,7 +134,8 @@ class BertEmbeddings(nn.Module):
         if inputs_embeds is None:
             inputs_embeds = self.word_embeddings(input_ids)
         device = source.device
-        # What is not given is alike for all rows or tokens, and is broadcast.
+        # Token types and positions that are not given are the same in every row: one row of
+        # them is broadcast.
         if token_type_ids is None:
             types = _rows(self.token_type_embeddings, self.first_type, 1, device)
         else:
@@ -155,7 +156,7 @@ class BertEmbeddings(nn.Module):
 
 
 def _rows(table: nn.Module, start: int, count: int, device: torch.device) -> Tensor:
-    """(count, D), neighbouring rows of a table: a view where nothing is to come of the lookup."""
+    """(count, D), neighbouring rows of a table; a view if no gradient, hook or trace needs more."""
     weight = table._parameters.get("weight")
     if (
         type(table) is nn.Embedding
@@ -171,7 +172,7 @@ def _rows(table: nn.Module, start: int, count: int, device: torch.device) -> Ten
 
 
 class BertSelfOutput(nn.Module):
-    """What ends a sub-layer: projects back, adds the sub-layer's input and normalises."""
+    """The end of a sub-layer: projects back, adds the sub-layer's input and normalises."""
 
     def __init__(self, config: BertConfig, width: int) -> None:
         super().__init__()
@@ -203,7 +204,7 @@ class BertAttention(nn.Module):
     def forward(
         self, hidden_states: Tensor, kept: Tensor | None = None, **kwargs: Any
     ) -> tuple[Tensor, Tensor | None]:
-        """(..., D) to (..., D), or of the tokens in `kept` only, and the probabilities.
+        """(..., D) to (..., D), or only the tokens in `kept`; and the probabilities.
 
         Other arguments as in `BertSelfAttention.forward`.
         """
@@ -323,15 +324,15 @@ class BertLayer(GradientCheckpointingLayer):
         return hidden_states
 
     def _is_sliced(self, hidden_states: Tensor) -> bool:
-        """Whether the (..., F) activations are too large to be had at once, as oneDNN has them."""
+        """Whether oneDNN computes the (..., F) activations and they are too large for one block."""
         inner: Any = self.intermediate.dense
         return (
-            # With gradients all activations stay, and the draws of dropout have an order.
+            # With gradients all activations are kept anyway; dropout draws in a fixed order.
             not self.training
             and not torch.is_grad_enabled()
             and takes_onednn(inner, hidden_states)
             and hidden_states.shape[:-1].numel() * inner.out_features * 4 > LARGEST_BLOCK
-            # A hook is to see all tokens at once.
+            # A hook must see all tokens at once.
             and not any(is_hooked(module) for module in self.intermediate.modules())
             and not any(is_hooked(module) for module in self.output.modules())
         )
@@ -343,11 +344,11 @@ class BertLayer(GradientCheckpointingLayer):
 
 @dataclass
 class EncoderStates:
-    """What a pass through the encoder leaves."""
+    """The result of a pass through the encoder."""
 
     #: (..., D) after the last layer.
     hidden_states: Tensor
-    #: (B, S, D) each: the embeddings and the output of every layer, where asked for.
+    #: (B, S, D) each: the embeddings and the output of every layer, if asked for.
     all_hidden_states: tuple[Tensor | None, ...] | None
     #: (B, H, Q, K) a layer.
     attentions: tuple[Tensor, ...] | None
@@ -405,7 +406,7 @@ class BertEncoder(nn.Module):
             states.append(padded)
             if not torch.is_grad_enabled():
                 return hidden_states
-            # What the caller holds must lie on the way of the gradient (`retain_grad`).
+            # The gradient must pass through what the caller holds (`retain_grad`).
             return packing.refill(padded, hidden_states)
 
         hidden_states = keep(hidden_states)
@@ -414,7 +415,7 @@ class BertEncoder(nn.Module):
             hidden_states = prepared(hidden_states, packing, keep)
         for index, layer in enumerate(self.layer if prepared is None else ()):
             kept = packing.kept if packing is not None and index == last else None
-            # Positional where gradients flow: reentrant checkpointing sees positional inputs only.
+            # Inputs with gradients are positional: reentrant checkpointing sees no others.
             output = layer(
                 hidden_states,
                 attention_mask,
@@ -490,7 +491,7 @@ class BertLMPredictionHead(nn.Module):
         self.transform = BertPredictionHeadTransform(config)
         # Tied to the word embeddings, unless the config says otherwise.
         self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
-        # The name that checkpoints have for `decoder.bias`; tied to it.
+        # Checkpoints have `decoder.bias` under this name as well; the two are tied.
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
         #: Set by `prepare_for_inference`: packed weights to use in place of these.
         self.prepared: Any = None

@@ -93,8 +93,8 @@ __all__ = [
 
 logger = logging.get_logger(__name__)
 
-#: Where more than this share of all positions is to be scored, all are: laying the wanted scores
-#: into a padded tensor takes longer than it saves.
+#: If more than this share of all positions is to be scored, all are scored: to lay the wanted
+#: scores into a padded tensor would take longer than it saves.
 MANY_SCORED = 0.7
 
 
@@ -116,7 +116,7 @@ class BertPreTrainedModel(PreTrainedModel):
     def __init__(self, config: Any, *inputs: Any, **kwargs: Any) -> None:
         if not hasattr(config, "check_values"):  # a stock BertConfig
             config = BertConfig.from_dict(config.to_dict())
-        config.check_values()  # again: fields may have been set since it was made
+        config.check_values()  # once more: a field may have been set since it was made
         backend = config._attn_implementation or "eager"
         if config.position_embedding_type.startswith("relative") and backend not in BIAS_BACKENDS:
             raise ValueError(
@@ -161,7 +161,7 @@ class BertPreTrainedModel(PreTrainedModel):
     def _load_pretrained_model(
         model: Any, state_dict: Any, checkpoint_files: Any, *args: Any, **kwargs: Any
     ) -> Any:
-        # Where transformers knows the model and the files, and has allocated nothing yet.
+        # Here transformers knows the model and the files, and has allocated nothing yet.
         if checkpoint_files:
             held = sum(os.path.getsize(file) for file in checkpoint_files)
             check_size(model, held, os.path.dirname(checkpoint_files[0]))
@@ -218,11 +218,12 @@ class BertPreTrainedModel(PreTrainedModel):
     def prepare_for_inference(self, dtype: torch.dtype | str | None = None) -> Self:
         """Packs the linear weights for the CPU's kernels; `forward` is then faster.
 
-        These are the encoder's and the masked-LM head's. The model stays what it was: same
-        parameters, same state dict, same calls. The packed copies (as large as those weights, in
-        int8 half of the encoder's) are used in eval mode without gradients, for a model of
-        the stock modules: any other is left as it is, and a warning names the module. Where the
-        kernels are missing (CUDA, some CPUs) a warning says so and nothing else changes.
+        These are the weights of the encoder and of the masked-LM head. The model stays what it
+        was: same parameters, same state dict, same calls. The packed copies are as large as those
+        weights; in int8 those of the encoder are half as large. They are used in eval mode without
+        gradients. A model with other modules than the stock ones is left as it is, and a warning
+        names the module. If the kernels are missing (CUDA, some CPUs), a warning says so and
+        nothing else changes.
 
         Later changes of the model:
 
@@ -237,7 +238,7 @@ class BertPreTrainedModel(PreTrainedModel):
         - Not seen before that: small writes of this kind. Call `prepare_for_inference` again after
           one, which packs what the weights hold then.
 
-        A call computes with what it began with, also while another thread changes the model.
+        A call keeps to the weights that it began with, even if another thread changes the model.
 
         Args:
             dtype: Converts the model first: torch.bfloat16 or "bfloat16", and so on. "int8"
@@ -269,7 +270,7 @@ class BertPreTrainedModel(PreTrainedModel):
 class Encoded:
     """What `BertModel` leaves for a head: the states that the head reads, without padding."""
 
-    #: (N, D) of the tokens at `index`; (B, S, D) where that is None.
+    #: (N, D) of the tokens at `index`; (B, S, D) if that is None.
     states: Tensor
     #: (N,) flat position `row * S + column` of each state.
     index: Tensor | None
@@ -286,7 +287,7 @@ class Encoded:
     past_key_values: Cache | None = None
 
     def pad(self, rows: Tensor) -> Tensor:
-        """What is computed of `states`, (N, ...) or (B, S, ...), to (B, S, ...): zero elsewhere."""
+        """Rows computed from `states`, (N, ...) or (B, S, ...), to (B, S, ...), zero elsewhere."""
         if self.index is None:
             return rows
         index = self.index.to(rows.device)
@@ -294,8 +295,8 @@ class Encoded:
             return scatter(rows, index, self.shape)
         others = torch.ones(self.shape, dtype=torch.bool, device=rows.device)
         others.view(-1)[index] = False
-        # In place where nothing is recorded: scores are the largest tensor of the pass. With
-        # gradients a decoder that someone put in may have kept its output for them.
+        # In place if no gradient is recorded: scores are the largest tensor of the pass. With
+        # gradients, a decoder that someone put in may still need its output for them.
         fill = rows.masked_fill if rows.requires_grad else rows.masked_fill_
         return fill(others[..., None], 0)
 
@@ -366,12 +367,13 @@ class BertModel(BertPreTrainedModel):
             input_ids: (B, S) token ids; or give `inputs_embeds`.
             attention_mask: (B, S), zero at padding on either side or in between; (B, S, S) or
                 (B, heads or 1, S or 1, S) with zeros where a query must not look. A 4-D tensor of
-                floats is added to the scores. A mask (B, S) without zeros is as none.
+                floats is added to the scores. A mask (B, S) without zeros is the same as none.
             token_type_ids: (B, S) segments; zeros if None (codertimo: see `BertConfig.variant`).
-            position_ids: (B, S) or (1, S); 0, 1, 2, … if None. Of one row, runs that start again at
-                0 say that it holds several sequences (packed input), none of which sees another;
-                of more rows they are an error. Beside a mask that leaves something out, or between
-                queries and keys, and where all are 0, they are positions and nothing else.
+            position_ids: (B, S) or (1, S); 0, 1, 2, … if None. In a batch of one row, runs that
+                start again at 0 say that the row holds several sequences (packed input), none of
+                which sees another. In a batch of several rows such runs are an error. They are
+                positions and nothing else if all are 0, if the mask leaves something out, or if
+                it is a mask between queries and keys.
             inputs_embeds: (B, S, D) in place of word embeddings.
             encoder_hidden_states: (B, K, D), what a decoder's cross-attention reads.
             encoder_attention_mask: (B, K), its padding.
@@ -383,11 +385,12 @@ class BertModel(BertPreTrainedModel):
                 are zero.
             only_required: Whether the caller reads nothing but `required_positions` and the pooled
                 output; the last layer may then leave out the rest, which is zero.
-            packed: Whether to leave `Encoded`, as our heads read it, in place of padded states.
+            packed: Whether to return `Encoded`, which our heads read, in place of padded states.
             **kwargs: `output_hidden_states` (True, or the numbers of those to keep),
                 `output_attentions`, `return_dict`, and what an attention backend takes.
-                `cu_seq_lens_q` (R + 1,) says where each of R sequences in one row begins and the
-                last ends, whatever the positions are, which are 0, 1, 2, … of each if None.
+                `cu_seq_lens_q` (R + 1,) says where each of R sequences in one row begins, and where
+                the last one ends, whatever the positions are. If these are None, they are
+                0, 1, 2, … in each sequence.
 
         Returns:
             `last_hidden_state` (B, S, D), `pooler_output` (B, D), or (R, D) of packed input, and
@@ -414,8 +417,7 @@ class BertModel(BertPreTrainedModel):
         if output_attentions is None:
             output_attentions = config.output_attentions
         output_attentions = bool(output_attentions)
-        # A hook or a module that stands in for the embeddings may have no weight, so that the
-        # input tells the device.
+        # The device is that of the input: a module in place of the embeddings may have no weight.
         source = input_ids if input_ids is not None else inputs_embeds
         device = getattr(source, "device", torch.device("cpu"))
         # What comes in beside the tokens of the batch: cached ones, or those of an encoder.
@@ -449,7 +451,7 @@ class BertModel(BertPreTrainedModel):
 
         packing, mask_is_2d = None, attention_mask is None or attention_mask.ndim == 2
         is_unpadded = lengths is not None or (config.padding_free and mask_is_2d)
-        # A trace has no values, which the number of tokens depends on.
+        # The number of tokens depends on values, which a trace does not have.
         if is_unpadded and is_alone and not is_traced(device):
             packing, attention_mask = plan(
                 shape,
@@ -574,7 +576,7 @@ class BertModel(BertPreTrainedModel):
         if mask is None:
             mask = self.embeddings.default_mask(inputs.input_ids)
             if mask is not None and sequences is not None:
-                mask = mask | sequences.is_packed  # no padding in it
+                mask = mask | sequences.is_packed  # it holds no padding
         leaves_out = check_masks(
             config,
             mask,
@@ -583,7 +585,7 @@ class BertModel(BertPreTrainedModel):
             (batch_size, length, length + past_length),
             exact=not has_cache,
         )
-        if not config.is_decoder:  # there a 4-D mask takes the place of causality as well
+        if not config.is_decoder:  # in a decoder a 4-D mask replaces causality as well
             mask = key_mask(mask, batch_size)
         return replace(inputs, position_ids=position_ids, attention_mask=mask), leaves_out
 
@@ -627,7 +629,7 @@ class BertModel(BertPreTrainedModel):
         attention_mask: Tensor | None,
         cache: Cache | None,
     ) -> Encoded:
-        """What the encoder leaves, as heads and callers of the model read it."""
+        """The result of the encoder, as heads and callers of the model read it."""
         states, first = left.hidden_states, left.hidden_states
         index: Tensor | None = None
         if packing is not None:
@@ -638,7 +640,7 @@ class BertModel(BertPreTrainedModel):
             first = states[0, sequences.first.to(states.device)][:, None]
         all_states: Any = left.all_hidden_states  # those that were asked for; None for others
         if all_states is not None and all_states[-1] is not None:
-            # The same tensor twice, so that a gradient taken at one is that at the other.
+            # Both outputs are the same tensor, so that they have the same gradient.
             if packing is None:
                 all_states = (*all_states[:-1], states)
             else:
@@ -656,10 +658,13 @@ class BertModel(BertPreTrainedModel):
         )
 
     def _attends_packed(self, backend: str, device: torch.device) -> bool:
-        """Whether no layer lays packed tokens out with a mask, by `BertSelfAttention._packs`."""
-        if not self.embeddings.adds_positions:  # but biases, of each pair
+        """Whether every layer attends on packed tokens, so that no mask is needed.
+
+        The layers themselves decide by `BertSelfAttention._packs`.
+        """
+        if not self.embeddings.adds_positions:  # relative ones are biases of each pair of tokens
             return False
-        # A hook may move what it is given to an accelerator.
+        # A hook may move a layer's input to an accelerator.
         layers = (self.encoder, *self.encoder.layer)
         return backend == "eager" or (device.type == "cpu" and not any(map(is_hooked, layers)))
 
@@ -696,7 +701,7 @@ class _BertHead(BertPreTrainedModel):
     bert: BertModel
 
     def _encode(self, inputs: Inputs, **options: Any) -> Encoded:
-        """The states of `self.bert`: packed where it is our model and nobody else sees them."""
+        """The states of `self.bert`: packed if it is our model and nobody else sees them."""
         bert, ids = self.bert, inputs.input_ids
         options |= {
             "attention_mask": inputs.attention_mask,
@@ -708,7 +713,7 @@ class _BertHead(BertPreTrainedModel):
         is_recorded = torch.compiler.is_compiling() or torch.jit.is_tracing()
         if not is_recorded and type(bert) is BertModel and not is_hooked(bert):
             return bert(ids, packed=True, **options)
-        # A hook, or what stands in its place, is given the call and the output of transformers.
+        # A hook, or a model in place of ours, gets the call and the output of transformers.
         output = bert(ids, **options)
         states, mask = output.last_hidden_state, inputs.attention_mask
         if mask is None and isinstance(getattr(bert, "embeddings", None), BertEmbeddings):
@@ -775,7 +780,7 @@ class _LanguageModelHead(_BertHead):
 
         The product with the vocabulary takes over a quarter of the operations of BERT-base's
         encoder. So in training only labelled tokens are scored, (N, D) in the order of the
-        flattened labels; otherwise all but padding, unless computing it is the quicker.
+        flattened labels; otherwise all but padding, unless scoring everything is quicker.
         """
         states, index, shape = encoded.states, encoded.index, encoded.shape
         if labels is not None and self._is_sparse(labels):
@@ -1193,14 +1198,14 @@ class BertForQuestionAnswering(_BertHead):
         """
         inputs = Inputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         options: dict[str, Any] = dict(kwargs)
-        # Counts labels of another kind; this loss is a mean over answers.
+        # It counts labels of another kind: this loss is a mean over answers.
         options.pop("num_items_in_batch", None)
         shape = inputs.shape
         check_labels(start_positions, "start_positions", shape[:1], None)
         check_labels(end_positions, "end_positions", shape[:1], None)
         has_labels = start_positions is not None and end_positions is not None
         every = None
-        if has_labels:  # without a mask too: a codertimo model makes one of its own
+        if has_labels:  # even without a mask: a codertimo model makes one itself
             every = torch.ones(shape, dtype=torch.bool, device="cpu")
         encoded = self._encode(inputs, required_positions=every, **options)
         states = encoded.pad(encoded.states)  # (B, S, D)

@@ -87,7 +87,7 @@ class Packing:
     first_token: Tensor | None = None
     #: (K,) tokens whose state the caller reads after the last layer; None for all.
     kept: Tensor | None = None
-    #: Whether a sequence has to get the same bits whatever the others are.
+    #: Whether a sequence must get the same bits whatever the others are.
     batch_invariant: bool = False
 
     @classmethod

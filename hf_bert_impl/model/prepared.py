@@ -1,4 +1,4 @@
-"""Prepared inference: layers on packed weights, as long as they are the model's weights.
+"""Prepared inference: layers on packed weights, as long as the model's weights are the same.
 
 Notation: T computed tokens (see `packing.py`), K tokens kept after the last layer, D hidden size,
 F feed-forward width, V vocabulary.
@@ -48,28 +48,29 @@ from .memory import keep_freed_memory
 from .packing import Packing
 
 logger = logging.get_logger(__name__)
-#: At the latest after so many computed tokens every packed weight has been compared with its sums.
+#: After so many computed tokens at the latest, all packed weights have been compared with their
+#: sums.
 CHECKED_TOKENS = 16384
-#: Bytes that are compared at once, small enough for a core's cache. A model of fewer is compared as
+#: So many bytes are compared at once: they fit in a core's cache. A model with fewer is compared as
 #: a whole at each call.
 PIECE_BYTES = 1 << 18
-#: What a module's `__dict__` holds that is true where the module is hooked or in train mode.
+#: The entries of a module's `__dict__` that are true if it is hooked or in train mode.
 _signs = itemgetter(
     *("training", "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 )
 
 
 class Stock:
-    """The modules that a prepared class computes the same as: those of this package and no others.
+    """The modules that a prepared class can replace: those of this package and no others.
 
     Args:
-        places: The exact types allowed for every module below a root, by its name. None for one
-            that is called as it stands, whatever it is.
+        places: The exact types allowed for every module below a root, by its name. None for a
+            module that is still called itself, whatever it is.
     """
 
     def __init__(self, places: dict[str, tuple[type, ...] | None]) -> None:
         self.places = places
-        # As they are when this is imported; tools put their own in their place.
+        # As they are when this file is imported: a tool may put its own in their place later.
         self.forwards: dict[Any, Any] = {
             kind: kind.forward  # type: ignore[attr-defined]  # all are modules
             for kinds in places.values()
@@ -99,14 +100,14 @@ class Stock:
         return "a class of it was patched" if self.is_patched() else None
 
     def is_patched(self) -> bool:
-        """Whether someone's function stands in for a `forward` of these types."""
+        """Whether someone has replaced a `forward` of these types."""
         return is_patched() or any(
             kind.forward is not forward for kind, forward in self.forwards.items()
         )
 
 
 def _why_not_plain(linear: nn.Module) -> str | None:
-    """What keeps a linear layer's weight from being copied."""
+    """Why a linear layer's weight cannot be copied, or None if it can."""
     weight, bias = linear._parameters.get("weight"), linear._parameters.get("bias")
     if type(weight) is not nn.Parameter or type(bias) is not nn.Parameter:
         return "has no plain weight and bias"
@@ -122,7 +123,7 @@ def _why_not_plain(linear: nn.Module) -> str | None:
 
 
 LINEAR: tuple[type, ...] = (nn.Linear,)
-#: What leaves its input alone in eval mode.
+#: Modules that leave their input alone in eval mode.
 DROPOUT = (Dropout, nn.Dropout, nn.Identity)
 STOCK_LAYER = Stock(
     {
@@ -199,7 +200,7 @@ class PreparedLayer:
 
 
 def _norm(module: Any) -> Callable[[Tensor], Tensor]:
-    """The module, or in place of a `LayerNorm` what it computes: `Prepared` asks for its hooks."""
+    """The module; for a `LayerNorm` only what it computes, since `Prepared` looks for hooks."""
     if type(module) is not nn.LayerNorm:
         return module
     shape, weight, bias = module.normalized_shape, module.weight, module.bias
@@ -212,9 +213,9 @@ class Prepared:
     `is_current` tells. At each call it sees: replaced, added or removed modules and parameters,
     other types, hooks and patches, train mode, a parameter's other memory or layout, and whatever
     raises its version, which is every operation that torch counts (optimizers, `load_state_dict`,
-    in-place operations). Writes that torch does not count (through `.data`, NumPy, pointers) are
-    found by a few numbers of each weight at once, or by exact sums of all of them: each call checks
-    a share in proportion to its tokens, so that `CHECKED_TOKENS` tokens check everything.
+    in-place operations). For writes that torch does not count (through `.data`, NumPy, pointers),
+    each call compares a few numbers of every weight, and the exact sums of a share of all weights.
+    The share is in proportion to its tokens, so that `CHECKED_TOKENS` tokens check everything.
 
     `kernels` computes its products.
 
@@ -240,7 +241,7 @@ class Prepared:
         self.sizes = list(map(len, self.states))
         self.weights = [p for linear in copied for p in linear.parameters()]
         self.facts = self._facts()
-        # Views: they keep the memory, so that no other tensor can come to lie there.
+        # Views: they keep the memory, so that no other tensor can be put there.
         bits = [_as_integers(weight.detach()) for weight in self.weights]
         self.samples = [_one_number(part).numpy() for part in bits]
         self.numbers = self._numbers()
@@ -255,8 +256,8 @@ class Prepared:
         Args:
             tokens: How many this call computes.
         """
-        # A sentence takes a few milliseconds, and hundreds of objects are asked here, which no
-        # cache holds between two calls. So the loops are those of the interpreter.
+        # A sentence takes a few milliseconds, and this looks at hundreds of objects that no cache
+        # holds between two calls. So the loops are those of the interpreter, in C.
         contents = self._contents()
         return (
             len(contents) == len(self.contents)
@@ -272,10 +273,10 @@ class Prepared:
         )
 
     def current(self, holder: Any, tokens: int) -> Any:
-        """This, if it serves the call; None if not. What is out of date leaves its holder.
+        """Itself if it serves the call, else None. If it is out of date, its holder drops it.
 
-        The caller holds what it is given to the end of the call: another thread may drop it
-        meanwhile.
+        The caller keeps the result until the call ends: another thread may make the holder drop
+        it meanwhile.
 
         Args:
             holder: The module that it was made for.
@@ -296,7 +297,7 @@ class Prepared:
         return list(chain.from_iterable(map(dict.values, self.slots)))
 
     def _is_overridden(self) -> bool:
-        """Whether a module, which has an attribute more or less, has a `forward` of its own."""
+        """Whether a module has a `forward` of its own, which is one more attribute."""
         return any(
             "forward" in state or state.get("_compiled_call_impl") is not None
             for state in self.states
@@ -311,7 +312,7 @@ class Prepared:
         return [sample.tobytes() for sample in self.samples]
 
     def _share_is_same(self, tokens: int) -> bool:
-        """Compares the next of the pieces, as many as the tokens up to this call make due."""
+        """Compares the next pieces, as many as the tokens up to this call require."""
         if self.bytes <= PIECE_BYTES:
             self.bytes_due = self.bytes
         else:
@@ -336,8 +337,8 @@ class PreparedEncoder(Prepared):
     """The layers of an encoder.
 
     Args:
-        encoder: In eval mode, for which `why_not` has nothing to say.
-        dtype: What the products are computed in; None for what the weights are.
+        encoder: An encoder in eval mode, for which `why_not` returns None.
+        dtype: The precision of the products; None for that of the weights.
     """
 
     def __init__(self, encoder: BertEncoder, dtype: torch.dtype | None = None) -> None:
@@ -381,7 +382,7 @@ class PreparedLMHead(Prepared):
         if fused(activation) is NOT_FUSED:
             states = activation(states)
         scores = self.decoder(self.transform.LayerNorm(states))
-        # Not a view, into which nobody could write with gradients on.
+        # A tensor of its own: with gradients on, nobody could write into a view of it.
         return torch.ops.aten._unsafe_view(scores, (*shape, scores.shape[-1]))
 
 
@@ -399,19 +400,19 @@ class _Piece:
 
 
 def _pieces(bits: Tensor) -> list[_Piece]:
-    """All of a weight or bias."""
+    """A weight or bias, cut into pieces."""
     matrix = bits if bits.ndim == 2 else bits[None]
     rows = max(1, PIECE_BYTES // max(1, matrix[0].nbytes))
     return [_Piece(part) for part in matrix.split(rows)]
 
 
 def _one_number(bits: Tensor) -> Tensor:
-    """The number in the middle, a view."""
+    """The number in the middle of a tensor, as a view."""
     return bits.view(-1)[bits.numel() // 2]
 
 
 def _as_integers(weight: Tensor) -> Tensor:
-    """The bits of a contiguous tensor as the widest integers that fit a row of it."""
+    """The bits of a contiguous tensor, as the widest integers whose size divides a row."""
     row = weight.shape[-1] * weight.element_size()
     for dtype in (torch.int64, torch.int32, torch.int16):
         if row % dtype.itemsize == 0:
@@ -467,7 +468,7 @@ def _linears(encoder: BertEncoder) -> Iterable[Any]:
 
 
 def prepare(model: Any, dtype: torch.dtype | str | None) -> None:
-    """What `BertPreTrainedModel.prepare_for_inference` says.
+    """Does what `BertPreTrainedModel.prepare_for_inference` says.
 
     Args:
         model: A BERT of any head.
