@@ -24,6 +24,7 @@ TESTS = (
     "tests/model/prepared/test_prepared.py",
     "tests/model/prepared/test_prepared_changes.py",
     "tests/model/cpu_kernels/test_plain_linear.py",
+    "tests/model/modeling_bert/test_batch_invariance.py",
     "tests/inference/test_text_encoder.py",
     "tests/inference/test_sentence_models.py",
     "tests/inference/test_question_answering.py",

@@ -174,8 +174,7 @@ class OnednnProduct:
         """See `Product`."""
         rows = states.shape[0]
         if rows == 1:
-            residual = None if residual is None else torch.cat((residual, residual))
-            return self(torch.cat((states, states)), residual, activation)[:1]
+            return _of_two_rows(self, states, residual, activation)
         if residual is not None:
             return self.multiply_and_add(states, residual, self.weight, self.bias, "add")
         fuses = rows <= self.fused_rows
@@ -247,6 +246,8 @@ class Int8Product:
         self, states: Tensor, residual: Tensor | None = None, activation: Fused = NOT_FUSED
     ) -> Tensor:
         """See `Product`."""
+        if self.batch_invariant and len(states) == 1:
+            return _of_two_rows(self, states, residual, activation)
         # Not `aminmax`, which is ten times slower on the CPU.
         low, high = states.amin(-1, keepdim=True), states.amax(-1, keepdim=True)  # (T, 1)
         scale = (high - low).clamp_(min=1e-12).div_(255)
@@ -330,6 +331,14 @@ def _joined(layers: Sequence[nn.Linear]) -> tuple[Tensor, Tensor]:
     if len(layers) == 1:
         return layers[0].weight, layers[0].bias
     return torch.cat([layer.weight for layer in layers]), torch.cat([la.bias for la in layers])
+
+
+def _of_two_rows(
+    product: Product, states: Tensor, residual: Tensor | None, activation: Fused
+) -> Tensor:
+    """The product of a single row, computed of two: see `LEAST_ROWS`."""
+    residual = None if residual is None else torch.cat((residual, residual))
+    return product(torch.cat((states, states)), residual, activation)[:1]
 
 
 def _finish(output: Tensor, residual: Tensor | None, activation: Fused) -> Tensor:
@@ -686,8 +695,9 @@ def _batch_invariant_linear(
         output = _multiply(rows, weight, bias)
     else:
         output, activation = _multiply(rows, weight, bias, *function), None
-    output = output[:count].unflatten(0, states.shape[:-1])
-    return output if activation is None else activation(output)
+    if activation is not None:
+        output = activation(output)
+    return output[:count].unflatten(0, states.shape[:-1])
 
 
 def _multiply(

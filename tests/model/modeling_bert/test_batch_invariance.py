@@ -1,0 +1,294 @@
+"""`BertConfig.batch_invariant`: equal bits, never a tolerance."""
+
+import itertools
+import random
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from hf_bert_impl import BertConfig, BertModel
+from hf_bert_impl.model import cpu_kernels
+from tests.model.cases import ENCODER_HEADS, outputs, random_config, random_model
+
+HAS_KERNELS = cpu_kernels.why_no_kernels(torch.float32) is None
+pytestmark = pytest.mark.skipif(not HAS_KERNELS, reason="this torch comes without oneDNN")
+#: Sizes and numbers of heads that fill vectors and threads, and such that do not.
+SIZES = [(64, 4), (96, 12), (35, 5), (24, 3), (40, 1), (18, 2)]
+LAYOUTS = ("right", "left", "wide", "holes", "packed")
+#: What is one for a sequence, not one for a token.
+OF_SEQUENCES = ("pooler_output", "seq_relationship_logits")
+SEQUENCE_HEADS = (
+    "BertForSequenceClassification",
+    "BertForNextSentencePrediction",
+    "BertForMultipleChoice",
+)
+
+
+@pytest.fixture(autouse=True)
+def same_threads():
+    threads = torch.get_num_threads()
+    yield
+    torch.set_num_threads(threads)
+
+
+def lay_out(sequences, layout, rng):
+    """A batch that holds the sequences, and the columns of each."""
+    if layout == "packed":
+        totals = torch.tensor([0, *(len(s) for s in sequences)]).cumsum(0)
+        places = [torch.arange(a, b) for a, b in itertools.pairwise(totals)]
+        return {"input_ids": torch.cat(sequences)[None], "cu_seq_lens_q": totals}, places
+    width = max(map(len, sequences)) + {"right": 0, "left": 2, "wide": 11, "holes": 5}[layout]
+    shape = (len(sequences), width)
+    ids, mask, positions = (torch.zeros(shape, dtype=torch.long) for _ in range(3))
+    places = []
+    for row, sequence in enumerate(sequences):
+        count = len(sequence)
+        if layout == "left":
+            columns = torch.arange(width - count, width)
+        elif layout == "holes":  # the pooler reads column 0
+            columns = torch.tensor([0, *sorted(rng.sample(range(1, width), count - 1))])
+        else:
+            columns = torch.arange(count)
+        ids[row, columns], mask[row, columns] = sequence, 1
+        positions[row, columns] = torch.arange(count)
+        places.append(columns)
+    return {"input_ids": ids, "attention_mask": mask, "position_ids": positions}, places
+
+
+def of_each(model, sequences, layout="right", rng=None, **options):
+    """What the model gives of each sequence, by name."""
+    batch, places = lay_out(sequences, layout, rng)
+    head = type(model).__name__
+    if head == "BertForMultipleChoice":
+        batch = {name: tensor[:, None] for name, tensor in batch.items()}
+    found = dict(outputs(model, batch, output_hidden_states=True, **options))
+    found |= {f"state {i}": state for i, state in enumerate(found.pop("hidden_states"))}
+    values = []
+    for row, columns in enumerate(places):
+        of_this = {}
+        for name, tensor in found.items():
+            is_token = name not in OF_SEQUENCES and (
+                head not in SEQUENCE_HEADS or name.startswith("state")
+            )
+            if is_token:
+                of_this[name] = tensor[0 if layout == "packed" else row, columns]
+            elif layout != "left":  # there the pooler reads padding
+                of_this[name] = tensor[row]
+        values.append(of_this)
+    return values
+
+
+def assert_equal_bits(found, expected):
+    for name, values in found.items():
+        assert torch.equal(values, expected[name]), name
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    head=st.sampled_from(ENCODER_HEADS),
+    sizes=st.sampled_from(SIZES),
+    prepared=st.sampled_from([None, "float32", "bfloat16", "int8"]),
+    backend=st.sampled_from(["sdpa", "eager"]),
+    layout=st.sampled_from(LAYOUTS),
+    act=st.sampled_from(["gelu", "gelu_new", "relu", "silu", "tanh"]),
+    threads=st.sampled_from([1, 2, 3]),
+    with_head_mask=st.booleans(),
+    lengths=st.lists(st.sampled_from([1, 2, 3, 5, 5, 8, 13, 31, 40]), min_size=2, max_size=9),
+    seed=st.integers(0, 2**16),
+)
+def test_a_sequence_alone_and_in_a_batch(
+    head, sizes, prepared, backend, layout, act, threads, with_head_mask, lengths, seed
+):
+    if head == "BertForMultipleChoice" and layout == "packed":
+        layout = "wide"
+    torch.set_num_threads(threads)
+    rng = random.Random(seed)
+    config = random_config(
+        seed,
+        head,
+        hidden_size=sizes[0],
+        num_attention_heads=sizes[1],
+        intermediate_size=rng.choice([37, 128]),
+        max_position_embeddings=64,
+        hidden_act=act,
+        batch_invariant=True,
+    )
+    config._attn_implementation = backend
+    model = random_model(head, config, seed)
+    if prepared is not None:
+        model.prepare_for_inference(prepared)
+    options = {}
+    if with_head_mask:
+        options["head_mask"] = torch.rand(sizes[1])
+    sequences = [torch.randint(1, config.vocab_size, (length,)) for length in lengths]
+    alone = [of_each(model, [sequence], **options)[0] for sequence in sequences]
+    order = rng.sample(range(len(sequences)), len(sequences))
+    for chosen in (order, order[: len(order) // 2 + 1]):
+        batch = [sequences[i] for i in chosen]
+        for i, found in zip(chosen, of_each(model, batch, layout, rng, **options), strict=True):
+            assert_equal_bits(found, alone[i])
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+def test_long_sequences(prepared):
+    """Beyond 256 tokens another kernel attends."""
+    config = random_config(3, hidden_size=48, num_attention_heads=6, max_position_embeddings=400)
+    config.batch_invariant = True
+    model = random_model("BertModel", config)
+    if prepared:
+        model.prepare_for_inference()
+    torch.set_num_threads(2)
+    sequences = [torch.randint(1, config.vocab_size, (n,)) for n in (257, 300, 3, 257, 399)]
+    alone = [of_each(model, [sequence])[0] for sequence in sequences]
+    for found, expected in zip(of_each(model, sequences), alone, strict=True):
+        assert_equal_bits(found, expected)
+
+
+def test_with_gradients():
+    config = random_config(5, hidden_size=35, num_attention_heads=5, max_position_embeddings=40)
+    config.batch_invariant, config.hidden_act = True, "gelu"
+    model = random_model("BertModel", config)
+    sequences = [torch.randint(1, config.vocab_size, (n,)) for n in (1, 7, 3, 7, 31)]
+    for sequence, columns, row in zip(
+        sequences, (batch := lay_out(sequences, "right", None))[1], range(5), strict=True
+    ):
+        alone = model(input_ids=sequence[None])
+        together = model(**batch[0])
+        assert torch.equal(together.last_hidden_state[row, columns], alone.last_hidden_state[0])
+        assert torch.equal(together.pooler_output[row], alone.pooler_output[0])
+    together.pooler_output.sum().backward()
+    gradient = model.encoder.layer[0].intermediate.dense.weight.grad
+    assert gradient is not None and gradient.abs().sum() > 0
+
+
+def rows_that_differ(product, width, residual=None, rows=range(1, 200), **options):
+    """In which numbers of rows the bits of a row are not those that it has in 200 rows."""
+    torch.manual_seed(0)
+    states = torch.randn(200, width, dtype=getattr(product, "dtype", torch.float32))
+
+    def call(count):
+        added = None if residual is None else residual[:count].clone()
+        return product(states[:count].clone(), added, **options)
+
+    with torch.no_grad():
+        whole = call(200)
+        return [count for count in rows if not torch.equal(call(count), whole[:count])]
+
+
+@pytest.mark.parametrize("dtype", cpu_kernels.DTYPES)
+@pytest.mark.parametrize(("width", "count"), [(24, 37), (1536, 48), (48, 1)])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_kernels_that_are_called_batch_invariant_are(dtype, width, count, threads):
+    kind = cpu_kernels.DTYPES[dtype]
+    reason = cpu_kernels.why_no_kernels(kind, batch_invariant=True)
+    if reason is not None:
+        with pytest.raises(ValueError, match="kernels for"):
+            cpu_kernels.choose(kind, batch_invariant=True)
+        return
+    torch.set_num_threads(threads)
+    kernels = cpu_kernels.choose(kind, batch_invariant=True)
+    assert kernels.is_batch_invariant
+    of_states = torch.float32 if kind == torch.int8 else kind
+    torch.manual_seed(1)
+    layer = torch.nn.Linear(width, count, dtype=of_states)
+    product = kernels.pack(layer)
+    assert not rows_that_differ(product, width)
+    some = (1, 2, 3, 7, 31, 64, 65, 129, 193)
+    gelu = cpu_kernels.Fused("gelu", "none")
+    assert not rows_that_differ(product, width, rows=some, activation=gelu)
+    residual = torch.randn(200, count, dtype=of_states)
+    assert not rows_that_differ(product, width, residual, rows=some)
+
+
+@pytest.mark.parametrize("count", [1, 2, 37])
+def test_linear_layers_that_are_not_packed(count):
+    layer = torch.nn.Linear(384, count)
+
+    def product(states, _):
+        return cpu_kernels.linear(layer, states, None, batch_invariant=True)
+
+    assert not rows_that_differ(product, 384)
+
+
+def test_a_kernel_that_is_not_is_found():
+    """torch's own product: what the test above would say of it, were it in the table."""
+    product = cpu_kernels.TorchProduct([torch.nn.Linear(384, 1)])
+    assert rows_that_differ(product, 384)
+
+
+def test_what_prepared_models_keep_without_being_asked():
+    """States of all tokens, where one kernel of floats serves every number of rows."""
+    config = random_config(8, hidden_size=64, num_attention_heads=4, hidden_act="gelu")
+    model = random_model("BertModel", config).prepare_for_inference()
+    prepared = model.encoder.prepared
+    if prepared is None or not prepared.kernels.is_batch_invariant:
+        pytest.skip("here prepared models compute few rows by another kernel than many")
+    torch.set_num_threads(2)
+    sequences = [torch.randint(1, config.vocab_size, (n,)) for n in (3, 7, 12, 7, 3, 9)]
+    alone = [of_each(model, [sequence])[0]["last_hidden_state"] for sequence in sequences]
+    for found, expected in zip(of_each(model, sequences), alone, strict=True):
+        assert torch.equal(found["last_hidden_state"], expected)
+
+
+def test_switched_on_after_preparing():
+    config = random_config(8, hidden_size=35, num_attention_heads=5, hidden_act="gelu")
+    model = random_model("BertModel", config).prepare_for_inference("int8")
+    model.config.batch_invariant = True
+    sequences = [torch.randint(1, config.vocab_size, (n,)) for n in (3, 7, 12, 7)]
+    alone = [of_each(model, [sequence])[0] for sequence in sequences]
+    for found, expected in zip(of_each(model, sequences), alone, strict=True):
+        assert_equal_bits(found, expected)
+
+
+@pytest.mark.parametrize(
+    ("fields", "options", "message"),
+    [
+        ({"is_decoder": True}, {}, "a decoder, a cache"),
+        ({"position_embedding_type": "relative_key"}, {}, "relative positions"),
+        ({"padding_free": False}, {}, "padding_free=False"),
+        ({"hidden_act": "mish"}, {}, "no kernel for the activation"),
+        ({}, {"output_attentions": True}, "output_attentions"),
+        ({}, {"attention_mask": torch.ones(2, 4, 4).tril()}, "an attention_mask that is not"),
+    ],
+)
+@pytest.mark.parametrize("prepared", [False, True])
+def test_refused(fields, options, message, prepared):
+    config = random_config(2, **({"hidden_act": "gelu"} | fields), batch_invariant=True)
+    model = random_model("BertModel", config)
+    if prepared:
+        model.prepare_for_inference()
+    with pytest.raises(ValueError, match=message) as error:
+        outputs(model, {"input_ids": torch.ones(2, 4, dtype=torch.long)}, **options)
+    assert "\n" not in str(error.value)
+
+
+def test_refused_where_something_stands_in_for_a_linear_layer():
+    class Louder(torch.nn.Linear):
+        def forward(self, states):
+            return 2 * super().forward(states)
+
+    config = random_config(2, hidden_act="gelu", batch_invariant=True)
+    model = random_model("BertModel", config)
+    inner = model.encoder.layer[0].intermediate
+    inner.dense = Louder(config.hidden_size, config.intermediate_size)
+    with pytest.raises(ValueError, match=r"needs linear layers of torch .*Louder"):
+        outputs(model, {"input_ids": torch.ones(2, 4, dtype=torch.long)})
+
+
+def test_the_field(tmp_path):
+    with pytest.raises(ValueError, match="batch_invariant='yes' is not valid; use True or False"):
+        BertConfig(batch_invariant="yes")
+    assert "batch_invariant" not in BertConfig().to_dict()
+    config = random_config(1, batch_invariant=True)
+    random_model("BertModel", config).save_pretrained(tmp_path)
+    assert BertModel.from_pretrained(tmp_path).config.batch_invariant is True
+    loaded = BertModel.from_pretrained(tmp_path, batch_invariant=False)
+    assert loaded.config.batch_invariant is False
+
+
+def test_torch_cannot_be_forced(monkeypatch):
+    monkeypatch.setenv(cpu_kernels.KERNELS_VARIABLE, "torch")
+    with pytest.raises(ValueError, match="HF_BERT_KERNELS is 'torch', whose bits depend"):
+        cpu_kernels.choose(torch.float32, batch_invariant=True)
