@@ -338,7 +338,7 @@ def _of_two_rows(
 ) -> Tensor:
     """The product of a single row, computed of two: see `LEAST_ROWS`."""
     residual = None if residual is None else torch.cat((residual, residual))
-    return product(torch.cat((states, states)), residual, activation)[:1]
+    return product(torch.cat((states, states)), residual, activation)[:1].clone()
 
 
 def _finish(output: Tensor, residual: Tensor | None, activation: Fused) -> Tensor:
@@ -697,7 +697,9 @@ def _batch_invariant_linear(
         output, activation = _multiply(rows, weight, bias, *function), None
     if activation is not None:
         output = activation(output)
-    return output[:count].unflatten(0, states.shape[:-1])
+    if count < LEAST_ROWS:
+        output = output[:count].clone()
+    return torch.ops.aten._unsafe_view(output, (*states.shape[:-1], output.shape[-1]))
 
 
 def _multiply(

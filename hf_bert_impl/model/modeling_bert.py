@@ -408,7 +408,8 @@ class BertModel(BertPreTrainedModel):
             ValueError: The input does not fit the model, or the call cannot be batch-invariant; one
                 line says what to change.
         """
-        config, options = self.config, dict[str, Any](kwargs)
+        config = self.config
+        options: dict[str, Any] = dict(kwargs)
         backend = config._attn_implementation or "eager"
         output_hidden_states = options.pop("output_hidden_states", None)
         if output_hidden_states is None:

@@ -212,7 +212,7 @@ def test_wrong_arguments(hf_bert, one_error_line, model, questions, tmp_path, mo
 
     asked = ("--question", "river?", "--context", CONTEXT)
     one_error_line(run(*asked, "--dtype", "float8"), "'float8'", "bfloat16")
-    one_error_line(run(*asked, "--max-seq-len", 32), "--max-seq-len is 32", "at most 31")
+    one_error_line(run(*asked, "--max-seq-len", 32), "--max-seq-len is 32", "1 to 31")
     one_error_line(run(*asked, "--max-seq-len", 9, "--doc-stride", 9), "--doc-stride=9", "window")
     monkeypatch.setattr("hf_bert_impl.checkpoints.open_checkpoint", None)
     one_error_line(run(), "neither FILE nor --question is given")

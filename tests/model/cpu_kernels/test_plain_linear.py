@@ -86,7 +86,7 @@ def test_codertimo():
         expected = outputs(model, batch)
     with counted() as products:
         found = outputs(model, batch)
-    assert len(products) == linear_layers(model) - 1  # the next-sentence head has two outputs
+    assert len(products) == linear_layers(model)
     assert_same(found, expected, batch | {"attention_mask": real})
 
 
