@@ -245,7 +245,10 @@ def _require_tokenizer(checkpoint: Checkpoint) -> None:
 
 
 def load_encoder(
-    model: str, dtype: str | None = None, pooling: Pooling | None = None
+    model: str,
+    dtype: str | None = None,
+    pooling: Pooling | None = None,
+    batch_invariant: bool = False,
 ) -> TextEncoder:
     """Load a sentence-transformers model, or a bare BERT.
 
@@ -253,6 +256,7 @@ def load_encoder(
         model: A folder or a hub id.
         dtype: What to compute in, or None for what the weights are saved in.
         pooling: A pooling in place of the model's own.
+        batch_invariant: Whether a text gets the same bits whatever texts come with it.
 
     Raises:
         ValueError, OSError: There is no such dtype, or the checkpoint cannot be used.
@@ -263,7 +267,9 @@ def load_encoder(
     # Older sentence-transformers folders have BERT in a folder below, which this would not find.
     if not os.path.isfile(os.path.join(path, "modules.json")):
         path = open_checkpoint(model).path
-    return TextEncoder.from_pretrained(path, dtype=dtype, pooling=pooling)
+    return TextEncoder.from_pretrained(
+        path, dtype=dtype, pooling=pooling, batch_invariant=batch_invariant
+    )
 
 
 def demo_folder() -> Path:

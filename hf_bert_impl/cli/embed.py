@@ -31,6 +31,13 @@ def embed(
     normalize: Annotated[
         bool, typer.Option("--normalize/--no-normalize", help="Make vectors of length 1.")
     ] = False,
+    batch_invariant: Annotated[
+        bool,
+        typer.Option(
+            "--batch-invariant",
+            help="Give each text the same bits whatever texts come with it, and after a resume.",
+        ),
+    ] = False,
     column: Annotated[
         str | None,
         typer.Option(
@@ -56,12 +63,13 @@ def embed(
     with TextInput(file, column) as texts, quiet_libraries():
         from hf_bert_impl.inference.vector_writing import write_vectors
 
-        encoder = checkpoints.load_encoder(model, dtype)
+        encoder = checkpoints.load_encoder(model, dtype, batch_invariant=batch_invariant)
         settings = {
             "model": model,
             "dtype": dtype,
             "normalize": normalize,
             "max_length": encoder.max_length,
+            "batch_invariant": batch_invariant,
         }
         begin = time.perf_counter()
         with VectorFile(output, encoder.dimension, settings) as vectors:

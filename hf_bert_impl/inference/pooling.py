@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from hf_bert_impl.errors import InputError, check_choice
+from hf_bert_impl.model.cpu_kernels import linear
 
 #: The switch of each pooling in a 1_Pooling/config.json of older releases.
 _SWITCHES = {
@@ -36,7 +37,8 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
         *(nn.GELU, nn.SiLU, nn.Mish, nn.Hardswish, nn.Hardtanh, nn.Softplus, nn.Softsign),
     )
 }
-
+#: Those of which torch computes a number in the same bits wherever it stands.
+STEADY = (nn.Identity, nn.Tanh, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.Hardtanh, nn.GELU)
 
 #: Common names of poolings for a bare BERT: the modes, and whether the first layer counts.
 NAMED_POOLINGS = {
@@ -185,6 +187,8 @@ class Dense(nn.Module):
         )
         bias = setting(where, config, "bias", bool, "true or false")
         self.linear = nn.Linear(width, height, bias=bias is not False)
+        #: Whether a vector has to get the same bits whatever vectors come with it.
+        self.batch_invariant = False
         activation = setting(where, config, "activation_function", str, "a text")
         self.activation = _activation(activation or "torch.nn.Tanh")
         self.use_residual = bool(setting(where, config, "use_residual", bool, "true or false"))
@@ -193,11 +197,22 @@ class Dense(nn.Module):
 
     def forward(self, vectors: Tensor) -> Tensor:
         """(N, in_features) to (N, out_features)."""
-        out: Tensor = self.activation(self.linear(vectors))
+        keep = self.batch_invariant
+        out: Tensor = self.activation(linear(self.linear, vectors, None, keep))
         if self.use_residual:
             same = self.linear.in_features == self.linear.out_features
-            out = out + (vectors if same else self.residual(vectors))
+            out = out + (vectors if same else linear(self.residual, vectors, None, keep))
         return out
+
+
+def check_steady(module: Dense) -> None:
+    """Raises InputError if a vector can get other bits beside other vectors."""
+    if not isinstance(module.activation, STEADY):
+        raise InputError(
+            f"a Dense module has the activation {type(module.activation).__name__}",
+            f"one of {', '.join(kind.__name__ for kind in STEADY)} beside batch_invariant=True",
+            "leave batch_invariant out",
+        )
 
 
 class LayerNorm(nn.Module):

@@ -21,7 +21,7 @@ from transformers.models.auto.tokenization_auto import (
 from hf_bert_impl.data.option_ranges import COUNT, STEPS, check_length
 from hf_bert_impl.errors import InputError, check_choice
 from hf_bert_impl.inference.batching import Ids, token_batches
-from hf_bert_impl.inference.pooling import Dense, Pooling
+from hf_bert_impl.inference.pooling import Dense, Pooling, check_steady
 from hf_bert_impl.inference.progress import text_progress
 from hf_bert_impl.inference.sentence_folder import read_sentence_model
 from hf_bert_impl.model.configuration_bert import BertConfig
@@ -101,6 +101,10 @@ class TextEncoder:
         self.tokenizer = tokenizer
         self.pooling = pooling if isinstance(pooling, Pooling) else Pooling(pooling)
         self.modules = nn.Sequential(*modules).float().to(self.device).eval()
+        for module in self.modules:
+            if isinstance(module, Dense) and model.config.batch_invariant:
+                check_steady(module)
+                module.batch_invariant = True
         self.prompts = dict(prompts or {})
         self.default_prompt_name = default_prompt_name
         if truncate_dim is not None:
@@ -133,6 +137,7 @@ class TextEncoder:
         max_length: int | None = None,
         prepare: bool = True,
         pooling: Pooling | None = None,
+        batch_invariant: bool = False,
     ) -> "TextEncoder":
         """Loads a sentence-transformers model, or a bare BERT, which gets mean pooling.
 
@@ -146,6 +151,9 @@ class TextEncoder:
             prepare: Pack the weights for the device's kernels (`prepare_for_inference`).
             pooling: A pooling in place of the model's own; the modules that follow that one are
                 then left out.
+            batch_invariant: Whether a text gets the same bits whatever texts come with it, in any
+                order and with any `batch_size` or `token_budget` (`BertConfig.batch_invariant`). A
+                call raises ValueError where that cannot be kept, on a GPU for example.
 
         Returns:
             The encoder.
@@ -178,6 +186,8 @@ class TextEncoder:
                 "restore its weights, or name another checkpoint",
             )
         model = model.to(_device(device)).eval()
+        if batch_invariant:
+            model.config.batch_invariant = True
         if prepare:
             model = model.prepare_for_inference(dtype)
         for part in (model, *saved.modules):  # a narrower type can make weights infinite

@@ -16,7 +16,7 @@ from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from .configuration_bert import BertConfig
+from .configuration_bert import BertConfig, is_batch_invariant
 from .cpu_kernels import linear
 from .dropout import Dropout, drop
 from .packing import Packing, RowGroup, Sequences
@@ -142,7 +142,7 @@ class BertSelfAttention(nn.Module):
         """
         backend = self.config._attn_implementation or "eager"
         split = (-1, self.attention_head_size)
-        invariant = self.config.batch_invariant
+        invariant = is_batch_invariant(self.config)
         query = linear(self.query, hidden_states, None, invariant)
         query = query.unflatten(-1, split)  # (B, Q, H, d) or (T, H, d)
         probabilities: Tensor | None = None

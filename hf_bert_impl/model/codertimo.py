@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .configuration_bert import BertConfig
+from .configuration_bert import BertConfig, is_batch_invariant
 from .cpu_kernels import linear
 from .layers import (
     BertAttention,
@@ -73,7 +73,7 @@ class PreNormAttention(BertAttention):
         context, probabilities = self.self(output.LayerNorm(hidden_states), **kwargs)
         if kept is not None:
             context, hidden_states = context[kept], hidden_states[kept]
-        projected = linear(output.dense, context, None, output.config.batch_invariant)
+        projected = linear(output.dense, context, None, is_batch_invariant(output.config))
         return hidden_states + output.dropout(projected), probabilities
 
 
@@ -91,7 +91,7 @@ class PreNormOutput(BertOutput):
     def forward(self, hidden_states: Tensor, input_tensor: Tensor) -> Tensor:
         """Projects back and adds."""
         dropped = self.dropout(hidden_states)
-        projected = linear(self.dense, dropped, None, self.config.batch_invariant)
+        projected = linear(self.dense, dropped, None, is_batch_invariant(self.config))
         return self.dropout(input_tensor + self.dropout(projected))
 
 
@@ -127,7 +127,7 @@ class CodertimoLMPredictionHead(nn.Module):
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         """Logits before the softmax."""
-        return linear(self.decoder, hidden_states, None, self.config.batch_invariant)
+        return linear(self.decoder, hidden_states, None, is_batch_invariant(self.config))
 
 
 class Architecture(NamedTuple):

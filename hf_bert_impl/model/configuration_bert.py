@@ -341,6 +341,15 @@ class BertConfig(PreTrainedConfig):
             raise ValueError(f"{name}={getattr(self, name)!r} is not valid; use {allowed}")
 
 
+def is_batch_invariant(config: BertConfig) -> bool:
+    """`config.batch_invariant`, past transformers' own lookup.
+
+    Every linear layer asks for it, and that lookup takes some microseconds.
+    """
+    value: bool = object.__getattribute__(config, "batch_invariant")
+    return value
+
+
 def _check_shared(fields: Mapping[str, Any]) -> None:
     """Raises ValueError for wrong fields that the base class would fail on, or not look at."""
     for name, kinds, allowed in (

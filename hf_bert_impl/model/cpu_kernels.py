@@ -752,13 +752,12 @@ def takes_onednn(layer: nn.Module, states: Tensor) -> bool:
     """Whether this call is a plain product that oneDNN computes faster."""
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return False
-    return (
-        is_faster_here()
-        and states.dtype is torch.float32
-        and type(layer) is nn.Linear
-        and is_large(states, layer.weight)
-        and _is_plain(layer, states)
-    )
+    if type(layer) is not nn.Linear or not is_faster_here() or states.dtype is not torch.float32:
+        return False
+    weight, bias = layer._parameters.get("weight"), layer._parameters.get("bias")
+    if weight is None or bias is None or not is_large(states, weight):
+        return False
+    return _is_plain(layer, states)
 
 
 def _is_plain(layer: nn.Module, states: Tensor) -> bool:
@@ -772,15 +771,21 @@ def _is_plain(layer: nn.Module, states: Tensor) -> bool:
     weight, bias = layer._parameters.get("weight"), layer._parameters.get("bias")
     return (
         type(weight) is nn.Parameter
-        and type(bias) is nn.Parameter
+        and (bias is None or type(bias) is nn.Parameter)
         and weight.ndim == 2
         and states.shape[-1] == weight.shape[1]
-        and bias.shape == weight.shape[:1]
-        and states.dtype is weight.dtype is bias.dtype
+        and states.dtype is weight.dtype
+        and (
+            bias is None
+            or (
+                bias.shape == weight.shape[:1]
+                and bias.dtype is weight.dtype
+                and bias.is_cpu
+                and bias.is_contiguous()
+            )
+        )
         and weight.is_cpu
-        and bias.is_cpu
         and weight.is_contiguous()
-        and bias.is_contiguous()
         and not is_hooked(layer)
         and not is_patched()
         and not is_recorded()

@@ -19,7 +19,7 @@ from transformers.cache_utils import Cache
 from transformers.modeling_layers import GradientCheckpointingLayer
 
 from .attention import BertSelfAttention, prune_linear
-from .configuration_bert import BertConfig
+from .configuration_bert import BertConfig, is_batch_invariant
 from .cpu_kernels import is_hooked, linear, takes_onednn
 from .dropout import Dropout
 from .packing import Packing, is_traced
@@ -183,7 +183,7 @@ class BertSelfOutput(nn.Module):
 
     def forward(self, hidden_states: Tensor, input_tensor: Tensor) -> Tensor:
         """(..., width) and the sub-layer's input (..., D) to (..., D)."""
-        projected = linear(self.dense, hidden_states, None, self.config.batch_invariant)
+        projected = linear(self.dense, hidden_states, None, is_batch_invariant(self.config))
         return self.LayerNorm(self.dropout(projected) + input_tensor)
 
 
@@ -235,7 +235,7 @@ class BertIntermediate(nn.Module):
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         """Projects and activates."""
-        invariant = self.config.batch_invariant
+        invariant = is_batch_invariant(self.config)
         return linear(self.dense, hidden_states, self.intermediate_act_fn, invariant)
 
 
@@ -462,7 +462,7 @@ class BertPooler(nn.Module):
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         """(B, S, D) to (B, D)."""
-        first, invariant = hidden_states[:, 0], self.config.batch_invariant
+        first, invariant = hidden_states[:, 0], is_batch_invariant(self.config)
         return linear(self.dense, first, self.activation, invariant)
 
 
@@ -478,7 +478,7 @@ class BertPredictionHeadTransform(nn.Module):
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         """Projects, activates, normalises."""
-        invariant = self.config.batch_invariant
+        invariant = is_batch_invariant(self.config)
         return self.LayerNorm(linear(self.dense, hidden_states, self.transform_act_fn, invariant))
 
 
@@ -504,7 +504,7 @@ class BertLMPredictionHead(nn.Module):
             if prepared is not None:
                 return prepared(hidden_states)
         states = self.transform(hidden_states)
-        return linear(self.decoder, states, None, self.config.batch_invariant)
+        return linear(self.decoder, states, None, is_batch_invariant(self.config))
 
 
 class BertOnlyMLMHead(nn.Module):
@@ -529,7 +529,7 @@ class BertOnlyNSPHead(nn.Module):
 
     def forward(self, pooled_output: Tensor) -> Tensor:
         """(B, D) to (B, 2): is the next sentence, is not (codertimo: is not, is)."""
-        return linear(self.seq_relationship, pooled_output, None, self.config.batch_invariant)
+        return linear(self.seq_relationship, pooled_output, None, is_batch_invariant(self.config))
 
 
 class BertPreTrainingHeads(nn.Module):
@@ -543,6 +543,6 @@ class BertPreTrainingHeads(nn.Module):
 
     def forward(self, sequence_output: Tensor, pooled_output: Tensor) -> tuple[Tensor, Tensor]:
         """(B, S, D) and (B, D) to (B, S, V) and (B, 2)."""
-        invariant = self.config.batch_invariant
+        invariant = is_batch_invariant(self.config)
         pair = linear(self.seq_relationship, pooled_output, None, invariant)
         return self.predictions(sequence_output), pair

@@ -36,7 +36,7 @@ from transformers.utils.generic import can_return_tuple
 from .attention import BIAS_BACKENDS, PACKED_BACKENDS, key_mask, layer_masks
 from .checks import batch_shape, check_inputs, check_labels, check_masks, expand_head_mask
 from .codertimo import architecture
-from .configuration_bert import BertConfig
+from .configuration_bert import BertConfig, is_batch_invariant
 from .cpu_kernels import is_hooked, linear, type_name, why_no_kernels
 from .dropout import Dropout  # noqa: F401
 from .json_files import explained
@@ -1063,7 +1063,7 @@ class BertForSequenceClassification(_BertHead):
             shape = (*batch, self.num_labels) if per_label and batch else batch
             check_labels(labels, "labels", shape, self.num_labels if single else None)
         encoded = self._encode(inputs, only_required=True, **options)
-        pooled, invariant = self.dropout(encoded.pooled), self.config.batch_invariant
+        pooled, invariant = self.dropout(encoded.pooled), is_batch_invariant(self.config)
         logits = linear(self.classifier, pooled, None, invariant)
         loss = None
         if labels is not None:
@@ -1118,7 +1118,7 @@ class BertForMultipleChoice(_BertHead):
             )
         check_labels(labels, "labels", (batch_size,), num_choices, "choices")
         encoded = self._encode(inputs, only_required=True, **options)
-        pooled, invariant = self.dropout(encoded.pooled), self.config.batch_invariant
+        pooled, invariant = self.dropout(encoded.pooled), is_batch_invariant(self.config)
         logits = linear(self.classifier, pooled, None, invariant)  # (B·C, 1)
         logits = logits.view(batch_size, num_choices)
         loss = None if labels is None else cross_entropy(logits, labels, items)
@@ -1158,7 +1158,9 @@ class BertForTokenClassification(_BertHead):
         check_labels(labels, "labels", inputs.shape, self.num_labels)
         encoded = self._encode(inputs, required_positions=labelled(labels), **options)
         states = encoded.pad(encoded.states)  # (B, S, D)
-        logits = linear(self.classifier, self.dropout(states), None, self.config.batch_invariant)
+        logits = linear(
+            self.classifier, self.dropout(states), None, is_batch_invariant(self.config)
+        )
         loss = None if labels is None else cross_entropy(logits, labels, items)
         return TokenClassifierOutput(loss, logits, encoded.hidden_states, encoded.attentions)
 
@@ -1210,7 +1212,7 @@ class BertForQuestionAnswering(_BertHead):
             every = torch.ones(shape, dtype=torch.bool, device="cpu")
         encoded = self._encode(inputs, required_positions=every, **options)
         states = encoded.pad(encoded.states)  # (B, S, D)
-        logits = linear(self.qa_outputs, states, None, self.config.batch_invariant)
+        logits = linear(self.qa_outputs, states, None, is_batch_invariant(self.config))
         start_logits, end_logits = logits.unbind(dim=-1)
         start_logits, end_logits = start_logits.contiguous(), end_logits.contiguous()
         loss = None

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -10,10 +11,12 @@ import time
 
 import numpy as np
 import pytest
+import torch
 
 from hf_bert_impl import TextEncoder
 from hf_bert_impl.cli import embed
 from hf_bert_impl.data import vector_file
+from hf_bert_impl.model.cpu_kernels import why_no_kernels
 
 LINES = ["nice to meet you", "", "the river rose over night, and you.", "a", "Nice to the river"]
 WIDTH = 30
@@ -120,10 +123,8 @@ def wait_for_rows(output, process):
     return json.loads(progress.read_text())["rows"]
 
 
-@pytest.mark.slow
-def test_killed_and_resumed(hf_bert, model, output, monkeypatch):
-    """Killed without warning while it waits for more texts; the same command goes on from there."""
-    command = ("embed", str(model), "-", "-o", str(output), "--batch-tokens", "64", "--json")
+def run_and_kill(command, texts, output):
+    """Starts a run, kills it without warning while it waits for more texts; gives its rows."""
     process = subprocess.Popen(
         [sys.executable, "-c", RUN, *command],
         stdin=subprocess.PIPE,
@@ -132,24 +133,61 @@ def test_killed_and_resumed(hf_bert, model, output, monkeypatch):
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     try:
-        process.stdin.write(("\n".join(MANY[:700]) + "\n").encode())
+        process.stdin.write(("\n".join(texts) + "\n").encode())
         process.stdin.flush()
-        rows = wait_for_rows(output, process)
+        return wait_for_rows(output, process)
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
+
+
+def give_input(monkeypatch, texts):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("\n".join(texts).encode())))
+
+
+@pytest.mark.slow
+def test_killed_and_resumed(hf_bert, model, output, monkeypatch):
+    """The same command goes on from there."""
+    command = ("embed", str(model), "-", "-o", str(output), "--batch-tokens", "64", "--json")
+    rows = run_and_kill(command, MANY[:700], output)
     assert 0 < rows <= 700
     assert not output.exists()
     before = output.with_name(output.name + ".partial").read_bytes()
     first = np.frombuffer(before, "<f4", rows * WIDTH, offset=128).copy()
 
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("\n".join(MANY).encode())))
+    give_input(monkeypatch, MANY)
     result = hf_bert(*command)
     assert result.status == 0, result.err
     assert json.loads(result.out)["resumed_from"] == rows
     assert_complete(output, expected(model, MANY))
     # Rows of the first run were kept, not made again.
     assert np.array_equal(np.load(output)[:rows].ravel(), first)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(why_no_kernels(torch.float32) is not None, reason="torch lacks oneDNN")
+@pytest.mark.parametrize("seed", [1, 2])
+def test_resumed_to_the_same_bytes(hf_bert, model, output, monkeypatch, seed):
+    """As without an interruption, with any token budget, killed anywhere."""
+    draw = random.Random(seed)
+    texts = [f"the river rose and {'you ' * draw.randrange(12)}" for _ in range(1500)]
+
+    def command(target, budget):
+        return (
+            *("embed", str(model), "-", "-o", str(target), "--batch-invariant", "--json"),
+            *("--batch-tokens", str(budget)),
+        )
+
+    whole = output.with_name("whole.npy")
+    give_input(monkeypatch, texts)
+    assert hf_bert(*command(whole, 4096)).status == 0
+    killed = draw.randrange(700, 1400)
+    rows = run_and_kill(command(output, draw.choice([31, 64, 200])), texts[:killed], output)
+    give_input(monkeypatch, texts)
+    result = hf_bert(*command(output, draw.choice([33, 500])))
+    assert result.status == 0, result.err
+    assert 0 < rows <= killed and json.loads(result.out)["resumed_from"] == rows
+    assert output.read_bytes() == whole.read_bytes()
 
 
 @pytest.fixture

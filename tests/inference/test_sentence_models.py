@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from hf_bert_impl import TextEncoder
+from hf_bert_impl.errors import InputError
 from hf_bert_impl.model.cpu_kernels import why_no_kernels
 from tests.inference.encoder_cases import LONG, SHORT, assert_near
 
@@ -121,6 +122,30 @@ def test_modules_after_the_pooling(save_sentence_model):
     assert encoder.dimension == 11
     assert_near(encoder.encode([*SHORT, LONG]), expected())
     assert encoder.encode([]).shape == (0, 11)
+
+
+@pytest.mark.skipif(why_no_kernels(torch.float32) is not None, reason="torch lacks oneDNN")
+@pytest.mark.parametrize("options", [{}, {"prepare": False}, {"dtype": "int8"}])
+@pytest.mark.parametrize("mode", ["mean", "cls", "max", "weightedmean"])
+def test_the_same_bits_whatever_texts_come_along(save_sentence_model, options, mode):
+    folder, _ = save_sentence_model(
+        lambda m: [m.Pooling(30, pooling_mode=mode), *dense_modules(m)[1:]]
+    )
+    encoder = TextEncoder.from_pretrained(folder, device="cpu", batch_invariant=True, **options)
+    texts = [*SHORT, LONG, "nice", "the river", *SHORT[::-1]]
+    alone = [encoder.encode(text) for text in texts]
+    for sizes in ({"batch_size": 3}, {"batch_size": 11}, {"token_budget": 40}):
+        assert np.array_equal(encoder.encode(texts, **sizes), alone)
+    assert np.array_equal(encoder.encode(texts[::-1]), alone[::-1])
+
+
+@pytest.mark.skipif(why_no_kernels(torch.float32) is not None, reason="torch lacks oneDNN")
+def test_an_activation_that_is_not_batch_invariant(save_sentence_model):
+    folder, _ = save_sentence_model(
+        lambda m: [m.Pooling(30), m.Dense(30, 7, activation_function=torch.nn.Mish())]
+    )
+    with pytest.raises(InputError, match="activation Mish; expected one of Identity, Tanh"):
+        TextEncoder.from_pretrained(folder, device="cpu", batch_invariant=True)
 
 
 def test_weights_of_modules_as_pickle(save_sentence_model):
