@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -64,13 +64,14 @@ def embed(
         from hf_bert_impl.inference.vector_writing import write_vectors
 
         encoder = checkpoints.load_encoder(model, dtype, batch_invariant=batch_invariant)
-        settings = {
+        settings: dict[str, Any] = {
             "model": model,
             "dtype": dtype,
             "normalize": normalize,
             "max_length": encoder.max_length,
-            "batch_invariant": batch_invariant,
         }
+        if batch_invariant:  # files of earlier releases go on without it
+            settings["batch_invariant"] = True
         begin = time.perf_counter()
         with VectorFile(output, encoder.dimension, settings) as vectors:
             try:
