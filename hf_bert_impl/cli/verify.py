@@ -46,6 +46,14 @@ def verify(
     heads: Annotated[
         bool, typer.Option("--heads", help="Also show a grid of layers by attention heads.")
     ] = False,
+    batch_invariant: Annotated[
+        bool,
+        typer.Option(
+            "--batch-invariant",
+            help="Instead, count the bits that change with the batch, with and without "
+            "batch_invariant.",
+        ),
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
     """Compare this implementation with transformers' own BERT on the same weights.
@@ -54,12 +62,19 @@ def verify(
     bfloat16, with eager and sdpa attention, on unpadded text and on text padded right, left and
     with holes. Exit status 0 where all agree, 1 where something does not, 2 for bad input.
 
+    With --batch-invariant, 70 random texts are computed alone and in shuffled batches, by
+    transformers, by this package, and with the promise that no bit changes: exit status 1 where
+    it is broken.
+
     Example: hf-bert verify google-bert/bert-base-cased --gradients
     """
     with quiet_libraries():
         from hf_bert_impl.parity.verification import verify_checkpoint
 
         checkpoint = checkpoints.open_checkpoint(model)
+        if batch_invariant:
+            verify_batches(checkpoint, head, as_json)
+            return
         report = verify_checkpoint(
             checkpoint, head, text=text, gradients=gradients, bf16=bf16, tolerance=tolerance
         )
@@ -67,5 +82,18 @@ def verify(
         typer.echo(report.to_json())
     else:
         report.render(console(), heads=heads)
+    if not report.passed:
+        raise typer.Exit(1)
+
+
+def verify_batches(checkpoint: checkpoints.Checkpoint, head: str | None, as_json: bool) -> None:
+    """Print what `verify_batch_invariance` finds; exit status 1 where a promise is broken."""
+    from hf_bert_impl.parity.batch_invariance import verify_batch_invariance
+
+    report = verify_batch_invariance(checkpoint, head)
+    if as_json:
+        typer.echo(report.to_json())
+    else:
+        report.render(console())
     if not report.passed:
         raise typer.Exit(1)

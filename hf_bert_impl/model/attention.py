@@ -86,17 +86,18 @@ class BertSelfAttention(nn.Module):
         """Heads that are left after pruning."""
         return len(self.heads)
 
-    @property
-    def _is_steady(self) -> bool:
+    def _is_steady(self, packing: Packing) -> bool:
         """Whether a sequence gets the same bits alone as in one product with others.
 
         Such a product has a matrix for each head and sequence. Threads take whole matrices, and
         split those that are left over, which changes the order of summation. The order also
-        changes if a matrix begins in the middle of a vector of the CPU.
+        changes if a matrix begins in the middle of a vector of the CPU, or if it has rows of
+        queries that nobody attends to.
         """
         return (
             len(self.heads) % torch.get_num_threads() == 0
             and self.attention_head_size % VECTOR == 0
+            and all(group.queries <= group.keys for group in packing.groups)
         )
 
     @property
@@ -251,7 +252,7 @@ class BertSelfAttention(nn.Module):
         longest = longest_product(query, dropout) if by_products else 0
         if by_products and packing.batch_invariant and query.dtype is torch.float32:
             longest = max(longest, LONGEST_PRODUCT)  # the fused kernel is not steady below
-        is_alone = packing.batch_invariant and not self._is_steady
+        is_alone = packing.batch_invariant and not self._is_steady(packing)
         groups = packing.single_groups if is_alone else packing.groups
         sizes = [group.rows * group.queries for group in groups]
         contexts: list[Tensor] = []
@@ -260,24 +261,31 @@ class BertSelfAttention(nn.Module):
         ):
             if is_alone:  # copies: a view may begin in the middle of a vector
                 q, k, v = q.clone(), k.clone(), v.clone()
-            keys, mask = group.keys, None
+            keys, mask, parts = group.keys, None, [q]
             if keys == 0 and empty_as_mean:
                 # As in upstream's plain products: the lowest number is added to every score of a
                 # row, which gives the mean over the whole row. The fused kernels give zero.
                 keys, mask = group.queries, q.new_full((1, 1, 1, 1), torch.finfo(q.dtype).min)
-            if keys == 0:  # sequences that attend to nothing
-                contexts.append(torch.zeros_like(q))
-            elif mask is None and group.queries <= longest:
-                contexts.extend(attend_products(q, k, v, group, self.scaling, dropout))
-            else:
-                q, k, v = (
-                    x.unflatten(0, (group.rows, group.queries)).transpose(1, 2) for x in (q, k, v)
-                )  # (rows, H, queries, d), a view
-                k, v = k[:, :, :keys], v[:, :, :keys]
-                context, _ = self._interface(backend)(
-                    self, q, k, v, mask, dropout=dropout, scaling=self.scaling
-                )  # (rows, queries, H, d)
-                contexts.append(context.flatten(0, 1))
+            elif is_alone and 0 < keys < group.queries:
+                parts, k, v = [q[:keys], q[keys:]], k[:keys], v[:keys]
+            for part in parts:
+                own = group._replace(queries=len(part) // group.rows)
+                if keys == 0:  # sequences that attend to nothing
+                    contexts.append(torch.zeros_like(part))
+                elif mask is None and own.queries <= longest:
+                    contexts.extend(attend_products(part, k, v, own, self.scaling, dropout))
+                else:
+                    rows = [x.unflatten(0, (group.rows, -1)).transpose(1, 2) for x in (part, k, v)]
+                    context, _ = self._interface(backend)(
+                        self,
+                        rows[0],  # (rows, H, queries, d), a view
+                        rows[1][:, :, :keys],
+                        rows[2][:, :, :keys],
+                        mask,
+                        dropout=dropout,
+                        scaling=self.scaling,
+                    )  # (rows, queries, H, d)
+                    contexts.append(context.flatten(0, 1))
         if len(contexts) == 1:
             return contexts[0]
         return torch.cat(contexts) if contexts else query
@@ -292,7 +300,7 @@ class BertSelfAttention(nn.Module):
         by_products = self.config._attn_implementation == "sdpa" or packing.batch_invariant
         if self.is_causal or not by_products:
             return False
-        if packing.batch_invariant and not self._is_steady:
+        if packing.batch_invariant and not self._is_steady(packing):
             return False
         longest = longest_product(states, self._dropout)
         return all(group.keys and group.queries <= longest for group in packing.groups)

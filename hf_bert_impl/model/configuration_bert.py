@@ -346,6 +346,8 @@ def is_batch_invariant(config: BertConfig) -> bool:
 
     Every linear layer asks for it, and that lookup takes some microseconds.
     """
+    if torch.compiler.is_compiling():  # which does not trace the short way
+        return config.batch_invariant
     value: bool = object.__getattribute__(config, "batch_invariant")
     return value
 

@@ -1,0 +1,200 @@
+"""Whether the numbers of a text have the same bits alone and in a batch, by way of computing."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import random
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from hf_bert_impl import checkpoints
+from hf_bert_impl.checkpoints import Checkpoint
+from hf_bert_impl.model.configuration_bert import BertConfig
+from hf_bert_impl.model.cpu_kernels import why_no_kernels
+from hf_bert_impl.parity.comparison import load_reference, require_reference
+from hf_bert_impl.tables import print_table
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+#: How many texts there are, and the lengths of the shortest and the longest, in tokens.
+TEXTS, SHORTEST, LONGEST = 70, 3, 300
+#: Texts a batch.
+SIZES = (4, 16, TEXTS)
+#: Outputs that a sequence has one of, whatever the head.
+_OF_SEQUENCES = ("pooler_output", "seq_relationship_logits")
+#: Heads whose logits belong to sequences.
+_SEQUENCE_HEADS = (
+    "BertForSequenceClassification",
+    "BertForNextSentencePrediction",
+    "BertForMultipleChoice",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class InvarianceRow:
+    """What one way of computing gave."""
+
+    way: str
+    """Such as `prepared int8`."""
+    promised: bool
+    """Whether it was computed with `batch_invariant`."""
+    texts: dict[int, int]
+    """By texts a batch: how many texts differ in any bit from what they are alone."""
+    numbers: int
+    """How many numbers differ, in all batches."""
+    compared: int
+    """How many numbers were compared."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing differs, where that was promised."""
+        return not (self.promised and self.numbers)
+
+
+@dataclasses.dataclass
+class InvarianceReport:
+    """What `verify_batch_invariance` found."""
+
+    title: str
+    rows: list[InvarianceRow]
+
+    @property
+    def passed(self) -> bool:
+        """Whether every promise was kept."""
+        return all(row.passed for row in self.rows)
+
+    def to_json(self) -> str:
+        """One object, with a list of rows."""
+        rows = [dataclasses.asdict(row) | {"passed": row.passed} for row in self.rows]
+        return json.dumps({"title": self.title, "passed": self.passed, "rows": rows}, indent=2)
+
+    def render(self, console: Console) -> None:
+        """Prints a table."""
+        columns = ["", *(f"batches of {size}" for size in SIZES), "numbers", "of"]
+        rows = [
+            (
+                f"{row.way}, batch_invariant" if row.promised else row.way,
+                *(str(row.texts[size]) for size in SIZES),
+                f"{row.numbers:,}",
+                f"{row.compared:,}",
+            )
+            for row in self.rows
+        ]
+        broken = sum(not row.passed for row in self.rows)
+        note = f"texts of {TEXTS} that differ in any bit from what they are alone; "
+        note += f"{broken} promises broken" if broken else "what was promised was kept"
+        print_table(console, self.title, columns, rows, note)
+
+
+def verify_batch_invariance(checkpoint: Checkpoint, head: str | None = None) -> InvarianceReport:
+    """Compute random token ids alone and in batches, in several ways, and compare the bits.
+
+    The batches are shuffled and padded right; with the promise the largest is also padded left and
+    packed.
+
+    Args:
+        checkpoint: An open checkpoint.
+        head: The head to compute; None for the one that the config names.
+
+    Returns:
+        A row for each way: transformers' own model, this package's as it is and prepared, and
+        these with `batch_invariant`.
+
+    Raises:
+        ValueError: The checkpoint cannot be compared, or cannot be batch-invariant.
+    """
+    name = checkpoints.class_name(checkpoint, head)
+    config = BertConfig.from_dict(checkpoint.config)
+    require_reference(config)
+    longest = min(LONGEST, config.max_position_embeddings)
+    generator = torch.Generator().manual_seed(0)
+    shortest = min(SHORTEST, longest)
+    lengths = [int(n) for n in torch.logspace(0, 1, TEXTS, base=longest / shortest) * shortest]
+    texts = [torch.randint(config.vocab_size, (n,), generator=generator) for n in lengths]
+
+    def load(way: str | None, promised: bool) -> Any:
+        model, _ = checkpoints.load_model(checkpoint, name, dtype=torch.float32)
+        model.config.batch_invariant = promised
+        return model if way is None else model.prepare_for_inference(way)
+
+    ways = [(None, "unchanged"), ("float32", "prepared float32")]
+    if why_no_kernels(torch.int8) is None:
+        ways.append(("int8", "prepared int8"))
+    # First what may be refused.
+    promises = [_row(load(way, True), label, True, texts) for way, label in ways]
+    reference, _ = load_reference(name, checkpoint.path, dtype=torch.float32)
+    rows = [_row(reference.eval(), "transformers", False, texts)]
+    rows += [_row(load(way, False), label, False, texts) for way, label in ways]
+    title = f"{name} of {checkpoint.name}: {TEXTS} texts of {lengths[0]} to {longest} tokens, "
+    title += f"{torch.get_num_threads()} threads"
+    return InvarianceReport(title, rows + promises)
+
+
+def _row(model: Any, way: str, promised: bool, texts: list[Tensor]) -> InvarianceRow:
+    """Computes the texts alone and in batches."""
+    alone = [_values(model, [text], "right")[0] for text in texts]
+    shuffled = random.Random(0)
+    of_size: dict[int, int] = {}
+    numbers = compared = 0
+    packs = type(model).__name__ != "BertForMultipleChoice"
+    for size in SIZES:
+        differ = set()
+        more = ("left", *("packed",) * packs) if promised and size == TEXTS else ()
+        for layout in ("right", *more):
+            order = shuffled.sample(range(len(texts)), len(texts))
+            for start in range(0, len(order), size):
+                chosen = order[start : start + size]
+                batch = _values(model, [texts[i] for i in chosen], layout)
+                for index, values in zip(chosen, batch, strict=True):
+                    found = 0
+                    for key, value in values.items():
+                        found += int((value != alone[index][key]).sum())
+                        compared += value.numel()
+                    numbers += found
+                    if found:
+                        differ.add(index)
+        of_size[size] = len(differ)
+    return InvarianceRow(way, promised, of_size, numbers, compared)
+
+
+@torch.inference_mode()
+def _values(model: Any, texts: list[Tensor], layout: str) -> list[dict[str, Tensor]]:
+    """What the model gives of each text, by the output's name."""
+    counts = [len(text) for text in texts]
+    if layout == "packed":
+        totals = torch.tensor([0, *counts]).cumsum(0)
+        batch = {"input_ids": torch.cat(texts)[None], "cu_seq_lens_q": totals}
+        ends = totals[1:].tolist()
+        places = [(0, slice(end - n, end)) for n, end in zip(counts, ends, strict=True)]
+    else:
+        width = max(counts)
+        shape = (len(texts), width)
+        batch = {
+            key: torch.zeros(shape, dtype=torch.long)
+            for key in ("input_ids", "attention_mask", "position_ids")
+        }
+        places = []
+        for row, (text, count) in enumerate(zip(texts, counts, strict=True)):
+            columns = slice(width - count, width) if layout == "left" else slice(0, count)
+            batch["input_ids"][row, columns] = text
+            batch["attention_mask"][row, columns] = 1
+            batch["position_ids"][row, columns] = torch.arange(count)
+            places.append((row, columns))
+    name = type(model).__name__
+    if name == "BertForMultipleChoice":
+        batch = {key: value[:, None] for key, value in batch.items()}
+    outputs = {key: value for key, value in model(**batch).items() if isinstance(value, Tensor)}
+    found = []
+    for index, (row, columns) in enumerate(places):
+        values: dict[str, Tensor] = {}
+        for key, value in outputs.items():
+            if key not in _OF_SEQUENCES and name not in _SEQUENCE_HEADS:
+                values[key] = value[row, columns]
+            elif layout != "left":  # there the pooler reads padding
+                values[key] = value[index]
+        found.append(values)
+    return found
