@@ -76,6 +76,11 @@ def main():
             pretraining.pretrain(PretrainingOptions(**fields), [StopAt(stop_at)])
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()  # as the command line does
+    # Now and then a thread of torch's aborts a process that is being taken down ("terminate called
+    # without an active exception"), after all is written. The run is over here.
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)
 
 
 if __name__ == "__main__":
