@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_bert_impl.data.conll import read_conll
-from hf_bert_impl.errors import InputError
+from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.extras import require
 from hf_bert_impl.files.text import check_text_file, numbered_lines, read_text
 from hf_bert_impl.model.json_files import check_text, parse_json
@@ -107,7 +107,7 @@ def read_dataset(name: str, split: str, columns: Sequence[str]) -> list[Row]:
     try:
         table = datasets.load_dataset(path, configuration or None, split=split)
     except (ValueError, OSError, datasets.exceptions.DatasetsError) as error:
-        reason = " ".join(str(error).split())[:300]
+        reason = one_line(error)[:300]
         raise InputError(
             f"split {split!r} of the data set {name!r} could not be read ({reason})",
             "a hub id or a folder, ID:CONFIGURATION where there are several",

@@ -6,7 +6,7 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hf_bert_impl.errors import InputError, check_choice
+from hf_bert_impl.errors import InputError, check_choice, one_line
 from hf_bert_impl.export.program import INPUTS, export_program, quiet
 from hf_bert_impl.extras import require
 
@@ -132,7 +132,7 @@ def _reason(error: BaseException) -> str:
     """What the exporter stumbled on first; its own message is pages long."""
     while error.__cause__ is not None:
         error = error.__cause__
-    return " ".join(str(error).split())[:200]
+    return one_line(error)[:200]
 
 
 def _no_opset(opset: int, why: str) -> InputError:

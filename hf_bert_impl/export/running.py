@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_bert_impl.errors import InputError
+from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.export.formats import FILES
 from hf_bert_impl.export.program import INPUTS
 
@@ -47,7 +47,7 @@ def open_file(folder: Path, kind: str, threads: int) -> Run:
 
 
 def _refused(kind: str, error: RuntimeError) -> InputError:
-    said = " ".join(str(error).split())[:300]
+    said = one_line(error)[:300]
     return InputError(
         f"the runtime of {kind} refuses the exported file ({said})",
         "it to run",

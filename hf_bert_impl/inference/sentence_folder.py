@@ -16,7 +16,7 @@ from typing import Any
 from torch import Tensor, device, nn
 from transformers.utils import cached_file
 
-from hf_bert_impl.errors import InputError
+from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.inference.pooling import (
     Dense,
     LayerNorm,
@@ -93,7 +93,7 @@ def read_sentence_model(path: str | os.PathLike[str]) -> SentenceModel:
         try:
             _add_module(path, model, kind, folder)
         except (ValueError, RuntimeError) as error:  # RuntimeError: weights of other sizes
-            what = " ".join(str(error).split())
+            what = one_line(error)
             raise ValueError(f"module {folder or kind} of {path}: {what}") from error
     settings, where = _json(path, SETTINGS) or {}, f"{SETTINGS} of {path}"
     prompts = setting(where, settings, "prompts", dict, "an object") or {}

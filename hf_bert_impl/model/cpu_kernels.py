@@ -165,7 +165,8 @@ class OnednnProduct:
         self.multiply_and_add = torch.ops.mkldnn._linear_pointwise.binary
         # With AVX-512 its activations are as quick as ours, and save a pass over the output.
         # Without, they are slower; for few rows the call that they save makes up for that.
-        self.fused_rows = torch.inf if has_avx512() else FEW_ROWS
+        few_rows = 0 if batch_invariant else FEW_ROWS
+        self.fused_rows = torch.inf if has_avx512() else few_rows
         self.batch_invariant = batch_invariant
 
     def __call__(
@@ -173,14 +174,12 @@ class OnednnProduct:
     ) -> Tensor:
         """See `Product`."""
         rows = states.shape[0]
-        if rows == 1:
-            return _of_two_rows(self, states, residual, activation)
+        if rows < LEAST_ROWS:
+            return _with_more_rows(self, states, residual, activation)
         if residual is not None:
             return self.multiply_and_add(states, residual, self.weight, self.bias, "add")
-        fuses = rows <= self.fused_rows
-        if self.batch_invariant:
-            fuses = self.fused_rows > FEW_ROWS or activation not in STEADY_ACTIVATIONS
-        if fuses or activation is NOT_FUSED:
+        is_unsteady = self.batch_invariant and activation not in STEADY_ACTIVATIONS
+        if rows <= self.fused_rows or activation is NOT_FUSED or is_unsteady:
             name, algorithm = activation
             return self.multiply(states, self.weight, self.bias, name, [], algorithm)
         output = self.multiply(states, self.weight, self.bias, "none", [], "")
@@ -246,8 +245,8 @@ class Int8Product:
         self, states: Tensor, residual: Tensor | None = None, activation: Fused = NOT_FUSED
     ) -> Tensor:
         """See `Product`."""
-        if self.batch_invariant and len(states) == 1:
-            return _of_two_rows(self, states, residual, activation)
+        if self.batch_invariant and len(states) < LEAST_ROWS:
+            return _with_more_rows(self, states, residual, activation)
         # Not `aminmax`, which is ten times slower on the CPU.
         low, high = states.amin(-1, keepdim=True), states.amax(-1, keepdim=True)  # (T, 1)
         scale = (high - low).clamp_(min=1e-12).div_(255)
@@ -333,12 +332,14 @@ def _joined(layers: Sequence[nn.Linear]) -> tuple[Tensor, Tensor]:
     return torch.cat([layer.weight for layer in layers]), torch.cat([la.bias for la in layers])
 
 
-def _of_two_rows(
+def _with_more_rows(
     product: Product, states: Tensor, residual: Tensor | None, activation: Fused
 ) -> Tensor:
-    """The product of a single row, computed of two: see `LEAST_ROWS`."""
-    residual = None if residual is None else torch.cat((residual, residual))
-    return product(torch.cat((states, states)), residual, activation)[:1].clone()
+    """The product of fewer rows than `LEAST_ROWS`, computed with rows of zeros beside them."""
+    missing = (0, 0, 0, LEAST_ROWS - len(states))
+    residual = None if residual is None else nn.functional.pad(residual, missing)
+    filled = nn.functional.pad(states, missing)
+    return product(filled, residual, activation)[: len(states)].clone()
 
 
 def _finish(output: Tensor, residual: Tensor | None, activation: Fused) -> Tensor:

@@ -347,12 +347,16 @@ class PreparedEncoder(Prepared):
         self.kernels = kernels = choose(dtype or self.weights[0].dtype, invariant)
         with torch.no_grad():
             self.layers = [PreparedLayer(layer, kernels) for layer in _layers(encoder)]
+        #: Layers differ in how many heads are left: here each number has one of them.
+        self.kinds = {len(layer.attention.heads): layer.attention for layer in self.layers}
 
     def __call__(
         self, hidden_states: Tensor, packing: Packing, keep: Callable[[Tensor], Tensor]
     ) -> Tensor:
         """(T, D) embeddings to the last layer's (T, D), or (K, D); each layer's go to `keep`."""
-        by_products = self.layers[0].attention.takes_products(hidden_states, packing)
+        by_products = all(
+            attention.takes_products(hidden_states, packing) for attention in self.kinds.values()
+        )
         *layers, last = self.layers
         for layer in layers:
             hidden_states = keep(layer(hidden_states, packing, None, by_products))

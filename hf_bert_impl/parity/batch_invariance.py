@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import random
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,7 +15,9 @@ from hf_bert_impl import checkpoints
 from hf_bert_impl.checkpoints import Checkpoint
 from hf_bert_impl.model.configuration_bert import BertConfig
 from hf_bert_impl.model.cpu_kernels import why_no_kernels
+from hf_bert_impl.parity.batches import Tokens, padded, random_tokens
 from hf_bert_impl.parity.comparison import load_reference, require_reference
+from hf_bert_impl.parity.tensors import PER_POSITION_2D
 from hf_bert_impl.tables import print_table
 
 if TYPE_CHECKING:
@@ -24,14 +27,6 @@ if TYPE_CHECKING:
 TEXTS, SHORTEST, LONGEST = 70, 3, 300
 #: Texts a batch.
 SIZES = (4, 16, TEXTS)
-#: Outputs that a sequence has one of, whatever the head.
-_OF_SEQUENCES = ("pooler_output", "seq_relationship_logits")
-#: Heads whose logits belong to sequences.
-_SEQUENCE_HEADS = (
-    "BertForSequenceClassification",
-    "BertForNextSentencePrediction",
-    "BertForMultipleChoice",
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,10 +106,9 @@ def verify_batch_invariance(checkpoint: Checkpoint, head: str | None = None) -> 
     config = BertConfig.from_dict(checkpoint.config)
     require_reference(config)
     longest = min(LONGEST, config.max_position_embeddings)
-    generator = torch.Generator().manual_seed(0)
     shortest = min(SHORTEST, longest)
     lengths = [int(n) for n in torch.logspace(0, 1, TEXTS, base=longest / shortest) * shortest]
-    texts = [torch.randint(config.vocab_size, (n,), generator=generator) for n in lengths]
+    texts = random_tokens(config, lengths)
 
     def load(way: str | None, promised: bool) -> Any:
         model, _ = checkpoints.load_model(checkpoint, name, dtype=torch.float32)
@@ -134,7 +128,7 @@ def verify_batch_invariance(checkpoint: Checkpoint, head: str | None = None) -> 
     return InvarianceReport(title, rows + promises)
 
 
-def _row(model: Any, way: str, promised: bool, texts: list[Tensor]) -> InvarianceRow:
+def _row(model: Any, way: str, promised: bool, texts: list[Tokens]) -> InvarianceRow:
     """Computes the texts alone and in batches."""
     alone = [_values(model, [text], "right")[0] for text in texts]
     shuffled = random.Random(0)
@@ -162,39 +156,28 @@ def _row(model: Any, way: str, promised: bool, texts: list[Tensor]) -> Invarianc
 
 
 @torch.inference_mode()
-def _values(model: Any, texts: list[Tensor], layout: str) -> list[dict[str, Tensor]]:
+def _values(model: Any, texts: list[Tokens], layout: str) -> list[dict[str, Tensor]]:
     """What the model gives of each text, by the output's name."""
-    counts = [len(text) for text in texts]
+    counts = [len(ids) for ids, _ in texts]
+    batch = padded(texts, model.config, left=layout == "left")
+    here = batch["attention_mask"].bool()  # (B, S)
+    batch["position_ids"] = (batch["attention_mask"].cumsum(1) - 1).clamp(min=0)
     if layout == "packed":
-        totals = torch.tensor([0, *counts]).cumsum(0)
-        batch = {"input_ids": torch.cat(texts)[None], "cu_seq_lens_q": totals}
-        ends = totals[1:].tolist()
-        places = [(0, slice(end - n, end)) for n, end in zip(counts, ends, strict=True)]
-    else:
-        width = max(counts)
-        shape = (len(texts), width)
-        batch = {
-            key: torch.zeros(shape, dtype=torch.long)
-            for key in ("input_ids", "attention_mask", "position_ids")
-        }
-        places = []
-        for row, (text, count) in enumerate(zip(texts, counts, strict=True)):
-            columns = slice(width - count, width) if layout == "left" else slice(0, count)
-            batch["input_ids"][row, columns] = text
-            batch["attention_mask"][row, columns] = 1
-            batch["position_ids"][row, columns] = torch.arange(count)
-            places.append((row, columns))
-    name = type(model).__name__
-    if name == "BertForMultipleChoice":
+        batch = {key: batch[key][here][None] for key in ("input_ids", "token_type_ids")}
+        batch["cu_seq_lens_q"] = torch.tensor([0, *accumulate(counts)])
+        here = torch.ones_like(batch["input_ids"], dtype=torch.bool)
+    elif type(model).__name__ == "BertForMultipleChoice":
         batch = {key: value[:, None] for key, value in batch.items()}
-    outputs = {key: value for key, value in model(**batch).items() if isinstance(value, Tensor)}
-    found = []
-    for index, (row, columns) in enumerate(places):
-        values: dict[str, Tensor] = {}
-        for key, value in outputs.items():
-            if key not in _OF_SEQUENCES and name not in _SEQUENCE_HEADS:
-                values[key] = value[row, columns]
-            elif layout != "left":  # there the pooler reads padding
-                values[key] = value[index]
-        found.append(values)
-    return found
+    values: list[dict[str, Tensor]] = [{} for _ in texts]
+    for key, value in model(**batch).items():
+        if not isinstance(value, Tensor):
+            continue
+        if value.dim() >= 3 or key in PER_POSITION_2D:
+            parts = value[here].split(counts)
+        elif layout == "left":  # there the pooler reads padding
+            continue
+        else:
+            parts = value.unbind()
+        for of_text, part in zip(values, parts, strict=True):
+            of_text[key] = part
+    return values

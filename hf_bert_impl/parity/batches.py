@@ -109,7 +109,7 @@ def parity_batches(tokens: Sequence[Tokens], config: Any, *, choices: int = 0) -
             f"a multiple of {choices}, since that many make one question" if choices else "one",
             "give more",
         )
-    right = _padded(tokens, config, left=False)
+    right = padded(tokens, config, left=False)
     holes = {name: value.clone() for name, value in right.items()}
     holes["attention_mask"][:, 3::5] = 0
     # Of the longer half only, so that little is cut off.
@@ -119,9 +119,9 @@ def parity_batches(tokens: Sequence[Tokens], config: Any, *, choices: int = 0) -
     unpadded = [(ids[:length], types[:length]) for ids, types in kept]
     batches = {
         "padded right": right,
-        "padded left": _padded(tokens, config, left=True),
+        "padded left": padded(tokens, config, left=True),
         "holes": holes,
-        "unpadded": _padded(unpadded, config, left=False),
+        "unpadded": padded(unpadded, config, left=False),
     }
     if choices:
         batches = {
@@ -131,8 +131,8 @@ def parity_batches(tokens: Sequence[Tokens], config: Any, *, choices: int = 0) -
     return batches
 
 
-def _padded(tokens: Sequence[Tokens], config: Any, *, left: bool) -> Batch:
-    """Token sequences as (B, S) tensors."""
+def padded(tokens: Sequence[Tokens], config: Any, *, left: bool) -> Batch:
+    """Token sequences as (B, S) tensors: ids, token types and mask, padded left or right."""
     pad = functools.partial(
         pad_sequence, batch_first=True, padding_side="left" if left else "right"
     )

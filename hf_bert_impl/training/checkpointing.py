@@ -15,7 +15,7 @@ from typing import Any
 from safetensors import SafetensorError
 from transformers.trainer_utils import get_last_checkpoint
 
-from hf_bert_impl.errors import InputError
+from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.files.atomic import atomic_file, is_disk_full
 from hf_bert_impl.model.json_files import read_json
 
@@ -86,7 +86,7 @@ def write_error(what: str, folder: Path, failure: BaseException | None) -> Check
 def _reason(failure: BaseException) -> str:
     if isinstance(failure, OSError) and failure.strerror:
         return failure.strerror
-    return " ".join(str(failure).split())[:150]
+    return one_line(failure)[:150]
 
 
 def write_settings(folder: Path, settings: Mapping[str, Any]) -> None:

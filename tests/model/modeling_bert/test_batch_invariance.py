@@ -131,6 +131,25 @@ def test_a_sequence_alone_and_in_a_batch(
             assert_equal_bits(found, alone[i])
 
 
+@pytest.mark.parametrize("backend", ["sdpa", "eager"])
+@pytest.mark.parametrize("prepared", [False, True])
+def test_layers_with_other_numbers_of_heads(prepared, backend):
+    """Where the threads divide the heads of the first layer and not those of the second."""
+    config = random_config(
+        9, hidden_size=48, num_attention_heads=6, num_hidden_layers=2, hidden_act="gelu"
+    )
+    config.batch_invariant, config._attn_implementation = True, backend
+    model = random_model("BertModel", config)
+    model.prune_heads({1: [0, 2, 5]})
+    if prepared:
+        model.prepare_for_inference()
+    torch.set_num_threads(2)
+    sequences = [torch.randint(1, config.vocab_size, (n,)) for n in (9, 5, 9, 9, 13, 5, 9, 13)]
+    alone = [of_each(model, [sequence])[0] for sequence in sequences]
+    for found, expected in zip(of_each(model, sequences), alone, strict=True):
+        assert_equal_bits(found, expected)
+
+
 @pytest.mark.parametrize("prepared", [False, True])
 def test_long_sequences(prepared):
     """Beyond 256 tokens another kernel attends."""
