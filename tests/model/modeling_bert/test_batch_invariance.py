@@ -136,11 +136,11 @@ def test_a_sequence_alone_and_in_a_batch(
 def test_layers_with_other_numbers_of_heads(prepared, backend):
     """Where the threads divide the heads of the first layer and not those of the second."""
     config = random_config(
-        9, hidden_size=48, num_attention_heads=6, num_hidden_layers=2, hidden_act="gelu"
+        9, hidden_size=48, num_attention_heads=2, num_hidden_layers=2, hidden_act="gelu"
     )
     config.batch_invariant, config._attn_implementation = True, backend
     model = random_model("BertModel", config)
-    model.prune_heads({1: [0, 2, 5]})
+    model.prune_heads({1: [0]})
     if prepared:
         model.prepare_for_inference()
     torch.set_num_threads(2)
