@@ -260,7 +260,8 @@ def test_tables_name_ours_peers_and_what_is_missing(results):
         assert words in text
     assert "flash-attention-2 (fp32): not available: needs a CUDA device" in text
     assert "AdamW step" in text
-    assert f"3 rows, 137 tokens, 29% padding; {results.environment['instruction_set']}" in text
+    level = results.environment["instruction_set"]  # long, and broken, if it is emulated
+    assert f"3 rows, 137 tokens, 29% padding; {level}" in " ".join(text.split())
     assert "kernels, float32: " in text
     assert "R² of a straight line" in text
     assert re.search(r"\d\.\d\d \[\d+\.\d\d–\d+\.\d\d\]", text)
