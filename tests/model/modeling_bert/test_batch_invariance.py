@@ -85,6 +85,7 @@ def assert_equal_bits(found, expected):
         assert torch.equal(values, expected[name]), name
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(
     head=st.sampled_from(ENCODER_HEADS),
