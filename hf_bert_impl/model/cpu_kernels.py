@@ -26,6 +26,7 @@ well; torch computes those that are differentiated again.
 Notation: T computed tokens (see `packing.py`), N outputs of a linear layer.
 """
 
+import math
 import os
 import platform
 import sys
@@ -492,12 +493,17 @@ def has_onednn() -> bool:
 
 
 @cache
-def is_faster_here() -> bool:
-    """Whether oneDNN beats torch's own product of float32 on a weight as it lies, not packed.
+def most_rows_by_onednn() -> float:
+    """Up to how many rows oneDNN beats torch's own product of float32 on a weight as it lies.
 
-    On AMD's processors with AVX-512 MKL uses half of their width. On Intel's both are as fast.
+    On AMD's processors with AVX-512 MKL uses half of their width, so it is any number. On those
+    with AVX2 MKL is slower for few rows only. On Intel's both are as fast.
     """
-    return torch.backends.mkl.is_available() and has_onednn() and has_avx512() and _is_amd()
+    if not (torch.backends.mkl.is_available() and has_onednn() and _is_amd()):
+        return 0
+    if has_avx512():
+        return math.inf
+    return FEW_ROWS if torch.backends.cpu.get_cpu_capability() == "AVX2" else 0
 
 
 def _is_amd() -> bool:
@@ -753,12 +759,13 @@ def takes_onednn(layer: nn.Module, states: Tensor) -> bool:
     """Whether this call is a plain product that oneDNN computes faster."""
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return False
-    if type(layer) is not nn.Linear or not is_faster_here() or states.dtype is not torch.float32:
+    if type(layer) is not nn.Linear or states.dtype is not torch.float32:
         return False
     weight, bias = layer._parameters.get("weight"), layer._parameters.get("bias")
     if weight is None or bias is None or not is_large(states, weight):
         return False
-    return _is_plain(layer, states)
+    rows = states.numel() // states.shape[-1]  # `is_large` leaves no empty states
+    return rows <= most_rows_by_onednn() and _is_plain(layer, states)
 
 
 def _is_plain(layer: nn.Module, states: Tensor) -> bool:

@@ -1,6 +1,7 @@
 """Products by oneDNN on the weights as they are: same numbers, and only where nobody watches."""
 
 import copy
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -34,7 +35,7 @@ def everywhere(monkeypatch):
     """oneDNN on any processor, and for products of any size."""
     if not KERNELS:
         pytest.skip("this torch comes without oneDNN")
-    monkeypatch.setattr(cpu_kernels, "is_faster_here", lambda: True)
+    monkeypatch.setattr(cpu_kernels, "most_rows_by_onednn", lambda: math.inf)
     monkeypatch.setattr(cpu_kernels, "MANY_WEIGHTS", 0)
 
 
@@ -42,7 +43,7 @@ def everywhere(monkeypatch):
 def usual():
     """Inside, products are those of `nn.functional.linear`."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cpu_kernels, "is_faster_here", lambda: False)
+        patch.setattr(cpu_kernels, "most_rows_by_onednn", lambda: 0)
         yield
 
 
@@ -330,18 +331,28 @@ def test_who_watches_sees_all_tokens_at_once(monkeypatch, rows, part):
 
 
 @pytest.mark.parametrize(
-    ("capability", "amd", "mkl", "is_faster"),
+    ("capability", "amd", "mkl", "most_rows"),
     [
-        ("AVX512", True, True, True),
-        ("AVX512", False, True, False),
-        ("AVX2", True, True, False),
-        ("AVX512", True, False, False),
+        ("AVX512", True, True, math.inf),
+        ("AVX512", False, True, 0),
+        ("AVX2", True, True, cpu_kernels.FEW_ROWS),
+        ("AVX2", False, True, 0),
+        ("DEFAULT", True, True, 0),
+        ("AVX512", True, False, 0),
     ],
 )
-def test_only_where_it_pays(monkeypatch, capability, amd, mkl, is_faster):
-    """On a processor of another maker, or without AVX-512, or without MKL, nothing changes."""
+def test_only_where_it_pays(monkeypatch, capability, amd, mkl, most_rows):
+    """On a processor of another maker, or without vectors, or without MKL, nothing changes."""
     monkeypatch.undo()
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: mkl)
     monkeypatch.setattr(cpu_kernels, "_is_amd", lambda: amd)
-    assert cpu_kernels.is_faster_here.__wrapped__() == is_faster
+    assert cpu_kernels.most_rows_by_onednn.__wrapped__() == most_rows
+
+
+def test_few_rows_alone(monkeypatch):
+    """Where oneDNN is quicker for few rows only, the others are torch's own."""
+    monkeypatch.setattr(cpu_kernels, "most_rows_by_onednn", lambda: 6)
+    layer = nn.Linear(768, 770)
+    for shape, is_few in (((6, 768), True), ((2, 3, 768), True), ((7, 768), False)):
+        assert cpu_kernels.takes_onednn(layer, torch.randn(shape)) is is_few

@@ -184,7 +184,7 @@ def test_what_is_not_taken(layer, monkeypatch):
         monkeypatch.setattr(cpu_kernels, "MANY_PRODUCTS", 456)  # with 5 rows 455
         assert not takes(layer, states)
         assert takes(layer, torch.randn(6, 13))
-        monkeypatch.setattr(cpu_kernels, "is_faster_here", lambda: False)
+        monkeypatch.setattr(cpu_kernels, "most_rows_by_onednn", lambda: 0)
         assert not takes(layer, torch.randn(6, 13))
 
 

@@ -1,5 +1,7 @@
 """Training scores labelled tokens only, and the last layer computes only what is read."""
 
+import math
+
 import pytest
 import torch
 
@@ -125,7 +127,7 @@ def by_onednn(monkeypatch):
     """oneDNN's products on any processor and of any size, as `test_plain_linear.py` has them."""
     if not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
         pytest.skip("this torch comes without oneDNN")
-    monkeypatch.setattr(cpu_kernels, "is_faster_here", lambda: True)
+    monkeypatch.setattr(cpu_kernels, "most_rows_by_onednn", lambda: math.inf)
     monkeypatch.setattr(cpu_kernels, "MANY_WEIGHTS", 0)
 
 
