@@ -303,7 +303,9 @@ class BertSelfAttention(nn.Module):
         if packing.batch_invariant and not self._is_steady(packing):
             return False
         longest = longest_product(states, self._dropout)
-        return all(group.keys and group.queries <= longest for group in packing.groups)
+        return bool(packing.groups) and all(
+            group.keys and group.queries <= longest for group in packing.groups
+        )
 
     def attend_joined(self, projected: Tensor, packing: Packing, by_products: bool) -> Tensor:
         """`attend_packed` for queries, keys and values that lie side by side.

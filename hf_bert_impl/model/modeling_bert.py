@@ -701,8 +701,15 @@ class _BertHead(BertPreTrainedModel):
 
     bert: BertModel
 
-    def _encode(self, inputs: Inputs, **options: Any) -> Encoded:
-        """The states of `self.bert`: packed if it is our model and nobody else sees them."""
+    def encode_packed(self, inputs: Inputs, **options: Any) -> Encoded:
+        """The states that a head of its own reads, without padding where there are any.
+
+        They are padded if `self.bert` is not our model, or if a hook sees its output.
+
+        Args:
+            inputs: The batch.
+            **options: What `BertModel.forward` takes beside it.
+        """
         bert, ids = self.bert, inputs.input_ids
         options |= {
             "attention_mask": inputs.attention_mask,
@@ -844,7 +851,7 @@ class BertForPreTraining(_LanguageModelHead):
         if next_sentence_label is not None:
             count = inputs.count_sequences(options)
             check_labels(next_sentence_label, "next_sentence_label", count, 2, "classes")
-        encoded = self._encode(
+        encoded = self.encode_packed(
             inputs,
             required_positions=labelled(labels),
             only_required=self._is_sparse(labels),
@@ -910,7 +917,7 @@ class BertLMHeadModel(_LanguageModelHead, GenerationMixin):
         check_labels(labels, "labels", inputs.shape, self.config.vocab_size, "vocab_size")
         if predicted is None and labels is not None:
             predicted = nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORE_INDEX)
-        encoded = self._encode(
+        encoded = self.encode_packed(
             inputs,
             encoder_hidden_states=encoder_hidden_states,
             encoder_attention_mask=encoder_attention_mask,
@@ -972,7 +979,7 @@ class BertForMaskedLM(_LanguageModelHead):
         options: dict[str, Any] = dict(kwargs)
         items = options.pop("num_items_in_batch", None)
         check_labels(labels, "labels", inputs.shape, self.config.vocab_size, "vocab_size")
-        encoded = self._encode(
+        encoded = self.encode_packed(
             inputs,
             encoder_hidden_states=encoder_hidden_states,
             encoder_attention_mask=encoder_attention_mask,
@@ -1016,7 +1023,7 @@ class BertForNextSentencePrediction(_BertHead):
         items = options.pop("num_items_in_batch", None)
         if labels is not None:
             check_labels(labels, "labels", inputs.count_sequences(options), 2, "classes")
-        encoded = self._encode(inputs, only_required=True, **options)
+        encoded = self.encode_packed(inputs, only_required=True, **options)
         logits = self.cls(encoded.pooled)
         loss = None if labels is None else cross_entropy(logits, labels, items)
         return NextSentencePredictorOutput(loss, logits, encoded.hidden_states, encoded.attentions)
@@ -1062,7 +1069,7 @@ class BertForSequenceClassification(_BertHead):
             per_label = not single and self.num_labels > 1
             shape = (*batch, self.num_labels) if per_label and batch else batch
             check_labels(labels, "labels", shape, self.num_labels if single else None)
-        encoded = self._encode(inputs, only_required=True, **options)
+        encoded = self.encode_packed(inputs, only_required=True, **options)
         pooled, invariant = self.dropout(encoded.pooled), is_batch_invariant(self.config)
         logits = linear(self.classifier, pooled, None, invariant)
         loss = None
@@ -1117,7 +1124,7 @@ class BertForMultipleChoice(_BertHead):
                 "by rows; give one row for each choice"
             )
         check_labels(labels, "labels", (batch_size,), num_choices, "choices")
-        encoded = self._encode(inputs, only_required=True, **options)
+        encoded = self.encode_packed(inputs, only_required=True, **options)
         pooled, invariant = self.dropout(encoded.pooled), is_batch_invariant(self.config)
         logits = linear(self.classifier, pooled, None, invariant)  # (B·C, 1)
         logits = logits.view(batch_size, num_choices)
@@ -1156,7 +1163,7 @@ class BertForTokenClassification(_BertHead):
         options: dict[str, Any] = dict(kwargs)
         items = options.pop("num_items_in_batch", None)
         check_labels(labels, "labels", inputs.shape, self.num_labels)
-        encoded = self._encode(inputs, required_positions=labelled(labels), **options)
+        encoded = self.encode_packed(inputs, required_positions=labelled(labels), **options)
         states = encoded.pad(encoded.states)  # (B, S, D)
         logits = linear(
             self.classifier, self.dropout(states), None, is_batch_invariant(self.config)
@@ -1210,7 +1217,7 @@ class BertForQuestionAnswering(_BertHead):
         every = None
         if has_labels:  # even without a mask: a codertimo model makes one itself
             every = torch.ones(shape, dtype=torch.bool, device="cpu")
-        encoded = self._encode(inputs, required_positions=every, **options)
+        encoded = self.encode_packed(inputs, required_positions=every, **options)
         states = encoded.pad(encoded.states)  # (B, S, D)
         logits = linear(self.qa_outputs, states, None, is_batch_invariant(self.config))
         start_logits, end_logits = logits.unbind(dim=-1)

@@ -1,0 +1,122 @@
+"""`splade_vectors` in place of the modules of a sentence-transformers `SparseEncoder`.
+
+A SparseEncoder's masked-LM module gives the scores of all tokens (B, S, V), and its SpladePooling
+reduces them to (B, V). `SpladeFold` joins the two. Both modules stay where they are and what they
+are, so the encoder saves, moves and shows itself as before.
+"""
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hf_bert_impl.inference.splade import splade_vectors
+from hf_bert_impl.model.modeling_bert import BertForMaskedLM
+
+#: The features of a batch that the model reads.
+_READ = (
+    *("input_ids", "attention_mask", "token_type_ids", "position_ids"),
+    *("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"),
+)
+
+Features = dict[str, Any]
+
+
+class SpladeFold:
+    """A masked-LM module and the SpladePooling behind it, computed as one.
+
+    While it is on, the masked-LM module leaves a batch to the pooling, which computes
+    `sentence_embedding` (B, V), float32, from the ids. There are no `token_embeddings` then. With
+    gradients, in a compiled program, with hidden states or embeddings as input, both work as ever.
+
+    Args:
+        transformer: The module with the model, a `BertForMaskedLM` of this package.
+        pooling: A `SpladePooling` of sentence-transformers.
+    """
+
+    def __init__(self, transformer: nn.Module, pooling: nn.Module) -> None:
+        self.transformer: Any = transformer
+        self.pooling: Any = pooling
+
+    def enable(self) -> None:
+        """Puts it in the place of both modules' `forward`."""
+        self.transformer.forward = self.leave
+        self.pooling.forward = self.pool
+
+    def disable(self) -> None:
+        """Gives both modules their own `forward` back."""
+        for module in (self.transformer, self.pooling):
+            vars(module).pop("forward", None)
+
+    def leave(self, features: Features, **options: Any) -> Features:
+        """The masked-LM module's `forward`: hands the batch on as it is."""
+        transformer = self.transformer
+        serves = (
+            not torch.is_grad_enabled()
+            and not torch.compiler.is_compiling()
+            and isinstance(transformer.model, BertForMaskedLM)
+            and not transformer.training
+            and not transformer.model.config.output_hidden_states
+            and features.get("modality", "text") == "text"
+            and "input_ids" in features
+            and "inputs_embeds" not in features
+            and not options
+        )
+        if serves:
+            features.pop("token_embeddings", None)
+            return features
+        found: Features = type(transformer).forward(transformer, features, **options)
+        return found
+
+    def pool(self, features: Features) -> Features:
+        """The pooling's `forward`: vectors from ids, or from scores where there are any."""
+        pooling = self.pooling
+        if "token_embeddings" in features:
+            found: Features = type(pooling).forward(pooling, features)
+            return found
+        batch = {name: features[name] for name in _READ if features.get(name) is not None}
+        vectors: Tensor = splade_vectors(
+            self.transformer.model,
+            **batch,
+            pooling_strategy=pooling.pooling_strategy,
+            activation_function=pooling.activation_function,
+        )
+        if pooling.embedding_dimension is None:
+            pooling.embedding_dimension = vectors.shape[1]
+        features["sentence_embedding"] = vectors
+        return features
+
+
+def splade_folds(encoder: nn.Module) -> list[SpladeFold]:
+    """The places of a `SparseEncoder` where vectors can be folded, its Router's routes among them.
+
+    None of them is enabled by this. A masked-LM module whose scores are read by anything else than
+    a SpladePooling right behind it is no such place, nor is a pooling that several models share.
+    """
+    from sentence_transformers.base.modules import Transformer
+    from sentence_transformers.sparse_encoder.modules import SpladePooling
+
+    followers: dict[nn.Module, list[nn.Module | None]] = {}
+    for module, follower in _in_order(encoder):
+        if isinstance(module, Transformer) and isinstance(module.model, BertForMaskedLM):
+            followers.setdefault(module, []).append(follower)
+    pairs = [
+        (module, pooling)
+        for module, behind in followers.items()
+        if all(type(pooling) is SpladePooling for pooling in behind)
+        for pooling in dict.fromkeys(behind)
+        if pooling is not None
+    ]
+    uses = Counter(pooling for _, pooling in pairs)
+    shared = {module for module, pooling in pairs if uses[pooling] > 1}
+    return [SpladeFold(module, pooling) for module, pooling in pairs if module not in shared]
+
+
+def _in_order(encoder: nn.Module) -> Iterator[tuple[nn.Module, nn.Module | None]]:
+    """The modules of every chain, each with the one behind it."""
+    for chain in encoder.modules():
+        if isinstance(chain, nn.Sequential):
+            yield from pairwise([*chain, None])

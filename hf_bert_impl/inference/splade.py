@@ -1,0 +1,194 @@
+"""SPLADE vectors: one weight for each word of the vocabulary, without the scores of all tokens.
+
+A text's vector is max log(1 + relu(score)) over its tokens (Formal et al. 2021,
+https://arxiv.org/abs/2109.10086), or the sum over them (https://arxiv.org/abs/2107.05720). The
+scores of a batch are (tokens, V), hundreds of times as large as the states that they come from. So
+they are computed for a few tokens at a time and folded into the vectors at once. log1p and relu
+never fall, so that a maximum can be taken of the scores before them.
+
+Notation: B batch, S sequence, R texts, N tokens of all texts, V vocabulary, D hidden size.
+"""
+
+from collections.abc import Callable, Iterator
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from hf_bert_impl.errors import InputError, check_choice
+from hf_bert_impl.model.layers import LARGEST_BLOCK
+from hf_bert_impl.model.modeling_bert import BertForMaskedLM, Encoded, Inputs
+from hf_bert_impl.model.packing import packed_lengths
+
+POOLING_STRATEGIES = ("max", "sum")
+#: How often log1p follows relu (twice in https://arxiv.org/abs/2504.14839).
+LOGARITHMS = {"relu": 1, "log1p_relu": 2}
+
+
+class Piece(NamedTuple):
+    """Neighbouring tokens of one text."""
+
+    text: int
+    tokens: int
+
+
+def splade_vectors(
+    model: nn.Module,
+    input_ids: Tensor,
+    attention_mask: Tensor | None = None,
+    token_type_ids: Tensor | None = None,
+    position_ids: Tensor | None = None,
+    *,
+    pooling_strategy: str = "max",
+    activation_function: str = "relu",
+    **options: Any,
+) -> Tensor:
+    """The SPLADE vector of each text.
+
+    No more scores are held than `LARGEST_BLOCK` bytes, whatever the batch is, and with gradients
+    the backward pass computes them again. A text's numbers have the same bits in any batch if the
+    model is batch-invariant (`BertConfig.batch_invariant`).
+
+    Args:
+        model: A `BertForMaskedLM`, prepared for inference or not, of any dtype.
+        input_ids: (B, S) token ids; or (1, N), several texts end to end, told apart as in
+            `BertModel.forward`.
+        attention_mask: (B, S), zero where a token does not count; None if all do.
+        token_type_ids: (B, S) segments.
+        position_ids: (B, S) positions.
+        pooling_strategy: "max" or "sum" over the tokens of a text.
+        activation_function: "relu" for log1p(relu(score)), or "log1p_relu" for log1p of that.
+        **options: What else `BertModel.forward` takes, such as `cu_seq_lens_q`.
+
+    Returns:
+        (B, V), or (R, V) of packed input, float32. A text without attended tokens gets zeros.
+
+    Raises:
+        InputError: The model has no masked-LM head of this package, the mask is not (B, S), or
+            there is no such pooling or activation.
+        ValueError: The input does not fit the model.
+    """
+    if not isinstance(model, BertForMaskedLM):
+        kind = type(model)
+        raise InputError(
+            f"the model is a {kind.__module__}.{kind.__qualname__}",
+            "hf_bert_impl.BertForMaskedLM",
+            "load it with BertForMaskedLM.from_pretrained",
+        )
+    check_choice("`pooling_strategy`", pooling_strategy, POOLING_STRATEGIES)
+    check_choice("`activation_function`", activation_function, LOGARITHMS)
+    if attention_mask is not None and attention_mask.ndim != 2:
+        raise InputError(
+            f"`attention_mask` has {attention_mask.ndim} dimensions",
+            "a mask (batch, sequence), which says whose scores count",
+            "give that one",
+        )
+    logarithms = LOGARITHMS[activation_function]
+
+    def logarithm(scores: Tensor) -> Tensor:
+        scores = scores.relu()
+        for _ in range(logarithms):
+            scores = scores.log1p()
+        return scores
+
+    def largest(scores: Tensor) -> Tensor:
+        return scores.amax(dim=0).float()
+
+    def total(scores: Tensor) -> Tensor:
+        return logarithm(scores.float()).sum(dim=0)
+
+    inputs = Inputs(input_ids, attention_mask, token_type_ids, position_ids, None)
+    encoded = model.encode_packed(inputs, **options)
+    lengths = packed_lengths(
+        encoded.shape, position_ids, attention_mask, options.get("cu_seq_lens_q")
+    )
+    states, pieces = _by_text(encoded, attention_mask, lengths)
+    vocabulary = model.config.vocab_size
+    limit = max(1, LARGEST_BLOCK // (vocabulary * torch.float32.itemsize))
+    is_max = pooling_strategy == "max"
+    of_piece, join = (largest, torch.maximum) if is_max else (total, torch.add)
+    best: list[Tensor | None] = [None] * (encoded.shape[0] if lengths is None else len(lengths))
+    start = 0
+    for group in _slices(pieces, limit):
+        stop = start + sum(piece.tokens for piece in group)
+        reduced = _reduce(model.cls, states[start:stop], group, of_piece)
+        for piece, one in zip(group, reduced, strict=True):
+            before = best[piece.text]
+            best[piece.text] = one if before is None else join(before, one)
+        start = stop
+    # Each text's numbers by itself: the last few of a tensor may be rounded another way.
+    vectors = [
+        states.new_zeros(vocabulary, dtype=torch.float32)
+        if one is None
+        else (logarithm(one) if is_max else one)
+        for one in best
+    ]
+    return torch.stack(vectors)
+
+
+def _by_text(
+    encoded: Encoded, attention_mask: Tensor | None, lengths: list[int] | None
+) -> tuple[Tensor, list[Piece]]:
+    """The states (N, D) of attended tokens, text by text, and how many each text has.
+
+    Args:
+        encoded: States with or without padding.
+        attention_mask: The caller's (B, S), or None.
+        lengths: Of the texts, if they came packed.
+    """
+    states, index = encoded.states, encoded.index
+    if index is None:
+        states = states.flatten(0, 1)
+        index = torch.arange(len(states), device=states.device)
+    # A model may have a mask of its own for calls without one.
+    mask = encoded.mask if attention_mask is None and lengths is None else attention_mask
+    if mask is not None:
+        attended = mask.to(index.device).flatten()[index] != 0
+        if not bool(attended.all()):
+            states, index = states[attended], index[attended]
+    if lengths is None:
+        text = index // encoded.shape[1]
+    else:
+        ends = torch.tensor(list(accumulate(lengths)), device=index.device)
+        text = torch.searchsorted(ends, index, right=True)
+    numbers, counts = torch.unique_consecutive(text, return_counts=True)
+    return states, list(map(Piece, numbers.tolist(), counts.tolist()))
+
+
+def _slices(pieces: list[Piece], limit: int) -> Iterator[list[Piece]]:
+    """Groups of pieces of at most `limit` tokens together; longer ones are cut.
+
+    Where a text is cut depends on nothing but its length.
+    """
+    group: list[Piece] = []
+    free = limit
+    for text, tokens in pieces:
+        for begin in range(0, tokens, limit):
+            part = Piece(text, min(limit, tokens - begin))
+            if part.tokens > free:
+                yield group
+                group, free = [], limit
+            group.append(part)
+            free -= part.tokens
+    if group:
+        yield group
+
+
+def _reduce(
+    head: Callable[[Tensor], Tensor],
+    states: Tensor,
+    group: list[Piece],
+    of_piece: Callable[[Tensor], Tensor],
+) -> list[Tensor]:
+    """(V,) of each piece of some tokens, (n, D)."""
+    sizes = [piece.tokens for piece in group]
+
+    def reduced(states: Tensor) -> list[Tensor]:
+        return [of_piece(scores) for scores in head(states).split(sizes)]
+
+    if not torch.is_grad_enabled():
+        return reduced(states)
+    found: list[Tensor] = checkpoint(reduced, states, use_reentrant=False, preserve_rng_state=False)
+    return found

@@ -1,0 +1,133 @@
+"""sentence-transformers' SparseEncoder: SPLADE with stock's numbers, and without its scores."""
+
+import copy
+import pickle
+from pathlib import Path
+
+import pytest
+import torch
+
+import hf_bert_impl
+from hf_bert_impl.inference import sparse_encoder, splade
+from hf_bert_impl.inference.sparse_encoder import splade_folds
+from tests.checkpoints import save_checkpoint
+
+pytestmark = pytest.mark.slow
+TEXTS = ["nice to meet you", "the river", "a rose over night and the river, nice to meet you.", ""]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return save_checkpoint(tmp_path / "mlm")
+
+
+@pytest.fixture
+def load(library, folder):
+    """A SparseEncoder of one folder: stock, or with this package's model."""
+    st = library("sentence_transformers")
+    modules = library("sentence_transformers.sparse_encoder.modules")
+
+    def encoder(ours=True, **pooling):
+        if ours:
+            hf_bert_impl.register()
+        try:
+            first = modules.MLMTransformer(str(folder), max_seq_length=19)
+            return st.SparseEncoder(modules=[first, modules.SpladePooling(**pooling)], device="cpu")
+        finally:
+            hf_bert_impl.unregister()
+
+    return encoder
+
+
+def enabled(encoder):
+    folds = splade_folds(encoder)
+    for fold in folds:
+        fold.enable()
+    return folds
+
+
+@pytest.fixture
+def no_scores(monkeypatch):
+    """Lets no more than two tokens be scored at once."""
+    monkeypatch.setattr(splade, "LARGEST_BLOCK", 1)
+    head = hf_bert_impl.model.layers.BertLMPredictionHead
+    seen, forward = [], head.forward
+
+    def counted(self, states):
+        seen.append(states.shape[:-1].numel())
+        return forward(self, states)
+
+    monkeypatch.setattr(head, "forward", counted)
+    return seen
+
+
+@pytest.mark.parametrize("chunk_size", [None, 3])
+@pytest.mark.parametrize("activation", ["relu", "log1p_relu"])
+@pytest.mark.parametrize("strategy", ["max", "sum"])
+def test_its_vectors_are_stocks(load, no_scores, strategy, activation, chunk_size):
+    fields = dict(pooling_strategy=strategy, activation_function=activation, chunk_size=chunk_size)
+    stock, encoder = load(ours=False, **fields), load(**fields)
+    (fold,) = enabled(encoder)
+    found, expected = encoder.encode(TEXTS), stock.encode(TEXTS)
+    assert found.is_sparse
+    torch.testing.assert_close(found.to_dense(), expected.to_dense(), atol=1e-5, rtol=1e-5)
+    assert set(no_scores) == {1}
+    assert encoder.get_embedding_dimension() == stock.get_embedding_dimension()
+    few = {"max_active_dims": 5, "convert_to_sparse_tensor": False}
+    torch.testing.assert_close(
+        encoder.encode(TEXTS, **few), stock.encode(TEXTS, **few), atol=1e-5, rtol=1e-5
+    )
+    words = [[word for word, _ in one.decode(found[0], top_k=3)] for one in (encoder, stock)]
+    assert words[0] == words[1]
+    fold.disable()
+    del no_scores[:]
+    unfolded = encoder.encode(TEXTS)
+    assert max(no_scores) > 1
+    torch.testing.assert_close(unfolded.to_dense(), found.to_dense(), atol=1e-5, rtol=1e-5)
+
+
+def test_the_routes_of_a_router(load, library, no_scores):
+    st = library("sentence_transformers")
+    router = library("sentence_transformers.base.modules").Router
+    found = []
+    for ours in (False, True):
+        routes = [list(load(ours, pooling_strategy=kind)) for kind in ("max", "sum")]
+        model = st.SparseEncoder(modules=[router.for_query_document(*routes)], device="cpu")
+        if ours:
+            assert len(enabled(model)) == 2
+        found.append((model.encode_query(TEXTS), model.encode_document(TEXTS)))
+    for expected, values in zip(*found, strict=True):
+        torch.testing.assert_close(values.to_dense(), expected.to_dense(), atol=1e-5, rtol=1e-5)
+    assert set(no_scores) == {1}
+
+
+def test_training_saving_and_copies(load, no_scores, tmp_path: Path):
+    encoder = load()
+    expected = encoder.encode(TEXTS).to_dense()
+    (fold,) = enabled(encoder)
+    # With gradients the modules work as ever.
+    features = encoder.train()(encoder.preprocess(TEXTS))
+    assert features["token_embeddings"].shape[0] == len(TEXTS)
+    features["sentence_embedding"].sum().backward()
+    assert encoder[0].model.cls.predictions.decoder.weight.grad.any()
+    for other in (copy.deepcopy(encoder), pickle.loads(pickle.dumps(encoder))):
+        del no_scores[:]
+        torch.testing.assert_close(other.encode(TEXTS).to_dense(), expected)
+        assert set(no_scores) == {1}
+        assert other[1].forward.__self__.transformer is other[0]
+    encoder.save(str(tmp_path / "saved"))
+    assert "hf_bert_impl" not in (tmp_path / "saved" / "modules.json").read_text()
+    fold.disable()
+    assert "forward" not in vars(encoder[0])
+    assert "forward" not in vars(encoder[1])
+
+
+def test_places_that_cannot_be_folded(load, library):
+    assert splade_folds(load(ours=False)) == []
+    encoder = load()
+    alone = torch.nn.Sequential(encoder[0])
+    assert splade_folds(alone) == []
+    # Something else reads the scores as well.
+    assert splade_folds(torch.nn.ModuleList([encoder, alone])) == []
+    (place,) = splade_folds(encoder)
+    assert isinstance(place, sparse_encoder.SpladeFold)

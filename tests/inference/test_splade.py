@@ -1,0 +1,222 @@
+"""SPLADE vectors: upstream's numbers, without a tensor that grows with tokens times vocabulary."""
+
+import copy
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from hf_bert_impl.errors import InputError
+from hf_bert_impl.inference import splade
+from hf_bert_impl.inference.splade import splade_vectors
+from hf_bert_impl.model import cpu_kernels
+from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS
+from hf_bert_impl.parity import reference_model
+from tests.model.cases import (
+    NO_DROPOUT,
+    assert_same_gradients,
+    gradients,
+    masks,
+    model_and_batch,
+    random_config,
+    random_model,
+)
+from tests.model.packing.rows import GIVEN, LENGTHS, packed
+from tests.model.packing.rows import model_and_rows as model_and_texts
+
+STRATEGIES = ("max", "sum")
+ACTIVATIONS = ("relu", "log1p_relu")
+PADDINGS = ("right", "left", "holes", "both", "none")
+
+
+@pytest.fixture(params=[1, 4, 1000], ids="{} tokens".format)
+def slices(request, monkeypatch):
+    """Slices of so many tokens for the vocabularies of the tests (61 to 131 words)."""
+    monkeypatch.setattr(splade, "LARGEST_BLOCK", 4 * 131 * request.param)
+
+
+def formula(scores, mask, strategy="max", activation="relu"):
+    """(B, S, V) scores and (B, S) mask to (B, V), as the papers have it."""
+    weights = scores.relu().log1p()
+    if activation == "log1p_relu":
+        weights = weights.log1p()
+    if mask is not None:
+        weights = weights * mask[..., None]
+    return weights.amax(1) if strategy == "max" else weights.sum(1)
+
+
+def vectors(model, batch, **options):
+    with torch.no_grad():
+        return splade_vectors(model, **batch, **options)
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("padding", PADDINGS)
+def test_vectors_are_those_of_upstreams_scores(padding, strategy, activation, slices):
+    model, batch = model_and_batch("BertForMaskedLM", 3, padding)
+    with torch.no_grad():
+        scores = reference_model(model)(**batch).logits
+    expected = formula(scores, batch.get("attention_mask"), strategy, activation)
+    found = vectors(model, batch, pooling_strategy=strategy, activation_function=activation)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    prepared = copy.deepcopy(model).prepare_for_inference()
+    found = vectors(prepared, batch, pooling_strategy=strategy, activation_function=activation)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("given", GIVEN)
+def test_texts_in_one_row_have_a_vector_each(given, strategy, slices):
+    if given == "totals, positions through":
+        pytest.skip("positions that are not those of the texts alone")
+    model, rows = model_and_texts("BertForMaskedLM", 4)
+    found = vectors(model, packed(rows) | GIVEN[given](), pooling_strategy=strategy)
+    assert found.shape == (len(LENGTHS), model.config.vocab_size)
+    for row, vector in zip(rows, found, strict=True):
+        alone = {name: ids[None] for name, ids in row.items()}
+        expected = vectors(model, alone, pooling_strategy=strategy)[0]
+        torch.testing.assert_close(vector, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_gradients_are_those_of_upstreams_scores(strategy, slices):
+    model, batch = model_and_batch("BertForMaskedLM", 5, "right", **NO_DROPOUT)
+    stock = reference_model(model).train()
+    expected = formula(stock(**batch).logits, batch["attention_mask"], strategy)
+    found = splade_vectors(model.train(), **batch, pooling_strategy=strategy)
+    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    assert_same_gradients(
+        gradients(model, found.pow(2).sum()), gradients(stock, expected.pow(2).sum())
+    )
+
+
+class Largest(TorchDispatchMode):
+    """The most numbers in a tensor that an operator made, and that a gradient keeps."""
+
+    def __init__(self):
+        super().__init__()
+        self.numbers = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, torch.Tensor):
+                self.numbers = max(self.numbers, leaf.numel())
+        return result
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("with_gradients", [False, True])
+def test_memory_does_not_grow_with_tokens_times_vocabulary(monkeypatch, with_gradients, strategy):
+    monkeypatch.setattr(splade, "LARGEST_BLOCK", 4 * 9 * 2003)
+    config = random_config(
+        1, "BertForMaskedLM", vocab_size=2003, hidden_size=8, num_attention_heads=2,
+        intermediate_size=11, max_position_embeddings=64,
+    )  # fmt: skip
+    model = random_model("BertForMaskedLM", config)
+    ids = torch.randint(5, 2003, (3, 50), generator=torch.Generator().manual_seed(1))
+    with Largest() as found, torch.set_grad_enabled(with_gradients):
+        values = splade_vectors(model, ids, torch.ones_like(ids), pooling_strategy=strategy)
+        if with_gradients:
+            values.sum().backward()
+    # Nine tokens a slice; the word embeddings and their gradient have 8 numbers a word.
+    assert found.numbers <= 9 * 2003
+    with Largest() as found, torch.no_grad():
+        formula(model(ids).logits, None, strategy)
+    assert found.numbers >= 150 * 2003
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
+def test_other_precisions_stay_near(dtype):
+    """Of the scores' own precision is nothing lost: the vector is that of the model's scores."""
+    fields = dict(hidden_size=64, num_attention_heads=2, intermediate_size=96)
+    model, batch = model_and_batch("BertForMaskedLM", 6, "right", **fields)
+    model.prepare_for_inference(dtype)
+    with torch.no_grad():
+        scores = model(**batch).logits.float()
+    found = vectors(model, batch)
+    assert found.dtype == torch.float32
+    expected = formula(scores, batch["attention_mask"])
+    torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.skipif(
+    cpu_kernels.why_no_kernels(torch.float32) is not None, reason="this torch comes without oneDNN"
+)
+@pytest.mark.parametrize("prepared", [False, True])
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_batch_invariant_vectors_have_the_same_bits_in_any_batch(strategy, prepared, monkeypatch):
+    monkeypatch.setattr(splade, "LARGEST_BLOCK", 4 * 131 * 4)
+    fields = dict(batch_invariant=True, hidden_act="gelu", vocab_size=131)
+    model, rows = model_and_texts("BertForMaskedLM", 7, **fields)
+    if prepared:
+        model.prepare_for_inference()
+    together = vectors(model, packed(rows) | GIVEN["totals"](), pooling_strategy=strategy)
+    alone = [
+        vectors(model, {name: x[None] for name, x in row.items()}, pooling_strategy=strategy)[0]
+        for row in rows
+    ]
+    assert torch.equal(together, torch.stack(alone))
+    some = {name: torch.cat([rows[i][name] for i in (3, 0)])[None] for name in rows[0]}
+    totals = torch.tensor([0, LENGTHS[3], LENGTHS[3] + LENGTHS[0]])
+    pair = vectors(model, some | {"cu_seq_lens_q": totals}, pooling_strategy=strategy)
+    assert torch.equal(pair, torch.stack([alone[3], alone[0]]))
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+def test_a_text_that_attends_to_nothing_is_zero(prepared):
+    mask = masks()["right"]
+    mask[3] = 0
+    for chosen in (mask, mask * 0):
+        model, batch = model_and_batch("BertForMaskedLM", 2, chosen)
+        if prepared:
+            model.prepare_for_inference()
+        found = vectors(model, batch)
+        assert found.shape == (5, model.config.vocab_size)
+        assert not found[chosen.sum(1) == 0].any()
+        assert found[chosen.sum(1) > 0].any() == bool(chosen.any())
+
+
+def test_hooks_see_their_modules_and_a_codertimo_model_works():
+    model, batch = model_and_batch("BertForMaskedLM", 8)
+    expected = vectors(model, batch)
+    model.bert.register_forward_hook(lambda module, args, output: None)
+    torch.testing.assert_close(vectors(model, batch), expected, rtol=1e-5, atol=1e-5)
+    ids = batch["input_ids"].clamp(min=1) * batch["attention_mask"]
+    other, _ = model_and_batch("BertForMaskedLM", 8, **CODERTIMO_FIELDS)
+    with torch.no_grad():
+        scores = other(ids).logits
+    # Without a mask it leaves padding out by itself.
+    torch.testing.assert_close(
+        vectors(other, {"input_ids": ids}), formula(scores, ids != 0), rtol=1e-5, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"pooling_strategy": "mean"}, "`pooling_strategy` is 'mean'; expected one of max, sum"),
+        ({"activation_function": "gelu"}, "`activation_function` is 'gelu'; expected one of relu"),
+        ({"attention_mask": torch.ones(5, 13, 13)}, "`attention_mask` has 3 dimensions"),
+        ({"attention_mask": torch.ones(5, 12)}, "attention_mask has shape"),
+        ({"input_ids": torch.full((5, 13), 999)}, "vocab_size"),
+        ({"cu_seq_lens_q": torch.tensor([0, 3, 13])}, "packed input is one row"),
+    ],
+)
+def test_wrong_input_is_one_line(change, message):
+    model, batch = model_and_batch("BertForMaskedLM", 1)
+    with pytest.raises(ValueError, match=message) as caught:
+        splade_vectors(model, **batch | change)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_model_without_masked_lm_head_is_one_line():
+    model, batch = model_and_batch("BertModel", 1)
+    with pytest.raises(InputError, match="BertModel; expected hf_bert_impl"):
+        splade_vectors(model, **batch)
+    stock = reference_model(model_and_batch("BertForMaskedLM", 1)[0])
+    with pytest.raises(InputError, match="the model is a transformers"):
+        splade_vectors(stock, **batch)
