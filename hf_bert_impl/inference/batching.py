@@ -72,11 +72,16 @@ def _tokenized(
         pool.shutdown(wait=True, cancel_futures=True)
 
 
+def check_text(index: int, text: object) -> None:
+    """Raises TypeError if an entry of `texts` is no str."""
+    if not isinstance(text, str):
+        raise TypeError(f"texts[{index}] is {type(text).__name__}; give each text as a str")
+
+
 def _chunks(texts: Iterable[str]) -> Iterator[list[str]]:
     def checked() -> Iterator[str]:
         for index, text in enumerate(texts):
-            if not isinstance(text, str):
-                raise TypeError(f"texts[{index}] is {type(text).__name__}; give each text as a str")
+            check_text(index, text)
             yield text
 
     return cut_batches(checked(), len, token_budget=CHUNK_CHARACTERS, batch_size=CHUNK_TEXTS)

@@ -98,6 +98,15 @@ class Pooling:
         prompt = setting(where, config, "include_prompt", bool, "true or false")
         return cls(modes, prompt is not False)
 
+    def to_config(self) -> dict[str, Any]:
+        """Modes for the config.json of a Pooling module, by their switches where these suffice.
+
+        Releases before 5.7 know the switches only, which have an order of their own.
+        """
+        if self.modes == tuple(mode for mode in MODES if mode in self.modes):
+            return {switch: mode in self.modes for switch, mode in _SWITCHES.items()}
+        return {"pooling_mode": list(self.modes)}
+
     def __call__(self, states: Tensor, lengths: Tensor, prompt_length: int = 0) -> Tensor:
         """Pools.
 
@@ -195,6 +204,18 @@ class Dense(nn.Module):
         if self.use_residual and width != height:
             self.residual = nn.Linear(width, height, bias=False)
 
+    def to_config(self) -> dict[str, Any]:
+        """The config.json of such a module."""
+        kind = type(self.activation)
+        config = {
+            "in_features": self.linear.in_features,
+            "out_features": self.linear.out_features,
+            "bias": self.linear.bias is not None,
+            "activation_function": f"{kind.__module__}.{kind.__name__}",
+        }
+        # Releases that do not know the field refuse it.
+        return config | ({"use_residual": True} if self.use_residual else {})
+
     def forward(self, vectors: Tensor) -> Tensor:
         """(N, in_features) to (N, out_features)."""
         keep = self.batch_invariant
@@ -225,6 +246,10 @@ class LayerNorm(nn.Module):
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
         self.norm = nn.LayerNorm(size("config.json", config, "dimension", required=True))
+
+    def to_config(self) -> dict[str, Any]:
+        """The config.json of such a module."""
+        return {"dimension": self.norm.normalized_shape[0]}
 
     def forward(self, vectors: Tensor) -> Tensor:
         """(N, D) to (N, D)."""

@@ -10,6 +10,7 @@ import dataclasses
 import json
 import os
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from hf_bert_impl.inference.pooling import (
     setting,
     size,
 )
+from hf_bert_impl.inference.similarity import FUNCTIONS
 from hf_bert_impl.model.json_files import check_text, read_json
 from hf_bert_impl.model.loading import read_weights
 
@@ -60,13 +62,18 @@ class SentenceModel:
     default_prompt_name: str | None = None
     truncate_dim: int | None = None
     """How many of a vector's numbers are kept; None for all."""
+    similarity_fn_name: str | None = None
+    """One of `similarity.FUNCTIONS`; None where the files name none of them."""
 
 
-def read_sentence_model(path: str | os.PathLike[str]) -> SentenceModel:
+def read_sentence_model(
+    path: str | os.PathLike[str], place: Mapping[str, Any] | None = None
+) -> SentenceModel:
     """Reads everything but BERT and its tokenizer.
 
     Args:
         path: A folder or a hub id.
+        place: For a hub id, `revision`, `token`, `cache_dir` and `local_files_only`.
 
     Returns:
         What the files say; for a checkpoint without modules.json, mean pooling.
@@ -75,8 +82,8 @@ def read_sentence_model(path: str | os.PathLike[str]) -> SentenceModel:
         ValueError: A file is damaged, or names a module or setting that is not supported.
         OSError: A module's files are missing.
     """
-    path = os.fspath(path)
-    modules = read_modules(path)
+    path, place = os.fspath(path), place or {}
+    modules = read_modules(path, place)
     if modules is None:
         return SentenceModel()
     kinds = [kind for kind, _ in modules]
@@ -88,26 +95,31 @@ def read_sentence_model(path: str | os.PathLike[str]) -> SentenceModel:
         )
 
     model = SentenceModel(subfolder=modules[0][1].strip("/"))
-    _read_transformer(path, model)
+    _read_transformer(path, place, model)
     for kind, folder in modules[1:]:
         try:
-            _add_module(path, model, kind, folder)
+            _add_module(path, place, model, kind, folder)
         except (ValueError, RuntimeError) as error:  # RuntimeError: weights of other sizes
             what = one_line(error)
             raise ValueError(f"module {folder or kind} of {path}: {what}") from error
-    settings, where = _json(path, SETTINGS) or {}, f"{SETTINGS} of {path}"
+    settings, where = _json(path, place, SETTINGS) or {}, f"{SETTINGS} of {path}"
     prompts = setting(where, settings, "prompts", dict, "an object") or {}
     model.prompts = {name: setting(where, prompts, name, str, "a text") or "" for name in prompts}
     model.default_prompt_name = setting(where, settings, "default_prompt_name", str, "a text")
     model.truncate_dim = size(where, settings, "truncate_dim")
+    named = setting(where, settings, "similarity_fn_name", str, "a text")
+    model.similarity_fn_name = named if named in FUNCTIONS else None  # "maxsim", for one
     return model
 
 
-def read_modules(path: str | os.PathLike[str]) -> list[tuple[str, str]] | None:
+def read_modules(
+    path: str | os.PathLike[str], place: Mapping[str, Any] | None = None
+) -> list[tuple[str, str]] | None:
     """What modules.json lists.
 
     Args:
         path: A folder or a hub id.
+        place: As for `read_sentence_model`.
 
     Returns:
         Class name and folder of each module, in order; None without modules.json.
@@ -115,7 +127,7 @@ def read_modules(path: str | os.PathLike[str]) -> list[tuple[str, str]] | None:
     Raises:
         ValueError: The file is damaged, or names a folder outside.
     """
-    listed = _json(os.fspath(path), MODULES, kind=list)
+    listed = _json(os.fspath(path), place or {}, MODULES, kind=list)
     if listed is None:
         return None
     modules = []
@@ -178,8 +190,8 @@ def copy_sentence_modules(source: Path, folder: Path) -> list[str]:
     return names
 
 
-def _read_transformer(path: str, model: SentenceModel) -> None:
-    config = _json(path, TRANSFORMER_CONFIG, model.subfolder) or {}
+def _read_transformer(path: str, place: Mapping[str, Any], model: SentenceModel) -> None:
+    config = _json(path, place, TRANSFORMER_CONFIG, model.subfolder) or {}
     where = f"{TRANSFORMER_CONFIG} of {path}"
     for name, value in _TRANSFORMER_DEFAULTS.items():
         if config.get(name, value) != value:
@@ -198,8 +210,10 @@ def _read_transformer(path: str, model: SentenceModel) -> None:
     model.do_lower_case = bool(setting(where, config, "do_lower_case", bool, "true or false"))
 
 
-def _add_module(path: str, model: SentenceModel, kind: str, folder: str) -> None:
-    config = _json(path, "config.json", folder)
+def _add_module(
+    path: str, place: Mapping[str, Any], model: SentenceModel, kind: str, folder: str
+) -> None:
+    config = _json(path, place, "config.json", folder)
     if kind == "Pooling" and not model.modules:
         if config is None:
             raise OSError(f"module {folder} of {path} has no config.json; copy it there")
@@ -210,7 +224,7 @@ def _add_module(path: str, model: SentenceModel, kind: str, folder: str) -> None
     elif kind in ("Dense", "LayerNorm"):
         with device("meta"):  # sizes that only the config claims take no memory
             module: nn.Module = (Dense if kind == "Dense" else LayerNorm)(config or {})
-        module.load_state_dict(_weights(path, folder), assign=True)
+        module.load_state_dict(_weights(path, place, folder), assign=True)
         model.modules.append(module)
     elif kind != "Dropout":  # which does nothing outside training
         raise InputError(
@@ -220,9 +234,9 @@ def _add_module(path: str, model: SentenceModel, kind: str, folder: str) -> None
         )
 
 
-def _weights(path: str, folder: str) -> dict[str, Tensor]:
+def _weights(path: str, place: Mapping[str, Any], folder: str) -> dict[str, Tensor]:
     for name in ("model.safetensors", "pytorch_model.bin"):
-        file = _find(path, name, folder)
+        file = _find(path, place, name, folder)
         if file is not None:
             return read_weights(file)
     raise OSError(
@@ -231,15 +245,21 @@ def _weights(path: str, folder: str) -> dict[str, Tensor]:
     )
 
 
-def _find(path: str, name: str, folder: str = "") -> str | None:
+def _find(path: str, place: Mapping[str, Any], name: str, folder: str = "") -> str | None:
     file: str | None = cached_file(
-        path, name, subfolder=folder.strip("/"), _raise_exceptions_for_missing_entries=False
+        path,
+        name,
+        subfolder=folder.strip("/"),
+        _raise_exceptions_for_missing_entries=False,
+        **place,
     )
     return file
 
 
-def _json(path: str, name: str, folder: str = "", kind: type = dict) -> Any:
-    file = _find(path, name, folder)
+def _json(
+    path: str, place: Mapping[str, Any], name: str, folder: str = "", kind: type = dict
+) -> Any:
+    file = _find(path, place, name, folder)
     if file is None:
         return None
     where = f"{name} of {path}/{folder}"

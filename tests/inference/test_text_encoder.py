@@ -12,7 +12,7 @@ from rich.console import Console
 import hf_bert_impl
 from hf_bert_impl import TextEncoder
 from hf_bert_impl.inference import batching
-from hf_bert_impl.inference.text_encoder import _SentenceBert
+from hf_bert_impl.inference.loading import _SentenceBert
 from tests.inference.encoder_cases import LONG, POSITIONS, SHORT, assert_near
 
 
@@ -247,7 +247,7 @@ def test_wrong_arguments(tiny, encoder):
             ValueError, match=f"max_length is {length}; expected 3 to 31, for which"
         ):
             TextEncoder.from_pretrained(tiny, max_length=length)
-    with pytest.raises(ValueError, match=r"no prompt 'x'; expected one .*none"):
+    with pytest.raises(ValueError, match=r"no prompt .x.; expected one .*document"):
         TextEncoder(encoder.model, encoder.tokenizer, default_prompt_name="x")
     with pytest.raises(ValueError, match="pooling mode"):
         TextEncoder(encoder.model, encoder.tokenizer, pooling="median")

@@ -1,0 +1,185 @@
+"""What `TextEncoder.encode` returns for which arguments, for type checkers."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, Protocol, TypeAlias, TypedDict, Unpack, cast, overload
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Many: TypeAlias = Sequence[str] | np.ndarray
+Precision: TypeAlias = Literal["float32", "float16", "int8", "uint8", "binary", "ubinary"]
+Device: TypeAlias = str | int | torch.device
+SentenceValue: TypeAlias = Literal["sentence_embedding"]
+
+
+class Options(TypedDict, total=False):
+    """The arguments that change nothing about the type of a result."""
+
+    precision: Precision
+    device: Device | None
+    normalize_embeddings: bool
+    truncate_dim: int | None
+    token_budget: int | None
+
+
+class Encode(Protocol):
+    """Calls by what they return; the last one is for flags whose value is not known."""
+
+    @overload
+    def __call__(
+        self,
+        texts: str | Many,
+        prompt_name: str | None = ...,
+        prompt: str | None = ...,
+        batch_size: int | None = ...,
+        show_progress_bar: bool | None = ...,
+        output_value: SentenceValue = ...,
+        precision: Precision = ...,
+        convert_to_numpy: Literal[True] = ...,
+        convert_to_tensor: Literal[False] = ...,
+        device: Device | None = ...,
+        normalize_embeddings: bool = ...,
+        truncate_dim: int | None = ...,
+        *,
+        token_budget: int | None = ...,
+    ) -> np.ndarray: ...
+
+    @overload
+    def __call__(
+        self,
+        texts: str | Many,
+        prompt_name: str | None = ...,
+        prompt: str | None = ...,
+        batch_size: int | None = ...,
+        show_progress_bar: bool | None = ...,
+        output_value: SentenceValue = ...,
+        *,
+        convert_to_tensor: Literal[True],
+        convert_to_numpy: bool = ...,
+        **options: Unpack[Options],
+    ) -> Tensor: ...
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap]  # a str is a sequence of str too
+        self,
+        texts: str,
+        prompt_name: str | None = ...,
+        prompt: str | None = ...,
+        batch_size: int | None = ...,
+        show_progress_bar: bool | None = ...,
+        output_value: SentenceValue = ...,
+        *,
+        convert_to_numpy: Literal[False],
+        convert_to_tensor: Literal[False] = ...,
+        **options: Unpack[Options],
+    ) -> Tensor: ...
+
+    @overload
+    def __call__(
+        self,
+        texts: Many,
+        prompt_name: str | None = ...,
+        prompt: str | None = ...,
+        batch_size: int | None = ...,
+        show_progress_bar: bool | None = ...,
+        output_value: SentenceValue = ...,
+        *,
+        convert_to_numpy: Literal[False],
+        convert_to_tensor: Literal[False] = ...,
+        **options: Unpack[Options],
+    ) -> list[Tensor]: ...
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self,
+        texts: str,
+        prompt_name: str | None = ...,
+        prompt: str | None = ...,
+        batch_size: int | None = ...,
+        show_progress_bar: bool | None = ...,
+        *,
+        output_value: Literal["token_embeddings"],
+        convert_to_numpy: bool = ...,
+        convert_to_tensor: bool = ...,
+        **options: Unpack[Options],
+    ) -> Tensor: ...
+
+    @overload
+    def __call__(
+        self,
+        texts: Many,
+        prompt_name: str | None = ...,
+        prompt: str | None = ...,
+        batch_size: int | None = ...,
+        show_progress_bar: bool | None = ...,
+        *,
+        output_value: Literal["token_embeddings"],
+        convert_to_numpy: bool = ...,
+        convert_to_tensor: bool = ...,
+        **options: Unpack[Options],
+    ) -> list[Tensor]: ...
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self,
+        texts: str,
+        prompt_name: str | None = ...,
+        prompt: str | None = ...,
+        batch_size: int | None = ...,
+        show_progress_bar: bool | None = ...,
+        *,
+        output_value: None,
+        convert_to_numpy: bool = ...,
+        convert_to_tensor: bool = ...,
+        **options: Unpack[Options],
+    ) -> dict[str, Tensor]: ...
+
+    @overload
+    def __call__(
+        self,
+        texts: Many,
+        prompt_name: str | None = ...,
+        prompt: str | None = ...,
+        batch_size: int | None = ...,
+        show_progress_bar: bool | None = ...,
+        *,
+        output_value: None,
+        convert_to_numpy: bool = ...,
+        convert_to_tensor: bool = ...,
+        **options: Unpack[Options],
+    ) -> list[dict[str, Tensor]]: ...
+
+    @overload
+    def __call__(
+        self,
+        texts: str | Many,
+        prompt_name: str | None = ...,
+        prompt: str | None = ...,
+        batch_size: int | None = ...,
+        show_progress_bar: bool | None = ...,
+        output_value: str | None = ...,
+        precision: str = ...,
+        convert_to_numpy: bool = ...,
+        convert_to_tensor: bool = ...,
+        device: Device | None = ...,
+        normalize_embeddings: bool = ...,
+        truncate_dim: int | None = ...,
+        *,
+        token_budget: int | None = ...,
+    ) -> Any: ...
+
+
+class EncodeMethod(Protocol):
+    """A method that is called as `Encode` is."""
+
+    @overload
+    def __get__(self, instance: None, owner: Any = ...) -> Callable[..., Any]: ...
+
+    @overload
+    def __get__(self, instance: object, owner: Any = ...) -> Encode: ...
+
+
+def encodes(method: Callable[..., Any]) -> EncodeMethod:
+    """The method as it is, with the types of `Encode`: they are written down once for all."""
+    return cast(EncodeMethod, method)

@@ -1,0 +1,241 @@
+"""Texts of concurrent awaiting calls, joined into batches that one thread computes.
+
+No call waits for others to come: the thread takes what is there, and what comes while the model
+works is the next batch. The event loops, of which there may be several, only queue and await.
+
+The thread ends with the object, or with the interpreter; there is nothing to close.
+"""
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from hf_bert_impl.inference.batching import Ids
+
+#: A call waits before it queues its texts while so many are in the queue.
+QUEUED_TEXTS = 1024
+#: Texts that are tokenized together, ahead of the batches that they become.
+TOKENIZED_TEXTS = 256
+
+
+class _Call:
+    """The texts of one call, and what is known of their vectors.
+
+    Args:
+        texts: One or more.
+        kind: Only calls of the same kind share a batch.
+        finish: From the vectors (N, D) to the result, in the thread.
+    """
+
+    def __init__(self, texts: Sequence[str], kind: int, finish: Callable[[Tensor], Any]) -> None:
+        self.texts = texts
+        self.kind = kind
+        self.finish = finish
+        self.rows: list[Tensor | None] = [None] * len(texts)
+        self.missing = len(texts)
+        self.loop = asyncio.get_running_loop()
+        self.future: Future[Any] = Future()
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nobody awaits it any more."""
+        return self.future.done() or self.loop.is_closed()
+
+    def put(self, index: int, row: Tensor) -> None:
+        """Takes the vector of a text, and with the last one makes the result."""
+        self.rows[index] = row
+        self.missing -= 1
+        if not self.missing:
+            result = self.finish(torch.stack([row for row in self.rows if row is not None]))
+            if not self.is_over and self.future.set_running_or_notify_cancel():
+                self.future.set_result(result)
+
+    def fail(self, error: BaseException) -> None:
+        """Gives its caller the error."""
+        if not self.is_over and self.future.set_running_or_notify_cancel():
+            self.future.set_exception(error)
+
+
+#: A text of a call by its index, and its token ids once they are known.
+_Item = tuple[_Call, int, Ids]
+
+
+class _Room:
+    """A call that waits until the queue has room."""
+
+    def __init__(self, texts: int) -> None:
+        self.texts = texts
+        self.loop = asyncio.get_running_loop()
+        self.future: Future[None] = Future()
+
+
+class JoinedCalls:
+    """Computes the vectors of texts that come from many coroutines.
+
+    Args:
+        tokenize: Texts to their token ids.
+        compute: The token ids of a batch, and the kind of its calls, to (N, D) vectors.
+        token_budget: Most tokens of a batch; a longer text is a batch of its own.
+        queued_texts: Texts in the queue from which on further calls wait.
+    """
+
+    def __init__(
+        self,
+        tokenize: Callable[[list[str]], list[Ids]],
+        compute: Callable[[list[Ids], int], Tensor],
+        token_budget: int,
+        queued_texts: int = QUEUED_TEXTS,
+    ) -> None:
+        self._arguments = (tokenize, compute, token_budget, queued_texts)
+        self._tokenize, self._compute = tokenize, compute
+        self._token_budget, self._queued_texts = token_budget, queued_texts
+        self._lock = threading.Lock()
+        # Below: what the lock guards.
+        self._queue: deque[tuple[_Call, int]] = deque()
+        self._waiting: deque[_Room] = deque()
+        #: Texts that are queued, or tokenized and in no batch yet.
+        self._held = 0
+        self._is_working = False
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="hf_bert_impl-encoder")
+
+    def __getstate__(self) -> tuple[Any, ...]:
+        return self._arguments  # a copy has a queue of its own
+
+    def __setstate__(self, arguments: tuple[Any, ...]) -> None:
+        self.__init__(*arguments)  # type: ignore[misc]
+
+    async def run(self, texts: Sequence[str], kind: int, finish: Callable[[Tensor], Any]) -> Any:
+        """Queues the texts of a call and awaits its result.
+
+        Args:
+            texts: One or more.
+            kind: Only calls of the same kind share a batch.
+            finish: From the vectors (N, D), on the model's device, to the result.
+
+        Returns:
+            What `finish` gives.
+
+        Raises:
+            Exception: Whatever the tokenizer or the model raise for these texts.
+        """
+        await self._make_room(len(texts))
+        call = _Call(texts, kind, finish)
+        with self._lock:
+            self._queue.extend((call, index) for index in range(len(texts)))
+        # After the other coroutines that are ready now, whose texts then share the first batch.
+        asyncio.get_running_loop().call_soon(self._start)
+        return await asyncio.wrap_future(call.future)
+
+    async def _make_room(self, texts: int) -> None:
+        with self._lock:
+            if not self._waiting and self._held < self._queued_texts:
+                self._held += texts
+                return
+            room = _Room(texts)
+            self._waiting.append(room)
+        room.loop.call_soon(self._start)  # where a loop was closed before it could
+        try:
+            await asyncio.wrap_future(room.future)
+        except BaseException:  # also where the loop is closed and the coroutine thrown away
+            if not room.future.cancel():
+                self._let_go(texts)
+            raise
+
+    def _let_go(self, texts: int) -> None:
+        """Gives room back, and to those that wait for it, in their order."""
+        with self._lock:
+            self._held -= texts
+            while self._waiting and self._held < self._queued_texts:
+                room = self._waiting.popleft()
+                # Nobody would ever give back what a closed loop was given.
+                if not room.loop.is_closed() and room.future.set_running_or_notify_cancel():
+                    self._held += room.texts
+                    room.future.set_result(None)
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._is_working or not self._queue:
+                return
+            self._is_working = True
+        try:
+            self._thread.submit(self._work)
+        except RuntimeError as error:  # no thread can be made any more: the interpreter ends
+            with self._lock:
+                queued, self._is_working = list(self._queue), False
+                self._queue.clear()
+            self._let_go(len(queued))
+            for call, _ in queued:
+                call.fail(error)
+
+    def _work(self) -> None:
+        """Computes batch after batch until the queue is empty."""
+        ready: deque[_Item] = deque()
+        while True:
+            with self._lock:
+                count = min(len(self._queue), TOKENIZED_TEXTS - len(ready))
+                fresh = [self._queue.popleft() for _ in range(count)]
+                if not fresh and not ready:
+                    self._is_working = False
+                    return
+            before = len(ready) + len(fresh)
+            ready.extend(self._tokenized(fresh))
+            batch = self._cut(ready)
+            self._let_go(before - len(ready))
+            self._run(batch)
+
+    def _tokenized(self, fresh: list[tuple[_Call, int]]) -> list[_Item]:
+        """The same with their token ids, without the calls whose texts cannot be tokenized."""
+        try:
+            ids = self._tokenize([call.texts[index] for call, index in fresh])
+        except BaseException as error:
+            return _apart(fresh, self._tokenized, error)
+        return [(call, index, row) for (call, index), row in zip(fresh, ids, strict=True)]
+
+    def _cut(self, ready: deque[_Item]) -> list[_Item]:
+        """Takes the first batch, and drops what nobody awaits any more."""
+        batch: list[_Item] = []
+        tokens = 0
+        while ready:
+            call, _, ids = ready[0]
+            if not call.is_over:
+                is_other = bool(batch) and call.kind != batch[0][0].kind
+                if is_other or (batch and tokens + len(ids) > self._token_budget):
+                    break
+                batch.append(ready[0])
+                tokens += len(ids)
+            ready.popleft()
+        return batch
+
+    def _run(self, batch: list[_Item]) -> list[_Item]:
+        """Computes a batch; no item is left of it."""
+        if not batch:
+            return []
+        try:
+            rows = self._compute([ids for _, _, ids in batch], batch[0][0].kind)
+        except BaseException as error:
+            return _apart(batch, self._run, error)
+        for (call, index, _), row in zip(batch, rows, strict=True):
+            try:
+                call.put(index, row)
+            except BaseException as error:
+                call.fail(error)
+        return []
+
+
+def _apart(
+    items: list[Any], function: Callable[[list[Any]], list[_Item]], error: BaseException
+) -> list[_Item]:
+    """Tries again, each call by itself, so that an error comes to the call that it is of."""
+    of_call: dict[_Call, list[Any]] = {}
+    for item in items:
+        of_call.setdefault(item[0], []).append(item)
+    if len(of_call) == 1:
+        items[0][0].fail(error)
+        return []
+    return [item for own in of_call.values() for item in function(own)]

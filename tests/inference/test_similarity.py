@@ -1,0 +1,68 @@
+"""Similarities beside sentence-transformers' own."""
+
+import numpy as np
+import pytest
+import torch
+
+from hf_bert_impl.errors import InputError
+from hf_bert_impl.inference.similarity import FUNCTIONS, similarity, similarity_pairwise
+
+
+@pytest.fixture
+def vectors():
+    torch.manual_seed(3)
+    return torch.randn(5, 7), torch.randn(3, 7)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_they_are_those_of_sentence_transformers(name, vectors):
+    library = pytest.importorskip("sentence_transformers").SimilarityFunction
+    all_pairs = library.to_similarity_fn(name)
+    side_by_side = library.to_similarity_pairwise_fn(name)
+    a, b = vectors
+    for first, second in ((a, b), (a[0], b), (a, b[1]), (a[2], b[2])):
+        assert torch.equal(similarity(name, first, second), all_pairs(first, second))
+    for first, second in ((a[:3], b), (a[2], b[2]), (a[0], b)):
+        assert torch.equal(similarity_pairwise(name, first, second), side_by_side(first, second))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_vectors_in_any_form(name, vectors):
+    a, b = vectors
+    expected, pairs = similarity(name, a, b), similarity_pairwise(name, a[:3], b)
+    assert expected.shape == (5, 3) and pairs.shape == (3,)
+    assert torch.allclose(expected[:3].diagonal(), pairs, atol=1e-5)
+    read_only = b.numpy().copy()
+    read_only.flags.writeable = False
+    for second in (b.numpy(), list(b), list(b.numpy()), tuple(b), b.tolist(), read_only):
+        assert torch.equal(similarity(name, a, second), expected)
+    near = similarity(name, a.half(), b.bfloat16())
+    assert near.dtype == torch.float32
+    assert torch.allclose(near, expected, atol=0.2)
+    wide = similarity(name, a.double(), b)
+    assert wide.dtype == torch.float64
+    assert torch.allclose(wide, expected.double(), atol=1e-5)
+
+
+def test_integers_do_not_overflow():
+    a, b = np.full((1, 9), 120, dtype=np.int8), np.full((2, 9), 100, dtype=np.int8)
+    assert similarity("dot", a, b).tolist() == [[108000.0, 108000.0]]
+    assert similarity("euclidean", a, b).tolist() == [[-60.0, -60.0]]
+    assert similarity_pairwise("manhattan", a, b).tolist() == [-180.0, -180.0]
+
+
+@pytest.mark.parametrize(
+    ("name", "a", "b", "message"),
+    [
+        ("cos", (2, 3), (2, 3), "similarity_fn_name is 'cos'; expected one of cosine, dot"),
+        ("dot", (2, 3), (2, 4), r"shapes \(2, 3\) and \(2, 4\); expected"),
+        ("dot", (2, 2, 3), (2, 3), r"shapes \(2, 2, 3\)"),
+        ("dot", (), (2, 3), r"shapes \(\) and"),
+    ],
+)
+def test_what_cannot_be_compared(name, a, b, message):
+    for function in (similarity, similarity_pairwise):
+        with pytest.raises(InputError, match=message):
+            function(name, torch.zeros(a), torch.zeros(b))
+    with pytest.raises(InputError, match="5 vectors beside 3; expected as many"):
+        similarity_pairwise("dot", torch.zeros(5, 2), torch.zeros(3, 2))
