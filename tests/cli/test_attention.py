@@ -104,21 +104,3 @@ def test_numbers():
     assert parse_numbers("--heads", "0,3") == [0, 3]
     assert parse_numbers("--heads", " 1-4 , 0") == [1, 2, 3, 4, 0]
     assert parse_numbers("--heads", "7-7") == [7]
-
-
-def test_bad_models(hf_bert, one_error_line, save_tiny, tmp_path):
-    page = tmp_path / "page.html"
-    one_error_line(hf_bert("attention", tmp_path / "none", "the", "-o", page), "there is no folder")
-    folder = save_tiny(tokenizer=False)
-    one_error_line(hf_bert("attention", folder, "the", "-o", page), "no tokenizer")
-
-
-def test_random_weights_are_not_shown(hf_bert, one_error_line, save_tiny, tmp_path):
-    from safetensors.torch import load_file, save_file
-
-    folder = save_tiny()
-    weights = load_file(folder / "model.safetensors")
-    kept = {name: value for name, value in weights.items() if "layer.1.attention" not in name}
-    save_file(kept, folder / "model.safetensors", metadata={"format": "pt"})
-    result = hf_bert("attention", folder, "the", "-o", tmp_path / "page.html")
-    one_error_line(result, "lacks weights of BertModel", "encoder.layer.1.attention")

@@ -1,0 +1,103 @@
+"""Folders of results: whole or not at all, and nothing of others is lost."""
+
+import json
+
+import pytest
+
+from hf_bert_impl.errors import InputError
+from hf_bert_impl.files.output_folder import REPORT, check_output, claimed, output_folder
+
+
+def make(folder, **files):
+    """Writes a result as a command does."""
+    with claimed(folder, [], True), output_folder(folder) as fresh:
+        for name, text in files.items():
+            (fresh / name).write_text(text)
+
+
+def content(folder):
+    return {file.name: file.read_text() for file in folder.iterdir()}
+
+
+def test_it_appears_at_the_end(tmp_path):
+    folder = tmp_path / "deep" / "out"
+    with claimed(folder, [], None), output_folder(folder) as fresh:
+        (fresh / "a").write_text("1")
+        assert not folder.exists()
+    assert content(folder) == {"a": "1"}
+    assert [*folder.parent.iterdir()] == [folder]
+
+
+@pytest.mark.parametrize("kind", [OSError, KeyboardInterrupt, ValueError])
+def test_a_failure_leaves_what_was_there(tmp_path, kind):
+    folder = tmp_path / "deep" / "out"
+    for before in ({}, {"mine": "old"}):
+        with pytest.raises(kind), claimed(folder, [], True), output_folder(folder) as fresh:
+            (fresh / "mine").write_text("new")
+            raise kind
+        assert (content(folder) if before else [*tmp_path.iterdir()]) == (before or [])
+        make(folder, mine="old")
+
+
+def test_a_place_that_cannot_be_written_is_said(tmp_path):
+    (tmp_path / "file").write_text("mine")
+    for folder in (tmp_path / "file" / "out", tmp_path / ("x" * 300)):
+        with pytest.raises(InputError, match=r"cannot be written \(.*; free some space, or name"):
+            make(folder)
+    full = pytest.raises(InputError, match=r"cannot be written \(No space left")
+    with full, output_folder(tmp_path / "out"):
+        raise OSError(28, "No space left on device")
+
+
+def test_what_is_in_it_is_not_replaced_unasked(tmp_path):
+    folder, file, link = (tmp_path / name for name in ("out", "file", "link"))
+    make(folder, mine="1")
+    file.write_text("2")
+    link.symlink_to(tmp_path / "none")
+    for place, overwrite, words in (
+        (folder, False, r"exists and has files in it; .*`overwrite=True`"),
+        (folder, None, r"has files in it; .*; choose another name$"),
+        (file, True, "is a file"),
+        (link, True, "is a dangling link"),
+    ):
+        with pytest.raises(InputError, match=words), claimed(place, [], overwrite):
+            pass
+    check_output(folder, [], True)
+    assert content(folder) == {"mine": "1"} and file.read_text() == "2" and link.is_symlink()
+
+
+def test_the_source_is_never_the_output(tmp_path):
+    folder = tmp_path / "source"
+    make(folder, weights="1")
+    link = tmp_path / "link"
+    link.symlink_to(folder)
+    for place in (folder, tmp_path, link):
+        with pytest.raises(InputError, match="would replace its own source"):
+            check_output(place, [folder / "weights"], True)
+        with pytest.raises(InputError, match="would replace its own source"):
+            check_output(place, [folder], True)
+
+
+def test_files_of_others_stay_and_those_of_older_models_go(tmp_path):
+    """Weights of another model are never left beside these, nor what a report says was made."""
+    folder = tmp_path / "out"
+    report = {"result": {"files": [{"name": "made/1.txt"}, {"name": "card"}]}}
+    old = {"model-00001-of-00002.safetensors": "old", "vocab.txt": "old", "modules.json": "old"}
+    make(folder, notes="mine", card="old", other="old", **old, **{REPORT: json.dumps(report)})
+    (folder / "made").mkdir()
+    make(folder, other="new", **{"model.safetensors": "new"})
+    assert content(folder) == {"notes": "mine", "other": "new", "model.safetensors": "new"}
+    for damaged in ("{", "[]", '{"result": {"files": [3]}}'):
+        make(folder, **{REPORT: damaged})
+        make(folder, a="1")
+        assert content(folder) == {"notes": "mine", "other": "new", "a": "1"}
+
+
+def test_what_a_killed_run_left_is_cleared(tmp_path):
+    (tmp_path / ".out.partial-1a2b3c4d").mkdir()
+    (tmp_path / ".out.partial-1a2b3c4d" / "model.safetensors").write_text("half")
+    others = [".out2.partial-1a2b3c4d", ".out.old.1a2b3c4d", ".other.partial-1a2b3c4d"]
+    for name in others:
+        (tmp_path / name).mkdir()
+    make(tmp_path / "out", a="1")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([*others, "out"])

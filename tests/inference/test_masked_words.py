@@ -1,0 +1,58 @@
+"""The words for the masks of a text: upstream's probabilities, and texts that have none."""
+
+import pytest
+import torch
+from transformers.models.bert import modeling_bert
+
+import hf_bert_impl
+from hf_bert_impl.errors import InputError
+from hf_bert_impl.inference.masked_words import encode_masked, predict_masks
+
+
+@pytest.fixture
+def folder(save_tiny):
+    return save_tiny()
+
+
+@pytest.fixture
+def tokenizer(folder):
+    return hf_bert_impl.BertTokenizer.from_pretrained(folder)
+
+
+def test_probabilities_are_upstreams(folder, tokenizer):
+    batch = encode_masked(tokenizer, "nice to [MASK] you and the [MASK]", 31)
+    model = hf_bert_impl.BertForMaskedLM.from_pretrained(folder).eval()
+    masks = predict_masks(model, tokenizer, batch, 3)
+    assert [mask["position"] for mask in masks] == [3, 7]
+    reference = modeling_bert.BertForMaskedLM.from_pretrained(folder).eval()
+    with torch.no_grad():
+        logits = reference(**batch).logits[0]
+    for mask in masks:
+        best = logits[mask["position"]].softmax(dim=-1).topk(3)
+        found = mask["predictions"]
+        assert [item["id"] for item in found] == best.indices.tolist()
+        assert [item["probability"] for item in found] == pytest.approx(best.values.tolist())
+        assert [item["token"] for item in found] == tokenizer.convert_ids_to_tokens(best.indices)
+
+
+def test_more_tokens_than_the_vocabulary(folder, tokenizer):
+    model = hf_bert_impl.BertForMaskedLM.from_pretrained(folder).eval()
+    [mask] = predict_masks(model, tokenizer, encode_masked(tokenizer, "[MASK]", 31), 1000)
+    assert len(mask["predictions"]) == len(tokenizer)
+    assert sum(item["probability"] for item in mask["predictions"]) == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("nice to meet you", r"'nice to meet you' has no mask; expected \[MASK\]"),
+        (" ", r"the text is empty; expected a text with \[MASK\]"),
+        ("[MASK]" + " the" * 40, "the text has 43 tokens; expected at most 31"),
+    ],
+)
+def test_texts_without_an_answer(tokenizer, text, words):
+    with pytest.raises(InputError, match=words):
+        encode_masked(tokenizer, text, 31)
+    tokenizer.mask_token = None
+    with pytest.raises(InputError, match="has no mask token; expected one such as"):
+        encode_masked(tokenizer, text, 31)

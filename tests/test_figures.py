@@ -1,0 +1,60 @@
+"""Pictures: refused before any work where they cannot be drawn, and whole where they appear."""
+
+import sys
+
+import pytest
+
+from hf_bert_impl import figures
+from hf_bert_impl.errors import InputError
+
+pytest.importorskip("matplotlib", reason="pip install 'hf_bert_impl[train]'")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("a.gif", r"the picture is .*a\.gif; expected a name that ends in \.png, \.svg, \.pdf"),
+        ("a", "rename it"),
+        ("none/a.png", "there is no folder .*none for the picture"),
+    ],
+)
+def test_pictures_that_cannot_be(tmp_path, name, words):
+    with pytest.raises(InputError, match=words):
+        figures.check_picture(tmp_path / name)
+
+
+def test_a_missing_library_names_the_extra(tmp_path, monkeypatch):
+    figures.check_picture(tmp_path / "a.png")
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    for call in (lambda: figures.check_picture("a.svg"), lambda: figures.new_figure(1, 1, "")):
+        with pytest.raises(InputError, match=r"matplotlib.*pip install 'hf_bert_impl\[train\]'"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("ending", "signature"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")]
+)
+def test_a_figure_in_every_format(tmp_path, ending, signature):
+    figure, axes = figures.new_figure(3, 2, "costs $5 and $_6$", 2, 3)
+    assert axes.shape == (2, 3)
+    assert figure.get_facecolor() == (1, 1, 1, 1)
+    figures.plain(axes[1, 2])
+    file = tmp_path / f"a.{ending}"
+    file.write_text("old")
+    figures.save(figure, file)
+    assert file.read_bytes().startswith(signature)
+    assert [*tmp_path.iterdir()] == [file]
+
+
+def test_the_old_picture_stays_when_drawing_fails(tmp_path):
+    file = tmp_path / "a.png"
+    file.write_text("old")
+
+    class Broken:
+        def savefig(self, fresh, dpi):
+            fresh.write_text("half")
+            raise OSError("full")
+
+    with pytest.raises(OSError, match="full"):
+        figures.save(Broken(), file)
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
