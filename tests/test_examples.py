@@ -1,4 +1,4 @@
-"""The examples of the docstrings and of README.md run as they are written."""
+"""The examples of the docstrings, of README.md and of docs/ run as they are written."""
 
 from __future__ import annotations
 
@@ -24,7 +24,15 @@ from hf_bert_impl.data.masking import MaskingOptions
 from tests.checkpoints import SPECIAL_TOKENS, save_checkpoint
 
 ROOT = Path(__file__).parent.parent
-README = (ROOT / "README.md").read_text(encoding="utf-8")
+#: The pages for users, by their name.
+PAGES = {
+    str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
+    for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+}
+#: Pages that lie beside what they describe. Their links are looked at, too.
+LINKED = ("CONTRIBUTING.md", "benchmarks/README.md", "notebooks/README.md")
+FIGURE = re.compile(r"\b\d\.\d\d\b")
+LINK = re.compile(r"\]\(([^)\s]+)\)")
 BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 WORDS = "a anna ' s cat nap ##s kitten sleep fine film the short long ##er one somewhat . , nice to"
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
@@ -85,30 +93,31 @@ def test_docstrings(name: str, checkpoints: Path) -> None:
     assert result.attempted and not result.failed, result
 
 
-def blocks(language: str) -> list[str]:
-    return [text for kind, text in BLOCK.findall(README) if kind == language]
+def blocks(text: str, language: str) -> list[str]:
+    return [block for kind, block in BLOCK.findall(text) if kind == language]
 
 
-def test_readme_python(checkpoints: Path) -> None:
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks(PAGES[page], "python")])
+def test_python_of_a_page(page: str, checkpoints: Path) -> None:
     names: dict[str, Any] = {}
     try:
-        for block in blocks("python"):
-            exec(compile(block, "README.md", "exec"), names)
+        for block in blocks(PAGES[page], "python"):
+            exec(compile(block, page, "exec"), names)
     finally:
         hf_bert_impl.unregister()
     assert type(names["model"]) is hf_bert_impl.BertModel
 
 
-def test_readme_commands() -> None:
-    """Every command of README.md exists, with the options that it is given."""
+def test_commands_of_all_pages() -> None:
+    """Every command of the pages exists, with the options that it is given; each is shown."""
     group: Any = typer.main.get_command(app)
     lines = [
         line
-        for block in blocks("bash")
+        for page in PAGES.values()
+        for block in blocks(page, "bash")
         for line in block.replace("\\\n", " ").splitlines()
         if line.startswith("hf-bert ")
     ]
-    assert len(lines) >= len(group.commands)
     used = set()
     for line in lines:
         words = shlex.split(line, comments=True)[1:]
@@ -121,3 +130,36 @@ def test_readme_commands() -> None:
         given = {word.split("=")[0] for word in words if word.startswith("--")}
         assert given <= allowed, f"{line}: {given - allowed}"
     assert used == set(group.commands)
+
+
+def anchors(text: str) -> set[str]:
+    """The places of a page that a link can name: its headings, as GitHub writes them."""
+    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", [*PAGES, *LINKED])
+def test_links_lead_somewhere(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    for link in LINK.findall(text):
+        if "://" in link:
+            continue
+        name, _, anchor = link.partition("#")
+        target = (ROOT / page).parent / name if name else ROOT / page
+        assert target.exists(), f"{page}: {link}"
+        if anchor:
+            assert anchor in anchors(target.read_text(encoding="utf-8")), f"{page}: {link}"
+
+
+def test_readme_leads_to_every_page() -> None:
+    assert {page for page in PAGES if page != "README.md"} <= {*LINK.findall(PAGES["README.md"])}
+
+
+def test_figures_of_readme_are_those_of_the_page_on_speed() -> None:
+    """README shows some rows of docs/speed.md; one that is measured again changes in both."""
+    section = PAGES["README.md"].split("\n## Speed\n")[1].split("\n## ")[0]
+    shown = {
+        figure for line in section.splitlines() if "|" in line for figure in FIGURE.findall(line)
+    }
+    assert len(shown) > 20
+    assert shown <= {*FIGURE.findall(PAGES["docs/speed.md"])}
