@@ -29,12 +29,15 @@ _HOMES = {
     "QuestionAnsweringPipeline": "hf_bert_impl.inference.question_answering",
     "TextEncoder": "hf_bert_impl.inference.text_encoder",
     "load_any": "hf_bert_impl.conversion.pipeline",
+    "optimize": "hf_bert_impl.optimize",
     "register": "hf_bert_impl.auto",
+    "registered": "hf_bert_impl.auto",
+    "restore": "hf_bert_impl.optimize",
     "unregister": "hf_bert_impl.auto",
 }
 
 if TYPE_CHECKING:
-    from hf_bert_impl.auto import register, unregister
+    from hf_bert_impl.auto import register, registered, unregister
     from hf_bert_impl.conversion.pipeline import load_any
     from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline
     from hf_bert_impl.inference.text_encoder import TextEncoder
@@ -53,6 +56,7 @@ if TYPE_CHECKING:
         BertPreTrainedModel,
     )
     from hf_bert_impl.model.tokenization_bert import BertTokenizer, BertTokenizerFast
+    from hf_bert_impl.optimize import optimize, restore
 
 __all__ = [
     "BertConfig",
@@ -73,7 +77,10 @@ __all__ = [
     "TextEncoder",
     "__version__",
     "load_any",
+    "optimize",
     "register",
+    "registered",
+    "restore",
     "unregister",
 ]
 

@@ -1,0 +1,271 @@
+"""A BERT object of transformers becomes one of this package, and back: the same object and weights.
+
+Both have the same tree of modules. So every module that is BERT's own gets this package's class and
+attributes, while what it holds (children, parameters, hooks, mode) stays. Whoever has the model or
+a part of it, an optimizer or an adapter for example, need not be told.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hf_bert_impl.errors import InputError
+from hf_bert_impl.model import modeling_bert
+from hf_bert_impl.model.configuration_bert import BertConfig
+from hf_bert_impl.model.cpu_kernels import type_name
+from hf_bert_impl.model.modeling_bert import BertPreTrainedModel
+from hf_bert_impl.model.prepared import drop_prepared
+
+#: Where the stock classes are. They are told by name, so that nothing of it is imported.
+STOCK_HOME = "transformers.models.bert.modeling_bert"
+#: What a module holds, which stays. A stock module's buffers are positions, which ours makes.
+_HELD = frozenset(vars(nn.Module())) - {"_buffers", "_non_persistent_buffers_set"}
+#: What a model was given from outside.
+_GIVEN = frozenset({"name_or_path", "generation_config"})
+#: The attribute of a module with its `_Before`, and that of a model with its weights' `_Weights`.
+_BEFORE, _WEIGHTS = "_before_optimize", "_weights_before_optimize"
+
+
+@dataclass
+class _Before:
+    """A module as it was."""
+
+    kind: type[nn.Module]
+    attributes: dict[str, Any]
+    #: Of the attributes it has since.
+    names: frozenset[str]
+    #: Of a whole model: what its new configuration says.
+    settings: dict[str, Any] | None = None
+
+
+@dataclass
+class _Weights:
+    """A model's parameters before they were converted, and its mode."""
+
+    #: Their memory by name.
+    tensors: dict[str, Tensor]
+    training: bool
+    dtype: torch.dtype
+    #: Handles of those that give results in this dtype.
+    hooks: list[Any] = field(default_factory=list)
+
+
+def is_stock(module: nn.Module) -> bool:
+    """Whether it is a part of transformers' BERT."""
+    return type(module).__module__ == STOCK_HOME
+
+
+def is_bert(module: nn.Module) -> bool:
+    """Whether it is a whole BERT, with a head or without, of transformers or of this package."""
+    if isinstance(module, BertPreTrainedModel):
+        return True
+    kind = getattr(modeling_bert, type(module).__name__, None)
+    return is_stock(module) and isinstance(kind, type) and issubclass(kind, BertPreTrainedModel)
+
+
+def convert(model: Any) -> None:
+    """Makes a stock BERT one of this package.
+
+    Args:
+        model: A model for which `is_bert` is true; one of this package stays as it is.
+
+    Raises:
+        InputError: It has modules or code of its own that would be lost.
+    """
+    if isinstance(model, BertPreTrainedModel):
+        return
+    pairs = check(model)
+    checkpointing = _is_checkpointing(model)
+    for part, stock in pairs:
+        if is_stock(stock):
+            _swap(stock, part)
+    vars(model)[_BEFORE].settings = model.config.to_dict()
+    if checkpointing:
+        model.gradient_checkpointing_enable()
+
+
+def check(model: Any) -> list[tuple[nn.Module, nn.Module]]:
+    """Raises what `convert` would raise, and changes nothing.
+
+    Returns:
+        Each module of an empty model of this package, and the one of `model` at its place.
+    """
+    if isinstance(model, BertPreTrainedModel):
+        return []
+    pairs = []
+    for path, part in _empty(model).named_modules():
+        try:
+            stock = model.get_submodule(path)
+        except AttributeError:
+            raise InputError(
+                f"the {type_name(type(model))} has no {path}",
+                "all parts that its config says",
+                "load it by hf_bert_impl; stock BERT leaves parts out, of relative positions too",
+            ) from None
+        _check(part, stock, path)
+        pairs.append((part, stock))
+    return pairs
+
+
+def revert(model: Any) -> None:
+    """Undoes `convert` and `prepare`; what was learned since stays."""
+    drop_prepared(model)
+    kept = vars(model).pop(_WEIGHTS, None)
+    if kept is not None:
+        _give_back_weights(model, kept)
+        if kept.training:
+            model.train()
+    before = vars(model).get(_BEFORE)
+    if before is None:
+        return
+    config, checkpointing = model.config, _is_checkpointing(model)
+    device = model.device
+    for part in list(model.modules()):
+        _swap_back(part, device)
+    for name, value in config.to_dict().items():  # what was set in the meantime, a label for one
+        if name in before.settings and value != before.settings[name]:
+            setattr(model.config, name, value)
+    if checkpointing != _is_checkpointing(model):
+        name = (
+            "gradient_checkpointing_enable" if checkpointing else "gradient_checkpointing_disable"
+        )
+        getattr(model, name)()
+
+
+def prepare(model: Any, dtype: str | torch.dtype | None, callers: Iterable[nn.Module] = ()) -> None:
+    """Prepares a BERT of this package for inference, so that `revert` can undo it.
+
+    Its results keep the dtype that they had, which modules behind it may rely on.
+
+    Args:
+        model: The BERT.
+        dtype: As in `prepare_for_inference`.
+        callers: Modules that call its `forward` past hooks: their results keep their dtype too.
+    """
+    kept = vars(model).get(_WEIGHTS)
+    if kept is None:
+        tensors = {name: parameter.data for name, parameter in model.named_parameters()}
+        kept = _Weights(tensors, model.training, model.dtype)
+        vars(model)[_WEIGHTS] = kept
+    else:
+        _give_back_weights(model, kept)
+    model.prepare_for_inference(dtype)
+    if model.dtype != kept.dtype:
+        hook = partial(_convert_results, kept.dtype)
+        kept.hooks = [part.register_forward_hook(hook) for part in (model, *callers)]
+
+
+def _convert_results(dtype: torch.dtype, module: Any, inputs: Any, results: Any) -> Any:
+    """A forward hook: floating-point results in `dtype`."""
+    if isinstance(results, Tensor):
+        return results.to(dtype) if results.is_floating_point() else results
+    convert = partial(_convert_results, dtype, module, inputs)
+    if isinstance(results, dict):  # a ModelOutput or features
+        for name, value in results.items():
+            results[name] = convert(value)
+    elif type(results) is tuple:
+        return tuple(map(convert, results))
+    return results
+
+
+def _give_back_weights(model: Any, kept: _Weights) -> None:
+    """Undoes a conversion of the dtype: the same memory, or what was learned since."""
+    while kept.hooks:
+        kept.hooks.pop().remove()
+    for name, parameter in model.named_parameters():
+        before = kept.tensors.get(name)
+        if before is None or before.dtype == parameter.dtype:
+            continue
+        current = parameter.data
+        is_same = current.shape == before.shape and torch.equal(
+            before.to(current.device, current.dtype), current
+        )
+        parameter.data = (before if is_same else current).to(current.device, before.dtype)
+
+
+def _empty(model: Any) -> Any:
+    """A model of this package as large as a stock one, without memory."""
+    settings = model.config.to_dict()
+    config = BertConfig.from_dict(settings)
+    config._attn_implementation = model.config._attn_implementation
+    kind = getattr(modeling_bert, type(model).__name__)
+    options = {}
+    if type(model).__name__ == "BertModel" and model.pooler is None:
+        options["add_pooling_layer"] = False
+    with torch.device("meta"):
+        return kind(config, **options)
+
+
+def _check(part: nn.Module, stock: nn.Module, path: str) -> None:
+    """Raises unless `part` can take the place of `stock`."""
+    at = f"its module {path}" if path else "the model"
+    if is_stock(stock):
+        own = [name for name in ("forward", "_compiled_call_impl") if vars(stock).get(name)]
+        names = set(_names(part)) ^ set(_names(stock))
+        if names or own:
+            what = ", ".join(own or sorted(names))
+            raise InputError(
+                f"{at} has something of its own ({what})",
+                f"a plain {type_name(type(stock))}",
+                "call optimize before the model is compiled, dispatched or changed",
+            )
+    elif type(part) is nn.ModuleList and type(stock) is nn.ModuleList:
+        if len(part) != len(stock):
+            raise InputError(
+                f"{at} has {len(stock)} parts",
+                f"{len(part)}, as the model's config says",
+                "set the config to the model's sizes",
+            )
+    elif list(part.children()):
+        raise InputError(
+            f"{at} is a {type_name(type(stock))}",
+            f"a {STOCK_HOME}.{type(part).__name__}",
+            "undo what was put in its place (merge_and_unload() for an adapter)",
+        )
+    elif type(part) is type(stock):
+        for name, parameter in part.named_parameters():
+            found = tuple(stock.get_parameter(name).shape)
+            if found != tuple(parameter.shape):
+                raise InputError(
+                    f"{path}.{name} is {found}",
+                    f"{tuple(parameter.shape)}, as the model's config says",
+                    "set the config to the model's sizes",
+                )
+
+
+def _names(module: nn.Module) -> list[str]:
+    """Of children and own parameters, but those that are None."""
+    held = (*module._modules.items(), *module._parameters.items())
+    return [name for name, value in held if value is not None]
+
+
+def _is_checkpointing(model: nn.Module) -> bool:
+    return any(getattr(part, "gradient_checkpointing", False) for part in model.modules())
+
+
+def _swap(stock: nn.Module, part: nn.Module) -> None:
+    """Gives a stock module the class and the attributes of `part`."""
+    attributes = vars(stock)
+    before = {name: value for name, value in attributes.items() if name not in _HELD}
+    new = {name: value for name, value in vars(part).items() if name not in _HELD | _GIVEN}
+    attributes.update(new)
+    attributes[_BEFORE] = _Before(type(stock), before, frozenset(attributes))
+    stock.__class__ = type(part)
+
+
+def _swap_back(part: nn.Module, device: torch.device) -> None:
+    before = vars(part).get(_BEFORE)
+    if before is None:
+        return
+    attributes = vars(part)
+    for name in (before.names | {_BEFORE}) - _HELD:
+        attributes.pop(name, None)
+    attributes.update(before.attributes)
+    part.__class__ = before.kind
+    for name, buffer in part._buffers.items():
+        if buffer is not None:
+            part._buffers[name] = buffer.to(device)

@@ -1,0 +1,154 @@
+"""`optimize`: a loaded BERT, whatever holds it, becomes this package's and fast."""
+
+import sys
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from hf_bert_impl import in_place
+from hf_bert_impl.errors import InputError, check_choice
+from hf_bert_impl.inference.sentence_loops import use_own_batches, use_token_batches
+from hf_bert_impl.inference.sparse_encoder import SpladeFold, splade_folds
+from hf_bert_impl.model.cpu_kernels import DTYPES, type_name
+
+Holder = TypeVar("Holder")
+#: How deep a model may lie in objects that are no modules: KeyBERT has one in its backend.
+DEPTH = 3
+
+
+def optimize(model: Holder, dtype: str | torch.dtype | None = "auto") -> Holder:
+    """Makes a loaded BERT compute without padding and with packed weights, where it is.
+
+    Every stock BERT in `model` gets this package's classes. The objects and their weights stay the
+    same, so everyone who has them keeps them, and each is prepared for inference
+    (`BertPreTrainedModel.prepare_for_inference`). The loops of sentence-transformers take batches
+    of as many tokens as pay, unless a call names a `batch_size`, and a `SparseEncoder` makes its
+    vectors without the scores of all tokens (`splade_vectors`).
+
+    Results are stock's within rounding, 1e-5 in float32, at attended positions; states at padding
+    are zero. The model is in eval mode then. Training it drops the packed weights, saving it writes
+    a plain folder, copies and pickles of it are prepared like it. To call it again packs the
+    weights anew, with the dtype of that call.
+
+    Args:
+        model: Anything that holds a BERT of transformers or of this package: one of the nine
+            models, a `SentenceTransformer`, `CrossEncoder`, `SparseEncoder` or
+            `MultiVectorEncoder`, a pipeline, a SetFit, KeyBERT or PEFT model, a module of yours.
+        dtype: As in `prepare_for_inference`: "float32", "bfloat16", "float16", "int8", a dtype of
+            torch, "auto" for the quickest float that this CPU has kernels for, or None to keep the
+            weights' own. bfloat16 converts the weights; the original ones are kept for `restore`.
+
+    Returns:
+        `model` itself.
+
+    Raises:
+        InputError: It holds no BERT, or one with modules of its own in it, or the dtype is unknown.
+            Nothing has changed then.
+
+    Example:
+        >>> from sentence_transformers import SentenceTransformer
+        >>> model = optimize(SentenceTransformer("sentence-transformers/all-MiniLM-L6-v2"))
+        >>> model.encode(["A cat naps."]).shape
+        (1, 384)
+    """
+    if isinstance(dtype, str):
+        check_choice("dtype", dtype, (*DTYPES, "auto"))
+    modules = list(_modules(model))
+    berts = [bert for module in modules for bert in _berts(module)]
+    if not berts:
+        raise InputError(
+            f"the {type_name(type(model))} holds no BERT{_instead(modules)}",
+            "a BERT of transformers, or what holds one",
+            "name another model; other architectures stay as they are",
+        )
+    for bert in berts:
+        in_place.check(bert)
+    encoders = _sentence_models(modules)
+    for bert in berts:
+        in_place.convert(bert)
+        parts = (part for encoder in encoders for part in encoder.modules())
+        in_place.prepare(
+            bert,
+            dtype,
+            {part for part in parts if vars(part).get("_modules", {}).get("model") is bert},
+        )
+    for encoder in encoders:
+        use_token_batches(encoder)
+        for fold in splade_folds(encoder):
+            fold.enable()
+    return model
+
+
+def restore(model: Holder) -> Holder:
+    """Undoes `optimize`: the same objects have their own classes again, and compute what they did.
+
+    What was learned or loaded in the meantime stays. Without `optimize` before it, packed weights
+    are dropped and nothing else happens.
+
+    Args:
+        model: What was given to `optimize`.
+
+    Returns:
+        `model` itself.
+    """
+    modules = list(_modules(model))
+    for encoder in _sentence_models(modules):
+        use_own_batches(encoder)
+        for module in encoder.modules():
+            fold = getattr(vars(module).get("forward"), "__self__", None)
+            if isinstance(fold, SpladeFold):
+                fold.disable()
+    for bert in [bert for module in modules for bert in _berts(module)]:
+        in_place.revert(bert)
+    return model
+
+
+def _modules(holder: Any) -> Iterator[nn.Module]:
+    """The outermost modules that an object has, itself if it is one."""
+    seen: set[int] = set()
+    level = [holder]
+    for _ in range(DEPTH + 1):
+        following: list[Any] = []
+        for entry in level:
+            if id(entry) in seen or isinstance(entry, type):
+                continue
+            seen.add(id(entry))
+            if isinstance(entry, nn.Module):
+                yield entry
+            elif hasattr(entry, "__dict__"):
+                following.extend(vars(entry).values())
+        level = following
+
+
+def _berts(module: nn.Module) -> list[Any]:
+    """The BERTs in a module, without those that are the body of another."""
+    found: list[Any] = []
+    bodies: set[int] = set()
+    for part in module.modules():
+        if id(part) not in bodies and in_place.is_bert(part):
+            found.append(part)
+            bodies.update(map(id, part.modules()))
+    return found
+
+
+def _sentence_models(modules: list[nn.Module]) -> list[Any]:
+    """The models of sentence-transformers among modules and in them."""
+    base = getattr(sys.modules.get("sentence_transformers.base.model"), "BaseModel", None)
+    if base is None:  # whoever holds one has imported it; before version 6 there is no such class
+        return []
+    return [part for module in modules for part in module.modules() if isinstance(part, base)]
+
+
+def _instead(modules: list[nn.Module]) -> str:
+    """What models there are, for a message."""
+    from transformers import PreTrainedModel
+
+    kinds = {
+        type_name(type(part))
+        for module in modules
+        for part in module.modules()
+        if isinstance(part, PreTrainedModel)
+    }
+    return f" but {' and '.join(sorted(kinds))}" if kinds else ""
