@@ -120,9 +120,9 @@ class BertConfig(PreTrainedConfig):
             is not the pad token (`pad_token_id`; if that is None, no token is), or if its state is
             asked for (it has a label, or stands where the pooler reads). Hidden states and
             masked-LM scores of real tokens are the same; the others are zero. So masked-out [MASK]
-            tokens, as in ColBERT's queries, have states, and padding has none. Without ids, as
-            with `inputs_embeds`, what is masked out is padding. False computes every position as
-            upstream does.
+            tokens, as in ColBERT's queries, have states, and padding has none. In `inputs_embeds`
+            the pad token is told by its word embedding. False computes every position as upstream
+            does.
         batch_invariant: The numbers of a sequence (states of attended tokens, pooled vector,
             logits) have the same bits whatever else is in its batch, and however it is padded or
             packed; see `BertModel.forward`. It is an error where this cannot be kept.

@@ -71,8 +71,8 @@ from .packing import (
     find_sequences,
     is_traced,
     key_mask,
+    not_padding,
     plan,
-    real_tokens,
     scatter,
 )
 from .prepared import drop_prepared, prepare
@@ -387,7 +387,7 @@ class BertModel(BertPreTrainedModel):
             required_positions: (B, S) bool: positions whose hidden state is wanted although they
                 are padding. Upstream computes all of them; with `config.padding_free` the others
                 are zero. Padding is what the mask leaves out and is the pad token
-                (`config.pad_token_id`), or, given by `inputs_embeds`, all that it leaves out.
+                (`config.pad_token_id`), or, in `inputs_embeds`, has its word embedding.
             only_required: Whether the caller reads nothing but `required_positions` and the pooled
                 output; the last layer may then leave out the rest, which is zero.
             packed: Whether to return `Encoded`, which our heads read, in place of padded states.
@@ -467,6 +467,11 @@ class BertModel(BertPreTrainedModel):
         # The number of tokens depends on values, which a trace does not have.
         is_planned = is_unpadded and is_alone and not is_traced(device)
         if is_planned:
+            reads_little = only_required and not (output_hidden_states or output_attentions)
+            others, may_leave_out = None, attention_mask is not None and leaves_out is not False
+            if may_leave_out and lengths is None and not reads_little:
+                words = self.embeddings.word_embeddings
+                others = not_padding(input_ids, inputs_embeds, config.pad_token_id, words)
             packing, attention_mask = plan(
                 shape,
                 device,
@@ -475,9 +480,8 @@ class BertModel(BertPreTrainedModel):
                 Wanted(
                     required_positions,
                     first_token=self.pooler is not None,
-                    only_required=only_required and not (output_hidden_states or output_attentions),
-                    input_ids=input_ids,
-                    pad_token_id=config.pad_token_id,
+                    only_required=reads_little,
+                    not_padding=others,
                 ),
                 whole_if_empty=backend == "eager",
                 packs_whole=config.batch_invariant or self.encoder.prepared is not None,
@@ -805,7 +809,7 @@ class _LanguageModelHead(_BertHead):
         return labels is not None and self.training and self.config.sparse_prediction
 
     def _scored(
-        self, encoded: Encoded, labels: Tensor | None, input_ids: Tensor | None
+        self, encoded: Encoded, labels: Tensor | None, inputs: Inputs
     ) -> tuple[Encoded, Tensor | None]:
         """The states that the head scores, and their labels.
 
@@ -825,8 +829,13 @@ class _LanguageModelHead(_BertHead):
             mask = key_mask(encoded.mask, shape[0])
             if mask is None or mask.shape != shape:
                 return encoded, labels
-            ids = None if input_ids is None else input_ids.to(states.device)
-            scored = real_tokens(mask.to(states.device), ids, self.config.pad_token_id)
+            others = not_padding(
+                inputs.input_ids,
+                inputs.inputs_embeds,
+                self.config.pad_token_id,
+                self.get_input_embeddings(),
+            )
+            scored = torch.logical_or(mask.to(states.device), others.to(states.device))
             if labels is not None:
                 scored = scored | (labels != IGNORE_INDEX).to(states.device)
             if bool(scored.all()):
@@ -881,7 +890,7 @@ class BertForPreTraining(_LanguageModelHead):
             only_required=self._is_sparse(labels),
             **options,
         )
-        scored, labels = self._scored(encoded, labels, input_ids)
+        scored, labels = self._scored(encoded, labels, inputs)
         logits, seq_relationship_logits = self.cls(scored.states, encoded.pooled)
         prediction_logits = scored.pad(logits)
         loss = None
@@ -1011,7 +1020,7 @@ class BertForMaskedLM(_LanguageModelHead):
             only_required=self._is_sparse(labels),
             **options,
         )
-        scored, labels = self._scored(encoded, labels, input_ids)
+        scored, labels = self._scored(encoded, labels, inputs)
         logits = scored.pad(self.cls(scored.states))
         loss = None if labels is None else masked_lm_loss(logits, labels, items)
         return MaskedLMOutput(loss, logits, encoded.hidden_states, encoded.attentions)

@@ -52,23 +52,19 @@ class Wanted:
     first_token: bool = False
     #: Whether nothing else is read: not even attended tokens.
     only_required: bool = False
-    #: (B, S) ids, to tell the pad token by; None if there are none. Then all that is masked out is
-    #: taken for padding.
-    input_ids: Tensor | None = None
-    #: The id of the pad token. Without one no token is it.
-    pad_token_id: int | None = None
+    #: (B, S), not zero where a token is not the pad token (`not_padding`). None if nobody reads
+    #: tokens that are masked out, or if there are none.
+    not_padding: Tensor | None = None
 
     def positions(self, attention_mask: Tensor) -> Tensor | None:
         """(B, S) bool: what is read, or None if that is what the mask, (B, S), attends to.
 
         Attended tokens count in any case.
         """
-        found = None
-        if self.input_ids is not None and not self.only_required:
-            found = real_tokens(attention_mask, self.input_ids, self.pad_token_id)
-        if self.required is None:
-            return found
-        return self.required | (attention_mask != 0 if found is None else found)
+        if self.not_padding is not None:
+            found = torch.logical_or(attention_mask, self.not_padding)
+            return found if self.required is None else found | self.required
+        return None if self.required is None else self.required | (attention_mask != 0)
 
 
 #: Nothing but attended tokens.
@@ -330,23 +326,42 @@ def _plan_rows(
     return packing, is_attended
 
 
-def real_tokens(
-    attention_mask: Tensor, input_ids: Tensor | None, pad_token_id: int | None
+def not_padding(
+    input_ids: Tensor | None,
+    inputs_embeds: Tensor | None,
+    pad_token_id: int | None,
+    word_embeddings: Any,
 ) -> Tensor:
-    """(B, S) bool: tokens that are attended, or are not the pad token; without ids the former.
+    """(B, S), of any type: not zero where a token is not the pad token.
+
+    Embeddings are the pad token's if they are its row of the table. Where that cannot be told, no
+    token is the pad token.
 
     Args:
-        attention_mask: (B, S), zero where a token is not attended.
-        input_ids: (B, S) on the same device, or None.
+        input_ids: (B, S), or None.
+        inputs_embeds: (B, S, D) in their place.
         pad_token_id: None if no token is it.
+        word_embeddings: The table; a module.
     """
-    if input_ids is None:
-        return attention_mask != 0
-    if pad_token_id is None:
-        return torch.ones_like(input_ids, dtype=torch.bool)
-    # Numbers that are 0 for the pad token, and no further operator for the usual one.
-    others = input_ids if pad_token_id == 0 else input_ids - pad_token_id
-    return torch.logical_or(attention_mask, others)
+    if input_ids is not None and pad_token_id is not None:
+        # No operator for the usual id.
+        return input_ids if pad_token_id == 0 else input_ids - pad_token_id
+    source: Any = inputs_embeds if input_ids is None else input_ids
+    table = getattr(word_embeddings, "weight", None)
+    if (
+        pad_token_id is None
+        or not isinstance(table, Tensor)
+        or table.device.type == "meta"
+        or table.ndim != 2
+        or table.shape[1] != source.shape[-1]
+        or not -len(table) <= pad_token_id < len(table)
+        # `torch.func` and its kind show no values.
+        or torch._C._functorch.is_functorch_wrapped_tensor(source)
+        or torch._C._functorch.is_legacy_batchedtensor(source)
+    ):
+        return torch.ones(source.shape[:2], dtype=torch.bool, device=source.device)
+    row = table.detach()[pad_token_id].to(source.device)
+    return (source.detach() != row).any(dim=-1)
 
 
 def _plan_sequences(lengths: list[int], device: torch.device, first_token: bool) -> Packing:

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from hf_bert_impl.model import modeling_bert, prepared
 from hf_bert_impl.model import packing as packing_module
-from hf_bert_impl.model import prepared
 from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS
 from hf_bert_impl.model.packing import Wanted, plan
 from hf_bert_impl.parity import compare_outputs, reference_model
@@ -107,18 +107,43 @@ def test_the_pad_token_is_the_configs(pad, is_prepared):
     assert not found.last_hidden_state[~real].any()
 
 
-def test_embeddings_that_are_masked_out_are_taken_for_padding():
-    """Nothing says which of them are words. Who wants their states asks for them."""
-    model, batch, real = model_and_words()
-    ids, mask = batch.pop("input_ids"), batch["attention_mask"]
-    batch["inputs_embeds"] = model.embeddings.word_embeddings(ids).detach()
-    expected = outputs(reference_model(model), batch)
+@pytest.mark.parametrize("head", ["BertModel", "BertForMaskedLM"])
+def test_embeddings_are_computed_as_the_ids_are(head):
+    """The pad token is told by its row of the table, so that padding is left out as well."""
+    model, batch, real = model_and_words(head)
+    table = model.get_input_embeddings()
+    expected = outputs(model, batch)
+    rows = []
+    model.base_model.encoder.layer[0].intermediate.register_forward_pre_hook(
+        lambda module, args: rows.append(args[0].shape[:-1].numel())
+    )
+    ids = batch.pop("input_ids")
+    batch["inputs_embeds"] = table(ids)
     found = outputs(model, batch)
-    assert_upstreams(found, expected, mask != 0)
-    assert not found.last_hidden_state[mask == 0].any()
-    assert_upstreams(outputs(model, batch, required_positions=real), expected, real)
-    model.config.padding_free = False
-    assert_upstreams(outputs(model, batch), expected, torch.ones_like(real))
+    assert all(torch.equal(found[name], value) for name, value in expected.items())
+    assert rows.pop() < real.numel()
+    # Another number there, or no such token: then all is computed, as upstream does.
+    reference = reference_model(model)
+    batch["inputs_embeds"] = torch.where(real[..., None], batch["inputs_embeds"], 0.5)
+    assert_upstreams(outputs(model, batch), outputs(reference, batch), torch.ones_like(real))
+    batch["inputs_embeds"] = table(ids)
+    model.config.pad_token_id = None
+    assert_upstreams(outputs(model, batch), outputs(reference, batch), torch.ones_like(real))
+
+
+def test_derivatives_of_embeddings():
+    """Under a transform of torch.func values cannot be looked at."""
+    model, batch, real = model_and_words()
+    batch["inputs_embeds"] = model.embeddings.word_embeddings(batch.pop("input_ids")).detach()
+    given = batch.pop("inputs_embeds")
+
+    def total(embeddings):
+        return model(inputs_embeds=embeddings, **batch).last_hidden_state[real].sum()
+
+    given.requires_grad_()
+    (expected,) = torch.autograd.grad(total(given), given)
+    found = torch.func.grad(total)(given.detach())
+    assert torch.allclose(found, expected, atol=1e-4)
 
 
 @pytest.mark.parametrize("is_prepared", [False, True])
@@ -235,7 +260,8 @@ def test_padding_is_told_by_one_operator(monkeypatch):
     mask = masks()["right"]
     counts = []
     for ids in (None, torch.randint(5, 61, mask.shape) * mask):
-        wanted = Wanted(None, True, input_ids=ids, pad_token_id=0)
+        others = None if ids is None else packing_module.not_padding(ids, None, 0, None)
+        wanted = Wanted(first_token=True, not_padding=others)
         with Operators() as operators:
             packing, _ = plan((5, 13), mask.device, mask, wanted=wanted)
         counts.append(operators.count)
@@ -244,7 +270,7 @@ def test_padding_is_told_by_one_operator(monkeypatch):
     assert counts[1] - counts[0] == 1
     # Where the mask leaves nothing out, nobody asks.
     model, batch = model_and_batch("BertModel", 1, "none")
-    monkeypatch.delattr(packing_module, "real_tokens")
+    monkeypatch.delattr(modeling_bert, "not_padding")
     outputs(model, batch)
     outputs(model, batch | {"attention_mask": torch.ones(5, 13)})
     with pytest.raises(NameError):
