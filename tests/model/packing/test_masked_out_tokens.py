@@ -244,6 +244,18 @@ def test_batch_invariant_states_have_the_same_bits_alone(layout, is_prepared):
         assert torch.equal(alone.last_hidden_state[0], together[row])
 
 
+def test_answers_beside_padding_are_batch_invariant():
+    """The loss of an answer reads padding, which is computed as well."""
+    fields = dict(batch_invariant=True, hidden_act="gelu")
+    model, batch = model_and_batch("BertForQuestionAnswering", 2, labels=True, **fields)
+    if prepared.why_not(model.bert.encoder) is not None:
+        pytest.skip("batch invariance does not run here")
+    expected = outputs(reference_model(model), batch)
+    found = outputs(model, batch)
+    assert_upstreams(found, expected, batch["attention_mask"] != 0)
+    torch.testing.assert_close(found.loss, expected.loss, rtol=1e-5, atol=1e-5)
+
+
 class Operators(TorchDispatchMode):
     """How many operators run."""
 
