@@ -6,12 +6,13 @@ are, so the encoder saves, moves and shows itself as before.
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from hf_bert_impl.inference.splade import splade_vectors
 from hf_bert_impl.model.modeling_bert import BertForMaskedLM
@@ -26,29 +27,32 @@ Features = dict[str, Any]
 
 
 class SpladeFold:
-    """A masked-LM module and the SpladePooling behind it, computed as one.
+    """A masked-LM module and the SpladePoolings behind it, computed as one.
 
-    While it is on, the masked-LM module leaves a batch to the pooling, which computes
+    While it is enabled, the masked-LM module leaves a batch to the pooling, which computes
     `sentence_embedding` (B, V), float32, from the ids. There are no `token_embeddings` then. With
-    gradients, in a compiled program, with hidden states or embeddings as input, both work as ever.
+    gradients, in train mode, in a compiled program, and with hidden states or embeddings as input,
+    both modules work as ever. Copies and pickles of the encoder keep it.
 
     Args:
         transformer: The module with the model, a `BertForMaskedLM` of this package.
-        pooling: A `SpladePooling` of sentence-transformers.
+        poolings: sentence-transformers' `SpladePooling`; more than one where routes share a model.
     """
 
-    def __init__(self, transformer: nn.Module, pooling: nn.Module) -> None:
+    def __init__(self, transformer: nn.Module, poolings: Sequence[nn.Module]) -> None:
         self.transformer: Any = transformer
-        self.pooling: Any = pooling
+        self.poolings = list(poolings)
 
     def enable(self) -> None:
-        """Puts it in the place of both modules' `forward`."""
+        """Puts it in the place of the modules' `forward`."""
         self.transformer.forward = self.leave
-        self.pooling.forward = self.pool
+        for pooling in self.poolings:
+            # A module takes no function as an attribute for the type checker.
+            setattr(pooling, "forward", partial(self.pool, pooling))  # noqa: B010
 
     def disable(self) -> None:
-        """Gives both modules their own `forward` back."""
-        for module in (self.transformer, self.pooling):
+        """Gives the modules their own `forward` back."""
+        for module in (self.transformer, *self.poolings):
             vars(module).pop("forward", None)
 
     def leave(self, features: Features, **options: Any) -> Features:
@@ -71,14 +75,13 @@ class SpladeFold:
         found: Features = type(transformer).forward(transformer, features, **options)
         return found
 
-    def pool(self, features: Features) -> Features:
-        """The pooling's `forward`: vectors from ids, or from scores where there are any."""
-        pooling = self.pooling
+    def pool(self, pooling: Any, features: Features) -> Features:
+        """A pooling's `forward`: vectors from ids, or from scores where there are any."""
         if "token_embeddings" in features:
             found: Features = type(pooling).forward(pooling, features)
             return found
         batch = {name: features[name] for name in _READ if features.get(name) is not None}
-        vectors: Tensor = splade_vectors(
+        vectors = splade_vectors(
             self.transformer.model,
             **batch,
             pooling_strategy=pooling.pooling_strategy,
@@ -93,26 +96,27 @@ class SpladeFold:
 def splade_folds(encoder: nn.Module) -> list[SpladeFold]:
     """The places of a `SparseEncoder` where vectors can be folded, its Router's routes among them.
 
-    None of them is enabled by this. A masked-LM module whose scores are read by anything else than
-    a SpladePooling right behind it is no such place, nor is a pooling that several models share.
+    Those that are enabled are the same objects at each call; new ones are not enabled. A masked-LM
+    module whose scores are read by anything else than a SpladePooling right behind it is no such
+    place, nor is one whose pooling serves another model as well.
     """
     from sentence_transformers.base.modules import Transformer
     from sentence_transformers.sparse_encoder.modules import SpladePooling
 
-    followers: dict[nn.Module, list[nn.Module | None]] = {}
+    followers: dict[nn.Module, dict[nn.Module | None, None]] = {}
     for module, follower in _in_order(encoder):
         if isinstance(module, Transformer) and isinstance(module.model, BertForMaskedLM):
-            followers.setdefault(module, []).append(follower)
-    pairs = [
-        (module, pooling)
-        for module, behind in followers.items()
-        if all(type(pooling) is SpladePooling for pooling in behind)
-        for pooling in dict.fromkeys(behind)
-        if pooling is not None
-    ]
-    uses = Counter(pooling for _, pooling in pairs)
-    shared = {module for module, pooling in pairs if uses[pooling] > 1}
-    return [SpladeFold(module, pooling) for module, pooling in pairs if module not in shared]
+            followers.setdefault(module, {})[follower] = None
+    uses = Counter(pooling for behind in followers.values() for pooling in behind)
+    folds = []
+    for module, behind in followers.items():
+        poolings = [one for one in behind if type(one) is SpladePooling and uses[one] == 1]
+        enabled = getattr(vars(module).get("forward"), "__self__", None)
+        if isinstance(enabled, SpladeFold):
+            folds.append(enabled)
+        elif len(poolings) == len(behind):
+            folds.append(SpladeFold(module, poolings))
+    return folds
 
 
 def _in_order(encoder: nn.Module) -> Iterator[tuple[nn.Module, nn.Module | None]]:

@@ -106,8 +106,9 @@ def splade_vectors(
     )
     states, pieces = _by_text(encoded, attention_mask, lengths)
     vocabulary = model.config.vocab_size
-    limit = max(1, LARGEST_BLOCK // (vocabulary * torch.float32.itemsize))
     is_max = pooling_strategy == "max"
+    itemsize = states.element_size() if is_max else torch.float32.itemsize  # sums are in float32
+    limit = max(1, LARGEST_BLOCK // (vocabulary * itemsize))
     of_piece, join = (largest, torch.maximum) if is_max else (total, torch.add)
     best: list[Tensor | None] = [None] * (encoded.shape[0] if lengths is None else len(lengths))
     start = 0

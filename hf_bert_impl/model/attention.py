@@ -732,15 +732,6 @@ def sequence_mask(attention_mask: Tensor | None, sequences: Sequences, is_causal
     return mask.tril() if is_causal else mask
 
 
-def key_mask(attention_mask: Tensor | None, batch_size: int) -> Tensor | None:
-    """(B, K) in place of a mask (B or 1, 1, 1, K) of zeros and ones; other masks as they are."""
-    if attention_mask is None or attention_mask.ndim != 4 or attention_mask.is_floating_point():
-        return attention_mask
-    if attention_mask.shape[1] != 1 or attention_mask.shape[2] != 1:
-        return attention_mask
-    return attention_mask[:, 0, 0].expand(batch_size, -1)
-
-
 def score_mask(
     attention_mask: Tensor | None, queries: int, keys: int, device: torch.device, is_causal: bool
 ) -> Tensor | None:

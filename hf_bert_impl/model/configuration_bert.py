@@ -116,9 +116,13 @@ class BertConfig(PreTrainedConfig):
             original's own trainer ignores 0, in next-sentence labels as well).
             `hidden_dropout_prob` is also the dropout within the feed-forward layer and after each
             layer.
-        padding_free: Compute real tokens only. Hidden states at attended positions are the same,
-            those under padding are zero, as are masked-LM scores there. False computes every
-            position as upstream does.
+        padding_free: Compute real tokens only. A token is real if the mask attends to it, or if it
+            is not the pad token (`pad_token_id`; if that is None, no token is), or if its state is
+            asked for (it has a label, or stands where the pooler reads). Hidden states and
+            masked-LM scores of real tokens are the same; the others are zero. So masked-out [MASK]
+            tokens, as in ColBERT's queries, have states, and padding has none. In `inputs_embeds`
+            the pad token is told by its word embedding. False computes every position as upstream
+            does.
         batch_invariant: The numbers of a sequence (states of attended tokens, pooled vector,
             logits) have the same bits whatever else is in its batch, and however it is padded or
             packed; see `BertModel.forward`. It is an error where this cannot be kept.

@@ -33,7 +33,7 @@ from transformers.utils.generic import can_return_tuple
 
 # Older releases of transformers copy only the files that this one names when they load code from a
 # folder, so all are named here, needed or not.
-from .attention import BIAS_BACKENDS, PACKED_BACKENDS, key_mask, layer_masks
+from .attention import BIAS_BACKENDS, PACKED_BACKENDS, layer_masks
 from .checks import batch_shape, check_inputs, check_labels, check_masks, expand_head_mask
 from .codertimo import architecture
 from .configuration_bert import BertConfig, is_batch_invariant
@@ -70,6 +70,8 @@ from .packing import (
     count_sequences,
     find_sequences,
     is_traced,
+    key_mask,
+    not_padding,
     plan,
     scatter,
 )
@@ -278,7 +280,7 @@ class Encoded:
     shape: tuple[int, int]
     #: (B, D), or (R, D) of packed input; None without a pooler.
     pooled: Tensor | None
-    #: The attention mask of states (B, S, D), if it may leave something out.
+    #: The attention mask of states (B, S, D), if some of them may be of padding.
     mask: Tensor | None
     #: (B, S, D) each; padded as the caller of the model gets them.
     hidden_states: tuple[Tensor, ...] | None
@@ -359,6 +361,7 @@ class BertModel(BertPreTrainedModel):
         required_positions: Tensor | None = None,
         only_required: bool = False,
         packed: bool = False,
+        query_expansion_positions: Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[Tensor, ...] | BaseModelOutputWithPoolingAndCrossAttentions | Encoded:
         """Encodes a batch.
@@ -373,7 +376,8 @@ class BertModel(BertPreTrainedModel):
                 start again at 0 say that the row holds several sequences (packed input), none of
                 which sees another. In a batch of several rows such runs are an error. They are
                 positions and nothing else if all are 0, if the mask leaves something out, or if
-                it is a mask between queries and keys.
+                it is a mask between queries and keys. A mask (1, S) or (1, 1, 1, S) of ones is as
+                none.
             inputs_embeds: (B, S, D) in place of word embeddings.
             encoder_hidden_states: (B, K, D), what a decoder's cross-attention reads.
             encoder_attention_mask: (B, K), its padding.
@@ -382,10 +386,13 @@ class BertModel(BertPreTrainedModel):
             head_mask: (H,) or (layers, H): factor of each head's output, 0 switches it off.
             required_positions: (B, S) bool: positions whose hidden state is wanted although they
                 are padding. Upstream computes all of them; with `config.padding_free` the others
-                are zero.
+                are zero. Padding is what the mask leaves out and is the pad token
+                (`config.pad_token_id`), or, in `inputs_embeds`, has its word embedding.
             only_required: Whether the caller reads nothing but `required_positions` and the pooled
                 output; the last layer may then leave out the rest, which is zero.
             packed: Whether to return `Encoded`, which our heads read, in place of padded states.
+            query_expansion_positions: (B, S) bool, what sentence-transformers' `MultiVectorEncoder`
+                calls the positions that it adds to a query: they count as required, too.
             **kwargs: `output_hidden_states` (True, or the numbers of those to keep),
                 `output_attentions`, `return_dict`, and what an attention backend takes.
                 `cu_seq_lens_q` (R + 1,) says where each of R sequences in one row begins, and where
@@ -410,6 +417,11 @@ class BertModel(BertPreTrainedModel):
         """
         config = self.config
         options: dict[str, Any] = dict(kwargs)
+        if query_expansion_positions is not None:
+            added = query_expansion_positions.to(torch.bool)
+            required_positions = (
+                added if required_positions is None else added | required_positions.to(added.device)
+            )
         backend = config._attn_implementation or "eager"
         output_hidden_states = options.pop("output_hidden_states", None)
         if output_hidden_states is None:
@@ -453,7 +465,13 @@ class BertModel(BertPreTrainedModel):
         packing, mask_is_2d = None, attention_mask is None or attention_mask.ndim == 2
         is_unpadded = lengths is not None or (config.padding_free and mask_is_2d)
         # The number of tokens depends on values, which a trace does not have.
-        if is_unpadded and is_alone and not is_traced(device):
+        is_planned = is_unpadded and is_alone and not is_traced(device)
+        if is_planned:
+            reads_little = only_required and not (output_hidden_states or output_attentions)
+            others, may_leave_out = None, attention_mask is not None and leaves_out is not False
+            if may_leave_out and lengths is None and not reads_little:
+                words = self.embeddings.word_embeddings
+                others = not_padding(input_ids, inputs_embeds, config.pad_token_id, words)
             packing, attention_mask = plan(
                 shape,
                 device,
@@ -462,9 +480,11 @@ class BertModel(BertPreTrainedModel):
                 Wanted(
                     required_positions,
                     first_token=self.pooler is not None,
-                    only_required=only_required and not (output_hidden_states or output_attentions),
+                    only_required=reads_little,
+                    not_padding=others,
                 ),
                 whole_if_empty=backend == "eager",
+                packs_whole=config.batch_invariant or self.encoder.prepared is not None,
             )
         on_packed = backend in PACKED_BACKENDS and not output_attentions
         if config.batch_invariant:
@@ -532,7 +552,12 @@ class BertModel(BertPreTrainedModel):
             **options,
         )
         encoded = self._encoded(
-            left, shape, packing, sequences, attention_mask, past_key_values if use_cache else None
+            left,
+            shape,
+            packing,
+            sequences,
+            None if is_planned else attention_mask,
+            past_key_values if use_cache else None,
         )
         if packed:
             return encoded
@@ -783,7 +808,9 @@ class _LanguageModelHead(_BertHead):
         """Whether this call scores labelled tokens only."""
         return labels is not None and self.training and self.config.sparse_prediction
 
-    def _scored(self, encoded: Encoded, labels: Tensor | None) -> tuple[Encoded, Tensor | None]:
+    def _scored(
+        self, encoded: Encoded, labels: Tensor | None, inputs: Inputs
+    ) -> tuple[Encoded, Tensor | None]:
         """The states that the head scores, and their labels.
 
         The product with the vocabulary takes over a quarter of the operations of BERT-base's
@@ -802,7 +829,13 @@ class _LanguageModelHead(_BertHead):
             mask = key_mask(encoded.mask, shape[0])
             if mask is None or mask.shape != shape:
                 return encoded, labels
-            scored = mask.to(states.device) != 0
+            others = not_padding(
+                inputs.input_ids,
+                inputs.inputs_embeds,
+                self.config.pad_token_id,
+                self.get_input_embeddings(),
+            )
+            scored = torch.logical_or(mask.to(states.device), others.to(states.device))
             if labels is not None:
                 scored = scored | (labels != IGNORE_INDEX).to(states.device)
             if bool(scored.all()):
@@ -857,7 +890,7 @@ class BertForPreTraining(_LanguageModelHead):
             only_required=self._is_sparse(labels),
             **options,
         )
-        scored, labels = self._scored(encoded, labels)
+        scored, labels = self._scored(encoded, labels, inputs)
         logits, seq_relationship_logits = self.cls(scored.states, encoded.pooled)
         prediction_logits = scored.pad(logits)
         loss = None
@@ -969,7 +1002,7 @@ class BertForMaskedLM(_LanguageModelHead):
         labels: Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
     ) -> tuple[Tensor, ...] | MaskedLMOutput:
-        """Scores the vocabulary at every position; the scores of padding without a label are zero.
+        """Scores the vocabulary at every position; those of padding without a label are zero.
 
         Args:
             labels: (B, S) token ids, -100 where there is nothing to predict; see
@@ -987,7 +1020,7 @@ class BertForMaskedLM(_LanguageModelHead):
             only_required=self._is_sparse(labels),
             **options,
         )
-        scored, labels = self._scored(encoded, labels)
+        scored, labels = self._scored(encoded, labels, inputs)
         logits = scored.pad(self.cls(scored.states))
         loss = None if labels is None else masked_lm_loss(logits, labels, items)
         return MaskedLMOutput(loss, logits, encoded.hidden_states, encoded.attentions)

@@ -39,7 +39,12 @@ class RowGroup(NamedTuple):
 
 @dataclass(frozen=True)
 class Wanted:
-    """Which hidden states are read after the last layer, beside those of attended tokens."""
+    """Which hidden states are read after the last layer, beside those of attended tokens.
+
+    Unless nothing but required ones are read, those of masked-out tokens that are not the pad token
+    are read as well: someone put them there. ColBERT's queries are the best known case: they end
+    in [MASK] tokens which no token attends to, and whose states are scored.
+    """
 
     #: (B, S) bool: positions that are read although the mask does not attend to them.
     required: Tensor | None = None
@@ -47,6 +52,19 @@ class Wanted:
     first_token: bool = False
     #: Whether nothing else is read: not even attended tokens.
     only_required: bool = False
+    #: (B, S), not zero where a token is not the pad token (`not_padding`). None if nobody reads
+    #: tokens that are masked out, or if there are none.
+    not_padding: Tensor | None = None
+
+    def positions(self, attention_mask: Tensor) -> Tensor | None:
+        """(B, S) bool: what is read, or None if that is what the mask, (B, S), attends to.
+
+        Attended tokens count in any case.
+        """
+        if self.not_padding is not None:
+            found = torch.logical_or(attention_mask, self.not_padding)
+            return found if self.required is None else found | self.required
+        return None if self.required is None else self.required | (attention_mask != 0)
 
 
 #: Nothing but attended tokens.
@@ -57,9 +75,10 @@ ATTENDED = Wanted()
 class Packing:
     """The computed tokens of a batch.
 
-    A token is computed when the mask attends to it, or when a head asks for its hidden state all
-    the same: the pooler reads position 0, a loss reads every labelled position. Tokens that are
-    only asked for are queries, not keys: nothing attends to them, as upstream's mask has it.
+    A token is computed when the mask attends to it, or when someone can want its hidden state all
+    the same (see `Wanted`): it is not the pad token, or the pooler reads position 0, or a loss
+    reads a labelled position. Tokens that are not attended are queries, not keys: nothing attends
+    to them, as upstream's mask has it.
 
     The caller's tensors are (B, S). Sequences are the rows of the batch, or, in input that came
     packed, stretches of its only row; as a padded batch of their own they are (R, L).
@@ -212,6 +231,7 @@ def plan(
     lengths: list[int] | None = None,
     wanted: Wanted = ATTENDED,
     whole_if_empty: bool = False,
+    packs_whole: bool = False,
 ) -> tuple[Packing | None, Tensor | None]:
     """Decides which tokens of a batch are computed.
 
@@ -223,6 +243,8 @@ def plan(
         wanted: Which hidden states are read.
         whole_if_empty: Whether a row that attends to nothing is computed as a whole, since its
             queries look at all of it alike.
+        packs_whole: Whether there must be a packing, not a mask, where every hidden state is wanted
+            but not every token attended.
 
     Returns:
         The packing, or None if every hidden state is wanted and nothing is gained; and the mask,
@@ -234,10 +256,10 @@ def plan(
     if lengths is not None:
         packing = _plan_sequences(lengths, device, wanted.first_token)
     elif attention_mask is not None:
-        attended = attention_mask.to(device) != 0
-        packing = _plan_rows(attended, wanted, whole_if_empty)
-        if packing is not None or not (wanted.required is None or bool(attended.all())):
-            mask = attention_mask
+        mask = attention_mask.to(device)
+        packing, is_attended = _plan_rows(mask, wanted, whole_if_empty, packs_whole)
+        if is_attended and packing is None:
+            mask = None
     elif wanted.only_required:
         packing = Packing.dense(shape, device, wanted.first_token)
     if packing is not None and wanted.only_required:
@@ -245,22 +267,35 @@ def plan(
     return packing, mask
 
 
-def _plan_rows(attended: Tensor, wanted: Wanted, whole_if_empty: bool) -> Packing | None:
-    """The packing of a padded batch with the mask `attended`, (B, S) bool; None if it is whole."""
-    shape = batch_size, length = attended.shape[0], attended.shape[1]
-    # One transfer for both: on an accelerator this line waits for the device.
-    keys, firsts = torch.stack((attended.sum(dim=1), attended[:, 0].long())).tolist()
-    visible = attended if wanted.required is None else attended | wanted.required
-    is_whole = min(keys) == length if wanted.required is None else bool(visible.all())
-    if is_whole and not wanted.only_required:
-        return None
+def _plan_rows(
+    mask: Tensor, wanted: Wanted, whole_if_empty: bool, packs_whole: bool
+) -> tuple[Packing | None, bool]:
+    """The packing of a padded batch with this mask, (B, S), or None; and whether all is attended.
+
+    Arguments as in `plan`.
+    """
+    shape = batch_size, length = mask.shape[0], mask.shape[1]
+    attended, visible = mask != 0, wanted.positions(mask)
+    counts = torch.stack((attended,) if visible is None else (attended, visible)).sum(dim=2)
+    if wanted.first_token:
+        counts = torch.cat((counts, attended[None, :, 0]))
+    # One transfer for all: on an accelerator this line waits for the device.
+    rows_of_counts = counts.tolist()
+    firsts = rows_of_counts.pop() if wanted.first_token else [True] * batch_size
+    keys, queries = rows_of_counts[0], rows_of_counts[-1]
+    is_attended = min(keys) == length
+    if min(queries) == length and not wanted.only_required and (is_attended or not packs_whole):
+        return None, is_attended
+    if visible is None or queries == keys:
+        visible = attended
     computed = visible
     if wanted.first_token and not all(firsts):
         computed = computed.clone()
         computed[:, 0] = True
     if whole_if_empty and not all(keys):
         computed = computed | ~attended.any(dim=1, keepdim=True)
-    queries = keys if computed is attended else computed.sum(dim=1).tolist()
+    if computed is not visible:
+        queries = computed.sum(dim=1).tolist()
     order = sorted(range(batch_size), key=lambda row: (queries[row], keys[row]))
     rows = torch.tensor(order, device=attended.device)  # (B,)
     places, column = computed.index_select(0, rows).nonzero(as_tuple=True)  # (T,)
@@ -278,7 +313,7 @@ def _plan_rows(attended: Tensor, wanted: Wanted, whole_if_empty: bool) -> Packin
             [start if is_key else start + count for start, is_key, count in starts],
             device=attended.device,
         )
-    return Packing(
+    packing = Packing(
         shape,
         shape,
         _groups([(queries[row], keys[row]) for row in order]),
@@ -288,6 +323,45 @@ def _plan_rows(attended: Tensor, wanted: Wanted, whole_if_empty: bool) -> Packin
         visible=None if computed is visible else visible.flatten()[token_index],
         first_token=first,
     )
+    return packing, is_attended
+
+
+def not_padding(
+    input_ids: Tensor | None,
+    inputs_embeds: Tensor | None,
+    pad_token_id: int | None,
+    word_embeddings: Any,
+) -> Tensor:
+    """(B, S), of any type: not zero where a token is not the pad token.
+
+    Embeddings are the pad token's if they are its row of the table. Where that cannot be told, no
+    token is the pad token.
+
+    Args:
+        input_ids: (B, S), or None.
+        inputs_embeds: (B, S, D) in their place.
+        pad_token_id: None if no token is it.
+        word_embeddings: The table; a module.
+    """
+    if input_ids is not None and pad_token_id is not None:
+        # No operator for the usual id.
+        return input_ids if pad_token_id == 0 else input_ids - pad_token_id
+    source: Any = inputs_embeds if input_ids is None else input_ids
+    table = getattr(word_embeddings, "weight", None)
+    if (
+        pad_token_id is None
+        or not isinstance(table, Tensor)
+        or table.device.type == "meta"
+        or table.ndim != 2
+        or table.shape[1] != source.shape[-1]
+        or not -len(table) <= pad_token_id < len(table)
+        # `torch.func` and its kind show no values.
+        or torch._C._functorch.is_functorch_wrapped_tensor(source)
+        or torch._C._functorch.is_legacy_batchedtensor(source)
+    ):
+        return torch.ones(source.shape[:2], dtype=torch.bool, device=source.device)
+    row = table.detach()[pad_token_id].to(source.device)
+    return (source.detach() != row).any(dim=-1)
 
 
 def _plan_sequences(lengths: list[int], device: torch.device, first_token: bool) -> Packing:
@@ -378,6 +452,15 @@ def _gather(padded: Tensor, index: Tensor | None) -> Tensor:
     return flat if index is None else flat.index_select(0, index)
 
 
+def key_mask(attention_mask: Tensor | None, batch_size: int) -> Tensor | None:
+    """(B, K) in place of a mask (B or 1, 1, 1, K) of zeros and ones; other masks as they are."""
+    if attention_mask is None or attention_mask.ndim != 4 or attention_mask.is_floating_point():
+        return attention_mask
+    if attention_mask.shape[1] != 1 or attention_mask.shape[2] != 1:
+        return attention_mask
+    return attention_mask[:, 0, 0].expand(batch_size, -1)
+
+
 _TOTALS_DO_NOT_FIT = (
     "cu_seq_lens_q={} does not fit input of shape {}; packed input is one row, and its totals are "
     "whole numbers that rise from 0 to its length"
@@ -452,6 +535,7 @@ def count_sequences(
     given = position_ids if cumulative_lengths is None else cumulative_lengths
     if not shape or given is None:
         return shape[:1]
+    attention_mask = key_mask(attention_mask, shape[0])
     if not is_traced(given.device):
         lengths = packed_lengths(shape, position_ids, attention_mask, cumulative_lengths)
         return shape[:1] if lengths is None else (len(lengths),)
@@ -595,6 +679,8 @@ def find_sequences(
         raise ValueError("cu_seq_lens_k is given without cu_seq_lens_q; give both, or the latter")
     if not shape:
         return None, None
+    if not is_decoder:  # there a 4-D mask replaces causality as well
+        attention_mask = key_mask(attention_mask, shape[0])
     lengths = None
     if not is_traced(device):
         lengths = packed_lengths(shape, position_ids, attention_mask, totals)

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import hf_bert_impl
-from hf_bert_impl.inference import sparse_encoder, splade
+from hf_bert_impl.inference import splade
 from hf_bert_impl.inference.sparse_encoder import splade_folds
 from tests.checkpoints import save_checkpoint
 
@@ -114,7 +114,8 @@ def test_training_saving_and_copies(load, no_scores, tmp_path: Path):
         del no_scores[:]
         torch.testing.assert_close(other.encode(TEXTS).to_dense(), expected)
         assert set(no_scores) == {1}
-        assert other[1].forward.__self__.transformer is other[0]
+        assert other[1].forward.func.__self__.transformer is other[0]
+        assert splade_folds(other) != splade_folds(encoder) == [fold]
     encoder.save(str(tmp_path / "saved"))
     assert "hf_bert_impl" not in (tmp_path / "saved" / "modules.json").read_text()
     fold.disable()
@@ -129,5 +130,24 @@ def test_places_that_cannot_be_folded(load, library):
     assert splade_folds(alone) == []
     # Something else reads the scores as well.
     assert splade_folds(torch.nn.ModuleList([encoder, alone])) == []
-    (place,) = splade_folds(encoder)
-    assert isinstance(place, sparse_encoder.SpladeFold)
+    # One pooling serves two models.
+    other = load()
+    pairs = [torch.nn.Sequential(one[0], encoder[1]) for one in (encoder, other)]
+    assert splade_folds(torch.nn.ModuleList(pairs)) == []
+    assert len(splade_folds(encoder)) == 1
+
+
+def test_routes_may_share_a_model(load, library):
+    st = library("sentence_transformers")
+    modules = library("sentence_transformers.sparse_encoder.modules")
+    router = library("sentence_transformers.base.modules").Router
+    first, pooling = load()
+    routes = [[first, pooling], [first, modules.SpladePooling("sum")]]
+    encoder = st.SparseEncoder(modules=[router.for_query_document(*routes)], device="cpu")
+    before = [encoder.encode_query(TEXTS), encoder.encode_document(TEXTS)]
+    (fold,) = enabled(encoder)
+    after = [encoder.encode_query(TEXTS), encoder.encode_document(TEXTS)]
+    for one, other in zip(before, after, strict=True):
+        torch.testing.assert_close(one.to_dense(), other.to_dense(), atol=1e-5, rtol=1e-5)
+    fold.disable()
+    assert not any("forward" in vars(module) for module in encoder.modules())

@@ -100,12 +100,18 @@ def draw_batch(trial: Trial) -> Batch:
         elif name == "position_ids" and not is_multiple and trial.seed % 3 == 0:
             inputs[name] = inputs[name][:1].clamp(min=1)  # for all rows alike
 
+    shown = tokens
+    if trial.words_left_out:
+        ids, here = inputs["input_ids"].flatten(0, -2), ~tokens
+        ids[here] = torch.randint(config.vocab_size, (int(here.sum()),), generator=generator)
+        pad_token = config.pad_token_id
+        shown = torch.ones_like(tokens) if pad_token is None else tokens | (ids != pad_token)
     scored = torch.zeros_like(tokens)
     if labels.get("labels", tokens[0]).shape == tokens.shape and trial.scores_tokens:
         scored = labels["labels"] != IGNORED
         if trial.head == "BertLMHeadModel":
             scored = pad(scored[:, 1:], (0, 1))
-    batch = Batch(inputs | labels, inputs | labels, tokens, scored)
+    batch = Batch(inputs | labels, inputs | labels, shown, scored)
     if trial.form in WIDE:
         allowed, added = wide_mask(trial, tokens, generator)
         batch.shown = allowed.any(-1).all(1)

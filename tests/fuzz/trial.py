@@ -67,6 +67,16 @@ class Trial:
         return self.head in (*MASKED_LM, "BertLMHeadModel", "BertForTokenClassification")
 
     @property
+    def words_left_out(self) -> bool:
+        """Whether the mask leaves out other tokens than padding.
+
+        In a decoder those may look at nothing, which backends compute differently.
+        """
+        is_plain = self.form in (*PLAIN_FORMS, "(B, 1, 1, S)") and self.mask != "none"
+        has_ids = "inputs_embeds" not in self.gives and not self.config.is_decoder
+        return is_plain and has_ids and self.packed is None and self.seed % 2 == 0
+
+    @property
     def is_sparse(self) -> bool:
         """Whether only labelled tokens are scored."""
         wanted = self.training and "labels" in self.gives and self.fields["sparse_prediction"]

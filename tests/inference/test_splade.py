@@ -68,6 +68,19 @@ def test_vectors_are_those_of_upstreams_scores(padding, strategy, activation, sl
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
+def test_masked_out_words_do_not_count(strategy, slices):
+    """Although the model computes their states."""
+    model, batch = model_and_batch("BertForMaskedLM", 3, "holes")
+    batch["input_ids"] = batch["input_ids"].clamp(min=5)
+    with torch.no_grad():
+        scores = reference_model(model)(**batch).logits
+    expected = formula(scores, batch["attention_mask"], strategy)
+    for one in (model, copy.deepcopy(model).prepare_for_inference()):
+        found = vectors(one, batch, pooling_strategy=strategy)
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("given", GIVEN)
 def test_texts_in_one_row_have_a_vector_each(given, strategy, slices):
     if given == "totals, positions through":

@@ -86,7 +86,7 @@ def masks(batch: int = 5, length: int = 13, seed: int = 0) -> dict[str, Tensor |
 def random_batch(
     head: str, config: BertConfig, mask: Tensor | None, seed: int = 0, length: int = 13
 ) -> dict[str, Tensor]:
-    """Inputs of a head: token types and random positions too."""
+    """Inputs of a head: token types and random positions too; the pad token under padding."""
     generator = torch.Generator().manual_seed(seed)
     rows = 5 if mask is None else mask.shape[0]
     shape = (rows, CHOICES, length) if head == "BertForMultipleChoice" else (rows, length)
@@ -100,7 +100,9 @@ def random_batch(
         "position_ids": numbers(config.max_position_embeddings),
     }
     if mask is not None:
-        batch["attention_mask"] = mask if len(shape) == 2 else mask[:, None].repeat(1, CHOICES, 1)
+        mask = mask if len(shape) == 2 else mask[:, None].repeat(1, CHOICES, 1)
+        batch["attention_mask"] = mask
+        batch["input_ids"].masked_fill_(mask == 0, config.pad_token_id or 0)
     return batch
 
 

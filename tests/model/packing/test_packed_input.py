@@ -56,6 +56,34 @@ def test_every_head_as_upstream_computes_each_sequence_alone(head, way, backend,
     assert_as_alone(found, alone(reference_model(model), rows, given))
 
 
+@pytest.mark.parametrize("dtype", [torch.long, torch.bool, torch.float32])
+@pytest.mark.parametrize(
+    ("head", "way"),
+    # In a decoder a mask of four dimensions replaces causality.
+    [(head, "as it comes") for head in ONE_ROW_HEADS if head != "BertLMHeadModel"] + COMPILED,
+)
+def test_masks_of_ones_are_as_none(head, way, dtype):
+    """Whatever their type; a mask of keys may have four dimensions."""
+    model, rows = model_and_rows(head, 5)
+    batch, way = packed(rows) | {"position_ids": positions()}, WAYS[way]
+    expected = outputs(model, batch)
+    kinds = [ones().to(dtype)]
+    if not dtype.is_floating_point:  # those are added to the scores
+        kinds.append(ones()[None, None].to(dtype))
+    labels = random_labels(head, model.config, batch)
+    count = len(LENGTHS)
+    labels = {k: v if v.ndim > 1 else v.repeat(count)[:count] for k, v in labels.items()}
+    if head == "BertForQuestionAnswering":
+        labels = {}
+    for mask in kinds:
+        found = outputs(way(model), batch, attention_mask=mask)
+        for name, value in expected.items():
+            assert torch.allclose(found[name], value, atol=2e-5), name
+        if labels and way is WAYS["as it comes"]:
+            loss = outputs(model, batch | labels, attention_mask=mask).loss
+            assert torch.allclose(loss, outputs(model, batch | labels).loss)
+
+
 KINDS = {
     "padded": dict(padding_free=False),
     "relative": dict(position_embedding_type="relative_key_query"),

@@ -173,7 +173,8 @@ def test_hidden_states_under_padding_are_zero():
 def test_a_document_does_not_touch_another():
     model, batch = model_and_batch("BertModel", 2)
     before = outputs(model, batch).last_hidden_state
-    batch["input_ids"][2] = (batch["input_ids"][2] + 1) % model.config.vocab_size
+    others = (batch["input_ids"][2] + 1) % model.config.vocab_size
+    batch["input_ids"][2] = others * batch["attention_mask"][2]
     after = outputs(model, batch).last_hidden_state
     rows = torch.tensor([0, 1, 3, 4])
     assert torch.equal(before[rows], after[rows])
