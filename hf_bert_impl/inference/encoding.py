@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from hf_bert_impl.data.option_ranges import COUNT, STEPS
 from hf_bert_impl.errors import InputError, check_choice
 from hf_bert_impl.inference.batching import Ids, check_text, token_batches
-from hf_bert_impl.inference.encode_types import Device, Many, Precision, encodes
+from hf_bert_impl.inference.encode_types import Device, Many, Precision, encodes, encodes_later
 from hf_bert_impl.inference.joined_calls import JoinedCalls
 from hf_bert_impl.inference.loading import find_device
 from hf_bert_impl.inference.pooling import Dense, Pooling
@@ -210,6 +210,7 @@ class Encoding:
         given = self._prompted(("document", "passage", "corpus"), arguments, options)
         return self.encode(texts, *given, **options)
 
+    @encodes_later
     async def encode_async(
         self,
         texts: str | Many,
@@ -464,4 +465,4 @@ def _in_form(vectors: Tensor, precision: str, as_numpy: bool, as_tensor: bool) -
         vectors = torch.from_numpy(quantize_embeddings(vectors, precision))
     if as_tensor:
         return vectors
-    return vectors.numpy() if as_numpy else list(vectors)
+    return vectors.cpu().numpy() if as_numpy else list(vectors)
