@@ -22,6 +22,7 @@ from hf_bert_impl.inference.loading import find_device
 from hf_bert_impl.inference.pooling import Dense, Pooling
 from hf_bert_impl.inference.progress import text_progress
 from hf_bert_impl.inference.quantization import check_count, quantize_embeddings
+from hf_bert_impl.model.prepared import drop_prepared
 
 #: Tokens a batch where the caller says nothing.
 TOKEN_BUDGET = 4096
@@ -57,6 +58,8 @@ class Encoding:
         self.pooling = pooling
         self.modules = modules
         self._backend = backend
+        #: What the model was prepared for before it left the CPU.
+        self._cpu_dtype: torch.dtype | None = None
         self._joined = JoinedCalls(self._tokenize, self._vectors, TOKEN_BUDGET)
 
     @property
@@ -66,18 +69,23 @@ class Encoding:
         return device
 
     def to(self, device: Device) -> Self:
-        """Moves the model to another device, in place; what was prepared is prepared there.
+        """Moves the model to another device, in place.
+
+        What was prepared for the CPU is dropped where it leaves, and prepared again where it comes
+        back.
 
         Raises:
             ValueError: This machine has no such device.
         """
         place = find_device(device)
         if place != self.device:
-            prepared = self.model.encoder.prepared
+            if self.model.encoder.prepared is not None:
+                self._cpu_dtype = self.model.encoder.prepared.kernels.dtype
+            drop_prepared(self.model)
             self.model.to(place)
             self.modules.to(place)
-            if prepared is not None:
-                self.model.prepare_for_inference(prepared.kernels.dtype)
+            if place.type == "cpu" and self._cpu_dtype is not None:
+                self.model.prepare_for_inference(self._cpu_dtype)
         return self
 
     @property

@@ -1,11 +1,14 @@
 """The arguments of `encode`, beside those of sentence-transformers on the same weights."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
 
 from hf_bert_impl import TextEncoder
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.model.cpu_kernels import why_no_kernels
 from tests.inference.encoder_cases import LONG, SHORT, TOLERANCE, assert_near
 
 TEXTS = [*SHORT, LONG]
@@ -197,7 +200,30 @@ def test_moving_the_model(tiny):
     prepared, before = encoder.model.encoder.prepared, encoder.encode(SHORT)
     assert encoder.to("cpu") is encoder
     assert encoder.model.encoder.prepared is prepared  # nothing was to be moved
-    assert np.array_equal(encoder.encode(SHORT, device=torch.device("cpu")), before)
+    for device in ("cpu", "cpu:0", torch.device("cpu")):
+        assert np.array_equal(encoder.encode(SHORT, device=device), before)
+    assert encoder.model.encoder.prepared is prepared
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_leaving_the_cpu_and_coming_back(tiny, monkeypatch, dtype):
+    encoder = TextEncoder.from_pretrained(tiny, dtype=dtype, device="cpu")
+    before, state = encoder.encode(SHORT), copy.deepcopy(encoder.model.state_dict())
+    # A device that every machine has, though it holds no numbers.
+    encoder.to("meta")
+    assert encoder.device.type == "meta" and encoder.model.encoder.prepared is None
+    move = type(encoder.model).to
+
+    def fill(model, place):
+        if model.device.type == "meta":
+            model = model.to_empty(device=place)
+            model.load_state_dict(state)
+            return model
+        return move(model, place)
+
+    monkeypatch.setattr(type(encoder.model), "to", fill)
+    assert np.array_equal(encoder.encode(SHORT, device="cpu"), before)
+    assert (encoder.model.encoder.prepared is None) == (why_no_kernels(torch.float32) is not None)
 
 
 @pytest.mark.parametrize(
