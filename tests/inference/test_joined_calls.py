@@ -269,6 +269,27 @@ def test_an_error_of_the_model_comes_to_its_own_caller(encoder):
     assert joined._held == 0
 
 
+@pytest.mark.parametrize("error", [MemoryError, RuntimeError])
+def test_no_call_waits_for_ever_where_the_thread_fails(encoder, monkeypatch, error):
+    joined = JoinedCalls(encoder._tokenize, encoder._vectors, 4096)
+
+    async def calls():
+        runs = (joined.run(["a", "b"], 0, len) for _ in range(3))
+        return await asyncio.gather(*runs, return_exceptions=True)
+
+    def fail(*_):
+        raise error
+
+    with monkeypatch.context() as patch:
+        if error is RuntimeError:  # what an executor raises when the interpreter ends
+            patch.setattr(joined._thread, "submit", fail)
+        else:
+            patch.setattr(joined, "_cut", fail)
+        assert [type(found) for found in run(calls())] == [error] * 3
+    assert joined._held == 0
+    assert run(calls()) == [2, 2, 2]
+
+
 def test_an_error_of_what_finishes_a_call(encoder):
     joined = JoinedCalls(encoder._tokenize, encoder._vectors, 4096)
 
