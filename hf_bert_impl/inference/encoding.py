@@ -1,16 +1,14 @@
 """The calls of `TextEncoder`: from texts to vectors, alone, in streams and from coroutines.
 
-Notation: N texts, T tokens of a batch side by side, D hidden size.
+Notation: N texts, n tokens of one of them, D hidden size.
 """
 
 import contextlib
 import functools
 from collections.abc import Callable, Generator, Iterable, Mapping, Set
-from itertools import accumulate
-from typing import Any, Self
+from typing import Any
 
 import torch
-from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from hf_bert_impl.data.option_ranges import COUNT, STEPS
@@ -18,11 +16,9 @@ from hf_bert_impl.errors import InputError, check_choice
 from hf_bert_impl.inference.batching import Ids, check_text, token_batches
 from hf_bert_impl.inference.encode_types import Device, Many, Precision, encodes, encodes_later
 from hf_bert_impl.inference.joined_calls import JoinedCalls
-from hf_bert_impl.inference.loading import find_device
-from hf_bert_impl.inference.pooling import Dense, Pooling
 from hf_bert_impl.inference.progress import text_progress
 from hf_bert_impl.inference.quantization import check_count, quantize_embeddings
-from hf_bert_impl.model.prepared import drop_prepared
+from hf_bert_impl.inference.vector_model import VectorModel
 
 #: Tokens a batch where the caller says nothing.
 TOKEN_BUDGET = 4096
@@ -30,72 +26,16 @@ TOKEN_BUDGET = 4096
 OUTPUTS = ("sentence_embedding", "token_embeddings")
 
 
-class Encoding:
-    """What the calls need, and the calls themselves; `TextEncoder` loads, describes and saves it.
-
-    Args:
-        model: A BERT base model in eval mode.
-        tokenizer: Its tokenizer.
-        backend: A copy of what tokenizes in it, which truncates and does not pad.
-        pooling: From the states of the tokens to one vector a text.
-        modules: What follows, applied in order to (N, width) vectors.
-    """
+class Encoding(VectorModel):
+    """The calls of an encoder; `TextEncoder` loads, describes and saves it."""
 
     default_prompt_name: str | None
     prompts: dict[str, str]
     truncate_dim: int | None
 
-    def __init__(
-        self,
-        model: Any,
-        tokenizer: Any,
-        backend: Tokenizer,
-        pooling: Pooling,
-        modules: nn.Sequential,
-    ) -> None:
-        self.model = model
-        self.tokenizer = tokenizer
-        self.pooling = pooling
-        self.modules = modules
-        self._backend = backend
-        #: What the model was prepared for before it left the CPU.
-        self._cpu_dtype: torch.dtype | None = None
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self._joined = JoinedCalls(self._tokenize, self._vectors, TOKEN_BUDGET)
-
-    @property
-    def device(self) -> torch.device:
-        """Where the model is."""
-        device: torch.device = self.model.device
-        return device
-
-    def to(self, device: Device) -> Self:
-        """Moves the model to another device, in place.
-
-        What was prepared for the CPU is dropped where it leaves, and prepared again where it comes
-        back.
-
-        Raises:
-            ValueError: This machine has no such device.
-        """
-        place = find_device(device)
-        if place != self.device:
-            if self.model.encoder.prepared is not None:
-                self._cpu_dtype = self.model.encoder.prepared.kernels.dtype
-            drop_prepared(self.model)
-            self.model.to(place)
-            self.modules.to(place)
-            if place.type == "cpu" and self._cpu_dtype is not None:
-                self.model.prepare_for_inference(self._cpu_dtype)
-        return self
-
-    @property
-    def width(self) -> int:
-        """Numbers of a vector before any is left out."""
-        size: int = self.model.config.hidden_size * len(self.pooling.modes)
-        for module in self.modules:
-            if isinstance(module, Dense):
-                size = module.linear.out_features
-        return size
 
     @encodes
     def encode(
@@ -377,32 +317,6 @@ class Encoding:
                 }
             )
         return features
-
-    @torch.inference_mode()
-    def _vectors(self, batch: list[Ids], prompt_length: int) -> Tensor:
-        """(N, width) float32 of N tokenized texts."""
-        # The lengths stay on the CPU, where they are read.
-        lengths = torch.tensor([len(ids) for ids in batch], device="cpu")  # (N,)
-        vectors: Tensor = self.modules(self.pooling(self._states(batch), lengths, prompt_length))
-        return vectors
-
-    @torch.inference_mode()
-    def _states(self, batch: list[Ids]) -> Tensor:
-        """(T, D) of the tokens of all texts side by side."""
-        ends = torch.tensor([0, *accumulate(map(len, batch))], dtype=torch.int32, device="cpu")
-        ids = torch.tensor([[n for row in batch for n in row]], device=self.device)  # (1, T)
-        # Already packed input, as DataCollatorWithFlattening makes it: no padding anywhere.
-        layers = [1] if self.pooling.first_and_last else False
-        output = self.model(
-            input_ids=ids, cu_seq_lens_q=ends, output_hidden_states=layers, return_dict=True
-        )
-        states: Tensor = output.last_hidden_state[0]  # (T, D)
-        if layers:
-            states = (states.float() + output.hidden_states[1][0].float()) / 2
-        return states
-
-    def _tokenize(self, texts: list[str]) -> list[Ids]:
-        return [encoding.ids for encoding in self._backend.encode_batch_fast(texts)]
 
     def _dimension(self, truncate_dim: int | None) -> int:
         """How many numbers a vector of a call has."""
