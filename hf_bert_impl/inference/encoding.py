@@ -105,11 +105,13 @@ class Encoding(VectorModel):
         dimension = self._dimension(truncate_dim)
         before = self._prompt(prompt, prompt_name)
         compute: Callable[[list[Ids]], Any]
-        compute = self._sentences(before, dimension, normalize_embeddings)
-        if output_value is None:
-            compute = functools.partial(self._features, sentences=compute)
-        elif not is_vector:
+        if is_vector:
+            compute = self._sentences(before, dimension, normalize_embeddings)
+        elif output_value is not None:
             compute = self._tokens
+        else:
+            length = self._prompt_length(before)
+            compute = functools.partial(self._features, prompt_length=length, dimension=dimension)
         batches = self._batches(given, compute, before, batch_size, token_budget)
         if device is not None:
             self.to(device)
@@ -297,22 +299,23 @@ class Encoding(VectorModel):
 
     def _tokens(self, batch: list[Ids]) -> list[Tensor]:
         """The states of each text's tokens, (n, D) float32."""
-        states = self._states(batch).float().clone()
-        return list(states.split([len(ids) for ids in batch]))
+        return _of_each_text(self._states(batch), batch)
 
     def _features(
-        self, batch: list[Ids], sentences: Callable[[list[Ids]], Tensor]
+        self, batch: list[Ids], prompt_length: int, dimension: int
     ) -> list[dict[str, Tensor]]:
         """All that is known of each text."""
+        states = self._states(batch)
+        vectors = _cut(self._pooled(states, batch, prompt_length), dimension, False)
         features = []
-        for ids, states, vector in zip(batch, self._tokens(batch), sentences(batch), strict=True):
-            tokens = torch.tensor(ids, device=self.device)
+        for ids, tokens, vector in zip(batch, _of_each_text(states, batch), vectors, strict=True):
+            numbers = torch.tensor(ids, device=self.device)
             features.append(
                 {
-                    "input_ids": tokens,
-                    "attention_mask": torch.ones_like(tokens),
-                    "token_type_ids": torch.zeros_like(tokens),
-                    "token_embeddings": states,
+                    "input_ids": numbers,
+                    "attention_mask": torch.ones_like(numbers),
+                    "token_type_ids": torch.zeros_like(numbers),
+                    "token_embeddings": tokens,
                     "sentence_embedding": vector,
                 }
             )
@@ -328,6 +331,8 @@ class Encoding(VectorModel):
     def _prompt(self, prompt: str | None, name: str | None) -> str:
         """The prompt of a call: its text, or an empty one."""
         if prompt is not None:
+            if not isinstance(prompt, str):
+                raise InputError(f"prompt is {prompt!r:.60}", "a text", "give one, or none")
             return prompt
         name = self.default_prompt_name if name is None else name
         if name is not None and name not in self.prompts:
@@ -369,6 +374,11 @@ def _sequence(texts: Any) -> Any:
             "encode_stream"
         )
     return texts
+
+
+def _of_each_text(states: Tensor, batch: list[Ids]) -> list[Tensor]:
+    """(T, D) of all tokens to float32 (n, D) of each text, which can be trained on."""
+    return list(states.float().clone().split([len(ids) for ids in batch]))
 
 
 def _cut(vectors: Tensor, dimension: int, normalize: bool) -> Tensor:

@@ -79,12 +79,16 @@ class VectorModel:
                 size = module.linear.out_features
         return size
 
-    @torch.inference_mode()
     def _vectors(self, batch: list[Ids], prompt_length: int) -> Tensor:
         """(N, width) float32 of N tokenized texts."""
+        return self._pooled(self._states(batch), batch, prompt_length)
+
+    @torch.inference_mode()
+    def _pooled(self, states: Tensor, batch: list[Ids], prompt_length: int) -> Tensor:
+        """(N, width) float32 from the (T, D) of their tokens."""
         # The lengths stay on the CPU, where they are read.
         lengths = torch.tensor([len(ids) for ids in batch], device="cpu")  # (N,)
-        vectors: Tensor = self.modules(self.pooling(self._states(batch), lengths, prompt_length))
+        vectors: Tensor = self.modules(self.pooling(states, lengths, prompt_length))
         return vectors
 
     @torch.inference_mode()

@@ -130,7 +130,7 @@ def test_token_embeddings(pair):
         assert (one.numpy() != other).mean() < 0.02
 
 
-def test_everything_about_a_text(pair):
+def test_everything_about_a_text(pair, monkeypatch):
     ours, stock = pair
     options = {"output_value": None, "prompt_name": "query", "truncate_dim": 7}
     found, expected = ours.encode(TEXTS, **options), stock.encode(TEXTS, **options)
@@ -143,6 +143,11 @@ def test_everything_about_a_text(pair):
         assert one["sentence_embedding"].shape == (7,)
         assert_near(one["sentence_embedding"].numpy(), other["sentence_embedding"].numpy())
     assert torch.equal(ours.encode(TEXTS[0], **options)["input_ids"], found[0]["input_ids"])
+    states = ours._states
+    calls = []
+    monkeypatch.setattr(ours, "_states", lambda batch: calls.append(len(batch)) or states(batch))
+    ours.encode(TEXTS, **options)
+    assert calls == [5]  # the model is asked once for both
 
 
 def test_fewer_numbers_for_one_call(pair):
@@ -239,6 +244,7 @@ def test_leaving_the_cpu_and_coming_back(tiny, monkeypatch, dtype):
         ({"device": "nowhere"}, "device is 'nowhere'.*expected a device of this machine"),
         ({"device": ["cpu", "cpu"]}, "expected one device"),
         ({"device": True}, "expected one device"),
+        ({"prompt": 32}, "prompt is 32; expected a text"),
         ({"prompt_name": "x"}, "no prompt 'x'; expected one that .*'query', 'document'"),
     ],
 )
