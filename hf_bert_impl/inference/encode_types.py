@@ -1,7 +1,7 @@
 """What `TextEncoder.encode` returns for which arguments, for type checkers."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, Protocol, TypeAlias, TypedDict, Unpack, cast, overload
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Literal, Protocol, TypeAlias, TypedDict, TypeVar, Unpack, cast, overload
 
 import numpy as np
 import torch
@@ -11,15 +11,21 @@ Many: TypeAlias = Sequence[str] | np.ndarray
 Precision: TypeAlias = Literal["float32", "float16", "int8", "uint8", "binary", "ubinary"]
 Device: TypeAlias = str | int | torch.device
 SentenceValue: TypeAlias = Literal["sentence_embedding"]
+Called = TypeVar("Called", covariant=True)
 
 
-class Options(TypedDict, total=False):
-    """The arguments that change nothing about the type of a result."""
+class AwaitedOptions(TypedDict, total=False):
+    """The arguments that change nothing about the type of a result, of awaited calls."""
 
     precision: Precision
-    device: Device | None
     normalize_embeddings: bool
     truncate_dim: int | None
+
+
+class Options(AwaitedOptions, total=False):
+    """The same of all others."""
+
+    device: Device | None
     token_budget: int | None
 
 
@@ -170,16 +176,85 @@ class Encode(Protocol):
     ) -> Any: ...
 
 
-class EncodeMethod(Protocol):
-    """A method that is called as `Encode` is."""
+class EncodeAsync(Protocol):
+    """The same for awaited calls."""
+
+    @overload
+    def __call__(
+        self,
+        texts: str | Many,
+        prompt_name: str | None = ...,
+        prompt: str | None = ...,
+        *,
+        convert_to_tensor: Literal[False] = ...,
+        convert_to_numpy: Literal[True] = ...,
+        **options: Unpack[AwaitedOptions],
+    ) -> Coroutine[Any, Any, np.ndarray]: ...
+
+    @overload
+    def __call__(
+        self,
+        texts: str | Many,
+        prompt_name: str | None = ...,
+        prompt: str | None = ...,
+        *,
+        convert_to_tensor: Literal[True],
+        convert_to_numpy: bool = ...,
+        **options: Unpack[AwaitedOptions],
+    ) -> Coroutine[Any, Any, Tensor]: ...
+
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self,
+        texts: str,
+        prompt_name: str | None = ...,
+        prompt: str | None = ...,
+        *,
+        convert_to_tensor: Literal[False] = ...,
+        convert_to_numpy: Literal[False],
+        **options: Unpack[AwaitedOptions],
+    ) -> Coroutine[Any, Any, Tensor]: ...
+
+    @overload
+    def __call__(
+        self,
+        texts: Many,
+        prompt_name: str | None = ...,
+        prompt: str | None = ...,
+        *,
+        convert_to_tensor: Literal[False] = ...,
+        convert_to_numpy: Literal[False],
+        **options: Unpack[AwaitedOptions],
+    ) -> Coroutine[Any, Any, list[Tensor]]: ...
+
+    @overload
+    def __call__(
+        self,
+        texts: str | Many,
+        prompt_name: str | None = ...,
+        prompt: str | None = ...,
+        *,
+        convert_to_tensor: bool = ...,
+        convert_to_numpy: bool = ...,
+        **options: Unpack[AwaitedOptions],
+    ) -> Coroutine[Any, Any, Any]: ...
+
+
+class Method(Protocol[Called]):
+    """A method that is called as `Called` is."""
 
     @overload
     def __get__(self, instance: None, owner: Any = ...) -> Callable[..., Any]: ...
 
     @overload
-    def __get__(self, instance: object, owner: Any = ...) -> Encode: ...
+    def __get__(self, instance: object, owner: Any = ...) -> Called: ...
 
 
-def encodes(method: Callable[..., Any]) -> EncodeMethod:
+def encodes(method: Callable[..., Any]) -> Method[Encode]:
     """The method as it is, with the types of `Encode`: they are written down once for all."""
-    return cast(EncodeMethod, method)
+    return cast(Method[Encode], method)
+
+
+def encodes_later(method: Callable[..., Any]) -> Method[EncodeAsync]:
+    """The method as it is, with the types of `EncodeAsync`."""
+    return cast(Method[EncodeAsync], method)

@@ -1,27 +1,24 @@
 """The calls of `TextEncoder`: from texts to vectors, alone, in streams and from coroutines.
 
-Notation: N texts, T tokens of a batch side by side, D hidden size.
+Notation: N texts, n tokens of one of them, D hidden size.
 """
 
 import contextlib
 import functools
 from collections.abc import Callable, Generator, Iterable, Mapping, Set
-from itertools import accumulate
-from typing import Any, Self
+from typing import Any
 
 import torch
-from tokenizers import Tokenizer
 from torch import Tensor, nn
 
 from hf_bert_impl.data.option_ranges import COUNT, STEPS
 from hf_bert_impl.errors import InputError, check_choice
 from hf_bert_impl.inference.batching import Ids, check_text, token_batches
-from hf_bert_impl.inference.encode_types import Device, Many, Precision, encodes
+from hf_bert_impl.inference.encode_types import Device, Many, Precision, encodes, encodes_later
 from hf_bert_impl.inference.joined_calls import JoinedCalls
-from hf_bert_impl.inference.loading import find_device
-from hf_bert_impl.inference.pooling import Dense, Pooling
 from hf_bert_impl.inference.progress import text_progress
 from hf_bert_impl.inference.quantization import check_count, quantize_embeddings
+from hf_bert_impl.inference.vector_model import VectorModel
 
 #: Tokens a batch where the caller says nothing.
 TOKEN_BUDGET = 4096
@@ -29,65 +26,16 @@ TOKEN_BUDGET = 4096
 OUTPUTS = ("sentence_embedding", "token_embeddings")
 
 
-class Encoding:
-    """What the calls need, and the calls themselves; `TextEncoder` loads, describes and saves it.
-
-    Args:
-        model: A BERT base model in eval mode.
-        tokenizer: Its tokenizer.
-        backend: A copy of what tokenizes in it, which truncates and does not pad.
-        pooling: From the states of the tokens to one vector a text.
-        modules: What follows, applied in order to (N, width) vectors.
-    """
+class Encoding(VectorModel):
+    """The calls of an encoder; `TextEncoder` loads, describes and saves it."""
 
     default_prompt_name: str | None
     prompts: dict[str, str]
     truncate_dim: int | None
 
-    def __init__(
-        self,
-        model: Any,
-        tokenizer: Any,
-        backend: Tokenizer,
-        pooling: Pooling,
-        modules: nn.Sequential,
-    ) -> None:
-        self.model = model
-        self.tokenizer = tokenizer
-        self.pooling = pooling
-        self.modules = modules
-        self._backend = backend
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
         self._joined = JoinedCalls(self._tokenize, self._vectors, TOKEN_BUDGET)
-
-    @property
-    def device(self) -> torch.device:
-        """Where the model is."""
-        device: torch.device = self.model.device
-        return device
-
-    def to(self, device: Device) -> Self:
-        """Moves the model to another device, in place; what was prepared is prepared there.
-
-        Raises:
-            ValueError: This machine has no such device.
-        """
-        place = find_device(device)
-        if place != self.device:
-            prepared = self.model.encoder.prepared
-            self.model.to(place)
-            self.modules.to(place)
-            if prepared is not None:
-                self.model.prepare_for_inference(prepared.kernels.dtype)
-        return self
-
-    @property
-    def width(self) -> int:
-        """Numbers of a vector before any is left out."""
-        size: int = self.model.config.hidden_size * len(self.pooling.modes)
-        for module in self.modules:
-            if isinstance(module, Dense):
-                size = module.linear.out_features
-        return size
 
     @encodes
     def encode(
@@ -157,11 +105,13 @@ class Encoding:
         dimension = self._dimension(truncate_dim)
         before = self._prompt(prompt, prompt_name)
         compute: Callable[[list[Ids]], Any]
-        compute = self._sentences(before, dimension, normalize_embeddings)
-        if output_value is None:
-            compute = functools.partial(self._features, sentences=compute)
-        elif not is_vector:
+        if is_vector:
+            compute = self._sentences(before, dimension, normalize_embeddings)
+        elif output_value is not None:
             compute = self._tokens
+        else:
+            length = self._prompt_length(before)
+            compute = functools.partial(self._features, prompt_length=length, dimension=dimension)
         batches = self._batches(given, compute, before, batch_size, token_budget)
         if device is not None:
             self.to(device)
@@ -210,6 +160,7 @@ class Encoding:
         given = self._prompted(("document", "passage", "corpus"), arguments, options)
         return self.encode(texts, *given, **options)
 
+    @encodes_later
     async def encode_async(
         self,
         texts: str | Many,
@@ -348,52 +299,27 @@ class Encoding:
 
     def _tokens(self, batch: list[Ids]) -> list[Tensor]:
         """The states of each text's tokens, (n, D) float32."""
-        states = self._states(batch).float().clone()
-        return list(states.split([len(ids) for ids in batch]))
+        return _of_each_text(self._states(batch), batch)
 
     def _features(
-        self, batch: list[Ids], sentences: Callable[[list[Ids]], Tensor]
+        self, batch: list[Ids], prompt_length: int, dimension: int
     ) -> list[dict[str, Tensor]]:
         """All that is known of each text."""
+        states = self._states(batch)
+        vectors = _cut(self._pooled(states, batch, prompt_length), dimension, False)
         features = []
-        for ids, states, vector in zip(batch, self._tokens(batch), sentences(batch), strict=True):
-            tokens = torch.tensor(ids, device=self.device)
+        for ids, tokens, vector in zip(batch, _of_each_text(states, batch), vectors, strict=True):
+            numbers = torch.tensor(ids, device=self.device)
             features.append(
                 {
-                    "input_ids": tokens,
-                    "attention_mask": torch.ones_like(tokens),
-                    "token_type_ids": torch.zeros_like(tokens),
-                    "token_embeddings": states,
+                    "input_ids": numbers,
+                    "attention_mask": torch.ones_like(numbers),
+                    "token_type_ids": torch.zeros_like(numbers),
+                    "token_embeddings": tokens,
                     "sentence_embedding": vector,
                 }
             )
         return features
-
-    @torch.inference_mode()
-    def _vectors(self, batch: list[Ids], prompt_length: int) -> Tensor:
-        """(N, width) float32 of N tokenized texts."""
-        # The lengths stay on the CPU, where they are read.
-        lengths = torch.tensor([len(ids) for ids in batch], device="cpu")  # (N,)
-        vectors: Tensor = self.modules(self.pooling(self._states(batch), lengths, prompt_length))
-        return vectors
-
-    @torch.inference_mode()
-    def _states(self, batch: list[Ids]) -> Tensor:
-        """(T, D) of the tokens of all texts side by side."""
-        ends = torch.tensor([0, *accumulate(map(len, batch))], dtype=torch.int32, device="cpu")
-        ids = torch.tensor([[n for row in batch for n in row]], device=self.device)  # (1, T)
-        # Already packed input, as DataCollatorWithFlattening makes it: no padding anywhere.
-        layers = [1] if self.pooling.first_and_last else False
-        output = self.model(
-            input_ids=ids, cu_seq_lens_q=ends, output_hidden_states=layers, return_dict=True
-        )
-        states: Tensor = output.last_hidden_state[0]  # (T, D)
-        if layers:
-            states = (states.float() + output.hidden_states[1][0].float()) / 2
-        return states
-
-    def _tokenize(self, texts: list[str]) -> list[Ids]:
-        return [encoding.ids for encoding in self._backend.encode_batch_fast(texts)]
 
     def _dimension(self, truncate_dim: int | None) -> int:
         """How many numbers a vector of a call has."""
@@ -405,6 +331,8 @@ class Encoding:
     def _prompt(self, prompt: str | None, name: str | None) -> str:
         """The prompt of a call: its text, or an empty one."""
         if prompt is not None:
+            if not isinstance(prompt, str):
+                raise InputError(f"prompt is {prompt!r:.60}", "a text", "give one, or none")
             return prompt
         name = self.default_prompt_name if name is None else name
         if name is not None and name not in self.prompts:
@@ -448,6 +376,11 @@ def _sequence(texts: Any) -> Any:
     return texts
 
 
+def _of_each_text(states: Tensor, batch: list[Ids]) -> list[Tensor]:
+    """(T, D) of all tokens to float32 (n, D) of each text, which can be trained on."""
+    return list(states.float().clone().split([len(ids) for ids in batch]))
+
+
 def _cut(vectors: Tensor, dimension: int, normalize: bool) -> Tensor:
     """The first numbers of vectors, of length 1 if wanted."""
     if normalize:
@@ -464,4 +397,4 @@ def _in_form(vectors: Tensor, precision: str, as_numpy: bool, as_tensor: bool) -
         vectors = torch.from_numpy(quantize_embeddings(vectors, precision))
     if as_tensor:
         return vectors
-    return vectors.numpy() if as_numpy else list(vectors)
+    return vectors.cpu().numpy() if as_numpy else list(vectors)

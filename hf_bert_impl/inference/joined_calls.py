@@ -9,7 +9,7 @@ The thread ends with the object, or with the interpreter; there is nothing to cl
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
@@ -95,8 +95,9 @@ class JoinedCalls:
         self._arguments = (tokenize, compute, token_budget, queued_texts)
         self._tokenize, self._compute = tokenize, compute
         self._token_budget, self._queued_texts = token_budget, queued_texts
-        self._lock = threading.Lock()
-        # Below: what the lock guards.
+        # Below: what the lock guards. The end of a coroutine, in which it is taken, can come by the
+        # garbage collection of a thread that has it.
+        self._lock = threading.RLock()
         self._queue: deque[tuple[_Call, int]] = deque()
         self._waiting: deque[_Room] = deque()
         #: Texts that are queued, or tokenized and in no batch yet.
@@ -166,28 +167,38 @@ class JoinedCalls:
         try:
             self._thread.submit(self._work)
         except RuntimeError as error:  # no thread can be made any more: the interpreter ends
-            with self._lock:
-                queued, self._is_working = list(self._queue), False
-                self._queue.clear()
-            self._let_go(len(queued))
-            for call, _ in queued:
-                call.fail(error)
+            self._give_up([], error)
+
+    def _give_up(self, taken: Iterable[_Call], error: BaseException) -> None:
+        """Fails all calls that are there: nobody may wait for ever."""
+        with self._lock:
+            calls = [*taken, *(call for call, _ in self._queue)]
+            self._queue.clear()
+            self._is_working = False
+        self._let_go(len(calls))
+        for call in calls:
+            call.fail(error)
 
     def _work(self) -> None:
         """Computes batch after batch until the queue is empty."""
+        fresh: list[tuple[_Call, int]] = []
         ready: deque[_Item] = deque()
-        while True:
-            with self._lock:
-                count = min(len(self._queue), TOKENIZED_TEXTS - len(ready))
-                fresh = [self._queue.popleft() for _ in range(count)]
-                if not fresh and not ready:
-                    self._is_working = False
-                    return
-            before = len(ready) + len(fresh)
-            ready.extend(self._tokenized(fresh))
-            batch = self._cut(ready)
-            self._let_go(before - len(ready))
-            self._run(batch)
+        try:
+            while True:
+                with self._lock:
+                    count = min(len(self._queue), TOKENIZED_TEXTS - len(ready))
+                    fresh = [self._queue.popleft() for _ in range(count)]
+                    if not fresh and not ready:
+                        self._is_working = False
+                        return
+                before = len(ready) + len(fresh)
+                ready.extend(self._tokenized(fresh))
+                fresh = []
+                batch = self._cut(ready)
+                self._let_go(before - len(ready))
+                self._run(batch)
+        except BaseException as error:  # those of texts go to their calls below
+            self._give_up([*(call for call, _ in fresh), *(call for call, *_ in ready)], error)
 
     def _tokenized(self, fresh: list[tuple[_Call, int]]) -> list[_Item]:
         """The same with their token ids, without the calls whose texts cannot be tokenized."""

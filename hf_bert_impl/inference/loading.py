@@ -78,12 +78,13 @@ def find_device(device: str | int | torch.device | None) -> torch.device:
             f"device is {device!r:.60}", "one device, such as 'cpu' or 'cuda:1'", "name one"
         )
     try:
-        return torch.empty(0, device=device).device
+        found = torch.empty(0, device=device).device
     except (RuntimeError, AssertionError, ValueError) as error:  # by what torch was built with
         reason = one_line(error).partition(". ")[0][:120]
         raise InputError(
             f"device is {str(device)!r} ({reason})", "a device of this machine", "name another one"
         ) from error
+    return torch.device("cpu") if found.type == "cpu" else found  # "cpu:0" is no other one
 
 
 def load_bert(

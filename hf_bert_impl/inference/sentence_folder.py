@@ -4,6 +4,12 @@ modules.json lists the modules: the transformer, its pooling, and what follows. 
 with a config.json, and weights where it has any; settings of the whole model are in
 config_sentence_transformers.json. A checkpoint without modules.json is a bare BERT: mean pooling,
 as sentence-transformers itself has it.
+
+Modules are those of `pooling.py`, not the library's own, which compute on padded batches and would
+make the library a need. The kinds that it has beside these (CNN, LSTM, Router, WordWeights and
+others) stand between or around transformers, where one packed BERT is not all that there is to
+compute. A folder with them is loaded by the library itself, in which `register()` puts this
+package's BERT; the error says so.
 """
 
 import dataclasses
@@ -43,6 +49,10 @@ _TRANSFORMER_DEFAULTS = {
     "query_expansion": None,
     "tokenizer_name_or_path": None,
 }
+_ELSE = (
+    "call hf_bert_impl.register() and load it by sentence_transformers.SentenceTransformer, which "
+    "has every kind"
+)
 
 
 @dataclasses.dataclass
@@ -91,7 +101,7 @@ def read_sentence_model(
         raise InputError(
             f"modules.json of {path} begins with {', '.join(kinds[:2]) or 'nothing'}",
             "Transformer, then Pooling",
-            "name a model that has these",
+            _ELSE,
         )
 
     model = SentenceModel(subfolder=modules[0][1].strip("/"))
@@ -230,7 +240,7 @@ def _add_module(
         raise InputError(
             f"its class is {kind}",
             "one Pooling, then Dense, LayerNorm, Normalize or Dropout",
-            "name a model of these",
+            _ELSE,
         )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hf_bert_impl.errors import InputError, check_choice
+from hf_bert_impl.errors import InputError, check_choice, one_line
 
 #: One vector or many, as `TextEncoder.encode` gives them in any form, or rows of numbers.
 Vectors: TypeAlias = Tensor | np.ndarray | Sequence[Tensor] | Sequence[np.ndarray] | Sequence[Any]
@@ -113,11 +113,18 @@ def _tensor(vectors: Vectors) -> Tensor:
     """As a tensor in float32 or wider."""
     given: Any = vectors
     first = given[0] if isinstance(given, Sequence) and len(given) else None
-    if isinstance(first, Tensor):
-        given = torch.stack(list(given))
-    elif first is not None and not isinstance(first, np.ndarray):
-        given = torch.tensor(given)  # plain numbers are float32
-    elif not isinstance(given, Tensor):
-        given = torch.tensor(np.asarray(given))  # a copy: the array may be read-only
+    try:
+        if isinstance(first, Tensor):
+            given = torch.stack(list(given))
+        elif first is not None and not isinstance(first, np.ndarray):
+            given = torch.tensor(given)  # plain numbers are float32
+        elif not isinstance(given, Tensor):
+            given = torch.tensor(np.asarray(given))  # a copy: the array may be read-only
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(
+            f"what is to be compared is no table of numbers ({one_line(error)[:100]})",
+            "vectors as encode gives them",
+            "give an array, a tensor, or a list of rows that are as long",
+        ) from error
     wide: Tensor = given.to(torch.promote_types(given.dtype, torch.float32))
     return wide

@@ -211,7 +211,8 @@ class TextEncoder(Encoding):
         """Saves everything as a folder that sentence-transformers and `from_pretrained` load.
 
         The weights are those of the model: what `prepare_for_inference` packed is packed again
-        where the folder is loaded.
+        where the folder is loaded. BERT's pooler, which no vector needs, is not among them where
+        `from_pretrained` left it out; transformers then says that it is missing.
 
         Args:
             path: A new or an empty folder; it appears when it is complete.

@@ -1,11 +1,14 @@
 """The arguments of `encode`, beside those of sentence-transformers on the same weights."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
 
 from hf_bert_impl import TextEncoder
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.model.cpu_kernels import why_no_kernels
 from tests.inference.encoder_cases import LONG, SHORT, TOLERANCE, assert_near
 
 TEXTS = [*SHORT, LONG]
@@ -127,7 +130,7 @@ def test_token_embeddings(pair):
         assert (one.numpy() != other).mean() < 0.02
 
 
-def test_everything_about_a_text(pair):
+def test_everything_about_a_text(pair, monkeypatch):
     ours, stock = pair
     options = {"output_value": None, "prompt_name": "query", "truncate_dim": 7}
     found, expected = ours.encode(TEXTS, **options), stock.encode(TEXTS, **options)
@@ -140,6 +143,11 @@ def test_everything_about_a_text(pair):
         assert one["sentence_embedding"].shape == (7,)
         assert_near(one["sentence_embedding"].numpy(), other["sentence_embedding"].numpy())
     assert torch.equal(ours.encode(TEXTS[0], **options)["input_ids"], found[0]["input_ids"])
+    states = ours._states
+    calls = []
+    monkeypatch.setattr(ours, "_states", lambda batch: calls.append(len(batch)) or states(batch))
+    ours.encode(TEXTS, **options)
+    assert calls == [5]  # the model is asked once for both
 
 
 def test_fewer_numbers_for_one_call(pair):
@@ -197,7 +205,30 @@ def test_moving_the_model(tiny):
     prepared, before = encoder.model.encoder.prepared, encoder.encode(SHORT)
     assert encoder.to("cpu") is encoder
     assert encoder.model.encoder.prepared is prepared  # nothing was to be moved
-    assert np.array_equal(encoder.encode(SHORT, device=torch.device("cpu")), before)
+    for device in ("cpu", "cpu:0", torch.device("cpu")):
+        assert np.array_equal(encoder.encode(SHORT, device=device), before)
+    assert encoder.model.encoder.prepared is prepared
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_leaving_the_cpu_and_coming_back(tiny, monkeypatch, dtype):
+    encoder = TextEncoder.from_pretrained(tiny, dtype=dtype, device="cpu")
+    before, state = encoder.encode(SHORT), copy.deepcopy(encoder.model.state_dict())
+    # A device that every machine has, though it holds no numbers.
+    encoder.to("meta")
+    assert encoder.device.type == "meta" and encoder.model.encoder.prepared is None
+    move = type(encoder.model).to
+
+    def fill(model, place):
+        if model.device.type == "meta":
+            model = model.to_empty(device=place)
+            model.load_state_dict(state)
+            return model
+        return move(model, place)
+
+    monkeypatch.setattr(type(encoder.model), "to", fill)
+    assert np.array_equal(encoder.encode(SHORT, device="cpu"), before)
+    assert (encoder.model.encoder.prepared is None) == (why_no_kernels(torch.float32) is not None)
 
 
 @pytest.mark.parametrize(
@@ -213,6 +244,7 @@ def test_moving_the_model(tiny):
         ({"device": "nowhere"}, "device is 'nowhere'.*expected a device of this machine"),
         ({"device": ["cpu", "cpu"]}, "expected one device"),
         ({"device": True}, "expected one device"),
+        ({"prompt": 32}, "prompt is 32; expected a text"),
         ({"prompt_name": "x"}, "no prompt 'x'; expected one that .*'query', 'document'"),
     ],
 )

@@ -66,3 +66,6 @@ def test_what_cannot_be_compared(name, a, b, message):
             function(name, torch.zeros(a), torch.zeros(b))
     with pytest.raises(InputError, match="5 vectors beside 3; expected as many"):
         similarity_pairwise("dot", torch.zeros(5, 2), torch.zeros(3, 2))
+    for wrong in ("abc", [[1.0, 2.0], [3.0]], [torch.zeros(2), torch.zeros(3)], None, [None]):
+        with pytest.raises(InputError, match=r"no table of numbers .*; expected vectors as encode"):
+            similarity("dot", wrong, torch.zeros(3, 2))

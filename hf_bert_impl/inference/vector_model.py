@@ -1,0 +1,110 @@
+"""A BERT with a pooling and what follows it: from token ids to vectors.
+
+Notation: N texts, T tokens of a batch side by side, D hidden size.
+"""
+
+from itertools import accumulate
+from typing import Any, Self
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+
+from hf_bert_impl.inference.batching import Ids
+from hf_bert_impl.inference.encode_types import Device
+from hf_bert_impl.inference.loading import find_device
+from hf_bert_impl.inference.pooling import Dense, Pooling
+from hf_bert_impl.model.prepared import drop_prepared
+
+
+class VectorModel:
+    """Computes the vectors of tokenized texts, without padding.
+
+    Args:
+        model: A BERT base model in eval mode.
+        tokenizer: Its tokenizer.
+        backend: A copy of what tokenizes in it, which truncates and does not pad.
+        pooling: From the states of the tokens to one vector a text.
+        modules: What follows, applied in order to (N, width) vectors.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Any,
+        backend: Tokenizer,
+        pooling: Pooling,
+        modules: nn.Sequential,
+    ) -> None:
+        self.model = model
+        self.tokenizer = tokenizer
+        self.pooling = pooling
+        self.modules = modules
+        self._backend = backend
+        #: What the model was prepared for before it left the CPU.
+        self._cpu_dtype: torch.dtype | None = None
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        device: torch.device = self.model.device
+        return device
+
+    def to(self, device: Device) -> Self:
+        """Moves the model to another device, in place.
+
+        What was prepared for the CPU is dropped where it leaves, and prepared again where it comes
+        back.
+
+        Raises:
+            ValueError: This machine has no such device.
+        """
+        place = find_device(device)
+        if place != self.device:
+            if self.model.encoder.prepared is not None:
+                self._cpu_dtype = self.model.encoder.prepared.kernels.dtype
+            drop_prepared(self.model)
+            self.model.to(place)
+            self.modules.to(place)
+            if place.type == "cpu" and self._cpu_dtype is not None:
+                self.model.prepare_for_inference(self._cpu_dtype)
+        return self
+
+    @property
+    def width(self) -> int:
+        """Numbers of a vector before any is left out."""
+        size: int = self.model.config.hidden_size * len(self.pooling.modes)
+        for module in self.modules:
+            if isinstance(module, Dense):
+                size = module.linear.out_features
+        return size
+
+    def _vectors(self, batch: list[Ids], prompt_length: int) -> Tensor:
+        """(N, width) float32 of N tokenized texts."""
+        return self._pooled(self._states(batch), batch, prompt_length)
+
+    @torch.inference_mode()
+    def _pooled(self, states: Tensor, batch: list[Ids], prompt_length: int) -> Tensor:
+        """(N, width) float32 from the (T, D) of their tokens."""
+        # The lengths stay on the CPU, where they are read.
+        lengths = torch.tensor([len(ids) for ids in batch], device="cpu")  # (N,)
+        vectors: Tensor = self.modules(self.pooling(states, lengths, prompt_length))
+        return vectors
+
+    @torch.inference_mode()
+    def _states(self, batch: list[Ids]) -> Tensor:
+        """(T, D) of the tokens of all texts side by side."""
+        ends = torch.tensor([0, *accumulate(map(len, batch))], dtype=torch.int32, device="cpu")
+        ids = torch.tensor([[n for row in batch for n in row]], device=self.device)  # (1, T)
+        # Already packed input, as DataCollatorWithFlattening makes it: no padding anywhere.
+        layers = [1] if self.pooling.first_and_last else False
+        output = self.model(
+            input_ids=ids, cu_seq_lens_q=ends, output_hidden_states=layers, return_dict=True
+        )
+        states: Tensor = output.last_hidden_state[0]  # (T, D)
+        if layers:
+            states = (states.float() + output.hidden_states[1][0].float()) / 2
+        return states
+
+    def _tokenize(self, texts: list[str]) -> list[Ids]:
+        return [encoding.ids for encoding in self._backend.encode_batch_fast(texts)]
