@@ -30,7 +30,6 @@ LINE_LOG_MEAN = 3.2
 #: One label in this many tokens, as BERT's pre-training has it (Devlin et al. 2019, section 3.1).
 LABEL_SHARE = 0.15
 IGNORED = -100
-ENCODE_SENTENCES = 5000
 #: What `train` measures: a forward and a backward pass, and a step of the optimizer.
 STEP, UPDATE = "training step", "AdamW step"
 #: How many parts texts are cut into. A round takes one part, so a pass over them gives 5 ratios.
@@ -48,13 +47,31 @@ CASES = {
     "train": "masked-LM training step, 12 log-normal lengths: about 70 % padding; dropout off",
     "sts": "the sentences of STS 2014 as they come, 32 a batch; Spearman of their mean vectors",
     "encode": "text to sentence vectors, tokenising included",
+    "dense": "SentenceTransformer.encode on sentences of STS",
+    "cross-encoder": "CrossEncoder.predict: a question beside passages of 30 to 300 tokens",
+    "sparse": "SparseEncoder.encode_document (SPLADE) on documents of 30 to 300 tokens",
+    "multi-vector": "MultiVectorEncoder.encode_document (ColBERT) on documents of 30 to 300 tokens",
 }
 ROWS = {"short": 32, "uniform": 32, "long": 8, "full": 16, "sentence": 1, "busy": 32, "train": 12}
 #: Least and greatest length of the cases whose lengths are uniform.
 UNIFORM = {"uniform": (4, 128), "long": (33, 500), "full": (64, 64), "sentence": (12, 12)}
 #: Cases that need hidden states only. Both of ours and every runtime can run them.
 FORWARD = ("short", "uniform", "long", "full", "sentence", "busy", "sts")
-TEXTS = ("sts", "encode")
+#: Models of sentence-transformers: as they come, and after `hf_bert_impl.optimize`.
+LIBRARY = ("dense", "cross-encoder", "sparse", "multi-vector")
+#: Cases whose contestants take text and tokenise it themselves.
+FROM_TEXT = ("encode", *LIBRARY)
+TEXTS = ("sts", *FROM_TEXT)
+#: How many texts (pairs, documents) such a case has.
+SENTENCES = {
+    "encode": 5000,
+    "dense": 5000,
+    "cross-encoder": 500,
+    "sparse": 250,
+    "multi-vector": 500,
+}
+#: Tokens of a passage, least and greatest.
+PASSAGE_TOKENS = (30, 300)
 
 
 def make_case(name: str, rows: int | None = None, positions: int = POSITIONS) -> Case:

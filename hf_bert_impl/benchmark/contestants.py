@@ -124,7 +124,7 @@ class Sentences:
     """
 
     def __init__(self, entry: Entry) -> None:
-        self.texts = texts.sentences(entry.sentences)[0]
+        self.texts = texts.sentences(entry.texts_of("encode"))[0]
         folder, device = entry.source.sentence_folder(entry.scratch), entry.source.device
         if entry.name == "prepared":
             ours: Any = hf_bert_impl.TextEncoder.from_pretrained(

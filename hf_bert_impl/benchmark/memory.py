@@ -45,6 +45,11 @@ def resident_peak(call: Call, release: Call | None = None) -> float | None:
     return max(0, after - before) * 1024 / MIB
 
 
+def process_peak() -> float:
+    """The most memory that this process held since `resident_peak` began, weights included, MiB."""
+    return _status_kib("VmHWM") * 1024 / MIB
+
+
 def _status_kib(field: str) -> int:
     for line in Path("/proc/self/status").read_text(encoding="ascii").splitlines():
         name, _, value = line.partition(":")

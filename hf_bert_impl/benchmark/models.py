@@ -60,8 +60,13 @@ class Source:
             return hf_bert_impl.BertConfig(**RANDOM[self.random])
         return hf_bert_impl.BertConfig.from_pretrained(self.path)
 
-    def load(self, name: str = "BertModel") -> PreTrainedModel:
-        """The model as a class of this package (a base model with its pooler), float32, eval."""
+    def load(self, name: str = "BertModel", **fields: Any) -> PreTrainedModel:
+        """The model as a class of this package (a base model with its pooler), float32, eval.
+
+        Args:
+            name: The class.
+            fields: Of the config, where the checkpoint has no such head.
+        """
         import torch
 
         import hf_bert_impl
@@ -69,9 +74,11 @@ class Source:
         cls: Any = getattr(hf_bert_impl, name)
         torch.manual_seed(SEED)  # every process draws the same missing weights
         if self.path is None:
-            model = cls(self.config())
+            model = cls(hf_bert_impl.BertConfig(**RANDOM[self.random] | fields))
         else:
-            model = cls.from_pretrained(self.path, dtype=torch.float32)
+            if name in (self.config().architectures or ()):
+                fields = {}
+            model = cls.from_pretrained(self.path, dtype=torch.float32, **fields)
         loaded: PreTrainedModel = model.to(self.device).eval()
         return loaded
 

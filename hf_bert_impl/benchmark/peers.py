@@ -7,7 +7,7 @@ import importlib.util
 import json
 from collections.abc import Mapping
 
-from hf_bert_impl.benchmark.cases import FORWARD, Unavailable
+from hf_bert_impl.benchmark.cases import FORWARD, FROM_TEXT, LIBRARY, SENTENCES, Unavailable
 from hf_bert_impl.benchmark.models import Source
 from hf_bert_impl.errors import one_line
 
@@ -34,7 +34,7 @@ class Peer:
 
 NO_BFLOAT16 = {"bfloat16": "has no bfloat16 kernels for the CPU"}
 PEERS = {
-    "self": Peer("ours beside itself: the ratio that noise alone gives", (*FORWARD, "encode")),
+    "self": Peer("ours beside itself: the ratio that noise alone gives", (*FORWARD, *FROM_TEXT)),
     "unchanged": Peer("the prepared model beside the unchanged call", precisions=NO_INT8),
     "upstream-sdpa": Peer(
         "transformers' own BERT, scaled-dot-product attention",
@@ -57,6 +57,7 @@ PEERS = {
     ),
     "openvino": Peer(
         "OpenVINO, latency hint; int8 by NNCF's static quantisation",
+        (*FORWARD, *LIBRARY),
         packages=("openvino", *ONNX),
         cpu_only=True,
     ),
@@ -65,8 +66,8 @@ PEERS = {
         "transformers' own BERT, flash_attention_2 (CUDA)", precisions=NO_INT8
     ),
     "sentence-transformers": Peer(
-        "sentence-transformers (the case `encode`)",
-        ("encode",),
+        "sentence-transformers as it comes (the cases that begin with text)",
+        FROM_TEXT,
         packages=("sentence_transformers",),
         precisions=BOTH,
     ),
@@ -88,12 +89,16 @@ class Entry:
     threads: int
     scratch: str
     """A folder that all contestants of a run share."""
-    sentences: int = 0
-    """Of the case `encode`."""
+    sentences: int | None = None
+    """Texts of a case of `cases.FROM_TEXT`; None for the number of `cases.SENTENCES`."""
     pairs: int | None = None
     """Of each source of `sts`; None for all."""
     turn_seconds: float = 0.0
     """How long a turn lasts at least."""
+
+    def texts_of(self, case: str) -> int:
+        """How many texts a case of `cases.FROM_TEXT` has."""
+        return self.sentences or SENTENCES[case]
 
     @classmethod
     def from_json(cls, text: str) -> Entry:

@@ -14,12 +14,13 @@ from hf_bert_impl.figures import new_figure, plain, save
 #: Okabe and Ito's colours, which people with any colour vision can tell apart.
 COLOURS = ("#0072B2", "#56B4E9", "#999999", "#555555", "#E69F00", "#D55E00", "#009E73", "#CC79A7")
 MARKERS = dict(zip(LINE_WIDTHS, ("o", "s", "^"), strict=True))
-#: Labels of ours. Training is the unchanged call, and TextEncoder prepares its model.
+#: Labels of ours. Training is the unchanged call, and what takes text prepares its model.
 OURS = {
     "unchanged": "ours, unchanged",
     "training step": "ours, unchanged",
     "prepared": "ours, prepared",
     "TextEncoder": "ours, prepared",
+    "optimized": "ours, prepared",
 }
 
 

@@ -19,7 +19,8 @@ LEGEND = (
     "times as fast: median of the rounds' ratios [least–greatest]; each round everyone in turns, "
     "in a process of its own.\n"
     "error: largest difference from transformers in float32 eager at attended positions (training: "
-    "of the losses; encode: of the vectors); rms: root of the mean squared one.\n"
+    "of the losses; texts: of vectors or scores, from sentence-transformers in float32); rms: root "
+    "of the mean squared one.\n"
     "Spearman: of cosines with people's scores, times 100; kept: of transformers' in float32.\n"
     "GFLOP/s: operations on real tokens, attention included; share: of the best matrix product of "
     "this run in the same precision.\n"
@@ -114,6 +115,14 @@ def _print_case(console: Console, name: str, rows: list[Row], level: str) -> Non
         f"memory {row.notes['memory_ratio']:.2f} of the peer's"
         for row in rows
         if "ours_loss" in row.notes
+    )
+    note += "\n".join(
+        f"{row.ours} {SHORT_DTYPES[row.ours_dtype]} beside {row.peer} "
+        f"{SHORT_DTYPES[row.peer_dtype]}: its whole process held "
+        f"{_both('{:.0f}'.format, row.notes['ours_process_mib'], row.notes['peer_process_mib'])} "
+        "MiB at most"
+        for row in rows
+        if {"ours_process_mib", "peer_process_mib"} <= {*row.notes}
     )
     _print(console, f"{name}: {CASES[name]}\nmeasured: {sizes}; {level}", cells, note)
 

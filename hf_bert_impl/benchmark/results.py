@@ -35,13 +35,13 @@ class Row:
 
     case: str
     rows: int
-    """Sequences in the batch (texts, for `encode`)."""
+    """Sequences in the batch; texts, or pairs of them, where a case begins with text."""
     tokens: int
     """Real tokens."""
     padding: float
     """Share of the padded batch that is padding."""
     ours: str
-    """`unchanged`, `prepared`, `training step`, `AdamW step` or `TextEncoder`."""
+    """`unchanged`, `prepared`, `training step`, `AdamW step`, `TextEncoder` or `optimized`."""
     ours_dtype: str
     peer: str
     peer_dtype: str

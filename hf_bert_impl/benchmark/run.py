@@ -11,7 +11,8 @@ from typing import Any
 from hf_bert_impl.benchmark import cases
 from hf_bert_impl.benchmark.cases import (
     CASES,
-    ENCODE_SENTENCES,
+    FROM_TEXT,
+    LIBRARY,
     PARTS,
     STEP,
     TEXTS,
@@ -22,7 +23,7 @@ from hf_bert_impl.benchmark.contest import Contestant, Lost, neighbours, race, s
 from hf_bert_impl.benchmark.models import Source
 from hf_bert_impl.benchmark.peers import PEERS, UPSTREAM, Entry, check_peer
 from hf_bert_impl.benchmark.results import LinePoint, Missing, Results, Row, environment
-from hf_bert_impl.benchmark.texts import sentences
+from hf_bert_impl.benchmark.texts import origin
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.measuring import timing
 from hf_bert_impl.measuring.batches import Case, forward_flops, make_batch, training_flops
@@ -32,8 +33,10 @@ from hf_bert_impl.parity import reference_model
 LINE_ROUNDS = 5
 #: A quick run takes this many pairs from each source of `sts`.
 QUICK_PAIRS = 20
-#: The contestant whose vectors are the reference of `encode`: case, peer and precision.
-ENCODE_REFERENCE = ("encode", "sentence-transformers", "float32")
+#: The peer whose vectors are the reference of the cases that begin with text, and its precision.
+TEXT_REFERENCE = ("sentence-transformers", "float32")
+#: How a row calls ours where the case begins with text.
+OURS_OF_TEXT = {"encode": "TextEncoder"} | dict.fromkeys(LIBRARY, "optimized")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +50,8 @@ class Settings:
     threads: int = 1
     batch_sizes: tuple[int, ...] = ()
     """Rows of the forward and training cases; empty for those of `cases.ROWS`."""
-    sentences: int = ENCODE_SENTENCES
+    sentences: int | None = None
+    """Texts of each case that begins with text; None for the numbers of `cases.SENTENCES`."""
     quick: bool = False
     """A quarter of the rows: to see that everything runs, not for figures."""
 
@@ -107,7 +111,7 @@ class Benchmark:
             dataclasses.asdict(settings) | {"model": self.source.name},
         )
         with scratch_folder() as self.scratch, contextlib.ExitStack() as stack:
-            if {*settings.cases} - {"encode"}:
+            if {*settings.cases} - {*FROM_TEXT}:
                 try:
                     self.reference = stack.enter_context(
                         self._contestant("upstream-eager", "float32")
@@ -161,7 +165,7 @@ class Benchmark:
         try:
             return one.ask(do, **given)
         except Lost as error:
-            who = {"sts": "everyone", "encode": "TextEncoder"}.get(case, one.entry.name)
+            who = {"sts": "everyone", **OURS_OF_TEXT}.get(case, one.entry.name)
             self._miss(who, one.entry.dtype, str(error), case)
             return None
 
@@ -188,10 +192,12 @@ class Benchmark:
     def _precision(self, dtype: str, stack: contextlib.ExitStack) -> None:
         """Ours in one precision, which stay; the peers come one after the other."""
         self.ours = []
-        first = "encode" if {*self.settings.cases} == {"encode"} else "short"
+        first = "short"
+        if {*self.settings.cases} <= {*FROM_TEXT}:
+            first = self.settings.cases[0]
         for name in ("unchanged", "prepared"):
-            # Only a prepared model computes in int8, and TextEncoder always prepares its model.
-            if name == "unchanged" and (dtype == "int8" or first == "encode"):
+            # Only a prepared model computes in int8, and ours that take text are all prepared.
+            if name == "unchanged" and (dtype == "int8" or first in FROM_TEXT):
                 continue
             try:
                 self.ours.append(stack.enter_context(self._contestant(name, dtype, first)))
@@ -199,10 +205,13 @@ class Benchmark:
                 self._miss(name, dtype, str(error))
         if not self.ours:
             return
-        plan, lined = self.plan + self._sentences(), "line" not in self.settings.cases
+        plan, lined = self.plan + self._from_text(), "line" not in self.settings.cases
         self._products(dtype)
-        # Ours beside itself comes last. Then every case has its reference.
-        for name in sorted(self.settings.peers, key=("self", "unchanged").count):
+        # sentence-transformers has the reference of texts, so it comes first. Ours beside itself
+        # comes last. Then every case has its reference.
+        order = [*self.settings.peers]
+        order.sort(key=lambda name: (name != TEXT_REFERENCE[0], name in ("self", "unchanged")))
+        for name in order:
             for precision in PEERS[name].precisions.get(dtype, (dtype,)):
                 known = PEERS[name].cases
                 wanted = [case for case in plan if case.name in known]
@@ -211,14 +220,20 @@ class Benchmark:
                 lines = not lined and "line" in known and precision == dtype
                 if not (wanted or lines) or not self._alive():
                     continue
-                with self._peer(name, precision, wanted[0].name if wanted else "line") as peer:
-                    if peer is None:
-                        continue
-                    for case in wanted:
-                        self._case(case, name, peer)
-                    if lines:
-                        self._line(dtype, peer)
-                        lined = True
+                # A process for each model of the library: it is all that the process holds.
+                groups = [[case] for case in wanted if case.name in LIBRARY]
+                together = [case for case in wanted if case.name not in LIBRARY]
+                if together or lines:
+                    groups = [together, *groups]
+                for group in groups:
+                    with self._peer(name, precision, group[0].name if group else "line") as peer:
+                        if peer is None:
+                            continue
+                        for case in group:
+                            self._case(case, name, peer)
+                        if lines:
+                            self._line(dtype, peer)
+                            lined, lines = True, False
         if not lined:
             self._line(dtype)
         self._products(dtype)
@@ -226,14 +241,16 @@ class Benchmark:
             if one.entry.name == "prepared":
                 self.results.kernels[dtype] = self._ask(one, "kernels", "all")
 
-    def _sentences(self) -> list[Case]:
-        """The case `encode`, if it is asked for, by us and beside somebody."""
-        best = self.ours[-1]
-        rivals = [name for name in self.settings.peers if "encode" in PEERS[name].cases]
-        if "encode" not in self.settings.cases or not rivals or best.entry.name != "prepared":
-            return []
-        self.results.settings["sentences_from"] = sentences(1)[1]
-        return self._texts("encode", best)
+    def _from_text(self) -> list[Case]:
+        """The cases that begin with text, if they are asked for, by us and beside somebody."""
+        best, found = self.ours[-1], []
+        for name in FROM_TEXT if best.entry.name == "prepared" else ():
+            if name in self.settings.cases and any(
+                name in PEERS[rival].cases for rival in self.settings.peers
+            ):
+                self.results.settings.setdefault("texts_from", {})[name] = origin(name)
+                found += self._texts(name, best)
+        return found
 
     @contextlib.contextmanager
     def _peer(self, name: str, dtype: str, first: str) -> Iterator[Contestant | None]:
@@ -271,7 +288,7 @@ class Benchmark:
             self._miss(name if one is peer else one.entry.name, one.entry.dtype, str(error), whole)
             racing.remove(one)
 
-        if (case.name, name, peer.entry.dtype) == ENCODE_REFERENCE:
+        if case.name in FROM_TEXT and (name, peer.entry.dtype) == TEXT_REFERENCE:
             self._record(peer, case)
         for one in tuple(racing):
             try:
@@ -309,7 +326,7 @@ class Benchmark:
             rows=case.rows,
             tokens=case.tokens,
             padding=case.padding,
-            ours="TextEncoder" if case.name == "encode" else what or pair[0].entry.name,
+            ours=OURS_OF_TEXT.get(case.name) or what or pair[0].entry.name,
             ours_dtype=pair[0].entry.dtype,
             peer=name,
             peer_dtype=pair[1].entry.dtype,
@@ -338,7 +355,13 @@ class Benchmark:
 
     def _flops(self, case: Case) -> int:
         if case.name != "train":
-            return forward_flops(self.config, case.lengths, pooler=case.name != "encode")
+            pools = case.name not in FROM_TEXT or case.name == "cross-encoder"
+            return forward_flops(
+                self.config,
+                case.lengths,
+                pooler=pools,
+                scored=case.tokens * (case.name == "sparse"),
+            )
         labels = cases.make_labels(make_batch(case, self.config.vocab_size))
         return training_flops(self.config, case.lengths, int((labels != cases.IGNORED).sum()))
 

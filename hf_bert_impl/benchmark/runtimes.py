@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import functools
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -103,15 +104,16 @@ def prepared_kernels(model: PreTrainedModel) -> str | None:
     return None if prepared is None else " ".join(repr(prepared).split())
 
 
-def _onnx_file(upstream: PreTrainedModel, entry: Entry) -> Path:
+def _onnx_file(upstream: PreTrainedModel, entry: Entry, inputs: tuple[str, ...] = INPUTS) -> Path:
     def write(folder: Path) -> None:
-        write_onnx(export_program(upstream, INPUTS), folder / FILES["onnx"])
+        write_onnx(export_program(upstream, inputs), folder / FILES["onnx"])
 
-    return made_once(entry.scratch, "onnx", write) / FILES["onnx"]
+    name = f"onnx-{type(upstream).__name__}-{len(inputs)}"
+    return made_once(entry.scratch, name, write) / FILES["onnx"]
 
 
-def _arrays(batch: Batch) -> dict[str, Any]:
-    return {name: batch[name].numpy() for name in INPUTS}
+def _arrays(batch: Batch, inputs: tuple[str, ...] = INPUTS) -> dict[str, Any]:
+    return {name: batch[name].numpy() for name in inputs}
 
 
 def _first_state(outputs: Any) -> Tensor:
@@ -153,12 +155,19 @@ def onnx_runtime(upstream: PreTrainedModel, entry: Entry) -> Runner:
     )
 
 
-def open_vino(upstream: PreTrainedModel, entry: Entry) -> Runner:
+def open_vino(
+    upstream: PreTrainedModel,
+    entry: Entry,
+    inputs: tuple[str, ...] = INPUTS,
+    samples: Callable[[], Iterable[Batch]] | None = None,
+) -> Runner:
     """OpenVINO from the same ONNX file, one synchronous request.
 
     Args:
-        upstream: transformers' base model in float32.
+        upstream: transformers' model in float32.
         entry: Its precision and threads; int8 is NNCF's static quantisation.
+        inputs: What the model takes.
+        samples: Gives the batches that int8 is calibrated on; None for `calibration_batches`.
 
     Raises:
         Unavailable: The processor has no such precision.
@@ -171,26 +180,27 @@ def open_vino(upstream: PreTrainedModel, entry: Entry) -> Runner:
         "CPU", "OPTIMIZATION_CAPABILITIES"
     ):
         raise Unavailable("this CPU has no bfloat16")
-    file: Any = _onnx_file(upstream, entry)
+    file: Any = _onnx_file(upstream, entry, inputs)
+    convert = functools.partial(_arrays, inputs=inputs)
     if entry.dtype == "int8":
-        file = _quantised(file, entry)
+        calibration = calibration_batches(entry) if samples is None else samples()
+        file = _quantised(file, [convert(batch) for batch in calibration])
     compiled = openvino_model(file, entry.threads, precision)
     request = compiled.create_infer_request()
     return Runner(
         # The outputs are views of the request's memory, so nothing is copied while it is timed.
         lambda arrays: request.infer(arrays, share_inputs=True, share_outputs=True),
         _first_state,
-        convert=_arrays,
+        convert=convert,
         release=compiled.release_memory,
     )
 
 
-def _quantised(file: Path, entry: Entry) -> Any:
-    """An OpenVINO model whose products are int8, calibrated on real texts where there are some."""
+def _quantised(file: Path, samples: list[dict[str, Any]]) -> Any:
+    """An OpenVINO model whose products are int8, calibrated on these batches."""
     import nncf
     import openvino as ov
 
-    samples = [_arrays(batch) for batch in calibration_batches(entry)]
     with quiet():
         return nncf.quantize(
             ov.convert_model(file),

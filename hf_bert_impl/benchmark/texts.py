@@ -1,11 +1,13 @@
-"""The texts of the cases `sts` and `encode`, and those that a quantisation is calibrated on."""
+"""The texts of the cases that begin with text, and those that a quantisation is calibrated on."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import random
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 from transformers import AutoTokenizer
@@ -13,6 +15,7 @@ from transformers import AutoTokenizer
 from hf_bert_impl.benchmark import cases
 from hf_bert_impl.benchmark.cases import Unavailable
 from hf_bert_impl.benchmark.peers import Entry
+from hf_bert_impl.data.squad import read_squad
 from hf_bert_impl.measuring.batches import TEXT_ROWS, log_normal_lengths, make_batch
 from hf_bert_impl.tasks.sts import StsFile, read_sts
 
@@ -61,6 +64,16 @@ def _real_sentences(folder: Path) -> list[str]:
     return [text for pair in pairs for text in pair]
 
 
+def origin(case: str) -> str:
+    """Where the texts of a case of `cases.FROM_TEXT` come from."""
+    if case == "dense" and os.environ.get("HF_BERT_DATA"):
+        with contextlib.suppress(Unavailable):
+            return f"STS 2014 and 2012, {len(sts_texts([*sts(2014), *sts(2012)]))} sentences"
+    elif case not in ("encode", "dense") and _squad()[0]:
+        return "SQuAD"
+    return sentences(1)[1]
+
+
 def sts(year: int, pairs: int | None = None) -> list[StsFile]:
     """The pairs of a year of STS.
 
@@ -80,6 +93,71 @@ def sts(year: int, pairs: int | None = None) -> list[StsFile]:
 def sts_texts(files: Sequence[StsFile]) -> list[str]:
     """Every text of these pairs once, in order."""
     return list(dict.fromkeys(text for file in files for pair in file.pairs for text in pair))
+
+
+def sts_sentences(number: int) -> list[str]:
+    """Sentences of STS 2014 and 2012, each once, then again from the first.
+
+    Args:
+        number: How many.
+
+    Returns:
+        The sentences; those of `sentences` where HF_BERT_DATA names no folder with STS.
+    """
+    try:
+        found = sts_texts([*sts(2014), *sts(2012)])
+    except Unavailable:
+        return sentences(number)[0]
+    return [found[index % len(found)] for index in range(number)]
+
+
+def passages(number: int, tokenizer: Any) -> list[str]:
+    """Passages as a search engine finds them, of `cases.PASSAGE_TOKENS` tokens.
+
+    The running text is that of SQuAD's paragraphs, in order. A passage is its next words, as many
+    as reach a length that is drawn uniformly. For a model with fewer positions lengths shrink.
+
+    Args:
+        number: How many.
+        tokenizer: Counts the tokens of a word; its limit is that of the model.
+
+    Returns:
+        The passages. Where HF_BERT_DATA names no folder with SQuAD the text is that of `sentences`.
+    """
+    words = " ".join(_squad()[0] or sentences(2000)[0]).split()
+    vocabulary = list(dict.fromkeys(words))
+    counted = tokenizer(vocabulary, add_special_tokens=False)["input_ids"]
+    tokens = {word: len(ids) for word, ids in zip(vocabulary, counted, strict=True)}
+    least, greatest = cases.PASSAGE_TOKENS
+    shrunk = min(1.0, tokenizer.model_max_length / cases.POSITIONS)
+    draw, place, found = random.Random(0), 0, []
+    for _ in range(number):
+        wanted, taken = round(shrunk * draw.randint(least, greatest)), [""]
+        while wanted > 0:
+            taken.append(words[place % len(words)])
+            wanted -= tokens[taken[-1]]
+            place += 1
+        found.append(" ".join(taken[1:]))
+    return found
+
+
+def with_questions(found: Sequence[str]) -> list[tuple[str, str]]:
+    """Pairs as a re-ranker gets them: each part of the passages belongs to one short question.
+
+    Questions are those of SQuAD with 4 to 12 words; without SQuAD they are a passage's first words.
+    """
+    asked = [text for text in _squad()[1] if 4 <= len(text.split()) <= 12]
+    asked = random.Random(0).sample(asked, min(len(asked), cases.PARTS))
+    asked = asked or [" ".join(text.split()[:8]) for text in found[: cases.PARTS]]
+    return [(asked[index % len(asked)], text) for index, text in enumerate(found)]
+
+
+def _squad() -> tuple[list[str], list[str]]:
+    """Paragraphs and questions of SQuAD in the folder that HF_BERT_DATA names; none without it."""
+    folder = Path(os.environ.get("HF_BERT_DATA", "")) / "squad_v2"
+    files = sorted(folder.glob("*.json")) if os.environ.get("HF_BERT_DATA") else []
+    questions = [it for file in files for it in read_squad(file, check_places=False).questions]
+    return list(dict.fromkeys(it.context for it in questions)), [it.text for it in questions]
 
 
 def text_batches(entry: Entry, texts: list[str], rows: int = TEXT_ROWS) -> list[Batch]:

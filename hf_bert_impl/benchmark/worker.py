@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import functools
 import gc
 import json
 import os
@@ -34,8 +35,9 @@ class Worker:
 
         torch.set_num_threads(entry.threads)
         self.entry = entry
-        #: A `States`, `Sentences` or `Trainer`.
+        #: A `States`, `Sentences`, `Trainer` or `TextModel`, and what it was loaded for.
         self._model: Any = None
+        self._loaded: Any = None
 
     def open(self, name: str) -> None:
         """Load what a case takes."""
@@ -95,15 +97,18 @@ class Worker:
     def _take(self, case: str) -> Any:
         """The model that runs a case; another one that was loaded for other cases is dropped."""
         from hf_bert_impl.benchmark.contestants import Sentences, States
+        from hf_bert_impl.benchmark.text_models import KINDS, TextModel
         from hf_bert_impl.benchmark.training import Trainer
 
-        kinds: dict[str, type] = {"train": Trainer, "encode": Sentences}
-        wanted = kinds.get(case, States)
-        if type(self._model) is not wanted:
+        kinds: dict[str, Any] = {"train": Trainer, "encode": Sentences}
+        kinds |= {kind: functools.partial(TextModel, case=kind) for kind in KINDS}
+        wanted = case if case in kinds else "states"
+        if self._loaded != wanted:
             gc.unfreeze()
-            self._model = None
+            self._model = self._loaded = None
             gc.collect()
-            self._model = wanted(self.entry)
+            self._model = kinds.get(case, States)(self.entry)
+            self._loaded = wanted
             # Each turn collects garbage first. It need not look through all of transformers then.
             gc.collect()
             gc.freeze()

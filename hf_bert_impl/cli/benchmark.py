@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.live import Live
 
 from hf_bert_impl import checkpoints
-from hf_bert_impl.benchmark.cases import CASES, ENCODE_SENTENCES
+from hf_bert_impl.benchmark.cases import CASES, LIBRARY, SENTENCES
 from hf_bert_impl.benchmark.models import RANDOM, Source
 from hf_bert_impl.benchmark.peers import DEFAULT_PEERS, PEERS, PRECISIONS
 from hf_bert_impl.cli.errors import quiet_libraries
@@ -38,7 +38,9 @@ def benchmark(
     case_names: Annotated[
         str | None,
         typer.Option(
-            "--cases", help=f"Some of {', '.join(CASES)}.", show_default="all; sts needs a MODEL"
+            "--cases",
+            help=f"Some of {', '.join(CASES)}.",
+            show_default=f"all but {', '.join(LIBRARY)}; sts needs a MODEL",
         ),
     ] = None,
     peers: Annotated[
@@ -68,7 +70,9 @@ def benchmark(
     sentences: Annotated[
         int | None,
         typer.Option(
-            min=10, help="Sentences of the case encode.", show_default=str(ENCODE_SENTENCES)
+            min=10,
+            help=f"Texts of each of the cases {', '.join(SENTENCES)}.",
+            show_default=", ".join(map(str, SENTENCES.values())),
         ),
     ] = None,
     device: Annotated[
@@ -102,8 +106,11 @@ def benchmark(
     random = random or ("minilm" if quick else "base")
     if random not in RANDOM:
         raise InputError(f"--random is {random!r}", f"one of {', '.join(RANDOM)}", "choose one")
-    # Random weights rank nothing, so for them `sts` has to be asked for.
-    usual = tuple(case for case in CASES if model is not None or case != "sts")
+    # Random weights rank nothing, so for them `sts` has to be asked for; so have the models of
+    # sentence-transformers, which take long.
+    usual = tuple(
+        case for case in CASES if case not in LIBRARY and (model is not None or case != "sts")
+    )
     chosen = _names("--cases", case_names, tuple(CASES), usual)
     rivals = _names("--peers", peers, tuple(PEERS), DEFAULT_PEERS)
     dtypes = _names("--dtype", dtype, tuple(PRECISIONS), ("float32",))
@@ -128,7 +135,7 @@ def benchmark(
             rounds=rounds or (QUICK_ROUNDS if quick else ROUNDS),
             threads=threads or _cores(),
             batch_sizes=sizes,
-            sentences=sentences or (QUICK_SENTENCES if quick else ENCODE_SENTENCES),
+            sentences=sentences or (QUICK_SENTENCES if quick else None),
             quick=quick,
         )
         source = Source(model, random, _device(device))

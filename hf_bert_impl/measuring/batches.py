@@ -90,18 +90,22 @@ def make_batch(case: Case, vocab_size: int, device: str = "cpu") -> dict[str, Te
     return {"input_ids": (ids * mask).to(device), "attention_mask": mask.to(device)}
 
 
-def forward_flops(config: Any, lengths: Sequence[int], *, pooler: bool = True) -> int:
+def forward_flops(
+    config: Any, lengths: Sequence[int], *, pooler: bool = True, scored: int = 0
+) -> int:
     """Floating-point operations of an encoder on real tokens only.
 
     A multiply-add counts as two. A layer takes, for a sequence of L tokens,
     8 L D² (queries, keys, values, output), 4 L D F (feed-forward) and 4 L² D (scores and the
-    weighted sum of values); a pooler takes 2 D² a sequence. Embeddings, LayerNorm, softmax and GELU
+    weighted sum of values); a pooler takes 2 D² a sequence, the masked-LM head 2 D² + 2 D V a token
+    that it scores. Embeddings, LayerNorm, softmax and GELU
     are left out, as torch's own FLOP counter leaves them out.
 
     Args:
         config: Sizes of the model.
         lengths: Real tokens of each sequence.
         pooler: Whether there is one.
+        scored: Tokens that a masked-LM head scores.
 
     Returns:
         Operations.
@@ -109,14 +113,14 @@ def forward_flops(config: Any, lengths: Sequence[int], *, pooler: bool = True) -
     hidden, inner = config.hidden_size, config.intermediate_size
     tokens, squares = sum(lengths), sum(length * length for length in lengths)
     layer = tokens * (8 * hidden**2 + 4 * hidden * inner) + 4 * squares * hidden
-    return config.num_hidden_layers * layer + (2 * len(lengths) * hidden**2 if pooler else 0)
+    head = scored * (2 * hidden**2 + 2 * hidden * config.vocab_size)
+    return config.num_hidden_layers * layer + head + pooler * 2 * len(lengths) * hidden**2
 
 
 def training_flops(config: Any, lengths: Sequence[int], labels: int) -> int:
     """Operations of a masked-LM training step: three times the forward pass.
 
-    The head takes 2 D² + 2 D V for each labelled token; the backward pass is twice the forward one
-    (a product for the input's gradient and one for the weight's).
+    The head scores the labelled tokens; the backward pass is twice the forward one (a product for
+    the input's gradient and one for the weight's).
     """
-    head = labels * (2 * config.hidden_size**2 + 2 * config.hidden_size * config.vocab_size)
-    return 3 * (forward_flops(config, lengths, pooler=False) + head)
+    return 3 * forward_flops(config, lengths, pooler=False, scored=labels)

@@ -96,12 +96,41 @@ def test_quality_of_low_precision_beside_its_speed(hf_bert, save_tiny, tmp_path,
     assert row["ours_spearman"] / row["ours_kept"] == pytest.approx(expected.spearman)
 
 
+@pytest.mark.skipif(not hasattr(hf_bert_impl, "optimize"), reason="there is no optimize yet")
+def test_models_of_sentence_transformers(hf_bert, save_tiny, monkeypatch):
+    pytest.importorskip("sentence_transformers")
+    monkeypatch.delenv("HF_BERT_DATA", raising=False)
+    monkeypatch.setenv("COLUMNS", "200")
+    folder = save_tiny("BertForMaskedLM")
+    arguments = ("--cases", "cross-encoder,sparse", "--threads", "1", "--sentences", "11")
+    peers = ("--peers", "self,sentence-transformers", "--output", folder / "run.json")
+    result = hf_bert("benchmark", folder, *arguments, *peers)
+    assert result.status == 0, result.err
+    assert "its whole process held" in result.out
+    data = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    assert data["missing"] == []
+    assert {*data["settings"]["texts_from"]} == {"cross-encoder", "sparse"}
+    rows = {(row["case"], row["peer"]): row for row in data["rows"]}
+    assert [*rows] == [
+        *((case, "sentence-transformers") for case in ("cross-encoder", "sparse")),
+        *((case, "self") for case in ("cross-encoder", "sparse")),
+    ]
+    for (_, peer), row in rows.items():
+        assert (row["ours"], row["rows"], row["rounds"]) == ("optimized", 11, 5)
+        assert row["ours_error"] < 1e-5
+        assert row["peer_error"] == (0 if peer != "self" else row["ours_error"])
+        assert row["ours_gflops"] > 0
+
+
 def test_random_weights_are_not_asked_to_rank(hf_bert, save_tiny, monkeypatch):
     def stop(self):
         raise ValueError(f"{self.settings.cases} were to run")
 
     monkeypatch.setattr(Benchmark, "run", stop)
-    assert "'sts'" not in hf_bert("benchmark", "--random", "tiny").err
+    # Neither are models of sentence-transformers run unless they are asked for.
+    usual = hf_bert("benchmark", "--random", "tiny").err
+    assert "'encode'" in usual
+    assert not any(f"'{name}'" in usual for name in ("sts", "dense", "sparse"))
     for given in ((save_tiny("BertModel"),), ("--random", "tiny", "--cases", "sts")):
         assert "'sts'" in hf_bert("benchmark", *given).err
 

@@ -1,0 +1,158 @@
+"""Models of sentence-transformers as contestants: their texts, and the same numbers from each."""
+
+import dataclasses
+import json
+import shutil
+
+import pytest
+import torch
+from transformers import BertTokenizer
+
+import hf_bert_impl
+from hf_bert_impl.benchmark import texts
+from hf_bert_impl.benchmark.cases import PARTS, SENTENCES, Unavailable
+from hf_bert_impl.benchmark.models import Source
+from hf_bert_impl.benchmark.peers import Entry, check_peer
+from hf_bert_impl.benchmark.text_models import KINDS, TextModel
+from hf_bert_impl.measuring.batches import Case, forward_flops, training_flops
+from tests.checkpoints import SPECIAL_TOKENS, save_checkpoint
+
+pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+MADE_UP = "the river rose over night and a market in music window paper"
+WORDS = (*SPECIAL_TOKENS, *MADE_UP.split())
+
+
+@pytest.fixture
+def entry(tmp_path, monkeypatch):
+    """Stock float32 with the weights of a bare BERT whose tokenizer knows the made-up words."""
+    pytest.importorskip("sentence_transformers")
+    monkeypatch.delenv("HF_BERT_DATA", raising=False)
+    folder = save_checkpoint(
+        tmp_path / "bert", "BertModel", words=WORDS, max_position_embeddings=67
+    )
+    (tmp_path / "shared").mkdir()
+    source = Source(str(folder))
+    return Entry("sentence-transformers", "float32", source, 1, str(tmp_path / "shared"), 13)
+
+
+def tokenizer(longest=512):
+    vocabulary = {word: number for number, word in enumerate(WORDS)}
+    return BertTokenizer(vocab=vocabulary, model_max_length=longest)
+
+
+def test_passages_have_the_tokens_that_are_promised(monkeypatch):
+    monkeypatch.delenv("HF_BERT_DATA", raising=False)
+    found = texts.passages(40, tokenizer())
+    lengths = [len(tokenizer().tokenize(text)) for text in found]
+    assert len(set(found)) == 40
+    assert all(30 <= length <= 300 for length in lengths)
+    assert min(lengths) < 60 and max(lengths) > 270
+    assert found[:7] == texts.passages(7, tokenizer())
+    shrunk = [len(tokenizer(64).tokenize(text)) for text in texts.passages(40, tokenizer(64))]
+    assert max(shrunk) <= 38
+
+
+def test_each_part_of_the_pairs_has_one_question(tmp_path, monkeypatch):
+    asked = [f"Who rose over the market in the year {number}?" for number in range(9)]
+    long = "Which of the many markets of the river was over in the night and which of them was not?"
+    entries = [{"id": str(n), "question": q, "answers": []} for n, q in enumerate([*asked, long])]
+    content = {"context": "The river rose. " * 50, "qas": entries}
+    (tmp_path / "squad_v2").mkdir()
+    file = tmp_path / "squad_v2" / "dev.json"
+    file.write_text(
+        json.dumps({"data": [{"title": "", "paragraphs": [content]}]}), encoding="utf-8"
+    )
+    for data in (str(tmp_path), ""):
+        monkeypatch.setenv("HF_BERT_DATA", data)
+        pairs = texts.with_questions(texts.passages(17, tokenizer()))
+        parts = [{question for question, _ in pairs[number::PARTS]} for number in range(PARTS)]
+        assert [len(part) for part in parts] == [1] * PARTS
+        assert len(set.union(*parts)) == PARTS
+        assert all(4 <= len(question.split()) <= 12 for question, _ in pairs)
+        assert (set.union(*parts) <= {*asked}) == bool(data)
+        assert texts.origin("sparse").startswith("SQuAD" if data else "made-up")
+
+
+def test_sentences_of_sts_and_where_they_come_from(tmp_path, monkeypatch):
+    for year, line in ((2014, "3\ta cat\ta dog\n"), (2012, "1\ta dog\ta bird\n")):
+        (tmp_path / "sts" / str(year)).mkdir(parents=True)
+        (tmp_path / "sts" / str(year) / "set.tsv").write_text(line, encoding="utf-8")
+    monkeypatch.setenv("HF_BERT_DATA", str(tmp_path))
+    assert texts.sts_sentences(4) == ["a cat", "a dog", "a bird", "a cat"]
+    assert texts.origin("dense") == "STS 2014 and 2012, 3 sentences"
+    monkeypatch.delenv("HF_BERT_DATA")
+    assert texts.sts_sentences(4) == texts.sentences(4)[0]
+    assert "made-up" in texts.origin("dense")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_contestant_gives_the_same_numbers(kind, entry):
+    stock = TextModel(entry, kind)
+    case = Case(kind, tuple(stock.lengths()), 0)
+    assert case.rows == 13
+    assert max(case.lengths) <= 67
+    reference = stock.result(case)
+    assert reference["vectors"].std() > 1e-4
+    again = TextModel(entry, kind).check(case, reference)
+    assert again.error == 0  # layers that the checkpoint lacks are the same in each process
+    assert again.mib is None or again.notes["process_mib"] > again.mib
+    rivals = {"openvino": ("float32", "int8"), "sentence-transformers": ("bfloat16",)}
+    if hasattr(hf_bert_impl, "optimize"):
+        rivals["prepared"] = ("float32", "int8")
+    for name, dtypes in rivals.items():
+        for dtype in dtypes:
+            try:
+                check_peer(name, dtype, "cpu") if name == "openvino" else None
+            except Unavailable:
+                continue
+            rival = TextModel(dataclasses.replace(entry, name=name, dtype=dtype), kind)
+            assert rival.inputs == stock.inputs
+            error = rival.check(case, reference).error
+            assert error < 1e-5 if dtype == "float32" else 1e-6 < error < 2
+            assert (rival.kernels is None) == (name != "prepared")
+
+
+def test_a_part_of_the_texts_is_timed(entry):
+    stock = TextModel(entry, "dense")
+    stock.run = lambda given: given
+    parts = [stock.call(None, "", number)() for number in range(PARTS)]
+    assert sorted(text for part in parts for text in part) == sorted(stock.inputs)
+    assert parts[1] == stock.inputs[1::PARTS] == stock.call(None, "", PARTS + 1)()
+
+
+def test_a_saved_re_ranker_is_taken_as_it_is(entry, tmp_path):
+    from sentence_transformers import CrossEncoder
+
+    folder = save_checkpoint(
+        tmp_path / "scores",
+        "BertForSequenceClassification",
+        words=WORDS,
+        max_position_embeddings=67,
+        num_labels=3,
+    )
+    saved = tmp_path / "saved"
+    CrossEncoder(str(folder)).save_pretrained(str(saved))
+    for path in (folder, saved):
+        shutil.rmtree(entry.scratch)
+        (tmp_path / "shared").mkdir()
+        rival = TextModel(dataclasses.replace(entry, source=Source(str(path))), "cross-encoder")
+        scores = rival.result(Case("cross-encoder", (1,) * 13, 0))["vectors"]
+        assert scores.shape == (13, 3)
+        expected = CrossEncoder(str(folder)).predict(
+            rival.inputs, activation_fn=torch.nn.Identity(), convert_to_tensor=True
+        )
+        torch.testing.assert_close(scores, expected, atol=1e-6, rtol=0)
+
+
+def test_without_a_number_each_case_has_its_own(entry):
+    assert entry.texts_of("sparse") == 13
+    assert dataclasses.replace(entry, sentences=None).texts_of("sparse") == SENTENCES["sparse"]
+
+
+def test_operations_of_a_masked_language_model_that_scores_every_token():
+    config = Source(random="tiny").config()
+    lengths, hidden = (7, 12), config.hidden_size
+    head = 19 * (2 * hidden**2 + 2 * hidden * config.vocab_size)
+    body = forward_flops(config, lengths, pooler=False)
+    assert forward_flops(config, lengths, pooler=False, scored=19) == body + head
+    assert training_flops(config, lengths, 19) == 3 * (body + head)
