@@ -31,13 +31,12 @@ _HOMES = {
     "load_any": "hf_bert_impl.conversion.pipeline",
     "optimize": "hf_bert_impl.optimize",
     "register": "hf_bert_impl.auto",
-    "registered": "hf_bert_impl.auto",
     "restore": "hf_bert_impl.optimize",
     "unregister": "hf_bert_impl.auto",
 }
 
 if TYPE_CHECKING:
-    from hf_bert_impl.auto import register, registered, unregister
+    from hf_bert_impl.auto import register, unregister
     from hf_bert_impl.conversion.pipeline import load_any
     from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline
     from hf_bert_impl.inference.text_encoder import TextEncoder
@@ -79,7 +78,6 @@ __all__ = [
     "load_any",
     "optimize",
     "register",
-    "registered",
     "restore",
     "unregister",
 ]

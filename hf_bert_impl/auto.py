@@ -5,8 +5,7 @@ configurations of BERT are affected: a stock `transformers.BertConfig` object st
 models.
 """
 
-from collections.abc import Iterator, MutableMapping
-from contextlib import contextmanager
+from collections.abc import MutableMapping
 from typing import Any, NamedTuple
 
 import transformers
@@ -104,28 +103,7 @@ def unregister() -> None:
     Registrations that others have made since are left alone. Without `register` before it, nothing
     happens.
     """
-    _undo(0)
-
-
-@contextmanager
-def registered() -> Iterator[None]:
-    """`register` for the time of a `with` block; what was there before is there again after it.
-
-    Example:
-        >>> with hf_bert_impl.registered():
-        ...     model = transformers.AutoModel.from_pretrained("google-bert/bert-base-uncased")
-    """
-    before = len(_changes)
-    register()
-    try:
-        yield
-    finally:
-        _undo(before)
-
-
-def _undo(before: int) -> None:
-    """Undoes the changes behind the first `before`, the newest first."""
-    while len(_changes) > before:
+    while _changes:
         change = _changes.pop()
         if change.registry.get(change.key, _ABSENT) is not change.ours:
             continue  # someone has registered another class on top of ours

@@ -219,12 +219,10 @@ class Prepared:
 
     `kernels` computes its products.
 
-    A saved model goes without it. A copy or a pickle has a `PreparedLater` in its place.
+    It is no part of the model's state: a copy, a pickle or a saved model goes without it.
     """
 
     kernels: Kernels
-    #: The type of the weights, which are packed in that of `kernels`.
-    weights_dtype: torch.dtype
 
     def __init__(self, module: nn.Module, copied: Iterable[nn.Module], stock: Stock) -> None:
         """Remembers `module`, and the weights of the linear layers in it that are copied."""
@@ -242,7 +240,6 @@ class Prepared:
         self.contents = self._contents()
         self.sizes = list(map(len, self.states))
         self.weights = [p for linear in copied for p in linear.parameters()]
-        self.weights_dtype = self.weights[0].dtype
         self.facts = self._facts()
         # Views: they keep the memory, so that no other tensor can be put there.
         bits = [_as_integers(weight.detach()) for weight in self.weights]
@@ -329,59 +326,11 @@ class Prepared:
             self.bytes_due -= piece.bits.nbytes
         return True
 
-    def __deepcopy__(self, memo: Any) -> "PreparedLater":
-        return self._later()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        later = self._later()
-        return type(later), (later.kind, later.dtype, later.weights_dtype)
-
-    def _later(self) -> "PreparedLater":
-        return PreparedLater(type(self), self.kernels.dtype, self.weights_dtype)
-
-
-class PreparedLater:
-    """What a copy of a prepared module has until its first call, which packs its weights.
-
-    The kernels are chosen anew: a pickle may come to another machine.
-
-    Args:
-        kind: `PreparedEncoder` or `PreparedLMHead`.
-        dtype: The precision of its products.
-        weights_dtype: The type that its weights have to have. A copy that has been converted since
-            is not prepared.
-    """
-
-    def __init__(self, kind: Any, dtype: torch.dtype, weights_dtype: torch.dtype) -> None:
-        self.kind, self.dtype, self.weights_dtype = kind, dtype, weights_dtype
-
-    @property
-    def kernels(self) -> Kernels:
-        """What will compute it."""
-        return choose(self.dtype)
-
-    def current(self, holder: Any, tokens: int) -> Any:
-        """What is packed now, and kept by the holder; None where the call has to go without it."""
-        if torch.is_grad_enabled() or is_recorded():
-            return None
-        made = holder.prepared = self.made(holder)
-        return None if made is None else made.current(holder, tokens)
-
-    def made(self, holder: Any) -> Any:
-        """A `kind` of the holder's weights, or None with a warning that says why not."""
-        with torch.inference_mode(False):
-            reason = self._why_not(holder)
-            if reason is None:
-                return self.kind(holder, self.dtype)
-        logger.warning(f"not prepared for inference: {reason}; it computes as usual")
+    def __deepcopy__(self, memo: Any) -> None:
         return None
 
-    def _why_not(self, holder: Any) -> str | None:
-        found = next(holder.parameters()).dtype
-        if found != self.weights_dtype:
-            return f"its weights were {self.weights_dtype} and are {found}"
-        unsupported = why_no_kernels(self.dtype, batch_invariant=holder.config.batch_invariant)
-        return unsupported or self.kind.why_not(holder, self.dtype)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(None), ()
 
 
 class PreparedEncoder(Prepared):
@@ -400,11 +349,6 @@ class PreparedEncoder(Prepared):
             self.layers = [PreparedLayer(layer, kernels) for layer in _layers(encoder)]
         #: Layers differ in how many heads are left: here each number has one of them.
         self.kinds = {len(layer.attention.heads): layer.attention for layer in self.layers}
-
-    @staticmethod
-    def why_not(encoder: BertEncoder, dtype: torch.dtype | None = None) -> str | None:
-        """Why this encoder cannot be prepared on this machine, or None if it can."""
-        return why_not(encoder, dtype)
 
     def __call__(
         self, hidden_states: Tensor, packing: Packing, keep: Callable[[Tensor], Tensor]
@@ -425,19 +369,14 @@ class PreparedEncoder(Prepared):
 class PreparedLMHead(Prepared):
     """The masked-LM head, in floats: its product with the vocabulary is the model's largest."""
 
-    def __init__(self, head: BertLMPredictionHead, dtype: torch.dtype | None = None) -> None:
+    def __init__(self, head: BertLMPredictionHead) -> None:
         self.transform = head.transform
         super().__init__(head, (self.transform.dense, head.decoder), STOCK_HEAD)
         with torch.no_grad():
             dense: Any = self.transform.dense
-            self.kernels = choose(dtype or dense.weight.dtype, head.config.batch_invariant)
+            self.kernels = choose(dense.weight.dtype, head.config.batch_invariant)
             self.dense = self.kernels.pack(dense)
             self.decoder = self.kernels.pack(head.decoder)
-
-    @staticmethod
-    def why_not(head: BertLMPredictionHead, dtype: torch.dtype | None = None) -> str | None:
-        """Why this head cannot be prepared, or None if it can."""
-        return STOCK_HEAD.why_not(head, "cls.predictions")
 
     def __call__(self, states: Tensor) -> Tensor:
         """(..., D) to (..., V)."""
@@ -559,7 +498,7 @@ def prepare(model: Any, dtype: torch.dtype | str | None) -> None:
         model.to(torch.float32 if on_cpu and keeps_float32(wanted) else wanted)
     drop_prepared(model)
     encoder: Any = getattr(model.base_model, "encoder", None)
-    reason = PreparedEncoder.why_not(encoder, wanted)
+    reason = why_not(encoder, wanted)
     if reason is not None:
         logger.warning(f"not prepared for inference: {reason}; it computes as usual")
         return
@@ -568,7 +507,7 @@ def prepare(model: Any, dtype: torch.dtype | str | None) -> None:
         logger.warning(f"dtype='auto' is {encoder.prepared.kernels} here")
     for head in model.modules():
         if isinstance(head, BertLMPredictionHead):
-            reason = PreparedLMHead.why_not(head)
+            reason = STOCK_HEAD.why_not(head, "cls.predictions")
             if reason is None:
                 head.prepared = PreparedLMHead(head)
             else:

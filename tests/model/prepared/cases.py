@@ -46,7 +46,10 @@ def pickled(model):
 
 
 def assert_not_stale(model, batch):
-    """The model is prepared no more and computes with its weights; gives its states."""
+    """The model is prepared no more, and computes with the weights that it has; gives its states.
+
+    A copy of a model is not prepared.
+    """
     found = outputs(model, batch)[0]
     assert not is_prepared(model)
     assert torch.equal(found, outputs(copy.deepcopy(model), batch)[0])
