@@ -30,11 +30,12 @@ _HOMES = {
     "TextEncoder": "hf_bert_impl.inference.text_encoder",
     "load_any": "hf_bert_impl.conversion.pipeline",
     "register": "hf_bert_impl.auto",
+    "registered": "hf_bert_impl.auto",
     "unregister": "hf_bert_impl.auto",
 }
 
 if TYPE_CHECKING:
-    from hf_bert_impl.auto import register, unregister
+    from hf_bert_impl.auto import register, registered, unregister
     from hf_bert_impl.conversion.pipeline import load_any
     from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline
     from hf_bert_impl.inference.text_encoder import TextEncoder
@@ -74,6 +75,7 @@ __all__ = [
     "__version__",
     "load_any",
     "register",
+    "registered",
     "unregister",
 ]
 
