@@ -32,11 +32,12 @@ _HOMES = {
     "optimize": "hf_bert_impl.optimize",
     "register": "hf_bert_impl.auto",
     "restore": "hf_bert_impl.optimize",
+    "registered": "hf_bert_impl.auto",
     "unregister": "hf_bert_impl.auto",
 }
 
 if TYPE_CHECKING:
-    from hf_bert_impl.auto import register, unregister
+    from hf_bert_impl.auto import register, registered, unregister
     from hf_bert_impl.conversion.pipeline import load_any
     from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline
     from hf_bert_impl.inference.text_encoder import TextEncoder
@@ -78,6 +79,7 @@ __all__ = [
     "load_any",
     "optimize",
     "register",
+    "registered",
     "restore",
     "unregister",
 ]

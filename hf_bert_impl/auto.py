@@ -1,11 +1,12 @@
 """Puts this package's classes behind transformers' Auto classes and pipelines, and takes them back.
 
-Importing this module changes nothing; `register` and `unregister` do. Only checkpoints and
-configurations of BERT are affected: a stock `transformers.BertConfig` object still gives stock
-models.
+Importing this module changes nothing; `register`, `unregister` and `registered` do. Only
+checkpoints and configurations of BERT are affected: a stock `transformers.BertConfig` object still
+gives stock models.
 """
 
-from collections.abc import MutableMapping
+from collections.abc import Iterator, MutableMapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import transformers
@@ -103,7 +104,38 @@ def unregister() -> None:
     Registrations that others have made since are left alone. Without `register` before it, nothing
     happens.
     """
-    while _changes:
+    _undo(0)
+
+
+@contextmanager
+def registered() -> Iterator[None]:
+    """`register` for the length of a ``with`` block; after it, each Auto class gives what it did.
+
+    Blocks may be nested, and after a block inside of `register` this package's classes stay. What
+    others register in a block stays as well, as in `unregister`.
+
+    Example:
+        >>> import hf_bert_impl, transformers
+        >>> with hf_bert_impl.registered():
+        ...     model_class = type(transformers.AutoConfig.for_model("bert"))
+        >>> model_class is hf_bert_impl.BertConfig
+        True
+        >>> type(transformers.AutoConfig.for_model("bert")) is transformers.BertConfig
+        True
+    """
+    before = len(_changes)
+    try:
+        register()
+        yield
+    finally:
+        _undo(before)
+        if len(_changes) < before:  # `unregister` was called in the block
+            register()
+
+
+def _undo(count: int) -> None:
+    """Puts back what the changes after the first `count` replaced."""
+    while len(_changes) > count:
         change = _changes.pop()
         if change.registry.get(change.key, _ABSENT) is not change.ours:
             continue  # someone has registered another class on top of ours

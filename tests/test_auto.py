@@ -218,6 +218,60 @@ def test_both_are_idempotent():
     assert registries() == start
 
 
+# registered()
+
+
+def test_registered_holds_in_its_block_and_blocks_nest():
+    start = registries()
+    with hf_bert_impl.registered():
+        inside = registries()
+        assert inside != start
+        with hf_bert_impl.registered():
+            assert registries() == inside
+        assert registries() == inside
+    assert registries() == start
+
+
+def test_an_error_in_the_block_ends_the_registration():
+    start = registries()
+    with pytest.raises(KeyError, match="mine"), hf_bert_impl.registered():
+        raise KeyError("mine")
+    assert registries() == start
+
+
+def test_a_failed_registration_leaves_nothing(monkeypatch):
+    start = registries()
+    monkeypatch.setattr("hf_bert_impl.auto._register_pipeline", lambda: {}["no such task"])
+    with pytest.raises(KeyError, match="no such task"), hf_bert_impl.registered():
+        raise AssertionError("the block must not begin")
+    assert registries() == start
+
+
+def test_what_was_registered_before_the_block_stays():
+    hf_bert_impl.register()
+    before = registries()
+    with hf_bert_impl.registered():
+        pass
+    assert registries() == before
+    with hf_bert_impl.registered():
+        hf_bert_impl.unregister()
+        assert registries() != before
+    assert registries() == before
+    hf_bert_impl.unregister()
+    assert registries() != before
+
+
+def test_registered_decorates_a_function(tmp_path):
+    save_stock(tmp_path)
+
+    @hf_bert_impl.registered()
+    def load():
+        return transformers.AutoModel.from_pretrained(tmp_path)
+
+    assert is_ours(load()) and is_ours(load())
+    assert not is_ours(transformers.AutoModel.from_pretrained(tmp_path))
+
+
 class TheirConfig(transformers.BertConfig):
     pass
 
@@ -257,6 +311,17 @@ def test_what_a_third_party_registered_before_comes_back(third_party, tmp_path):
     assert registries() == third_party
     assert type(AutoConfig.for_model("bert")) is TheirConfig
     assert type(AutoTokenizer.from_pretrained(tmp_path)) is TheirTokenizer
+
+
+@pytest.mark.parametrize("ours_below", [False, True])
+def test_a_third_party_comes_back_after_a_block(third_party, ours_below):
+    if ours_below:
+        hf_bert_impl.register()
+        AutoConfig.register("bert", TheirConfig, exist_ok=True)
+    before = registries()
+    with hf_bert_impl.registered():
+        assert type(AutoConfig.for_model("bert")) is BertConfig
+    assert registries() == before
 
 
 def test_what_a_third_party_registers_later_is_left_alone():

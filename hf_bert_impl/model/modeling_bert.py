@@ -75,7 +75,7 @@ from .packing import (
     plan,
     scatter,
 )
-from .prepared import drop_prepared, prepare
+from .prepared import check_dtype, drop_prepared, prepare
 
 __all__ = [
     "BertConfig",
@@ -133,15 +133,22 @@ class BertPreTrainedModel(PreTrainedModel):
     def from_pretrained(
         cls, pretrained_model_name_or_path: Any, *model_args: Any, **kwargs: Any
     ) -> Any:
-        """Loads a model from a folder or the hub; arguments as in transformers.
+        """Loads a model from a folder or the hub; arguments as in transformers, and one more.
+
+        Args:
+            prepare: The model is prepared for inference then (`prepare_for_inference`): "auto" or
+                another `dtype` of that method, or True for the dtype that it is loaded in. A saved
+                model does not remember it.
 
         Raises:
             OSError: No config, no weights, or a file of weights that cannot be read.
-            ValueError: A config that is no JSON object, a field of it out of its range, or a model
-                out of all proportion to the weights.
+            ValueError: A config that is no JSON object, a field of it out of its range, a model
+                out of all proportion to the weights, or another value of `prepare`.
             CheckpointMismatch: Tensors of other sizes than the config's (unless
                 `ignore_mismatched_sizes=True`); a RuntimeError, as of transformers.
         """
+        wanted = kwargs.pop("prepare", None)
+        check_dtype("prepare", wanted, True, False)
         check_folder(pretrained_model_name_or_path, kwargs)
         wants_info = kwargs.pop("output_loading_info", False)
         ignores_sizes = kwargs.pop("ignore_mismatched_sizes", False)
@@ -157,6 +164,8 @@ class BertPreTrainedModel(PreTrainedModel):
             raise CheckpointMismatch(
                 mismatch_message(pretrained_model_name_or_path, info["mismatched_keys"])
             )
+        if wanted is not None and wanted is not False:
+            model.prepare_for_inference(None if wanted is True else wanted)
         return (model, info) if wants_info else model
 
     @staticmethod
@@ -241,6 +250,7 @@ class BertPreTrainedModel(PreTrainedModel):
           one, which packs what the weights hold then.
 
         A call keeps to the weights that it began with, even if another thread changes the model.
+        A copy or a pickle of the model packs its own weights at its first call without gradients.
 
         Args:
             dtype: Converts the model first: torch.bfloat16 or "bfloat16", and so on. "int8"

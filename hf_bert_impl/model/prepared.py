@@ -219,7 +219,8 @@ class Prepared:
 
     `kernels` computes its products.
 
-    It is no part of the model's state: a copy, a pickle or a saved model goes without it.
+    It is no part of the model's state: a saved model goes without it. A copy or a pickle has a
+    `NotYetPacked` in its place.
     """
 
     kernels: Kernels
@@ -326,11 +327,10 @@ class Prepared:
             self.bytes_due -= piece.bits.nbytes
         return True
 
-    def __deepcopy__(self, memo: Any) -> None:
-        return None
-
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(None), ()
+        # Packed weights belong to this machine and to the memory of these weights.
+        invariant = self.kernels.is_batch_invariant
+        return NotYetPacked, (type(self), self.kernels.dtype, self.weights[0].dtype, invariant)
 
 
 class PreparedEncoder(Prepared):
@@ -388,6 +388,73 @@ class PreparedLMHead(Prepared):
         scores = self.decoder(self.transform.LayerNorm(states))
         # A tensor of its own: with gradients on, nobody could write into a view of it.
         return torch.ops.aten._unsafe_view(scores, (*shape, scores.shape[-1]))
+
+
+class NotYetPacked:
+    """What a copy or a pickle of a prepared module has: its first call packs the weights.
+
+    Only then do they lie where they will be used, in another process or with other values.
+
+    Args:
+        kind: What it becomes, of `Prepared`.
+        dtype: The precision of its products; float32 on a machine without kernels for it.
+        of_weights: That of the weights. Where they were converted since, nothing is packed.
+        is_batch_invariant: Whether its kernels are.
+    """
+
+    def __init__(
+        self,
+        kind: type[Prepared],
+        dtype: torch.dtype,
+        of_weights: torch.dtype,
+        is_batch_invariant: bool,
+    ) -> None:
+        self.kind, self.dtype, self.of_weights = kind, dtype, of_weights
+        self.is_batch_invariant = is_batch_invariant
+
+    @property
+    def kernels(self) -> Kernels:
+        """Those that it will use on this machine."""
+        return choose(self._dtype_here(), self.is_batch_invariant)
+
+    def current(self, holder: Any, tokens: int) -> Any:
+        """Packs the weights of `holder` and serves the call with them, as `Prepared.current`."""
+        if torch.is_grad_enabled() or is_recorded():
+            return None
+        reason = self._why_not(holder)
+        if reason is not None:
+            logger.warning(f"a copy of a prepared model is not prepared: {reason}")
+            holder.prepared = None
+            return None
+        with torch.inference_mode(False), torch.no_grad():
+            if self.kind is PreparedEncoder:
+                packed: Prepared = PreparedEncoder(holder, self._dtype_here())
+            else:
+                packed = PreparedLMHead(holder)
+        holder.prepared = packed
+        return packed.current(holder, tokens)
+
+    def _why_not(self, holder: Any) -> str | None:
+        weight = next(holder.parameters())
+        if weight.dtype != self.of_weights:
+            return f"its weights were {self.of_weights} and are {weight.dtype}"
+        if self.kind is PreparedEncoder:
+            return why_not(holder, self.dtype)
+        if weight.device.type != "cpu":
+            return f"its weights are on {weight.device}, and the packed kernels are the CPU's"
+        return STOCK_HEAD.why_not(holder, "cls.predictions") or why_no_kernels(
+            weight.dtype, True, holder.config.batch_invariant
+        )
+
+    def _dtype_here(self) -> torch.dtype:
+        reason = why_no_kernels(self.dtype, batch_invariant=self.is_batch_invariant)
+        return self.dtype if reason is None else torch.float32
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.kind, self.dtype, self.of_weights, self.is_batch_invariant)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.kind.__name__}, {self.kernels})"
 
 
 class _Piece:
@@ -471,6 +538,26 @@ def _linears(encoder: BertEncoder) -> Iterable[Any]:
         yield from (attention.output.dense, layer.intermediate.dense, layer.output.dense)
 
 
+def check_dtype(name: str, dtype: Any, *others: bool) -> None:
+    """Checks a precision that a model is to be prepared in.
+
+    Args:
+        name: Of the argument, for the message.
+        dtype: A name, a dtype, or None for that of the weights.
+        others: What else the argument may be.
+
+    Raises:
+        ValueError: It is none of them.
+    """
+    wanted: Any = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
+    if dtype is None or dtype == "auto" or any(dtype is other for other in others):
+        return
+    is_type = isinstance(wanted, torch.dtype)
+    if not is_type or not (wanted.is_floating_point or wanted == torch.int8):
+        known = ", ".join((*DTYPES, "auto", *map(str, others)))
+        raise ValueError(f"{name}={dtype!r} is not known; use one of {known}")
+
+
 def prepare(model: Any, dtype: torch.dtype | str | None) -> None:
     """Does what `BertPreTrainedModel.prepare_for_inference` says.
 
@@ -478,15 +565,12 @@ def prepare(model: Any, dtype: torch.dtype | str | None) -> None:
         model: A BERT of any head.
         dtype: As there.
     """
+    check_dtype("dtype", dtype)
     on_cpu, invariant = model.device.type == "cpu", model.config.batch_invariant
     if dtype == "auto":
         wanted: torch.dtype | None = fastest_dtype(model.device, invariant)
     else:
         wanted = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
-    is_known = wanted is not None and (wanted.is_floating_point or wanted == torch.int8)
-    if dtype not in (None, "auto") and not is_known:
-        known = ", ".join((*DTYPES, "auto"))
-        raise ValueError(f"dtype={dtype!r} is not known; use one of {known}")
     keep_freed_memory()
     if wanted is not None and wanted in DTYPES.values() and on_cpu:
         reason = why_no_kernels(wanted, batch_invariant=invariant)

@@ -97,9 +97,85 @@ def test_what_is_prepared_is_no_part_of_the_state(head, tmp_path):
     for one in (model, saved, copy.deepcopy(model), pickled(model)):
         assert list(one.state_dict()) == list(before)
         assert all(torch.equal(one.state_dict()[name], value) for name, value in before.items())
-        assert is_prepared(one) == (one is model)
-        assert head == "BertModel" or head_is_prepared(one) == (one is model)
+        assert is_prepared(one) == (one is not saved)
+        assert head == "BertModel" or head_is_prepared(one) == (one is not saved)
     assert head == "BertModel" or not head_is_prepared(model.train())
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickled, lambda m: pickled(copy.deepcopy(m))])
+@pytest.mark.parametrize("dtype", ["float32", "int8"])
+def test_a_copy_packs_its_own_weights(copied, dtype):
+    model, batch = model_and_batch("BertForMaskedLM", 7)
+    model.prepare_for_inference(dtype)
+    kernels = str(model.bert.encoder.prepared.kernels)
+    expected = outputs(model, batch)[0]
+    again = copied(model)
+    assert str(again.bert.encoder.prepared.kernels) == kernels
+    assert torch.equal(outputs(again, batch)[0], expected)
+    assert isinstance(again.bert.encoder.prepared, prepared.PreparedEncoder)
+    assert isinstance(again.cls.predictions.prepared, prepared.PreparedLMHead)
+    weight = again.bert.encoder.layer[0].output.dense.weight
+    with torch.no_grad():
+        weight.mul_(2)
+    assert not torch.equal(outputs(again, batch)[0], expected)
+    assert torch.equal(outputs(model, batch)[0], expected) and is_prepared(model)
+
+
+def test_a_copy_takes_weights_that_came_before_its_first_call():
+    model, batch = model_and_batch("BertModel", 8)
+    again = copy.deepcopy(model.prepare_for_inference())
+    with torch.no_grad():
+        for one in (model, again):
+            one.encoder.layer[0].output.dense.weight.mul_(1.5)
+    expected = outputs(model.prepare_for_inference(), batch)[0]
+    assert torch.equal(outputs(again, batch)[0], expected)
+    assert is_prepared(again)
+
+
+def test_a_copy_in_inference_mode_serves_later_calls():
+    model, batch = model_and_batch("BertModel", 8)
+    again = copy.deepcopy(model.prepare_for_inference())
+    with torch.inference_mode():
+        first = again(**batch)[0]
+    assert torch.equal(first, outputs(again, batch)[0]) and is_prepared(again)
+
+
+@pytest.mark.parametrize("change", ["train", "dtype", "hook"])
+def test_a_copy_that_cannot_be_prepared_computes_as_usual(change):
+    model, batch = model_and_batch("BertModel", 9)
+    plain, again = copy.deepcopy(model), copy.deepcopy(model.prepare_for_inference("float32"))
+    for one in (plain, again):
+        if change == "train":
+            one.train().eval()
+        elif change == "dtype":
+            one.to(torch.float64)
+        else:
+            one.encoder.layer[0].register_forward_hook(lambda *_: None)
+    assert is_prepared(again) == (change != "train")
+    assert torch.equal(outputs(again, batch)[0], outputs(plain, batch)[0])
+    assert not is_prepared(again)
+
+
+def test_a_copy_on_a_machine_without_the_kernels(monkeypatch):
+    model, batch = model_and_batch("BertModel", 9)
+    expected = outputs(copy.deepcopy(model).prepare_for_inference("float32"), batch)[0]
+    again = copy.deepcopy(model.prepare_for_inference("int8"))
+    here = prepared.why_no_kernels
+    monkeypatch.setattr(
+        prepared,
+        "why_no_kernels",
+        lambda dtype, *a, **k: "none here" if dtype == torch.int8 else here(dtype, *a, **k),
+    )
+    assert again.encoder.prepared.kernels.dtype == torch.float32
+    assert torch.equal(outputs(again, batch)[0], expected) and is_prepared(again)
+
+
+def test_a_copy_with_gradients_waits():
+    model, batch = model_and_batch("BertModel", 9)
+    again = copy.deepcopy(model.prepare_for_inference())
+    again(**batch)[0].sum().backward()
+    assert again.encoder.layer[0].output.dense.weight.grad is not None
+    assert isinstance(again.encoder.prepared, prepared.NotYetPacked)
 
 
 @pytest.mark.parametrize("head", ["BertModel", "BertForMaskedLM"])
