@@ -11,7 +11,7 @@ import typer
 
 from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
-from hf_bert_impl.cli.options import AsJson, Dtype, Model, Overwrite, Silent
+from hf_bert_impl.cli.options import AsJson, BatchInvariant, Dtype, Model, Overwrite, Silent
 from hf_bert_impl.cli.output_checks import check_output_file
 from hf_bert_impl.data.text_input import TextInput
 from hf_bert_impl.data.vector_file import VectorFile, files_beside
@@ -31,13 +31,7 @@ def embed(
     normalize: Annotated[
         bool, typer.Option("--normalize/--no-normalize", help="Make vectors of length 1.")
     ] = False,
-    batch_invariant: Annotated[
-        bool,
-        typer.Option(
-            "--batch-invariant",
-            help="Give each text the same bits whatever texts come with it, and after a resume.",
-        ),
-    ] = False,
+    batch_invariant: BatchInvariant = False,
     column: Annotated[
         str | None,
         typer.Option(
