@@ -21,7 +21,11 @@ def embed(
     model: Model,
     file: Annotated[
         str,
-        typer.Argument(metavar="FILE", help="One text a line, or .jsonl; - reads standard input."),
+        typer.Argument(
+            metavar="FILE",
+            help="One text a line; or .csv, .tsv (without quotes), .jsonl, .parquet, or a folder "
+            "that datasets saved. .gz, .bz2, .xz or .zst may follow. - reads standard input.",
+        ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The .npy file to write.")],
     dtype: Dtype = None,
@@ -35,8 +39,9 @@ def embed(
     column: Annotated[
         str | None,
         typer.Option(
-            help="The field of JSON lines that holds the text; reads any FILE as JSON lines.",
-            show_default="text, for .jsonl",
+            help="The texts: a name, or a number from 0 in a .csv or .tsv without header. Plain "
+            "lines are then read as JSON lines.",
+            show_default="the only column; text, for .jsonl",
         ),
     ] = None,
     overwrite: Overwrite = False,

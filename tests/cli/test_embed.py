@@ -374,7 +374,7 @@ def test_header_is_that_of_the_format(shape):
         ("latin.txt", "caf\xe9".encode("latin-1"), ("line 1 of", "is not UTF-8")),
         ("a.jsonl", b'{"text": "a"}\n{"text": \n', ("line 2 of", "is not JSON")),
         ("a.jsonl", b'{"text": "a"}\n\n{"id": 1, "body": "b"}', ("line 3", "'body'", "--column")),
-        ("a.jsonl", b'{"text": 3}', ("line 1 of", "has a int as 'text'")),
+        ("a.jsonl", b'{"text": 3}', ("line 1 of", "has a int for a text")),
         ("a.jsonl", b'["a"]', ("line 1 of", "holds a list")),
         ("a.jsonl", b'{"text": "\\ud800"}', ("line 1 of", "surrogate")),
     ],
