@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from pathlib import Path
@@ -13,8 +14,11 @@ from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import AsJson, BatchInvariant, Dtype, Model, Overwrite, Silent
 from hf_bert_impl.cli.output_checks import check_output_file
+from hf_bert_impl.data.row_ids import RowIds
 from hf_bert_impl.data.text_input import TextInput
-from hf_bert_impl.data.vector_file import VectorFile, files_beside
+from hf_bert_impl.data.vector_file import PRECISIONS, VectorFile, files_beside
+from hf_bert_impl.errors import InputError, check_choice
+from hf_bert_impl.extras import require
 
 
 def embed(
@@ -27,7 +31,7 @@ def embed(
             "that datasets saved. .gz, .bz2, .xz or .zst may follow. - reads standard input.",
         ),
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The .npy file to write.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The .npy or .parquet to write.")],
     dtype: Dtype = None,
     batch_tokens: Annotated[
         int | None, typer.Option(min=1, help="Most tokens a batch.", show_default="4096")
@@ -44,22 +48,49 @@ def embed(
             show_default="the only column; text, for .jsonl",
         ),
     ] = None,
+    id_column: Annotated[
+        str | None,
+        typer.Option(
+            help="The ids for a .parquet, likewise: texts or whole numbers, each once.",
+            show_default="rows are numbered from 0",
+        ),
+    ] = None,
+    precision: Annotated[
+        str,
+        typer.Option(
+            help="What is written: float32, float16 or, in a .parquet, int8: a number is vector "
+            "times scale, and the largest of each vector is 127. Cosines need no scale."
+        ),
+    ] = "float32",
+    part_size: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Most rows a file: OUTPUT is then a folder of part-00000.parquet and so on.",
+            show_default="one file",
+        ),
+    ] = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
     quiet: Silent = False,
 ) -> None:
-    """Write the vectors of texts to a .npy file: float32, one row a text, in input order.
+    """Write the vectors of texts to a .npy or .parquet: one row a text, in input order.
 
-    Works in constant memory. When it is interrupted, the same command goes on from there; OUTPUT
-    appears when it is complete.
+    A .parquet has the columns id and vector. Works in constant memory. When it is interrupted, the
+    same command goes on from there; OUTPUT appears when it is complete.
 
     Example: hf-bert embed sentence-transformers/all-MiniLM-L6-v2 lines.txt --output vectors.npy
     """
     beside = files_beside(output)
     check_output_file(
-        "--output", output, overwrite, endings=[".npy"], sources=[file], beside=beside
+        "--output", output, overwrite, endings=[".npy", ".parquet"], sources=[file], beside=beside
     )
-    with TextInput(file, column) as texts, quiet_libraries():
+    check_form(output, precision, id_column, part_size)
+    with (
+        contextlib.closing(RowIds()) as ids,
+        TextInput(file, column, id_column, ids.add) as texts,
+        quiet_libraries(),
+    ):
         from hf_bert_impl.inference.vector_writing import write_vectors
 
         encoder = checkpoints.load_encoder(model, dtype, batch_invariant=batch_invariant)
@@ -72,7 +103,14 @@ def embed(
         if batch_invariant:  # files of earlier releases go on without it
             settings["batch_invariant"] = True
         begin = time.perf_counter()
-        with VectorFile(output, encoder.dimension, settings) as vectors:
+        with VectorFile(
+            output,
+            encoder.dimension,
+            settings,
+            precision=precision,
+            ids=None if id_column is None else ids,
+            part_size=part_size,
+        ) as vectors:
             try:
                 resumed = write_vectors(
                     texts,
@@ -99,6 +137,7 @@ def embed(
             "seconds": round(seconds, 3),
             "texts_per_second": round(done / seconds, 1),
             "precision": encoder.precision,
+            "stored_as": precision,
         }
         typer.echo(json.dumps(report))
     elif not quiet:
@@ -107,3 +146,26 @@ def embed(
             f"{output}: {vectors.rows} vectors of {encoder.dimension} numbers{before}; "
             f"{done / seconds:,.0f} texts a second; {encoder.precision}"
         )
+
+
+def check_form(output: Path, precision: str, id_column: str | None, part_size: int | None) -> None:
+    """Check what the output's form can hold, before anything is loaded.
+
+    Raises:
+        InputError: There is no such precision, or it takes a .parquet and the output is none.
+    """
+    check_choice("precision", precision, PRECISIONS)
+    if output.suffix == ".parquet":
+        require("pyarrow", "train", "writing Parquet")
+        return
+    for option, given in (
+        ("--id-column", id_column is not None),
+        ("--part-size", part_size is not None),
+        ("--precision int8", precision == "int8"),
+    ):
+        if given:
+            raise InputError(
+                f"{option} is given and --output is {output.name}",
+                "a name that ends in .parquet for it",
+                "rename it, or leave the option out",
+            )
