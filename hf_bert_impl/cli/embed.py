@@ -58,8 +58,8 @@ def embed(
     precision: Annotated[
         str,
         typer.Option(
-            help="What is written: float32, float16 or, in a .parquet, int8: a number is vector "
-            "times scale, and the largest of each vector is 127. Cosines need no scale."
+            help="float32, float16 or, for a .parquet, int8 with a column scale: a vector is its "
+            "whole numbers, of which the largest is 127, times its scale. Cosines need no scale."
         ),
     ] = "float32",
     part_size: Annotated[

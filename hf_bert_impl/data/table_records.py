@@ -18,6 +18,7 @@ from hf_bert_impl.files.text import decode
 
 #: Rows that are read at once.
 ROWS = 1000
+READ_BYTES = 1 << 20
 #: Most characters of a field of CSV: what is beyond is taken for a quote that nobody closed.
 LONGEST_FIELD = 1 << 24
 
@@ -106,7 +107,8 @@ class ParquetRecords(Iterator[Record]):
         parquet = require("pyarrow.parquet", "train", "reading Parquet")
         self._name, self._errors = name, (arrow.ArrowException, OSError)
         try:
-            file = parquet.ParquetFile(stream)
+            # With a buffer, a row group is read page by page, not whole.
+            file = parquet.ParquetFile(stream, buffer_size=READ_BYTES)
         except self._errors as error:
             raise self._damaged(error) from error
         self.rows: int = file.metadata.num_rows
