@@ -16,6 +16,7 @@ from rich.text import Text
 from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import (
+    BatchInvariant,
     DocStride,
     Dtype,
     MaxAnswerLen,
@@ -77,6 +78,7 @@ def answer(
         typer.Option("--align-to-words/--no-align-to-words", help="Widen answers to whole words."),
     ] = True,
     dtype: Dtype = None,
+    batch_invariant: BatchInvariant = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object a question, and no table.")
     ] = False,
@@ -119,7 +121,7 @@ def answer(
 
         checkpoint = checkpoints.open_checkpoint(model, with_tokenizer=True)
         pipeline = QuestionAnsweringPipeline.from_pretrained(
-            checkpoint.path, dtype=dtype, **parameters
+            checkpoint.path, dtype=dtype, batch_invariant=batch_invariant, **parameters
         )
 
         records = iter(questions) if file is None else read_questions(file, shared)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import time
 from pathlib import Path
@@ -11,19 +12,26 @@ import typer
 
 from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
-from hf_bert_impl.cli.options import AsJson, Dtype, Model, Overwrite, Silent
+from hf_bert_impl.cli.options import AsJson, BatchInvariant, Dtype, Model, Overwrite, Silent
 from hf_bert_impl.cli.output_checks import check_output_file
+from hf_bert_impl.data.row_ids import RowIds
 from hf_bert_impl.data.text_input import TextInput
-from hf_bert_impl.data.vector_file import VectorFile, files_beside
+from hf_bert_impl.data.vector_file import PRECISIONS, VectorFile, files_beside
+from hf_bert_impl.errors import InputError, check_choice
+from hf_bert_impl.extras import require
 
 
 def embed(
     model: Model,
     file: Annotated[
         str,
-        typer.Argument(metavar="FILE", help="One text a line, or .jsonl; - reads standard input."),
+        typer.Argument(
+            metavar="FILE",
+            help="One text a line; or .csv, .tsv (without quotes), .jsonl, .parquet, or a folder "
+            "that datasets saved. .gz, .bz2, .xz or .zst may follow. - reads standard input.",
+        ),
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The .npy file to write.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The .npy or .parquet to write.")],
     dtype: Dtype = None,
     batch_tokens: Annotated[
         int | None, typer.Option(min=1, help="Most tokens a batch.", show_default="4096")
@@ -31,36 +39,58 @@ def embed(
     normalize: Annotated[
         bool, typer.Option("--normalize/--no-normalize", help="Make vectors of length 1.")
     ] = False,
-    batch_invariant: Annotated[
-        bool,
-        typer.Option(
-            "--batch-invariant",
-            help="Give each text the same bits whatever texts come with it, and after a resume.",
-        ),
-    ] = False,
+    batch_invariant: BatchInvariant = False,
     column: Annotated[
         str | None,
         typer.Option(
-            help="The field of JSON lines that holds the text; reads any FILE as JSON lines.",
-            show_default="text, for .jsonl",
+            help="The texts: a name, or a number from 0 in a .csv or .tsv without header. Plain "
+            "lines are then read as JSON lines.",
+            show_default="the only column; text, for .jsonl",
+        ),
+    ] = None,
+    id_column: Annotated[
+        str | None,
+        typer.Option(
+            help="The ids for a .parquet, likewise: texts or whole numbers, each once.",
+            show_default="rows are numbered from 0",
+        ),
+    ] = None,
+    precision: Annotated[
+        str,
+        typer.Option(
+            help="float32, float16 or, for a .parquet, int8 with a column scale: a vector is its "
+            "whole numbers, of which the largest is 127, times its scale. Cosines need no scale."
+        ),
+    ] = "float32",
+    part_size: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Most rows a file: OUTPUT is then a folder of part-00000.parquet and so on.",
+            show_default="one file",
         ),
     ] = None,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
     quiet: Silent = False,
 ) -> None:
-    """Write the vectors of texts to a .npy file: float32, one row a text, in input order.
+    """Write the vectors of texts to a .npy or .parquet: one row a text, in input order.
 
-    Works in constant memory. When it is interrupted, the same command goes on from there; OUTPUT
-    appears when it is complete.
+    A .parquet has the columns id and vector. Works in constant memory. When it is interrupted, the
+    same command goes on from there; OUTPUT appears when it is complete.
 
     Example: hf-bert embed sentence-transformers/all-MiniLM-L6-v2 lines.txt --output vectors.npy
     """
     beside = files_beside(output)
     check_output_file(
-        "--output", output, overwrite, endings=[".npy"], sources=[file], beside=beside
+        "--output", output, overwrite, endings=[".npy", ".parquet"], sources=[file], beside=beside
     )
-    with TextInput(file, column) as texts, quiet_libraries():
+    check_form(output, precision, id_column, part_size)
+    with (
+        contextlib.closing(RowIds()) as ids,
+        TextInput(file, column, id_column, ids.add) as texts,
+        quiet_libraries(),
+    ):
         from hf_bert_impl.inference.vector_writing import write_vectors
 
         encoder = checkpoints.load_encoder(model, dtype, batch_invariant=batch_invariant)
@@ -73,7 +103,14 @@ def embed(
         if batch_invariant:  # files of earlier releases go on without it
             settings["batch_invariant"] = True
         begin = time.perf_counter()
-        with VectorFile(output, encoder.dimension, settings) as vectors:
+        with VectorFile(
+            output,
+            encoder.dimension,
+            settings,
+            precision=precision,
+            ids=None if id_column is None else ids,
+            part_size=part_size,
+        ) as vectors:
             try:
                 resumed = write_vectors(
                     texts,
@@ -100,6 +137,7 @@ def embed(
             "seconds": round(seconds, 3),
             "texts_per_second": round(done / seconds, 1),
             "precision": encoder.precision,
+            "stored_as": precision,
         }
         typer.echo(json.dumps(report))
     elif not quiet:
@@ -108,3 +146,26 @@ def embed(
             f"{output}: {vectors.rows} vectors of {encoder.dimension} numbers{before}; "
             f"{done / seconds:,.0f} texts a second; {encoder.precision}"
         )
+
+
+def check_form(output: Path, precision: str, id_column: str | None, part_size: int | None) -> None:
+    """Check what the output's form can hold, before anything is loaded.
+
+    Raises:
+        InputError: There is no such precision, or it takes a .parquet and the output is none.
+    """
+    check_choice("precision", precision, PRECISIONS)
+    if output.suffix == ".parquet":
+        require("pyarrow", "train", "writing Parquet")
+        return
+    for option, given in (
+        ("--id-column", id_column is not None),
+        ("--part-size", part_size is not None),
+        ("--precision int8", precision == "int8"),
+    ):
+        if given:
+            raise InputError(
+                f"{option} is given and --output is {output.name}",
+                "a name that ends in .parquet for it",
+                "rename it, or leave the option out",
+            )

@@ -14,6 +14,7 @@ from hf_bert_impl.cli import evaluate_squad
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import (
     AsJson,
+    BatchInvariant,
     Dataset,
     Label,
     MaxLength,
@@ -59,6 +60,7 @@ def sts(
         ),
     ],
     pooling: Pooling = None,
+    batch_invariant: BatchInvariant = False,
     picture: Picture = None,
     as_json: AsJson = False,
 ) -> None:
@@ -72,7 +74,7 @@ def sts(
 
     with quiet_libraries():
         files = read_sts(data)
-        encoder = _load_encoder(model, pooling)
+        encoder = _load_encoder(model, pooling, batch_invariant)
         total, by_file = evaluate_sts(encoder.encode, files)
     if picture is not None:
         from hf_bert_impl.tasks.pictures import draw_bars
@@ -107,6 +109,7 @@ def probe(
     label_column: Label = None,
     dataset: Dataset = None,
     pooling: Pooling = None,
+    batch_invariant: BatchInvariant = False,
     seed: Annotated[int, typer.Option(help="Of the folds and of the MLP.")] = 1111,
     picture: Picture = None,
     as_json: AsJson = False,
@@ -128,7 +131,7 @@ def probe(
             Columns(text_column, text_pair_column, label_column),
             dataset,
         )
-        batcher = encoder_batcher(_load_encoder(model, pooling).encode)
+        batcher = encoder_batcher(_load_encoder(model, pooling, batch_invariant).encode)
         result = run_probe(protocol, task, examples, batcher, options=options)
     title = f"{_last(model)}: {protocol} by {classifier}"
     if picture is not None:
@@ -165,6 +168,7 @@ def evaluate(
     label_column: Label = None,
     dataset: Dataset = None,
     max_length: MaxLength = None,
+    batch_invariant: BatchInvariant = False,
     picture: Picture = None,
     as_json: AsJson = False,
 ) -> None:
@@ -178,7 +182,9 @@ def evaluate(
         config = BertConfig.from_pretrained(checkpoint.path)
         columns = Columns(text_column, text_pair_column, label_column)
         task = task_for_model(str(context.info_name), config, columns, dataset)
-        scores, split, outputs = evaluate_task(task, checkpoint.path, data, max_length)
+        scores, split, outputs = evaluate_task(
+            task, checkpoint.path, data, max_length, batch_invariant
+        )
     title = f"{_last(model)}: {_last(data)}, {len(split.examples):,} examples"
     if picture is not None and not task.draw(picture, split, outputs, title):
         _draw_scores(picture, title, scores)
@@ -196,6 +202,7 @@ def token_classification(
     label_column: Label = None,
     dataset: Dataset = None,
     max_length: MaxLength = None,
+    batch_invariant: BatchInvariant = False,
     picture: Picture = None,
     as_json: AsJson = False,
 ) -> None:
@@ -204,7 +211,7 @@ def token_classification(
     Example: hf-bert evaluate token-classification tagger --data test.conll
     """
     labelled = (text_column, None, label_column, dataset)
-    evaluate(context, model, data, *labelled, max_length, picture, as_json)
+    evaluate(context, model, data, *labelled, max_length, batch_invariant, picture, as_json)
 
 
 @app.command("masked-lm")
@@ -217,6 +224,7 @@ def masked_lm(
     text_column: Text = None,
     dataset: Dataset = None,
     max_length: MaxLength = None,
+    batch_invariant: BatchInvariant = False,
     limit: Annotated[
         int | None, typer.Option(min=1, help="Only so many texts, from the start.")
     ] = None,
@@ -240,7 +248,7 @@ def masked_lm(
         tokenizer = checkpoints.load_tokenizer(checkpoint)
         task = make_task("masked-lm", Columns(text_column), dataset)
         texts = [example.text for example in task.read(data)][:limit]
-        loaded = load_fine_tuned(checkpoint.path, task.head)
+        loaded = load_fine_tuned(checkpoint.path, task.head, batch_invariant=batch_invariant)
         with text_progress(not quiet, len(texts)) as advance:
             result = pseudo_perplexity(loaded, tokenizer, texts, max_length, advance)
     rows = [
@@ -253,11 +261,11 @@ def masked_lm(
     _print(as_json, vars(result), f"{_last(model)}: {_last(data)}", ("", ""), rows)
 
 
-def _load_encoder(model: str, pooling: str | None) -> TextEncoder:
+def _load_encoder(model: str, pooling: str | None, batch_invariant: bool) -> TextEncoder:
     from hf_bert_impl.inference.pooling import Pooling as Poolings
 
     chosen = None if pooling is None else Poolings.named(pooling)
-    return checkpoints.load_encoder(model, pooling=chosen)
+    return checkpoints.load_encoder(model, pooling=chosen, batch_invariant=batch_invariant)
 
 
 def _last(name: str) -> str:

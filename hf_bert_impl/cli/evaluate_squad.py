@@ -12,6 +12,7 @@ from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import (
     AsJson,
+    BatchInvariant,
     DocStride,
     Dtype,
     MaxAnswerLen,
@@ -54,6 +55,7 @@ def squad(
     max_seq_len: MaxSeqLen = None,
     doc_stride: DocStride = None,
     dtype: Dtype = None,
+    batch_invariant: BatchInvariant = False,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="A folder for MODEL's predictions.")
     ] = None,
@@ -89,6 +91,7 @@ def squad(
                 checkpoint.path,
                 questions,
                 dtype=dtype,
+                batch_invariant=batch_invariant,
                 null_score_diff_threshold=null_score_diff_threshold,
                 tune_threshold=tune_threshold,
                 output=output,

@@ -35,6 +35,13 @@ Dtype = Annotated[
         show_default="as the weights are saved",
     ),
 ]
+BatchInvariant = Annotated[
+    bool,
+    typer.Option(
+        "--batch-invariant",
+        help="Give each text the same bits whatever texts come with it, in whatever order.",
+    ),
+]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace OUTPUT where it exists.")]
 Picture = Annotated[
     Path | None, typer.Option(help="Draw the result: a png, svg or pdf.", callback=_drawable)

@@ -1,10 +1,11 @@
-"""A .npy file that grows row by row, survives being killed, and appears when it is complete.
+"""A file of vectors that grows row by row, survives being killed, and appears when it is complete.
 
 Beside the output stand `OUTPUT.partial`, which holds a header of fixed length and the rows, and
 `OUTPUT.progress.json`, which says how many of these rows count, with which settings and texts they
 were made. The latter is replaced in one step, and only after the rows are on the disk; rows beyond
 those that it counts are cut off and made again. Files under these names that no earlier run wrote
-are left alone.
+are left alone. A .npy is these rows under another name; a .parquet is made of them at the end, so
+that both go on in the same way after a kill.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from hf_bert_impl.data.row_ids import RowIds
+from hf_bert_impl.data.vector_table import write_parquet
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.atomic import atomic_file
 from hf_bert_impl.files.lock import output_lock
@@ -33,15 +36,19 @@ HEADER = 128
 #: At most so much work is lost when the process is killed.
 CHECKPOINT_SECONDS = 2.0
 FORMAT = 1
+#: What numbers are stored as. int8 has a scale for each row, the largest magnitude / 127; it lies
+#: in the last four bytes of the row until the output is made.
+PRECISIONS = {"float32": "<f4", "float16": "<f2", "int8": "|i1"}
+SCALE_BYTES = 4
 
 
-def npy_header(rows: int, dimension: int) -> bytes:
-    """The header of a float32 matrix, padded to `HEADER` bytes.
+def npy_header(rows: int, dimension: int, kind: str = "<f4") -> bytes:
+    """The header of a matrix of numbers of a kind, padded to `HEADER` bytes.
 
     The format: https://numpy.org/doc/stable/reference/generated/numpy.lib.format.html, version 1.0.
     """
     start = b"\x93NUMPY\x01\x00" + (HEADER - 10).to_bytes(2, "little")
-    fields = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({rows}, {dimension}), }}"
+    fields = f"{{'descr': '{kind}', 'fortran_order': False, 'shape': ({rows}, {dimension}), }}"
     return start + fields.encode().ljust(HEADER - 11) + b"\n"
 
 
@@ -57,9 +64,12 @@ class VectorFile:
     """Writes a matrix row by row; to be used in a `with` statement.
 
     Args:
-        output: The .npy file to make.
+        output: The .npy or .parquet to make.
         dimension: How many numbers a row has.
         settings: What must be the same for a run to go on where another one was interrupted.
+        precision: One of `PRECISIONS`; int8 for .parquet only, which has a column for its scales.
+        ids: Of the rows of a .parquet; None numbers them from 0.
+        part_size: Most rows a file, of a .parquet that is then a folder; None makes one file.
 
     Raises:
         InputError: On entry: an interrupted run had other settings, or what lies under the names
@@ -67,13 +77,27 @@ class VectorFile:
         ValueError: On entry: another run is writing the output.
     """
 
-    def __init__(self, output: Path, dimension: int, settings: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        output: Path,
+        dimension: int,
+        settings: dict[str, Any],
+        *,
+        precision: str = "float32",
+        ids: RowIds | None = None,
+        part_size: int | None = None,
+    ) -> None:
         self.output = output
-        self.dimension = dimension
+        self._kind, self._ids, self._part_size = PRECISIONS[precision], ids, part_size
+        self._precision = precision
+        self._columns = dimension + SCALE_BYTES * (precision == "int8")
+        self._row_bytes = self._columns * int(self._kind[-1])
         #: What else the progress file is to keep.
         self.extra: dict[str, Any] = {}
         self.partial, self.progress = files_beside(output)
         self._settings = {"format": FORMAT, "dimension": dimension, **settings}
+        if precision != "float32":  # files of earlier releases go on without it
+            self._settings["precision"] = precision
         # Rows and the digest of their texts stand in one attribute: an interrupt never finds one of
         # them without the other.
         self._done = (0, hashlib.sha256())
@@ -138,11 +162,15 @@ class VectorFile:
         Args:
             texts: n texts.
             vectors: (n, dimension) float32.
+
+        Raises:
+            InputError: A number is too large for the precision.
         """
+        content = self._packed(vectors)
         rows, digest = self.rows + len(texts), self._done[1].copy()
         for text in texts:
             _add(digest, text)
-        self._file.write(vectors.astype("<f4", copy=False).tobytes())
+        self._file.write(content)
         self._done = (rows, digest)
         if time.monotonic() - self._saved_at >= CHECKPOINT_SECONDS:
             self.checkpoint()
@@ -163,13 +191,53 @@ class VectorFile:
         self._saved_at = time.monotonic()
 
     def finish(self) -> None:
-        """Give the file its header and its name."""
+        """Give the file its header and its name, or make the table of it."""
         self._file.seek(0)
-        self._file.write(npy_header(self.rows, self.dimension))
+        self._file.write(self._header(self.rows))
         self._file.flush()
         os.fsync(self._file.fileno())
-        os.replace(self.partial, self.output)
+        if self.output.suffix == ".parquet":
+            self._make_table()
+            self.partial.unlink()
+        else:
+            os.replace(self.partial, self.output)
         self.progress.unlink(missing_ok=True)
+
+    def _make_table(self) -> None:
+        import numpy as np
+
+        self.checkpoint()  # a run that is killed from here on has only this left to do
+        shape = (self.rows, self._columns)
+        rows: np.ndarray = np.memmap(self.partial, self._kind, "r", HEADER, shape)
+        vectors, scales = rows, None
+        if self._precision == "int8":
+            vectors = rows[:, :-SCALE_BYTES]
+            scales = np.ascontiguousarray(rows[:, -SCALE_BYTES:]).view("<f4")[:, 0]
+        write_parquet(self.output, vectors, scales, self._ids, self._part_size)
+
+    def _packed(self, vectors: np.ndarray) -> bytes:
+        """Rows as they are stored."""
+        import numpy as np
+
+        if self._precision == "float32":
+            return vectors.astype(self._kind, copy=False).tobytes()
+        largest = np.abs(vectors).max(axis=1, keepdims=True)  # (n, 1)
+        limit = float(np.finfo(np.float16).max) if self._precision == "float16" else np.inf
+        wrong = np.flatnonzero(~(largest <= limit) | ~np.isfinite(largest))
+        if len(wrong):
+            raise InputError(
+                f"the vector of text {self.rows + int(wrong[0]) + 1} has {largest[wrong[0], 0]:g}",
+                f"numbers that {self._precision} can hold",
+                "use `precision='float32'`",
+            )
+        if self._precision == "float16":
+            return vectors.astype(self._kind).tobytes()
+        scales = (largest / 127).astype("<f4")
+        steps = np.rint(vectors / np.where(scales > 0, scales, 1)).clip(-127, 127)
+        return np.hstack((steps.astype("i1"), scales.view("i1"))).tobytes()
+
+    def _header(self, rows: int) -> bytes:
+        return npy_header(rows, self._columns, self._kind)
 
     def _open(self) -> IO[bytes]:
         """Make the file of rows, or open that of an interrupted run."""
@@ -201,14 +269,14 @@ class VectorFile:
                 if old != new:
                     raise self.changed(f"its {name} was {old!r}, now {new!r}")
             rows = state["rows"]
-            if size < HEADER + rows * self.dimension * 4:
+            if size < HEADER + rows * self._row_bytes:
                 raise self.changed(f"{self.partial} is shorter than its {rows} rows")
             self._done = (rows, hashlib.sha256())
             self._texts_before = state["texts_sha256"]
             self.extra = state["extra"]
         self._file.seek(0)
-        self._file.write(npy_header(self.rows, self.dimension))
-        self._file.truncate(HEADER + self.rows * self.dimension * 4)
+        self._file.write(self._header(self.rows))
+        self._file.truncate(HEADER + self.rows * self._row_bytes)
         self._file.seek(0, os.SEEK_END)
 
     def _has_header(self, begun: bool) -> bool:
@@ -218,7 +286,8 @@ class VectorFile:
         shape = re.search(rb"\(([0-9]{1,20}), ([0-9]{1,20})\)", header)
         if shape is None or (begun and int(shape[1])):
             return False
-        return header == npy_header(int(shape[1]), int(shape[2]))
+        sizes = int(shape[1]), int(shape[2])
+        return any(header == npy_header(*sizes, kind) for kind in PRECISIONS.values())
 
     def _read_progress(self) -> dict[str, Any] | None:
         from hf_bert_impl.model.json_files import read_json

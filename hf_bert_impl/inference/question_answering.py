@@ -63,6 +63,9 @@ class QuestionAnsweringPipeline(Pipeline):
         tokenizer: Its tokenizer.
         prepare: Pack the weights for the CPU's kernels (`prepare_for_inference`). A dtype,
             "bfloat16" or "int8" say, converts first. False leaves the model as it is.
+        batch_invariant: Sets `model.config.batch_invariant`: answers and scores have the same bits
+            whatever other questions are asked with them, in any order and with any `batch_size`.
+            False leaves what the config says.
         top_k: Most answers a question; of those with the same characters only the best is given.
         doc_stride: Tokens of a long context that neighbouring windows share. None takes 128, or
             half of the window or of its room for the context where that is less.
@@ -82,7 +85,8 @@ class QuestionAnsweringPipeline(Pipeline):
         **kwargs: Those of transformers' `Pipeline`, such as `device`.
 
     Raises:
-        ValueError: A number is out of its range.
+        ValueError: A number is out of its range; or `batch_invariant` is asked of another class
+            than this package's. A call raises it where the promise cannot be kept, on a GPU say.
         TypeError: The model does not answer questions, or an argument is not known.
 
     Example:
@@ -103,6 +107,7 @@ class QuestionAnsweringPipeline(Pipeline):
         model: Any,
         tokenizer: Any,
         prepare: bool | str | torch.dtype = True,
+        batch_invariant: bool = False,
         **kwargs: Any,
     ) -> None:
         if "start_positions" not in inspect.signature(model.forward).parameters:
@@ -110,7 +115,15 @@ class QuestionAnsweringPipeline(Pipeline):
                 f"model is {type(model).__name__}, which does not answer questions; give an "
                 "hf_bert_impl.BertForQuestionAnswering"
             )
+        if batch_invariant and not isinstance(model, BertPreTrainedModel):
+            raise InputError(
+                f"`batch_invariant` is given with a {type(model).__name__}",
+                "an hf_bert_impl.BertForQuestionAnswering",
+                "load the model by that class, or leave `batch_invariant` out",
+            )
         super().__init__(model=model.eval(), tokenizer=tokenizer, **kwargs)
+        if batch_invariant:  # before the kernels are chosen
+            model.config.batch_invariant = True
         dtype = None if isinstance(prepare, bool) else prepare
         if isinstance(model, BertPreTrainedModel) and (
             dtype or (prepare and self.device.type == "cpu")
@@ -134,7 +147,7 @@ class QuestionAnsweringPipeline(Pipeline):
                 `prepare_for_inference` takes them; None for what the weights are saved in.
             device: None takes a GPU where there is one.
             prepare: Pack the weights for the CPU's kernels.
-            **kwargs: Arguments of the pipeline.
+            **kwargs: Arguments of the pipeline, such as `batch_invariant`.
 
         Returns:
             The pipeline.

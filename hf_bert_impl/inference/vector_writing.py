@@ -47,7 +47,7 @@ def write_vectors(
 
     def remembered() -> Iterator[str]:
         for text in texts:
-            read.append((text, texts.bytes_read))
+            read.append((text, texts.done))
             yield text
 
     batches = encoder.encode_stream(

@@ -33,13 +33,16 @@ def task_for_model(
     return make_task(name, columns, dataset, **options)
 
 
-def load_fine_tuned(path: str | os.PathLike[str], head: str, prepare: bool = True) -> Any:
+def load_fine_tuned(
+    path: str | os.PathLike[str], head: str, prepare: bool = True, batch_invariant: bool = False
+) -> Any:
     """Loads a model whose head was trained.
 
     Args:
         path: A folder or a hub id.
         head: The class.
         prepare: Pack the weights for the CPU's kernels (`prepare_for_inference`).
+        batch_invariant: Set the config's `batch_invariant`; False leaves what it says.
 
     Returns:
         The model in eval mode.
@@ -59,11 +62,17 @@ def load_fine_tuned(path: str | os.PathLike[str], head: str, prepare: bool = Tru
         )
     check_finite(model, path)
     model = model.eval()
+    if batch_invariant:  # before the kernels are chosen
+        model.config.batch_invariant = True
     return model.prepare_for_inference() if prepare else model
 
 
 def evaluate_task(
-    task: Task, path: str | os.PathLike[str], source: str, max_length: int | None = None
+    task: Task,
+    path: str | os.PathLike[str],
+    source: str,
+    max_length: int | None = None,
+    batch_invariant: bool = False,
 ) -> tuple[Metrics, Split, list[Any]]:
     """Scores a fine-tuned model.
 
@@ -72,6 +81,8 @@ def evaluate_task(
         path: The model: a folder or a hub id.
         source: A file, or the name of a split where the task has a data set.
         max_length: Tokens at which sequences are cut; None for as many as the model takes.
+        batch_invariant: Whether an example gets the same scores, to the bit, whatever others come
+            with it.
 
     Returns:
         The scores, the data and the model's outputs, which `task.draw` takes.
@@ -88,6 +99,6 @@ def evaluate_task(
     task.check_labels(examples, "the model does not have")
     # Mistakes in the data show here, before the weights are loaded, which takes long.
     split = Split(examples, task.features(examples, tokenizer, length))
-    model = load_fine_tuned(path, task.head)
+    model = load_fine_tuned(path, task.head, batch_invariant=batch_invariant)
     outputs = task.predict(model, split, tokenizer)
     return task.score(split, outputs), split, outputs

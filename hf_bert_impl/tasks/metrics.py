@@ -80,6 +80,9 @@ def regression_metrics(gold: Any, predicted: Any) -> Metrics:
         `pearson` and `spearman`, 0 where one side is constant; and `mse`.
     """
     gold, predicted = np.asarray(gold, np.float64), np.asarray(predicted, np.float64)
+    # One order, whatever order the items come in: the sums then have the same bits.
+    order = np.lexsort((predicted, gold))
+    gold, predicted = gold[order], predicted[order]
     stats = require("scipy.stats", "train", PURPOSE)
     figures = {"pearson": 0.0, "spearman": 0.0}
     if len(gold) > 1 and np.ptp(gold) > 0 and np.ptp(predicted) > 0:

@@ -9,6 +9,7 @@ Notation: R rows of a batch (one a masked token), S sequence, V vocabulary.
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -94,7 +95,8 @@ def pseudo_perplexity(
                     }
 
     collator = Collator(tokenizer.pad_token_id)
-    loss, right, count = 0.0, 0, 0
+    losses: list[float] = []
+    right = 0
     for features in cut_batches(rows(), token_count, token_budget=TOKEN_BUDGET):
         batch = {name: value.to(model.device) for name, value in collator(features).items()}
         places = torch.tensor([feature["place"] for feature in features], device=model.device)
@@ -102,9 +104,10 @@ def pseudo_perplexity(
         states = model.bert(**batch, return_dict=True).last_hidden_state  # (R, S, D)
         own = torch.arange(len(features), device=model.device)
         logits = model.cls(states[own, places]).float()  # (R, V)
-        loss += float(torch.nn.functional.cross_entropy(logits, gold, reduction="sum"))
+        losses += torch.nn.functional.cross_entropy(logits, gold, reduction="none").tolist()
         right += int((logits.argmax(dim=-1) == gold).sum())
-        count += len(features)
+    count = len(losses)
     if not count:
         raise InputError("the texts hold no token to guess", "words", "give other texts")
+    loss = math.fsum(losses)  # exact, so the same for any batches and any order
     return PseudoPerplexity(perplexity(loss, count), right / count, count, len(texts), cut)

@@ -177,6 +177,7 @@ def evaluate_checkpoint(
     squad: Squad,
     *,
     dtype: str | None = None,
+    batch_invariant: bool = False,
     null_score_diff_threshold: float | None = None,
     tune_threshold: bool = False,
     output: Path | None = None,
@@ -189,6 +190,8 @@ def evaluate_checkpoint(
         path: The model: a folder or a hub id.
         squad: The questions with their right answers.
         dtype: What to compute in; None for what the weights are saved in.
+        batch_invariant: Whether a question gets the same scores, to the bit, whatever others come
+            with it.
         null_score_diff_threshold: How far the null answer has to be ahead in v2.0; None for the
             model's own.
         tune_threshold: Take the threshold with the best F1, and store it in the model's folder.
@@ -210,7 +213,9 @@ def evaluate_checkpoint(
             "v2.0 to tune the threshold on",
             "give such a file as `data`",
         )
-    pipeline = QuestionAnsweringPipeline.from_pretrained(path, dtype=dtype, **parameters)
+    pipeline = QuestionAnsweringPipeline.from_pretrained(
+        path, dtype=dtype, batch_invariant=batch_invariant, **parameters
+    )
     with text_progress(progress, len(squad.questions)) as advance:
         spans, differences = predict_squad(pipeline, squad.questions, advance, **parameters)
     files: dict[str, Any] = {PREDICTIONS: spans}
@@ -336,8 +341,9 @@ def _check_na_probs(scored: Iterable[str], na_probs: Mapping[str, float]) -> Non
 
 
 def _averages(scores: Mapping[str, Mapping[str, float]], part: Sequence[Question]) -> Metrics:
+    # Exact sums do not depend on the order of the questions.
     means = {
-        name: 100 * sum(values.get(question.id, 0.0) for question in part) / len(part)
+        name: 100 * math.fsum(values.get(question.id, 0.0) for question in part) / len(part)
         for name, values in scores.items()
     }
     return {**means, "total": len(part)}

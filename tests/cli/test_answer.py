@@ -248,3 +248,20 @@ def test_the_questions_are_no_output(hf_bert, one_error_line, model, questions, 
     (tmp_path / ".answers.jsonl.part").symlink_to(questions)
     assert hf_bert("answer", model, questions, "-o", tmp_path / "answers.jsonl").status == 0
     assert questions.read_text() == text
+
+
+def test_batch_invariant(hf_bert, model, tmp_path):
+    """A line with its answer is the same alone and in a file, in any order."""
+    words = ["nice", "river", "meet you", "over night", "the river rose over night, and you"]
+    asked = [json.dumps({"question": f"{word}?", "context": CONTEXT * 3}) for word in words]
+
+    def answers(lines):
+        file = tmp_path / "asked.jsonl"
+        file.write_text("\n".join(lines), encoding="utf-8")
+        result = hf_bert("answer", model, file, "--batch-invariant", "--top-k", 4)
+        assert result.status == 0, result.err
+        return result.out.splitlines()
+
+    together = answers(asked)
+    assert answers(asked[::-1]) == together[::-1]
+    assert [answers([line])[0] for line in asked] == together

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import types
 
 import numpy as np
 import pytest
@@ -15,12 +16,13 @@ import torch
 
 from hf_bert_impl import TextEncoder
 from hf_bert_impl.cli import embed
-from hf_bert_impl.data import vector_file
+from hf_bert_impl.data import vector_file, vector_table
 from hf_bert_impl.model.cpu_kernels import why_no_kernels
 
 LINES = ["nice to meet you", "", "the river rose over night, and you.", "a", "Nice to the river"]
 WIDTH = 30
 SECONDS_TO_START = 60
+NEEDS_TRAIN = "pip install 'hf_bert_impl[train]'"
 
 
 @pytest.fixture
@@ -166,19 +168,34 @@ def test_killed_and_resumed(hf_bert, model, output, monkeypatch):
 
 @pytest.mark.slow
 @pytest.mark.skipif(why_no_kernels(torch.float32) is not None, reason="torch lacks oneDNN")
-@pytest.mark.parametrize("seed", [1, 2])
-def test_resumed_to_the_same_bytes(hf_bert, model, output, monkeypatch, seed):
+@pytest.mark.parametrize(
+    ("seed", "name", "options"),
+    [
+        (1, "vectors.npy", ()),
+        (2, "vectors.npy", ("--precision", "float16")),
+        (3, "vectors.parquet", ("--precision", "int8", "--part-size", "401")),
+        (4, "vectors.parquet", ("--column", "text", "--id-column", "id")),
+    ],
+)
+def test_resumed_to_the_same_bytes(hf_bert, model, output, monkeypatch, seed, name, options):
     """As without an interruption, with any token budget, killed anywhere."""
-    draw = random.Random(seed)
+    output, draw = output.with_name(name), random.Random(seed)
     texts = [f"the river rose and {'you ' * draw.randrange(12)}" for _ in range(1500)]
+    if "--column" in options:
+        texts = json_lines(texts, "text").splitlines()
+
+    def content(path):
+        files = sorted(path.iterdir()) if path.is_dir() else [path]
+        return [file.read_bytes() for file in files]
 
     def command(target, budget):
         return (
             *("embed", str(model), "-", "-o", str(target), "--batch-invariant", "--json"),
             *("--batch-tokens", str(budget)),
+            *options,
         )
 
-    whole = output.with_name("whole.npy")
+    whole = output.with_name(f"whole{output.suffix}")
     give_input(monkeypatch, texts)
     assert hf_bert(*command(whole, 4096)).status == 0
     killed = draw.randrange(700, 1400)
@@ -187,7 +204,8 @@ def test_resumed_to_the_same_bytes(hf_bert, model, output, monkeypatch, seed):
     result = hf_bert(*command(output, draw.choice([33, 500])))
     assert result.status == 0, result.err
     assert 0 < rows <= killed and json.loads(result.out)["resumed_from"] == rows
-    assert output.read_bytes() == whole.read_bytes()
+    assert content(output) == content(whole)
+    assert sorted(output.parent.iterdir()) == sorted((output, whole))
 
 
 @pytest.fixture
@@ -352,6 +370,140 @@ def test_a_bad_line_costs_no_work(hf_bert, one_error_line, model, tmp_path, outp
     assert_complete(output, expected(model, MANY[:700]))
 
 
+# --- Parquet, and smaller numbers ------------------------------------------------------------
+
+
+def read_table(path):
+    return pytest.importorskip("pyarrow.parquet", reason=NEEDS_TRAIN).read_table(path)
+
+
+@pytest.fixture
+def people(tmp_path):
+    """A table whose texts are LINES."""
+    file = tmp_path / "people.csv"
+    rows = "".join(f'n{n},"{text}"\n' for n, text in enumerate(LINES))
+    file.write_text("name,says\n" + rows)
+    return file
+
+
+def test_a_table_to_a_table(hf_bert, model, people, output):
+    pytest.importorskip("pyarrow", reason=NEEDS_TRAIN)
+    output = output.with_suffix(".parquet")
+    command = ("embed", model, people, "-o", output, "--column", "says")
+    assert hf_bert(*command, "--id-column", "name").status == 0
+    table, right = read_table(output), expected(model)
+    assert table.column_names == ["id", "vector"]
+    assert table["id"].to_pylist() == [f"n{n}" for n in range(len(LINES))]
+    assert str(table.schema.field("vector").type) == f"fixed_size_list<element: float>[{WIDTH}]"
+    assert np.abs(np.array(table["vector"].to_pylist()) - right).max() < 1e-5
+    assert [*output.parent.iterdir()] == [output]
+    result = hf_bert(*command, "--overwrite", "--json")
+    assert result.status == 0, result.err
+    assert json.loads(result.out)["stored_as"] == "float32"
+    assert read_table(output)["id"].to_pylist() == [*range(len(LINES))]
+
+
+def test_in_parts(hf_bert, one_error_line, model, lines, output):
+    pytest.importorskip("pyarrow", reason=NEEDS_TRAIN)
+    output = output.with_suffix(".parquet")
+    command = ("embed", model, lines, "-o", output)
+    assert hf_bert(*command, "--part-size", 2).status == 0
+    files = sorted(output.iterdir())
+    assert [file.name for file in files] == [f"part-0000{n}.parquet" for n in range(3)]
+    assert [read_table(file)["id"].to_pylist() for file in files] == [[0, 1], [2, 3], [4]]
+    assert np.abs(np.array(read_table(output)["vector"].to_pylist()) - expected(model)).max() < 1e-5
+    assert [*output.parent.iterdir()] == [output]
+    one_error_line(hf_bert(*command, "--overwrite"), "is a folder")
+
+
+def test_smaller_numbers(hf_bert, model, lines, output):
+    right = expected(model)
+    command = ("embed", model, lines, "--batch-invariant")
+    assert hf_bert(*command, "-o", output, "--precision", "float16").status == 0
+    found = np.load(output)
+    assert found.dtype == np.float16 and np.allclose(found, right, rtol=1e-3, atol=1e-6)
+    pytest.importorskip("pyarrow", reason=NEEDS_TRAIN)
+    for kind, arrow_kind in (("float16", "halffloat"), ("int8", "int8")):
+        output = output.with_name(f"{kind}.parquet")
+        assert hf_bert(*command, "-o", output, "--precision", kind).status == 0
+        table = read_table(output)
+        assert str(table.schema.field("vector").type.value_type) == arrow_kind
+        found = np.array(table["vector"].to_pylist(), np.float32)
+        if kind == "int8":
+            assert (np.abs(found).max(axis=1) == 127).all()
+            scales = table["scale"].to_numpy()[:, None]
+            assert (np.abs(found * scales - right) <= scales * 0.501).all()
+        else:
+            assert np.allclose(found, right, rtol=1e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, 1e5])
+def test_a_number_that_does_not_fit(tmp_path, bad):
+    vectors = np.zeros((3, 2), np.float32)
+    with vector_file.VectorFile(tmp_path / "a.npy", 2, {}, precision="float16") as file:
+        file.append(["a", "b", "c"], vectors)
+        vectors[1, 1] = bad
+        with pytest.raises(ValueError, match=r"vector of text 5 has .* float16 can hold"):
+            file.append(["d", "e", "f"], vectors)
+        file.finish()
+    assert np.array_equal(np.load(tmp_path / "a.npy"), np.zeros((3, 2), np.float16))
+
+
+def test_int8_of_a_vector_of_zeros(tmp_path):
+    pytest.importorskip("pyarrow", reason=NEEDS_TRAIN)
+    with vector_file.VectorFile(tmp_path / "a.parquet", 3, {}, precision="int8") as file:
+        file.append(["a", "b"], np.array([[0, 0, 0], [1, -2, 0.5]], np.float32))
+        file.finish()
+    table = read_table(tmp_path / "a.parquet")
+    assert table["vector"].to_pylist() == [[0, 0, 0], [64, -127, 32]]
+    assert table["scale"].to_pylist() == [0, np.float32(2 / 127)]
+
+
+@pytest.mark.parametrize("parts", [(), ("--part-size", 2)])
+def test_killed_while_the_table_is_made(hf_bert, model, lines, output, monkeypatch, parts):
+    """Nothing half written is there, and the rows are not made again."""
+    pytest.importorskip("pyarrow", reason=NEEDS_TRAIN)
+    output = output.with_suffix(".parquet")
+    command = ("embed", model, lines, "-o", output, *parts, "--json")
+    with monkeypatch.context() as patch:
+        # Killed without warning: nothing is cleaned up.
+        nothing = types.SimpleNamespace(rmtree=lambda *given, **options: None)
+        patch.setattr(vector_table, "shutil", nothing)
+        patch.setattr(vector_table, "sync", lambda file: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert hf_bert(*command).status == 130
+    assert not output.exists()
+    assert any(file.name.endswith(".partial-table") for file in output.parent.iterdir())
+    result = hf_bert(*command)
+    assert result.status == 0, result.err
+    assert json.loads(result.out)["resumed_from"] == len(LINES)
+    assert read_table(output).num_rows == len(LINES)
+    assert [*output.parent.iterdir()] == [output]
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        ('"a",1\n"b",1\n', ("line 3 of", "has the id '1', which text 1 has already")),
+        ('"a",1\n"b",\n', ("line 3 of", "has no id", "--id-column")),
+    ],
+)
+def test_wrong_ids(hf_bert, one_error_line, model, tmp_path, output, rows, words):
+    pytest.importorskip("pyarrow", reason=NEEDS_TRAIN)
+    (tmp_path / "a.csv").write_text("text,id\n" + rows)
+    output = output.with_suffix(".parquet")
+    command = ("embed", model, tmp_path / "a.csv", "-o", output)
+    one_error_line(hf_bert(*command, "--column", "text", "--id-column", "id"), *words)
+    assert list(output.parent.iterdir()) == []
+
+
+def test_what_a_npy_cannot_hold(hf_bert, one_error_line, model, people, output):
+    command = ("embed", model, people, "-o", output, "--column", "says")
+    for option in (("--id-column", "name"), ("--part-size", 3), ("--precision", "int8")):
+        one_error_line(hf_bert(*command, *option), option[0], "ends in .parquet")
+    one_error_line(hf_bert(*command, "--precision", "binary"), "float32, float16, int8")
+    assert list(output.parent.iterdir()) == []
+
+
 # --- the header, and wrong input -------------------------------------------------------------
 
 
@@ -366,7 +518,7 @@ def test_header_is_that_of_the_format(shape):
 
 
 def test_wrong_texts(hf_bert, one_error_line, model, tmp_path, output):
-    """The rest stands in data/test_text_input.py."""
+    """The rest stands in data/test_text_lines.py."""
     file = tmp_path / "a.jsonl"
     file.write_text('{"text": "a"}\n\n{"id": 1, "body": "b"}')
     result = hf_bert("embed", model, file, "-o", output)
@@ -380,7 +532,7 @@ def test_wrong_arguments(hf_bert, one_error_line, model, lines, output, tmp_path
 
     one_error_line(run("--dtype", "float8"), "'float8'", "float32, bfloat16, float16, int8")
     one_error_line(run(where=tmp_path / "no" / "a.npy"), "there is no folder", "make it first")
-    one_error_line(run(where=tmp_path / "a.txt"), "a name that ends in .npy")
+    one_error_line(run(where=tmp_path / "a.txt"), "a name that ends in .npy or .parquet")
     one_error_line(run(what=tmp_path), "is a folder")
     one_error_line(run(which=tmp_path / "no"), "there is no folder")
     one_error_line(run(which=tmp_path), "no config.json")

@@ -7,6 +7,8 @@ import pytest
 import torch
 
 import hf_bert_impl
+from hf_bert_impl.inference import text_encoder
+from hf_bert_impl.tasks import base, pseudo_perplexity
 
 pytest.importorskip("sklearn", reason="pip install 'hf_bert_impl[train]'")
 pytest.importorskip("matplotlib", reason="pip install 'hf_bert_impl[train]'")
@@ -144,3 +146,63 @@ def test_bad_input(hf_bert, one_error_line, write, save_tiny, tmp_path):
     command = ("evaluate", "probe", model, "--train", data)
     one_error_line(hf_bert(*command, "--protocol", "parse"), "the protocol is 'parse'")
     one_error_line(hf_bert(*command, "--classifier", "svm"), "the classifier is 'svm'")
+
+
+WORDS = ["nice", "to meet you", "the river rose over night", "a", "and you", "over the river " * 9]
+
+
+@pytest.mark.parametrize(
+    ("task", "head", "line"),
+    [
+        ("sts", "BertModel", "{n}\t{word}\tnice {word}"),
+        ("regression", "BertForSequenceClassification", "{word}\t{n}"),
+        ("masked-lm", "BertForMaskedLM", "{word}"),
+    ],
+)
+def test_batch_invariant(hf_bert, write, save_tiny, monkeypatch, task, head, line):
+    """Figures have the same bits in any order of the data and for any size of batches."""
+    lines = [line.format(n=7 * n % 5, word=word) for n, word in enumerate(WORDS)]
+    model = save_tiny(head, **({"num_labels": 1} if task == "regression" else {}))
+    columns = ("--text-column", 0, "--label-column", 1) if task == "regression" else ()
+    ending = "txt" if task == "masked-lm" else "tsv"
+    figures = []
+    for budget, order in ((8192, lines), (8192, lines[::-1]), (40, lines)):
+        for module in (text_encoder, base, pseudo_perplexity):
+            monkeypatch.setattr(module, "TOKEN_BUDGET", budget)
+        data = write(f"data.{ending}", "\n".join(order) + "\n")
+        command = ("evaluate", task, model, "--data", data, *columns)
+        result = hf_bert(*command, "--batch-invariant", "--json")
+        assert result.status == 0, result.err
+        figures.append(result.out)
+    assert figures[0] == figures[1] == figures[2]
+
+
+@pytest.mark.parametrize(
+    ("task", "head", "text", "columns"),
+    [
+        ("probe", "BertModel", "nice\t0\na\t1\n" * 8, True),
+        ("classification", "BertForSequenceClassification", "nice\t0\na\t1\n", True),
+        ("token-classification", "BertForTokenClassification", "nice\tO\nriver\tB-x\n", False),
+    ],
+)
+def test_batch_invariance_reaches_the_model(
+    hf_bert, write, save_tiny, monkeypatch, task, head, text, columns
+):
+    asked = set()
+    forward = hf_bert_impl.BertModel.forward
+
+    def remember(model, *arguments, **options):
+        asked.add(model.config.batch_invariant)
+        return forward(model, *arguments, **options)
+
+    monkeypatch.setattr(hf_bert_impl.BertModel, "forward", remember)
+    names = {"id2label": {0: "O", 1: "B-x"}, "label2id": {"O": 0, "B-x": 1}}
+    model = save_tiny(head, **({} if columns else names))
+    data = write("a.tsv" if columns else "a.conll", text)
+    given = ("--train", data, "--folds", 2) if task == "probe" else ("--data", data)
+    numbers = ("--text-column", 0, "--label-column", 1) if columns else ()
+    for option in ((), ("--batch-invariant",)):
+        asked.clear()
+        result = hf_bert("evaluate", task, model, *given, *numbers, *option)
+        assert result.status == 0, result.err
+        assert asked == {bool(option)}

@@ -218,3 +218,16 @@ def test_wrong_arguments(hf_bert, one_error_line, model, dev, predictions, tmp_p
 def test_wrong_models(hf_bert, one_error_line, save_tiny, dev):
     result = hf_bert("evaluate", "squad", save_tiny("BertModel"), "--data", dev)
     one_error_line(result, "lacks 2 weights", "fine-tuned for question answering")
+
+
+def test_batch_invariant(hf_bert, model, entries, tmp_path):
+    """The files of scores are the same for any order of the questions."""
+    written = []
+    for order in (entries, entries[::-1]):
+        folder = tmp_path / f"out{len(written)}"
+        command = ("evaluate", "squad", model, "--data", data(tmp_path, order), "--output", folder)
+        result = hf_bert(*command, "--batch-invariant", "--max-seq-len", 29, "--doc-stride", 5)
+        assert result.status == 0, result.err
+        files = sorted(folder.iterdir())
+        written.append((result.out, [json.loads(file.read_text()) for file in files]))
+    assert written[0] == written[1]

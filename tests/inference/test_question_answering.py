@@ -371,3 +371,44 @@ def test_saving_takes_no_code_along(registered, answering_folder, tmp_path):
     assert not list(tmp_path.glob("*.py"))
     config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
     assert "custom_pipelines" not in config
+
+
+# --- batch invariance ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [None, "bfloat16", "int8"])
+def test_batch_invariant_answers(answering_folder, dtype):
+    """Each answer and score has its bits, whatever it is asked with, and in whatever order."""
+    if dtype and why_no_kernels(getattr(torch, dtype), batch_invariant=True):
+        pytest.skip(f"no kernels for {dtype} here")
+    answerer = QuestionAnsweringPipeline.from_pretrained(
+        answering_folder, dtype=dtype, device="cpu", batch_invariant=True
+    )
+    options = {"top_k": 3, "handle_impossible_answer": True, "max_seq_len": 47, "doc_stride": 11}
+    alone = [answerer(item, **options) for item in INPUTS]
+    for batch_size in (1, 2, 5, 300, None):
+        assert answerer(INPUTS, batch_size=batch_size, **options) == alone
+        assert answerer(INPUTS[::-1], batch_size=batch_size, **options) == alone[::-1]
+    assert answerer(INPUTS * 3, **options) == alone * 3
+
+
+def test_batch_invariant_logits(answering_folder):
+    """Not prepared, too; the pipeline takes the promise from the model's config."""
+    model = BertForQuestionAnswering.from_pretrained(answering_folder, batch_invariant=True)
+    tokenizer = BertTokenizer.from_pretrained(answering_folder)
+    for prepare in (False, True):
+        answerer = QuestionAnsweringPipeline(model, tokenizer, prepare=prepare, device="cpu")
+        cut = answerer.preprocess(PAIRS, max_seq_len=41, doc_stride=7)
+        windows = [window for of_pair in cut for window in of_pair]
+        alone = [answerer.forward({"windows": [window]}) for window in windows]
+        together = answerer.forward({"windows": windows})
+        for side in ("start", "end"):
+            for own, shared in zip(alone, together[side], strict=True):
+                assert torch.equal(own[side][0], shared)
+
+
+def test_batch_invariance_is_refused_for_other_classes(answering_folder):
+    model = transformers.BertForQuestionAnswering.from_pretrained(answering_folder)
+    tokenizer = BertTokenizer.from_pretrained(answering_folder)
+    with pytest.raises(ValueError, match="`batch_invariant` is given with a BertForQuestion"):
+        QuestionAnsweringPipeline(model, tokenizer, batch_invariant=True)

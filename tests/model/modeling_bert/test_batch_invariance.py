@@ -151,6 +151,40 @@ def test_layers_with_other_numbers_of_heads(prepared, backend):
         assert_equal_bits(found, expected)
 
 
+@pytest.mark.parametrize("backend", ["sdpa", "eager"])
+@pytest.mark.parametrize("prepared", [None, "float32", "bfloat16", "int8"])
+@pytest.mark.parametrize(
+    ("width", "heads", "act"), [(96, 12, "gelu"), (24, 3, "silu"), (80, 2, "relu"), (35, 5, "gelu")]
+)
+def test_threads_change_no_bits(width, heads, act, prepared, backend):
+    """With two heads or more, for the numbers of threads that `BertConfig` names."""
+    config = random_config(
+        11,
+        hidden_size=width,
+        num_attention_heads=heads,
+        intermediate_size=2 * width + 13,
+        max_position_embeddings=320,
+        hidden_act=act,
+        batch_invariant=True,
+    )
+    config._attn_implementation = backend
+    model = random_model("BertModel", config)
+    if prepared is not None:
+        model.prepare_for_inference(prepared)
+    batches = [
+        [torch.randint(1, config.vocab_size, (length,)) for length in lengths]
+        for lengths in ([1], [2], [67], [311], [5, 300, 1, 33, 33, 130])
+    ]
+    by_one = []
+    with torch.inference_mode():
+        for threads in (1, 2, 3, 4):
+            torch.set_num_threads(threads)
+            found = [each for batch in batches for each in of_each(model, batch)]
+            by_one = by_one or found
+            for values, expected in zip(found, by_one, strict=True):
+                assert_equal_bits(values, expected)
+
+
 @pytest.mark.parametrize("prepared", [False, True])
 def test_long_sequences(prepared):
     """Beyond 256 tokens another kernel attends."""
