@@ -109,7 +109,7 @@ def _flat(feature: Mapping[str, Any]) -> dict[str, np.ndarray]:
         if labels.dtype.kind in "fb":
             whole["sequence_labels"] = labels.astype(np.float32)
         elif labels.ndim == 0:
-            whole["sequence_labels"] = labels.astype(np.int64)
+            whole["sequence_labels"] = _row(feature, name)
         else:
             flat["labels"] = _token_row(feature, name, ids)
     return {name: row[attended] for name, row in flat.items()} | whole
