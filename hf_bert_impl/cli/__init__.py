@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -41,22 +41,39 @@ app = typer.Typer(
     rich_markup_mode="markdown",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("demo")(demo.demo)
-app.command("verify")(verify.verify)
-app.command("fill-mask")(fill_mask.fill_mask)
-app.command("embed")(embed.embed)
-app.command("answer")(answer.answer)
-app.command("convert")(convert.convert)
-app.command("inspect")(convert.inspect)
-app.add_typer(tokenizer.app, name="tokenizer")
-app.command("pretrain")(pretrain.pretrain)
-app.command("finetune")(finetune.finetune)
-app.add_typer(evaluate.app, name="evaluate")
-app.command("attention")(attention.attention)
-app.command("prune-heads")(prune_heads.prune_heads)
-app.command("export")(export.export)
-app.command("push")(push.push)
-app.command("benchmark")(benchmark.benchmark)
+#: Headings of `hf-bert --help`, in their order, and the commands below each.
+COMMANDS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
+    "Use a model": {
+        "demo": demo.demo,
+        "embed": embed.embed,
+        "answer": answer.answer,
+        "fill-mask": fill_mask.fill_mask,
+        "attention": attention.attention,
+    },
+    "Train": {
+        "tokenizer": tokenizer.app,
+        "pretrain": pretrain.pretrain,
+        "finetune": finetune.finetune,
+        "prune-heads": prune_heads.prune_heads,
+    },
+    "Check and measure": {
+        "verify": verify.verify,
+        "evaluate": evaluate.app,
+        "benchmark": benchmark.benchmark,
+    },
+    "Convert and publish": {
+        "inspect": convert.inspect,
+        "convert": convert.convert,
+        "export": export.export,
+        "push": push.push,
+    },
+}
+for heading, commands in COMMANDS.items():
+    for name, command in commands.items():
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name, rich_help_panel=heading)
+        else:
+            app.command(name, rich_help_panel=heading)(command)
 
 
 def _print_version(wanted: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,7 +11,15 @@ import typer
 
 from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
-from hf_bert_impl.cli.options import Dataset, Label, Overwrite, Silent, Text, from_dataclass
+from hf_bert_impl.cli.options import (
+    Dataset,
+    Label,
+    Overwrite,
+    PushToHub,
+    Silent,
+    Text,
+    from_dataclass,
+)
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.tables import console, print_table
 from hf_bert_impl.training.finetuning_options import FinetuningOptions
@@ -71,6 +80,7 @@ def finetune(
         str | None,
         typer.Option(help="masked-lm: token or whole-word.", show_default="token"),
     ] = None,
+    push_to_hub: PushToHub = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print metrics.json, and no table.")
     ] = False,
@@ -106,6 +116,12 @@ def finetune(
             raise InputError("there is no --train", "labelled data", "name a file, or a --dataset")
         fields |= {"model": checkpoint.path, "output": output.expanduser()}
         options = FinetuningOptions(**fields)
+        is_main = int(os.environ.get("RANK", 0)) == 0
+        if push_to_hub is not None and is_main:
+            from hf_bert_impl.hub.uploading import reserve
+
+            OutputFolder(options.output, options.overwrite).check()
+            reserve(push_to_hub, made.head)
         try:
             with text_progress(not quiet, PARTS) as advance:
                 report = run(
@@ -119,6 +135,11 @@ def finetune(
             if kept.is_dir() and not quiet:
                 typer.echo(f"stopped; the best model so far is in {kept}", err=True)
             raise
+        if push_to_hub is not None and is_main:
+            import hf_bert_impl
+            from hf_bert_impl.hub.pushing import push_folder
+
+            push_folder(options.output, push_to_hub, getattr(hf_bert_impl, made.head))
     if not PartialState().is_main_process:
         return  # only the main process prints
     if as_json:

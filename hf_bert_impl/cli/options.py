@@ -52,6 +52,10 @@ Silent = Annotated[
     bool, typer.Option("--quiet", "-q", help="Show no progress and print no summary.")
 ]
 
+PushToHub = Annotated[
+    str | None, typer.Option(metavar="REPO", help="Push it at the end: hf-bert push.")
+]
+
 # --- labelled data ----------------------------------------------------------------------------
 
 Text = Annotated[

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hf_bert_impl.cli.errors import quiet_libraries
-from hf_bert_impl.cli.options import AsJson, Silent, from_dataclass
+from hf_bert_impl.cli.options import AsJson, PushToHub, Silent, from_dataclass
 from hf_bert_impl.tables import console, print_table
 from hf_bert_impl.training.pretraining_options import PretrainingOptions
 
@@ -60,10 +60,7 @@ def pretrain(
             min=1, help="Feed-forward width.", show_default="4 widths", rich_help_panel=MODEL
         ),
     ] = None,
-    push_to_hub: Annotated[
-        str | None,
-        typer.Option(metavar="REPO", help="Push it at the end: hf-bert push.", rich_help_panel=RUN),
-    ] = None,
+    push_to_hub: PushToHub = None,
     as_json: AsJson = False,
     quiet: Silent = False,
 ) -> None:

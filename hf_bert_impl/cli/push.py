@@ -57,6 +57,17 @@ def push(
             show_default="the card's, or MODEL",
         ),
     ] = None,
+    language: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CODE",
+            help="The model's language, as in en, or en,nl.",
+            show_default="the card's",
+        ),
+    ] = None,
+    speed: Annotated[
+        bool, typer.Option("--speed/--no-speed", help="Time the model for the card.")
+    ] = True,
     as_json: AsJson = False,
 ) -> None:
     """Publish a model on the hub, and see before that it loads without this package.
@@ -100,6 +111,8 @@ def push(
                 source=checkpoint.folder,
                 license=license,
                 base_model=base_model,
+                language=language,
+                speed=speed,
             )
         except LoadingFailed as failed:
             if as_json:
@@ -114,6 +127,9 @@ def push(
                     err=True,
                 )
             raise
+    if pushed.missing:
+        options = " ".join(f"--{name.replace('_', '-')}" for name in pushed.missing)
+        typer.echo(f"warning: the model card does not say what {options} would", err=True)
     if as_json:
         report = dataclasses.asdict(pushed) | {
             "loading": pushed.loading.to_dict(),

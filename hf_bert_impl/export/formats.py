@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hf_bert_impl.errors import InputError, check_choice, one_line
-from hf_bert_impl.export.program import INPUTS, export_program, quiet
+from hf_bert_impl.export.program import AXES, INPUTS, export_program, quiet
 from hf_bert_impl.extras import require
 
 if TYPE_CHECKING:
@@ -95,6 +95,11 @@ def write_onnx(
     import torch
 
     size = sum(tensor.nbytes for tensor in program.state_dict.values())
+    inputs = {
+        node.name: node.meta["val"].ndim
+        for node in program.graph.nodes
+        if node.name in program.graph_signature.user_inputs
+    }
     # The program is traced again, and with gradients torch's attention lays its output out in
     # another way than it did the first time.
     with torch.no_grad(), quiet():
@@ -102,9 +107,9 @@ def write_onnx(
             torch.onnx.export(
                 program,
                 f=file,
-                input_names=[
-                    name for name in INPUTS if name in program.graph_signature.user_inputs
-                ],
+                input_names=[name for name in INPUTS if name in inputs],
+                # The program's own axes have no names left, but s18 and the like.
+                dynamic_shapes={name: dict(enumerate(AXES[n])) for name, n in inputs.items()},
                 output_names=list(program.call_spec.out_spec.context),
                 opset_version=opset,
                 dynamo=True,

@@ -10,7 +10,7 @@ import io
 import logging
 import warnings
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -26,6 +26,11 @@ OUTPUTS = {
     "BertModel": ("last_hidden_state", "pooler_output"),
     "BertForPreTraining": ("prediction_logits", "seq_relationship_logits"),
     "BertForQuestionAnswering": ("start_logits", "end_logits"),
+}
+#: What the axes of an input are called, by their number.
+AXES = {
+    2: ("batch_size", "sequence_length"),
+    3: ("batch_size", "num_choices", "sequence_length"),
 }
 #: B, C and S of the example that is traced: unlike each other and unlike 0 and 1, so that the
 #: tracer takes none for a constant.
@@ -86,13 +91,13 @@ def export_program(
     batch, choices, length = EXAMPLE
     length = min(length, config.max_position_embeddings)
     shape: tuple[int, ...] = (batch, length)
-    free: dict[int, Any] = {
-        0: torch.export.Dim("batch"),
-        1: torch.export.Dim("sequence", max=config.max_position_embeddings),
-    }
     if type(model).__name__ == "BertForMultipleChoice":
         shape = (batch, choices, length)
-        free = {0: free[0], 1: torch.export.Dim("choices"), 2: free[1]}
+    most = {"sequence_length": config.max_position_embeddings}
+    free = {
+        axis: torch.export.Dim(name, max=most.get(name))
+        for axis, name in enumerate(AXES[len(shape)])
+    }
     example = {name: torch.zeros(shape, dtype=torch.long) for name in INPUTS}
     example["input_ids"] += 1
     example["attention_mask"] += 1

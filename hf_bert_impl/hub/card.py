@@ -41,6 +41,31 @@ _SECTION = re.compile(rf"\n*{re.escape(_BEGIN)}.*?{re.escape(_END)}\n*", re.DOTA
 _PICTURE = re.compile(r"!\[[^\]]*\]\(([\w.-]+\.(?:png|svg|jpg|jpeg))\)")
 _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _SPLITS = ("test", "validation")
+#: Turns whose ratios lie further apart than this, greatest to least, were not alone on the machine.
+_WIDEST = 1.5
+#: Labels that a card lists; of more it gives the number.
+_LISTED = 30
+#: What only the owner knows, by field of the metadata.
+_ASKED = ("license", "language", "base_model")
+#: What the hub's page offers to try, by task; it is English.
+_WIDGETS: dict[str, list[dict[str, Any]]] = {
+    "feature-extraction": [{"text": "The river rose in the night."}],
+    "fill-mask": [{"text": "The river rose in the [MASK]."}],
+    "text-classification": [{"text": "A warm and funny film, well played."}],
+    "token-classification": [{"text": "Marie Curie was born in Warsaw."}],
+    "question-answering": [
+        {
+            "text": "Where was Marie Curie born?",
+            "context": "Marie Curie was born in Warsaw and worked in Paris.",
+        }
+    ],
+    "sentence-similarity": [
+        {
+            "source_sentence": "The river rose in the night.",
+            "sentences": ["After dark the water climbed.", "He sells old books."],
+        }
+    ],
+}
 
 
 @dataclasses.dataclass
@@ -52,7 +77,8 @@ class CardFacts:
     loading: LoadingReport | None = None
     """How it loads elsewhere; None where that was not tried."""
     speed: Sequence[Timed] = ()
-    """This package beside transformers; empty where transformers does not have the model."""
+    """This package beside transformers; empty where transformers does not have the model. Rows of a
+    machine that did other work meanwhile are left out."""
     code: bool = True
     """Whether the code is in the repository."""
     has_tokenizer: bool = True
@@ -64,27 +90,38 @@ class CardFacts:
     """The model's licence, by the hub's name of it."""
     base_model: str | None = None
     """The hub's name of the model that this one was made from."""
+    language: str | None = None
+    """The code of the model's language, as in en; several with commas."""
 
 
-def write_card(folder: Path, facts: CardFacts) -> None:
+def write_card(folder: Path, facts: CardFacts) -> list[str]:
     """Write the model card, and copy what the kept part of it shows.
 
     Args:
         folder: Of the model.
         facts: What to say.
 
+    Returns:
+        What only the owner knows and the card lacks: of licence, language and base model.
+
     Raises:
         InputError: The model's own card has metadata that cannot be read.
     """
     card = _own_card(facts)
     _fill_metadata(card, facts)
-    text = _SECTION.sub("\n", card.text).strip() or f"# {facts.repo_id.rpartition('/')[2]}"
+    text = _SECTION.sub("\n", card.text).strip() or _title(facts, card.data)
     if facts.source is not None:
         for name in {*_PICTURE.findall(text), REPORT} & _names(facts.source):
             shutil.copyfile(facts.source / name, folder / name)
     parts = "\n\n".join(filter(None, [_usage(facts), _checks(facts), _speed(facts)]))
     content = model_card(card.data, text, f"{_BEGIN}\n{parts}\n{_END}")
     (folder / CARD).write_text(content, encoding="utf-8")
+    return [name for name in _ASKED if not getattr(card.data, name)]
+
+
+def _title(facts: CardFacts, data: Any) -> str:
+    task = str(data.pipeline_tag or "").replace("-", " ")
+    return f"# {facts.repo_id.rpartition('/')[2]}: BERT" + (f" for {task}" if task else "")
 
 
 def _own_card(facts: CardFacts) -> ModelCard:
@@ -108,23 +145,30 @@ def _names(folder: Path) -> set[str]:
 def _fill_metadata(card: ModelCard, facts: CardFacts) -> None:
     """What the card does not say yet."""
     data: Any = card.data  # the names of a card's fields are set when it is made
-    source = facts.source
-    is_sentence_model = source is not None and (source / MODULES).is_file()
+    is_sentence_model = _is_sentence_model(facts)
     name = type(facts.model).__name__
     library = "sentence-transformers" if is_sentence_model else "transformers"
     task = "sentence-similarity" if is_sentence_model else PIPELINE_TAGS.get(name)
     data.license = facts.license or data.license
     data.base_model = facts.base_model or data.base_model or _base_model(facts)
+    languages = [code.strip() for code in (facts.language or "").split(",")]
+    data.language = (languages if languages[1:] else facts.language) or data.language
     data.library_name = data.library_name or library
     data.pipeline_tag = data.pipeline_tag or task
     tags = ["bert", "hf_bert_impl", *(["sentence-transformers"] if is_sentence_model else [])]
     data.tags = list(dict.fromkeys([*(data.tags or []), *tags]))
+    if data.language in (None, "en") and data.pipeline_tag in _WIDGETS:
+        data.widget = getattr(data, "widget", None) or _WIDGETS[data.pipeline_tag]
     results = [] if data.eval_results else _eval_results(facts, data.pipeline_tag or "other")
     if results:
         data.model_name = data.model_name or facts.repo_id.rpartition("/")[2]
         data.eval_results = results
         names = [result.metric_type for result in results]
         data.metrics = list(dict.fromkeys([*(data.metrics or []), *names]))
+
+
+def _is_sentence_model(facts: CardFacts) -> bool:
+    return facts.source is not None and (facts.source / MODULES).is_file()
 
 
 def _base_model(facts: CardFacts) -> str | None:
@@ -181,7 +225,8 @@ def _usage(facts: CardFacts) -> str:
         code.append("# The same weights and outputs, without computing on padding:")
     if facts.code:
         code.append(f"{load}{trust})")
-    sections = ["## Use", "\n".join(["```python", *code, "```"]), _described(model)]
+    sections = ["## Use", "\n".join(["```python", *code, "```"])]
+    sections += [*_other_usage(facts, trust if facts.code and not stock else ""), _described(model)]
     if not stock:
         sections.append(_why_not_stock(config))
     if facts.code:
@@ -192,6 +237,27 @@ def _usage(facts: CardFacts) -> str:
     return "\n\n".join(sections)
 
 
+def _other_usage(facts: CardFacts, trust: str) -> list[str]:
+    """The same model by sentence-transformers, where it is one of its folders, and this package."""
+    name = type(facts.model).__name__
+    code = [f"from hf_bert_impl import {name}", ""]
+    code.append(f'model = {name}.from_pretrained("{facts.repo_id}")')
+    blocks = []
+    if _is_sentence_model(facts):
+        texts = '["The river rose in the night.", "After dark the water climbed."]'
+        if loads_in_stock(facts.model.config) or facts.code:
+            blocks.append("Sentence vectors, by sentence-transformers:")
+            made = f'model = SentenceTransformer("{facts.repo_id}"{trust})'
+            imported = "from sentence_transformers import SentenceTransformer"
+            lines = [imported, "", made, f"vectors = model.encode({texts})"]
+            blocks.append("\n".join(["```python", *lines, "```"]))
+        code = ["from hf_bert_impl import TextEncoder", ""]
+        code.append(f'encoder = TextEncoder.from_pretrained("{facts.repo_id}")')
+        code.append(f"vectors = encoder.encode({texts})")
+    blocks.append("With `pip install hf_bert_impl`:")
+    return [*blocks, "\n".join(["```python", *code, "```"])]
+
+
 def _described(model: PreTrainedModel) -> str:
     config = model.config
     parameters = sum(parameter.numel() for parameter in model.parameters())
@@ -200,8 +266,20 @@ def _described(model: PreTrainedModel) -> str:
         f"A {type(model).__name__} of {parameters:,} parameters in {dtype}: "
         f"{config.num_hidden_layers} layers of width {config.hidden_size} with "
         f"{config.num_attention_heads} attention heads, {config.vocab_size:,} tokens, sequences of "
-        f"up to {config.max_position_embeddings}."
+        f"up to {config.max_position_embeddings}.{_labels(model)}"
     )
+
+
+def _labels(model: PreTrainedModel) -> str:
+    if type(model).__name__ not in (
+        "BertForSequenceClassification",
+        "BertForTokenClassification",
+    ):
+        return ""
+    labels = [str(label) for _, label in sorted(model.config.id2label.items())]
+    if len(labels) > _LISTED:
+        return f" It knows {len(labels)} labels."
+    return f" Labels: {', '.join(f'`{label}`' for label in labels)}."
 
 
 def _why_not_stock(config: Any) -> str:
@@ -233,11 +311,12 @@ def _checks(facts: CardFacts) -> str:
 
 
 def _speed(facts: CardFacts) -> str:
-    if not facts.speed:
+    measured = [row for row in facts.speed if row.greatest <= _WIDEST * row.least]
+    if not measured:
         return ""
     threads = torch.get_num_threads()
     rows = []
-    for row in facts.speed:
+    for row in measured:
         padding = f", {row.padding:.0%} of the batch padding" if row.padding else ""
         rows.append(
             (

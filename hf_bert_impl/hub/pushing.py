@@ -45,6 +45,8 @@ class Pushed:
     loading: LoadingReport
     speed: list[Timed]
     """This package beside transformers; empty where transformers does not have the model."""
+    missing: list[str]
+    """Metadata that the card lacks and its owner knows: license, language, base_model."""
 
 
 def push(
@@ -59,6 +61,8 @@ def push(
     source: Path | None = None,
     license: str | None = None,
     base_model: str | None = None,
+    language: str | None = None,
+    speed: bool = True,
     api: HfApi | None = None,
 ) -> Pushed:
     """Publish a model with code, tokenizer and card, once it has been seen to load.
@@ -75,6 +79,8 @@ def push(
             modules come along.
         license: The model's licence, by the hub's name of it.
         base_model: The hub's name of the model that this one was made from.
+        language: The code of the model's language, as in en; several with commas.
+        speed: Whether to time the model for the card.
         api: How the hub is reached; None for its usual address and the saved token.
 
     Returns:
@@ -111,27 +117,28 @@ def push(
         loading = check_loading(folder, repo_id, model, tokenizer, code=code)
         if not loading.passed:
             raise LoadingFailed(loading)
-        speed = _speed(model)
-        write_card(
+        timed = _speed(model) if speed else []
+        missing = write_card(
             folder,
             CardFacts(
                 repo_id=repo_id,
                 model=model,
                 loading=loading,
-                speed=speed,
+                speed=timed,
                 code=code,
                 has_tokenizer=tokenizer is not None,
                 card=card,
                 source=source,
                 license=license,
                 base_model=base_model,
+                language=language,
             ),
         )
         files = file_sizes(folder)
         place = str(dry_run)
         if dry_run is None:
             place = upload(folder, repository, private=private, api=api)
-    return Pushed(repo_id, place, files, loading, speed)
+    return Pushed(repo_id, place, files, loading, timed, missing)
 
 
 def push_folder(folder: Path, repo_id: str, model_class: type[PreTrainedModel]) -> Pushed:

@@ -10,7 +10,7 @@ sequences, T computed tokens (see `packing.py`), N of them whose state is read.
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, Literal, Self, overload
 
 import torch
 from torch import Tensor, nn
@@ -129,6 +129,20 @@ class BertPreTrainedModel(PreTrainedModel):
         super().__init__(config, *inputs, **kwargs)
         self._no_split_modules = [kind.__name__ for kind in architecture(config)[:2]]
 
+    @overload
+    @classmethod
+    def from_pretrained(
+        cls,
+        pretrained_model_name_or_path: Any,
+        *model_args: Any,
+        output_loading_info: Literal[True],
+        **kwargs: Any,
+    ) -> tuple[Self, dict[str, Any]]: ...
+    @overload
+    @classmethod
+    def from_pretrained(
+        cls, pretrained_model_name_or_path: Any, *model_args: Any, **kwargs: Any
+    ) -> Self: ...
     @classmethod
     def from_pretrained(
         cls, pretrained_model_name_or_path: Any, *model_args: Any, **kwargs: Any

@@ -9,7 +9,7 @@ import json
 import os
 import warnings
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Self
 
 from tokenizers import AddedToken, Tokenizer, decoders, normalizers, pre_tokenizers, processors
 from tokenizers.models import WordPiece
@@ -182,7 +182,7 @@ class BertTokenizer(TokenizersBackend):
     @classmethod
     def from_pretrained(
         cls, pretrained_model_name_or_path: Any, *init_inputs: Any, **kwargs: Any
-    ) -> Any:
+    ) -> Self:
         """Loads a tokenizer from a folder or the hub; arguments as in transformers.
 
         Raises:
@@ -190,7 +190,10 @@ class BertTokenizer(TokenizersBackend):
             ValueError: A file is damaged, or is not that of a WordPiece tokenizer.
         """
         with explained(check_tokenizer, pretrained_model_name_or_path, kwargs):
-            return super().from_pretrained(pretrained_model_name_or_path, *init_inputs, **kwargs)
+            tokenizer: Self = super().from_pretrained(
+                pretrained_model_name_or_path, *init_inputs, **kwargs
+            )
+        return tokenizer
 
     @classmethod
     def convert_to_native_format(

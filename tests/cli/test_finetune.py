@@ -125,3 +125,53 @@ def test_missing_library_names_the_extra(hf_bert, one_error_line, arguments, mon
 
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     one_error_line(hf_bert(*arguments), "matplotlib", "pip install 'hf_bert_impl[train]'")
+
+
+def test_push(hf_bert, arguments, tmp_path, monkeypatch):
+    """The place is looked at before the run; the model, its tokenizer and its folder go there."""
+    from hf_bert_impl.hub import pushing, uploading
+
+    calls = []
+
+    def reserve(name, class_name):
+        assert not (tmp_path / "out").exists()
+        calls.append((name, class_name))
+
+    def push(model, name, *, tokenizer, source):
+        assert source == tmp_path / "out"
+        assert len(tokenizer) == model.config.vocab_size
+        assert model.config.id2label == {0: "nice", 1: "river"}
+        calls.append((name, type(model).__name__))
+
+    monkeypatch.setattr(uploading, "reserve", reserve)
+    monkeypatch.setattr(pushing, "push", push)
+    result = hf_bert(*arguments, "--quiet", "--epochs", 0.2, "--push-to-hub", "me/my-bert")
+    assert result.status == 0, result.err
+    assert calls == [("me/my-bert", "BertForSequenceClassification")] * 2
+
+
+def test_push_that_cannot_be(hf_bert, one_error_line, arguments, tmp_path, monkeypatch):
+    """Said before the model is trained, and before a repository is made for nothing."""
+    from hf_bert_impl.hub import uploading
+
+    monkeypatch.setattr(uploading, "get_token", lambda: None)
+    place = ("--push-to-hub", "me/my-bert")
+    one_error_line(hf_bert(*arguments, *place), "there is no token", "hf auth login")
+    one_error_line(hf_bert(*arguments, "--push-to-hub", "a/b/c"), "a/b/c", "OWNER/NAME")
+    assert not (tmp_path / "out").exists()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "file").write_text("")
+    one_error_line(hf_bert(*arguments, *place), "out exists and has files in it")
+
+
+def test_push_that_fails_at_the_end(hf_bert, one_error_line, arguments, tmp_path, monkeypatch):
+    from hf_bert_impl.hub import pushing, uploading
+
+    def refuse(*_, **__):
+        raise uploading.PushError("the hub answers 503", "an answer", "wait")
+
+    monkeypatch.setattr(uploading, "reserve", lambda *_: None)
+    monkeypatch.setattr(pushing, "push", refuse)
+    result = hf_bert(*arguments, "--quiet", "--epochs", 0.2, "--push-to-hub", "me/my-bert")
+    one_error_line(result, "503", "it is whole", "hf-bert push")
+    assert (tmp_path / "out" / "model.safetensors").is_file()

@@ -43,3 +43,17 @@ def test_large_weights_lie_in_a_file_of_their_own(library, tmp_path, monkeypatch
     exported = export_model(make("base"), tmp_path / "out", "onnx")
     assert exported.files.keys() == {"config.json", "model.onnx", "model.onnx.data"}
     assert exported.size == sum(exported.files.values()) - exported.files["config.json"]
+
+
+@pytest.mark.parametrize("case", ["base", "choices"])
+def test_axes_of_onnx_have_names(case, tmp_path):
+    onnx = pytest.importorskip("onnx", reason="pip install 'hf_bert_impl[export]'")
+    export_model(make(case), tmp_path / "out", "onnx")
+    graph = onnx.load(tmp_path / "out" / "model.onnx").graph
+    axes = {
+        value.name: [axis.dim_param for axis in value.type.tensor_type.shape.dim]
+        for value in (*graph.input, *graph.output)
+    }
+    names = ["batch_size", *(["num_choices"] if case == "choices" else []), "sequence_length"]
+    assert axes["input_ids"] == axes["attention_mask"] == axes["token_type_ids"] == names
+    assert axes["logits" if case == "choices" else "last_hidden_state"][:2] == names[:2]

@@ -45,8 +45,10 @@ def test_a_new_card_has_metadata_usage_and_figures(facts, tmp_path):
         "library_name": "transformers",
         "pipeline_tag": "text-classification",
         "tags": ["bert", "hf_bert_impl"],
+        "widget": [{"text": "A warm and funny film, well played."}],
     }
-    assert card.text.startswith("\n# a.model")
+    assert card.text.startswith("\n# a.model: BERT for text classification\n")
+    assert "Labels: `LABEL_0`" in card.text
     assert 'AutoModelForSequenceClassification.from_pretrained("me/a.model")' in card.text
     assert "trust_remote_code=True" in card.text
     assert "| transformers | this code | 1.2e-06 |" in card.text
@@ -160,3 +162,35 @@ def test_metadata_that_cannot_be_read_are_an_error(facts, tmp_path):
         with pytest.raises(ValueError, match=r"README\.md cannot be read"):
             written(tmp_path, facts(card=f"---\n{block}\n---\n# x\n"))
     assert not any((tmp_path / "folder").iterdir())
+
+
+def test_speed_of_a_busy_machine_is_left_out(facts, tmp_path):
+    calm = Timed("short", 8, 447, 0.56, 10.0, 25.0, 2.5, 2.25, 3.0)
+    busy = Timed("sentence", 1, 12, 0.0, 10.0, 17.0, 1.7, 0.4, 3.0)
+    text = written(tmp_path, facts(speed=[calm, busy])).text
+    assert "2.50 times" in text
+    assert "1.70 times" not in text
+    assert "## Speed" not in written(tmp_path, facts(speed=[busy])).text
+
+
+def test_what_the_owner_has_to_say(facts, tmp_path):
+    assert write_card(tmp_path, facts()) == ["license", "language", "base_model"]
+    assert write_card(tmp_path, facts(license="mit", card="---\nlanguage: nl\n---\n")) == [
+        "base_model"
+    ]
+    data = written(tmp_path, facts(language="de, nl")).data.to_dict()
+    assert data["language"] == ["de", "nl"]
+    assert "widget" not in data  # the examples are English
+
+
+def test_sentence_models_show_both_encoders(facts, tmp_path):
+    given = facts("BertModel")
+    (given.source / "modules.json").write_text("[]")
+    text = written(tmp_path, given).text
+    blocks = [block.partition("```")[0] for block in text.split("```python\n")[1:]]
+    assert len(blocks) == 3
+    for block, words in zip(
+        blocks, ("AutoModel", "SentenceTransformer(", "TextEncoder"), strict=True
+    ):
+        compile(block, "card", "exec")
+        assert words in block

@@ -1,0 +1,122 @@
+"""Packed batches beside padded ones, through the real heads."""
+
+import pytest
+import torch
+from transformers import DataCollatorForTokenClassification, Trainer, TrainingArguments
+
+import hf_bert_impl
+from hf_bert_impl.data import FlatteningCollator
+from tests.model.cases import random_config, random_model
+
+LENGTHS = (5, 1, 9, 3)
+
+
+def examples(label):
+    """Sequences of unlike lengths; `label` makes one's label out of its number and length."""
+    generator = torch.Generator().manual_seed(4)
+
+    def row(most, length):
+        return torch.randint(1, most, (length,), generator=generator).tolist()
+
+    return [
+        {"input_ids": row(20, n), "token_type_ids": row(2, n), "labels": label(i, n)}
+        for i, n in enumerate(LENGTHS)
+    ]
+
+
+def padded(features):
+    def pad(name, fill):
+        rows = [torch.tensor(it[name]) for it in features]
+        return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=fill)
+
+    mask = [{"mask": [1] * len(it["input_ids"])} for it in features]
+    rows = [torch.tensor(it["mask"]) for it in mask]
+    labels = [torch.tensor(it["labels"]) for it in features]
+    is_token = labels[0].ndim == 1 and not labels[0].is_floating_point()
+    return {
+        "input_ids": pad("input_ids", 0),
+        "token_type_ids": pad("token_type_ids", 0),
+        "attention_mask": torch.nn.utils.rnn.pad_sequence(rows, batch_first=True),
+        "labels": pad("labels", -100) if is_token else torch.stack(labels),
+    }
+
+
+KINDS = {
+    "classes": ("BertForSequenceClassification", 3, lambda i, n: i % 3),
+    "number": ("BertForSequenceClassification", 1, lambda i, n: 0.5 * i),
+    "several": ("BertForSequenceClassification", 3, lambda i, n: [1.0, 0.0, float(i % 2)]),
+    "pair": ("BertForNextSentencePrediction", 2, lambda i, n: i % 2),
+    "tags": ("BertForTokenClassification", 5, lambda i, n: [-100, *range(1, 5), 1, 2, 3, 4][:n]),
+    "words": ("BertForMaskedLM", 2, lambda i, n: [-100, 7, -100, 3, -100, 8, 9, -100, 1][:n]),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_loss_and_gradients_are_those_of_the_padded_batch(kind):
+    name, count, label = KINDS[kind]
+    model = random_model(name, random_config(3, name, num_labels=count, type_vocab_size=2))
+    features = examples(label)
+    results = []
+    for batch in (FlatteningCollator()(features), padded(features)):
+        model.zero_grad()
+        loss = model(**batch).loss
+        loss.backward()
+        gradients = [it.grad.clone() for it in model.parameters() if it.grad is not None]
+        results.append([loss.detach(), *gradients])
+    for mine, theirs in zip(*results, strict=True):
+        torch.testing.assert_close(mine, theirs, atol=1e-5, rtol=1e-5)
+
+
+def test_padding_of_the_tokenizer_is_left_out():
+    batch = FlatteningCollator()(
+        [
+            {"input_ids": [5, 6, 0, 0], "attention_mask": [1, 1, 0, 0], "label": 2},
+            {"input_ids": [7, 8, 9], "attention_mask": [1, 1, 1], "label": 0},
+        ]
+    )
+    assert batch.keys() == {"input_ids", "position_ids", "cu_seq_lens_q", "labels"}
+    assert batch["input_ids"].tolist() == [[5, 6, 7, 8, 9]]
+    assert batch["position_ids"].tolist() == [[0, 1, 0, 1, 2]]
+    assert batch["cu_seq_lens_q"].tolist() == [0, 2, 5]
+    assert batch["labels"].tolist() == [2, 0]
+    assert batch["labels"].dtype == torch.long
+
+
+@pytest.mark.parametrize(
+    ("features", "words"),
+    [
+        ([], "the batch is empty"),
+        ([{"label": 1}], "no input_ids"),
+        ([{"input_ids": ["a"]}], "whole numbers"),
+        ([{"input_ids": [[1, 2], [3, 4]]}], "multiple choice has to be padded"),
+        ([{"input_ids": [1], "start_positions": 0}], "start_positions"),
+        ([{"input_ids": [1], "attention_mask": [0]}], "no tokens"),
+        ([{"input_ids": [1, 2], "labels": [1, 0, 1]}], "2 tokens and labels of shape"),
+        ([{"input_ids": [1], "label": "good"}], "'good'; expected whole numbers"),
+        ([{"input_ids": [1, 2], "token_type_ids": [1]}], "token_type_ids of shape"),
+        ([{"input_ids": [1], "label": 1}, {"input_ids": [2]}], "only some examples"),
+        ([{"input_ids": [1], "label": 1}, {"input_ids": [2], "label": [3]}], "several kinds"),
+    ],
+)
+def test_bad_input(features, words):
+    with pytest.raises(ValueError, match=words) as caught:
+        FlatteningCollator()(features)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.slow
+def test_a_trainer_trains_with_it(tmp_path, tokenizer_of):
+    """To the weights of a padded batch; without dropout, which draws for every position."""
+    name, count, label = KINDS["tags"]
+    dropout = dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
+    config = random_config(3, name, num_labels=count, type_vocab_size=2, **dropout)
+    weights = []
+    for collator in (FlatteningCollator(), DataCollatorForTokenClassification(tokenizer_of("ab"))):
+        torch.manual_seed(0)
+        model = getattr(hf_bert_impl, name)(config)
+        arguments = TrainingArguments(
+            tmp_path, max_steps=3, per_device_train_batch_size=4, report_to=[], use_cpu=True
+        )
+        Trainer(model, arguments, collator, examples(label)).train()
+        weights.append(torch.cat([it.detach().flatten() for it in model.parameters()]))
+    torch.testing.assert_close(*weights, atol=1e-5, rtol=1e-4)
