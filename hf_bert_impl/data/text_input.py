@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from hf_bert_impl.errors import InputError
-from hf_bert_impl.files.text import check_text_file, decode_lines
+from hf_bert_impl.files.text import JSON_LINES, check_text_file, decode_lines
 
 
 class TextInput(Iterator[str]):
@@ -28,7 +28,7 @@ class TextInput(Iterator[str]):
 
     def __init__(self, file: str, column: str | None = None) -> None:
         self.name = "standard input" if file == "-" else file
-        if column is None and file.endswith((".jsonl", ".ndjson")):
+        if column is None and file.endswith(JSON_LINES):
             column = "text"
         #: The field that is read, or None for plain lines.
         self.column = column
@@ -36,7 +36,6 @@ class TextInput(Iterator[str]):
         self.bytes_read = 0
         #: Bytes of all of it, where that is known.
         self.size: int | None = None
-        self._line = 0
         self._stream = self._open(file)
         self._texts = self._read()
         try:
@@ -77,36 +76,19 @@ class TextInput(Iterator[str]):
 
     def _read(self) -> Iterator[str]:
         for number, text in decode_lines(self._counted(), self.name):
-            self._line = number
             if self.column is None:
                 yield text
             elif text.strip():
-                yield self._field(text)
+                yield self._field(text, number)
 
     def _counted(self) -> Iterator[bytes]:
         for line in self._stream:
             self.bytes_read += len(line)
             yield line
 
-    def _field(self, line: str) -> str:
-        """The text of a JSON line."""
-        from hf_bert_impl.model.json_files import check_text, parse_json
+    def _field(self, line: str, number: int) -> str:
+        from hf_bert_impl.data.documents import text_field  # heavy, and plain lines do without
 
+        where = f"line {number} of {self.name}"
         assert self.column is not None
-        wanted = f"an object whose {self.column!r} is a text"
-        record = parse_json(line, f"line {self._line} of {self.name}", wanted)
-        if self.column not in record:
-            fields = ", ".join(map(repr, record)) or "no fields"
-            raise self._wrong(
-                f"has no {self.column!r}, only {fields}", wanted, "name a field with `column`"
-            )
-        text = record[self.column]
-        if not isinstance(text, str):
-            raise self._wrong(
-                f"has a {type(text).__name__} as {self.column!r}", wanted, "mend the line"
-            )
-        check_text(text, f"{self.column!r} in line {self._line} of {self.name}")
-        return text
-
-    def _wrong(self, what: str, expected: str, remedy: str) -> InputError:
-        return InputError(f"line {self._line} of {self.name} {what}", expected, remedy)
+        return text_field(line, where, self.column, "name a field with `column`")
