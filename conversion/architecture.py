@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from huggingface_hub.errors import StrictDataclassError
 
-from hf_bert_impl.errors import InputError
+from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.head_names import HEADS, class_of
 
 from .maps import names
@@ -326,7 +326,7 @@ def _target_shapes(
         check_size(model, held, "the checkpoint")
     except (ValueError, TypeError, AttributeError, StrictDataclassError) as error:
         raise InputError(
-            f"the config cannot be used ({' '.join(str(error).split())[:300]})",
+            f"the config cannot be used ({one_line(error)[:300]})",
             "the fields of a BertConfig",
             "mend the config",
         ) from error

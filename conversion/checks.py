@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 import hf_bert_impl
-from hf_bert_impl.errors import InputError
+from hf_bert_impl.errors import InputError, one_line
 
 from .architecture import fit
 from .planning import Plan, same_bits
@@ -219,7 +219,7 @@ def _load_arrays(file: Path) -> dict[str, np.ndarray]:
 
 def _misfit(file: Path, what: str) -> InputError:
     return InputError(
-        f"{file} cannot be compared with ({' '.join(what.split())[:300]})",
+        f"{file} cannot be compared with ({one_line(what)[:300]})",
         "a numpy archive with inputs and outputs of this model",
         "leave `reference` out, or give the file that belongs to the checkpoint",
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from hf_bert_impl.errors import InputError
+from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.inference.sentence_folder import (
     MODULES,
     SENTENCE_FILES,
@@ -68,7 +68,7 @@ def check_vectors(source: Path, folder: Path, exact: bool) -> Check:
             for path in (source, folder)
         )
     except (OSError, ValueError, RuntimeError) as error:
-        return Check(name, None, note=f"not compared: {' '.join(str(error).split())[:200]}")
+        return Check(name, None, note=f"not compared: {one_line(error)[:200]}")
     largest = float(abs(first.encode(_TEXTS) - second.encode(_TEXTS)).max())
     bound = OUTPUT_TOLERANCE if exact else None
     note = f"{second.dimension} numbers, texts cut at {second.max_length} tokens"
@@ -80,7 +80,7 @@ def _modules(folder: Path) -> list[tuple[str, str]]:
         return read_modules(folder) or []
     except ValueError as error:
         raise InputError(
-            f"{folder / MODULES} cannot be used ({' '.join(str(error).split())[:200]})",
+            f"{folder / MODULES} cannot be used ({one_line(error)[:200]})",
             "the list of modules of a sentence-transformers model",
             "mend it, or move it away to convert BERT alone",
         ) from error

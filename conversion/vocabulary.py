@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_bert_impl.errors import InputError
+from hf_bert_impl.errors import InputError, one_line
 
 from .readers.restricted_pickle import read_pickled_vocabulary
 from .source import read_object
@@ -132,7 +132,7 @@ def make_tokenizer(vocabulary: Vocabulary, max_length: int | None) -> PreTrained
     # What tokenizers and transformers raise for damaged files depends on the damage.
     except Exception as error:
         raise InputError(
-            f"{vocabulary.path} is no vocabulary of BERT ({' '.join(str(error).split())[:300]})",
+            f"{vocabulary.path} is no vocabulary of BERT ({one_line(error)[:300]})",
             "one token a line, with [UNK], [CLS] and [SEP] among them",
             "mend it, or move it away to convert without a tokenizer",
         ) from error
@@ -148,7 +148,7 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
         tokenizer.save_pretrained(folder)
     except Exception as error:  # the library raises this class itself, for a full disk too
         raise InputError(
-            f"the tokenizer cannot be written ({' '.join(str(error).split())[:300]})",
+            f"the tokenizer cannot be written ({one_line(error)[:300]})",
             "a place that can be written to, with room for the result",
             "free some space, or name another folder",
         ) from error

@@ -143,6 +143,11 @@ KINDS = {
     "bin of a list": (BERT, pickled(saved([1])), "no table of names and tensors"),
     "bin of numbers": (BERT, pickled(saved({3: torch.ones(2)})), "no table of names"),
     "safetensors of garbage": (BERT, write("model.safetensors", b"x" * 99), "99 bytes"),
+    "safetensors a page": (
+        BERT,
+        write("model.safetensors", "<!DOCTYPE html><html>not found</html>"),
+        "cannot be read",
+    ),
     "safetensors empty": (BERT, write("model.safetensors", b""), "0 bytes"),
     "safetensors cut": (BERT, cut, "9000 bytes"),
     "safetensors overlapping": (BERT, header(overlapping), "model.safetensors cannot be read"),

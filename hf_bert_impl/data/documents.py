@@ -10,7 +10,7 @@ from pathlib import Path
 
 from hf_bert_impl.data.sentence_splitter import split_sentences
 from hf_bert_impl.errors import InputError, check_choice
-from hf_bert_impl.files.text import check_text_file, numbered_lines
+from hf_bert_impl.files.text import JSON_LINES, check_text_file, numbered_lines
 from hf_bert_impl.model.json_files import check_text, parse_json
 
 #: How lines make documents.
@@ -21,7 +21,6 @@ LAYOUTS = {
     "files": "a document a file; sentences are found",
     "wikitext": "articles under a line `= Title =`; sentences are found, headings left out",
 }
-JSON_LINES = (".jsonl", ".ndjson")
 
 #: The sentences of a document, none of them empty.
 Document = list[str]
@@ -70,7 +69,33 @@ def read_lines(file: str | Path) -> Iterator[str]:
         if not is_json_lines(file):
             yield line
         elif line.strip():
-            yield _text_field(line, number, file)
+            yield text_field(line, f"line {number} of {file}")
+
+
+def text_field(line: str, where: str, name: str = "text", remedy: str = "mend the line") -> str:
+    """The text in a field of a JSON line.
+
+    Args:
+        line: The line.
+        where: What it is, for messages: "line 7 of train.jsonl".
+        name: The field.
+        remedy: What to do where there is no such field, for the message.
+
+    Raises:
+        ValueError: It is no JSON object with a text in that field.
+    """
+    expected = f"an object whose {name!r} is a text"
+    record = parse_json(line, where, expected)
+    if name not in record:
+        fields = ", ".join(map(repr, record)) or "no fields"
+        raise InputError(f"{where} has no {name!r}, only {fields}", expected, remedy)
+    text = record[name]
+    if not isinstance(text, str):
+        raise InputError(
+            f"{where} has a {type(text).__name__} as {name!r}", expected, "mend the line"
+        )
+    check_text(text, f"{name!r} in {where}")
+    return text
 
 
 def check_files(files: Iterable[str | Path]) -> None:
@@ -109,21 +134,6 @@ def content_digest(files: Iterable[str | Path]) -> str:
 def is_json_lines(file: str | Path) -> bool:
     """Whether a file's name says that it holds JSON lines."""
     return Path(file).suffix in JSON_LINES
-
-
-def _text_field(line: str, number: int, file: str | Path) -> str:
-    where = f"line {number} of {file}"
-    expected = 'one such as {"text": "A sentence. Another."}'
-    record = parse_json(line, where, expected, remedy="mend the line")
-    text = record.get("text")
-    if not isinstance(text, str):
-        raise InputError(
-            f"{where} is no JSON object with a text in its field 'text'",
-            expected,
-            "mend the line",
-        )
-    check_text(text, f"'text' in {where}")
-    return text
 
 
 def _between_blank_lines(lines: Iterable[str]) -> Iterator[list[str]]:

@@ -12,11 +12,11 @@ from typing import Any
 from hf_bert_impl.data.conll import read_conll
 from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.extras import require
-from hf_bert_impl.files.text import check_text_file, numbered_lines, read_text
+from hf_bert_impl.files.text import JSON_LINES, check_text_file, numbered_lines, read_text
 from hf_bert_impl.model.json_files import check_text, parse_json
 
 TAB_SUFFIXES = (".tsv", ".txt", ".tab")
-JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
+JSON_SUFFIXES = (*JSON_LINES, ".json")
 CONLL_SUFFIXES = (".conll", ".bio", ".iob", ".iob2")
 SUFFIXES = (*TAB_SUFFIXES, ".csv", *JSON_SUFFIXES, *CONLL_SUFFIXES)
 

@@ -11,6 +11,9 @@ from pathlib import Path
 
 from hf_bert_impl.errors import InputError, MissingFile
 
+#: Endings of files with an object of JSON a line.
+JSON_LINES = (".jsonl", ".ndjson")
+
 
 def check_text_file(path: Path, expected: str) -> None:
     """Checks that a file is there.

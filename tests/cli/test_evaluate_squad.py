@@ -7,6 +7,7 @@ import pytest
 from hf_bert_impl import QuestionAnsweringPipeline
 from hf_bert_impl.data.squad import read_squad
 from hf_bert_impl.tasks.squad import evaluate_predictions, predict_squad
+from tests.damage import fields
 
 CONTEXT = "Nice to meet you, the river rose over night. " * 3
 KEYS = ("exact", "f1", "total")
@@ -144,8 +145,7 @@ def test_model(hf_bert, model, dev, tmp_path):
 
 
 def test_the_models_own_threshold(hf_bert, model, dev):
-    config = json.loads((model / "config.json").read_text())
-    write(model / "config.json", {**config, "null_score_diff_threshold": -99.0})
+    fields("config.json", null_score_diff_threshold=-99.0)(model)
     run = ("evaluate", "squad", model, "--data", dev, "--json")
     found = metrics_of(hf_bert(*run))
     assert found["null_score_diff_threshold"] == -99

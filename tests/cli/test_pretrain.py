@@ -6,6 +6,7 @@ import pytest
 
 from hf_bert_impl import BertForMaskedLM, BertForPreTraining
 from hf_bert_impl.cli import pretrain
+from tests.checkpoints import SPECIAL_TOKENS
 
 pytestmark = pytest.mark.slow
 
@@ -20,8 +21,7 @@ def place(tmp_path):
     lines = [" ".join(WORDS[n % 5 : n % 5 + 3]) for n in range(60)]
     blocks = ["\n".join(lines[n : n + 4]) for n in range(0, 60, 4)]
     (tmp_path / "text.txt").write_text("\n\n".join(blocks) + "\n")
-    vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *WORDS]
-    (tmp_path / "vocab.txt").write_text("\n".join(vocab) + "\n")
+    (tmp_path / "vocab.txt").write_text("\n".join((*SPECIAL_TOKENS, *WORDS)) + "\n")
     return tmp_path
 
 

@@ -7,6 +7,7 @@ import torch
 
 from hf_bert_impl import checkpoints
 from hf_bert_impl.parity import ParityReport, published
+from tests.damage import fields
 
 
 def test_table_of_a_small_model(hf_bert, save_tiny):
@@ -101,8 +102,7 @@ def test_tolerance_is_the_bound(hf_bert, save_tiny):
 )
 def test_bad_configs(hf_bert, one_error_line, save_tiny, changes, words):
     folder = save_tiny()
-    file = folder / "config.json"
-    file.write_text(json.dumps({**json.loads(file.read_text()), **changes}))
+    fields("config.json", **changes)(folder)
     one_error_line(hf_bert("verify", folder), *words)
 
 

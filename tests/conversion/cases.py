@@ -1,7 +1,10 @@
 """What the tests of maps and heads share: fixtures, models of random weights, comparison."""
 
+import bz2
+import gzip
 import io
 import json
+import lzma
 import pathlib
 import struct
 import tarfile
@@ -52,6 +55,7 @@ def infos_of(tensors):
     }
 
 
+COMPRESS = {"tar": bytes, "gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
 TARS = {"tar": "w", "tar.gz": "w:gz", "tar.bz2": "w:bz2", "tar.xz": "w:xz"}
 
 
@@ -211,6 +215,26 @@ def small_checkpoint(form, folder, tensors=SMALL):
     given = Memory(tensors)
     files = form.write_to(folder, given.tensors, given.read)
     return folder / form.file, files[0]
+
+
+#: The two forms of torch.save's files.
+CONTAINERS = pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
+
+
+def save_torch(path, value, zipped=True, **options):
+    torch.save(value, path, _use_new_zipfile_serialization=zipped, **options)
+    return path
+
+
+def tar(*members, form=tarfile.GNU_FORMAT):
+    """A tar of (name or TarInfo, content)."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w", format=form) as out:
+        for member, content in members:
+            info = tarfile.TarInfo(member) if isinstance(member, str) else member
+            info.size = len(content)
+            out.addfile(info, io.BytesIO(content))
+    return file.getvalue()
 
 
 def pack(path, files):

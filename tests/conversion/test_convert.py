@@ -2,14 +2,13 @@
 
 import hashlib
 import json
-import pathlib
 import shutil
 
 import numpy as np
 import pytest
 import torch
 import transformers
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from transformers.models.bert import modeling_bert as upstream
 
 import hf_bert_impl
@@ -281,148 +280,3 @@ def test_load_any_equals_convert(results):
             assert state[tensor].dtype == expected.dtype
             assert torch.equal(state[tensor], expected), tensor
         assert not any(p.is_meta for p in (*model.parameters(), *model.buffers()))
-
-
-def test_head_option_takes_a_part(tmp_path):
-    report = convert(FIXTURES / "tf1", tmp_path / "base", head="base")
-    assert report.result["class"] == "BertModel"
-    names = load_file(tmp_path / "base/model.safetensors").keys()
-    assert "embeddings.word_embeddings.weight" in names
-    assert {row["reason"] for row in report.ignored} >= {"not part of BertModel"}
-    with pytest.raises(InputError, match=r"lacks 2 tensors \(classifier\.weight"):
-        convert(FIXTURES / "tf1", tmp_path / "none", head="sequence-classification")
-    report = convert(
-        FIXTURES / "tf1", tmp_path / "new", head="sequence-classification", allow_missing=True
-    )
-    assert report.missing == ["classifier.weight", "classifier.bias"]
-    assert load_file(tmp_path / "new/model.safetensors")["classifier.bias"].eq(0).all()
-
-
-def test_hidden_act_chooses_between_googles_two(tmp_path):
-    report = convert(FIXTURES / "tf1", tmp_path / "tanh", hidden_act="gelu_new")
-    verdicts = {check.name.split()[-1]: check.passed for check in report.checks}
-    assert verdicts["expected.npz"] is True
-    assert verdicts["expected_erf_gelu.npz"] is None  # not asked for: said, and no error
-    assert report.result["hidden_act"] == "gelu_new"
-    assert "hidden_act is gelu_new" in report.notes[0]
-    report = convert(FIXTURES / "tf1", tmp_path / "erf")
-    assert report.result["hidden_act"] == "gelu"
-    assert "`hidden_act='gelu_new'`" in report.notes[0]
-    assert not convert(FIXTURES / "flax", tmp_path / "flax").notes
-
-
-def test_references(tmp_path):
-    tanh = FIXTURES / "tf1/expected.npz"
-    with pytest.raises(InputError, match=r"not verified: outputs beside expected\.npz"):
-        convert(FIXTURES / "tf1", tmp_path / "a", reference=tanh)
-    assert not (tmp_path / "a").exists()
-    convert(FIXTURES / "tf1", tmp_path / "a", reference=tanh, hidden_act="gelu_new")
-    report = convert(FIXTURES / "tf1", tmp_path / "b", reference=FIXTURES / "tf2_h5")
-    assert report.checks[-1].passed
-    assert "46 of 46" in report.checks[-1].note
-    with pytest.raises(InputError, match=r"have a wrong shape|does not fit"):
-        convert(FIXTURES / "tf1", tmp_path / "c", reference=FIXTURES / "hf_legacy")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b"]
-
-
-def test_second_formats_in_the_folder_are_compared(tmp_path):
-    source = tmp_path / "both"
-    shutil.copytree(FIXTURES / "hf_safetensors", source)
-    shutil.copy(FIXTURES / "tf2_h5/tf_model.h5", source)
-    report = convert(source, tmp_path / "same")
-    assert report.source["format"] == "safetensors"
-    check = next(check for check in report.checks if check.name.endswith("tf_model.h5"))
-    assert check.passed
-    state = load_file(source / "model.safetensors")
-    state["bert.pooler.dense.bias"][3] += 1e-3
-    save_file(state, source / "model.safetensors")
-    report = convert(source, tmp_path / "other")
-    check = next(check for check in report.checks if check.name.endswith("tf_model.h5"))
-    assert check.passed is None
-    assert "differs" in check.note
-    assert "pooler.dense.bias" in check.note
-    assert check.max_error == pytest.approx(1e-3, rel=1e-3)
-
-
-def test_dtype_and_shards(tmp_path):
-    report = convert(
-        FIXTURES / "tf2_h5_classifier", tmp_path / "half", dtype="bfloat16", max_shard_size="25KB"
-    )
-    assert (tmp_path / "half/model.safetensors.index.json").is_file()
-    assert len([*tmp_path.glob("half/model-*.safetensors")]) > 2
-    assert {row["dtype"] for row in report.mapped} == {"bfloat16"}
-    assert {row["source_dtype"] for row in report.mapped} == {"float32"}
-    config = json.loads((tmp_path / "half/config.json").read_text())
-    assert config["dtype"] == "bfloat16"
-    model = hf_bert_impl.BertForSequenceClassification.from_pretrained(tmp_path / "half")
-    expected = load_any(FIXTURES / "tf2_h5_classifier").to(torch.bfloat16).state_dict()
-    for name, tensor in model.state_dict().items():
-        assert torch.equal(tensor, expected[name]), name
-
-
-def test_several_checkpoints_of_one_kind(tmp_path):
-    source = tmp_path / "runs"
-    shutil.copytree(FIXTURES / "tf1_squad", source)
-    for file in (FIXTURES / "tf1_classifier").glob("model.ckpt-1000.*"):
-        shutil.copy(file, source / file.name.replace("1000", "2000"))
-    # The `checkpoint` file says which is the newest.
-    assert convert(source, tmp_path / "a").result["class"] == "BertForQuestionAnswering"
-    (source / "checkpoint").write_text('model_checkpoint_path: "/old/place/model.ckpt-2000"\n')
-    assert convert(source, tmp_path / "b").result["class"] == "BertForSequenceClassification"
-    (source / "checkpoint").unlink()
-    with pytest.raises(InputError, match="several checkpoints that differ"):
-        convert(source, tmp_path / "c")
-    assert convert(source / "model.ckpt-2000", tmp_path / "c").result["num_labels"] == 3
-
-
-def test_state_dict_without_heads_asks_for_their_number(tmp_path):
-    source = tmp_path / "alone"
-    source.mkdir()
-    shutil.copy(FIXTURES / "codertimo/bertlm.state_dict.pt", source)
-    with pytest.raises(InputError, match="`num_attention_heads`"):
-        convert(source, tmp_path / "out")
-    report = convert(
-        source,
-        tmp_path / "out",
-        num_attention_heads=4,
-        reference=FIXTURES / "codertimo/expected.npz",
-    )
-    assert report.checks[-1].passed
-
-
-def test_config_from_elsewhere_brings_its_vocabulary(tmp_path):
-    source = tmp_path / "weights"
-    source.mkdir()
-    for file in (FIXTURES / "tf1_squad").glob("model.ckpt*"):
-        shutil.copy(file, source)
-    with pytest.raises(InputError, match="`config`"):
-        convert(source, tmp_path / "out")
-    report = convert(source, tmp_path / "out", config=FIXTURES / "tf1_squad/bert_config.json")
-    assert "vocab.txt" in {file["name"] for file in report.result["files"]}
-
-
-def test_untied_decoder_is_kept(tmp_path):
-    source = tmp_path / "untied"
-    shutil.copytree(FIXTURES / "hf_mlm_no_pooler", source)
-    state = load_file(source / "model.safetensors")
-    words = state["bert.embeddings.word_embeddings.weight"]
-    state["cls.predictions.decoder.weight"] = words + 0.5
-    save_file(state, source / "model.safetensors", metadata={"format": "pt"})
-    report = convert(source, tmp_path / "out")
-    assert json.loads((tmp_path / "out/config.json").read_text())["tie_word_embeddings"] is False
-    assert "tie_word_embeddings" in report.notes[0]
-    model = hf_bert_impl.BertForMaskedLM.from_pretrained(tmp_path / "out")
-    assert torch.equal(model.cls.predictions.decoder.weight, words + 0.5)
-
-
-def test_progress_ends_at_the_total(tmp_path):
-    calls = []
-    convert(
-        FIXTURES / "flax_classifier",
-        tmp_path / "out",
-        progress=lambda done, total: calls.append((done, total)),
-    )
-    assert len(calls) == 41
-    assert calls[-1][0] == calls[-1][1]
-    size = pathlib.Path(tmp_path / "out/model.safetensors").stat().st_size
-    assert calls[-1][1] == pytest.approx(size, rel=0.05)

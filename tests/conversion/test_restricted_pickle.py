@@ -318,7 +318,7 @@ def test_warnings_as_errors():
 
 
 def test_deep_nesting():
-    depth = 100_000
+    depth = 20_000
     load(b")" + b"\x85" * depth + b".")
     load(b"]" * depth + b"a" * (depth - 1) + b".")
     load(b"(" * depth + b"l" * depth + b".")
@@ -337,11 +337,11 @@ def test_steps_are_bounded(monkeypatch):
 
 def test_copies_are_bounded():
     """Naming a long list again and again, which each time would take as long as the list is."""
-    pairs = b"](" + b"]q\x01(K\x01K\x02e" * 100_000 + b"eq\x00"
-    calls = b"ccollections\nOrderedDict\nq\x02" + b"h\x02h\x00\x85R0" * 100_000
+    pairs = b"](" + b"]q\x01(K\x01K\x02e" * 30_000 + b"eq\x00"
+    calls = b"ccollections\nOrderedDict\nq\x02" + b"h\x02h\x00\x85R0" * 30_000
     assert load(pairs + calls + b"N.") is None
-    items = b"](" + b"N" * 100_000 + b"eq\x00"
-    calls = b"c__builtin__\nset\nq\x02" + b"h\x02h\x00\x85R0" * 100_000
+    items = b"](" + b"N" * 30_000 + b"eq\x00"
+    calls = b"c__builtin__\nset\nq\x02" + b"h\x02h\x00\x85R0" * 30_000
     assert load(items + calls + b"N.") is None
 
 

@@ -1,12 +1,6 @@
 """Checkpoints of torch.save: read as torch.load reads them, or refused, and nothing runs."""
 
 import collections
-import io
-import os
-import pickle
-import struct
-import tarfile
-import zipfile
 from functools import partial
 
 import numpy as np
@@ -18,7 +12,8 @@ from hf_bert_impl.conversion.tensors import DTYPES, TensorInfo
 from hf_bert_impl.conversion.writers.torch_zip import write_torch
 from hf_bert_impl.errors import InputError
 from tests.conversion import cases
-from tests.conversion.cases import FIXTURES, Runs, assert_same
+from tests.conversion.cases import CONTAINERS, FIXTURES, assert_same
+from tests.conversion.cases import save_torch as save
 
 STATE_DICTS = (
     "pytorch_pretrained_bert/pytorch_model.bin",
@@ -32,38 +27,11 @@ STATE_DICTS = (
     "codertimo/bertlm.state_dict.pt",
     "codertimo/torch1.0/bert.state_dict.pt",
 )
-ZIP = FIXTURES / "hf_legacy" / "pytorch_model.bin"
-LEGACY = FIXTURES / "pytorch_pretrained_bert" / "pytorch_model.bin"
 #: Of pickletools, for the strings of Python 2.
 pytestmark = pytest.mark.filterwarnings("ignore:invalid escape")
-CONTAINERS = pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
 #: What any dtype can hold.
 NUMBERS = [[0, 1, 2], [3, 100, 5]]
 read_all, refuse = (partial(check, TorchReader) for check in (cases.read_all, cases.refuse))
-
-
-def save(path, value, zipped=True, **options):
-    torch.save(value, path, _use_new_zipfile_serialization=zipped, **options)
-    return path
-
-
-def view(size, offset, shape, strides):
-    """A tensor that torch would not make."""
-    storage = torch.zeros(size)._typed_storage()
-    rebuild = torch._utils._rebuild_tensor_v2
-    return Runs(rebuild, storage, offset, shape, strides, False, collections.OrderedDict())
-
-
-def entries(path):
-    with zipfile.ZipFile(path) as archive:
-        return {name: archive.read(name) for name in archive.namelist()}
-
-
-def pack(path, content, compression=zipfile.ZIP_STORED):
-    with zipfile.ZipFile(path, "w", compression) as archive:
-        for name, data in content.items():
-            archive.writestr(name, data)
-    return path
 
 
 # --- the checkpoints of the original software ------------------------------------------------
@@ -240,271 +208,6 @@ def test_bools_are_0_or_1(tmp_path):
     path = save(tmp_path / "some.pt", {"a": stored})
     with TorchReader(path) as reader:
         assert reader.read("a").view(torch.uint8).tolist() == [0, 1, 1, 1]
-
-
-# --- the old container, as older torch wrote it ----------------------------------------------
-
-
-class _Storage:
-    """Pickles as the persistent id of a storage of floats."""
-
-    def __init__(self, key, size, view=None):
-        self.identity = ("storage", torch.FloatStorage, key, "cuda:0", size, view)
-
-
-class _Pickler(pickle.Pickler):
-    def persistent_id(self, value):
-        return value.identity if isinstance(value, _Storage) else None
-
-
-def legacy(path, value, storages, little=True):
-    """The stream that torch.save wrote before 1.6."""
-    with path.open("wb") as file:
-        pickle.dump(0x1950A86A20F9469CFC6C, file, protocol=2)
-        pickle.dump(1001, file, protocol=2)
-        sizes = {"short": 2, "int": 4, "long": 4}
-        system = {"protocol_version": 1001, "little_endian": little, "type_sizes": sizes}
-        pickle.dump(system, file, protocol=2)
-        _Pickler(file, protocol=2).dump(value)
-        pickle.dump(list(storages), file, protocol=2)
-        for numbers in storages.values():
-            file.write(struct.pack(f"<q{len(numbers)}f", len(numbers), *numbers))
-    return path
-
-
-def test_storages_that_are_views(tmp_path):
-    """Until torch 0.4 a storage could be a part of another; and `_rebuild_tensor` had no hooks."""
-    rebuild = torch._utils._rebuild_tensor
-    value = {
-        "part": Runs(rebuild, _Storage("k", 7, ("v", 2, 4)), 1, (3,), (1,)),
-        "whole": Runs(rebuild, _Storage("k", 7), 0, (7,), (1,)),
-    }
-    path = legacy(tmp_path / "old.bin", value, {"k": [0, 1, 2, 3, 4, 5, 6]})
-    found = read_all(path)
-    assert_same(found, {"part": torch.arange(3.0, 6.0), "whole": torch.arange(7.0)})
-    assert torch.equal(torch.load(path, map_location="cpu")["part"], found["part"])
-    value["part"] = Runs(rebuild, _Storage("k", 7, ("v", 4, 4)), 0, (3,), (1,))
-    with pytest.raises(InputError, match="a view that does not lie in storage 'k'"):
-        TorchReader(legacy(path, value, {"k": [0.0] * 7}))
-
-
-def test_legacy_list_of_storages(tmp_path):
-    tensor = Runs(torch._utils._rebuild_tensor, _Storage("k", 3), 0, (3,), (1,))
-    path = tmp_path / "old.bin"
-    for storages in ({}, {"j": [1, 2, 3]}, {"k": [1, 2, 3], "j": [1]}):
-        with pytest.raises(InputError, match="lists other storages than its pickle names"):
-            TorchReader(legacy(path, {"a": tensor}, storages))
-    with pytest.raises(InputError, match="gives storage 'k' two sizes"):
-        TorchReader(legacy(path, {"a": tensor}, {"k": [1, 2, 3, 4]}))
-    with pytest.raises(InputError, match="ends within storage 'k'"):
-        TorchReader(legacy(path, {"a": tensor}, {"k": [1, 2]}))
-
-
-def test_big_endian(tmp_path):
-    with pytest.raises(InputError, match="another byte order"):
-        TorchReader(legacy(tmp_path / "old.bin", {}, {}, little=False))
-    source, path = save(tmp_path / "new.bin", {"a": torch.ones(3)}), tmp_path / "big.bin"
-    with zipfile.ZipFile(source) as old, zipfile.ZipFile(path, "w") as new:
-        for info in old.infolist():
-            big = info.filename.endswith("/byteorder")
-            new.writestr(info.filename, b"big" if big else old.read(info))
-    with pytest.raises(InputError, match="another byte order"):
-        TorchReader(path)
-
-
-def test_tar_of_torch_0_1(tmp_path):
-    path = tmp_path / "old.pt"
-    with tarfile.open(path, "w") as archive:
-        for name in ("sys_info", "pickle", "tensors", "storages"):
-            archive.addfile(tarfile.TarInfo(name), io.BytesIO())
-    assert is_torch(path)
-    with pytest.raises(InputError, match=r"a tar file of torch 0\.1"):
-        TorchReader(path)
-
-
-def test_torchscript(tmp_path):
-    path = tmp_path / "script.pt"
-    with zipfile.ZipFile(path, "w") as archive:
-        for name in ("data.pkl", "constants.pkl", "code/__torch__.py"):
-            archive.writestr(f"script/{name}", b"N.")
-    with pytest.raises(InputError, match="TorchScript"):
-        TorchReader(path)
-
-
-# --- code ------------------------------------------------------------------------------------
-
-
-def test_nothing_runs_in_any_pickle_of_the_old_container(tmp_path):
-    marker, path = tmp_path / "marker", tmp_path / "model.bin"
-    gadget = pickle.dumps(Runs(os.system, f"touch {marker}"), 2)
-    content = LEGACY.read_bytes()
-    starts = [0]
-    for _ in range(4):
-        starts.append(content.index(b".\x80\x02", starts[-1]) + 1)
-    for start in starts:
-        path.write_bytes(content[:start] + gadget + content[start:])
-        refuse(path, r"(posix|nt)\.system")
-        assert not marker.exists()
-
-
-def test_class_with_a_reduce_of_its_own(tmp_path):
-    """A module's class may say how it is made: by a function."""
-    module = torch.nn.Linear(2, 3)
-    module.hook = Runs(os.getcwd)
-    refuse(save(tmp_path / "model.bin", module), r"(posix|nt)\.getcwd")
-
-
-# --- damage ----------------------------------------------------------------------------------
-
-
-def test_checksum_names_the_tensor(tmp_path):
-    content = bytearray(ZIP.read_bytes())
-    storage = torch.load(ZIP, weights_only=True)["bert.pooler.dense.weight"]
-    content[content.index(storage.numpy().tobytes()) + 5] ^= 4
-    path = tmp_path / "flipped.bin"
-    path.write_bytes(content)
-    with TorchReader(path) as reader:
-        reader.read("bert.pooler.dense.bias")
-        for _ in range(2):
-            with pytest.raises(InputError, match=r"wrong crc32 in tensor 'bert\.pooler\.dense\.w"):
-                reader.read("bert.pooler.dense.weight")
-
-
-# --- lies ------------------------------------------------------------------------------------
-
-CENTRAL = {"flags": 8, "method": 10, "crc": 16, "compressed": 20, "size": 24, "offset": 42}
-
-
-def edit_directory(source, path, name, **fields):
-    """Change an entry of the zip's directory."""
-    content = bytearray(source.read_bytes())
-    at = content.index(name, content.index(b"PK\x01\x02")) - 46
-    assert content[at : at + 4] == b"PK\x01\x02"
-    for field, value in fields.items():
-        form = "<H" if field in ("flags", "method") else "<I"
-        struct.pack_into(form, content, at + CENTRAL[field], value)
-    path.write_bytes(content)
-    return path
-
-
-@pytest.mark.parametrize(
-    ("fields", "match"),
-    [
-        ({"size": 0xFFFFFFF0, "compressed": 0xFFFFFFF0}, "outside the file"),
-        ({"size": 0xFFFFFFFF, "compressed": 0xFFFFFFFF, "offset": 0xFFFFFFFF}, "outside the file"),
-        ({"size": 1 << 30, "compressed": 1 << 30}, "outside the file"),
-        ({"size": 8}, "two sizes"),
-        ({"size": 8, "compressed": 8}, "has 8 bytes in .*, and names 12 of float32"),
-        ({"size": 0, "compressed": 0}, "has 0 bytes"),
-        ({"offset": 0xFFFFFFF0}, "outside the file"),
-        ({"offset": 5}, "outside the file"),
-        ({"method": 8}, "compressed or encrypted"),
-        ({"method": 99}, "compressed or encrypted"),
-        ({"flags": 1}, "compressed or encrypted"),
-        ({"crc": 5}, "wrong crc32 in tensor 'a'"),
-    ],
-)
-def test_lying_directory(fields, match, tmp_path):
-    source = save(tmp_path / "good.bin", {"a": torch.arange(12.0)})
-    refuse(edit_directory(source, tmp_path / "bad.bin", b"good/data/0", **fields), match)
-
-
-def test_lying_end_of_directory(tmp_path):
-    source, path = save(tmp_path / "good.bin", {"a": torch.arange(12.0)}), tmp_path / "bad.bin"
-    content = source.read_bytes()
-    end = content.rindex(b"PK\x05\x06")
-    for place in range(4, 20, 2):
-        for value in (0, 1, 0xFF, 0xFFFE, 0xFFFF):
-            lying = bytearray(content)
-            struct.pack_into("<H", lying, end + place, value)
-            path.write_bytes(lying)
-            try:
-                assert torch.equal(read_all(path)["a"], torch.arange(12.0))
-            except InputError as error:
-                assert "\n" not in str(error)
-
-
-def test_compressed_entries(tmp_path):
-    content = entries(save(tmp_path / "good.bin", {"a": torch.zeros(1000, 1000)}))
-    path = pack(tmp_path / "bad.bin", content, zipfile.ZIP_DEFLATED)
-    assert path.stat().st_size < 10_000  # four million bytes, were it unpacked
-    refuse(path, "compressed or encrypted")
-    assert torch.equal(read_all(pack(path, content))["a"], torch.zeros(1000, 1000))
-
-
-@pytest.mark.parametrize("data", [bytes(52), bytes(44), b""])
-def test_storages_of_another_size(data, tmp_path):
-    content = entries(save(tmp_path / "good.bin", {"a": torch.arange(12.0)[3:5]}))
-    path = pack(tmp_path / "bad.bin", content | {"good/data/0": data})
-    refuse(path, f"has {len(data)} bytes in good/data/0, and names 12 of float32 there")
-
-
-@pytest.mark.filterwarnings("ignore:Duplicate name")
-def test_entries_that_are_missing_or_twice(tmp_path):
-    content = entries(save(tmp_path / "good.bin", {"a": torch.ones(3)}))
-    path = tmp_path / "bad.bin"
-    without = {name: data for name, data in content.items() if name != "good/data/0"}
-    refuse(pack(path, without), "has no entry good/data/0")
-    refuse(pack(path, content | {"evil/data.pkl": b"N."}), "holds 2 pickles")
-    with zipfile.ZipFile(pack(path, content), "a") as archive:
-        archive.writestr("good/data/0", b"\0" * 12)
-    refuse(path, "an entry of its zip file twice")
-
-
-@CONTAINERS
-@pytest.mark.parametrize(
-    ("offset", "shape", "strides"),
-    [
-        (0, (7,), (1,)),
-        (1, (6,), (1,)),
-        (6, (1,), (1,)),
-        (0, (2, 3), (4, 1)),
-        (0, (2,), (6,)),
-        (0, (7,), (0,)),
-        (0, (1 << 40,), (0,)),
-        (0, (1 << 31, 1 << 31), (0, 0)),
-        (0, (1 << 62, 4), (0, 0)),
-        (-1, (2,), (1,)),
-        (0, (-2,), (1,)),
-        (0, (-2, -3), (1, 1)),
-        (5, (2,), (-1,)),
-        (0, (2,), (1, 1)),
-        (0, (2.0,), (1,)),
-        (0, ("2",), (1,)),
-        (0, (True,), (1,)),
-        (0, (1 << 70,), (1,)),
-        (1 << 70, (1,), (1,)),
-        (0, (0, 1 << 62, 4), (1, 1, 1)),
-        (0, (1,) * 40, (1,) * 40),
-        (0, None, (1,)),
-        (0, 6, 1),
-    ],
-)
-def test_views_that_lie(zipped, offset, shape, strides, tmp_path):
-    path = save(tmp_path / "bad.bin", {"a": view(6, offset, shape, strides)}, zipped)
-    refuse(path, "its pickle has a tensor")
-
-
-@CONTAINERS
-def test_views_that_do_not_lie(zipped, tmp_path):
-    value = {"a": view(6, 1, (2, 2), (3, 1)), "b": view(6, 6, (0, 5), (5, 1))}
-    found = read_all(save(tmp_path / "good.bin", value, zipped))
-    assert [tensor.shape for tensor in found.values()] == [(2, 2), (0, 5)]
-
-
-def test_expanded_tensor(tmp_path):
-    path = save(tmp_path / "bad.bin", {"a": torch.zeros(3).as_strided((1000, 1000), (0, 0))})
-    refuse(path, r"a tensor of shape \(1000, 1000\) that storage '0' cannot hold")
-
-
-@pytest.mark.parametrize("size", [13, 11, 0, 1 << 40, (1 << 63) - 1])
-def test_storage_sizes_that_lie(size, tmp_path):
-    content = entries(save(tmp_path / "good.bin", {"a": torch.arange(12.0)}))
-    pickled = content["good/data.pkl"]
-    number = b"K\x0ct"  # the end of the persistent id
-    assert pickled.count(number) == 1
-    content["good/data.pkl"] = pickled.replace(number, b"\x8a\x08" + struct.pack("<q", size) + b"t")
-    refuse(pack(tmp_path / "bad.bin", content), "has 48 bytes in|cannot hold")
 
 
 # --- bombs -----------------------------------------------------------------------------------

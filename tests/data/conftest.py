@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from hf_bert_impl import BertTokenizer
-
-SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+from tests.checkpoints import SPECIAL_TOKENS
 
 
 @pytest.fixture
@@ -27,6 +26,8 @@ def tokenizer_of() -> Callable[[Iterable[str]], BertTokenizer]:
     """A tokenizer whose ids are 0 to 4 for special tokens, and from 5 on for the words."""
 
     def make(words: Iterable[str]) -> BertTokenizer:
-        return BertTokenizer({word: number for number, word in enumerate((*SPECIAL, *words))})
+        return BertTokenizer(
+            {word: number for number, word in enumerate((*SPECIAL_TOKENS, *words))}
+        )
 
     return make

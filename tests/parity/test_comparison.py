@@ -26,6 +26,7 @@ from hf_bert_impl.parity.batches import (
     text_tokens,
 )
 from hf_bert_impl.parity.comparison import load_reference, reference_class
+from tests.checkpoints import tiny_config
 from tests.model.cases import HEADS
 
 CASES = ("padded right", "padded left", "holes", "unpadded")
@@ -35,14 +36,12 @@ LAYERS, ATTENTION_HEADS, HEAD_SIZE = 3, 5, 6
 def tiny(name: str = "BertModel", seed: int = 0, **fields):
     """A random model whose sizes are all different, with weights large enough to matter."""
     torch.manual_seed(seed)
-    config = hf_bert_impl.BertConfig(
+    config = tiny_config(
         vocab_size=97,
         hidden_size=ATTENTION_HEADS * HEAD_SIZE,
         num_hidden_layers=LAYERS,
         num_attention_heads=ATTENTION_HEADS,
-        intermediate_size=44,
         max_position_embeddings=41,
-        initializer_range=0.2,
         # A question-answering head has two outputs a token: start and end.
         num_labels=fields.pop("num_labels", 2 if name == "BertForQuestionAnswering" else 4),
         is_decoder=name == "BertLMHeadModel",

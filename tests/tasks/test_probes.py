@@ -88,6 +88,7 @@ def test_classification_with_test_data(write, classifier):
     assert result.scores["accuracy"] > 0.8
 
 
+@pytest.mark.slow
 def test_cross_validation_tells_signal_from_noise(write):
     clean = {"train": write("clean", classes(150, 1))}
     noisy = {"train": write("noisy", classes(150, 1, noise=1.0))}

@@ -95,7 +95,7 @@ def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pretraining")
     write_text(folder / "text.txt", 60)
     (folder / "tokenizer").mkdir()
-    vocab = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *PRETRAINING_WORDS]
+    vocab = (*SPECIAL_TOKENS, *PRETRAINING_WORDS)
     (folder / "tokenizer" / "vocab.txt").write_text("\n".join(vocab) + "\n")
     return folder
 

@@ -95,20 +95,11 @@ def test_recipe(options):
     """AdamW with decay on weights alone; the rate rises, then falls to 0 along a line."""
     watch = Watch()
     pretrain(options(warmup=0.25, logging_steps=1, weight_decay=0.02), [watch])
-    decayed = {
-        name
-        for ids, decay in watch.groups
-        if decay == 0.02
-        for name, p in watch.model.named_parameters()
-        if id(p) in ids
-    }
-    free = {
-        name
-        for ids, decay in watch.groups
-        if decay == 0
-        for name, p in watch.model.named_parameters()
-        if id(p) in ids
-    }
+    names = {id(p): name for name, p in watch.model.named_parameters()}
+    decayed, free = (
+        {names[each] for ids, decay in watch.groups if decay == wanted for each in ids}
+        for wanted in (0.02, 0)
+    )
     assert decayed and all(name.endswith("weight") and "LayerNorm" not in name for name in decayed)
     assert free and all(name.endswith("bias") or "LayerNorm" in name for name in free)
     rates = [e["learning_rate"] * 1e3 for e in watch.state.log_history if "learning_rate" in e]
