@@ -44,7 +44,7 @@ class Reviews:
 
 
 def load_reviews(train_size: int | None = None) -> Reviews:
-    """The two-class Stanford Sentiment Treebank: its training and its development sentences.
+    """The two-class Stanford Sentiment Treebank: its training and its test sentences.
 
     Args:
         train_size: How many sentences to learn from at most; all by default.
@@ -52,7 +52,7 @@ def load_reviews(train_size: int | None = None) -> Reviews:
     Returns:
         The sentences; generated ones where there are no real data.
     """
-    files = [data.find(f"sst2/{name}.tsv") for name in ("train", "dev")]
+    files = [data.find(f"sst2/{name}.tsv") for name in ("train", "test")]
     if files[0] is None or files[1] is None:
         made = _toy_reviews()
         train, test = made[300:], made[:300]

@@ -32,5 +32,5 @@ def test_self_attention_learns_to_negate(monkeypatch, capsys):
 def test_real_reviews(data_dir, monkeypatch):
     monkeypatch.setenv("HF_BERT_DATA", str(data_dir))
     reviews = load_reviews()
-    assert (len(reviews.train), len(reviews.test)) == (6920, 872)
+    assert (len(reviews.train), len(reviews.test)) == (6920, 1821)
     assert {review.label for review in reviews.test} == {0, 1}

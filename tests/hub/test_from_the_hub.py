@@ -1,0 +1,157 @@
+"""What takes a hub id, in processes that take a small server on this machine for the hub."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+from huggingface_hub import HfApi, constants
+
+from hf_bert_impl.hub.uploading import PushError, open_repository, upload
+from hf_bert_impl.inference.text_encoder import TextEncoder
+from tests.checkpoints import save_checkpoint
+from tests.hub_server import TOKEN, HubServer
+
+ROOT = Path(__file__).parents[2]
+NAME = "someone/small-bert"
+#: `hf-bert` in this Python.
+HF_BERT = ("-c", "import sys; from hf_bert_impl.cli import main; sys.exit(main(sys.argv[1:]))")
+READING = """
+import json, sys
+import torch
+from transformers import AutoModel, AutoTokenizer
+import hf_bert_impl
+
+name, revision = sys.argv[1:]
+stock = type(AutoModel.from_pretrained(name)).__module__
+hf_bert_impl.register()
+model = AutoModel.from_pretrained(name).eval()
+tokenizer = AutoTokenizer.from_pretrained(name)
+with torch.no_grad():
+    states = model(**tokenizer("nice to meet you", return_tensors="pt")).last_hidden_state
+encoder = hf_bert_impl.TextEncoder.from_pretrained(name)
+earlier = hf_bert_impl.BertModel.from_pretrained(name, revision=revision)
+found = {
+    "stock": stock,
+    "ours": [type(model).__module__, type(tokenizer).__module__],
+    "states": states.tolist(),
+    "vector": encoder.encode("nice to meet you", convert_to_tensor=True).tolist(),
+    "earlier": earlier.embeddings.word_embeddings.weight[7].tolist(),
+}
+print(json.dumps(found))
+"""
+
+
+def run(server, home, *arguments):
+    """Runs Python in a process of its own."""
+    return subprocess.run(
+        [sys.executable, *arguments],
+        env=server.environment(home) | {"COLUMNS": "200"},
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return save_checkpoint(tmp_path_factory.mktemp("hub") / "small-bert", "BertModel")
+
+
+def test_auto_classes_text_encoder_and_an_earlier_commit(folder, tmp_path):
+    earlier = save_checkpoint(tmp_path / "earlier", "BertModel", seed=1)
+    with HubServer() as server:
+        first = server.add(NAME, earlier)
+        server.add(NAME, folder)
+        done = run(server, tmp_path / "home", "-c", READING, NAME, first)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert found["stock"].startswith("transformers.")
+    assert all(name.startswith("hf_bert_impl.") for name in found["ours"])
+
+    expected = transformers.BertModel.from_pretrained(folder).eval()
+    tokenizer = transformers.BertTokenizerFast.from_pretrained(folder)
+    with torch.no_grad():
+        states = expected(**tokenizer("nice to meet you", return_tensors="pt")).last_hidden_state
+    torch.testing.assert_close(torch.tensor(found["states"]), states, rtol=0, atol=2e-5)
+    vector = TextEncoder.from_pretrained(folder).encode("nice to meet you", convert_to_tensor=True)
+    torch.testing.assert_close(torch.tensor(found["vector"]), vector, rtol=0, atol=2e-5)
+    old = transformers.BertModel.from_pretrained(earlier).embeddings.word_embeddings.weight
+    assert torch.equal(torch.tensor(found["earlier"]), old[7])
+    asked = server.requests
+    assert (
+        sum(request == f"GET /{NAME}/resolve/{first}/model.safetensors" for request in asked) == 1
+    )
+    assert not any(request.startswith(("POST", "PUT")) for request in asked)
+
+
+def test_verify(folder, tmp_path):
+    command = (*HF_BERT, "verify", NAME, "--no-bf16", "--json")
+    with HubServer() as server:
+        server.add(NAME, folder)
+        done = run(server, tmp_path / "home", *command)
+        unknown = run(server, tmp_path / "home", *HF_BERT, "verify", "someone/else")
+    assert done.returncode == 0, done.stderr
+    report = json.loads(done.stdout)
+    assert report["passed"] and f"BertModel of {NAME}" in report["title"]
+    assert unknown.returncode == 2
+    errors = [line for line in unknown.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1 and "someone/else" in errors[0]
+    assert "Traceback" not in unknown.stderr
+
+
+@pytest.mark.slow
+def test_push(tmp_path):
+    folder = save_checkpoint(tmp_path / "masked")
+    with HubServer() as server:
+        done = run(
+            server, tmp_path / "home", *HF_BERT, "push", folder, "a-model", "--private", "--json"
+        )
+    assert done.returncode == 0, done.stderr
+    held = server.repositories["me/a-model"]
+    files = held.at("main")[1]
+    assert held.private
+    assert files["model.safetensors"] == (folder / "model.safetensors").read_bytes()
+    assert {"config.json", "README.md", "modeling_bert.py", "vocab.txt"} <= set(files)
+    assert server.address in json.loads(done.stdout)["place"]
+
+
+def test_what_an_upload_replaces_and_what_another_branch_keeps(tmp_path, monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
+    earlier, later = tmp_path / "earlier", tmp_path / "later"
+    for folder, names in (
+        (earlier, ("pytorch_model.bin", "modeling_bert.py", "notes.txt")),
+        (later, ("model.safetensors", "notes.txt")),
+    ):
+        folder.mkdir()
+        (folder / "config.json").write_text('{"architectures": ["BertModel"]}')
+        for name in names:
+            (folder / name).write_text(f"{name} of {folder.name}")
+
+    with HubServer() as server:
+        api = HfApi(endpoint=server.address, token=TOKEN)
+        new = open_repository("a-model", "BertModel", api=api)
+        assert upload(earlier, new, private=True, api=api) == f"{server.address}/me/a-model"
+        held = server.repositories["me/a-model"]
+        first = held.at("main")[1]
+        branch = open_repository("a-model", "BertModel", revision="next", api=api)
+        assert upload(later, branch, api=api).endswith("/me/a-model/tree/next")
+        assert held.at("main")[1] == first
+        main = open_repository("a-model", "BertModel", api=api)
+        upload(later, main, api=api)
+        with pytest.raises(PushError, match="holds BertModel"):
+            open_repository("a-model", "BertForMaskedLM", api=api)
+
+    assert held.private
+    assert set(first) == {".gitattributes", *(path.name for path in earlier.iterdir())}
+    for branch_name in ("main", "next"):
+        files = held.at(branch_name)[1]
+        assert set(files) == {".gitattributes", *(path.name for path in later.iterdir())}
+        assert files["notes.txt"] == b"notes.txt of later"
+        assert files["model.safetensors"] == b"model.safetensors of later"
