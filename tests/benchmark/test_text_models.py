@@ -8,7 +8,6 @@ import pytest
 import torch
 from transformers import BertTokenizer
 
-import hf_bert_impl
 from hf_bert_impl.benchmark import texts
 from hf_bert_impl.benchmark.cases import PARTS, SENTENCES, Unavailable
 from hf_bert_impl.benchmark.models import Source
@@ -96,9 +95,11 @@ def test_every_contestant_gives_the_same_numbers(kind, entry):
     again = TextModel(entry, kind).check(case, reference)
     assert again.error == 0  # layers that the checkpoint lacks are the same in each process
     assert again.mib is None or again.notes["process_mib"] > again.mib
-    rivals = {"openvino": ("float32", "int8"), "sentence-transformers": ("bfloat16",)}
-    if hasattr(hf_bert_impl, "optimize"):
-        rivals["prepared"] = ("float32", "int8")
+    rivals = {
+        "openvino": ("float32", "int8"),
+        "sentence-transformers": ("bfloat16",),
+        "prepared": ("float32", "int8"),
+    }
     for name, dtypes in rivals.items():
         for dtype in dtypes:
             try:

@@ -97,7 +97,6 @@ def test_quality_of_low_precision_beside_its_speed(hf_bert, save_tiny, tmp_path,
     assert row["ours_spearman"] / row["ours_kept"] == pytest.approx(expected.spearman)
 
 
-@pytest.mark.skipif(not hasattr(hf_bert_impl, "optimize"), reason="there is no optimize yet")
 def test_models_of_sentence_transformers(hf_bert, save_tiny, monkeypatch):
     pytest.importorskip("sentence_transformers")
     monkeypatch.delenv("HF_BERT_DATA", raising=False)
