@@ -5,7 +5,7 @@ attributes, while what it holds (children, parameters, hooks, mode) stays. Whoev
 a part of it, an optimizer or an adapter for example, need not be told.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, MutableMapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -164,7 +164,7 @@ def _convert_results(dtype: torch.dtype, module: Any, inputs: Any, results: Any)
     if isinstance(results, Tensor):
         return results.to(dtype) if results.is_floating_point() else results
     convert = partial(_convert_results, dtype, module, inputs)
-    if isinstance(results, dict):  # a ModelOutput or features
+    if isinstance(results, MutableMapping):  # a ModelOutput or features
         for name, value in results.items():
             results[name] = convert(value)
     elif type(results) is tuple:
