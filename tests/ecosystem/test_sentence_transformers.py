@@ -21,6 +21,24 @@ def test_its_vectors_are_those_of_the_text_encoder(encoder, minilm_path):
     np.testing.assert_allclose(encoder.encode(TEXTS), ours.encode(TEXTS), atol=1e-5)
 
 
+def test_a_model_loaded_prepared(library, minilm_path, registered, tmp_path):
+    st = library("sentence_transformers")
+    model = st.SentenceTransformer(
+        str(minilm_path), device="cpu", model_kwargs={"prepare": "float32"}
+    )
+    assert model[0].auto_model.encoder.prepared is not None
+    expected = st.SentenceTransformer(str(minilm_path), device="cpu").encode(TEXTS)
+    np.testing.assert_allclose(model.encode(TEXTS), expected, atol=1e-5)
+    model.save(str(tmp_path))
+    saved = "".join(file.read_text() for file in sorted(tmp_path.rglob("*config*.json")))
+    assert "hidden_size" in saved and "prepare" not in saved
+    pool = model.start_multi_process_pool(["cpu"])
+    try:
+        np.testing.assert_allclose(model.encode(TEXTS, pool=pool), expected, atol=1e-5)
+    finally:
+        model.stop_multi_process_pool(pool)
+
+
 def test_a_training_step_as_on_upstream(library, minilm_path, tmp_path):
     st, datasets = library("sentence_transformers"), library("datasets")
     losses = library("sentence_transformers.losses")
