@@ -13,7 +13,7 @@ from rich.text import Text
 
 from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import in_options, quiet_libraries
-from hf_bert_impl.cli.options import AsJson
+from hf_bert_impl.cli.options import AsJson, one_of
 from hf_bert_impl.tables import console, print_table
 
 _SOURCE = "A folder, a TensorFlow prefix (bert_model.ckpt), a file, or a zip or tar archive."
@@ -25,13 +25,19 @@ def convert(
     src: Annotated[Path, typer.Argument(metavar="SRC", help=_SOURCE)],
     dst: Annotated[Path, typer.Argument(metavar="DST", help="The folder to make.")],
     to: Annotated[
-        str, typer.Option("--to", help="safetensors, tf1, h5, flax or torch (the original names).")
+        str,
+        typer.Option(
+            "--to",
+            help="safetensors, tf1, h5, flax or torch (the original names).",
+            autocompletion=one_of("safetensors", "tf1", "h5", "flax", "torch"),
+        ),
     ] = "safetensors",
     head: Annotated[
         str | None,
         typer.Option(
             help=f"The head to keep: {', '.join(checkpoints.HEADS)}.",
             show_default="what the checkpoint has",
+            autocompletion=one_of(*checkpoints.HEADS),
         ),
     ] = None,
     config: Annotated[

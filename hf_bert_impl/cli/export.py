@@ -12,7 +12,7 @@ import typer
 
 from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
-from hf_bert_impl.cli.options import AsJson, Model
+from hf_bert_impl.cli.options import AsJson, Model, one_of
 from hf_bert_impl.tables import console, print_table
 
 if TYPE_CHECKING:
@@ -26,13 +26,20 @@ def export(
     model: Model,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to make.")],
     kind: Annotated[
-        str, typer.Option("--format", "-f", help="onnx, openvino or torch-export.")
+        str,
+        typer.Option(
+            "--format",
+            "-f",
+            help="onnx, openvino or torch-export.",
+            autocompletion=one_of("onnx", "openvino", "torch-export"),
+        ),
     ] = "onnx",
     head: Annotated[
         str | None,
         typer.Option(
             help=f"The head to export: {', '.join(checkpoints.HEADS)}.",
             show_default="what the config names",
+            autocompletion=one_of(*checkpoints.HEADS),
         ),
     ] = None,
     opset: Annotated[

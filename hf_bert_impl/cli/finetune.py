@@ -19,6 +19,7 @@ from hf_bert_impl.cli.options import (
     Silent,
     Text,
     from_dataclass,
+    one_of,
 )
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.tables import console, print_table
@@ -50,6 +51,10 @@ def finetune(
             metavar="TASK",
             help="classification, regression, token-classification, question-answering, "
             "multiple-choice, masked-lm; or a GLUE task by name, such as mrpc.",
+            autocompletion=one_of(
+                *("classification", "regression", "token-classification", "question-answering"),
+                *("multiple-choice", "masked-lm"),
+            ),
         ),
     ],
     train: Annotated[
@@ -78,7 +83,11 @@ def finetune(
     ] = None,
     masking: Annotated[
         str | None,
-        typer.Option(help="masked-lm: token or whole-word.", show_default="token"),
+        typer.Option(
+            help="masked-lm: token or whole-word.",
+            show_default="token",
+            autocompletion=one_of("token", "whole-word"),
+        ),
     ] = None,
     push_to_hub: PushToHub = None,
     as_json: Annotated[

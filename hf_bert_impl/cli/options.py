@@ -27,12 +27,22 @@ def _drawable(picture: Path | None) -> Path | None:
     return picture
 
 
+def one_of(*values: str) -> Callable[[str], list[str]]:
+    """Completes a value in the shell: those that begin as what is typed."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [value for value in values if value.startswith(incomplete)]
+
+    return complete
+
+
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A folder or a hub id.")]
 Dtype = Annotated[
     str | None,
     typer.Option(
         help="float32, bfloat16, float16, int8 or auto (the quickest near float32).",
         show_default="as the weights are saved",
+        autocompletion=one_of("float32", "bfloat16", "float16", "int8", "auto"),
     ),
 ]
 BatchInvariant = Annotated[

@@ -8,7 +8,7 @@ import typer
 
 from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
-from hf_bert_impl.cli.options import AsJson, Model
+from hf_bert_impl.cli.options import AsJson, Model, one_of
 from hf_bert_impl.tables import console
 
 
@@ -19,7 +19,8 @@ def verify(
         typer.Option(
             help="Compare this head instead of the one that the config names: "
             + ", ".join(checkpoints.HEADS)
-            + "."
+            + ".",
+            autocompletion=one_of(*checkpoints.HEADS),
         ),
     ] = None,
     text: Annotated[

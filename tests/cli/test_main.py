@@ -168,3 +168,22 @@ def test_main_reads_the_process_arguments(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["hf-bert", "nosuch"])
     assert main() == 2
     assert "nosuch" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("export m d --format on", {"onnx"}),
+        ("convert s d --to t", {"tf1", "torch"}),
+        ("verify m --head ma", {"masked-lm"}),
+        ("finetune token", {"token-classification"}),
+        ("embed t --dtype bf", {"bfloat16"}),
+    ],
+)
+def test_the_shell_completes_values(capsys, monkeypatch, words, expected):
+    monkeypatch.setenv("_HF_BERT_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", f"hf-bert {words}")
+    monkeypatch.setenv("COMP_CWORD", str(len(words.split())))
+    with pytest.raises(SystemExit):
+        main([])
+    assert set(capsys.readouterr().out.split()) == expected

@@ -141,3 +141,20 @@ def test_an_interrupt_says_what_to_do(hf_bert, save_tiny, monkeypatch):
     result = hf_bert("push", save_tiny(), "me/tiny")
     assert result.status == 130
     assert "the same command goes on" in result.err
+
+
+def test_what_the_card_lacks_is_said_in_one_line(hf_bert, save_tiny, tmp_path, unchecked):
+    unchecked(True)
+    source, options = save_tiny(), ("--no-speed", "--json")
+    result = hf_bert("push", source, "me/a", "--dry-run", tmp_path / "a", *options)
+    assert result.status == 0, result.err
+    report = json.loads(result.out)
+    assert report["speed"] == []
+    assert report["missing"] == ["license", "language", "base_model"]
+    assert "--license --language --base-model" in result.err
+    assert "## Speed" not in (tmp_path / "a" / "README.md").read_text()
+    given = ("--license", "mit", "--language", "en,nl", "--base-model", "google-bert/base")
+    result = hf_bert("push", source, "me/b", "--dry-run", tmp_path / "b", *given, *options)
+    assert (result.status, result.err) == (0, "")
+    data = ModelCard.load(tmp_path / "b" / "README.md").data.to_dict()
+    assert data["language"] == ["en", "nl"]
