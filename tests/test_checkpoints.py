@@ -306,6 +306,7 @@ def test_what_is_opened(save_tiny, monkeypatch):
     assert found.architecture == class_name(found) == "BertForQuestionAnswering"
     assert class_name(found, "base") == "BertModel"
     assert found.config["num_attention_heads"] == 5
+    assert open_checkpoint(str(folder), with_tokenizer=True).config == found.config
 
 
 def test_models_that_are_no_bert(save_tiny):
