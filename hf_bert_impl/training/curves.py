@@ -35,7 +35,7 @@ def curves_figure(
     Raises:
         InputError: matplotlib is missing.
     """
-    figure, axes = new_figure(10, 4.2, title, columns=len(PANELS))
+    figure, axes = new_figure(10, 4.8, title, columns=len(PANELS))
     for axis, (name, unit, lines) in zip(axes[0], PANELS, strict=True):
         scale = 100 if "%" in unit else 1
         for (key, label), colour in zip(lines.items(), COLOURS, strict=False):
@@ -52,9 +52,11 @@ def curves_figure(
         for label, level in levels.get(unit, {}).items():
             axis.axhline(level, color="black", linestyle=":", linewidth=0.9, label=label)
         axis.set(xlabel="step", ylabel=unit, title=name)
-        axis.set_ylim(0, 1.4 * axis.get_ylim()[1])  # with room for the legend
+        axis.set_ylim(0, 100 if "%" in unit else None)
         plain(axis)
-        axis.legend(fontsize=8, edgecolor="none", framealpha=1)
+        axis.legend(
+            fontsize=8, frameon=False, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.15)
+        )
     return figure
 
 

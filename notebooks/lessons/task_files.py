@@ -108,22 +108,33 @@ def similarity(folder: Path, pairs: int) -> Path:
     return target
 
 
-def captions(folder: Path, most: int) -> Path:
+def captions(folder: Path, train: int, held_out: int) -> TaskFiles:
     """SICK's training pairs, sentences that describe pictures, as documents of two sentences.
+
+    A sentence of SICK stands in several pairs. Here none of those held out stands in a document
+    to train on, so that there may be fewer of these than asked for.
 
     Args:
         folder: Where to write.
-        most: Most pairs.
+        train: Most pairs to train on.
+        held_out: Most pairs to judge by.
 
     Returns:
-        The file, in the layout "sentences".
+        The files, in the layout "sentences".
     """
-    pairs = Path(_lines("sick", "txt", folder, (most, 0), samples.entailment, header=True).train)
-    rows = [line.split("\t") for line in pairs.read_text(encoding="utf-8").splitlines()[1:]]
-    target = folder / "captions.txt"
-    blocks = [f"{row[1]} .\n{row[2]} .\n" for row in rows]
-    target.write_text("\n".join(blocks), encoding="utf-8")
-    return target
+    most = train + held_out
+    drawn = _lines("sick", "txt", folder, (most, 0), samples.entailment, header=True).train
+    rows = Path(drawn).read_text(encoding="utf-8").splitlines()[1:]
+    pairs = [tuple(row.split("\t")[1:3]) for row in rows]
+    random.Random(0).shuffle(pairs)
+    judged, others = pairs[:held_out], pairs[held_out:]
+    seen = {sentence.lower() for pair in judged for sentence in pair}
+    others = [pair for pair in others if seen.isdisjoint(map(str.lower, pair))]
+    files = TaskFiles(str(folder / "captions-train.txt"), str(folder / "captions-dev.txt"))
+    for file, kept in ((files.train, others[:train]), (files.dev, judged)):
+        text = "\n".join(f"{first} .\n{second} .\n" for first, second in kept)
+        Path(file).write_text(text, encoding="utf-8")
+    return files
 
 
 def articles(folder: Path, most: int | None = None) -> Path:

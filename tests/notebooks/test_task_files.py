@@ -115,7 +115,15 @@ def test_generated_articles(without_data, tmp_path):
 
 
 def test_captions_are_documents_of_two_sentences(with_data, tmp_path):
-    documents = list(read_documents([task_files.captions(tmp_path, most=12)], "sentences"))
-    assert len(documents) == 12
+    sick = with_data / "sick" / "train.txt"
+    head, *rows = sick.read_text(encoding="utf-8").splitlines()
+    sick.write_text("\n".join([head, *rows, *rows]) + "\n", encoding="utf-8")
+    files = task_files.captions(tmp_path, train=50, held_out=9)
+    train = list(read_documents([Path(files.train)], "sentences"))
+    dev = list(read_documents([Path(files.dev)], "sentences"))
+    assert len(dev) == 9 and 9 < len(train) <= 50
+    documents = [*train, *dev]
     assert all(len(document) == 2 for document in documents)
+    seen, asked = ({text for document in part for text in document} for part in (train, dev))
+    assert seen.isdisjoint(asked), "nothing that is asked stands in the training text"
     assert all(sentence.endswith(" .") for document in documents for sentence in document)
