@@ -26,6 +26,8 @@ STOCK_HOME = "transformers.models.bert.modeling_bert"
 _HELD = frozenset(vars(nn.Module())) - {"_buffers", "_non_persistent_buffers_set"}
 #: What a model was given from outside.
 _GIVEN = frozenset({"name_or_path", "generation_config"})
+#: What saving writes into a configuration.
+_SAVING = frozenset({"dtype", "architectures", "transformers_version"})
 #: The attribute of a module with its `_Before`, and that of a model with its weights' `_Weights`.
 _BEFORE, _WEIGHTS = "_before_optimize", "_weights_before_optimize"
 
@@ -127,7 +129,7 @@ def revert(model: Any) -> None:
     for part in list(model.modules()):
         _swap_back(part, device)
     for name, value in config.to_dict().items():  # what was set in the meantime, a label for one
-        if name in before.settings and value != before.settings[name]:
+        if name not in _SAVING and value != before.settings.get(name, value):
             setattr(model.config, name, value)
     if checkpointing != _is_checkpointing(model):
         name = (
@@ -204,14 +206,19 @@ def _check(part: nn.Module, stock: nn.Module, path: str) -> None:
     """Raises unless `part` can take the place of `stock`."""
     at = f"its module {path}" if path else "the model"
     if is_stock(stock):
-        own = [name for name in ("forward", "_compiled_call_impl") if vars(stock).get(name)]
-        names = set(_names(part)) ^ set(_names(stock))
-        if names or own:
-            what = ", ".join(own or sorted(names))
+        if any(vars(stock).get(name) for name in ("forward", "_compiled_call_impl")):
             raise InputError(
-                f"{at} has something of its own ({what})",
+                f"{at} is compiled, or another forward was put in its place",
                 f"a plain {type_name(type(stock))}",
-                "call optimize before the model is compiled, dispatched or changed",
+                "call optimize before that",
+            )
+        names = set(_names(part)) ^ set(_names(stock))
+        if names:
+            raise InputError(
+                f"{at} differs in {', '.join(sorted(names))} from what the model's config says",
+                "a BERT as transformers makes it",
+                "undo the change; a model with relative positions, which transformers ignores, is "
+                "loaded by hf_bert_impl itself",
             )
     elif type(part) is nn.ModuleList and type(stock) is nn.ModuleList:
         if len(part) != len(stock):

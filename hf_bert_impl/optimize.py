@@ -8,10 +8,11 @@ import torch
 from torch import nn
 
 from hf_bert_impl import in_place
-from hf_bert_impl.errors import InputError, check_choice
+from hf_bert_impl.errors import InputError
 from hf_bert_impl.inference.sentence_loops import use_own_batches, use_token_batches
 from hf_bert_impl.inference.sparse_encoder import SpladeFold, splade_folds
-from hf_bert_impl.model.cpu_kernels import DTYPES, type_name
+from hf_bert_impl.model.cpu_kernels import type_name
+from hf_bert_impl.model.prepared import check_dtype
 
 Holder = TypeVar("Holder")
 #: How deep a model may lie in objects that are no modules: KeyBERT has one in its backend.
@@ -38,14 +39,16 @@ def optimize(model: Holder, dtype: str | torch.dtype | None = "auto") -> Holder:
             `MultiVectorEncoder`, a pipeline, a SetFit, KeyBERT or PEFT model, a module of yours.
         dtype: As in `prepare_for_inference`: "float32", "bfloat16", "float16", "int8", a dtype of
             torch, "auto" for the quickest float that this CPU has kernels for, or None to keep the
-            weights' own. bfloat16 converts the weights; the original ones are kept for `restore`.
+            weights' own. bfloat16 converts the weights, so that is what a saved folder has; the
+            original ones are kept for `restore`, in memory and in pickles.
 
     Returns:
         `model` itself.
 
     Raises:
-        InputError: It holds no BERT, or one with modules of its own in it, or the dtype is unknown.
-            Nothing has changed then.
+        InputError: It holds no BERT, or one with modules of its own in it. Nothing has changed
+            then.
+        ValueError: The dtype is unknown. Nothing has changed then.
 
     Example:
         >>> from sentence_transformers import SentenceTransformer
@@ -53,8 +56,7 @@ def optimize(model: Holder, dtype: str | torch.dtype | None = "auto") -> Holder:
         >>> model.encode(["A cat naps."]).shape
         (1, 384)
     """
-    if isinstance(dtype, str):
-        check_choice("dtype", dtype, (*DTYPES, "auto"))
+    check_dtype("dtype", dtype)
     modules = list(_modules(model))
     berts = [bert for module in modules for bert in _berts(module)]
     if not berts:
@@ -68,12 +70,7 @@ def optimize(model: Holder, dtype: str | torch.dtype | None = "auto") -> Holder:
     encoders = _sentence_models(modules)
     for bert in berts:
         in_place.convert(bert)
-        parts = (part for encoder in encoders for part in encoder.modules())
-        in_place.prepare(
-            bert,
-            dtype,
-            {part for part in parts if vars(part).get("_modules", {}).get("model") is bert},
-        )
+        in_place.prepare(bert, dtype, _callers(encoders, bert))
     for encoder in encoders:
         use_token_batches(encoder)
         for fold in splade_folds(encoder):
@@ -141,14 +138,23 @@ def _sentence_models(modules: list[nn.Module]) -> list[Any]:
     return [part for module in modules for part in module.modules() if isinstance(part, base)]
 
 
+def _callers(encoders: list[Any], bert: nn.Module) -> list[nn.Module]:
+    """The modules of sentence-transformers that call a BERT's `forward`, past its hooks."""
+    parts = {part: None for encoder in encoders for part in encoder.modules()}
+    return [part for part in parts if getattr(part, "model", None) is bert]
+
+
 def _instead(modules: list[nn.Module]) -> str:
     """What models there are, for a message."""
     from transformers import PreTrainedModel
 
     kinds = {
-        type_name(type(part))
+        type(part)
         for module in modules
         for part in module.modules()
         if isinstance(part, PreTrainedModel)
     }
-    return f" but {' and '.join(sorted(kinds))}" if kinds else ""
+    names = " and ".join(sorted(map(type_name, kinds)))
+    if any(base.__module__ == in_place.STOCK_HOME for kind in kinds for base in kind.__mro__[:-1]):
+        names += ", a subclass with code of its own, which is left alone"
+    return f" but {names}" if kinds else ""

@@ -19,8 +19,8 @@ FLOORS = (
     ("files",),
     ("model",),
     ("data", "inference", "measuring"),
-    ("auto", "checkpoints", "parity", "tasks", "training", "visualization"),
-    ("conversion", "hub", "export"),
+    ("auto", "checkpoints", "in_place", "parity", "tasks", "training", "visualization"),
+    ("conversion", "hub", "export", "optimize"),
     ("benchmark", "pruning"),
     ("cli",),
 )

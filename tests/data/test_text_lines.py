@@ -43,12 +43,12 @@ def test_standard_input_and_what_was_read_of_it(monkeypatch, tmp_path):
     texts = TextInput("-")
     assert (texts.name, texts.size) == ("standard input", None)
     assert list(texts) == TEXTS
-    assert texts.bytes_read == len(content)
+    assert texts.done == len(content)
     (tmp_path / "a.txt").write_bytes(content)
     with TextInput(str(tmp_path / "a.txt")) as texts:
         assert texts.size == len(content)
         assert next(texts) == TEXTS[0]
-        assert texts.bytes_read == len(TEXTS[0]) + 1
+        assert texts.done == len(TEXTS[0]) + 1
 
 
 @pytest.mark.parametrize(
