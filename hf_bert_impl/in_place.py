@@ -46,9 +46,9 @@ class _Before:
 
 @dataclass
 class _Weights:
-    """A model's parameters before they were converted, and its mode."""
+    """A model before it was prepared."""
 
-    #: Their memory by name.
+    #: The memory of those parameters that were converted, by name.
     tensors: dict[str, Tensor]
     training: bool
     dtype: torch.dtype
@@ -132,10 +132,7 @@ def revert(model: Any) -> None:
         if name not in _SAVING and value != before.settings.get(name, value):
             setattr(model.config, name, value)
     if checkpointing != _is_checkpointing(model):
-        name = (
-            "gradient_checkpointing_enable" if checkpointing else "gradient_checkpointing_disable"
-        )
-        getattr(model, name)()
+        getattr(model, f"gradient_checkpointing_{'enable' if checkpointing else 'disable'}")()
 
 
 def prepare(model: Any, dtype: str | torch.dtype | None, callers: Iterable[nn.Module] = ()) -> None:
@@ -148,14 +145,15 @@ def prepare(model: Any, dtype: str | torch.dtype | None, callers: Iterable[nn.Mo
         dtype: As in `prepare_for_inference`.
         callers: Modules that call its `forward` past hooks: their results keep their dtype too.
     """
-    kept = vars(model).get(_WEIGHTS)
-    if kept is None:
-        tensors = {name: parameter.data for name, parameter in model.named_parameters()}
-        kept = _Weights(tensors, model.training, model.dtype)
-        vars(model)[_WEIGHTS] = kept
-    else:
-        _give_back_weights(model, kept)
+    kept = vars(model).setdefault(_WEIGHTS, _Weights({}, model.training, model.dtype))
+    _give_back_weights(model, kept)
+    kept.tensors = {name: parameter.data for name, parameter in model.named_parameters()}
     model.prepare_for_inference(dtype)
+    kept.tensors = {
+        name: kept.tensors[name]
+        for name, parameter in model.named_parameters()
+        if name in kept.tensors and kept.tensors[name].dtype != parameter.dtype
+    }
     if model.dtype != kept.dtype:
         hook = partial(_convert_results, kept.dtype)
         kept.hooks = [part.register_forward_hook(hook) for part in (model, *callers)]

@@ -58,7 +58,7 @@ def optimize(model: Holder, dtype: str | torch.dtype | None = "auto") -> Holder:
     """
     check_dtype("dtype", dtype)
     modules = list(_modules(model))
-    berts = [bert for module in modules for bert in _berts(module)]
+    berts = _berts(modules)
     if not berts:
         raise InputError(
             f"the {type_name(type(model))} holds no BERT{_instead(modules)}",
@@ -97,7 +97,7 @@ def restore(model: Holder) -> Holder:
             fold = getattr(vars(module).get("forward"), "__self__", None)
             if isinstance(fold, SpladeFold):
                 fold.disable()
-    for bert in [bert for module in modules for bert in _berts(module)]:
+    for bert in _berts(modules):
         in_place.revert(bert)
     return model
 
@@ -119,15 +119,12 @@ def _modules(holder: Any) -> Iterator[nn.Module]:
         level = following
 
 
-def _berts(module: nn.Module) -> list[Any]:
-    """The BERTs in a module, without those that are the body of another."""
-    found: list[Any] = []
-    bodies: set[int] = set()
-    for part in module.modules():
-        if id(part) not in bodies and in_place.is_bert(part):
-            found.append(part)
-            bodies.update(map(id, part.modules()))
-    return found
+def _berts(modules: list[nn.Module]) -> list[Any]:
+    """The BERTs among modules and in them, without those that are the body of another."""
+    parts = dict.fromkeys(part for module in modules for part in module.modules())
+    berts = [part for part in parts if in_place.is_bert(part)]
+    bodies = {part for bert in berts for part in bert.modules() if part is not bert}
+    return [bert for bert in berts if bert not in bodies]
 
 
 def _sentence_models(modules: list[nn.Module]) -> list[Any]:

@@ -292,6 +292,16 @@ class BertPreTrainedModel(PreTrainedModel):
         return super().train(mode)
 
 
+@torch.compiler.assume_constant_result
+def _tell_of_padding() -> bool:
+    """Warns once. It runs while a compiler traces the model, and is no part of the program."""
+    logger.warning_once(
+        "a compiled model computes padding, since its program cannot depend on the mask; call it "
+        "uncompiled (prepare_for_inference is quicker), or give it packed input"
+    )
+    return True
+
+
 @dataclass
 class Encoded:
     """What `BertModel` leaves for a head: the states that the head reads, without padding."""
@@ -491,6 +501,8 @@ class BertModel(BertPreTrainedModel):
         is_unpadded = lengths is not None or (config.padding_free and mask_is_2d)
         # The number of tokens depends on values, which a trace does not have.
         is_planned = is_unpadded and is_alone and not is_traced(device)
+        if torch.compiler.is_dynamo_compiling() and is_unpadded and attention_mask is not None:
+            _tell_of_padding()
         if is_planned:
             reads_little = only_required and not (output_hidden_states or output_attentions)
             others, may_leave_out = None, attention_mask is not None and leaves_out is not False

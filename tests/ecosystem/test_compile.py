@@ -29,6 +29,21 @@ def test_compiled_gives_the_same(model, backend):
             torch.testing.assert_close(found, expected, atol=2e-5, rtol=0)
 
 
+def test_a_compiled_model_says_once_that_it_computes_padding(model, caplog):
+    from hf_bert_impl.model import modeling_bert
+
+    modeling_bert.logger.warning_once.cache_clear()
+    ours = model(NAME)
+    torch.compiler.reset()
+    compiled = torch.compile(ours, backend="eager", fullgraph=True)
+    with torch.no_grad():
+        compiled(input_ids=padded(3, 11)["input_ids"])
+        assert "padding" not in caplog.text  # there is no mask
+        for rows, length in SIZES[:3]:
+            compiled(**padded(rows, length))
+    assert caplog.text.count("a compiled model computes padding") == 1
+
+
 def test_compiled_training_gives_the_same_gradients(model):
     grads = []
     for compiled in (False, True):
