@@ -138,7 +138,8 @@ def revert(model: Any) -> None:
 def prepare(model: Any, dtype: str | torch.dtype | None, callers: Iterable[nn.Module] = ()) -> None:
     """Prepares a BERT of this package for inference, so that `revert` can undo it.
 
-    Its results keep the dtype that they had, which modules behind it may rely on.
+    Its results keep the dtype that they had, which modules behind it may rely on. In train mode it
+    has the weights of that dtype again.
 
     Args:
         model: The BERT.
@@ -155,8 +156,16 @@ def prepare(model: Any, dtype: str | torch.dtype | None, callers: Iterable[nn.Mo
         if name in kept.tensors and kept.tensors[name].dtype != parameter.dtype
     }
     if model.dtype != kept.dtype:
+        vars(model)["train"] = partial(_train, model)
         hook = partial(_convert_results, kept.dtype)
         kept.hooks = [part.register_forward_hook(hook) for part in (model, *callers)]
+
+
+def _train(model: Any, mode: bool = True) -> Any:
+    """In place of a converted model's `train`: half precision is too coarse to learn in."""
+    if mode:
+        _give_back_weights(model, vars(model)[_WEIGHTS])
+    return type(model).train(model, mode)
 
 
 def _convert_results(dtype: torch.dtype, module: Any, inputs: Any, results: Any) -> Any:
@@ -174,6 +183,7 @@ def _convert_results(dtype: torch.dtype, module: Any, inputs: Any, results: Any)
 
 def _give_back_weights(model: Any, kept: _Weights) -> None:
     """Undoes a conversion of the dtype: the same memory, or what was learned since."""
+    vars(model).pop("train", None)
     while kept.hooks:
         kept.hooks.pop().remove()
     for name, parameter in model.named_parameters():

@@ -29,9 +29,9 @@ def optimize(model: Holder, dtype: str | torch.dtype | None = "auto") -> Holder:
     vectors without the scores of all tokens (`splade_vectors`).
 
     Results are stock's within rounding, 1e-5 in float32, at attended positions; states at padding
-    are zero. The model is in eval mode then. Training it drops the packed weights, saving it writes
-    a plain folder, copies and pickles of it are prepared like it. To call it again packs the
-    weights anew, with the dtype of that call.
+    are zero. The model is in eval mode then. `train()` drops the packed weights and brings the
+    original ones back. Saving it writes a plain folder; copies and pickles of it are prepared like
+    it. To call it again packs the weights anew, with the dtype of that call.
 
     Args:
         model: Anything that holds a BERT of transformers or of this package: one of the nine

@@ -99,6 +99,24 @@ def case(request, library, folders):
     return model, call, call(model)
 
 
+def test_training_is_in_the_dtype_before(folders, library):
+    model = library("sentence_transformers").SentenceTransformer(folders["dense"], device="cpu")
+    weight = next(model.parameters())
+    before, values = weight.data_ptr(), weight.detach().clone()
+    hf_bert_impl.optimize(model, "bfloat16")
+    for one in (copy.deepcopy(model), pickle.loads(pickle.dumps(model)), model):
+        one.train()
+        assert {parameter.dtype for parameter in one.parameters()} == {torch.float32}
+        assert torch.equal(next(one.parameters()), values)
+        one.eval()
+        assert one.encode(TEXTS).dtype == np.float32
+    assert weight.data_ptr() == before
+    with torch.no_grad():
+        weight += 1
+    hf_bert_impl.restore(model)
+    assert torch.equal(next(model.parameters()), values + 1)
+
+
 def test_numbers_before_in_and_after(case):
     model, call, before = case
     inner, kind = body_of(model), type(body_of(model))
