@@ -8,7 +8,7 @@ a part of it, an optimizer or an adapter for example, need not be told.
 from collections.abc import Iterable, MutableMapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -20,6 +20,7 @@ from hf_bert_impl.model.cpu_kernels import type_name
 from hf_bert_impl.model.modeling_bert import BertPreTrainedModel
 from hf_bert_impl.model.prepared import drop_prepared
 
+Pairs: TypeAlias = list[tuple[nn.Module, nn.Module]]
 #: Where the stock classes are. They are told by name, so that nothing of it is imported.
 STOCK_HOME = "transformers.models.bert.modeling_bert"
 #: What a module holds, which stays. A stock module's buffers are positions, which ours makes.
@@ -69,18 +70,15 @@ def is_bert(module: nn.Module) -> bool:
     return is_stock(module) and isinstance(kind, type) and issubclass(kind, BertPreTrainedModel)
 
 
-def convert(model: Any) -> None:
+def convert(model: Any, pairs: Pairs) -> None:
     """Makes a stock BERT one of this package.
 
     Args:
         model: A model for which `is_bert` is true; one of this package stays as it is.
-
-    Raises:
-        InputError: It has modules or code of its own that would be lost.
+        pairs: What `check` gave for it.
     """
-    if isinstance(model, BertPreTrainedModel):
+    if not pairs:
         return
-    pairs = check(model)
     checkpointing = _is_checkpointing(model)
     for part, stock in pairs:
         if is_stock(stock):
@@ -90,11 +88,15 @@ def convert(model: Any) -> None:
         model.gradient_checkpointing_enable()
 
 
-def check(model: Any) -> list[tuple[nn.Module, nn.Module]]:
-    """Raises what `convert` would raise, and changes nothing.
+def check(model: Any) -> Pairs:
+    """Finds out whether `convert` can take a model, and changes nothing.
 
     Returns:
-        Each module of an empty model of this package, and the one of `model` at its place.
+        Each module of an empty model of this package, and the one of `model` at its place; nothing
+        for a model of this package.
+
+    Raises:
+        InputError: It has modules or code of its own that would be lost.
     """
     if isinstance(model, BertPreTrainedModel):
         return []

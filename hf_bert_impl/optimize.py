@@ -48,7 +48,8 @@ def optimize(model: Holder, dtype: str | torch.dtype | None = "auto") -> Holder:
     Raises:
         InputError: It holds no BERT, or one with modules of its own in it. Nothing has changed
             then.
-        ValueError: The dtype is unknown. Nothing has changed then.
+        ValueError: The dtype is unknown, or `HF_BERT_KERNELS` names kernels that there are not.
+            Nothing has changed then.
 
     Example:
         >>> from sentence_transformers import SentenceTransformer
@@ -65,16 +66,19 @@ def optimize(model: Holder, dtype: str | torch.dtype | None = "auto") -> Holder:
             "a BERT of transformers, or what holds one",
             "name another model; other architectures stay as they are",
         )
-    for bert in berts:
-        in_place.check(bert)
+    checked = [(bert, in_place.check(bert)) for bert in berts]
     encoders = _sentence_models(modules)
-    for bert in berts:
-        in_place.convert(bert)
-        in_place.prepare(bert, dtype, _callers(encoders, bert))
-    for encoder in encoders:
-        use_token_batches(encoder)
-        for fold in splade_folds(encoder):
-            fold.enable()
+    try:
+        for bert, pairs in checked:
+            in_place.convert(bert, pairs)
+            in_place.prepare(bert, dtype, _callers(encoders, bert))
+        for encoder in encoders:
+            use_token_batches(encoder)
+            for fold in splade_folds(encoder):
+                fold.enable()
+    except BaseException:  # HF_BERT_KERNELS may name kernels that there are not
+        restore(model)
+        raise
     return model
 
 

@@ -3,14 +3,14 @@
 Its `encode` and `predict` take 32 texts at a time. So few short ones leave the processor idle.
 """
 
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
-from hf_bert_impl.inference.text_encoder import TOKEN_BUDGET
+from hf_bert_impl.data.token_budget import cut_batches
+from hf_bert_impl.inference.encoding import TOKEN_BUDGET
 
 #: The batch size of sentence-transformers where the caller names none.
 DEFAULT_BATCH_SIZE = 32
@@ -44,12 +44,16 @@ def _in_token_batches(
         return compute(inputs, batch_size=batch_size, show_progress_bar=show_progress_bar)
     from tqdm.autonotebook import tqdm  # as sentence-transformers does
 
-    sizes = [model._input_length(entry) for entry in inputs]
     longest = CHARACTERS_PER_TOKEN * (getattr(model, "max_seq_length", None) or TOKEN_BUDGET)
+    # What a text needs beyond its characters: [CLS] and [SEP].
+    sizes = [
+        min(model._input_length(entry), longest) + 2 * CHARACTERS_PER_TOKEN for entry in inputs
+    ]
+    longest_first = sorted(range(len(sizes)), key=lambda place: -sizes[place])
+    budget = TOKEN_BUDGET * CHARACTERS_PER_TOKEN
     rows: list[Any] = [None] * len(inputs)
-    result: Any = rows
     with tqdm(total=len(inputs), desc="Texts", disable=not show_progress_bar) as bar:
-        for places in _batches([min(size, longest) for size in sizes]):
+        for places in cut_batches(longest_first, sizes.__getitem__, token_budget=budget):
             found = compute(
                 [inputs[place] for place in places],
                 batch_size=len(places),
@@ -58,25 +62,4 @@ def _in_token_batches(
             for place, row in zip(places, found, strict=True):
                 rows[place] = row
             bar.update(len(places))
-    if isinstance(found, torch.Tensor):
-        result = torch.stack(rows)
-    return result
-
-
-def _batches(sizes: Sequence[int]) -> list[list[int]]:
-    """The places of texts, longest first, in batches of about `TOKEN_BUDGET` tokens.
-
-    Args:
-        sizes: Of each text, in characters.
-    """
-    batches: list[list[int]] = []
-    room = 0
-    for place in sorted(range(len(sizes)), key=lambda place: -sizes[place]):
-        # What a text needs beyond its characters: [CLS] and [SEP].
-        size = sizes[place] + 2 * CHARACTERS_PER_TOKEN
-        if room < size or not batches:
-            batches.append([])
-            room = TOKEN_BUDGET * CHARACTERS_PER_TOKEN
-        batches[-1].append(place)
-        room -= size
-    return batches
+    return torch.stack(rows) if isinstance(found, torch.Tensor) else rows

@@ -759,13 +759,14 @@ def takes_onednn(layer: nn.Module, states: Tensor) -> bool:
     """Whether this call is a plain product that oneDNN computes faster."""
     if torch.compiler.is_compiling() or torch.jit.is_tracing():
         return False
-    if type(layer) is not nn.Linear or states.dtype is not torch.float32:
+    most_rows = most_rows_by_onednn()
+    if not most_rows or type(layer) is not nn.Linear or states.dtype is not torch.float32:
         return False
     weight, bias = layer._parameters.get("weight"), layer._parameters.get("bias")
     if weight is None or bias is None or not is_large(states, weight):
         return False
     rows = states.numel() // states.shape[-1]  # `is_large` leaves no empty states
-    return rows <= most_rows_by_onednn() and _is_plain(layer, states)
+    return rows <= most_rows and _is_plain(layer, states)
 
 
 def _is_plain(layer: nn.Module, states: Tensor) -> bool:

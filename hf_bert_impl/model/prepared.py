@@ -578,7 +578,8 @@ def prepare(model: Any, dtype: torch.dtype | str | None) -> None:
             logger.warning(f"{reason}, so the model computes in float32")
             wanted = torch.float32
     model.eval()
-    if wanted is not None:
+    # int8 is for products alone, which `why_not` leaves to the CPU.
+    if wanted is not None and (on_cpu or wanted.is_floating_point):
         model.to(torch.float32 if on_cpu and keeps_float32(wanted) else wanted)
     drop_prepared(model)
     encoder: Any = getattr(model.base_model, "encoder", None)

@@ -99,6 +99,18 @@ def case(request, library, folders):
     return model, call, call(model)
 
 
+def test_nothing_has_changed_where_it_fails(folders, library, monkeypatch):
+    model = library("sentence_transformers").SentenceTransformer(folders["dense"], device="cpu")
+    attributes = {part: {*vars(part)} for part in model.modules()}
+    expected = model.encode(TEXTS)
+    monkeypatch.setenv("HF_BERT_KERNELS", "none")
+    with pytest.raises(ValueError, match="HF_BERT_KERNELS is 'none'"):
+        hf_bert_impl.optimize(model, "float32")
+    assert not is_ours(model)
+    assert {part: {*vars(part)} for part in model.modules()} == attributes
+    assert np.array_equal(model.encode(TEXTS), expected)
+
+
 def test_training_is_in_the_dtype_before(folders, library):
     model = library("sentence_transformers").SentenceTransformer(folders["dense"], device="cpu")
     weight = next(model.parameters())

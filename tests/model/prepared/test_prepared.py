@@ -317,3 +317,12 @@ def test_unknown_dtype(dtype):
     model = random_model("BertModel", random_config(1))
     with pytest.raises(ValueError, match=r"is not known; use one of float32, .*int8"):
         model.prepare_for_inference(dtype)
+
+
+def test_int8_elsewhere_than_on_the_cpu(caplog):
+    """It is for the CPU's products alone: the model computes as usual."""
+    model = random_model("BertModel", random_config(6)).to("meta")
+    model.prepare_for_inference("int8")
+    assert not is_prepared(model)
+    assert model.dtype == torch.float32
+    assert "the packed kernels are the CPU's" in caplog.text

@@ -1,0 +1,38 @@
+"""Texts, and the vectors that they have."""
+
+import io
+import json
+import sys
+
+import numpy as np
+
+from hf_bert_impl import TextEncoder
+
+LINES = ["nice to meet you", "", "the river rose over night, and you.", "a", "Nice to the river"]
+
+
+WIDTH = 30
+
+
+NEEDS_TRAIN = "pip install 'hf_bert_impl[train]'"
+
+
+def expected(model, texts=LINES, **options):
+    return TextEncoder.from_pretrained(model, device="cpu").encode(texts, **options)
+
+
+def assert_complete(output, vectors):
+    """The file holds these vectors, and nothing else is left in its folder."""
+    found = np.load(output)
+    assert found.dtype == np.float32
+    assert found.shape == vectors.shape
+    assert np.abs(found - vectors).max() < 1e-5
+    assert [file.name for file in output.parent.iterdir()] == [output.name]
+
+
+def json_lines(texts, column):
+    return "\n".join(json.dumps({"id": n, column: text}) for n, text in enumerate(texts)) + "\n\n"
+
+
+def give_input(monkeypatch, texts):
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("\n".join(texts).encode())))

@@ -1,0 +1,272 @@
+"""`hf-bert embed`: no work is lost when it is killed, and files of others are left alone."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import torch
+
+from hf_bert_impl.data import vector_file
+from hf_bert_impl.model.cpu_kernels import why_no_kernels
+from tests.cli.embed.cases import LINES, WIDTH, assert_complete, expected, give_input, json_lines
+
+SECONDS_TO_START = 60
+MANY = [f"the river rose over night and {'you ' * (n % 11)}" for n in range(1500)]
+RUN = "import sys; from hf_bert_impl.cli import main; sys.exit(main())"
+
+
+def wait_for_rows(output, process):
+    progress = output.with_name(output.name + ".progress.json")
+    end = time.monotonic() + SECONDS_TO_START
+    while not progress.exists():
+        assert process.poll() is None, process.stderr.read()
+        assert time.monotonic() < end
+        time.sleep(0.05)
+    return json.loads(progress.read_text())["rows"]
+
+
+def run_and_kill(command, texts, output):
+    """Starts a run, kills it without warning while it waits for more texts; gives its rows."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", RUN, *command],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    try:
+        process.stdin.write(("\n".join(texts) + "\n").encode())
+        process.stdin.flush()
+        return wait_for_rows(output, process)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+
+
+@pytest.mark.slow
+def test_killed_and_resumed(hf_bert, model, output, monkeypatch):
+    """The same command goes on from there."""
+    command = ("embed", str(model), "-", "-o", str(output), "--batch-tokens", "64", "--json")
+    rows = run_and_kill(command, MANY[:700], output)
+    assert 0 < rows <= 700
+    assert not output.exists()
+    before = output.with_name(output.name + ".partial").read_bytes()
+    first = np.frombuffer(before, "<f4", rows * WIDTH, offset=128).copy()
+
+    give_input(monkeypatch, MANY)
+    result = hf_bert(*command)
+    assert result.status == 0, result.err
+    assert json.loads(result.out)["resumed_from"] == rows
+    assert_complete(output, expected(model, MANY))
+    # Rows of the first run were kept, not made again.
+    assert np.array_equal(np.load(output)[:rows].ravel(), first)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(why_no_kernels(torch.float32) is not None, reason="torch lacks oneDNN")
+@pytest.mark.parametrize(
+    ("seed", "name", "options"),
+    [
+        (1, "vectors.npy", ()),
+        (2, "vectors.npy", ("--precision", "float16")),
+        (3, "vectors.parquet", ("--precision", "int8", "--part-size", "401")),
+        (4, "vectors.parquet", ("--column", "text", "--id-column", "id")),
+    ],
+)
+def test_resumed_to_the_same_bytes(hf_bert, model, output, monkeypatch, seed, name, options):
+    """As without an interruption, with any token budget, killed anywhere."""
+    output, draw = output.with_name(name), random.Random(seed)
+    texts = [f"the river rose and {'you ' * draw.randrange(12)}" for _ in range(1500)]
+    if "--column" in options:
+        texts = json_lines(texts, "text").splitlines()
+
+    def content(path):
+        files = sorted(path.iterdir()) if path.is_dir() else [path]
+        return [file.read_bytes() for file in files]
+
+    def command(target, budget):
+        return (
+            *("embed", str(model), "-", "-o", str(target), "--batch-invariant", "--json"),
+            *("--batch-tokens", str(budget)),
+            *options,
+        )
+
+    whole = output.with_name(f"whole{output.suffix}")
+    give_input(monkeypatch, texts)
+    assert hf_bert(*command(whole, 4096)).status == 0
+    killed = draw.randrange(700, 1400)
+    rows = run_and_kill(command(output, draw.choice([31, 64, 200])), texts[:killed], output)
+    give_input(monkeypatch, texts)
+    result = hf_bert(*command(output, draw.choice([33, 500])))
+    assert result.status == 0, result.err
+    assert 0 < rows <= killed and json.loads(result.out)["resumed_from"] == rows
+    assert content(output) == content(whole)
+    assert sorted(output.parent.iterdir()) == sorted((output, whole))
+
+
+@pytest.fixture
+def interrupted(hf_bert, model, lines, output, monkeypatch):
+    """A run that an interrupt ended after two of five texts, as arguments to go on with."""
+    append = vector_file.VectorFile.append
+
+    def stop_at_two(self, texts, vectors):
+        if self.rows == 2:
+            raise KeyboardInterrupt
+        append(self, texts, vectors)
+
+    arguments = ("embed", model, lines, "-o", output, "--batch-tokens", 1)
+    with monkeypatch.context() as patch:
+        patch.setattr(vector_file.VectorFile, "append", stop_at_two)
+        result = hf_bert(*arguments)
+    assert result.status == 130
+    assert result.err == "stopped after 2 texts; the same command goes on from there\n"
+    assert not output.exists()
+    return arguments
+
+
+def test_interrupted_and_resumed(hf_bert, interrupted, model, output):
+    result = hf_bert(*interrupted, "--json")
+    assert result.status == 0, result.err
+    assert json.loads(result.out)["resumed_from"] == 2
+    assert_complete(output, expected(model))
+
+
+def test_rows_that_do_not_count_are_made_again(hf_bert, interrupted, model, output):
+    with output.with_name("vectors.npy.partial").open("ab") as file:
+        file.write(b"\x01" * (WIDTH * 4 + 17))  # a row and a piece that no checkpoint counted
+    assert hf_bert(*interrupted).status == 0
+    assert_complete(output, expected(model))
+
+
+def test_resuming_with_other_texts(hf_bert, one_error_line, interrupted, lines, output, model):
+    text = lines.read_text()
+    lines.write_text(text.replace("meet", "rose"))
+    words = ("the first 2 texts are others now", "delete", "vectors.npy.partial to start anew")
+    one_error_line(hf_bert(*interrupted), *words)
+    lines.write_text("nice to meet you\n")
+    one_error_line(hf_bert(*interrupted), "has 1 texts where 2 were done")
+    lines.write_text(text)
+    one_error_line(hf_bert(*interrupted, "--normalize"), "its normalize was False, now True")
+    one_error_line(hf_bert(*interrupted, "--dtype", "float32"), "its dtype was None, now 'float32'")
+    # None of these has touched what was done; further texts are welcome.
+    with lines.open("a") as file:
+        file.write("river\n")
+    assert hf_bert(*interrupted).status == 0
+    assert_complete(output, expected(model, [*LINES, "river"]))
+
+
+def test_resuming_with_other_weights(hf_bert, one_error_line, interrupted, model):
+    from hf_bert_impl import BertModel
+
+    other = BertModel.from_pretrained(model)
+    other.embeddings.word_embeddings.weight.data.mul_(-1)
+    other.save_pretrained(model)
+    one_error_line(hf_bert(*interrupted), "the model gives other vectors now")
+
+
+def test_starting_anew(hf_bert, interrupted, model, output):
+    output.with_name("vectors.npy.partial").unlink()
+    assert hf_bert(*interrupted, "--normalize").status == 0
+    assert_complete(output, expected(model, normalize_embeddings=True))
+
+
+@pytest.mark.parametrize("content", ["{", '{"rows": 2}', "[]"])
+def test_damaged_progress(hf_bert, one_error_line, interrupted, output, content):
+    output.with_name("vectors.npy.progress.json").write_text(content)
+    one_error_line(hf_bert(*interrupted), "progress.json is damaged")
+
+
+def test_lost_rows(hf_bert, one_error_line, interrupted, output):
+    os.truncate(output.with_name("vectors.npy.partial"), 200)
+    one_error_line(hf_bert(*interrupted), "is shorter than its 2 rows")
+
+
+def test_two_runs_at_once(hf_bert, one_error_line, model, lines, output):
+    pytest.importorskip("fcntl", reason="locks files as Unix does")
+    with vector_file.VectorFile(output, WIDTH, {}):
+        result = hf_bert("embed", model, lines, "-o", output)
+    one_error_line(result, "another run is writing")
+
+
+def test_files_of_others_are_left_alone(hf_bert, one_error_line, model, lines, output, tmp_path):
+    """What no interrupted run wrote is neither cut off nor written to, nor is what a link names."""
+    command = ("embed", model, lines, "-o", output)
+    mine = tmp_path / "mine"
+    np.save(tmp_path / "mine.npy", np.ones((3, WIDTH), np.float32))  # the very header of a .partial
+    for content in (b"mine", (tmp_path / "mine.npy").read_bytes()):
+        mine.write_bytes(content)
+        for ending in (".partial", ".progress.json"):
+            beside = output.with_name(output.name + ending)
+            if ending == ".partial":
+                places = (os.link, os.symlink, os.rename)
+            else:
+                places = (os.rename,)
+            for place in places:
+                mine.write_bytes(content)
+                place(mine, beside)
+                result = hf_bert(*command)
+                one_error_line(result, beside.name)
+                assert beside.read_bytes() == content
+                assert [*output.parent.iterdir()] == [beside]
+                beside.unlink()
+    assert hf_bert(*command).status == 0
+
+
+def test_an_empty_file_of_another_name(hf_bert, one_error_line, model, lines, output, tmp_path):
+    (tmp_path / "mine").touch()
+    os.link(tmp_path / "mine", output.with_name("vectors.npy.partial"))
+    one_error_line(hf_bert("embed", model, lines, "-o", output), "no interrupted run wrote it")
+    assert (tmp_path / "mine").read_bytes() == b""
+
+
+def test_killed_before_the_first_rows_counted(hf_bert, model, lines, output):
+    beside = output.with_name("vectors.npy.partial")
+    beside.write_bytes(vector_file.npy_header(0, WIDTH) + b"\x01" * 200)
+    assert hf_bert("embed", model, lines, "-o", output).status == 0
+    assert_complete(output, expected(model))
+
+
+@pytest.mark.parametrize("ending", ["", ".partial", ".progress.json"])
+@pytest.mark.parametrize("link", [None, os.symlink, os.link])
+def test_the_texts_are_no_output(
+    hf_bert, one_error_line, model, lines, output, monkeypatch, ending, link
+):
+    text = lines.read_text()
+    beside = output.with_name(output.name + ending)
+    lines.rename(beside)
+    if link is not None:
+        link(beside, lines)
+    source = beside if link is None else lines
+    command = ("embed", model, source, "-o", output, "--overwrite")
+    one_error_line(hf_bert(*command), f"the input is in {beside}", "choose another name")
+    with source.open() as stream:
+        monkeypatch.setattr(sys, "stdin", stream)
+        one_error_line(hf_bert("embed", model, "-", *command[3:]), f"the input is in {beside}")
+    assert source.read_text() == text
+    assert [*output.parent.iterdir()] == [beside]
+
+
+def test_a_dangling_link_is_not_replaced(hf_bert, one_error_line, model, lines, output, tmp_path):
+    output.symlink_to(tmp_path / "none")
+    one_error_line(hf_bert("embed", model, lines, "-o", output), "exists", "--overwrite")
+    assert output.is_symlink()
+
+
+def test_a_bad_line_costs_no_work(hf_bert, one_error_line, model, tmp_path, output):
+    """What was done before it counts, once the line is mended."""
+    good = json_lines(MANY[:700], "text").strip()
+    file = tmp_path / "a.jsonl"
+    file.write_text(good + "\n{oops\n")
+    arguments = ("embed", model, file, "-o", output, "--batch-tokens", 100)
+    one_error_line(hf_bert(*arguments), "line 701 of", "is not JSON")
+    assert not output.exists()
+    file.write_text(good + "\n")
+    result = hf_bert(*arguments, "--json")
+    assert json.loads(result.out)["resumed_from"] > 0
+    assert_complete(output, expected(model, MANY[:700]))
