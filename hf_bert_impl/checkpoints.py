@@ -272,6 +272,30 @@ def load_encoder(
     )
 
 
+def load_prepared(
+    model: str, head: str, dtype: str | None = None, batch_invariant: bool = False
+) -> tuple[PreTrainedModel, Any]:
+    """Load a fine-tuned model with its tokenizer, prepared for inference.
+
+    Args:
+        model: A folder or a hub id.
+        head: The head that it has to have, as for `class_name`.
+        dtype: As for `load_encoder`.
+        batch_invariant: As for `load_encoder`.
+
+    Raises:
+        ValueError, OSError: There is no such dtype, or the checkpoint cannot be used.
+    """
+    from hf_bert_impl.inference.loading import loading_options
+
+    options = loading_options(dtype, prepare=True)
+    checkpoint = open_checkpoint(model, with_tokenizer=True)
+    loaded: Any = load_whole(checkpoint, head, **options)[0]
+    if batch_invariant:  # before the kernels are chosen
+        loaded.config.batch_invariant = True
+    return loaded.prepare_for_inference(dtype), load_tokenizer(checkpoint)
+
+
 def demo_folder() -> Path:
     """The folder of all-MiniLM-L6-v2 that the extra `demo` installs: weights and tokenizer.
 

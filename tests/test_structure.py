@@ -21,7 +21,7 @@ FLOORS = (
     ("data", "inference", "measuring"),
     ("auto", "checkpoints", "in_place", "parity", "tasks", "training", "visualization"),
     ("conversion", "hub", "export", "optimize"),
-    ("benchmark", "pruning"),
+    ("benchmark", "distributed", "pruning"),
     ("cli",),
 )
 

@@ -14,6 +14,16 @@ import typer
 from rich.text import Text
 
 from hf_bert_impl import checkpoints
+from hf_bert_impl.cli.bulk import (
+    Address,
+    EngineName,
+    PartSize,
+    Resume,
+    Shard,
+    Where,
+    Workers,
+    run_in_parts,
+)
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import (
     BatchInvariant,
@@ -42,7 +52,9 @@ def answer(
     file: Annotated[
         str | None,
         typer.Argument(
-            metavar="[FILE]", help="JSON lines with question and context; - reads standard input."
+            metavar="[FILE]",
+            help="JSON lines with question and context; - reads standard input. In parts also "
+            ".csv, .tsv, .parquet, or a folder of such files, with these columns.",
         ),
     ] = None,
     question: Annotated[
@@ -55,7 +67,10 @@ def answer(
     output: Annotated[
         Path | None,
         typer.Option(
-            "--output", "-o", help="Where to write the answers.", show_default="standard output"
+            "--output",
+            "-o",
+            help="Where to write the answers; in parts (--engine ray, --shard) a folder.",
+            show_default="standard output",
         ),
     ] = None,
     overwrite: Overwrite = False,
@@ -79,6 +94,16 @@ def answer(
     ] = True,
     dtype: Dtype = None,
     batch_invariant: BatchInvariant = False,
+    id_column: Annotated[
+        str | None,
+        typer.Option(help="The ids, in parts.", show_default="rows are numbered from 0"),
+    ] = None,
+    part_size: PartSize = None,
+    engine: EngineName = "local",
+    workers: Workers = 1,
+    address: Address = None,
+    shard: Shard = None,
+    resume: Resume = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object a question, and no table.")
     ] = False,
@@ -89,21 +114,15 @@ def answer(
     With FILE the answers are JSON lines, with the id of the line where it has one. The context
     stands in the line, or is given for all of them.
 
+    With --engine ray or --shard, OUTPUT is a folder of part-*.parquet with the columns id, answer,
+    score, start and end, as of hf-bert embed.
+
     Example: hf-bert answer MODEL --question "Who naps?" --context "Anna's cat naps."
     """
     if file == context_file == "-":
         raise InputError("FILE and --context-file are both -", "one of them", "name a file")
     from hf_bert_impl.inference.question_file import check_record, read_questions
 
-    shared = read_context(context, context_file)
-    check_arguments(file, question, shared, context_file, output, overwrite)
-    total, questions = None, []
-    if file is None:
-        questions = [{"question": text, "context": shared or ""} for text in question or []]
-        for item in questions:
-            check_record(item, "the command")
-    elif file != "-":
-        total = sum(1 for _ in read_questions(file, shared))  # every line is read before any work
     parameters: dict[str, Any] = {
         "top_k": top_k,
         "handle_impossible_answer": handle_impossible_answer,
@@ -114,6 +133,43 @@ def answer(
         "doc_stride": doc_stride,
         "align_to_words": align_to_words,
     }
+    where = Where(engine, workers, address, shard, resume)
+    if where.works_in_parts(file):
+        if file is None or output is None or context is not None or context_file is not None:
+            raise InputError(
+                "work in parts is asked for without FILE and --output, or with a context for all",
+                "a file with the columns question and context, and a folder --output",
+                "give these",
+            )
+        from hf_bert_impl.distributed import Answer
+
+        if parameters.pop("top_k") != 1:
+            raise InputError(
+                f"--top-k is {top_k} for work in parts", "1", "leave it out: a row has one answer"
+            )
+        run_in_parts(
+            Answer,
+            file,
+            output,
+            ("question", "context"),
+            {"model": model, "dtype": dtype, **parameters},
+            id_column=id_column,
+            part_size=part_size,
+            where=where,
+            overwrite=overwrite,
+            as_json=as_json,
+            quiet=quiet,
+        )
+        return
+    shared = read_context(context, context_file)
+    check_arguments(file, question, shared, context_file, output, overwrite)
+    total, questions = None, []
+    if file is None:
+        questions = [{"question": text, "context": shared or ""} for text in question or []]
+        for item in questions:
+            check_record(item, "the command")
+    elif file != "-":
+        total = sum(1 for _ in read_questions(file, shared))  # every line is read before any work
     with quiet_libraries():
         from hf_bert_impl.inference.progress import text_progress
         from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline

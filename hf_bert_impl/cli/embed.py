@@ -11,12 +11,22 @@ from typing import Annotated, Any
 import typer
 
 from hf_bert_impl import checkpoints
+from hf_bert_impl.cli.bulk import (
+    Address,
+    EngineName,
+    Resume,
+    Shard,
+    Where,
+    Workers,
+    run_in_parts,
+)
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import AsJson, BatchInvariant, Dtype, Model, Overwrite, Silent
 from hf_bert_impl.cli.output_checks import check_output_file
 from hf_bert_impl.data.row_ids import RowIds
 from hf_bert_impl.data.text_input import TextInput
-from hf_bert_impl.data.vector_file import PRECISIONS, VectorFile, files_beside
+from hf_bert_impl.data.vector_file import VectorFile, files_beside
+from hf_bert_impl.data.vector_table import PRECISIONS
 from hf_bert_impl.errors import InputError, check_choice
 from hf_bert_impl.extras import require
 
@@ -28,10 +38,19 @@ def embed(
         typer.Argument(
             metavar="FILE",
             help="One text a line; or .csv, .tsv (without quotes), .jsonl, .parquet, or a folder "
-            "that datasets saved. .gz, .bz2, .xz or .zst may follow. - reads standard input.",
+            "that datasets saved. .gz, .bz2, .xz or .zst may follow. - reads standard input. Or a "
+            "folder of such files, for a folder OUTPUT.",
         ),
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="The .npy or .parquet to write.")],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            help="The .npy or .parquet to write; with --engine ray or --shard the folder of the "
+            "parts.",
+        ),
+    ],
     dtype: Dtype = None,
     batch_tokens: Annotated[
         int | None, typer.Option(min=1, help="Most tokens a batch.", show_default="4096")
@@ -70,6 +89,11 @@ def embed(
             show_default="one file",
         ),
     ] = None,
+    engine: EngineName = "local",
+    workers: Workers = 1,
+    address: Address = None,
+    shard: Shard = None,
+    resume: Resume = False,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
     quiet: Silent = False,
@@ -79,8 +103,38 @@ def embed(
     A .parquet has the columns id and vector. Works in constant memory. When it is interrupted, the
     same command goes on from there; OUTPUT appears when it is complete.
 
+    With --engine ray or --shard, OUTPUT is a folder of part-*.parquet and a manifest. Every part
+    appears complete or not at all, each text has the same bits on any number of workers, --resume
+    makes what is missing, and rows that cannot be read go to rejects.jsonl.
+
     Example: hf-bert embed sentence-transformers/all-MiniLM-L6-v2 lines.txt --output vectors.npy
     """
+    where = Where(engine, workers, address, shard, resume)
+    if where.works_in_parts(file):
+        check_choice("precision", precision, PRECISIONS)
+        from hf_bert_impl.distributed import EmbedTexts
+
+        options = {
+            "model": model,
+            "dtype": dtype,
+            "normalize": normalize,
+            "token_budget": batch_tokens,
+        }
+        run_in_parts(
+            EmbedTexts,
+            file,
+            output,
+            column,
+            options,
+            id_column=id_column,
+            part_size=part_size,
+            precision=precision,
+            where=where,
+            overwrite=overwrite,
+            as_json=as_json,
+            quiet=quiet,
+        )
+        return
     beside = files_beside(output)
     check_output_file(
         "--output", output, overwrite, endings=[".npy", ".parquet"], sources=[file], beside=beside

@@ -1,11 +1,13 @@
-"""One column of a table, row by row: CSV, TSV, Parquet, and folders of the `datasets` library.
+"""Columns of a table, row by row: CSV, TSV, Parquet, and folders of the `datasets` library.
 
-Nothing is read whole. Parquet and data sets need the extra `train`; CSV and TSV need nothing.
+Nothing is read whole, and reading can begin at any row. Parquet and data sets need the extra
+`train`; CSV and TSV need nothing.
 """
 
 from __future__ import annotations
 
 import csv
+import itertools
 import shutil
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,17 +24,50 @@ READ_BYTES = 1 << 20
 #: Most characters of a field of CSV: what is beyond is taken for a quote that nobody closed.
 LONGEST_FIELD = 1 << 24
 
-#: Where a record stands, its text, and its id (None where no column of ids is asked for).
+#: Where a record stands; its text, a list of texts where several columns are asked for, or the
+#: error that says what is wrong with it; and its id (None where no column of ids is asked for).
 Record = tuple[str, Any, Any]
+#: The columns of the texts that are asked for: one, the only one that there is, or several.
+Wanted = str | None | tuple[str, ...]
+
+
+class Lines(Iterator[bytes]):
+    """The lines of a stream with their ends, and how much of it they are.
+
+    Args:
+        stream: Binary.
+        jump: Lines and bytes that `pass_over` passes over; the stream can be sought where these
+            are more than none.
+    """
+
+    def __init__(self, stream: IO[bytes], jump: tuple[int, int] = (0, 0)) -> None:
+        self._stream, self._jump = stream, jump
+        #: So far.
+        self.lines = self.bytes = 0
+
+    def pass_over(self) -> bool:
+        """Goes on where the jump ends, and tells whether there is one."""
+        if self._jump[1]:
+            self.lines, self.bytes = self._jump
+            self._stream.seek(self.bytes)
+        return self._jump[1] > 0
+
+    def __next__(self) -> bytes:
+        line = self._stream.readline()
+        if not line:
+            raise StopIteration
+        self.lines += 1
+        self.bytes += len(line)
+        return line
 
 
 def table_records(
-    lines: Iterable[bytes], name: str, tabs: bool, column: str | None, id_column: str | None
+    lines: Lines, name: str, tabs: bool, column: Wanted, id_column: str | None
 ) -> Iterator[Record]:
     """Rows of CSV, or of TSV, which knows no quotes.
 
     Args:
-        lines: The lines of the file, in UTF-8, with their ends.
+        lines: Of the file, in UTF-8.
         name: The file, for messages.
         tabs: Whether fields have tabs between them.
         column: The texts: a name in the header, or a number from 0 where there is none; None takes
@@ -40,49 +75,55 @@ def table_records(
         id_column: The ids, likewise.
 
     Raises:
-        InputError: There is no such column, or a row cannot be read.
+        InputError: There is no such column, or what follows cannot be told apart.
     """
-    names = [it for it in (column, id_column) if it is not None]
+    names = [it for it in (*_several(column), id_column) if it is not None]
     has_header = not names or not all(it.isdecimal() for it in names)
-    text_place, id_place, width = -1, -1, 0
+    places: list[int] = []
+    width = 0
     for number, fields in _tab_fields(lines, name) if tabs else _csv_fields(lines, name):
         if not width:
             width = len(fields)
             known = fields if has_header else [str(place) for place in range(width)]
-            text_place = known.index(choose_column(name, known, column, id_column))
-            id_place = -1 if id_column is None else known.index(id_column)
-            if has_header:
+            places = [known.index(it) for it in choose_columns(name, known, column, id_column)]
+            if lines.pass_over() or has_header:
                 continue
+        where = f"line {number} of {name}"
         if len(fields) != width:
-            raise InputError(
-                f"line {number} of {name} has {len(fields)} fields",
-                f"{width} as in its first line",
-                "mend the line",
-            )
-        yield (
-            f"line {number} of {name}",
-            fields[text_place],
-            None if id_column is None else fields[id_place],
-        )
+            given = f"{where} has {len(fields)} fields"
+            yield where, InputError(given, f"{width} as in its first line", "mend the line"), None
+            continue
+        values = [fields[place] for place in places]
+        yield where, *_record(values, column, id_column)
 
 
-def _tab_fields(lines: Iterable[bytes], name: str) -> Iterator[tuple[int, list[str]]]:
-    for number, line in enumerate(lines, start=1):
-        text = decode(line, name, number).removesuffix("\n").removesuffix("\r")
+def _several(column: Wanted) -> tuple[str | None, ...]:
+    return column if isinstance(column, tuple) else (column,)
+
+
+def _record(values: list[Any], column: Wanted, id_column: str | None) -> tuple[Any, Any]:
+    """The texts and the id of a row's chosen columns."""
+    identifier = None if id_column is None else values.pop()
+    return values if isinstance(column, tuple) else values[0], identifier
+
+
+def _tab_fields(lines: Lines, name: str) -> Iterator[tuple[int, list[str]]]:
+    for line in lines:
+        text = decode(line, name, lines.lines).removesuffix("\n").removesuffix("\r")
         if text:
-            yield number, text.split("\t")
+            yield lines.lines, text.split("\t")
 
 
-def _csv_fields(lines: Iterable[bytes], name: str) -> Iterator[tuple[int, list[str]]]:
+def _csv_fields(lines: Lines, name: str) -> Iterator[tuple[int, list[str]]]:
     # Line ends stay: within quotes they belong to the text.
-    reader = csv.reader((decode(line, name, n) for n, line in enumerate(lines, 1)), strict=True)
+    reader = csv.reader((decode(line, name, lines.lines) for line in lines), strict=True)
     before = csv.field_size_limit(LONGEST_FIELD)
     try:
         first = 1
         for fields in reader:
             if fields:
                 yield first, fields
-            first = reader.line_num + 1
+            first = lines.lines + 1
     except csv.Error as error:
         raise InputError(
             f"line {first} of {name} is no CSV ({error})",
@@ -101,7 +142,12 @@ class ParquetRecords(Iterator[Record]):
     """
 
     def __init__(
-        self, stream: IO[bytes], name: str, column: str | None, id_column: str | None
+        self,
+        stream: IO[bytes],
+        name: str,
+        column: Wanted,
+        id_column: str | None,
+        start: int = 0,
     ) -> None:
         arrow = require("pyarrow", "train", "reading Parquet")
         parquet = require("pyarrow.parquet", "train", "reading Parquet")
@@ -113,21 +159,25 @@ class ParquetRecords(Iterator[Record]):
             raise self._damaged(error) from error
         self.rows: int = file.metadata.num_rows
         schema = file.schema_arrow
-        column = choose_column(name, schema.names, column, id_column)
-        kind = schema.field(column).type
-        if arrow.types.is_dictionary(kind):
-            kind = kind.value_type
+        chosen = choose_columns(name, schema.names, column, id_column)
         is_text = (arrow.types.is_string, arrow.types.is_large_string, arrow.types.is_string_view)
-        if not any(is_kind(kind) for is_kind in is_text):
-            raise no_texts(name, column, kind)
-        self._columns = [it for it in (column, id_column) if it is not None]
-        batches = file.iter_batches(batch_size=ROWS, columns=list(dict.fromkeys(self._columns)))
-        self._records = self._read(batches)
+        for text in chosen[: len(_several(column))]:
+            kind = schema.field(text).type
+            if arrow.types.is_dictionary(kind):
+                kind = kind.value_type
+            if not any(is_kind(kind) for is_kind in is_text):
+                raise no_texts(name, text, kind)
+        groups, first = _groups(file.metadata, start)
+        batches = file.iter_batches(
+            batch_size=ROWS, row_groups=groups, columns=list(dict.fromkeys(chosen))
+        )
+        rows = itertools.islice(self._read(batches, chosen), start - first, None)
+        self._records = _numbered(rows, name, start, column, id_column)
 
-    def _read(self, batches: Iterator[Any]) -> Iterator[Record]:
+    def _read(self, batches: Iterator[Any], chosen: list[str]) -> Iterator[list[Any]]:
         try:
-            pieces = ([b[name].to_pylist() for name in self._columns] for b in batches)
-            yield from _zipped(pieces, self._name)
+            for batch in batches:
+                yield from _transposed([batch[name].to_pylist() for name in chosen])
         except self._errors as error:
             raise self._damaged(error) from error
 
@@ -150,7 +200,9 @@ class DatasetRecords(Iterator[Record]):
             no texts.
     """
 
-    def __init__(self, folder: Path, name: str, column: str | None, id_column: str | None) -> None:
+    def __init__(
+        self, folder: Path, name: str, column: Wanted, id_column: str | None, start: int = 0
+    ) -> None:
         if not any((folder / it).is_file() for it in ("state.json", "dataset_dict.json")):
             raise InputError(
                 f"{name} is a folder, and not one that datasets wrote with save_to_disk",
@@ -176,25 +228,40 @@ class DatasetRecords(Iterator[Record]):
                 )
             (table,) = table.values()
         self.rows = len(table)
-        column = choose_column(name, table.column_names, column, id_column)
-        feature = table.features[column]
-        if getattr(feature, "dtype", None) not in ("string", "large_string"):
-            raise no_texts(name, column, getattr(feature, "dtype", type(feature).__name__))
-        columns = [it for it in (column, id_column) if it is not None]
-        chosen = table.with_format(None).select_columns(list(dict.fromkeys(columns)))
-        pieces = ([batch[it] for it in columns] for batch in chosen.iter(ROWS))
-        self._records = _zipped(pieces, name)
+        chosen = choose_columns(name, table.column_names, column, id_column)
+        for text in chosen[: len(_several(column))]:
+            feature = table.features[text]
+            if getattr(feature, "dtype", None) not in ("string", "large_string"):
+                raise no_texts(name, text, getattr(feature, "dtype", type(feature).__name__))
+        part = table.with_format(None).select_columns(list(dict.fromkeys(chosen)))
+        part = part.select(range(min(start, self.rows), self.rows))
+        rows = (row for b in part.iter(ROWS) for row in _transposed([b[it] for it in chosen]))
+        self._records = _numbered(rows, name, start, column, id_column)
 
     def __next__(self) -> Record:
         return next(self._records)
 
 
-def _zipped(pieces: Iterable[list[list[Any]]], name: str) -> Iterator[Record]:
-    number = 0
-    for texts, *ids in pieces:
-        for text, identifier in zip(texts, ids[0] if ids else [None] * len(texts), strict=True):
-            number += 1
-            yield f"row {number} of {name}", text, identifier
+def _groups(metadata: Any, start: int) -> tuple[list[int], int]:
+    """The row groups of a Parquet file from that of row `start` on, and the first row in them."""
+    first = 0
+    for group in range(metadata.num_row_groups):
+        rows = metadata.row_group(group).num_rows
+        if first + rows > start:
+            return list(range(group, metadata.num_row_groups)), first
+        first += rows
+    return [], start
+
+
+def _transposed(columns: list[list[Any]]) -> Iterator[list[Any]]:
+    return map(list, zip(*columns, strict=True))
+
+
+def _numbered(
+    rows: Iterable[list[Any]], name: str, start: int, column: Wanted, id_column: str | None
+) -> Iterator[Record]:
+    for number, values in enumerate(rows, start + 1):
+        yield f"row {number} of {name}", *_record(values, column, id_column)
 
 
 def seekable(stream: IO[bytes], is_compressed: bool) -> IO[bytes]:
@@ -207,37 +274,38 @@ def seekable(stream: IO[bytes], is_compressed: bool) -> IO[bytes]:
     return unpacked
 
 
-def choose_column(
-    name: str, known: Sequence[str], column: str | None, id_column: str | None
-) -> str:
-    """The column of the texts.
+def choose_columns(
+    name: str, known: Sequence[str], column: Wanted, id_column: str | None
+) -> list[str]:
+    """The columns of the texts, and after them that of the ids where one is asked for.
 
     Args:
         name: The file, for messages.
         known: All columns.
-        column: The one that is asked for; None for the only one beside `id_column`.
+        column: Those that are asked for; None for the only one beside `id_column`.
         id_column: That of the ids, or None.
 
     Raises:
         InputError: There is no such column, or none is asked for and there are several.
     """
     shown = ", ".join(map(repr, known)) or "none"
-    for option, wanted in (("column", column), ("id_column", id_column)):
+    asked = [*(("column", it) for it in _several(column)), ("id_column", id_column)]
+    for option, wanted in asked:
         if wanted is not None and list(known).count(wanted) != 1:
             what = "several columns" if wanted in known else "no column"
             raise InputError(
                 f"{name} has {what} {wanted!r} for `{option}`", f"one of {shown}", "name another"
             )
-    if column is not None:
-        return column
-    others = [it for it in known if it != id_column]
-    if len(others) != 1:
-        raise InputError(
-            f"{name} has {len(others)} columns ({shown})",
-            "to know which of them holds the texts",
-            "name it with `column`",
-        )
-    return others[0]
+    if column is None:
+        others = [it for it in known if it != id_column]
+        if len(others) != 1:
+            raise InputError(
+                f"{name} has {len(others)} columns ({shown})",
+                "to know which of them holds the texts",
+                "name it with `column`",
+            )
+        column = others[0]
+    return [it for it in (*_several(column), id_column) if it is not None]
 
 
 def no_texts(name: str, column: str, kind: Any) -> InputError:

@@ -4,32 +4,46 @@ from __future__ import annotations
 
 import bz2
 import contextlib
+import dataclasses
 import gzip
 import io
+import itertools
 import lzma
 import sys
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 from hf_bert_impl.data.table_records import (
     DatasetRecords,
+    Lines,
     ParquetRecords,
     Record,
+    Wanted,
     seekable,
     table_records,
 )
 from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.extras import require
-from hf_bert_impl.files.text import check_text_file, decode_lines
+from hf_bert_impl.files.text import check_text_file, decode
 
 JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 
 
-class TextInput(Iterator[str]):
-    """An iterator of texts, whose first is read at once so that wrong input shows early.
+@dataclasses.dataclass(frozen=True)
+class Start:
+    """Where in a file reading begins: what lies before, a header included."""
+
+    rows: int = 0
+    lines: int = 0
+    """0 where the file has no lines, or cannot be sought because it is packed."""
+    bytes: int = 0
+
+
+class RecordInput:
+    """What a file, a folder of `datasets` or standard input holds, record by record.
 
     The ending says what is read: .csv, .tsv, JSON lines (.jsonl, .ndjson, .json), .parquet, and
     plain lines otherwise; .gz, .bz2, .xz or .zst may follow. A folder is one that `datasets` wrote.
@@ -40,82 +54,85 @@ class TextInput(Iterator[str]):
     Args:
         file: A path, or `-` for standard input.
         column: The field of JSON lines, by default `text`; the column of a table, which may be left
-            out where there is only one. Plain lines are read as JSON lines where it is given.
+            out where there is only one; or several of either. Plain lines are read as JSON lines
+            where it is given.
         id_column: The field or column of ids, which are texts or whole numbers.
-        on_id: Gets the place and the id of each record, in order.
+        start: What `position` was when this file was read before.
 
     Raises:
-        ValueError: There is no such file, or no text in it, or its first line cannot be read. Later
-            lines raise it when they are reached.
+        ValueError: There is no such file, or it is of another form.
     """
 
     def __init__(
         self,
         file: str,
-        column: str | None = None,
+        column: Wanted = None,
         id_column: str | None = None,
-        on_id: Callable[[str, Any], None] = lambda place, identifier: None,
+        start: Start | None = None,
     ) -> None:
         self.name = "standard input" if file == "-" else file
-        #: Bytes, or rows of a table that knows their number, of the input so far.
-        self.done = 0
-        #: All of them, where that is known.
+        #: All bytes, or rows of a table that knows their number; None where that is not known.
         self.size: int | None = None
-        self._id_column, self._on_id = id_column, on_id
+        self._id_column, self._start = id_column, start or Start()
+        self._rows, self._lines = self._start.rows, Lines(io.BytesIO())
         self._opened = contextlib.ExitStack()
         try:
-            self._texts = self._read(self._records(file, column))
-            self._first: str | None = next(self._texts, None)
-            if self._first is None:
-                raise InputError(
-                    f"{self.name} is empty", "one text a line or row", "give a file with texts"
-                )
+            #: A record is an error where that record alone cannot be read.
+            self.records = self._counted(self._records(file, column))
         except BaseException:
             self._opened.close()
             raise
 
-    def __enter__(self) -> TextInput:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: Any) -> None:
         self._opened.close()
 
-    def __iter__(self) -> TextInput:
-        return self
+    @property
+    def position(self) -> Start:
+        """What lies before the next record."""
+        if self._can_seek:
+            return Start(self._rows, self._lines.lines, self._lines.bytes)
+        return Start(self._rows)
 
-    def __next__(self) -> str:
-        if self._first is not None:
-            text, self._first = self._first, None
-            return text
-        return next(self._texts)
+    @property
+    def done(self) -> int:
+        """Bytes, or rows of a table that knows their number, of the input so far."""
+        return self._lines.bytes or self._rows
 
-    def _records(self, file: str, column: str | None) -> Iterator[Record]:
+    def _records(self, file: str, column: Wanted) -> Iterator[Record]:
         """What the file holds, by its ending."""
         path, named = Path(file).expanduser(), (column, self._id_column)
+        self._can_seek = False
         if file != "-" and path.is_dir():
-            rows = DatasetRecords(path, self.name, *named)
+            rows = DatasetRecords(path, self.name, *named, self._start.rows)
             self.size = rows.rows
-            return self._counted_rows(rows)
+            return rows
         packing = path.suffix.lower() if path.suffix.lower() in COMPRESSED else ""
         ending = (path.with_suffix("") if packing else path).suffix.lower() if file != "-" else ""
         stream = self._open(file, path, packing)
         if ending == ".parquet":
             jumping = self._opened.enter_context(seekable(stream, bool(packing)))
-            table = ParquetRecords(jumping, self.name, *named)
+            table = ParquetRecords(jumping, self.name, *named, self._start.rows)
             self.size = table.rows
-            return self._counted_rows(table)
-        lines = self._counted(stream)
+            return table
+        self._can_seek = file != "-" and not packing
+        self._lines = Lines(stream, (self._start.lines, self._start.bytes))
+        passed = 0 if self._start.bytes else self._start.rows
         if ending in (".csv", ".tsv"):
-            return table_records(lines, self.name, ending == ".tsv", *named)
-        if column is None and ending not in JSON_SUFFIXES:
+            found = table_records(self._lines, self.name, ending == ".tsv", *named)
+        elif column is None and ending not in JSON_SUFFIXES:
             if self._id_column is not None:
                 raise InputError(
                     f"{self.name} is read as plain lines, and `id_column` is given",
                     "a file whose lines have fields (.csv, .tsv, .jsonl, .parquet)",
                     "leave it out, or name the field of the texts with `column`",
                 )
-            return self._plain(lines)
-        return self._json(lines, column or "text")
+            found = self._plain(self._lines)
+        else:
+            found = self._json(self._lines, column or "text")
+        return itertools.islice(found, passed, None)
 
     def _open(self, file: str, path: Path, packing: str) -> IO[bytes]:
         if file == "-":
@@ -138,52 +155,121 @@ class TextInput(Iterator[str]):
             stream = io.BufferedReader(_Unpacked(stream, self.name), 1 << 16)
         return self._opened.enter_context(stream)
 
-    def _counted(self, stream: IO[bytes]) -> Iterator[bytes]:
-        for line in stream:
-            self.done += len(line)
-            yield line
+    def _counted(self, records: Iterator[Record]) -> Iterator[Record]:
+        for record in records:
+            self._rows += 1
+            yield record
 
-    def _counted_rows(self, rows: Iterator[Record]) -> Iterator[Record]:
-        for row in rows:
-            self.done += 1
-            yield row
+    def _plain(self, lines: Lines) -> Iterator[Record]:
+        lines.pass_over()
+        for line in lines:
+            place, text = self._decoded(line)
+            yield place, text, None
 
-    def _plain(self, lines: Iterator[bytes]) -> Iterator[Record]:
-        for number, text in decode_lines(lines, self.name):
-            yield f"line {number} of {self.name}", text, None
+    def _decoded(self, line: bytes) -> tuple[str, str | ValueError]:
+        """Where a line stands, and its text without its end."""
+        place = f"line {self._lines.lines} of {self.name}"
+        try:
+            text = decode(line, self.name, self._lines.lines)
+        except ValueError as error:
+            return place, error
+        return place, text.removesuffix("\n").removesuffix("\r")
 
-    def _json(self, lines: Iterator[bytes], column: str) -> Iterator[Record]:
+    def _json(self, lines: Lines, column: str | tuple[str, ...]) -> Iterator[Record]:
+        lines.pass_over()
+        for line in lines:
+            place, text = self._decoded(line)
+            if isinstance(text, ValueError):
+                yield place, text, None
+            elif text.strip():
+                try:
+                    yield place, *self._fields(text, place, column)
+                except ValueError as error:
+                    yield place, error, None
+
+    def _fields(self, line: str, place: str, column: str | tuple[str, ...]) -> tuple[Any, Any]:
+        """The texts and the id of a line of JSON."""
         from hf_bert_impl.model.json_files import parse_json
 
-        wanted = f"an object whose {column!r} is a text"
-        for number, line in decode_lines(lines, self.name):
-            if not line.strip():
-                continue
-            place = f"line {number} of {self.name}"
-            record = parse_json(line, place, wanted)
-            for name, option in ((column, "column"), (self._id_column, "id_column")):
-                if name is not None and name not in record:
-                    fields = ", ".join(map(repr, record)) or "no fields"
-                    raise InputError(
-                        f"{place} has no {name!r}, only {fields}",
-                        wanted if option == "column" else "an id in each line",
-                        f"name a field with `{option}`",
-                    )
-            yield place, record[column], record.get(self._id_column)
+        columns = (column,) if isinstance(column, str) else column
+        wanted = f"an object whose {' and '.join(map(repr, columns))} is a text"
+        record = parse_json(line, place, wanted)
+        asked = [*(("column", name) for name in columns), ("id_column", self._id_column)]
+        for option, name in asked:
+            if name is not None and name not in record:
+                fields = ", ".join(map(repr, record)) or "no fields"
+                raise InputError(
+                    f"{place} has no {name!r}, only {fields}",
+                    wanted if option == "column" else "an id in each line",
+                    f"name a field with `{option}`",
+                )
+        values = [record[name] for name in columns]
+        return values[0] if isinstance(column, str) else values, record.get(self._id_column)
+
+
+class TextInput(RecordInput, Iterator[str]):
+    """An iterator of texts, whose first is read at once so that wrong input shows early.
+
+    Args:
+        file: As for `RecordInput`.
+        column: A single one.
+        id_column: As there.
+        on_id: Gets the place and the id of each record, in order.
+
+    Raises:
+        ValueError: There is no such file, or no text in it, or its first line cannot be read. Later
+            lines raise it when they are reached.
+    """
+
+    def __init__(
+        self,
+        file: str,
+        column: str | None = None,
+        id_column: str | None = None,
+        on_id: Callable[[str, Any], None] = lambda place, identifier: None,
+    ) -> None:
+        super().__init__(file, column, id_column)
+        self._on_id = on_id
+        try:
+            self._texts = self._read(self.records)
+            self._first: str | None = next(self._texts, None)
+            if self._first is None:
+                raise InputError(
+                    f"{self.name} is empty", "one text a line or row", "give a file with texts"
+                )
+        except BaseException:
+            self._opened.close()
+            raise
+
+    def __iter__(self) -> TextInput:
+        return self
+
+    def __next__(self) -> str:
+        if self._first is not None:
+            text, self._first = self._first, None
+            return text
+        return next(self._texts)
 
     def _read(self, records: Iterator[Record]) -> Iterator[str]:
         """Checks each record, hands on its id and gives its text."""
-        from hf_bert_impl.model.json_files import check_text
-
         for place, text, identifier in records:
-            if not isinstance(text, str):
-                shown = "nothing (null)" if text is None else f"a {type(text).__name__}"
-                raise InputError(f"{place} has {shown} for a text", "a text", "mend it")
-            if not text.isascii():
-                check_text(text, f"the text in {place}")
+            if isinstance(text, ValueError):
+                raise text
+            check_record_text(place, text)
             if self._id_column is not None:
                 self._on_id(place, identifier)
             yield text
+
+
+def check_record_text(place: str, text: Any) -> None:
+    """Raises InputError if what stands at a place is no text, or has half a surrogate pair."""
+    from hf_bert_impl.model.json_files import check_text
+
+    if not isinstance(text, str):
+        shown = "nothing (null)" if text is None else f"a {type(text).__name__}"
+        raise InputError(f"{place} has {shown} for a text", "a text", "mend it")
+    if not text.isascii():
+        check_text(text, f"the text in {place}")
 
 
 class _Unpacked(io.RawIOBase):

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from hf_bert_impl.data.row_ids import RowIds
-from hf_bert_impl.data.vector_table import write_parquet
+from hf_bert_impl.data.vector_table import PRECISIONS, as_stored, write_parquet
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.atomic import atomic_file
 from hf_bert_impl.files.lock import output_lock
@@ -36,9 +36,7 @@ HEADER = 128
 #: At most so much work is lost when the process is killed.
 CHECKPOINT_SECONDS = 2.0
 FORMAT = 1
-#: What numbers are stored as. int8 has a scale for each row, the largest magnitude / 127; it lies
-#: in the last four bytes of the row until the output is made.
-PRECISIONS = {"float32": "<f4", "float16": "<f2", "int8": "|i1"}
+#: The scale of a row of int8 lies in its last four bytes until the output is made.
 SCALE_BYTES = 4
 
 
@@ -219,22 +217,10 @@ class VectorFile:
         """Rows as they are stored."""
         import numpy as np
 
-        if self._precision == "float32":
-            return vectors.astype(self._kind, copy=False).tobytes()
-        largest = np.abs(vectors).max(axis=1, keepdims=True)  # (n, 1)
-        limit = float(np.finfo(np.float16).max) if self._precision == "float16" else np.inf
-        wrong = np.flatnonzero(~(largest <= limit) | ~np.isfinite(largest))
-        if len(wrong):
-            raise InputError(
-                f"the vector of text {self.rows + int(wrong[0]) + 1} has {largest[wrong[0], 0]:g}",
-                f"numbers that {self._precision} can hold",
-                "use `precision='float32'`",
-            )
-        if self._precision == "float16":
-            return vectors.astype(self._kind).tobytes()
-        scales = (largest / 127).astype("<f4")
-        steps = np.rint(vectors / np.where(scales > 0, scales, 1)).clip(-127, 127)
-        return np.hstack((steps.astype("i1"), scales.view("i1"))).tobytes()
+        numbers, scales = as_stored(vectors, self._precision, self.rows)
+        if scales is not None:
+            numbers = np.hstack((numbers, scales[:, None].view("i1")))
+        return numbers.tobytes()
 
     def _header(self, rows: int) -> bytes:
         return npy_header(rows, self._columns, self._kind)

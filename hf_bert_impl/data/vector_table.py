@@ -1,4 +1,4 @@
-"""Vectors as Parquet: the columns `id` and `vector`, and `scale` beside int8."""
+"""Vectors as they are stored, and tables of them as Parquet."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_bert_impl.data.row_ids import RowIds
+from hf_bert_impl.errors import InputError
 from hf_bert_impl.extras import require
 from hf_bert_impl.files.atomic import sync
 
@@ -17,6 +18,69 @@ if TYPE_CHECKING:
 #: Rows of a row group; files of the same vectors have the same bytes.
 GROUP_ROWS = 4096
 PURPOSE = "writing Parquet"
+#: What numbers are stored as. int8 has a scale for each row, the largest magnitude / 127.
+PRECISIONS = {"float32": "<f4", "float16": "<f2", "int8": "|i1"}
+
+
+def as_stored(
+    vectors: np.ndarray[Any, Any], precision: str, first_row: int = 0
+) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any] | None]:
+    """Vectors in the precision that they are stored in.
+
+    Args:
+        vectors: (n, D) float32.
+        precision: One of `PRECISIONS`.
+        first_row: The number of the first one, for the message.
+
+    Returns:
+        (n, D) in that precision, and for int8 the scales (n,) float32 by which it is multiplied.
+
+    Raises:
+        InputError: A number is too large for the precision.
+    """
+    import numpy as np
+
+    kind = PRECISIONS[precision]
+    if precision == "float32" or not len(vectors):
+        empty = np.empty(0, "<f4") if precision == "int8" else None
+        return vectors.astype(kind, copy=False), empty
+    largest = np.abs(vectors).max(axis=1, keepdims=True)  # (n, 1)
+    limit = float(np.finfo(np.float16).max) if precision == "float16" else np.inf
+    wrong = np.flatnonzero(~(largest <= limit) | ~np.isfinite(largest))
+    if len(wrong):
+        raise InputError(
+            f"the vector of text {first_row + int(wrong[0]) + 1} has {largest[wrong[0], 0]:g}",
+            f"numbers that {precision} can hold",
+            "use `precision='float32'`",
+        )
+    if precision == "float16":
+        return vectors.astype(kind), None
+    scales = (largest / 127).astype("<f4")
+    steps = np.rint(vectors / np.where(scales > 0, scales, 1)).clip(-127, 127)
+    return steps.astype(kind), scales[:, 0]
+
+
+def write_columns(file: Path, columns: dict[str, Any]) -> None:
+    """Writes a small table as Parquet.
+
+    Args:
+        file: The file.
+        columns: By name: lists or arrays; one of two dimensions becomes lists of a fixed size.
+    """
+    import numpy as np
+
+    arrow = require("pyarrow", "ray", PURPOSE)
+    parquet = require("pyarrow.parquet", "ray", PURPOSE)
+    arrays = {}
+    for name, values in columns.items():
+        if isinstance(values, np.ndarray) and values.ndim == 2:
+            kind = arrow.list_(arrow.from_numpy_dtype(values.dtype), values.shape[1])
+            flat = arrow.array(np.ascontiguousarray(values).reshape(-1))
+            arrays[name] = arrow.FixedSizeListArray.from_arrays(flat, type=kind)
+        else:
+            arrays[name] = arrow.array(values)
+    table = arrow.table(arrays)
+    parquet.write_table(table, file, row_group_size=GROUP_ROWS, use_dictionary=["file", "label"])
 
 
 def write_parquet(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.inference.batching import Ids, packed_inputs
 
 if TYPE_CHECKING:
     from transformers import BatchEncoding, PreTrainedModel
@@ -83,3 +84,31 @@ def predict_masks(
             here.nonzero()[:, 0].tolist(), best.indices.tolist(), best.values.tolist(), strict=True
         )
     ]
+
+
+@torch.inference_mode()
+def best_tokens(
+    model: Any, tokenizer: Any, rows: list[Ids], top_k: int
+) -> list[tuple[list[list[str]], list[list[float]]]]:
+    """The best tokens for each mask of several texts, which go through the model without padding.
+
+    Args:
+        model: With a masked-LM head, in eval mode.
+        tokenizer: Its tokenizer.
+        rows: The token ids of each text, from `encode_masked`.
+        top_k: How many tokens a mask, at most the vocabulary.
+
+    Returns:
+        For each text the tokens of each of its masks, best first, and their probabilities.
+    """
+    inputs = packed_inputs(rows, None, model.device)
+    here = inputs["input_ids"] == tokenizer.mask_token_id  # (1, T)
+    states = model.base_model(**inputs, return_dict=True).last_hidden_state[here]  # (masks, D)
+    best = model.cls(states).float().softmax(dim=-1).topk(top_k)  # not the scores of all tokens
+    tokens = [tokenizer.convert_ids_to_tokens(row) for row in best.indices.tolist()]
+    scores = best.values.tolist()
+    found, done = [], 0
+    for row in rows:
+        masks = slice(done, done := done + row.count(tokenizer.mask_token_id))
+        found.append((tokens[masks], scores[masks]))
+    return found

@@ -23,34 +23,41 @@ def text_progress(
         start: Texts that were done before.
 
     Yields:
-        A function `advance(texts, done=None)`: so many more texts, with which so much of `total` is
-        done (the number of texts, unless given).
+        A function `advance(texts, done=None, tokens=0)`: so many more texts, with which so much of
+        `total` is done (the number of texts, unless given), and so many more tokens.
     """
     console = _terminal() if show else None
     if console is None:
-        yield lambda texts, done=None: None
+        yield lambda texts, done=None, tokens=0: None
         return
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
 
-    begin, count = time.perf_counter(), start
+    begin, count, computed = time.perf_counter(), start, 0
     with Progress(
         BarColumn(),
         TextColumn("{task.fields[note]}"),
         TimeElapsedColumn(),
+        TextColumn("left:"),
+        TimeRemainingColumn(),
         console=console,
         transient=True,
     ) as progress:
         task = progress.add_task("", total=total, note="")
 
-        def advance(texts: int, done: int | None = None) -> None:
-            nonlocal count
-            count += texts
-            rate = (count - start) / max(time.perf_counter() - begin, 1e-9)
-            progress.update(
-                task,
-                completed=count if done is None else done,
-                note=f"{count:,} texts, {rate:,.0f} a second",
-            )
+        def advance(texts: int, done: int | None = None, tokens: int = 0) -> None:
+            nonlocal count, computed
+            count, computed = count + texts, computed + tokens
+            seconds = max(time.perf_counter() - begin, 1e-9)
+            note = f"{count:,} texts, {(count - start) / seconds:,.0f} a second"
+            if computed:
+                note += f" ({computed / seconds:,.0f} tokens)"
+            progress.update(task, completed=count if done is None else done, note=note)
 
         yield advance
 

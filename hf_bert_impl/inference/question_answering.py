@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers.pipelines.base import Pipeline
 
 from hf_bert_impl.data.answer_spans import Answers, best_answers
@@ -27,6 +27,7 @@ from hf_bert_impl.data.windows import (
     cut_windows,
 )
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.inference.batching import packed_inputs
 from hf_bert_impl.inference.question_answering_inputs import Pair, parse_inputs
 from hf_bert_impl.inference.text_encoder import (
     TOKEN_BUDGET,
@@ -122,6 +123,8 @@ class QuestionAnsweringPipeline(Pipeline):
                 "load the model by that class, or leave `batch_invariant` out",
             )
         super().__init__(model=model.eval(), tokenizer=tokenizer, **kwargs)
+        #: How many were computed so far.
+        self.tokens = 0
         if batch_invariant:  # before the kernels are chosen
             model.config.batch_invariant = True
         dtype = None if isinstance(prepare, bool) else prepare
@@ -278,8 +281,13 @@ class QuestionAnsweringPipeline(Pipeline):
         """Start and end logits of some windows, each (W,), float32."""
         windows: list[Window] = input_tensors["windows"]
         lengths = [len(window) for window in windows]
+        self.tokens += sum(lengths)
         packed = isinstance(self.model, BertPreTrainedModel)
-        inputs = self._packed(windows) if packed else self._padded(windows)
+        if packed:
+            types = [window.token_type_ids for window in windows]
+            inputs = packed_inputs([window.input_ids for window in windows], types, self.device)
+        else:
+            inputs = self._padded(windows)
         outputs = self.model(**inputs, return_dict=True)
 
         def each(logits: Tensor) -> list[Tensor]:
@@ -288,17 +296,6 @@ class QuestionAnsweringPipeline(Pipeline):
             return [row[:length] for row, length in zip(logits.float(), lengths, strict=True)]
 
         return {"start": each(outputs.start_logits), "end": each(outputs.end_logits)}
-
-    def _packed(self, windows: Sequence[Window]) -> dict[str, Tensor]:
-        """The windows end to end, (1, T), as DataCollatorWithFlattening makes it."""
-        ids = [n for window in windows for n in window.input_ids]
-        types = [n for window in windows for n in window.token_type_ids]
-        lengths = torch.tensor([len(window) for window in windows], device=self.device)
-        return {
-            "input_ids": torch.tensor([ids], device=self.device),
-            "token_type_ids": torch.tensor([types], device=self.device),
-            "cu_seq_lens_q": nn.functional.pad(lengths.cumsum(0), (1, 0)).int(),
-        }
 
     def _padded(self, windows: Sequence[Window]) -> dict[str, Tensor]:
         """The windows as rows, (windows, longest W), for models of other classes."""

@@ -3,14 +3,13 @@
 Notation: N texts, T tokens of a batch side by side, D hidden size.
 """
 
-from itertools import accumulate
 from typing import Any, Self
 
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 
-from hf_bert_impl.inference.batching import Ids
+from hf_bert_impl.inference.batching import Ids, packed_inputs
 from hf_bert_impl.inference.encode_types import Device
 from hf_bert_impl.inference.loading import find_device
 from hf_bert_impl.inference.pooling import Dense, Pooling
@@ -41,6 +40,8 @@ class VectorModel:
         self.pooling = pooling
         self.modules = modules
         self._backend = backend
+        #: How many were computed so far.
+        self.tokens = 0
         #: What the model was prepared for before it left the CPU.
         self._cpu_dtype: torch.dtype | None = None
 
@@ -94,13 +95,10 @@ class VectorModel:
     @torch.inference_mode()
     def _states(self, batch: list[Ids]) -> Tensor:
         """(T, D) of the tokens of all texts side by side."""
-        ends = torch.tensor([0, *accumulate(map(len, batch))], dtype=torch.int32, device="cpu")
-        ids = torch.tensor([[n for row in batch for n in row]], device=self.device)  # (1, T)
-        # Already packed input, as DataCollatorWithFlattening makes it: no padding anywhere.
+        inputs = packed_inputs(batch, None, self.device)
+        self.tokens += inputs["input_ids"].shape[1]
         layers = [1] if self.pooling.first_and_last else False
-        output = self.model(
-            input_ids=ids, cu_seq_lens_q=ends, output_hidden_states=layers, return_dict=True
-        )
+        output = self.model(**inputs, output_hidden_states=layers, return_dict=True)
         states: Tensor = output.last_hidden_state[0]  # (T, D)
         if layers:
             states = (states.float() + output.hidden_states[1][0].float()) / 2

@@ -1,0 +1,133 @@
+"""Options and output of commands that work in parts: on Ray, by shards, or on folders of files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import typer
+
+from hf_bert_impl.cli.errors import quiet_libraries
+from hf_bert_impl.cli.options import one_of
+from hf_bert_impl.errors import InputError
+
+if TYPE_CHECKING:
+    from hf_bert_impl.data.table_records import Wanted
+    from hf_bert_impl.distributed import BatchTask
+
+EngineName = Annotated[
+    str,
+    typer.Option(
+        "--engine",
+        help="local, or ray: actors of Ray make the parts of a folder OUTPUT.",
+        autocompletion=one_of("local", "ray"),
+    ),
+]
+Workers = Annotated[int, typer.Option(min=1, help="Actors of Ray.")]
+Address = Annotated[
+    str | None,
+    typer.Option(
+        help="A running Ray cluster: 10.0.0.1:6379, or auto.", show_default="Ray on this machine"
+    ),
+]
+Shard = Annotated[
+    str | None,
+    typer.Option(
+        metavar="I/N",
+        help="Make every N-th part from the I-th on (from 0): N processes share a folder OUTPUT, "
+        "without Ray.",
+    ),
+]
+Resume = Annotated[
+    bool, typer.Option("--resume", help="Go on with the parts of an interrupted run.")
+]
+PartSize = Annotated[
+    int | None, typer.Option(min=1, help="Most rows a part.", show_default="10000")
+]
+
+
+class Where(NamedTuple):
+    """How a command was asked to work in parts."""
+
+    engine: str
+    workers: int
+    address: str | None
+    shard: str | None
+    resume: bool
+
+    def works_in_parts(self, source: str | None) -> bool:
+        """Whether it was asked to, or got a folder of files."""
+        from hf_bert_impl.distributed.parts import is_folder_of_files
+
+        is_asked = self.engine != "local" or self.shard is not None or self.resume
+        return is_asked or (source is not None and is_folder_of_files(source))
+
+
+def run_in_parts(
+    task: type[BatchTask],
+    source: str,
+    output: Path,
+    columns: Wanted,
+    options: dict[str, Any],
+    *,
+    id_column: str | None,
+    part_size: int | None,
+    precision: str = "float32",
+    where: Where,
+    overwrite: bool,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Run a job in parts, and print its summary.
+
+    Args:
+        task: What is computed.
+        source: FILE, or a folder of files.
+        output: The folder of the parts.
+        columns: Of the texts.
+        options: The arguments of `task`.
+        id_column: Of the ids.
+        part_size: Most rows a part.
+        precision: What vectors are stored as.
+        where: On what engine, and whether to go on with what is there.
+        overwrite: Remove an earlier job's parts.
+        as_json: Print the summary as JSON.
+        quiet: Show no progress, and no summary in words.
+    """
+    with quiet_libraries():
+        from hf_bert_impl.distributed.bulk import Engine, run_job
+        from hf_bert_impl.distributed.parts import PART_ROWS, BulkJob, find_inputs
+
+        engine = Engine(where.engine, where.workers, where.address, parse_shard(where.shard))
+        engine.check()
+        job = BulkJob(
+            find_inputs(source),
+            output.absolute(),
+            task,
+            options,
+            columns,
+            id_column,
+            part_size or PART_ROWS,
+            precision,
+        )
+        report = run_job(job, engine, resume=where.resume, overwrite=overwrite, progress=not quiet)
+    if as_json:
+        typer.echo(json.dumps(report))
+    elif not quiet:
+        rest = "" if report["complete"] else "; the other shards have parts to make"
+        typer.echo(
+            f"{output}: {report['rows']:,} rows in {report['parts_made']} of {report['parts']} "
+            f"parts, {report['rejected']:,} set apart; {report['texts_per_second']:,.0f} texts and "
+            f"{report['tokens_per_second']:,.0f} tokens a second{rest}"
+        )
+
+
+def parse_shard(text: str | None) -> tuple[int, int] | None:
+    """I/N as numbers."""
+    if text is None:
+        return None
+    index, _, count = text.partition("/")
+    if not (index.isascii() and index.isdecimal() and count.isascii() and count.isdecimal()):
+        raise InputError(f"`shard` is {text!r}", "I/N, such as 0/4", "write it so")
+    return int(index), int(count)

@@ -1,0 +1,80 @@
+"""`hf-bert classify`: files of texts to their labels, in parts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from hf_bert_impl.cli.bulk import (
+    Address,
+    EngineName,
+    PartSize,
+    Resume,
+    Shard,
+    Where,
+    Workers,
+    run_in_parts,
+)
+from hf_bert_impl.cli.options import AsJson, Dtype, Overwrite, Silent
+
+
+def classify(
+    file: Annotated[
+        str,
+        typer.Argument(
+            metavar="FILE",
+            help="One text a line; or .csv, .tsv, .jsonl, .parquet, a folder that datasets saved, "
+            "or a folder of such files.",
+        ),
+    ],
+    model: Annotated[
+        str, typer.Option("--model", "-m", help="A sequence classifier: a folder or a hub id.")
+    ],
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The folder of Parquet files to write.")
+    ],
+    dtype: Dtype = None,
+    batch_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Most tokens a batch.", show_default="4096")
+    ] = None,
+    column: Annotated[
+        str | None,
+        typer.Option(help="The texts.", show_default="the only column; text, for .jsonl"),
+    ] = None,
+    id_column: Annotated[
+        str | None, typer.Option(help="The ids.", show_default="rows are numbered from 0")
+    ] = None,
+    part_size: PartSize = None,
+    engine: EngineName = "local",
+    workers: Workers = 1,
+    address: Address = None,
+    shard: Shard = None,
+    resume: Resume = False,
+    overwrite: Overwrite = False,
+    as_json: AsJson = False,
+    quiet: Silent = False,
+) -> None:
+    """Find the most probable label of each text, with its probability.
+
+    OUTPUT is a folder of part-*.parquet with the columns id, label and score, and a manifest. Rows
+    that cannot be read go to its rejects.jsonl.
+
+    Example: hf-bert classify reviews.csv --column text --model my-classifier --output labels
+    """
+    from hf_bert_impl.distributed import Classify
+
+    run_in_parts(
+        Classify,
+        file,
+        output,
+        column,
+        {"model": model, "dtype": dtype, "token_budget": batch_tokens},
+        id_column=id_column,
+        part_size=part_size,
+        where=Where(engine, workers, address, shard, resume),
+        overwrite=overwrite,
+        as_json=as_json,
+        quiet=quiet,
+    )

@@ -1,0 +1,12 @@
+"""Work on more texts than one process holds: on Ray, by shards, and with `datasets`."""
+
+from hf_bert_impl.distributed.batch_tasks import (
+    Answer,
+    BatchTask,
+    Classify,
+    EmbedTexts,
+    FillMask,
+    ScorePairs,
+)
+
+__all__ = ["Answer", "BatchTask", "Classify", "EmbedTexts", "FillMask", "ScorePairs"]

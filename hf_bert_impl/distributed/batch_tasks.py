@@ -1,0 +1,384 @@
+"""What is computed of a batch of rows, as classes for Ray Data, `datasets` and the bulk engine.
+
+Ray Data's convention: the model is loaded where an object is made, and a call takes a batch of
+columns and gives the same columns and its own.
+
+    >>> import ray
+    >>> from hf_bert_impl.distributed import EmbedTexts
+    >>> data = ray.data.read_parquet("texts")
+    >>> data = data.map_batches(EmbedTexts, fn_constructor_args=("my-bert",), concurrency=2)
+
+With `datasets` a batch is the same: `table.map(EmbedTexts("my-bert"), batched=True)`.
+
+The rows of a batch are only how many come at once: the model gets as many of them as hold
+`token_budget` tokens, without padding. Each row's result has the same bits in any batch and in any
+number of processes, on the CPU and in the same precision.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from hf_bert_impl import checkpoints
+from hf_bert_impl.data.option_ranges import COUNT
+from hf_bert_impl.data.token_budget import cut_batches
+from hf_bert_impl.errors import InputError
+
+#: Columns by name: arrays or lists, as long as each other.
+Batch = Mapping[str, Any]
+
+
+class BatchTask:
+    """A callable that adds columns to a batch.
+
+    A pickle holds the arguments and not the model, which is loaded again where it arrives. So one
+    that is given to `datasets` has the same fingerprint in every process and on every day.
+
+    Args:
+        model: A folder or a hub id.
+        columns: Those that are read.
+        output_columns: Those that are added.
+        dtype: "float32", "bfloat16", "float16", "int8", "auto", or None for what the weights are
+            saved in.
+        token_budget: Most tokens that the model gets at once.
+        threads: What this process computes with. None takes the CPUs of the Ray actor that it is
+            in, and elsewhere changes nothing. Name it where several processes share a machine.
+    """
+
+    columns: tuple[str, ...]
+    output_columns: tuple[str, ...]
+    _made_by: functools.partial[Any]
+
+    def __init__(
+        self, threads: int | None, columns: tuple[str, ...], output_columns: tuple[str, ...]
+    ) -> None:
+        self.columns, self.output_columns = columns, output_columns
+        threads = threads or _cpus_of_actor()
+        if threads is not None:
+            COUNT.check("threads", threads)
+            torch.set_num_threads(threads)
+
+    def __new__(cls, *arguments: Any, **options: Any) -> Any:
+        task = super().__new__(cls)
+        task._made_by = functools.partial(cls, *arguments, **options)
+        return task
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._made_by, ()
+
+    def __call__(self, batch: Batch) -> dict[str, Any]:
+        """The columns of the batch and its results.
+
+        Raises:
+            InputError: A column is missing, or a row of it is no text.
+        """
+        texts = [self._texts(batch, column) for column in self.columns]
+        return {**batch, **dict(zip(self.output_columns, self.compute(*texts), strict=True))}
+
+    def compute(self, *texts: list[str]) -> tuple[Any, ...]:
+        """From the texts of each of `columns` to the values of each of `output_columns`."""
+        raise NotImplementedError
+
+    def check(self, *texts: str) -> None:
+        """Raises ValueError if the texts of a row, one a column, cannot be computed."""
+
+    @property
+    def tokens(self) -> int:
+        """How many were computed so far."""
+        raise NotImplementedError
+
+    def _texts(self, batch: Batch, column: str) -> list[str]:
+        if column not in batch:
+            known = ", ".join(map(repr, batch)) or "none"
+            raise InputError(f"there is no column {column!r}", f"one of {known}", "name another")
+        texts = list(batch[column])
+        for row, text in enumerate(texts):
+            if not isinstance(text, str):
+                raise InputError(
+                    f"row {row} of column {column!r} of a batch is {text!r:.40}",
+                    "a text",
+                    "filter such rows out before, or run `hf-bert` with --engine ray, which sets "
+                    "them apart",
+                )
+        return texts
+
+
+def _cpus_of_actor() -> int | None:
+    """The CPUs of the Ray actor or task that this runs in, at least 1; None outside of one."""
+    ray = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized():
+        return None
+    context = ray.get_runtime_context()
+    if context.worker.mode != ray.WORKER_MODE:
+        return None
+    return max(1, int(context.get_assigned_resources().get("CPU", 1)))
+
+
+class EmbedTexts(BatchTask):
+    """The vectors of texts, (D,) float32 each.
+
+    Args:
+        model: As in `BatchTask`, and so are the arguments that are not named here.
+        column: The texts.
+        output_column: Their vectors.
+        normalize: Make vectors of length 1.
+        prompt_name: Which of the model's prompts to put before each text.
+        prompt: The text to put before each text.
+        truncate_dim: How many numbers of a vector to keep.
+        batch_invariant: Give a text the same bits in any batch. False where a GPU computes, which
+            cannot keep that promise.
+        **options: Further arguments of `TextEncoder.from_pretrained`, such as `device`.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        column: str = "text",
+        output_column: str = "vector",
+        *,
+        normalize: bool = False,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        truncate_dim: int | None = None,
+        batch_invariant: bool = True,
+        token_budget: int | None = None,
+        threads: int | None = None,
+        **options: Any,
+    ) -> None:
+        from hf_bert_impl.inference import TextEncoder
+
+        super().__init__(threads, (column,), (output_column,))
+        self.encoder = TextEncoder.from_pretrained(
+            model, batch_invariant=batch_invariant, **options
+        )
+        self._encode = functools.partial(
+            self.encoder.encode,
+            normalize_embeddings=normalize,
+            prompt_name=prompt_name,
+            prompt=prompt,
+            truncate_dim=truncate_dim,
+            token_budget=token_budget,
+        )
+
+    @property
+    def tokens(self) -> int:
+        return self.encoder.tokens
+
+    def compute(self, *texts: list[str]) -> tuple[Any, ...]:
+        return (self._encode(texts[0]),)
+
+
+class _Classifier(BatchTask):
+    """Loads a sequence classifier."""
+
+    def __init__(
+        self,
+        model: str,
+        columns: tuple[str, ...],
+        output_columns: tuple[str, ...],
+        *,
+        dtype: str | None = None,
+        batch_invariant: bool = True,
+        token_budget: int | None = None,
+        threads: int | None = None,
+    ) -> None:
+        from hf_bert_impl.inference.classifier import TextClassifier
+
+        super().__init__(threads, columns, output_columns)
+        bert, tokenizer = checkpoints.load_prepared(
+            model, "sequence-classification", dtype, batch_invariant
+        )
+        self.classifier = TextClassifier(bert, tokenizer, token_budget)
+
+    @property
+    def tokens(self) -> int:
+        return self.classifier.tokens
+
+
+class Classify(_Classifier):
+    """The most probable label of each text, with its probability.
+
+    Args:
+        model: A sequence classifier with two labels or more; all else as in `BatchTask`.
+        column: The texts.
+        output_column: Their labels.
+        score_column: The probability of each of them.
+        **options: Further arguments of `BatchTask`.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        column: str = "text",
+        output_column: str = "label",
+        score_column: str = "score",
+        **options: Any,
+    ) -> None:
+        super().__init__(model, (column,), (output_column, score_column), **options)
+        self._labels = np.array(self.classifier.labels, dtype=object)
+
+    def compute(self, *texts: list[str]) -> tuple[Any, ...]:
+        scores = self.classifier.probabilities(self.classifier.logits(texts[0]))
+        best = scores.argmax(axis=1)
+        return self._labels[best], scores[np.arange(len(best)), best]
+
+
+class ScorePairs(_Classifier):
+    """The score of each pair, by a cross-encoder: its single logit, or the probability of it.
+
+    Args:
+        model: A sequence classifier with one label.
+        query_column: The first text of a pair.
+        column: The second one.
+        output_column: The scores, float32.
+        probabilities: Give the sigmoid of the logit, as sentence-transformers does by default.
+        **options: Further arguments of `BatchTask`.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        query_column: str = "query",
+        column: str = "text",
+        output_column: str = "score",
+        *,
+        probabilities: bool = True,
+        **options: Any,
+    ) -> None:
+        super().__init__(model, (query_column, column), (output_column,), **options)
+        self._probabilities = probabilities
+        count = len(self.classifier.labels)
+        if count != 1:
+            raise InputError(
+                f"{model} has {count} labels", "a cross-encoder, which has one", "use `Classify`"
+            )
+
+    def compute(self, *texts: list[str]) -> tuple[Any, ...]:
+        logits = self.classifier.logits(*texts)
+        if self._probabilities:
+            logits = self.classifier.probabilities(logits)
+        return (logits[:, 0],)
+
+
+class Answer(BatchTask):
+    """The best answer to each question, with its score and where it stands in the context.
+
+    Args:
+        model: A BERT that was fine-tuned for question answering.
+        question_column: The questions.
+        context_column: The text that holds the answer to each.
+        output_columns: The answer, its probability, its first character and the one after its last.
+        dtype: As in `BatchTask`.
+        batch_invariant: As in `EmbedTexts`.
+        threads: As in `BatchTask`.
+        **options: Further arguments of `QuestionAnsweringPipeline`, such as `max_answer_len`.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        question_column: str = "question",
+        context_column: str = "context",
+        output_columns: tuple[str, str, str, str] = ("answer", "score", "start", "end"),
+        *,
+        dtype: str | None = None,
+        batch_invariant: bool = True,
+        threads: int | None = None,
+        **options: Any,
+    ) -> None:
+        from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline
+
+        super().__init__(threads, (question_column, context_column), tuple(output_columns))
+        self.pipeline = QuestionAnsweringPipeline.from_pretrained(
+            model, dtype=dtype, batch_invariant=batch_invariant, **options
+        )
+
+    @property
+    def tokens(self) -> int:
+        return self.pipeline.tokens
+
+    def check(self, *texts: str) -> None:
+        for column, text in zip(self.columns, texts, strict=True):
+            if not text.strip():
+                raise InputError(f"the {column} is empty", "a text", "give one")
+
+    def compute(self, *texts: list[str]) -> tuple[Any, ...]:
+        asked = [{"question": q, "context": c} for q, c in zip(*texts, strict=True)]
+        # An iterable gives an answer a question, also where there is one question alone.
+        found = list(self.pipeline(iter(asked), top_k=1))
+        names = ("answer", "score", "start", "end")
+        answers, scores, starts, ends = ([one[name] for one in found] for name in names)
+        return (
+            np.array(answers, dtype=object),
+            np.array(scores, np.float64),
+            np.array(starts, np.int64),
+            np.array(ends, np.int64),
+        )
+
+
+class FillMask(BatchTask):
+    """The most probable tokens for each mask of each text, with their probabilities.
+
+    Args:
+        model: A BERT with a masked-LM head.
+        column: The texts, each with the tokenizer's mask token in it.
+        output_columns: For each text the tokens and their probabilities, a list of `top_k` a mask.
+        top_k: How many tokens a mask.
+        dtype: As in `BatchTask`.
+        batch_invariant: As in `EmbedTexts`.
+        token_budget: As in `BatchTask`.
+        threads: As in `BatchTask`.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        column: str = "text",
+        output_columns: tuple[str, str] = ("tokens", "scores"),
+        *,
+        top_k: int = 5,
+        dtype: str | None = None,
+        batch_invariant: bool = True,
+        token_budget: int | None = None,
+        threads: int | None = None,
+    ) -> None:
+        from hf_bert_impl.inference.encoding import TOKEN_BUDGET
+
+        super().__init__(threads, (column,), tuple(output_columns))
+        COUNT.check("top_k", top_k)
+        self.model, self.tokenizer = checkpoints.load_prepared(
+            model, "masked-lm", dtype, batch_invariant
+        )
+        self._top_k = min(top_k, self.model.config.vocab_size)
+        self._budget = token_budget or TOKEN_BUDGET
+        self._tokens = 0
+
+    @property
+    def tokens(self) -> int:
+        return self._tokens
+
+    def check(self, *texts: str) -> None:
+        from hf_bert_impl.inference.masked_words import encode_masked
+
+        encode_masked(self.tokenizer, texts[0], self.model.config.max_position_embeddings)
+
+    def compute(self, *texts: list[str]) -> tuple[Any, ...]:
+        from hf_bert_impl.inference.masked_words import best_tokens, encode_masked
+
+        limit = self.model.config.max_position_embeddings
+        rows = [encode_masked(self.tokenizer, text, limit) for text in texts[0]]
+        ids = [row["input_ids"][0].tolist() for row in rows]
+        found: list[Any] = []
+        for batch in cut_batches(
+            range(len(ids)), lambda row: len(ids[row]), token_budget=self._budget
+        ):
+            chosen = [ids[row] for row in batch]
+            self._tokens += sum(map(len, chosen))
+            found += best_tokens(self.model, self.tokenizer, chosen, self._top_k)
+        return [tokens for tokens, _ in found], [scores for _, scores in found]

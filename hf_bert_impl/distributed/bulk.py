@@ -1,0 +1,124 @@
+"""Runs a job in parts: here, as one of several shards, or on Ray."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from hf_bert_impl.distributed.parts import BulkJob, Part
+from hf_bert_impl.errors import InputError
+from hf_bert_impl.inference.progress import text_progress
+
+ENGINES = ("local", "ray")
+
+
+@dataclasses.dataclass(frozen=True)
+class Engine:
+    """Where the parts are made."""
+
+    name: str = "local"
+    """One of `ENGINES`."""
+    workers: int = 1
+    """Actors of Ray."""
+    address: str | None = None
+    """Of a running Ray cluster; None starts Ray on this machine."""
+    shard: tuple[int, int] | None = None
+    """(i, n): of n processes that share the work without knowing each other, the i-th from 0."""
+
+    def check(self) -> None:
+        """Raises InputError if the fields do not fit each other."""
+        index, count = self.shard or (0, 1)
+        if not 0 <= index < count:
+            raise InputError(f"shard is {index}/{count}", "i/n with i from 0 to n - 1", "mend it")
+        if self.name not in ENGINES:
+            raise InputError(f"engine is {self.name!r}", f"one of {', '.join(ENGINES)}", "name one")
+        if self.name == "ray" and self.shard:
+            raise InputError(
+                "a shard is named beside the engine 'ray'",
+                "one of them",
+                "leave the shard out, since Ray shares the work itself",
+            )
+        if self.name == "local" and (self.workers != 1 or self.address is not None):
+            raise InputError(
+                "workers or an address are given without the engine 'ray'",
+                "`engine='ray'` beside them",
+                "name it, or start several processes with a `shard` each",
+            )
+
+
+def run_job(
+    job: BulkJob,
+    engine: Engine,
+    *,
+    resume: bool = False,
+    overwrite: bool = False,
+    progress: bool = False,
+) -> dict[str, Any]:
+    """Makes the parts that are missing, and the manifest when all are there.
+
+    Args:
+        job: What is to be done.
+        engine: Where.
+        resume: Go on with what an interrupted run has left. Shards always do.
+        overwrite: Remove what an earlier job left in the output; not for shards.
+        progress: Show a bar on standard error.
+
+    Returns:
+        A summary: `rows`, `rejected`, `tokens`, `seconds`, and so on; of this run, but for `parts`
+        and `complete`.
+
+    Raises:
+        InputError: The output is not this job's, an input cannot be read, or the engine cannot do
+            the work.
+    """
+    engine.check()
+    index, count = engine.shard or (0, 1)
+    if engine.shard and overwrite:
+        raise InputError(
+            "`overwrite` is given for a shard", "neither", "remove the folder before they start"
+        )
+    begin = time.perf_counter()
+    job.check_output(resume or bool(engine.shard), overwrite)
+    parts = list(job.parts())
+    if not parts:
+        raise InputError(f"{', '.join(job.inputs[:3])} has no rows", "texts", "name another file")
+    job.begin(overwrite)
+    own = parts[index::count]
+    missing = [part for part in own if job.entry(part) is None]
+    done = {"rows": 0, "rejected": 0, "tokens": 0}
+    before = sum(part.rows for part in own) - sum(part.rows for part in missing)
+    with text_progress(progress, sum(part.rows for part in own), start=before) as advance:
+        for entry in _made(job, missing, engine):
+            done["rows"] += entry["written"]
+            done["rejected"] += len(entry["rejects"])
+            done["tokens"] += entry["tokens"]
+            advance(entry["rows"], tokens=entry["tokens"])
+    manifest = job.finish(parts)
+    seconds = time.perf_counter() - begin
+    return {
+        "output": str(job.output),
+        "complete": manifest is not None,
+        "parts": len(parts),
+        "parts_made": len(missing),
+        **done,
+        "seconds": round(seconds, 3),
+        "texts_per_second": round(done["rows"] / seconds, 1),
+        "tokens_per_second": round(done["tokens"] / seconds, 1),
+        "engine": engine.name,
+        "workers": engine.workers,
+    }
+
+
+def _made(job: BulkJob, parts: list[Part], engine: Engine) -> Iterator[dict[str, Any]]:
+    if not parts:
+        return
+    if engine.name == "ray":
+        from hf_bert_impl.distributed.on_ray import make_parts
+
+        yield from make_parts(job, parts, engine.workers, engine.address)
+        return
+    task = job.task(**job.options)
+    for part in parts:
+        yield job.make(part, task)

@@ -1,0 +1,370 @@
+"""Bulk work in parts: a range of rows of an input becomes a Parquet file, complete or not at all.
+
+The output is a folder:
+
+- `part-FFFFF-PPPPP.parquet`: part P of input F, with the columns `id` (`file` beside it where there
+  are several inputs) and those that were computed;
+- `_parts/part-FFFFF-PPPPP.json`: written after its part, with its size and digest, and the rows
+  that were set apart. A part counts when this is there and its file is as it says;
+- `_job.json`: what must be the same for another process to go on with the work, or to share it;
+- `manifest.json` and `rejects.jsonl`: made when all parts are there, out of the files above.
+
+Where a part begins and ends depends on the inputs and `part_rows` alone, and each is made by
+itself. So it does not matter which process makes which part, how often, or in what order. All names
+are on a disk that every process sees.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from hf_bert_impl import checkpoints
+from hf_bert_impl.data.table_records import Wanted
+from hf_bert_impl.data.text_input import (
+    COMPRESSED,
+    JSON_SUFFIXES,
+    RecordInput,
+    Start,
+    check_record_text,
+)
+from hf_bert_impl.data.vector_table import as_stored, write_columns
+from hf_bert_impl.distributed.batch_tasks import BatchTask
+from hf_bert_impl.errors import InputError
+from hf_bert_impl.files.atomic import atomic_file
+from hf_bert_impl.model.json_files import check_text, read_json
+
+#: Rows of a part where nobody says.
+PART_ROWS = 10_000
+#: Most characters of a text; a longer one is set apart, as it is hardly one.
+LONGEST_TEXT = 1_000_000
+#: Of the files that are taken out of a folder.
+SUFFIXES = (".txt", ".csv", ".tsv", ".parquet", *JSON_SUFFIXES)
+#: What shows that a folder is one that `datasets` wrote.
+DATASET_MARKS = ("state.json", "dataset_dict.json")
+JOB, MANIFEST, REJECTS, ENTRIES = "_job.json", "manifest.json", "rejects.jsonl", "_parts"
+FORMAT = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """Some rows of an input."""
+
+    file: int
+    """The number of the input."""
+    number: int
+    """Of the part among those of its input."""
+    start: Start
+    """What lies before it."""
+    rows: int
+
+    @property
+    def name(self) -> str:
+        """Of its files, without an ending."""
+        return f"part-{self.file:05}-{self.number:05}"
+
+
+@dataclasses.dataclass(frozen=True)
+class BulkJob:
+    """What is computed of which texts, and where to. It can be pickled."""
+
+    inputs: tuple[str, ...]
+    output: Path
+    task: type[BatchTask]
+    options: dict[str, Any]
+    """The arguments of `task`."""
+    columns: Wanted
+    """Of the inputs, in the order of the task's own."""
+    id_column: str | None = None
+    part_rows: int = PART_ROWS
+    precision: str = "float32"
+    """What vectors are stored as."""
+
+    def parts(self) -> Iterator[Part]:
+        """All parts, in order. Every input is read, and nothing is kept of it.
+
+        Raises:
+            InputError: An input cannot be read, or no row of it.
+        """
+        for file, name in enumerate(self.inputs):
+            yield from self._parts_of(file, name)
+
+    def _parts_of(self, file: int, name: str) -> Iterator[Part]:
+        with RecordInput(name, self.columns, self.id_column) as source:
+            for number in itertools.count():
+                start, rows, is_readable = source.position, 0, False
+                problem: ValueError | None = None
+                for _, text, _ in itertools.islice(source.records, self.part_rows):
+                    rows += 1
+                    if isinstance(text, ValueError):
+                        problem = problem or text
+                    else:
+                        is_readable = True
+                if problem is not None and not is_readable and number == 0:
+                    raise problem  # no row has such a column, say
+                if rows == 0:
+                    return
+                yield Part(file, number, start, rows)
+
+    def settings(self) -> dict[str, Any]:
+        """What another process has to have the same."""
+        inputs = []
+        for name in self.inputs:
+            status = os.stat(name)
+            inputs.append([name, status.st_size, status.st_mtime_ns])
+        return {
+            "format": FORMAT,
+            "task": self.task.__name__,
+            "options": {key: self.options[key] for key in sorted(self.options)},
+            "columns": list(self.columns) if isinstance(self.columns, tuple) else self.columns,
+            "id_column": self.id_column,
+            "part_rows": self.part_rows,
+            "precision": self.precision,
+            "weights": weights_digest(self.options["model"]),
+            "inputs": inputs,
+        }
+
+    def make(self, part: Part, task: BatchTask) -> dict[str, Any]:
+        """Computes a part, writes it, and then its entry, which is returned."""
+        begin, tokens = time.perf_counter(), task.tokens
+        ids: list[Any] = []
+        texts: list[Any] = []
+        rejects: list[dict[str, Any]] = []
+        kind = int if self.id_column is None else self._id_type()
+        source = RecordInput(self.inputs[part.file], self.columns, self.id_column, part.start)
+        with source:
+            records = itertools.islice(source.records, part.rows)
+            for row, (place, text, identifier) in enumerate(records, part.start.rows):
+                named = row if self.id_column is None else identifier
+                values = text if isinstance(text, list) else [text]
+                try:
+                    _check_texts(place, values)
+                    task.check(*values)
+                    _check_id(place, named, kind)
+                except ValueError as error:
+                    shown = named if isinstance(named, str | int) else None
+                    rejects.append(
+                        {"file": source.name, "row": row, "id": shown, "reason": str(error)}
+                    )
+                    continue
+                ids.append(named)
+                texts.append(values)
+        if len(ids) + len(rejects) != part.rows:
+            raise InputError(
+                f"{source.name} has fewer rows than when the work began", "the same file", "restore"
+            )
+        columns: dict[str, Any] = {"id": ids}
+        if len(self.inputs) > 1:
+            columns["file"] = [self.inputs[part.file]] * len(ids)
+        given = dict(zip(task.columns, map(list, zip(*texts, strict=True)), strict=False))
+        given = given or {name: [] for name in task.columns}
+        done = task(given)
+        for name in task.output_columns:
+            columns[name] = done[name]
+            if getattr(done[name], "ndim", 1) == 2:  # vectors
+                columns[name], scales = as_stored(done[name], self.precision)
+                columns |= {} if scales is None else {"scale": scales}
+        file = self.output / f"{part.name}.parquet"
+        with atomic_file(file) as fresh:
+            write_columns(fresh, columns)
+            size, digest = fresh.stat().st_size, file_digest(fresh)
+        entry = {
+            "part": part.name,
+            "file": self.inputs[part.file],
+            "first_row": part.start.rows,
+            "rows": part.rows,
+            "written": len(ids),
+            "bytes": size,
+            "sha256": digest,
+            "tokens": task.tokens - tokens,
+            "seconds": round(time.perf_counter() - begin, 3),
+            "rejects": rejects,
+        }
+        with atomic_file(self._entry(part.name)) as fresh:
+            fresh.write_text(json.dumps(entry, ensure_ascii=False), encoding="utf-8")
+        return entry
+
+    def _id_type(self) -> type:
+        """That of the first id: a column has one type, in all parts."""
+        with RecordInput(self.inputs[0], self.columns, self.id_column) as source:
+            kinds = (type(identifier) for _, _, identifier in source.records)
+            return next((kind for kind in kinds if kind in (str, int)), str)
+
+    def entry(self, part: Part) -> dict[str, Any] | None:
+        """The entry of a part that is there and whole; None for one that has to be made."""
+        file = self.output / f"{part.name}.parquet"
+        try:
+            entry = read_json(self._entry(part.name))
+            if file.stat().st_size == entry["bytes"] and file_digest(file) == entry["sha256"]:
+                return dict(entry)
+        except (OSError, ValueError, KeyError):  # a damaged entry is as none
+            pass
+        return None
+
+    def _entry(self, name: str) -> Path:
+        return self.output / ENTRIES / f"{name}.json"
+
+    def check_output(self, resume: bool, overwrite: bool) -> None:
+        """Checks that the parts can be written.
+
+        Args:
+            resume: Go on with what is there.
+            overwrite: Parts of an earlier job may be there, which `begin` removes.
+
+        Raises:
+            InputError: The folder holds something else, or another job's parts.
+        """
+        if self.output.exists() and not self.output.is_dir():
+            raise InputError(f"{self.output} is a file", "a folder for the parts", "name another")
+        if not (self.output / JOB).exists():
+            if self.output.is_dir() and any(self.output.iterdir()):
+                raise InputError(
+                    f"{self.output} has files, and no job in parts has written them",
+                    "an empty or a new folder",
+                    "name one",
+                )
+        elif not overwrite:
+            self._check_same(read_json(self.output / JOB), self.settings())
+            if not resume and any((self.output / ENTRIES).glob("*.json")):
+                raise InputError(
+                    f"{self.output} was begun by an earlier run of this job",
+                    "`resume=True` to go on with it",
+                    "give that, or `overwrite=True` to start anew",
+                )
+
+    def begin(self, overwrite: bool) -> None:
+        """Makes the folder and says whose it is."""
+        if overwrite and (self.output / JOB).exists():
+            shutil.rmtree(self.output)
+        settings = self.settings()
+        (self.output / ENTRIES).mkdir(parents=True, exist_ok=True)
+        with atomic_file(self.output / JOB) as fresh:
+            fresh.write_text(json.dumps(settings, indent=1), encoding="utf-8")
+
+    def _check_same(self, before: dict[str, Any], settings: dict[str, Any]) -> None:
+        for name, now in settings.items():
+            if before.get(name) != now:
+                raise InputError(
+                    f"{self.output} was begun with other {name}: {before.get(name)!r:.80}, now "
+                    f"{now!r:.80}",
+                    "the same command and input to go on with it",
+                    "name another `output`, or give `overwrite=True`",
+                )
+
+    def finish(self, parts: Iterable[Part]) -> dict[str, Any] | None:
+        """Writes the manifest and the rejects if all parts are there; gives the manifest then."""
+        entries = []
+        for part in parts:
+            try:
+                entries.append(dict(read_json(self._entry(part.name))))
+            except (OSError, ValueError):
+                return None
+        rejects = list(itertools.chain.from_iterable(entry.pop("rejects") for entry in entries))
+        lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rejects)
+        with atomic_file(self.output / REJECTS) as fresh:
+            fresh.write_text(lines, encoding="utf-8")
+        manifest = {
+            "rows": sum(entry["written"] for entry in entries),
+            "rejected": len(rejects),
+            "parts": entries,
+        }
+        with atomic_file(self.output / MANIFEST) as fresh:
+            fresh.write_text(json.dumps(manifest, indent=1, ensure_ascii=False), encoding="utf-8")
+        for folder in (self.output, self.output / ENTRIES):  # of killed processes
+            for left in folder.glob(".partial-*"):
+                shutil.rmtree(left, ignore_errors=True)
+        return manifest
+
+
+def find_inputs(source: str) -> tuple[str, ...]:
+    """A file, the folder of a data set, or the files of a folder and of those below it, sorted.
+
+    Raises:
+        InputError: The folder has none that can be read, or the source is standard input, which
+            cannot be read twice.
+    """
+    if source == "-":
+        raise InputError(
+            "the texts come from standard input", "a file or a folder", "write them to a file"
+        )
+    path = Path(source).expanduser()
+    if not is_folder_of_files(source):
+        return (str(path),)
+    found = []
+    for file in sorted(path.rglob("*")):
+        packed = file.suffix.lower() in COMPRESSED
+        ending = (file.with_suffix("") if packed else file).suffix.lower()
+        hidden = any(part.startswith((".", "_")) for part in file.relative_to(path).parts)
+        if file.is_file() and ending in SUFFIXES and not hidden:
+            found.append(str(file))
+    if not found:
+        raise InputError(
+            f"{source} has no files of texts", f"files ending in {', '.join(SUFFIXES)}", "name one"
+        )
+    return tuple(found)
+
+
+def is_folder_of_files(source: str) -> bool:
+    """Whether it is a folder, and not one that `datasets` wrote."""
+    path = Path(source).expanduser()
+    is_dataset = any((path / mark).is_file() for mark in DATASET_MARKS)
+    return source != "-" and path.is_dir() and not is_dataset
+
+
+def weights_digest(model: str) -> str:
+    """What tells whether a model's files are the same: a digest of them, or the hub's commit."""
+    folder = Path(model).expanduser()
+    if not folder.is_dir():
+        checkpoints.open_checkpoint(model)  # which says what is wrong with the name
+        from transformers.utils import cached_file
+        from transformers.utils.hub import extract_commit_hash
+
+        return str(extract_commit_hash(cached_file(model, "config.json"), None))
+    digest = hashlib.sha256()
+    endings = (".safetensors", ".bin", ".json", ".txt")
+    for file in sorted(folder.rglob("*")):
+        if file.is_file() and file.suffix in endings:
+            digest.update(f"{file.relative_to(folder)} {file_digest(file)}\n".encode())
+    return digest.hexdigest()
+
+
+def file_digest(file: Path) -> str:
+    """The SHA-256 of a file."""
+    with file.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+def _check_texts(place: str, texts: list[Any]) -> None:
+    """Raises ValueError if a row has no texts that can be computed."""
+    for text in texts:
+        if isinstance(text, ValueError):
+            raise text
+        check_record_text(place, text)
+        if len(text) > LONGEST_TEXT:
+            raise InputError(
+                f"{place} has a text of {len(text):,} characters",
+                f"at most {LONGEST_TEXT:,}",
+                "cut it into several",
+            )
+
+
+def _check_id(place: str, identifier: Any, kind: type) -> None:
+    """Raises ValueError if a row's id is not of the type that the others have."""
+    fits = type(identifier) is kind and identifier != ""
+    if not fits or (kind is int and not -(2**63) <= identifier < 2**63):
+        expected = "a text" if kind is str else "a whole number of 64 bits"
+        raise InputError(
+            f"{place} has {identifier!r:.40} for an id",
+            f"{expected}, as the first id is",
+            "mend it",
+        )
+    if kind is str:
+        check_text(identifier, f"the id in {place}")

@@ -1,0 +1,100 @@
+"""Classes and scores of texts and pairs, without padding.
+
+Notation: N texts, L labels, T tokens of a batch side by side.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from hf_bert_impl.data.token_budget import cut_batches
+from hf_bert_impl.errors import InputError
+from hf_bert_impl.inference.batching import check_text, packed_inputs
+from hf_bert_impl.inference.encoding import TOKEN_BUDGET
+
+
+class TextClassifier:
+    """Computes the logits of a sequence classifier.
+
+    Args:
+        model: A BertForSequenceClassification. It is set to eval mode.
+        tokenizer: Its tokenizer.
+        token_budget: Most tokens that the model gets at once; a longer text comes alone.
+    """
+
+    def __init__(self, model: Any, tokenizer: Any, token_budget: int | None = None) -> None:
+        self.model, self.tokenizer = model.eval(), tokenizer
+        self.token_budget = token_budget or TOKEN_BUDGET
+        limit = int(model.config.max_position_embeddings)
+        #: Tokens at which a text or a pair is cut, the longer one of a pair first.
+        self.max_length = min(limit, int(tokenizer.model_max_length))
+        #: How many were computed so far.
+        self.tokens = 0
+
+    @property
+    def labels(self) -> list[str]:
+        """The names of the L labels."""
+        names = self.model.config.id2label
+        return [str(names[number]) for number in sorted(names)]
+
+    @torch.inference_mode()
+    def logits(
+        self, texts: Sequence[str], pairs: Sequence[str] | None = None
+    ) -> np.ndarray[Any, Any]:
+        """Scores texts.
+
+        Args:
+            texts: N of them.
+            pairs: The second text of each, where the model judges pairs.
+
+        Returns:
+            (N, L) float32.
+
+        Raises:
+            TypeError: An entry is no str.
+            InputError: There are other numbers of texts and of pairs.
+        """
+        for column in (texts, pairs or ()):
+            for index, text in enumerate(column):
+                check_text(index, text)
+        if pairs is not None and len(pairs) != len(texts):
+            raise InputError(
+                f"there are {len(texts)} texts and {len(pairs)} second ones",
+                "as many of both",
+                "give one for each",
+            )
+        if not len(texts):
+            return np.empty((0, self.model.config.num_labels), np.float32)
+        encoded = self.tokenizer(
+            list(texts),
+            None if pairs is None else list(pairs),
+            truncation="longest_first",
+            max_length=self.max_length,
+            return_token_type_ids=True,
+            return_attention_mask=False,
+        )
+        rows, types = encoded["input_ids"], encoded["token_type_ids"]
+        found = []
+        for batch in cut_batches(
+            range(len(rows)), lambda row: len(rows[row]), token_budget=self.token_budget
+        ):
+            inputs = packed_inputs(
+                [rows[row] for row in batch], [types[row] for row in batch], self.model.device
+            )
+            self.tokens += inputs["input_ids"].shape[1]
+            found.append(self.model(**inputs, return_dict=True).logits.float().cpu())
+        return torch.cat(found).numpy()
+
+    def probabilities(self, logits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """(N, L) logits to the probability of each label.
+
+        They add up to 1, but where any number of labels can be right (`problem_type` is
+        "multi_label_classification", or there is a single label): each then stands for itself.
+        """
+        scores = torch.from_numpy(logits).double()
+        alone = self.model.config.problem_type == "multi_label_classification"
+        if alone or logits.shape[1] == 1:
+            return scores.sigmoid().float().numpy()
+        return scores.softmax(dim=-1).float().numpy()

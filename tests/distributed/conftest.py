@@ -1,0 +1,45 @@
+"""Small models by head, and a file of texts of many lengths."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from hf_bert_impl.distributed import EmbedTexts
+from hf_bert_impl.distributed.parts import BulkJob
+from tests.checkpoints import save_checkpoint
+
+#: Unlike each other in length, and more than one part.
+TEXTS = [f"the cat {'sat on the mat ' * (n % 7)}number {n}" for n in range(53)]
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
+    """Folders by class and number of labels, each made once."""
+    made: dict[tuple[str, int], str] = {}
+
+    def folder(head: str, labels: int = 3) -> str:
+        if (head, labels) not in made:
+            place = tmp_path_factory.mktemp("models") / f"{head}-{labels}"
+            sizes = {"num_labels": labels} if head != "BertModel" else {}
+            made[head, labels] = str(save_checkpoint(place, head, initializer_range=0.4, **sizes))
+        return made[head, labels]
+
+    return folder
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> Path:
+    """JSON lines with ids."""
+    file = tmp_path / "rows.jsonl"
+    lines = [json.dumps({"text": text, "id": f"t{n}"}) for n, text in enumerate(TEXTS)]
+    file.write_text("\n".join(lines) + "\n")
+    return file
+
+
+@pytest.fixture
+def job(models: Callable[..., str], rows: Path, tmp_path: Path) -> BulkJob:
+    """Their vectors, in six parts."""
+    options = {"model": models("BertModel")}
+    return BulkJob((str(rows),), tmp_path / "out", EmbedTexts, options, "text", "id", 9)

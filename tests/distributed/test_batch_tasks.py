@@ -1,0 +1,155 @@
+"""Callables of Ray Data's convention: what they add to a batch, and that a batch changes no bit."""
+
+import pickle
+import sys
+
+import numpy as np
+import pytest
+import torch
+
+from hf_bert_impl import BertForMaskedLM, TextEncoder
+from hf_bert_impl.distributed import Answer, Classify, EmbedTexts, FillMask, ScorePairs
+from hf_bert_impl.errors import InputError
+from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline
+from tests.distributed.conftest import TEXTS
+
+
+def in_batches(task, batch, sizes):
+    """The same call in pieces, joined."""
+    pieces, start = [], 0
+    for size in sizes:
+        part = {name: values[start : start + size] for name, values in batch.items()}
+        pieces.append(task(part))
+        start += size
+    return {name: [row for piece in pieces for row in piece[name]] for name in pieces[0]}
+
+
+def test_vectors_are_those_of_the_encoder(models):
+    task = EmbedTexts(models("BertModel"), normalize=True, token_budget=64)
+    batch = {"text": np.array(TEXTS, dtype=object), "other": np.arange(len(TEXTS))}
+    found = task(batch)
+    encoder = TextEncoder.from_pretrained(models("BertModel"), batch_invariant=True)
+    expected = encoder.encode(TEXTS, normalize_embeddings=True)
+    assert np.array_equal(found["vector"], expected)
+    assert np.array_equal(found["other"], batch["other"])
+    assert task.tokens == sum(len(ids) for ids in encoder.tokenizer(TEXTS)["input_ids"])
+    apart = in_batches(task, batch, [1, 3, 20, 29])
+    assert np.array_equal(np.array(apart["vector"]), expected)
+
+
+def test_labels_are_those_of_the_model_alone(models):
+    task = Classify(models("BertForSequenceClassification"))
+    found = task({"text": TEXTS})
+    model, tokenizer = task.classifier.model, task.classifier.tokenizer
+    for text, label, score in zip(TEXTS, found["label"], found["score"], strict=True):
+        with torch.inference_mode():
+            inputs = tokenizer(text, return_tensors="pt", truncation=True, max_length=32)
+            expected = model(**inputs).logits[0].softmax(-1)
+        assert label == model.config.id2label[int(expected.argmax())]
+        assert score == pytest.approx(float(expected.max()), abs=1e-6)
+    apart = in_batches(task, {"text": TEXTS}, [2, 50, 1])
+    assert apart["label"] == list(found["label"])
+    assert np.array_equal(apart["score"], found["score"])
+
+
+def test_pairs_are_scored_as_by_sentence_transformers(models):
+    cross_encoders = pytest.importorskip("sentence_transformers").CrossEncoder
+    folder = models("BertForSequenceClassification", 1)
+    queries = [f"number {n} ?" for n in range(len(TEXTS))]
+    task = ScorePairs(folder)
+    found = task({"query": queries, "text": TEXTS})["score"]
+    stock = cross_encoders(folder, device="cpu")
+    expected = stock.predict(list(zip(queries, TEXTS, strict=True)), show_progress_bar=False)
+    assert np.abs(found - expected).max() < 1e-5
+    apart = in_batches(task, {"query": queries, "text": TEXTS}, [30, 1, 22])["score"]
+    assert np.array_equal(apart, found)
+    logits = ScorePairs(folder, probabilities=False)({"query": queries, "text": TEXTS})["score"]
+    assert np.abs(1 / (1 + np.exp(-logits.astype(float))) - found).max() < 1e-6
+
+
+def test_answers_are_those_of_the_pipeline(models):
+    folder = models("BertForQuestionAnswering", 2)
+    batch = {"question": ["what sat ?", "what number ?"], "context": TEXTS[3:5]}
+    found = Answer(folder)(batch)
+    pipeline = QuestionAnsweringPipeline.from_pretrained(folder, batch_invariant=True)
+    for row in range(2):
+        expected = pipeline(question=batch["question"][row], context=batch["context"][row])
+        assert {name: found[name][row] for name in expected} == expected
+    one = Answer(folder)({name: values[:1] for name, values in batch.items()})
+    assert one["score"][0] == found["score"][0]
+
+
+def test_masks_are_filled(models):
+    folder = models("BertForMaskedLM")
+    texts = ["the [MASK] sat on the mat", "the cat [MASK] on the [MASK] number"]
+    task = FillMask(folder, top_k=2)
+    found = task({"text": texts})
+    assert [len(masks) for masks in found["tokens"]] == [1, 2]
+    model = BertForMaskedLM.from_pretrained(folder).eval()
+    for text, tokens, scores in zip(texts, found["tokens"], found["scores"], strict=True):
+        ids = task.tokenizer(text, return_tensors="pt")["input_ids"]
+        with torch.inference_mode():
+            logits = model(ids).logits[ids == task.tokenizer.mask_token_id]
+        best = logits.softmax(-1).topk(2)
+        names = [task.tokenizer.convert_ids_to_tokens(row) for row in best.indices.tolist()]
+        assert tokens == names
+        assert np.abs(np.array(scores) - best.values.numpy()).max() < 1e-5
+    assert task({"text": texts[1:]})["scores"][0] == found["scores"][1]
+
+
+@pytest.mark.parametrize(
+    ("kind", "head", "labels", "columns"),
+    [
+        (EmbedTexts, "BertModel", 3, ["text"]),
+        (Classify, "BertForSequenceClassification", 3, ["text"]),
+        (ScorePairs, "BertForSequenceClassification", 1, ["query", "text"]),
+        (Answer, "BertForQuestionAnswering", 2, ["question", "context"]),
+        (FillMask, "BertForMaskedLM", 3, ["text"]),
+    ],
+)
+def test_an_empty_batch_and_bad_rows(models, kind, head, labels, columns):
+    task = kind(models(head, labels))
+    empty = task({name: [] for name in columns})
+    assert all(len(values) == 0 for values in empty.values())
+    assert set(empty) == {*columns, *task.output_columns}
+    with pytest.raises(InputError, match="there is no column"):
+        task({"another": ["a"]})
+    with pytest.raises(InputError, match=r"row 1 of column .* is None; expected a text"):
+        task({name: ["a [MASK]", None] for name in columns})
+    again = pickle.loads(pickle.dumps(task))
+    assert type(again) is kind
+    assert len(pickle.dumps(task)) < 2000  # the arguments, not the weights
+
+
+def test_a_cross_encoder_has_one_label(models):
+    with pytest.raises(InputError, match="has 3 labels; expected a cross-encoder"):
+        ScorePairs(models("BertForSequenceClassification"))
+
+
+def test_threads(models):
+    before = torch.get_num_threads()
+    try:
+        EmbedTexts(models("BertModel"), threads=1)
+        assert torch.get_num_threads() == 1
+        with pytest.raises(InputError):
+            EmbedTexts(models("BertModel"), threads=-1)
+    finally:
+        torch.set_num_threads(before)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="Windows cannot fork")
+def test_maps_a_data_set_in_two_processes(models, tmp_path):
+    """The same vectors as alone; the fingerprint is the same each time, so the cache is found."""
+    datasets = pytest.importorskip("datasets")
+    table = datasets.Dataset.from_dict({"text": TEXTS})
+    task = EmbedTexts(models("BertModel"), threads=1)
+    maps = {"batched": True, "batch_size": 7, "num_proc": 2}
+    mapped = table.map(task, cache_file_name=str(tmp_path / "a.arrow"), **maps)
+    expected = TextEncoder.from_pretrained(models("BertModel"), batch_invariant=True).encode(TEXTS)
+    assert np.array_equal(np.array(mapped["vector"], np.float32), expected)
+    hashes = {
+        datasets.fingerprint.Hasher.hash(EmbedTexts(models("BertModel"), threads=1))
+        for _ in range(2)
+    }
+    assert hashes == {datasets.fingerprint.Hasher.hash(task)}
+    assert hashes != {datasets.fingerprint.Hasher.hash(EmbedTexts(models("BertModel"), "other"))}

@@ -1,0 +1,184 @@
+"""Jobs on Ray: the bits of one process, and each row once where actors, nodes and drivers die."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+from hf_bert_impl import TextEncoder
+from hf_bert_impl.distributed import EmbedTexts, on_ray
+from hf_bert_impl.distributed.bulk import Engine, run_job
+from hf_bert_impl.errors import InputError
+from tests.distributed.conftest import TEXTS
+from tests.distributed.results import finished, rejects, vectors
+from tests.distributed.slow_task import SlowEmbed
+
+IDS = [f"t{n}" for n in range(len(TEXTS))]
+RUN = "import sys; from hf_bert_impl.cli import main; sys.exit(main())"
+
+
+@pytest.fixture
+def ray():
+    library = pytest.importorskip("ray", reason="the extra 'ray' is not installed")
+    yield library
+    library.shutdown()
+
+
+@pytest.fixture
+def expected(models):
+    return TextEncoder.from_pretrained(models("BertModel"), batch_invariant=True).encode(TEXTS)
+
+
+def test_a_missing_extra_is_named(job, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InputError, match=r"pip install 'hf_bert_impl\[ray\]'"):
+        run_job(job, Engine("ray"))
+
+
+@pytest.mark.parametrize(
+    ("nodes", "workers", "cpus"),
+    [
+        ([2], 1, 2),
+        ([2], 2, 1),
+        ([2], 3, 1),
+        ([4, 2], 1, 4),
+        ([4, 2], 2, 2),
+        ([8, 8], 3, 4),
+        ([], 1, 1),
+    ],
+)
+def test_cpus_of_a_worker(nodes, workers, cpus):
+    """All workers find room, and none is larger than a node."""
+    resources = [{"CPU": float(count)} for count in nodes]
+    assert on_ray.cpus_of_worker(resources, workers) == cpus
+
+
+@pytest.mark.slow
+def test_two_actors_on_this_machine(ray, job, rows, expected):
+    lines = rows.read_text().splitlines()
+    lines[7] = json.dumps({"text": None, "id": "t7"})
+    rows.write_text("\n".join(lines) + "\n")
+    report = run_job(job, Engine("ray", workers=2))
+    assert report["complete"]
+    assert not ray.is_initialized()  # it was started here, and is left as it was
+    assert [entry["id"] for entry in rejects(job.output)] == ["t7"]
+    good = np.array([n for n in range(len(TEXTS)) if n != 7])
+    assert np.array_equal(vectors(finished(job.output), [IDS[n] for n in good]), expected[good])
+
+
+@pytest.mark.slow
+def test_actors_and_a_node_die(ray, job, tmp_path, expected):
+    """Ray goes on by itself; every row is there once, with the same bits."""
+    from ray.cluster_utils import Cluster
+
+    pids = tmp_path / "pids"
+    pids.mkdir()
+    slow = {**job.options, "pids": str(pids), "seconds": 0.5}
+    here = dataclasses.replace(job, task=SlowEmbed, options=slow, part_rows=2)
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 2})
+    second = cluster.add_node(num_cpus=2)
+    draw = random.Random(3)
+
+    def disturb():
+        for number in range(4):
+            time.sleep(2 + 2 * draw.random())
+            if number == 2:
+                cluster.remove_node(second)
+                continue
+            for file in list(pids.iterdir())[-1:]:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(file.name), signal.SIGKILL)
+                file.unlink()
+
+    try:
+        ray.init(address=cluster.address, log_to_driver=False)
+        thread = threading.Thread(target=disturb)
+        thread.start()
+        report = run_job(here, Engine("ray", workers=3, address=cluster.address))
+        thread.join()
+        assert report["complete"]
+        assert np.array_equal(vectors(finished(here.output), IDS), expected)
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+@pytest.mark.slow
+def test_no_room_for_a_worker_is_said(ray, job, monkeypatch):
+    monkeypatch.setattr(on_ray, "STARVED_SECONDS", 2.0)
+    monkeypatch.setattr(on_ray, "LOOK_SECONDS", 1.0)
+    monkeypatch.setattr(on_ray, "cpus_of_worker", lambda nodes, workers: 64)
+    with pytest.raises(InputError, match=r"a worker needs 64 CPUs, and the largest node"):
+        run_job(job, Engine("ray"))
+
+
+@pytest.mark.slow
+def test_the_driver_is_killed(ray, job, rows, tmp_path, expected):
+    """`--resume` makes what is missing and nothing else."""
+    command = [
+        *(sys.executable, "-c", RUN, "embed", job.options["model"], str(rows)),
+        *("-o", str(job.output), "--engine", "ray", "--workers", "2", "--column", "text"),
+        *("--id-column", "id", "--part-size", "1", "--json"),
+    ]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL)
+    end = time.monotonic() + 120
+    while not list(job.output.glob("_parts/*.json")):
+        assert process.poll() is None
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    time.sleep(1)  # actors outlive their driver for a moment
+    done = {file: file.stat().st_mtime_ns for file in job.output.glob("_parts/*.json")}
+    refused = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert refused.returncode == 2
+    assert "--resume" in refused.stderr
+    again = subprocess.run(
+        [*command, "--resume"], env=environment, capture_output=True, text=True, check=True
+    )
+    report = json.loads(again.stdout)
+    assert report["complete"]
+    assert report["parts_made"] == report["parts"] - len(done)
+    assert done == {file: file.stat().st_mtime_ns for file in done}
+    assert np.array_equal(vectors(finished(job.output), IDS), expected)
+
+
+@pytest.mark.slow
+def test_on_a_data_set_of_ray(ray, models, expected):
+    """Plain `map_batches`; an actor computes with as many threads as it has CPUs."""
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    data = ray.data.from_items([{"id": n, "text": text} for n, text in enumerate(TEXTS)])
+    data = data.map_batches(
+        EmbedTexts,
+        fn_constructor_args=(models("BertModel"),),
+        batch_size=10,
+        num_cpus=1,
+        concurrency=2,
+    ).map_batches(lambda batch: batch)
+    found = sorted(data.take_all(), key=lambda row: row["id"])
+    assert np.array_equal(np.array([row["vector"] for row in found]), expected)
+
+
+@pytest.mark.slow
+def test_threads_of_an_actor(ray, models):
+    import torch
+
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+
+    def threads(model):
+        EmbedTexts(model)
+        return torch.get_num_threads()
+
+    remote = ray.remote(threads)
+    counts = [remote.options(num_cpus=n).remote(models("BertModel")) for n in (0.5, 1, 2)]
+    assert ray.get(counts) == [1, 1, 2]

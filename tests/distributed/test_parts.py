@@ -1,0 +1,257 @@
+"""Jobs in parts: the bits of one process, each row once, whatever is killed, torn or wrong."""
+
+import dataclasses
+import gzip
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from hf_bert_impl import TextEncoder
+from hf_bert_impl.data.text_input import RecordInput
+from hf_bert_impl.distributed.bulk import Engine, run_job
+from hf_bert_impl.distributed.parts import JOB, LONGEST_TEXT, find_inputs
+from hf_bert_impl.errors import InputError
+from tests.distributed.conftest import TEXTS
+from tests.distributed.results import finished, rejects, vectors
+
+IDS = [f"t{n}" for n in range(len(TEXTS))]
+
+
+@pytest.fixture
+def expected(models):
+    return TextEncoder.from_pretrained(models("BertModel"), batch_invariant=True).encode(TEXTS)
+
+
+def test_one_process(job, expected):
+    report = run_job(job, Engine())
+    assert report["complete"]
+    assert (report["parts"], report["rows"], report["rejected"]) == (6, len(TEXTS), 0)
+    assert report["tokens"] > len(TEXTS)
+    assert np.array_equal(vectors(finished(job.output), IDS), expected)
+    assert rejects(job.output) == []
+
+
+def test_shards_share_the_work(job, expected):
+    """In any order; the last one writes the manifest."""
+    reports = [run_job(job, Engine(shard=(index, 3))) for index in (2, 0, 1)]
+    assert [report["complete"] for report in reports] == [False, False, True]
+    assert sum(report["parts_made"] for report in reports) == 6
+    assert np.array_equal(vectors(finished(job.output), IDS), expected)
+    again = run_job(job, Engine(shard=(0, 3)))
+    assert (again["parts_made"], again["complete"]) == (0, True)
+
+
+def write(folder, form, texts):
+    """The texts as a file, with line ends within quotes where the form has them."""
+    if form == "txt":
+        (folder / "t.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
+    elif form == "csv":
+        quoted = "".join(f'{n},"{text}\nand ""more"""\r\n' for n, text in enumerate(texts))
+        (folder / "t.csv").write_text(f"n,text\r\n{quoted}", encoding="utf-8", newline="")
+    elif form == "tsv":
+        (folder / "t.tsv").write_text("".join(f"{n}\t{t}\n" for n, t in enumerate(texts)))
+    elif form == "jsonl.gz":
+        lines = "".join(json.dumps({"text": text}) + "\n\n" for text in texts)
+        (folder / "t.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    elif form == "parquet":
+        import pyarrow
+        import pyarrow.parquet
+
+        table = pyarrow.table({"text": texts})
+        pyarrow.parquet.write_table(table, folder / "t.parquet", row_group_size=11)
+    else:
+        import datasets
+
+        datasets.Dataset.from_dict({"text": texts}).save_to_disk(str(folder / "t.dataset"))
+    return folder / f"t.{form}"
+
+
+@pytest.mark.parametrize("form", ["txt", "csv", "tsv", "jsonl.gz", "parquet", "dataset"])
+def test_every_form_is_read_from_any_row_on(form, tmp_path, job):
+    """Parts begin in the middle of a file, and hold what reading it whole gives."""
+    file = write(tmp_path, form, [f"{text} é" for text in TEXTS])
+    column = {"txt": None, "tsv": "1"}.get(form, "text")
+    with RecordInput(str(file), column) as source:
+        whole = [text for _, text, _ in source.records]
+    assert len(whole) == len(TEXTS)
+    here = dataclasses.replace(job, inputs=(str(file),), columns=column, id_column=None)
+    parts = list(here.parts())
+    assert [part.rows for part in parts] == [9] * 5 + [8]
+    for part in parts:
+        with RecordInput(str(file), column, start=part.start) as source:
+            texts = [text for _, text, _ in source.records]
+        assert texts == whole[part.start.rows :]
+    run_job(here, Engine())
+    encoder = TextEncoder.from_pretrained(job.options["model"], batch_invariant=True)
+    found = finished(here.output)
+    assert np.array_equal(vectors(found, list(range(len(whole)))), encoder.encode(whole))
+
+
+def test_a_folder_of_files(job, tmp_path, expected):
+    """Files keep their rows apart; a file without rows has no part."""
+    folder = tmp_path / "many"
+    (folder / "below").mkdir(parents=True)
+    (folder / "a.txt").write_text("\n".join(TEXTS[:20]) + "\n")
+    (folder / "below" / "b.txt").write_text("\n".join(TEXTS[20:]) + "\n")
+    (folder / "c.txt").write_text("")
+    (folder / ".hidden.txt").write_text("no\n")
+    (folder / "notes.pdf").write_bytes(b"\0")
+    inputs = find_inputs(str(folder))
+    assert [os.path.basename(name) for name in inputs] == ["a.txt", "b.txt", "c.txt"]
+    run_job(dataclasses.replace(job, inputs=inputs, columns=None, id_column=None), Engine())
+    keys = [(inputs[0], row) for row in range(20)] + [(inputs[1], row) for row in range(33)]
+    assert np.array_equal(vectors(finished(job.output), keys), expected)
+
+
+def test_bad_rows_are_set_apart(job, rows, expected):
+    lines = rows.read_text().splitlines()
+    lines[4] = json.dumps({"text": None, "id": "null"})
+    lines[11] = json.dumps({"text": 3, "id": "number"})
+    lines[12] = "{nonsense"
+    lines[13] = json.dumps({"text": "a" * (LONGEST_TEXT + 1), "id": "long"})
+    lines[14] = json.dumps({"text": "half \ud83d", "id": "half"})
+    lines[30] = json.dumps({"text": "fine", "id": 7})
+    lines[31] = json.dumps({"id": "none"})
+    lines[32] = '{"text": "fine", "id": "\udcff"}'.encode("utf-8", "surrogateescape").decode(
+        "latin-1"
+    )
+    rows.write_bytes("\n".join(lines).encode("latin-1") + b"\n")
+    report = run_job(job, Engine())
+    bad = [4, 11, 12, 13, 14, 30, 31, 32]
+    assert report["rejected"] == len(bad)
+    found = rejects(job.output)
+    assert [entry["row"] for entry in found] == bad
+    assert [entry["id"] for entry in found] == [
+        *("null", "number", None, "long", "half", 7, None, None)
+    ]
+    for entry, words in zip(
+        found,
+        ["null", "a int", "not JSON", "1,000,001", "surrogate", "7 for an id", "no 'text'", "UTF"],
+        strict=True,
+    ):
+        assert words in entry["reason"], entry
+        assert f"line {entry['row'] + 1} of" in entry["reason"]
+    good = [n for n in range(len(TEXTS)) if n not in bad]
+    assert np.array_equal(
+        vectors(finished(job.output), [IDS[n] for n in good]), expected[np.array(good)]
+    )
+
+
+@pytest.mark.parametrize("damage", ["torn", "flipped", "missing", "entry"])
+def test_a_damaged_part_is_made_again(job, expected, damage):
+    run_job(job, Engine())
+    file = job.output / "part-00000-00002.parquet"
+    content = file.read_bytes()
+    if damage == "torn":
+        file.write_bytes(content[:-20])
+    elif damage == "flipped":
+        file.write_bytes(content[:100] + bytes([content[100] ^ 1]) + content[101:])
+    elif damage == "missing":
+        file.unlink()
+    else:
+        (job.output / "_parts" / "part-00000-00002.json").write_text('{"part": ')
+    report = run_job(job, Engine(), resume=True)
+    assert report["parts_made"] == 1
+    assert file.read_bytes() == content
+    assert np.array_equal(vectors(finished(job.output), IDS), expected)
+
+
+def test_another_job_is_refused(job, rows, models, tmp_path):
+    run_job(job, Engine())
+    before = {file: file.read_bytes() for file in job.output.glob("*.parquet")}
+    with pytest.raises(InputError, match="begun by an earlier run"):
+        run_job(job, Engine())
+    for change in (
+        {"part_rows": 10},
+        {"precision": "float16"},
+        {"options": {**job.options, "normalize": True}},
+        {"options": {"model": models("BertForMaskedLM")}},
+        {"id_column": None},
+    ):
+        with pytest.raises(InputError, match="was begun with other"):
+            run_job(dataclasses.replace(job, **change), Engine(), resume=True)
+    assert before == {file: file.read_bytes() for file in job.output.glob("*.parquet")}
+    with rows.open("a") as stream:
+        stream.write(json.dumps({"text": "one more", "id": "more"}) + "\n")
+    with pytest.raises(InputError, match="other inputs"):
+        run_job(job, Engine(), resume=True)
+    assert run_job(job, Engine(), overwrite=True)["rows"] == len(TEXTS) + 1
+    other = tmp_path / "mine"
+    other.mkdir()
+    (other / "file.txt").write_text("mine")
+    for overwrite in (False, True):
+        with pytest.raises(InputError, match="no job in parts has written"):
+            run_job(dataclasses.replace(job, output=other), Engine(), overwrite=overwrite)
+    assert (other / "file.txt").read_text() == "mine"
+
+
+def test_wrong_input_writes_nothing(job, rows, tmp_path):
+    for change, words in (
+        ({"columns": "body"}, "no 'body'"),
+        ({"inputs": (str(tmp_path / "none.txt"),)}, "no"),
+        ({"options": {"model": str(tmp_path / "none")}}, "no folder"),
+    ):
+        with pytest.raises((InputError, OSError), match=words):
+            run_job(dataclasses.replace(job, **change), Engine())
+        assert not job.output.exists()
+    empty = tmp_path / "empty.txt"
+    empty.write_text("")
+    with pytest.raises(InputError, match="has no rows"):
+        run_job(
+            dataclasses.replace(job, inputs=(str(empty),), columns=None, id_column=None), Engine()
+        )
+    for engine in (
+        Engine("spark"),
+        Engine(workers=2),
+        Engine(shard=(3, 3)),
+        Engine("ray", shard=(0, 2)),
+    ):
+        with pytest.raises(InputError):
+            run_job(job, engine)
+    assert not job.output.exists()
+
+
+@pytest.mark.parametrize("precision", ["float16", "int8"])
+def test_precisions(job, expected, precision):
+    run_job(dataclasses.replace(job, precision=precision), Engine())
+    found = finished(job.output)
+    rows = np.array([found[identifier]["vector"] for identifier in IDS], np.float32)
+    if precision == "int8":
+        rows *= np.array([found[identifier]["scale"] for identifier in IDS])[:, None]
+    assert np.abs(rows - expected).max() < 0.01 * np.abs(expected).max()
+
+
+RUN = "import sys; from hf_bert_impl.cli import main; sys.exit(main())"
+
+
+@pytest.mark.slow
+def test_killed_and_resumed(job, rows, expected):
+    """At random moments, without warning; the entries that stand are not made again."""
+    command = [
+        *(sys.executable, "-c", RUN, "embed", job.options["model"], str(rows)),
+        *("-o", str(job.output), "--shard", "0/1", "--column", "text", "--id-column", "id"),
+        *("--part-size", "2", "--quiet"),
+    ]
+    draw = random.Random(5)
+    for _ in range(3):
+        process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
+        count = len(list(job.output.glob("_parts/*.json")))
+        end = time.monotonic() + 120
+        while len(list(job.output.glob("_parts/*.json"))) <= count and process.poll() is None:
+            assert time.monotonic() < end
+            time.sleep(draw.random() / 20)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    done = {file: file.stat().st_mtime_ns for file in job.output.glob("_parts/*.json")}
+    assert done
+    subprocess.run(command, check=True, timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert np.array_equal(vectors(finished(job.output), IDS), expected)
+    assert done == {file: file.stat().st_mtime_ns for file in done}
+    assert json.loads((job.output / JOB).read_text())["part_rows"] == 2
