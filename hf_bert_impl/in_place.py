@@ -141,7 +141,7 @@ def prepare(model: Any, dtype: str | torch.dtype | None, callers: Iterable[nn.Mo
     """Prepares a BERT of this package for inference, so that `revert` can undo it.
 
     Its results keep the dtype that they had, which modules behind it may rely on. In train mode it
-    has the weights of that dtype again.
+    has the weights of that dtype again, and it is saved with them.
 
     Args:
         model: The BERT.
@@ -158,7 +158,7 @@ def prepare(model: Any, dtype: str | torch.dtype | None, callers: Iterable[nn.Mo
         if name in kept.tensors and kept.tensors[name].dtype != parameter.dtype
     }
     if model.dtype != kept.dtype:
-        vars(model)["train"] = partial(_train, model)
+        vars(model).update({name: partial(do, model) for name, do in _IN_PLACE_OF.items()})
         hook = partial(_convert_results, kept.dtype)
         kept.hooks = [part.register_forward_hook(hook) for part in (model, *callers)]
 
@@ -168,6 +168,22 @@ def _train(model: Any, mode: bool = True) -> Any:
     if mode:
         _give_back_weights(model, vars(model)[_WEIGHTS])
     return type(model).train(model, mode)
+
+
+def _save(model: Any, *args: Any, **kwargs: Any) -> Any:
+    """In place of a converted model's `save_pretrained`: with the weights that were loaded."""
+    converted = [(parameter, parameter.data) for parameter in model.parameters()]
+    _unconvert(model, vars(model)[_WEIGHTS].tensors)
+    try:
+        return type(model).save_pretrained(model, *args, **kwargs)
+    finally:
+        # The same memory: what was packed is still that of these weights.
+        for parameter, data in converted:
+            parameter.data = data
+
+
+#: The methods that a converted model has of its own.
+_IN_PLACE_OF = {"train": _train, "save_pretrained": _save}
 
 
 def _convert_results(dtype: torch.dtype, module: Any, inputs: Any, results: Any) -> Any:
@@ -184,12 +200,18 @@ def _convert_results(dtype: torch.dtype, module: Any, inputs: Any, results: Any)
 
 
 def _give_back_weights(model: Any, kept: _Weights) -> None:
-    """Undoes a conversion of the dtype: the same memory, or what was learned since."""
-    vars(model).pop("train", None)
+    """Undoes a conversion of the dtype, and what came with it."""
+    for name in _IN_PLACE_OF:
+        vars(model).pop(name, None)
     while kept.hooks:
         kept.hooks.pop().remove()
+    _unconvert(model, kept.tensors)
+
+
+def _unconvert(model: Any, tensors: dict[str, Tensor]) -> None:
+    """Gives the parameters the memory that they had, or what was learned since in its dtype."""
     for name, parameter in model.named_parameters():
-        before = kept.tensors.get(name)
+        before = tensors.get(name)
         if before is None or before.dtype == parameter.dtype:
             continue
         current = parameter.data

@@ -280,7 +280,8 @@ class BertPreTrainedModel(PreTrainedModel):
             The model itself, in eval mode.
 
         Raises:
-            ValueError: An unknown dtype, or kernels named by `HF_BERT_KERNELS` that there are not.
+            ValueError: An unknown dtype, weights on the meta device or quantised by torch, or
+                kernels named by `HF_BERT_KERNELS` that there are not.
         """
         prepare(self, dtype)
         return self

@@ -558,6 +558,28 @@ def check_dtype(name: str, dtype: Any, *others: bool) -> None:
         raise ValueError(f"{name}={dtype!r} is not known; use one of {known}")
 
 
+def check_weights(model: nn.Module) -> None:
+    """Checks that a model's weights are numbers that can be converted.
+
+    Raises:
+        ValueError: A weight has no memory, or torch has quantised a module already.
+    """
+    for path, module in model.named_modules():
+        for name, weight in module._parameters.items():
+            # accelerate keeps weights elsewhere, and its hook brings them for the call.
+            if weight is not None and weight.is_meta and not hasattr(module, "_hf_hook"):
+                raise ValueError(
+                    f"{path}.{name} is on the meta device, which holds no numbers; expected "
+                    "weights in memory; load them by from_pretrained first"
+                )
+        if hasattr(module, "_packed_params"):
+            raise ValueError(
+                f"{path} is a {type_name(type(module))}, whose weights are quantised already; "
+                "expected weights of floats; give the model as it was before, and dtype='int8' to "
+                "quantise it"
+            )
+
+
 def prepare(model: Any, dtype: torch.dtype | str | None) -> None:
     """Does what `BertPreTrainedModel.prepare_for_inference` says.
 
@@ -566,6 +588,7 @@ def prepare(model: Any, dtype: torch.dtype | str | None) -> None:
         dtype: As there.
     """
     check_dtype("dtype", dtype)
+    check_weights(model)
     on_cpu, invariant = model.device.type == "cpu", model.config.batch_invariant
     if dtype == "auto":
         wanted: torch.dtype | None = fastest_dtype(model.device, invariant)
