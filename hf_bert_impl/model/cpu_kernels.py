@@ -103,11 +103,16 @@ _IN_PLACE: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh_,
     "swish": torch.ops.aten.silu_,
 }
-#: torch's own functions; tools that count or record put theirs in their place.
-_TORCH = (
-    *(nn.Module.__call__, nn.Linear.forward, nn.functional.linear),
-    *(nn.LayerNorm.forward, nn.functional.layer_norm),
-)
+
+
+def _functions() -> tuple[Any, ...]:
+    """What linear layers and norms run through; tools that count or record replace it."""
+    linear = (nn.Module.__call__, nn.Linear.forward, nn.functional.linear)
+    return *linear, nn.LayerNorm.forward, nn.functional.layer_norm
+
+
+#: torch's own, as this file finds them.
+_TORCH = _functions()
 
 
 def fused(activation: Any) -> Fused:
@@ -223,8 +228,7 @@ class Int8Product:
         layers: Side by side.
         multiply: Packs V and multiplies by it.
         limit: The largest |V|: 127, or 63 (7 bits) where larger sums would saturate.
-        batch_invariant: Whether both libraries have to round all numbers alike. FBGEMM adds 128
-            before it rounds, which makes halves of numbers that are nearly halves.
+        batch_invariant: Whether a row has the same bits in any number of rows, by any library.
     """
 
     def __init__(
@@ -238,7 +242,7 @@ class Int8Product:
         weight, self.bias = (part.float() for part in _joined(layers))
         scale = weight.abs().amax(dim=1).clamp(min=1e-12) / limit  # (N,)
         whole = (weight / scale[:, None]).round()
-        self.sums = multiply(whole.to(torch.int8), scale)
+        self.sums = multiply(whole.to(torch.int8), scale, batch_invariant)
         # Sums of the rounded weights, so that x multiplies their errors, not the larger x - centre.
         self.weight_sums = scale * whole.sum(dim=1)  # (N,)
 
@@ -253,7 +257,7 @@ class Int8Product:
         scale = (high - low).clamp_(min=1e-12).div_(255)
         centre = low.add_(scale, alpha=-LEAST)
         quantised = (states - centre).div_(scale)
-        output = self.sums(quantised.round_() if self.batch_invariant else quantised)  # (T, N)
+        output = self.sums(quantised)  # (T, N)
         # In place: a new block of this size costs more to get from the system than to fill.
         output = torch.addcmul(self.bias, output, scale, out=output)
         return _finish(output.addcmul_(centre, self.weight_sums), residual, activation)
@@ -262,8 +266,12 @@ class Int8Product:
 class Int8Sums(Protocol):
     """scale · (round(states) · Vᵀ)."""
 
-    def __init__(self, weight: Tensor, scale: Tensor) -> None:
-        """Packs V, (N, in) int8, with `scale` (N,)."""
+    def __init__(self, weight: Tensor, scale: Tensor, rounds_alike: bool = False) -> None:
+        """Packs V, (N, in) int8, with `scale` (N,).
+
+        Args:
+            rounds_alike: Whether every library has to round every number alike.
+        """
 
     def __call__(self, states: Tensor) -> Tensor:
         """(T, in) float32 between -128 and 127, which it may overwrite, to (T, N) float32."""
@@ -272,7 +280,7 @@ class Int8Sums(Protocol):
 class OnednnSums:
     """By oneDNN."""
 
-    def __init__(self, weight: Tensor, scale: Tensor) -> None:
+    def __init__(self, weight: Tensor, scale: Tensor, rounds_alike: bool = False) -> None:
         self.scale = scale
         self.weight = torch.ops.onednn.qlinear_prepack(weight, [TYPICAL_ROWS, weight.shape[1]])
         self.zero_points = torch.zeros(weight.shape[0], dtype=torch.int32, device="cpu")
@@ -290,7 +298,8 @@ class OnednnSums:
 class FbgemmSums:
     """By FBGEMM, which rounds, multiplies and scales in one call."""
 
-    def __init__(self, weight: Tensor, scale: Tensor) -> None:
+    def __init__(self, weight: Tensor, scale: Tensor, rounds_alike: bool = False) -> None:
+        self.rounds_alike = rounds_alike
         zero_points = torch.zeros(weight.shape[0], dtype=torch.long, device="cpu")
         # Which library packs is a setting of the whole process. torch warns that its next releases
         # may lack tensors of this kind: oneDNN is then used instead.
@@ -307,6 +316,9 @@ class FbgemmSums:
 
     def __call__(self, states: Tensor) -> Tensor:
         """See `Int8Sums`."""
+        if self.rounds_alike:
+            # FBGEMM adds 128 before it rounds, so that what is nearly a half becomes one.
+            states.round_()
         return torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default(
             states, 1.0, -LEAST, self.packed
         )
@@ -487,6 +499,7 @@ def why_no_kernels(
     return f"this CPU has no {exact}kernels for {str(dtype).removeprefix('torch.')}"
 
 
+@cache
 def has_onednn() -> bool:
     """Whether torch has oneDNN, with the operators for weights in its layout."""
     return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
@@ -676,7 +689,7 @@ def _batch_invariant_linear(
     layer: nn.Module, states: Tensor, activation: Callable[[Tensor], Tensor] | None
 ) -> Tensor:
     """`linear`, always by the same kernel and on two rows or more."""
-    if not has_onednn() or not _is_plain(layer, states):
+    if not (has_onednn() and _is_plain(layer, states)):
         raise ValueError(
             "batch_invariant=True needs linear layers of torch on the CPU, without hooks, autocast "
             f"or a tracer; here one is a {type_name(type(layer))} of {states.dtype} on "
@@ -685,28 +698,35 @@ def _batch_invariant_linear(
     parameters: Any = layer._parameters
     weight, bias = parameters["weight"], parameters["bias"]
     is_recorded = torch.is_grad_enabled() and (states.requires_grad or weight.requires_grad)
-    function = NOT_FUSED if activation is None else fused(activation)
-    is_steady = function in STEADY_ACTIVATIONS
-    if activation is not None and (function is NOT_FUSED or (is_recorded and not is_steady)):
-        raise ValueError(
-            f"batch_invariant=True has no kernel for the activation {type_name(type(activation))}; "
-            "set hidden_act to 'gelu' or 'relu', or batch_invariant=False"
-        )
-    rows = states.reshape(-1, states.shape[-1]).contiguous()  # (T, in)
-    count = len(rows)
+    function = NOT_FUSED
+    if activation is not None:
+        function = fused(activation)
+        is_steady = function in STEADY_ACTIVATIONS
+        if function is NOT_FUSED or (is_recorded and not is_steady):
+            kind = type_name(type(activation))
+            raise ValueError(
+                f"batch_invariant=True has no kernel for the activation {kind}; set hidden_act to "
+                "'gelu' or 'relu', or batch_invariant=False"
+            )
+        if is_recorded or (is_steady and not has_avx512()):
+            function = NOT_FUSED
+    rows, is_matrix = states, states.ndim == 2
+    if not (is_matrix and states.is_contiguous()):
+        rows = states.reshape(-1, states.shape[-1]).contiguous()  # (T, in)
+    count = rows.shape[0]
     if count < LEAST_ROWS:
         rows = torch.cat((rows, rows))
     if is_recorded:
         output = _Product.apply(rows, weight, bias)
-    elif is_steady:
-        output = _multiply(rows, weight, bias)
     else:
-        output, activation = _multiply(rows, weight, bias, *function), None
-    if activation is not None:
+        output = _multiply(rows, weight, bias, *function)
+    if activation is not None and function is NOT_FUSED:
         output = activation(output)
     if count < LEAST_ROWS:
         output = output[:count].clone()
-    return torch.ops.aten._unsafe_view(output, (*states.shape[:-1], output.shape[-1]))
+    if is_matrix:
+        return output
+    return torch.ops.aten._unsafe_view.default(output, (*states.shape[:-1], output.shape[-1]))
 
 
 def _multiply(
@@ -717,11 +737,14 @@ def _multiply(
     algorithm: str = "",
 ) -> Tensor:
     """(..., in), (N, in), (N,) to (..., N); neither has to be contiguous."""
-    output = torch.ops.mkldnn._linear_pointwise(states, weight, bias, operation, [], algorithm)
+    multiply = torch.ops.mkldnn._linear_pointwise.default
+    output = multiply(states, weight, bias, operation, [], algorithm)
     # For other shapes than (T, in) the operator returns a view of a tensor that nobody else holds.
     # autograd lets nobody write into such a view if `_Product` returned it, or if it was made
     # under `no_grad`. So it is made a tensor of its own, as torch's products are.
-    return torch.ops.aten._unsafe_view(output, output.shape) if output._is_view() else output
+    return (
+        torch.ops.aten._unsafe_view.default(output, output.shape) if output._is_view() else output
+    )
 
 
 class _Product(torch.autograd.Function):
@@ -780,21 +803,21 @@ def _is_plain(layer: nn.Module, states: Tensor) -> bool:
     weight, bias = layer._parameters.get("weight"), layer._parameters.get("bias")
     return (
         type(weight) is nn.Parameter
-        and (bias is None or type(bias) is nn.Parameter)
         and weight.ndim == 2
         and states.shape[-1] == weight.shape[1]
         and states.dtype is weight.dtype
+        and weight.is_cpu
+        and weight.is_contiguous()
         and (
             bias is None
             or (
-                bias.shape == weight.shape[:1]
+                type(bias) is nn.Parameter
+                and bias.shape == weight.shape[:1]
                 and bias.dtype is weight.dtype
                 and bias.is_cpu
                 and bias.is_contiguous()
             )
         )
-        and weight.is_cpu
-        and weight.is_contiguous()
         and not is_hooked(layer)
         and not is_patched()
         and not is_recorded()
@@ -807,6 +830,7 @@ def can_tell() -> bool:
     """Whether this torch has the private names that tell what a call is part of."""
     return (
         hasattr(torch._C, "_len_torch_dispatch_stack")
+        and hasattr(torch._C, "_len_torch_function_stack")
         and hasattr(torch.overrides, "_get_current_function_mode_stack")
         and hasattr(forward_ad, "_current_level")
         and hasattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack")
@@ -836,10 +860,7 @@ def type_name(kind: type) -> str:
 
 def is_patched() -> bool:
     """Whether a tool has replaced a function that linear layers and norms run through."""
-    return (
-        *(nn.Module.__call__, nn.Linear.forward, nn.functional.linear),
-        *(nn.LayerNorm.forward, nn.functional.layer_norm),
-    ) != _TORCH
+    return _functions() != _TORCH
 
 
 def is_recorded() -> bool:
@@ -849,10 +870,13 @@ def is_recorded() -> bool:
         or torch.jit.is_tracing()
         or torch.is_autocast_enabled("cpu")
         or not torch.backends.mkldnn.enabled
-        # `torch.set_default_device` is a mode that only names a device.
-        or any(
-            type(mode) is not DeviceContext
-            for mode in torch.overrides._get_current_function_mode_stack()
+        or (
+            torch._C._len_torch_function_stack() > 0
+            # `torch.set_default_device` is a mode that only names a device.
+            and any(
+                type(mode) is not DeviceContext
+                for mode in torch.overrides._get_current_function_mode_stack()
+            )
         )
         or torch._C._len_torch_dispatch_stack() > 0
         or torch._C._functorch.peek_interpreter_stack() is not None  # `torch.func`
