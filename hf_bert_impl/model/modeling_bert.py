@@ -748,10 +748,9 @@ class Inputs:
         """(B, S); () if there is none, which `BertModel.forward` then reports."""
         return batch_shape(self.input_ids, self.inputs_embeds)
 
-    def count_sequences(self, options: Mapping[str, Any]) -> tuple[int, ...]:
+    def count_sequences(self, cu_seq_lens_q: Tensor | None) -> tuple[int, ...]:
         """(R,), how many pooled vectors they give; see `packing.count_sequences`."""
-        totals = options.get("cu_seq_lens_q")
-        return count_sequences(self.shape, self.position_ids, self.attention_mask, totals)
+        return count_sequences(self.shape, self.position_ids, self.attention_mask, cu_seq_lens_q)
 
 
 class _BertHead(BertPreTrainedModel):
@@ -916,17 +915,16 @@ class BertForPreTraining(_LanguageModelHead):
                 follows). The loss needs both.
         """
         inputs = Inputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        options: dict[str, Any] = dict(kwargs)
-        items = options.pop("num_items_in_batch", None)
+        items = kwargs.pop("num_items_in_batch", None)
         check_labels(labels, "labels", inputs.shape, self.config.vocab_size, "vocab_size")
         if next_sentence_label is not None:
-            count = inputs.count_sequences(options)
+            count = inputs.count_sequences(kwargs.get("cu_seq_lens_q"))
             check_labels(next_sentence_label, "next_sentence_label", count, 2, "classes")
         encoded = self.encode_packed(
             inputs,
             required_positions=labelled(labels),
             only_required=self._is_sparse(labels),
-            **options,
+            **kwargs,
         )
         scored, labels = self._scored(encoded, labels, inputs)
         logits, seq_relationship_logits = self.cls(scored.states, encoded.pooled)
@@ -982,9 +980,8 @@ class BertLMHeadModel(_LanguageModelHead, GenerationMixin):
             logits_to_keep: Scores for that many last positions (0 for all), or at these positions.
         """
         inputs = Inputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        options: dict[str, Any] = dict(kwargs)
-        items = options.pop("num_items_in_batch", None)
-        predicted = options.pop("shift_labels", None)
+        items = kwargs.pop("num_items_in_batch", None)
+        predicted: Tensor | None = kwargs.pop("shift_labels", None)
         check_labels(labels, "labels", inputs.shape, self.config.vocab_size, "vocab_size")
         if predicted is None and labels is not None:
             predicted = nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORE_INDEX)
@@ -995,7 +992,7 @@ class BertLMHeadModel(_LanguageModelHead, GenerationMixin):
             past_key_values=past_key_values,
             use_cache=use_cache if labels is None else False,
             required_positions=labelled(predicted),
-            **options,
+            **kwargs,
         )
         states = encoded.pad(encoded.states)  # (B, S, D)
         if not isinstance(logits_to_keep, int):
@@ -1047,8 +1044,7 @@ class BertForMaskedLM(_LanguageModelHead):
                 `BertConfig.sparse_prediction`.
         """
         inputs = Inputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        options: dict[str, Any] = dict(kwargs)
-        items = options.pop("num_items_in_batch", None)
+        items = kwargs.pop("num_items_in_batch", None)
         check_labels(labels, "labels", inputs.shape, self.config.vocab_size, "vocab_size")
         encoded = self.encode_packed(
             inputs,
@@ -1056,7 +1052,7 @@ class BertForMaskedLM(_LanguageModelHead):
             encoder_attention_mask=encoder_attention_mask,
             required_positions=labelled(labels),
             only_required=self._is_sparse(labels),
-            **options,
+            **kwargs,
         )
         scored, labels = self._scored(encoded, labels, inputs)
         logits = scored.pad(self.cls(scored.states))
@@ -1090,26 +1086,39 @@ class BertForNextSentencePrediction(_BertHead):
             labels: (B,), 0 if B follows A, 1 if it is random (codertimo: 1 if it follows).
         """
         inputs = Inputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        options: dict[str, Any] = dict(kwargs)
-        items = options.pop("num_items_in_batch", None)
+        items = kwargs.pop("num_items_in_batch", None)
         if labels is not None:
-            check_labels(labels, "labels", inputs.count_sequences(options), 2, "classes")
-        encoded = self.encode_packed(inputs, only_required=True, **options)
+            check_labels(
+                labels, "labels", inputs.count_sequences(kwargs.get("cu_seq_lens_q")), 2, "classes"
+            )
+        encoded = self.encode_packed(inputs, only_required=True, **kwargs)
         logits = self.cls(encoded.pooled)
         loss = None if labels is None else cross_entropy(logits, labels, items)
         return NextSentencePredictorOutput(loss, logits, encoded.hidden_states, encoded.attentions)
 
 
-class BertForSequenceClassification(_BertHead):
+class _Classifier(_BertHead):
+    """A model with dropout and one linear layer on top."""
+
+    def __init__(self, config: BertConfig, outputs: int, add_pooling_layer: bool = True) -> None:
+        super().__init__(config)
+        self.num_labels = config.num_labels
+        self.bert = BertModel(self.config, add_pooling_layer)
+        dropout = self.config.classifier_dropout
+        self.dropout = nn.Dropout(config.hidden_dropout_prob if dropout is None else dropout)
+        self.classifier = nn.Linear(config.hidden_size, outputs)
+        self.post_init()
+
+    def _classify(self, states: Any) -> Tensor:
+        """(..., D) to the scores (..., outputs)."""
+        return linear(self.classifier, self.dropout(states), None, is_batch_invariant(self.config))
+
+
+class BertForSequenceClassification(_Classifier):
     """Classes or numbers for a whole sequence or pair."""
 
     def __init__(self, config: BertConfig) -> None:
-        super().__init__(config)
-        self.num_labels = config.num_labels
-        self.bert = BertModel(self.config)
-        self.dropout = nn.Dropout(_classifier_dropout(self.config))
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
-        self.post_init()
+        super().__init__(config, config.num_labels)
 
     @can_return_tuple
     def forward(
@@ -1130,34 +1139,28 @@ class BertForSequenceClassification(_BertHead):
                 labels decide: one label is regression, whole numbers are classes, else several.
         """
         inputs = Inputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        options: dict[str, Any] = dict(kwargs)
-        items = options.pop("num_items_in_batch", None)
+        items = kwargs.pop("num_items_in_batch", None)
         if labels is not None:
             if self.config.problem_type is None:
                 self.config.problem_type = infer_problem_type(self.num_labels, labels)
-            batch = inputs.count_sequences(options)
+            batch = inputs.count_sequences(kwargs.get("cu_seq_lens_q"))
             single = self.config.problem_type == "single_label_classification"
             per_label = not single and self.num_labels > 1
             shape = (*batch, self.num_labels) if per_label and batch else batch
             check_labels(labels, "labels", shape, self.num_labels if single else None)
-        encoded = self.encode_packed(inputs, only_required=True, **options)
-        pooled, invariant = self.dropout(encoded.pooled), is_batch_invariant(self.config)
-        logits = linear(self.classifier, pooled, None, invariant)
+        encoded = self.encode_packed(inputs, only_required=True, **kwargs)
+        logits = self._classify(encoded.pooled)
         loss = None
         if labels is not None:
             loss = classification_loss(logits, labels, self.config.problem_type, items)
         return SequenceClassifierOutput(loss, logits, encoded.hidden_states, encoded.attentions)
 
 
-class BertForMultipleChoice(_BertHead):
+class BertForMultipleChoice(_Classifier):
     """Chooses one of several continuations."""
 
     def __init__(self, config: BertConfig) -> None:
-        super().__init__(config)
-        self.bert = BertModel(self.config)
-        self.dropout = nn.Dropout(_classifier_dropout(self.config))
-        self.classifier = nn.Linear(config.hidden_size, 1)
-        self.post_init()
+        super().__init__(config, 1)
 
     @can_return_tuple
     def forward(
@@ -1175,8 +1178,7 @@ class BertForMultipleChoice(_BertHead):
         Args:
             labels: (B,), the number of the right choice.
         """
-        options: dict[str, Any] = dict(kwargs)
-        items = options.pop("num_items_in_batch", None)
+        items = kwargs.pop("num_items_in_batch", None)
         source = input_ids if input_ids is not None else inputs_embeds
         expected = 3 if input_ids is not None else 4
         if source is None or source.ndim != expected:
@@ -1189,30 +1191,26 @@ class BertForMultipleChoice(_BertHead):
         given = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         # (B, C, ...) to (B·C, ...)
         inputs = Inputs(*(None if tensor is None else tensor.flatten(0, 1) for tensor in given))
-        if inputs.count_sequences(options) not in ((), (batch_size * num_choices,)):
+        if inputs.count_sequences(kwargs.get("cu_seq_lens_q")) not in (
+            (),
+            (batch_size * num_choices,),
+        ):
             raise ValueError(
                 "multiple choice takes no packed input, since it counts the choices of a question "
                 "by rows; give one row for each choice"
             )
         check_labels(labels, "labels", (batch_size,), num_choices, "choices")
-        encoded = self.encode_packed(inputs, only_required=True, **options)
-        pooled, invariant = self.dropout(encoded.pooled), is_batch_invariant(self.config)
-        logits = linear(self.classifier, pooled, None, invariant)  # (B·C, 1)
-        logits = logits.view(batch_size, num_choices)
+        encoded = self.encode_packed(inputs, only_required=True, **kwargs)
+        logits = self._classify(encoded.pooled).view(batch_size, num_choices)
         loss = None if labels is None else cross_entropy(logits, labels, items)
         return MultipleChoiceModelOutput(loss, logits, encoded.hidden_states, encoded.attentions)
 
 
-class BertForTokenClassification(_BertHead):
+class BertForTokenClassification(_Classifier):
     """A class for every token."""
 
     def __init__(self, config: BertConfig) -> None:
-        super().__init__(config)
-        self.num_labels = config.num_labels
-        self.bert = BertModel(self.config, add_pooling_layer=False)
-        self.dropout = nn.Dropout(_classifier_dropout(self.config))
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
-        self.post_init()
+        super().__init__(config, config.num_labels, add_pooling_layer=False)
 
     @can_return_tuple
     def forward(
@@ -1231,14 +1229,10 @@ class BertForTokenClassification(_BertHead):
             labels: (B, S) classes, -100 for a token that does not count.
         """
         inputs = Inputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        options: dict[str, Any] = dict(kwargs)
-        items = options.pop("num_items_in_batch", None)
+        items = kwargs.pop("num_items_in_batch", None)
         check_labels(labels, "labels", inputs.shape, self.num_labels)
-        encoded = self.encode_packed(inputs, required_positions=labelled(labels), **options)
-        states = encoded.pad(encoded.states)  # (B, S, D)
-        logits = linear(
-            self.classifier, self.dropout(states), None, is_batch_invariant(self.config)
-        )
+        encoded = self.encode_packed(inputs, required_positions=labelled(labels), **kwargs)
+        logits = self._classify(encoded.pad(encoded.states))  # (B, S, L)
         loss = None if labels is None else cross_entropy(logits, labels, items)
         return TokenClassifierOutput(loss, logits, encoded.hidden_states, encoded.attentions)
 
@@ -1278,9 +1272,8 @@ class BertForQuestionAnswering(_BertHead):
                 upstream's loss runs over every position.
         """
         inputs = Inputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        options: dict[str, Any] = dict(kwargs)
         # It counts labels of another kind: this loss is a mean over answers.
-        options.pop("num_items_in_batch", None)
+        kwargs.pop("num_items_in_batch", None)
         shape = inputs.shape
         check_labels(start_positions, "start_positions", shape[:1], None)
         check_labels(end_positions, "end_positions", shape[:1], None)
@@ -1288,7 +1281,7 @@ class BertForQuestionAnswering(_BertHead):
         every = None
         if has_labels:  # even without a mask: a codertimo model makes one itself
             every = torch.ones(shape, dtype=torch.bool, device="cpu")
-        encoded = self.encode_packed(inputs, required_positions=every, **options)
+        encoded = self.encode_packed(inputs, required_positions=every, **kwargs)
         states = encoded.pad(encoded.states)  # (B, S, D)
         logits = linear(self.qa_outputs, states, None, is_batch_invariant(self.config))
         start_logits, end_logits = logits.unbind(dim=-1)
@@ -1299,8 +1292,3 @@ class BertForQuestionAnswering(_BertHead):
         return QuestionAnsweringModelOutput(
             loss, start_logits, end_logits, encoded.hidden_states, encoded.attentions
         )
-
-
-def _classifier_dropout(config: BertConfig) -> float:
-    dropout = config.classifier_dropout
-    return config.hidden_dropout_prob if dropout is None else dropout
