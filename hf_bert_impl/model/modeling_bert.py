@@ -33,12 +33,11 @@ from transformers.utils.generic import can_return_tuple
 
 # Older releases of transformers copy only the files that this one names when they load code from a
 # folder, so all are named here, needed or not.
-from .attention import BIAS_BACKENDS, PACKED_BACKENDS, layer_masks
+from .attention import PACKED_BACKENDS, check_bias, layer_masks
 from .checks import batch_shape, check_inputs, check_labels, check_masks, expand_head_mask
 from .codertimo import architecture
 from .configuration_bert import BertConfig, is_batch_invariant
 from .cpu_kernels import is_hooked, linear, type_name, why_no_kernels
-from .dropout import Dropout  # noqa: F401
 from .json_files import explained
 from .layers import (
     BertEmbeddings,
@@ -119,13 +118,7 @@ class BertPreTrainedModel(PreTrainedModel):
         if not hasattr(config, "check_values"):  # a stock BertConfig
             config = BertConfig.from_dict(config.to_dict())
         config.check_values()  # once more: a field may have been set since it was made
-        backend = config._attn_implementation or "eager"
-        if config.position_embedding_type.startswith("relative") and backend not in BIAS_BACKENDS:
-            raise ValueError(
-                f"attn_implementation={backend!r} cannot add the position bias of "
-                f"position_embedding_type={config.position_embedding_type!r}; use one of "
-                f"{', '.join(BIAS_BACKENDS)}"
-            )
+        check_bias(config, config._attn_implementation or "eager")
         super().__init__(config, *inputs, **kwargs)
         self._no_split_modules = [kind.__name__ for kind in architecture(config)[:2]]
 

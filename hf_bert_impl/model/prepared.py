@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as hooks_of_all
 from transformers.utils import logging
 
-from .attention import BertSelfAttention
+from .attention import BertSelfAttention, Dropout
 from .cpu_kernels import (
     DTYPES,
     NOT_FUSED,
@@ -31,7 +31,6 @@ from .cpu_kernels import (
     type_name,
     why_no_kernels,
 )
-from .dropout import Dropout
 from .layers import (
     LARGEST_BLOCK,
     SLICE_TOKENS,
