@@ -34,7 +34,7 @@ from transformers.utils.generic import can_return_tuple
 # Older releases of transformers copy only the files that this one names when they load code from a
 # folder, so all are named here, needed or not.
 from .attention import PACKED_BACKENDS, check_bias, layer_masks
-from .checks import batch_shape, check_inputs, check_labels, check_masks, expand_head_mask
+from .checks import check_inputs, check_labels, check_masks, expand_head_mask
 from .codertimo import architecture
 from .configuration_bert import BertConfig, is_batch_invariant
 from .cpu_kernels import is_hooked, linear, type_name, why_no_kernels
@@ -63,10 +63,10 @@ from .losses import (
 )
 from .memory import keep_freed_memory  # noqa: F401
 from .packing import (
+    Inputs,
     Packing,
     Sequences,
     Wanted,
-    count_sequences,
     find_sequences,
     is_traced,
     key_mask,
@@ -459,36 +459,44 @@ class BertModel(BertPreTrainedModel):
         if output_attentions is None:
             output_attentions = config.output_attentions
         output_attentions = bool(output_attentions)
-        # The device is that of the input: a module in place of the embeddings may have no weight.
-        source = input_ids if input_ids is not None else inputs_embeds
-        device = getattr(source, "device", torch.device("cpu"))
         # What comes in beside the tokens of the batch: cached ones, or those of an encoder.
         is_alone = not config.is_decoder and past_key_values is None
         is_alone = is_alone and encoder_hidden_states is None
 
         inputs = Inputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        device = inputs.device
         lengths, sequences = find_sequences(
-            inputs.shape,
-            position_ids,
-            attention_mask,
+            inputs,
             options,
-            device,
             is_decoder=config.is_decoder,
             has_pooler=self.pooler is not None,
             has_cache=past_key_values is not None,
         )
-        past_length = past_key_values.get_seq_length() if past_key_values is not None else 0
-        inputs, leaves_out = self._checked(
+        past_length = 0 if past_key_values is None else int(past_key_values.get_seq_length())
+        if inputs.position_ids is None and sequences is not None:
+            inputs = replace(inputs, position_ids=sequences.position)
+        words = self.embeddings.word_embeddings
+        batch_size, length = shape = check_inputs(
             inputs,
-            lengths,
-            sequences,
-            int(past_length),
+            config,
+            vocab_size=getattr(words, "num_embeddings", None) or config.vocab_size,
+            past_length=past_length,
+            longest=None if lengths is None else max(lengths),
+        )
+        if attention_mask is None:
+            attention_mask = self.embeddings.default_mask(input_ids)
+            if attention_mask is not None and sequences is not None:
+                attention_mask = attention_mask | sequences.is_packed  # it holds no padding
+        leaves_out = check_masks(
+            config,
+            attention_mask,
             encoder_hidden_states,
             encoder_attention_mask,
-            has_cache=past_key_values is not None,
+            (batch_size, length, length + past_length),
+            exact=past_key_values is None,
         )
-        batch_size, length = inputs.shape
-        shape, attention_mask = (batch_size, length), inputs.attention_mask
+        if not config.is_decoder:  # in a decoder a 4-D mask replaces causality as well
+            attention_mask = key_mask(attention_mask, batch_size)
         layer_head_mask = expand_head_mask(config, head_mask)
 
         packing, mask_is_2d = None, attention_mask is None or attention_mask.ndim == 2
@@ -501,8 +509,7 @@ class BertModel(BertPreTrainedModel):
             reads_little = only_required and not (output_hidden_states or output_attentions)
             others, may_leave_out = None, attention_mask is not None and leaves_out is not False
             if may_leave_out and lengths is None and not reads_little:
-                words = self.embeddings.word_embeddings
-                others = not_padding(input_ids, inputs_embeds, config.pad_token_id, words)
+                others = not_padding(inputs, config.pad_token_id, words)
             packing, attention_mask = plan(
                 shape,
                 device,
@@ -523,17 +530,13 @@ class BertModel(BertPreTrainedModel):
             packing = packing or Packing.dense(shape, device)
             packing = replace(packing, batch_invariant=True)
         prepared = self.encoder.prepared
-        if (
-            prepared is not None
-            and (on_packed and head_mask is None)
-            and (packing is not None or attention_mask is None)
-        ):
+        if prepared is not None:
             tokens = batch_size * length if packing is None else packing.tokens
-            prepared = prepared.current(self.encoder, tokens)
-            if prepared is not None and packing is None:
-                packing = Packing.dense(shape, device)
-        else:
-            prepared = None
+            needs_mask = packing is None and attention_mask is not None
+            serves = on_packed and head_mask is None and not needs_mask
+            prepared = prepared.current(self.encoder, tokens) if serves else None
+        if prepared is not None and packing is None:
+            packing = Packing.dense(shape, device)
 
         embeddings = self.embeddings(
             input_ids=input_ids,
@@ -600,51 +603,6 @@ class BertModel(BertPreTrainedModel):
             attentions=encoded.attentions,
             cross_attentions=encoded.cross_attentions,
         )
-
-    def _checked(
-        self,
-        inputs: "Inputs",
-        lengths: list[int] | None,
-        sequences: Sequences | None,
-        past_length: int,
-        encoder_hidden_states: Tensor | None,
-        encoder_attention_mask: Tensor | None,
-        has_cache: bool,
-    ) -> tuple["Inputs", bool | None]:
-        """The inputs with the positions and the mask that are used, if they fit the model.
-
-        Returns:
-            Also whether the mask leaves something out; None if its values are not looked at.
-        """
-        config, position_ids, mask = self.config, inputs.position_ids, inputs.attention_mask
-        if position_ids is None and sequences is not None:
-            position_ids = sequences.position
-        words = self.embeddings.word_embeddings
-        batch_size, length = check_inputs(
-            inputs.input_ids,
-            inputs.inputs_embeds,
-            inputs.token_type_ids,
-            position_ids,
-            config,
-            vocab_size=getattr(words, "num_embeddings", None) or config.vocab_size,
-            past_length=past_length,
-            longest=None if lengths is None else max(lengths),
-        )
-        if mask is None:
-            mask = self.embeddings.default_mask(inputs.input_ids)
-            if mask is not None and sequences is not None:
-                mask = mask | sequences.is_packed  # it holds no padding
-        leaves_out = check_masks(
-            config,
-            mask,
-            encoder_hidden_states,
-            encoder_attention_mask,
-            (batch_size, length, length + past_length),
-            exact=not has_cache,
-        )
-        if not config.is_decoder:  # in a decoder a 4-D mask replaces causality as well
-            mask = key_mask(mask, batch_size)
-        return replace(inputs, position_ids=position_ids, attention_mask=mask), leaves_out
 
     def _check_batch_invariant(
         self,
@@ -724,26 +682,6 @@ class BertModel(BertPreTrainedModel):
         # A hook may move a layer's input to an accelerator.
         layers = (self.encoder, *self.encoder.layer)
         return backend == "eager" or (device.type == "cpu" and not any(map(is_hooked, layers)))
-
-
-@dataclass
-class Inputs:
-    """The arguments that every head passes on."""
-
-    input_ids: Tensor | None
-    attention_mask: Tensor | None
-    token_type_ids: Tensor | None
-    position_ids: Tensor | None
-    inputs_embeds: Tensor | None
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """(B, S); () if there is none, which `BertModel.forward` then reports."""
-        return batch_shape(self.input_ids, self.inputs_embeds)
-
-    def count_sequences(self, cu_seq_lens_q: Tensor | None) -> tuple[int, ...]:
-        """(R,), how many pooled vectors they give; see `packing.count_sequences`."""
-        return count_sequences(self.shape, self.position_ids, self.attention_mask, cu_seq_lens_q)
 
 
 class _BertHead(BertPreTrainedModel):
@@ -859,12 +797,7 @@ class _LanguageModelHead(_BertHead):
             mask = key_mask(encoded.mask, shape[0])
             if mask is None or mask.shape != shape:
                 return encoded, labels
-            others = not_padding(
-                inputs.input_ids,
-                inputs.inputs_embeds,
-                self.config.pad_token_id,
-                self.get_input_embeddings(),
-            )
+            others = not_padding(inputs, self.config.pad_token_id, self.get_input_embeddings())
             scored = torch.logical_or(mask.to(states.device), others.to(states.device))
             if labels is not None:
                 scored = scored | (labels != IGNORE_INDEX).to(states.device)
