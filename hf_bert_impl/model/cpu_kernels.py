@@ -44,7 +44,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.nn.modules import module as hooks_of_all
 from torch.utils._device import DeviceContext
-from transformers.activations import ACT2FN, GELUActivation
+from transformers.activations import ACT2FN
 
 DTYPES = {
     "float32": torch.float32,
@@ -84,9 +84,10 @@ class Fused(NamedTuple):
 
 
 NOT_FUSED = Fused()
+EXACT_GELU = Fused("gelu", "none")
 #: By the type of the module that computes it.
 FUSED_ACTIVATIONS = {
-    type(ACT2FN["gelu"]): Fused("gelu", "none"),
+    type(ACT2FN["gelu"]): EXACT_GELU,
     type(ACT2FN["gelu_new"]): Fused("gelu", "tanh"),
     type(ACT2FN["gelu_pytorch_tanh"]): Fused("gelu", "tanh"),
     nn.ReLU: Fused("relu"),
@@ -96,7 +97,7 @@ FUSED_ACTIVATIONS = {
 }
 #: Activations of torch that give a number the same bits wherever it stands. The others have one
 #: way for whole vectors of the CPU, and another for the numbers that are left over.
-STEADY_ACTIVATIONS = (NOT_FUSED, Fused("gelu", "none"), Fused("relu"), Fused("tanh"))
+STEADY_ACTIVATIONS = (NOT_FUSED, EXACT_GELU, Fused("relu"), Fused("tanh"))
 _IN_PLACE: dict[str, Callable[[Tensor], Tensor]] = {
     "none": lambda states: states,
     "relu": torch.relu_,
@@ -655,7 +656,7 @@ def _is_exact(kind: type[Int8Sums], limit: int) -> bool:
 def linear(
     layer: nn.Module,
     states: Tensor,
-    activation: Callable[[Tensor], Tensor] | None = None,
+    activation: Any = None,
     batch_invariant: bool = False,
 ) -> Tensor:
     """(..., in) to activation(layer(states)), (..., N).
@@ -678,16 +679,14 @@ def linear(
     inputs = (states, parameters["weight"], parameters["bias"])
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs):
         output = _Product.apply(*inputs)
-    elif activation is not None and _is_exact_gelu(activation):
+    elif activation is not None and fused(activation) is EXACT_GELU and not is_hooked(activation):
         output, activation = _multiply(*inputs, "gelu", "none"), None
     else:
         output = _multiply(*inputs)
     return output if activation is None else activation(output)
 
 
-def _batch_invariant_linear(
-    layer: nn.Module, states: Tensor, activation: Callable[[Tensor], Tensor] | None
-) -> Tensor:
+def _batch_invariant_linear(layer: nn.Module, states: Tensor, activation: Any) -> Tensor:
     """`linear`, always by the same kernel and on two rows or more."""
     if not (has_onednn() and _is_plain(layer, states)):
         raise ValueError(
@@ -697,18 +696,19 @@ def _batch_invariant_linear(
         )
     parameters: Any = layer._parameters
     weight, bias = parameters["weight"], parameters["bias"]
-    is_recorded = torch.is_grad_enabled() and (states.requires_grad or weight.requires_grad)
+    has_gradient = torch.is_grad_enabled() and (states.requires_grad or weight.requires_grad)
     function = NOT_FUSED
     if activation is not None:
         function = fused(activation)
-        is_steady = function in STEADY_ACTIVATIONS
-        if function is NOT_FUSED or (is_recorded and not is_steady):
+        is_called = function is NOT_FUSED or has_gradient or is_hooked(activation)
+        is_steady = function is not NOT_FUSED and function in STEADY_ACTIVATIONS
+        if is_called and not is_steady:
             kind = type_name(type(activation))
             raise ValueError(
                 f"batch_invariant=True has no kernel for the activation {kind}; set hidden_act to "
                 "'gelu' or 'relu', or batch_invariant=False"
             )
-        if is_recorded or (is_steady and not has_avx512()):
+        if is_called or (is_steady and not has_avx512()):
             function = NOT_FUSED
     rows, is_matrix = states, states.ndim == 2
     if not (is_matrix and states.is_contiguous()):
@@ -716,7 +716,7 @@ def _batch_invariant_linear(
     count = rows.shape[0]
     if count < LEAST_ROWS:
         rows = torch.cat((rows, rows))
-    if is_recorded:
+    if has_gradient:
         output = _Product.apply(rows, weight, bias)
     else:
         output = _multiply(rows, weight, bias, *function)
@@ -764,7 +764,7 @@ class _Product(torch.autograd.Function):
         # oneDNN's operators cannot be differentiated, nor compute many gradients at once.
         by_torch = (
             torch.is_grad_enabled()
-            or is_recorded()
+            or is_intercepted()
             or torch._C._functorch.is_legacy_batchedtensor(gradient)
         )
         of_states = of_weight = of_bias = None
@@ -798,30 +798,35 @@ def _is_plain(layer: nn.Module, states: Tensor) -> bool:
     # `torch.func.functional_call` puts in place of a parameter.
     if type(states) is not Tensor or not states.is_cpu:
         return False
-    if type(layer) is not nn.Linear or not can_tell():
+    if type(layer) is not nn.Linear or not can_tell() or why_not_plain(layer) is not None:
         return False
-    weight, bias = layer._parameters.get("weight"), layer._parameters.get("bias")
+    weight: Any = layer._parameters["weight"]
     return (
-        type(weight) is nn.Parameter
-        and weight.ndim == 2
-        and states.shape[-1] == weight.shape[1]
+        states.shape[-1] == weight.shape[1]
         and states.dtype is weight.dtype
         and weight.is_cpu
-        and weight.is_contiguous()
-        and (
-            bias is None
-            or (
-                type(bias) is nn.Parameter
-                and bias.shape == weight.shape[:1]
-                and bias.dtype is weight.dtype
-                and bias.is_cpu
-                and bias.is_contiguous()
-            )
-        )
         and not is_hooked(layer)
         and not is_patched()
-        and not is_recorded()
+        and not is_intercepted()
         and not torch._C._functorch.is_legacy_batchedtensor(states)
+    )
+
+
+def why_not_plain(layer: nn.Module) -> str | None:
+    """Why a linear layer's weight and bias are no plain tensors of memory, or None if they are."""
+    weight, bias = layer._parameters.get("weight"), layer._parameters.get("bias")
+    if type(weight) is not nn.Parameter or not (bias is None or type(bias) is nn.Parameter):
+        return "has no plain weight and bias"
+    fits = weight.ndim == 2 and weight.is_contiguous()
+    if fits and bias is not None:
+        fits = (
+            bias.shape == weight.shape[:1]
+            and bias.dtype is weight.dtype
+            and bias.is_cpu is weight.is_cpu
+            and bias.is_contiguous()
+        )
+    return (
+        None if fits else "has a weight and a bias that do not fit or are no whole blocks of memory"
     )
 
 
@@ -863,7 +868,7 @@ def is_patched() -> bool:
     return _functions() != _TORCH
 
 
-def is_recorded() -> bool:
+def is_intercepted() -> bool:
     """Whether more than numbers is wanted of this call: a program, tangents, another precision."""
     return (
         torch.compiler.is_compiling()
@@ -881,14 +886,4 @@ def is_recorded() -> bool:
         or torch._C._len_torch_dispatch_stack() > 0
         or torch._C._functorch.peek_interpreter_stack() is not None  # `torch.func`
         or forward_ad._current_level >= 0
-    )
-
-
-def _is_exact_gelu(activation: Callable[[Tensor], Tensor]) -> bool:
-    """Whether it is `hidden_act="gelu"` as transformers makes it, which oneDNN has as well."""
-    return (
-        isinstance(activation, nn.Module)
-        and type(activation) is GELUActivation
-        and activation.act is nn.functional.gelu
-        and not is_hooked(activation)
     )

@@ -711,8 +711,8 @@ class _BertHead(BertPreTrainedModel):
             "inputs_embeds": inputs.inputs_embeds,
             "return_dict": True,
         }
-        is_recorded = torch.compiler.is_compiling() or torch.jit.is_tracing()
-        if not is_recorded and type(bert) is BertModel and not is_hooked(bert):
+        is_program = torch.compiler.is_compiling() or torch.jit.is_tracing()
+        if not is_program and type(bert) is BertModel and not is_hooked(bert):
             return bert(ids, packed=True, **options)
         # A hook, or a model in place of ours, gets the call and the output of transformers.
         output = bert(ids, **options)
