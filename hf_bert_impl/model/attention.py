@@ -245,14 +245,10 @@ class BertSelfAttention(nn.Module):
         backend = self.config._attn_implementation or "eager"
         if backend == "sdpa" and takes_varlen(query, self._dropout):
             return attend_varlen(query, key, value, packing, self.scaling)
-        dropout = self._dropout
+        dropout, longest = self._dropout, self._longest_product(query, packing)
         empty_as_mean = backend == "eager"
         if packing.batch_invariant:
             backend = "sdpa"  # "eager" is not steady
-        by_products = backend == "sdpa" and not self.is_causal
-        longest = longest_product(query, dropout) if by_products else 0
-        if by_products and packing.batch_invariant and query.dtype is torch.float32:
-            longest = max(longest, LONGEST_PRODUCT)  # the fused kernel is not steady below
         is_alone = packing.batch_invariant and not self._is_steady(packing)
         groups = packing.single_groups if is_alone else packing.groups
         sizes = [group.rows * group.queries for group in groups]
@@ -298,15 +294,22 @@ class BertSelfAttention(nn.Module):
             states: (T, D), of the dtype and on the device of the queries.
             packing: Where each sequence lies.
         """
-        by_products = self.config._attn_implementation == "sdpa" or packing.batch_invariant
-        if self.is_causal or not by_products:
-            return False
         if packing.batch_invariant and not self._is_steady(packing):
             return False
-        longest = longest_product(states, self._dropout)
+        longest = self._longest_product(states, packing)
         return bool(packing.groups) and all(
             group.keys and group.queries <= longest for group in packing.groups
         )
+
+    def _longest_product(self, states: Tensor, packing: Packing) -> float:
+        """Up to how many queries a sequence is attended by plain products; 0 if none is."""
+        by_products = self.config._attn_implementation == "sdpa" or packing.batch_invariant
+        if self.is_causal or not by_products:
+            return 0
+        longest = longest_product(states, self._dropout)
+        if packing.batch_invariant and states.dtype is torch.float32:
+            return max(longest, LONGEST_PRODUCT)  # the fused kernel is not steady below
+        return longest
 
     def attend_joined(self, projected: Tensor, packing: Packing, by_products: bool) -> Tensor:
         """`attend_packed` for queries, keys and values that lie side by side.
