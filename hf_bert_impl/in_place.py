@@ -49,8 +49,8 @@ class _Before:
 class _Weights:
     """A model before it was prepared."""
 
-    #: The memory of those parameters that were converted, by name.
-    tensors: dict[str, Tensor]
+    #: Each parameter that was converted, and the memory that it had. Names may change: PEFT's do.
+    tensors: list[tuple[nn.Parameter, Tensor]]
     training: bool
     dtype: torch.dtype
     #: Handles of those that give results in this dtype.
@@ -148,15 +148,11 @@ def prepare(model: Any, dtype: str | torch.dtype | None, callers: Iterable[nn.Mo
         dtype: As in `prepare_for_inference`.
         callers: Modules that call its `forward` past hooks: their results keep their dtype too.
     """
-    kept = vars(model).setdefault(_WEIGHTS, _Weights({}, model.training, model.dtype))
+    kept = vars(model).setdefault(_WEIGHTS, _Weights([], model.training, model.dtype))
     _give_back_weights(model, kept)
-    kept.tensors = {name: parameter.data for name, parameter in model.named_parameters()}
+    kept.tensors = [(parameter, parameter.data) for parameter in model.parameters()]
     model.prepare_for_inference(dtype)
-    kept.tensors = {
-        name: kept.tensors[name]
-        for name, parameter in model.named_parameters()
-        if name in kept.tensors and kept.tensors[name].dtype != parameter.dtype
-    }
+    kept.tensors = [pair for pair in kept.tensors if pair[0].dtype != pair[1].dtype]
     if model.dtype != kept.dtype:
         vars(model).update({name: partial(do, model) for name, do in _IN_PLACE_OF.items()})
         hook = partial(_convert_results, kept.dtype)
@@ -172,8 +168,9 @@ def _train(model: Any, mode: bool = True) -> Any:
 
 def _save(model: Any, *args: Any, **kwargs: Any) -> Any:
     """In place of a converted model's `save_pretrained`: with the weights that were loaded."""
-    converted = [(parameter, parameter.data) for parameter in model.parameters()]
-    _unconvert(model, vars(model)[_WEIGHTS].tensors)
+    kept = vars(model)[_WEIGHTS]
+    converted = [(parameter, parameter.data) for parameter, _ in kept.tensors]
+    _unconvert(kept.tensors)
     try:
         return type(model).save_pretrained(model, *args, **kwargs)
     finally:
@@ -205,16 +202,15 @@ def _give_back_weights(model: Any, kept: _Weights) -> None:
         vars(model).pop(name, None)
     while kept.hooks:
         kept.hooks.pop().remove()
-    _unconvert(model, kept.tensors)
+    _unconvert(kept.tensors)
 
 
-def _unconvert(model: Any, tensors: dict[str, Tensor]) -> None:
+def _unconvert(tensors: list[tuple[nn.Parameter, Tensor]]) -> None:
     """Gives the parameters the memory that they had, or what was learned since in its dtype."""
-    for name, parameter in model.named_parameters():
-        before = tensors.get(name)
-        if before is None or before.dtype == parameter.dtype:
-            continue
+    for parameter, before in tensors:
         current = parameter.data
+        if before.dtype == current.dtype:
+            continue
         is_same = current.shape == before.shape and torch.equal(
             before.to(current.device, current.dtype), current
         )

@@ -42,6 +42,7 @@ def optimize(model: Holder, dtype: str | torch.dtype | None = "auto") -> Holder:
             torch, "auto" for the quickest float that this CPU has kernels for, or None to keep the
             weights' own. bfloat16 converts the weights, as `state_dict()` shows; the original ones
             are kept, in memory and in pickles, for `save_pretrained`, `train()` and `restore`.
+            An adapter that PEFT saves has the dtype that it computes in: `restore` comes first.
 
     Returns:
         `model` itself.

@@ -157,6 +157,22 @@ def test_saved_with_the_weights_that_were_loaded(folders, library, tmp_path, dty
     assert found.dtype == torch.float32
 
 
+def test_an_adapter_merged_after_it_is_saved_in_the_dtype_before(library, tmp_path):
+    peft = library("peft")
+    config = transformers.BertConfig(vocab_size=30, num_labels=3, **SIZES)
+    model = transformers.BertForSequenceClassification(config).eval()
+    settings = peft.LoraConfig(target_modules=["query"], r=2, init_lora_weights=False)
+    adapted = peft.get_peft_model(model, settings).eval()
+    batch = {"input_ids": torch.tensor([[1, 7, 8, 2]])}
+    expected = adapted(**batch).logits
+    hf_bert_impl.optimize(adapted, "bfloat16")
+    adapted.merge_and_unload().save_pretrained(tmp_path)
+    found = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path, dtype="auto")
+    assert {weight.dtype for weight in found.parameters()} == {torch.float32}
+    torch.testing.assert_close(found.eval()(**batch).logits, expected, atol=2e-2, rtol=0)
+    assert torch.equal(found.classifier.weight, hf_bert_impl.restore(adapted).classifier.weight)
+
+
 def test_numbers_before_in_and_after(case):
     model, call, before = case
     inner, kind = body_of(model), type(body_of(model))
