@@ -161,6 +161,9 @@ def convert(
                 f"the vocabulary has {len(tokenizer)} tokens and the model "
                 f"{target.config.vocab_size}: it may be another model's"
             )
+        elif tokenizer is not None and "pad_token_id" not in source.config:
+            # Most configs of other software have no such field, and BertConfig's own is 0.
+            target.config.pad_token_id = tokenizer.pad_token_id
         sentences = sentence_folder(source)
         with output_folder(dst) as folder, ThreadPoolExecutor(1) as pool:
             came_with = [source.archive] if source.archive else []

@@ -28,7 +28,7 @@ _NUMBERS = ("max_abs", "mean_abs", "max_relative", "tolerance", "upstream_error"
 
 @dataclasses.dataclass(frozen=True)
 class ParityRow:
-    """One tensor compared: the largest and mean difference at attended positions, and the verdict.
+    """One tensor compared: the largest and mean difference where both compute, and the verdict.
 
     Layers and heads are counted from 0, as in state-dict names: `layer 3 head 5` is head 5 of
     `encoder.layer.3`.
@@ -289,7 +289,7 @@ def _print_layers(console: Console, rows: list[ParityRow]) -> None:
                 cells.append(f"{worst.name.split()[-1]}: {_number(worst.max_abs)}")
         label = f"{name} ({len({row.name for row in tensors})})" if name == "gradients" else name
         lines.append([label, *cells, _verdict(group)])
-    title = "by tensor: largest difference over all cases, attended positions"
+    title = "by tensor: largest difference over all cases, padding left out"
     print_table(console, title, columns, lines)
 
 
