@@ -79,12 +79,6 @@ class ParityRow:
         lacking = {name: str(row[name]) for name in _NUMBERS if not math.isfinite(row[name] or 0)}
         return row | lacking
 
-    @classmethod
-    def from_dict(cls, row: dict[str, Any]) -> ParityRow:
-        """The inverse of :meth:`to_dict`."""
-        numbers = {name: float(row[name]) for name in _NUMBERS if row.get(name) is not None}
-        return cls(**row | numbers)
-
 
 @dataclasses.dataclass
 class ParityReport:
@@ -139,19 +133,6 @@ class ParityReport:
     def to_json(self, indent: int | None = None) -> str:
         """The report as one JSON object."""
         return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> ParityReport:
-        """The inverse of :meth:`to_dict`; the verdict is computed anew from the rows."""
-        rows = [ParityRow.from_dict(row) for row in data["rows"]]
-        return cls(rows=rows, title=data["title"], notes=list(data["notes"]))
-
-    @classmethod
-    def from_json(cls, text: str) -> ParityReport:
-        """The inverse of :meth:`to_json`."""
-        from hf_bert_impl.model.json_files import parse_json
-
-        return cls.from_dict(parse_json(text, "the report"))
 
     def summary(self) -> str:
         """The verdict in one line, for an assertion's message or a log."""
