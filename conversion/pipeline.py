@@ -39,6 +39,7 @@ from .source import open_source
 from .target import Target, resolve
 from .tensors import DTYPES, TensorInfo
 from .vocabulary import find_vocabulary, make_tokenizer, save_tokenizer
+from .writers.checked import Writer
 from .writers.flax import write_flax
 from .writers.h5 import write_h5
 from .writers.safetensors import write_safetensors
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 #: Other formats that can be written: table of names, file (TensorFlow: the prefix) and writer.
-_SOFTWARE: dict[str, tuple[Table, str, Callable[..., tuple[Path, ...]]]] = {
+_SOFTWARE: dict[str, tuple[Table, str, Writer]] = {
     "tf1": (GOOGLE_TF1, "bert_model.ckpt", write_tf1),
     "h5": (KERAS_H5, "tf_model.h5", write_h5),
     "flax": (FLAX, "flax_model.msgpack", write_flax),

@@ -178,11 +178,7 @@ class FlaxFile:
 
 
 def is_flax(path: Path) -> bool:
-    """Whether a file is a table of MessagePack, with an array of Flax's among its first values.
-
-    Args:
-        path: Any path; False for what is no file or cannot be read.
-    """
+    """Whether a file is a table of MessagePack, with an array of Flax's among its first values."""
     try:
         pack = MessagePack(path)
         head = pack.head(0, len(pack.data))

@@ -260,11 +260,7 @@ class _Window:
 
 
 def is_torch(path: Path) -> bool:
-    """Whether a file is one that `torch.save` wrote, by its first bytes and its zip directory.
-
-    Args:
-        path: Any path; False for what is no file or cannot be read.
-    """
+    """Whether a file is one that `torch.save` wrote, by its first bytes and its zip directory."""
     kind = _kind(read_at(path, 0, 512))
     if kind != "zip":
         return kind is not None
