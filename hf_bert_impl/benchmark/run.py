@@ -51,15 +51,15 @@ class Settings:
     rounds: int = 9
     threads: int = 1
     batch_sizes: tuple[int, ...] = ()
-    """Rows of the forward and training cases; empty for those of `cases.ROWS`."""
+    """Rows of the forward and training cases; empty for the usual ones."""
     sentences: int | None = None
-    """Texts of each case that begins with text; None for the numbers of `cases.SENTENCES`."""
+    """Texts of each case that begins with text; None for the usual numbers."""
     quick: bool = False
     """A quarter of the rows: to see that everything runs, not for figures."""
 
     def batches(self, name: str, positions: int) -> list[Case]:
         """A case at every batch size."""
-        usual = cases.ROWS[name]
+        usual = CASES[name].rows
         sizes = self.batch_sizes or (max(1, usual // 4) if self.quick else usual,)
         return [cases.make_case(name, rows, positions) for rows in sizes]
 
@@ -157,7 +157,7 @@ class Benchmark:
         for name in self.settings.cases:
             if name == "train" and "float32" not in self.settings.dtypes:
                 self._miss("training", ",".join(self.settings.dtypes), "float32 only", name)
-            elif name in cases.ROWS:
+            elif name in cases.BATCHES:
                 yield from self.settings.batches(name, self.config.max_position_embeddings)
             elif name == "sts":
                 yield from self._texts(name, self.reference)

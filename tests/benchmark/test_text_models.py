@@ -9,7 +9,7 @@ import torch
 from transformers import BertTokenizer
 
 from hf_bert_impl.benchmark import texts
-from hf_bert_impl.benchmark.cases import PARTS, SENTENCES, Unavailable
+from hf_bert_impl.benchmark.cases import CASES, PARTS, Unavailable
 from hf_bert_impl.benchmark.models import Source
 from hf_bert_impl.benchmark.peers import Entry, check_peer
 from hf_bert_impl.benchmark.text_models import KINDS, TextModel
@@ -148,7 +148,7 @@ def test_a_saved_re_ranker_is_taken_as_it_is(entry, tmp_path):
 
 def test_without_a_number_each_case_has_its_own(entry):
     assert entry.texts_of("sparse") == 13
-    assert dataclasses.replace(entry, sentences=None).texts_of("sparse") == SENTENCES["sparse"]
+    assert dataclasses.replace(entry, sentences=None).texts_of("sparse") == CASES["sparse"].texts
 
 
 def test_operations_of_a_masked_language_model_that_scores_every_token():
