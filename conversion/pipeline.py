@@ -162,9 +162,13 @@ def convert(
                 f"the vocabulary has {len(tokenizer)} tokens and the model "
                 f"{target.config.vocab_size}: it may be another model's"
             )
-        elif tokenizer is not None and "pad_token_id" not in source.config:
+        elif tokenizer is not None:
             # Most configs of other software have no such field, and BertConfig's own is 0.
-            target.config.pad_token_id = tokenizer.pad_token_id
+            pad = tokenizer.pad_token_id
+            said = source.config.get("pad_token_id", pad)
+            target.config.pad_token_id = said
+            if said != pad:
+                notes.append(f"the config has pad_token_id {said}, and the vocabulary {pad}")
         sentences = sentence_folder(source)
         with output_folder(dst) as folder, ThreadPoolExecutor(1) as pool:
             came_with = [source.archive] if source.archive else []

@@ -53,7 +53,8 @@ def test_the_pad_token_is_the_vocabularys_where_no_config_says_it(tmp_path):
     assert hf_bert_impl.BertConfig.from_pretrained(tmp_path / "moved").pad_token_id == 4
     config = json.loads((source / "bert_config.json").read_text()) | {"pad_token_id": 0}
     (source / "bert_config.json").write_text(json.dumps(config))
-    convert(source, tmp_path / "said", check=False)
+    report = convert(source, tmp_path / "said", check=False)
+    assert "the config has pad_token_id 0, and the vocabulary 4" in report.notes
     assert hf_bert_impl.BertConfig.from_pretrained(tmp_path / "said").pad_token_id == 0
 
 
