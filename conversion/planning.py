@@ -96,9 +96,6 @@ class Plan:
     def untied(self, reader: Readable) -> tuple[str, ...]:
         """Those of `ties` whose tensors differ: the model needs `tie_word_embeddings` false.
 
-        Args:
-            reader: The open source.
-
         Raises:
             InputError: A tensor cannot be read.
         """

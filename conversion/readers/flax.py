@@ -52,9 +52,6 @@ class _Leaf:
 class FlaxFile:
     """A msgpack file in memory and the list of its leaves.
 
-    Args:
-        path: The file.
-
     Raises:
         InputError: The file is damaged, or no table of tables and arrays.
     """

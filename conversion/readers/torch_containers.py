@@ -57,9 +57,6 @@ class Record:
 class TorchFile:
     """One file, mapped into memory, its pickle read and its tensors not.
 
-    Args:
-        path: The file.
-
     Raises:
         InputError: The file cannot be read, is none of the containers, is damaged, or its
             pickle would run code.

@@ -26,9 +26,6 @@ CHECKED = 256
 class States:
     """The hidden states of padded batches, by one of ours, transformers' own or a runtime.
 
-    Args:
-        entry: Who it is.
-
     Raises:
         Unavailable: It cannot run here.
     """

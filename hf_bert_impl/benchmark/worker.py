@@ -24,11 +24,7 @@ PR_SET_PDEATHSIG = 1
 
 
 class Worker:
-    """What a contestant can be asked.
-
-    Args:
-        entry: Who it is.
-    """
+    """What a contestant can be asked."""
 
     def __init__(self, entry: Entry) -> None:
         import torch

@@ -39,11 +39,7 @@ CHOICES = 2
 
 
 class ExportFailed(RuntimeError):
-    """An exported file does not compute what the model does.
-
-    Args:
-        report: The comparison.
-    """
+    """An exported file does not compute what the model does."""
 
     def __init__(self, report: ParityReport) -> None:
         super().__init__(report.summary())
