@@ -78,6 +78,10 @@ class TextInput(Iterator[str]):
         return self
 
     def __exit__(self, *error: Any) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the file."""
         self._opened.close()
 
     def __iter__(self) -> TextInput:
