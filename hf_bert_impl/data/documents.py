@@ -86,7 +86,7 @@ def read_texts(file: str | Path, column: str | None = None) -> Iterator[str]:
     if folder:
         yield from map(read_text, folder)
         return
-    with TextInput(str(file), column) as texts:
+    with TextInput(str(file), column, mend=True) as texts:
         yield from texts
 
 

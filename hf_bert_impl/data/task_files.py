@@ -12,7 +12,13 @@ from hf_bert_impl.data.table_records import table_fields
 from hf_bert_impl.data.text_folder import labelled_text_files, text_files
 from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.extras import require
-from hf_bert_impl.files.text import JSON_LINES, check_text_file, numbered_lines, read_text
+from hf_bert_impl.files.text import (
+    JSON_LINES,
+    check_text_file,
+    mended_lines,
+    numbered_lines,
+    read_text,
+)
 from hf_bert_impl.model.json_files import check_text, parse_json
 
 TAB_SUFFIXES = (".tsv", ".txt", ".tab")
@@ -208,7 +214,9 @@ def _place(path: Path, column: str, header: list[str]) -> int:
 def _fields(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Line number and fields of each line that is not empty."""
     with path.open("rb") as stream:
-        yield from table_fields(stream, str(path), path.suffix in TAB_SUFFIXES)
+        yield from table_fields(
+            mended_lines(stream, str(path)), str(path), path.suffix in TAB_SUFFIXES
+        )
 
 
 def _json_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:

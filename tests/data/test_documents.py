@@ -71,6 +71,18 @@ def test_rows_of_a_table_are_documents(write, form, layout):
         list(read_documents([file], layout, "text"))
 
 
+def test_a_few_bytes_that_are_not_utf8(write):
+    """Are passed over in a table, with a warning; where they are many, the encoding is another."""
+    rows = [b"text", *[b"caf\xc3\xa9"] * 120]
+    rows[110] = b"caf\xc3"
+    file = write("a.csv", b"\n".join(rows))
+    with pytest.warns(UserWarning, match=r"1 line\(s\) of .*a\.csv have bytes that are not UTF-8"):
+        documents = list(read_documents([file]))
+    assert documents[108:111] == [["café"], ["caf\ufffd"], ["café"]]
+    with pytest.raises(ValueError, match=r"line 2 of .* is not UTF-8"):
+        list(read_documents([write("b.csv", b"\n".join([b"text", *[b"caf\xe9"] * 120]))]))
+
+
 def test_a_packed_table(write):
     file = write("a.csv.gz", gzip.compress(table("csv", [REVIEW]).encode()))
     assert list(read_documents([file], column="review")) == [SENTENCES]
