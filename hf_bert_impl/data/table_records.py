@@ -14,7 +14,7 @@ from typing import IO, Any
 
 from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.extras import require
-from hf_bert_impl.files.text import decode
+from hf_bert_impl.files.text import decode, decode_lines
 
 #: Rows that are read at once.
 ROWS = 1000
@@ -45,7 +45,7 @@ def table_records(
     names = [it for it in (column, id_column) if it is not None]
     has_header = not names or not all(it.isdecimal() for it in names)
     text_place, id_place, width = -1, -1, 0
-    for number, fields in _tab_fields(lines, name) if tabs else _csv_fields(lines, name):
+    for number, fields in table_fields(lines, name, tabs):
         if not width:
             width = len(fields)
             known = fields if has_header else [str(place) for place in range(width)]
@@ -66,9 +66,21 @@ def table_records(
         )
 
 
-def _tab_fields(lines: Iterable[bytes], name: str) -> Iterator[tuple[int, list[str]]]:
-    for number, line in enumerate(lines, start=1):
-        text = decode(line, name, number).removesuffix("\n").removesuffix("\r")
+def table_fields(lines: Iterable[bytes], name: str, tabs: bool) -> Iterator[tuple[int, list[str]]]:
+    """Line number and fields of each row of CSV or TSV that is not empty.
+
+    Args:
+        lines: As for `table_records`, and the other arguments.
+        name: The file, for messages.
+        tabs: Whether fields have tabs between them.
+
+    Raises:
+        InputError: A line cannot be read.
+    """
+    if not tabs:
+        yield from _csv_fields(lines, name)
+        return
+    for number, text in decode_lines(lines, name):
         if text:
             yield number, text.split("\t")
 
@@ -151,7 +163,7 @@ class DatasetRecords(Iterator[Record]):
     """
 
     def __init__(self, folder: Path, name: str, column: str | None, id_column: str | None) -> None:
-        if not any((folder / it).is_file() for it in ("state.json", "dataset_dict.json")):
+        if not is_dataset(folder):
             raise InputError(
                 f"{name} is a folder, and not one that datasets wrote with save_to_disk",
                 "a file of texts, such a folder, or -",
@@ -187,6 +199,11 @@ class DatasetRecords(Iterator[Record]):
 
     def __next__(self) -> Record:
         return next(self._records)
+
+
+def is_dataset(folder: Path) -> bool:
+    """Whether a folder is one that `datasets` wrote."""
+    return any((folder / it).is_file() for it in ("state.json", "dataset_dict.json"))
 
 
 def _zipped(pieces: Iterable[list[list[Any]]], name: str) -> Iterator[Record]:

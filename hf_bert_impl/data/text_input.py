@@ -22,7 +22,7 @@ from hf_bert_impl.data.table_records import (
 )
 from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.extras import require
-from hf_bert_impl.files.text import check_text_file, decode_lines
+from hf_bert_impl.files.text import check_text_file, decode_lines, mended_lines
 
 JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
@@ -43,6 +43,7 @@ class TextInput(Iterator[str]):
             out where there is only one. Plain lines are read as JSON lines where it is given.
         id_column: The field or column of ids, which are texts or whole numbers.
         on_id: Gets the place and the id of each record, in order.
+        mend: Pass over a few bytes of CSV and TSV that are not UTF-8 (`mended_lines`).
 
     Raises:
         ValueError: There is no such file, or no text in it, or its first line cannot be read. Later
@@ -55,6 +56,7 @@ class TextInput(Iterator[str]):
         column: str | None = None,
         id_column: str | None = None,
         on_id: Callable[[str, Any], None] = lambda place, identifier: None,
+        mend: bool = False,
     ) -> None:
         self.name = "standard input" if file == "-" else file
         #: Bytes, or rows of a table that knows their number, of the input so far.
@@ -62,6 +64,7 @@ class TextInput(Iterator[str]):
         #: All of them, where that is known.
         self.size: int | None = None
         self._id_column, self._on_id = id_column, on_id
+        self._mend = mend
         self._opened = contextlib.ExitStack()
         try:
             self._texts = self._read(self._records(file, column))
@@ -78,6 +81,10 @@ class TextInput(Iterator[str]):
         return self
 
     def __exit__(self, *error: Any) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the file."""
         self._opened.close()
 
     def __iter__(self) -> TextInput:
@@ -106,6 +113,7 @@ class TextInput(Iterator[str]):
             return self._counted_rows(table)
         lines = self._counted(stream)
         if ending in (".csv", ".tsv"):
+            lines = mended_lines(lines, self.name) if self._mend else lines
             return table_records(lines, self.name, ending == ".tsv", *named)
         if column is None and ending not in JSON_SUFFIXES:
             if self._id_column is not None:
