@@ -177,9 +177,9 @@ def fit(plan: Plan, class_name: str, config: Mapping[str, Any]) -> Plan:
             "give the config that belongs to this checkpoint, or another `head`",
         )
     ignored = dict(plan.ignored)
-    used = {source for step in steps.values() for source in _sources(step)}
+    used = {source for step in steps.values() for source in step.sources}
     for name, step in plan.steps.items():
-        for source in _sources(step):
+        for source in step.sources:
             if source not in used:
                 ignored[source] = (
                     f"tied to {tied[name]}" if name in tied else f"not part of {class_name}"
@@ -302,10 +302,6 @@ def _gap(config: Mapping[str, Any], architecture: Architecture) -> str:
     if isinstance(layers, int) and layers > held:
         return f"the layers from {held} on may be in files that are not there"
     return ""
-
-
-def _sources(step: Step) -> tuple[str, ...]:
-    return (step.source.name, *(name for name, _ in step.copies))
 
 
 def _target_shapes(

@@ -44,7 +44,7 @@ class Format:
 
     reader: Callable[[Path], Reader]
     is_file: Callable[[Path], bool]
-    """Whether a file has the format's signature."""
+    """Whether a file has the format's signature; False for what is no file or cannot be read."""
     suffix: str
     """A regular expression of the suffixes that promise it."""
     name: str

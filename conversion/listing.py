@@ -10,7 +10,7 @@ from hf_bert_impl.errors import InputError
 from .architecture import infer
 from .maps.tables import detect
 from .planning import plan
-from .source import Files, open_files
+from .source import open_files
 
 
 def list_tensors(src: Path) -> dict[str, Any]:
@@ -26,40 +26,35 @@ def list_tensors(src: Path) -> dict[str, Any]:
     Raises:
         InputError: It is no checkpoint.
     """
-    with open_files(src) as files:
-        return _describe(files)
-
-
-def _describe(files: Files) -> dict[str, Any]:
-    reader = files.reader
     targets: dict[str, str] = {}
     software = class_name = problem = None
-    try:
-        whole = plan(detect(reader.tensors), reader.tensors)
-        software = whole.table.software
-        for name, step in whole.steps.items():
-            for source in (step.source.name, *(copy for copy, _ in step.copies)):
-                targets[source] = name
-        targets |= {name: f"({reason})" for name, reason in whole.ignored.items()}
-        class_name = infer(whole, {}).class_name
-    except InputError as error:
-        problem = str(error)  # the tensors are listed all the same: they may show what is wrong
-    return {
-        "path": str(files.given),
-        "format": reader.format,
-        "software": software,
-        "container": reader.software,
-        "class": class_name,
-        "problem": problem,
-        "files": [{"name": file.name, "bytes": file.stat().st_size} for file in reader.files],
-        "numbers": sum(info.size for info in reader.tensors.values()),
-        "tensors": [
-            {
-                "name": name,
-                "shape": list(info.shape),
-                "dtype": info.dtype,
-                "becomes": targets.get(name),
-            }
-            for name, info in reader.tensors.items()
-        ],
-    }
+    with open_files(src) as files:
+        reader = files.reader
+        try:
+            whole = plan(detect(reader.tensors), reader.tensors)
+            software = whole.table.software
+            for name, step in whole.steps.items():
+                targets |= dict.fromkeys(step.sources, name)
+            targets |= {name: f"({reason})" for name, reason in whole.ignored.items()}
+            class_name = infer(whole, {}).class_name
+        except InputError as error:
+            problem = str(error)  # the tensors are listed all the same: they may show what is wrong
+        return {
+            "path": str(files.given),
+            "format": reader.format,
+            "software": software,
+            "container": reader.software,
+            "class": class_name,
+            "problem": problem,
+            "files": [{"name": file.name, "bytes": file.stat().st_size} for file in reader.files],
+            "numbers": sum(info.size for info in reader.tensors.values()),
+            "tensors": [
+                {
+                    "name": name,
+                    "shape": list(info.shape),
+                    "dtype": info.dtype,
+                    "becomes": targets.get(name),
+                }
+                for name, info in reader.tensors.items()
+            ],
+        }

@@ -39,6 +39,7 @@ from .source import open_source
 from .target import Target, resolve
 from .tensors import DTYPES, TensorInfo
 from .vocabulary import find_vocabulary, make_tokenizer, save_tokenizer
+from .writers.checked import Writer
 from .writers.flax import write_flax
 from .writers.h5 import write_h5
 from .writers.safetensors import write_safetensors
@@ -49,7 +50,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 #: Other formats that can be written: table of names, file (TensorFlow: the prefix) and writer.
-_SOFTWARE: dict[str, tuple[Table, str, Callable[..., tuple[Path, ...]]]] = {
+_SOFTWARE: dict[str, tuple[Table, str, Writer]] = {
     "tf1": (GOOGLE_TF1, "bert_model.ckpt", write_tf1),
     "h5": (KERAS_H5, "tf_model.h5", write_h5),
     "flax": (FLAX, "flax_model.msgpack", write_flax),
@@ -161,6 +162,13 @@ def convert(
                 f"the vocabulary has {len(tokenizer)} tokens and the model "
                 f"{target.config.vocab_size}: it may be another model's"
             )
+        elif tokenizer is not None:
+            # Most configs of other software have no such field, and BertConfig's own is 0.
+            pad = tokenizer.pad_token_id
+            said = source.config.get("pad_token_id", pad)
+            target.config.pad_token_id = said
+            if said != pad:
+                notes.append(f"the config has pad_token_id {said}, and the vocabulary {pad}")
         sentences = sentence_folder(source)
         with output_folder(dst) as folder, ThreadPoolExecutor(1) as pool:
             came_with = [source.archive] if source.archive else []

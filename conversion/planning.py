@@ -38,6 +38,11 @@ class Step:
     copies: tuple[tuple[str, Operation], ...] = ()
     """Other tensors of the source that hold the same."""
 
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The names of all tensors of the source that it takes."""
+        return (self.source.name, *(name for name, _ in self.copies))
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -90,9 +95,6 @@ class Plan:
 
     def untied(self, reader: Readable) -> tuple[str, ...]:
         """Those of `ties` whose tensors differ: the model needs `tie_word_embeddings` false.
-
-        Args:
-            reader: The open source.
 
         Raises:
             InputError: A tensor cannot be read.

@@ -54,11 +54,7 @@ class Report:
         return _plain(dataclasses.asdict(self))
 
     def render(self, console: Console) -> None:
-        """Print the report as tables.
-
-        Args:
-            console: Where to.
-        """
+        """Print the report as tables."""
         rows = [(Text(label, "bold"), value) for label, value in self._summary()]
         print_table(console, "", ("", ""), rows, words=(0, 1))
         for check in self.checks:

@@ -8,7 +8,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_bert_impl.errors import InputError, one_line
+from hf_bert_impl.errors import InputError, check_whole, one_line
 from hf_bert_impl.head_names import HEADS, class_of
 
 if TYPE_CHECKING:
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from hf_bert_impl.inference.pooling import Pooling
 
 TOKENIZERS = ("tokenizer.json", "vocab.txt")
-#: How many names a message lists.
-SHOWN = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,18 +195,12 @@ def load_whole(
     """
     name = class_name(checkpoint, head)
     model, info = load_model(checkpoint, name, **options)
-    missing = sorted(info["missing_keys"])
+    missing = info["missing_keys"]
     if missing and all(key.startswith("pooler.") for key in missing):
         model, info = load_model(checkpoint, name, add_pooling_layer=False, **options)
-        missing = sorted(info["missing_keys"])
-    if missing:
-        more = f" and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
-        raise InputError(
-            f"{checkpoint.name} lacks weights of {name} ({', '.join(missing[:SHOWN])}{more}), "
-            "which would be random numbers",
-            f"a whole {name}",
-            "name a checkpoint that has them, or convert or export it with the `head` that it has",
-        )
+        missing = info["missing_keys"]
+    remedy = "name one that has them, or convert or export it with the `head` that it has"
+    check_whole(checkpoint.name, missing, name, remedy)
     return model, sorted(info["unexpected_keys"])
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+#: How many missing weights a message lists.
+SHOWN = 3
+
 
 class InputError(ValueError):
     """What the user gave cannot be worked with.
@@ -44,6 +47,30 @@ def check_choice(name: str, value: Any, allowed: Iterable[str]) -> None:
     """
     if value not in allowed:
         raise InputError(f"{name} is {value!r}", f"one of {', '.join(allowed)}", "choose one")
+
+
+def check_whole(name: object, missing: Iterable[str], whole: str, remedy: str) -> None:
+    """Checks that a checkpoint has all weights.
+
+    Args:
+        name: The checkpoint's name.
+        missing: The names of the weights that it lacks.
+        whole: What they are weights of, as in "BertForMaskedLM".
+        remedy: What to do about it.
+
+    Raises:
+        InputError: Some are missing.
+    """
+    names = sorted(missing)
+    if names:
+        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+        count = f"{len(names)} weight{'s' * (len(names) > 1)}"
+        raise InputError(
+            f"{name} lacks {count} of {whole} ({', '.join(names[:SHOWN])}{more}), which would be "
+            "random numbers",
+            f"a whole {whole}",
+            remedy,
+        )
 
 
 def one_line(error: object) -> str:

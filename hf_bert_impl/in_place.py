@@ -49,8 +49,8 @@ class _Before:
 class _Weights:
     """A model before it was prepared."""
 
-    #: The memory of those parameters that were converted, by name.
-    tensors: dict[str, Tensor]
+    #: Each parameter that was converted, and the memory that it had. Names may change: PEFT's do.
+    tensors: list[tuple[nn.Parameter, Tensor]]
     training: bool
     dtype: torch.dtype
     #: Handles of those that give results in this dtype.
@@ -141,24 +141,20 @@ def prepare(model: Any, dtype: str | torch.dtype | None, callers: Iterable[nn.Mo
     """Prepares a BERT of this package for inference, so that `revert` can undo it.
 
     Its results keep the dtype that they had, which modules behind it may rely on. In train mode it
-    has the weights of that dtype again.
+    has the weights of that dtype again, and it is saved with them.
 
     Args:
         model: The BERT.
         dtype: As in `prepare_for_inference`.
         callers: Modules that call its `forward` past hooks: their results keep their dtype too.
     """
-    kept = vars(model).setdefault(_WEIGHTS, _Weights({}, model.training, model.dtype))
+    kept = vars(model).setdefault(_WEIGHTS, _Weights([], model.training, model.dtype))
     _give_back_weights(model, kept)
-    kept.tensors = {name: parameter.data for name, parameter in model.named_parameters()}
+    kept.tensors = [(parameter, parameter.data) for parameter in model.parameters()]
     model.prepare_for_inference(dtype)
-    kept.tensors = {
-        name: kept.tensors[name]
-        for name, parameter in model.named_parameters()
-        if name in kept.tensors and kept.tensors[name].dtype != parameter.dtype
-    }
+    kept.tensors = [pair for pair in kept.tensors if pair[0].dtype != pair[1].dtype]
     if model.dtype != kept.dtype:
-        vars(model)["train"] = partial(_train, model)
+        vars(model).update({name: partial(do, model) for name, do in _IN_PLACE_OF.items()})
         hook = partial(_convert_results, kept.dtype)
         kept.hooks = [part.register_forward_hook(hook) for part in (model, *callers)]
 
@@ -168,6 +164,23 @@ def _train(model: Any, mode: bool = True) -> Any:
     if mode:
         _give_back_weights(model, vars(model)[_WEIGHTS])
     return type(model).train(model, mode)
+
+
+def _save(model: Any, *args: Any, **kwargs: Any) -> Any:
+    """In place of a converted model's `save_pretrained`: with the weights that were loaded."""
+    kept = vars(model)[_WEIGHTS]
+    converted = [(parameter, parameter.data) for parameter, _ in kept.tensors]
+    _unconvert(kept.tensors)
+    try:
+        return type(model).save_pretrained(model, *args, **kwargs)
+    finally:
+        # The same memory: what was packed is still that of these weights.
+        for parameter, data in converted:
+            parameter.data = data
+
+
+#: The methods that a converted model has of its own.
+_IN_PLACE_OF = {"train": _train, "save_pretrained": _save}
 
 
 def _convert_results(dtype: torch.dtype, module: Any, inputs: Any, results: Any) -> Any:
@@ -184,15 +197,20 @@ def _convert_results(dtype: torch.dtype, module: Any, inputs: Any, results: Any)
 
 
 def _give_back_weights(model: Any, kept: _Weights) -> None:
-    """Undoes a conversion of the dtype: the same memory, or what was learned since."""
-    vars(model).pop("train", None)
+    """Undoes a conversion of the dtype, and what came with it."""
+    for name in _IN_PLACE_OF:
+        vars(model).pop(name, None)
     while kept.hooks:
         kept.hooks.pop().remove()
-    for name, parameter in model.named_parameters():
-        before = kept.tensors.get(name)
-        if before is None or before.dtype == parameter.dtype:
-            continue
+    _unconvert(kept.tensors)
+
+
+def _unconvert(tensors: list[tuple[nn.Parameter, Tensor]]) -> None:
+    """Gives the parameters the memory that they had, or what was learned since in its dtype."""
+    for parameter, before in tensors:
         current = parameter.data
+        if before.dtype == current.dtype:
+            continue
         is_same = current.shape == before.shape and torch.equal(
             before.to(current.device, current.dtype), current
         )

@@ -12,7 +12,7 @@ from hf_bert_impl.errors import InputError
 from hf_bert_impl.inference.sentence_loops import use_own_batches, use_token_batches
 from hf_bert_impl.inference.sparse_encoder import SpladeFold, splade_folds
 from hf_bert_impl.model.cpu_kernels import type_name
-from hf_bert_impl.model.prepared import check_dtype
+from hf_bert_impl.model.prepared import check_dtype, check_weights
 
 Holder = TypeVar("Holder")
 #: How deep a model may lie in objects that are no modules: KeyBERT has one in its backend.
@@ -30,8 +30,9 @@ def optimize(model: Holder, dtype: str | torch.dtype | None = "auto") -> Holder:
 
     Results are stock's within rounding, 1e-5 in float32, at attended positions; states at padding
     are zero. The model is in eval mode then. `train()` drops the packed weights and brings the
-    original ones back. Saving it writes a plain folder; copies and pickles of it are prepared like
-    it. To call it again packs the weights anew, with the dtype of that call.
+    original ones back. `save_pretrained` writes a plain folder with the original weights, whatever
+    the dtype; copies and pickles of it are prepared like it. To call it again packs the weights
+    anew, with the dtype of that call.
 
     Args:
         model: Anything that holds a BERT of transformers or of this package: one of the nine
@@ -39,8 +40,9 @@ def optimize(model: Holder, dtype: str | torch.dtype | None = "auto") -> Holder:
             `MultiVectorEncoder`, a pipeline, a SetFit, KeyBERT or PEFT model, a module of yours.
         dtype: As in `prepare_for_inference`: "float32", "bfloat16", "float16", "int8", a dtype of
             torch, "auto" for the quickest float that this CPU has kernels for, or None to keep the
-            weights' own. bfloat16 converts the weights, so that is what a saved folder has; the
-            original ones are kept for `restore`, in memory and in pickles.
+            weights' own. bfloat16 converts the weights, as `state_dict()` shows; the original ones
+            are kept, in memory and in pickles, for `save_pretrained`, `train()` and `restore`.
+            An adapter that PEFT saves has the dtype that it computes in: `restore` comes first.
 
     Returns:
         `model` itself.
@@ -48,8 +50,8 @@ def optimize(model: Holder, dtype: str | torch.dtype | None = "auto") -> Holder:
     Raises:
         InputError: It holds no BERT, or one with modules of its own in it. Nothing has changed
             then.
-        ValueError: The dtype is unknown, or `HF_BERT_KERNELS` names kernels that there are not.
-            Nothing has changed then.
+        ValueError: The dtype is unknown, weights are on the meta device or quantised by torch, or
+            `HF_BERT_KERNELS` names kernels that there are not. Nothing has changed then.
 
     Example:
         >>> from sentence_transformers import SentenceTransformer
@@ -66,6 +68,8 @@ def optimize(model: Holder, dtype: str | torch.dtype | None = "auto") -> Holder:
             "a BERT of transformers, or what holds one",
             "name another model; other architectures stay as they are",
         )
+    for bert in berts:
+        check_weights(bert)
     checked = [(bert, in_place.check(bert)) for bert in berts]
     encoders = _sentence_models(modules)
     try:

@@ -42,3 +42,22 @@ def test_the_function_is_not_hidden_by_a_module():
         "assert callable(hf_bert_impl.conversion.convert)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.slow
+def test_a_checkout_without_links_is_built_whole(tmp_path):
+    """As git makes it on Windows, where `hf_bert_impl/conversion` is a file."""
+    if not (ROOT / ".git").exists():
+        pytest.skip("this is no checkout of git")
+    clone, built = tmp_path / "clone", tmp_path / "built"
+    command = ["git", "clone", "--quiet", "-c", "core.symlinks=false", ROOT, clone]
+    subprocess.run(command, check=True)
+    assert (clone / "hf_bert_impl/conversion").is_file()
+    command = [sys.executable, "setup.py", "--quiet", "build_py", "--build-lib", built]
+    subprocess.run(command, cwd=clone, check=True, capture_output=True)
+    names = {path.name for path in (clone / "conversion/readers").iterdir()}
+    assert names == {path.name for path in (built / "hf_bert_impl/conversion/readers").iterdir()}
+    code = (
+        f"import sys; sys.path.insert(0, {str(built)!r}); import hf_bert_impl.conversion.pipeline"
+    )
+    subprocess.run([sys.executable, "-P", "-c", code], cwd=tmp_path, check=True)

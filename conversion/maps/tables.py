@@ -51,9 +51,6 @@ _ANY_OTHER = re.compile("|".join(_OTHERS.values()))
 def detect(tensors: Mapping[str, TensorInfo]) -> Table:
     """The table whose names a checkpoint has.
 
-    Args:
-        tensors: All tensors of the checkpoint.
-
     Returns:
         The table that leaves the fewest names unknown. Some may be: `planning.plan` names them.
 

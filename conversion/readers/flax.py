@@ -52,9 +52,6 @@ class _Leaf:
 class FlaxFile:
     """A msgpack file in memory and the list of its leaves.
 
-    Args:
-        path: The file.
-
     Raises:
         InputError: The file is damaged, or no table of tables and arrays.
     """
@@ -178,11 +175,7 @@ class FlaxFile:
 
 
 def is_flax(path: Path) -> bool:
-    """Whether a file is a table of MessagePack, with an array of Flax's among its first values.
-
-    Args:
-        path: Any path; False for what is no file or cannot be read.
-    """
+    """Whether a file is a table of MessagePack, with an array of Flax's among its first values."""
     try:
         pack = MessagePack(path)
         head = pack.head(0, len(pack.data))

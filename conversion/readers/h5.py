@@ -16,7 +16,7 @@ from .sharded import ShardedReader
 
 
 def is_h5(path: Path) -> bool:
-    """Whether a file is HDF5, by its signature; False for what is no file or cannot be read."""
+    """Whether a file is HDF5, by its signature."""
     return any(read_at(path, place, len(SIGNATURE)) == SIGNATURE for place in SIGNATURE_PLACES)
 
 

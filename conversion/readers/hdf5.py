@@ -68,9 +68,6 @@ class _Dataset:
 class Hdf5File:
     """An HDF5 file in memory: the list of its datasets, and a few words about it.
 
-    Args:
-        path: The file.
-
     Raises:
         InputError: The file is damaged, or has what the module's text says is refused.
     """

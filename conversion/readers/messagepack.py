@@ -48,9 +48,6 @@ _WORDS = {0xC0: ("null", None), 0xC2: ("bool", False), 0xC3: ("bool", True)}
 class MessagePack:
     """A file in memory, to be read head by head.
 
-    Args:
-        path: The file.
-
     Raises:
         InputError: The file cannot be read.
     """

@@ -79,9 +79,6 @@ def fields(message: bytes) -> Iterator[tuple[int, int | bytes]]:
 class Message:
     """A message whose fields are asked for by number; unknown ones are passed over.
 
-    Args:
-        content: Its bytes.
-
     Raises:
         Damaged: As `fields`.
     """

@@ -83,11 +83,7 @@ class _File:
 
 
 def is_safetensors(path: Path) -> bool:
-    """Whether a file begins as one of safetensors: a length that fits it, and a JSON table.
-
-    Args:
-        path: Any path; False for what is no file or cannot be read.
-    """
+    """Whether a file begins as one of safetensors: a length that fits it, and a JSON table."""
     head = read_at(path, 0, 9)
     return head[8:] == b"{" and int.from_bytes(head[:8], "little") <= path.stat().st_size - 8
 

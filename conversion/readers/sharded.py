@@ -44,9 +44,6 @@ def read_shard_index(index: Path) -> ShardIndex:
     A link to a file elsewhere is refused, but for the hub's cache, which keeps the index itself
     beside the files that its links lead to.
 
-    Args:
-        index: The JSON file.
-
     Returns:
         The tensors' files.
 

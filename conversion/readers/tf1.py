@@ -27,12 +27,8 @@ _COPY_AGAIN = "copy or download the checkpoint again"
 _PART = re.compile(r"\.(index|meta|data-[0-9]{5}-of-[0-9]{5})")
 
 
-def is_tf1(path: Path) -> bool:
-    """Whether a file is the index of a tensor bundle, judged by the magic number at its end.
-
-    True as well for TensorFlow's first format (V1), which `Tf1Reader` refuses by name.
-    """
-    return is_table(path)
+#: TensorFlow's first format (V1) is a table as well, which `Tf1Reader` refuses by name.
+is_tf1 = is_table
 
 
 def index_of(path: Path) -> Path | None:

@@ -57,9 +57,6 @@ class Record:
 class TorchFile:
     """One file, mapped into memory, its pickle read and its tensors not.
 
-    Args:
-        path: The file.
-
     Raises:
         InputError: The file cannot be read, is none of the containers, is damaged, or its
             pickle would run code.
@@ -260,11 +257,7 @@ class _Window:
 
 
 def is_torch(path: Path) -> bool:
-    """Whether a file is one that `torch.save` wrote, by its first bytes and its zip directory.
-
-    Args:
-        path: Any path; False for what is no file or cannot be read.
-    """
+    """Whether a file is one that `torch.save` wrote, by its first bytes and its zip directory."""
     kind = _kind(read_at(path, 0, 512))
     if kind != "zip":
         return kind is not None

@@ -1,6 +1,10 @@
-"""What every writer checks of the tensors that it is given."""
+"""What every writer takes and gives, and what it checks of the tensors that it is given."""
 
 from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -9,6 +13,32 @@ from torch import Tensor
 from hf_bert_impl.errors import InputError
 
 from ..tensors import DTYPES, TensorInfo
+
+#: Gives the tensor of a name, once for each, in the shape and dtype that was announced.
+Read = Callable[[str], Tensor]
+
+
+class Writer(Protocol):
+    """Writes tensors, one of them in memory at a time unless it says otherwise."""
+
+    def __call__(
+        self, path: Path, tensors: Mapping[str, TensorInfo], read: Read, /
+    ) -> tuple[Path, ...]:
+        """Write a checkpoint.
+
+        Args:
+            path: The file, or what the format has in its place; files of that name are replaced.
+            tensors: What to write, by name, in order.
+            read: Gives the tensors.
+
+        Returns:
+            The files written.
+
+        Raises:
+            InputError: A name or a dtype has no place in the format, or a tensor is not as
+                announced.
+            OSError: A file cannot be written.
+        """
 
 
 def check_announced(info: TensorInfo, tensor: Tensor) -> None:

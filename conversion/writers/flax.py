@@ -7,7 +7,7 @@ the heads are written by themselves, and the numbers go straight from the tensor
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,30 +18,14 @@ from hf_bert_impl.errors import InputError
 
 from ..readers.flax import ARRAY, CHUNKED
 from ..tensors import TensorInfo
-from .checked import check_announced, check_unicode
+from .checked import Read, check_announced, check_unicode
 
 #: Larger arrays are cut into flat pieces of so many bytes; MessagePack ends at 4 GiB a value.
 MAX_PIECE_BYTES = 1 << 30
 
 
-def write_flax(
-    path: Path, tensors: Mapping[str, TensorInfo], read: Callable[[str], Tensor]
-) -> tuple[Path, ...]:
-    """Write tensors as nested tables, one tensor in memory at a time.
-
-    Args:
-        path: The file to write, or to write over.
-        tensors: What to write, in order. Each "/" in a name starts an inner table.
-        read: Gives the tensor of a name, in the shape and dtype that `tensors` has.
-
-    Returns:
-        The files written.
-
-    Raises:
-        InputError: One name goes on where another ends, or is no Unicode; a dtype is none of
-            `DTYPES`.
-        OSError: The file cannot be written.
-    """
+def write_flax(path: Path, tensors: Mapping[str, TensorInfo], read: Read) -> tuple[Path, ...]:
+    """The `Writer` of Flax: each "/" in a name starts an inner table."""
     tree = _tree(tensors)
     with path.open("wb") as file:
         _write_table(file, tree, read)
@@ -68,7 +52,7 @@ def _tree(tensors: Mapping[str, TensorInfo]) -> dict[str, Any]:
     return tree
 
 
-def _write_table(file: IO[bytes], tree: Mapping[str, Any], read: Callable[[str], Tensor]) -> None:
+def _write_table(file: IO[bytes], tree: Mapping[str, Any], read: Read) -> None:
     file.write(_table(len(tree)))
     for key, value in tree.items():
         file.write(_text(key))
@@ -78,7 +62,7 @@ def _write_table(file: IO[bytes], tree: Mapping[str, Any], read: Callable[[str],
             _write_array(file, value, read)
 
 
-def _write_array(file: IO[bytes], info: TensorInfo, read: Callable[[str], Tensor]) -> None:
+def _write_array(file: IO[bytes], info: TensorInfo, read: Read) -> None:
     tensor = read(info.name)
     check_announced(info, tensor)
     flat = tensor.detach().contiguous().reshape(-1)

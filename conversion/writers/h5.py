@@ -2,44 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.extras import require
 
 from ..tensors import TensorInfo
-from .checked import check_announced
+from .checked import Read, check_announced
 
 #: What the file says of its writer. Keras mends weights of versions below 2 while it loads them.
 KERAS_VERSION = "2.18.0"
 
 
-def write_h5(
-    path: Path, tensors: Mapping[str, TensorInfo], read: Callable[[str], Tensor]
-) -> tuple[Path, ...]:
-    """Write tensors as datasets, one tensor in memory at a time.
+def write_h5(path: Path, tensors: Mapping[str, TensorInfo], read: Read) -> tuple[Path, ...]:
+    """The `Writer` of Keras; names are the paths of the datasets, `layer/…/kernel:0`.
 
     The first part of a name is the Keras layer that the tensor belongs to. transformers finds the
-    weights of a layer by name; Keras's own `load_weights(by_name=True)` takes them in order.
-
-    Args:
-        path: The file to write, or to write over.
-        tensors: What to write, by the paths of the datasets, `layer/…/kernel:0`; the tensors of a
-            layer in the order of its weights in Keras.
-        read: Gives the tensor of a name, in the shape and dtype that `tensors` has.
-
-    Returns:
-        The files written.
+    weights of a layer by name; Keras's own `load_weights(by_name=True)` takes them in order, so
+    the tensors of a layer come in the order of its weights in Keras.
 
     Raises:
-        InputError: A name is no path or goes on where another ends, a dtype is none of
-            `DTYPES`, or the file cannot be written.
-        ValueError: h5py is not installed.
+        ValueError: h5py is not installed; or as for every `Writer`.
     """
     h5py = require("h5py", "convert", "writing Keras weights")
     layers: dict[str, list[str]] = {}
@@ -69,7 +56,7 @@ def write_h5(
     return (path,)
 
 
-def _write(file: Any, info: TensorInfo, read: Callable[[str], Tensor]) -> None:
+def _write(file: Any, info: TensorInfo, read: Read) -> None:
     tensor = read(info.name)
     check_announced(info, tensor)
     if info.dtype != "bfloat16":

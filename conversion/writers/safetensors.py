@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from huggingface_hub import split_state_dict_into_shards_factory
-from torch import Tensor
 
 from hf_bert_impl.errors import InputError
 
 from ..readers.safetensors import CODES
 from ..tensors import DTYPES, TensorInfo
-from .checked import check_unicode, raw_bytes
+from .checked import Read, check_unicode, raw_bytes
 
 #: The table is filled up with spaces, so that the numbers start at a multiple of it.
 _ALIGNMENT = 8
@@ -29,26 +28,21 @@ _ORDER = {dtype: place for place, dtype in enumerate(CODES)}
 def write_safetensors(
     folder: Path,
     tensors: Mapping[str, TensorInfo],
-    read: Callable[[str], Tensor],
+    read: Read,
     max_shard_size: int | None = None,
 ) -> tuple[Path, ...]:
-    """Write `model.safetensors`, or shards and their index where one file would be too large.
+    """The `Writer` of safetensors: of one file, or shards and their index.
 
     Args:
-        folder: Where to write; it exists, and files of these names are replaced.
-        tensors: What to write, by name.
-        read: Gives a tensor of `tensors`, once for each; one at a time is held.
+        folder: Where to write `model.safetensors`; it exists.
+        tensors: As for every `Writer`.
+        read: As for every `Writer`.
         max_shard_size: Most bytes of the tensors in a file, as in `save_pretrained`: in the order
             of `tensors`, a tensor that does not fit opens a new file, and a larger one has its
             own. None: one file.
 
     Returns:
         The files, the index first where there is one.
-
-    Raises:
-        InputError: A dtype that safetensors has not, a name that is no Unicode, or a tensor
-            that is not as announced.
-        OSError: A file cannot be written.
     """
     split = split_state_dict_into_shards_factory(
         dict(tensors),
@@ -79,9 +73,7 @@ def _size(info: TensorInfo) -> int:
     return info.size * DTYPES[info.dtype].itemsize
 
 
-def _write_file(
-    path: Path, tensors: Mapping[str, TensorInfo], read: Callable[[str], Tensor]
-) -> None:
+def _write_file(path: Path, tensors: Mapping[str, TensorInfo], read: Read) -> None:
     for name in tensors:
         check_unicode(name)
     sizes = {name: _size(info) for name, info in tensors.items()}

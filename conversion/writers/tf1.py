@@ -2,37 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-
-from torch import Tensor
 
 from hf_bert_impl.errors import InputError
 
 from ..readers.sstable import masked_crc32c, write_table
 from ..readers.tensor_bundle import Entry, write_entry, write_header
 from ..tensors import DTYPES, TensorInfo
-from .checked import check_unicode, raw_bytes
+from .checked import Read, check_unicode, raw_bytes
 
 
-def write_tf1(
-    prefix: Path, tensors: Mapping[str, TensorInfo], read: Callable[[str], Tensor]
-) -> tuple[Path, ...]:
-    """Write a checkpoint that TensorFlow restores, byte for byte the one that it would write.
+def write_tf1(prefix: Path, tensors: Mapping[str, TensorInfo], read: Read) -> tuple[Path, ...]:
+    """The `Writer` of TensorFlow, byte for byte; tensors are read in the order of their names.
 
-    Args:
-        prefix: What TensorFlow will know the checkpoint by (`…/bert_model.ckpt`). Files of this
-            name are replaced.
-        tensors: All tensors, by name.
-        read: Gives one of them. One is in memory at a time, in the order of their names.
-
-    Returns:
-        `PREFIX.index` and `PREFIX.data-00000-of-00001`.
-
-    Raises:
-        InputError: A name or a dtype is none of TensorFlow's, or `read` gives something else
-            than `tensors` says.
-        OSError: A file cannot be written.
+    The path is the prefix that TensorFlow will know the checkpoint by (`…/bert_model.ckpt`).
     """
     keys = {_key(name): info for name, info in tensors.items()}
     for name, info in tensors.items():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -12,26 +12,13 @@ from torch import Tensor
 from hf_bert_impl.errors import InputError
 
 from ..tensors import TensorInfo
-from .checked import check_announced
+from .checked import Read, check_announced
 
 
-def write_torch(
-    path: Path, tensors: Mapping[str, TensorInfo], read: Callable[[str], Tensor]
-) -> tuple[Path, ...]:
-    """Write a state dict that `torch.load(path, weights_only=True)` reads.
+def write_torch(path: Path, tensors: Mapping[str, TensorInfo], read: Read) -> tuple[Path, ...]:
+    """The `Writer` of PyTorch, whose file `torch.load(path, weights_only=True)` reads.
 
     All of it is held in memory: `torch.save` wants it at once.
-
-    Args:
-        path: The file, `pytorch_model.bin` in a folder for transformers; replaced if it is there.
-        tensors: What to write, by name, in this order.
-        read: Gives a tensor of `tensors`, once for each.
-
-    Returns:
-        The file.
-
-    Raises:
-        InputError: A tensor is not as announced, or the file cannot be written.
     """
     state: OrderedDict[str, Tensor] = OrderedDict()
     for name, info in tensors.items():

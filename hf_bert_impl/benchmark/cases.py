@@ -5,8 +5,9 @@ Notation: B batch, S sequence.
 
 from __future__ import annotations
 
+import dataclasses
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from hf_bert_impl.errors import check_choice
@@ -22,8 +23,6 @@ class Unavailable(Exception):
 
 #: Positions of BERT itself. For a model with fewer, all lengths of a case shrink in proportion.
 POSITIONS = 512
-#: The lengths of `train` spread more than those of `short`, so more of the batch is padding.
-TRAIN_LOG_MEAN, TRAIN_LOG_SPREAD = 3.5, 0.9
 #: For `line`: rows of the batches, their longest length, and how many times as wide they are.
 LINE_ROWS, LINE_LONGEST, LINE_WIDTHS = (8, 16, 24, 32), 64, (1, 2, 4)
 LINE_LOG_MEAN = 3.2
@@ -35,41 +34,68 @@ STEP, UPDATE = "training step", "AdamW step"
 #: How many parts texts are cut into. A round takes one part, so a pass over them gives 5 ratios.
 PARTS = 5
 
-#: Every case with its description, in the order in which the report shows them.
+
+def _uniform(least: int, greatest: int) -> Callable[[int], list[int]]:
+    """Lengths by the number of rows, each as likely as the others."""
+
+    def lengths(rows: int) -> list[int]:
+        draw = random.Random(0)
+        return [draw.randint(least, greatest) for _ in range(rows)]
+
+    return lengths
+
+
+@dataclasses.dataclass(frozen=True)
+class CaseKind:
+    """What is known of a case before a model is."""
+
+    what: str
+    """What is measured, for people."""
+    rows: int = 0
+    """Sequences of its batch, where it is a single one."""
+    lengths: Callable[[int], list[int]] = log_normal_lengths
+    """Their lengths, by the number of rows."""
+    texts: int = 0
+    """Texts (pairs, documents) where contestants take text and tokenise it themselves."""
+
+
+#: In the order in which the report shows them.
 CASES = {
-    "short": "32 sentences, log-normal lengths 4..128: about 55 % of the batch is padding",
-    "uniform": "32 sequences, lengths uniform over 4..128",
-    "long": "8 documents, lengths uniform over 33..500",
-    "full": "16 sequences of 64: no padding at all",
-    "sentence": "one sentence of 12 tokens",
-    "busy": "short, while as many busy processes as threads compute beside it",
-    "line": "cost against total tokens: the same tokens, padded 1, 2 and 4 times as wide",
-    "train": "masked-LM training step, 12 log-normal lengths: about 70 % padding; dropout off",
-    "sts": "the sentences of STS 2014 as they come, 32 a batch; Spearman of their mean vectors",
-    "encode": "text to sentence vectors, tokenising included",
-    "dense": "SentenceTransformer.encode on sentences of STS",
-    "cross-encoder": "CrossEncoder.predict: a question beside passages of 30 to 300 tokens",
-    "sparse": "SparseEncoder.encode_document (SPLADE) on documents of 30 to 300 tokens",
-    "multi-vector": "MultiVectorEncoder.encode_document (ColBERT) on documents of 30 to 300 tokens",
+    "short": CaseKind("32 sentences, log-normal lengths 4..128: about 55 % of it is padding", 32),
+    "uniform": CaseKind("32 sequences, lengths uniform over 4..128", 32, _uniform(4, 128)),
+    "long": CaseKind("8 documents, lengths uniform over 33..500", 8, _uniform(33, 500)),
+    "full": CaseKind("16 sequences of 64: no padding at all", 16, _uniform(64, 64)),
+    "sentence": CaseKind("one sentence of 12 tokens", 1, _uniform(12, 12)),
+    "busy": CaseKind("short, while as many busy processes as threads compute beside it", 32),
+    "line": CaseKind("cost against total tokens: the same tokens, padded 1, 2 and 4 times as wide"),
+    "train": CaseKind(
+        "masked-LM training step, 12 log-normal lengths: about 70 % padding; dropout off",
+        12,
+        # They spread more than those of `short`, so more of the batch is padding.
+        lambda rows: log_normal_lengths(rows, mean=3.5, spread=0.9),
+    ),
+    "sts": CaseKind(
+        "the sentences of STS 2014 as they come, 32 a batch; Spearman of their mean vectors"
+    ),
+    "encode": CaseKind("text to sentence vectors, tokenising included", texts=5000),
+    "dense": CaseKind("SentenceTransformer.encode on sentences of STS", texts=5000),
+    "cross-encoder": CaseKind(
+        "CrossEncoder.predict: a question beside passages of 30 to 300 tokens", texts=500
+    ),
+    "sparse": CaseKind(
+        "SparseEncoder.encode_document (SPLADE) on documents of 30 to 300 tokens", texts=250
+    ),
+    "multi-vector": CaseKind(
+        "MultiVectorEncoder.encode_document (ColBERT) on documents of 30 to 300 tokens", texts=500
+    ),
 }
-ROWS = {"short": 32, "uniform": 32, "long": 8, "full": 16, "sentence": 1, "busy": 32, "train": 12}
-#: Least and greatest length of the cases whose lengths are uniform.
-UNIFORM = {"uniform": (4, 128), "long": (33, 500), "full": (64, 64), "sentence": (12, 12)}
-#: Cases that need hidden states only. Both of ours and every runtime can run them.
-FORWARD = ("short", "uniform", "long", "full", "sentence", "busy", "sts")
-#: Models of sentence-transformers: as they come, and after `hf_bert_impl.optimize`.
-LIBRARY = ("dense", "cross-encoder", "sparse", "multi-vector")
-#: Cases whose contestants take text and tokenise it themselves.
-FROM_TEXT = ("encode", *LIBRARY)
+BATCHES = tuple(name for name, kind in CASES.items() if kind.rows)
+FROM_TEXT = tuple(name for name, kind in CASES.items() if kind.texts)
 TEXTS = ("sts", *FROM_TEXT)
-#: How many texts (pairs, documents) such a case has.
-SENTENCES = {
-    "encode": 5000,
-    "dense": 5000,
-    "cross-encoder": 500,
-    "sparse": 250,
-    "multi-vector": 500,
-}
+#: Models of sentence-transformers: as they come, and after `hf_bert_impl.optimize`.
+LIBRARY = tuple(name for name in FROM_TEXT if name != "encode")
+#: Cases that need hidden states only. Both of ours and every runtime can run them.
+FORWARD = (*(name for name in BATCHES if name != "train"), "sts")
 #: Tokens of a passage, least and greatest.
 PASSAGE_TOKENS = (30, 300)
 
@@ -78,27 +104,19 @@ def make_case(name: str, rows: int | None = None, positions: int = POSITIONS) ->
     """The batch of a case.
 
     Args:
-        name: A case of `ROWS` (not `line`, `sts` or `encode`, which are several batches).
-        rows: Sequences; None takes the number of `ROWS`.
+        name: A case of `BATCHES`.
+        rows: Sequences; None takes the usual number.
         positions: How many the model has.
 
     Returns:
         The case, its width the longest length.
 
     Raises:
-        ValueError: There is no such case.
+        ValueError: It is no such case.
     """
-    check_choice("the single batch", name, ROWS)
-    rows = ROWS[name] if rows is None else rows
-    if name in ("short", "busy"):
-        lengths = log_normal_lengths(rows)
-    elif name == "train":
-        lengths = log_normal_lengths(rows, TRAIN_LOG_MEAN, TRAIN_LOG_SPREAD)
-    else:
-        draw = random.Random(0)
-        least, greatest = UNIFORM[name]
-        lengths = [draw.randint(least, greatest) for _ in range(rows)]
-    lengths = scale_lengths(lengths, positions)
+    check_choice("the single batch", name, BATCHES)
+    kind = CASES[name]
+    lengths = scale_lengths(kind.lengths(kind.rows if rows is None else rows), positions)
     return Case(name, tuple(lengths), max(lengths))
 
 

@@ -53,11 +53,7 @@ class Lost(Exception):
 
 
 class Contestant:
-    """One of ours, or a peer, in a process of its own, which is stopped outside `ask`.
-
-    Args:
-        entry: Who computes what.
-    """
+    """One of ours, or a peer, in a process of its own, which is stopped outside `ask`."""
 
     def __init__(self, entry: Entry) -> None:
         self.entry = entry

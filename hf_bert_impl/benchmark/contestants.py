@@ -1,4 +1,4 @@
-"""What runs in a contestant's process: hidden states of batches and texts, vectors of sentences."""
+"""A contestant of the cases that need hidden states: of batches, and of the texts of `sts`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import hf_bert_impl
 from hf_bert_impl.benchmark import memory, texts
 from hf_bert_impl.benchmark.cases import PARTS, Unavailable
 from hf_bert_impl.benchmark.peers import Check, Entry
-from hf_bert_impl.benchmark.runtimes import build_runner, prepared_kernels
+from hf_bert_impl.benchmark.runtimes import build_runner
 from hf_bert_impl.benchmark.texts import Batch, text_batches
 from hf_bert_impl.measuring.batches import TEXT_ROWS, Case, make_batch
 from hf_bert_impl.tasks.sts import evaluate_sts
@@ -26,9 +25,6 @@ CHECKED = 256
 
 class States:
     """The hidden states of padded batches, by one of ours, transformers' own or a runtime.
-
-    Args:
-        entry: Who it is.
 
     Raises:
         Unavailable: It cannot run here.
@@ -114,64 +110,6 @@ class States:
             return found
 
         return evaluate_sts(encode, texts.sts(2014, self.entry.pairs))[0].spearman
-
-
-class Sentences:
-    """Texts to vectors of length 1, tokenising included: ours or sentence-transformers'.
-
-    Args:
-        entry: Who it is: `prepared` is `TextEncoder`.
-    """
-
-    def __init__(self, entry: Entry) -> None:
-        self.texts = texts.sentences(entry.texts_of("encode"))[0]
-        folder, device = entry.source.sentence_folder(entry.scratch), entry.source.device
-        if entry.name == "prepared":
-            ours: Any = hf_bert_impl.TextEncoder.from_pretrained(
-                folder, dtype=entry.dtype, device=device
-            )
-            self._ours = ours
-            self.encode = functools.partial(
-                ours.encode, normalize_embeddings=True, convert_to_tensor=True
-            )
-            return
-        from sentence_transformers import SentenceTransformer
-
-        theirs = SentenceTransformer(
-            folder,
-            device=device,
-            trust_remote_code=False,
-            model_kwargs={"dtype": getattr(torch, entry.dtype)},
-        )
-        self.encode = functools.partial(
-            theirs.encode,
-            normalize_embeddings=True,
-            convert_to_tensor=True,
-            show_progress_bar=False,
-        )
-
-    @property
-    def kernels(self) -> str | None:
-        """What computes the prepared model of `TextEncoder`, in one line."""
-        return prepared_kernels(self._ours.model)
-
-    def lengths(self) -> list[int]:
-        """Tokens of each text, as `TextEncoder` cuts them."""
-        ours = self._ours
-        encoded = ours.tokenizer(self.texts, truncation=True, max_length=ours.max_length)
-        return [len(ids) for ids in encoded["input_ids"]]
-
-    def call(self, case: Case, what: str, number: int) -> Callable[[], Any]:
-        """What a turn times: the part of the texts whose turn it is."""
-        return functools.partial(self.encode, self.texts[number % PARTS :: PARTS])
-
-    def result(self, case: Case) -> dict[str, Tensor]:
-        """(256, D) vectors of the first texts."""
-        return {"vectors": self.encode(self.texts[:CHECKED]).float().cpu()}
-
-    def check(self, case: Case, reference: dict[str, Tensor] | None) -> Check:
-        """Errors beside the reference's vectors."""
-        return Check(*errors(self.result(case), reference, "vectors"))
 
 
 def errors(

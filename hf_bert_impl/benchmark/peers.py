@@ -7,7 +7,7 @@ import importlib.util
 import json
 from collections.abc import Mapping
 
-from hf_bert_impl.benchmark.cases import FORWARD, FROM_TEXT, LIBRARY, SENTENCES, Unavailable
+from hf_bert_impl.benchmark.cases import CASES, FORWARD, FROM_TEXT, LIBRARY, Unavailable
 from hf_bert_impl.benchmark.models import Source
 from hf_bert_impl.errors import one_line
 
@@ -90,7 +90,7 @@ class Entry:
     scratch: str
     """A folder that all contestants of a run share."""
     sentences: int | None = None
-    """Texts of a case of `cases.FROM_TEXT`; None for the number of `cases.SENTENCES`."""
+    """Texts of a case of `cases.FROM_TEXT`; None for the case's usual number."""
     pairs: int | None = None
     """Of each source of `sts`; None for all."""
     turn_seconds: float = 0.0
@@ -98,7 +98,7 @@ class Entry:
 
     def texts_of(self, case: str) -> int:
         """How many texts a case of `cases.FROM_TEXT` has."""
-        return self.sentences or SENTENCES[case]
+        return self.sentences or CASES[case].texts
 
     @classmethod
     def from_json(cls, text: str) -> Entry:

@@ -27,9 +27,6 @@ OURS = {
 def speeds(results: Results) -> dict[str, dict[str, float]]:
     """Useful GFLOP/s by batch and contestant; the median where one ran beside several.
 
-    Args:
-        results: What was measured.
-
     Returns:
         By case (with its rows where there are several sizes), then by contestant with precision,
         ours first.

@@ -124,7 +124,7 @@ def _print_case(console: Console, name: str, rows: list[Row], level: str) -> Non
         for row in rows
         if {"ours_process_mib", "peer_process_mib"} <= {*row.notes}
     )
-    _print(console, f"{name}: {CASES[name]}\nmeasured: {sizes}; {level}", cells, note)
+    _print(console, f"{name}: {CASES[name].what}\nmeasured: {sizes}; {level}", cells, note)
 
 
 def _print_line(console: Console, results: Results) -> None:
@@ -139,7 +139,7 @@ def _print_line(console: Console, results: Results) -> None:
             Text(f"{fit['padding_cost_min']:.2f}–{fit['padding_cost']:.2f} times") for fit in fits
         ],
     }
-    _print(console, f"line: {CASES['line']}", cells)
+    _print(console, f"line: {CASES['line'].what}", cells)
 
 
 def _print(console: Console, title: str, cells: Mapping[str, list[Text]], note: str = "") -> None:

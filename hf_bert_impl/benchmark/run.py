@@ -35,6 +35,8 @@ LINE_ROUNDS = 5
 QUICK_PAIRS = 20
 #: The peer whose vectors are the reference of the cases that begin with text, and its precision.
 TEXT_REFERENCE = ("sentence-transformers", "float32")
+#: Stands for the batches of `line`, which race together.
+LINE = Case("line", (), 0)
 #: How a row calls ours where the case begins with text.
 OURS_OF_TEXT = {"encode": "TextEncoder"} | dict.fromkeys(LIBRARY, "optimized")
 
@@ -49,15 +51,15 @@ class Settings:
     rounds: int = 9
     threads: int = 1
     batch_sizes: tuple[int, ...] = ()
-    """Rows of the forward and training cases; empty for those of `cases.ROWS`."""
+    """Rows of the forward and training cases; empty for the usual ones."""
     sentences: int | None = None
-    """Texts of each case that begins with text; None for the numbers of `cases.SENTENCES`."""
+    """Texts of each case that begins with text; None for the usual numbers."""
     quick: bool = False
     """A quarter of the rows: to see that everything runs, not for figures."""
 
     def batches(self, name: str, positions: int) -> list[Case]:
         """A case at every batch size."""
-        usual = cases.ROWS[name]
+        usual = CASES[name].rows
         sizes = self.batch_sizes or (max(1, usual // 4) if self.quick else usual,)
         return [cases.make_case(name, rows, positions) for rows in sizes]
 
@@ -155,7 +157,7 @@ class Benchmark:
         for name in self.settings.cases:
             if name == "train" and "float32" not in self.settings.dtypes:
                 self._miss("training", ",".join(self.settings.dtypes), "float32 only", name)
-            elif name in cases.ROWS:
+            elif name in cases.BATCHES:
                 yield from self.settings.batches(name, self.config.max_position_embeddings)
             elif name == "sts":
                 yield from self._texts(name, self.reference)
@@ -205,36 +207,35 @@ class Benchmark:
                 self._miss(name, dtype, str(error))
         if not self.ours:
             return
-        plan, lined = self.plan + self._from_text(), "line" not in self.settings.cases
         self._products(dtype)
+        plan = self.plan + self._from_text()
+        if "line" in self.settings.cases:
+            plan.append(LINE)
         # sentence-transformers has the reference of texts, so it comes first. Ours beside itself
         # comes last. Then every case has its reference.
         order = [*self.settings.peers]
         order.sort(key=lambda name: (name != TEXT_REFERENCE[0], name in ("self", "unchanged")))
         for name in order:
             for precision in PEERS[name].precisions.get(dtype, (dtype,)):
-                known = PEERS[name].cases
-                wanted = [case for case in plan if case.name in known]
+                wanted = [case for case in plan if case.name in PEERS[name].cases]
                 if precision != "float32":
                     wanted = [case for case in wanted if case.name != "train"]
-                lines = not lined and "line" in known and precision == dtype
-                if not (wanted or lines) or not self._alive():
-                    continue
-                # A process for each model of the library: it is all that the process holds.
-                groups = [[case] for case in wanted if case.name in LIBRARY]
-                together = [case for case in wanted if case.name not in LIBRARY]
-                if together or lines:
-                    groups = [together, *groups]
-                for group in groups:
-                    with self._peer(name, precision, group[0].name if group else "line") as peer:
-                        if peer is None:
-                            continue
+                if precision != dtype:
+                    wanted = [case for case in wanted if case != LINE]
+                # A process for each model that takes text: it is all that the process holds.
+                groups = [[case] for case in wanted if case.name in FROM_TEXT]
+                groups.insert(0, [case for case in wanted if case.name not in FROM_TEXT])
+                for group in filter(None, groups if self._alive() else []):
+                    with self._peer(name, precision, group[0].name) as peer:
                         for case in group:
-                            self._case(case, name, peer)
-                        if lines:
-                            self._line(dtype, peer)
-                            lined, lines = True, False
-        if not lined:
+                            if peer is None:
+                                continue
+                            if case == LINE:
+                                self._line(dtype, peer)
+                                plan.remove(LINE)
+                            else:
+                                self._case(case, name, peer)
+        if LINE in plan:
             self._line(dtype)
         self._products(dtype)
         for one in self._alive():
@@ -365,7 +366,7 @@ class Benchmark:
         labels = cases.make_labels(make_batch(case, self.config.vocab_size))
         return training_flops(self.config, case.lengths, int((labels != cases.IGNORED).sum()))
 
-    def _line(self, dtype: str, *peer: Contestant) -> None:
+    def _line(self, dtype: str, peer: Contestant | None = None) -> None:
         """The cost against tokens; all widths in turns, so that they are compared in a round."""
         rows = [n // 4 if self.settings.quick else n for n in cases.LINE_ROWS]
 
@@ -376,7 +377,7 @@ class Benchmark:
             sizes = ", ".join(str(case.width) for case in widths)
             self.say(f"line, {widths[0].rows} rows of {sizes}, {dtype}")
             times = race(
-                [one for one in (*self.ours, *peer) if one.is_alive],
+                [one for one in (*self.ours, peer) if one and one.is_alive],
                 [(case, "") for case in widths],
                 min(LINE_ROUNDS, self.settings.rounds),
                 lose,

@@ -1,8 +1,9 @@
-"""The four kinds of models of sentence-transformers: as they come, optimized, and on OpenVINO.
+"""Contestants of the cases that begin with text: models of sentence-transformers, and ours.
 
-Every contestant makes the same call of the library on the same texts; ours after
-`hf_bert_impl.optimize(model, dtype)`. OpenVINO takes the place of the transformers model inside of
-it, as the library's own backend does, whose packages do not install beside transformers 5.23.
+Every contestant makes the same call on the same texts. Ours is the library's model after
+`hf_bert_impl.optimize(model, dtype)`, and for `encode` a `TextEncoder`. OpenVINO takes the place of
+the transformers model inside of the library's, as its own backend does, whose packages do not
+install beside transformers 5.23.
 """
 
 from __future__ import annotations
@@ -52,6 +53,12 @@ class Kind:
 
 
 KINDS = {
+    "encode": Kind(
+        "SentenceTransformer",
+        "BertModel",
+        "encode",
+        {"convert_to_tensor": True, "normalize_embeddings": True},
+    ),
     "dense": Kind("SentenceTransformer", "BertModel", "encode", {"convert_to_tensor": True}),
     "cross-encoder": Kind(
         "CrossEncoder",
@@ -67,11 +74,11 @@ KINDS = {
 
 
 class TextModel:
-    """A model of sentence-transformers of one kind.
+    """A model that takes texts.
 
     Args:
-        entry: Who it is: `prepared` is what `optimize` gives in the entry's precision,
-            `sentence-transformers` is as it comes.
+        entry: Who it is: `prepared` is ours in the entry's precision, `sentence-transformers` is
+            the library's as it comes.
         case: One of `KINDS`.
 
     Raises:
@@ -80,13 +87,17 @@ class TextModel:
 
     def __init__(self, entry: Entry, case: str) -> None:
         self.entry, self.kind = entry, KINDS[case]
-        library = entry.name == "sentence-transformers"
-        self.model: Any = load(
-            self.kind, _folder(entry, case), entry.source.device, entry.dtype if library else None
-        )
+        folder, device = _folder(entry, case), entry.source.device
+        ours = entry.name == "prepared"
+        if ours and case == "encode":
+            encoder = hf_bert_impl.TextEncoder
+            self.model: Any = encoder.from_pretrained(folder, dtype=entry.dtype, device=device)
+        else:
+            library = entry.name == "sentence-transformers"
+            self.model = load(self.kind, folder, device, entry.dtype if library else None)
         number = entry.texts_of(case)
         self.inputs = _inputs(case, self.model.tokenizer, number)
-        if entry.name == "prepared":
+        if ours and case != "encode":
             self.model = hf_bert_impl.optimize(self.model, dtype=entry.dtype)
         elif entry.name == "openvino":
             further = number + CALIBRATION_TEXTS // (1 if case == "dense" else 3)
@@ -99,8 +110,9 @@ class TextModel:
 
     @property
     def kernels(self) -> str | None:
-        """What computes the BERT of an optimized model, in one line."""
-        for module in self.model.modules():
+        """What computes the BERT of one of ours, in one line."""
+        held = self.model.modules() if isinstance(self.model, nn.Module) else [self.model.model]
+        for module in held:
             if isinstance(module, hf_bert_impl.BertPreTrainedModel):
                 return prepared_kernels(module)
         return None
@@ -133,7 +145,10 @@ class TextModel:
     def _tokens(self, given: Any) -> Any:
         """A text or a pair as a batch of one."""
         words = given if self.kind.paired else (given,)
-        return self.model.tokenizer(*words, truncation=True, return_tensors="pt")
+        longest = getattr(self.model, "max_length", None)  # else the tokenizer's own
+        return self.model.tokenizer(
+            *words, truncation=True, max_length=longest, return_tensors="pt"
+        )
 
 
 def load(kind: Kind, folder: str, device: str = "cpu", dtype: str | None = None) -> Any:
@@ -159,7 +174,7 @@ def _folder(entry: Entry, case: str) -> str:
     kind, bert = KINDS[case], entry.source.sentence_folder(entry.scratch)
     named = Path(bert) / "config_sentence_transformers.json"
     saved_as = json.loads(named.read_text(encoding="utf-8")) if named.is_file() else {}
-    if case == "dense" or saved_as.get("model_type") == kind.cls:
+    if case in ("encode", "dense") or saved_as.get("model_type") == kind.cls:
         return bert
 
     def save(folder: Path) -> None:
@@ -176,6 +191,8 @@ def _folder(entry: Entry, case: str) -> str:
 
 def _inputs(case: str, tokenizer: Any, number: int) -> list[Any]:
     """What a case encodes."""
+    if case == "encode":
+        return texts.sentences(number)[0]
     if case == "dense":
         return texts.sts_sentences(number)
     passages = texts.passages(number, tokenizer)

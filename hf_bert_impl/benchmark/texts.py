@@ -28,9 +28,6 @@ CALIBRATION_TEXTS = 300
 def sentences(number: int) -> tuple[list[str], str]:
     """Mixed sentences for `encode`, short reviews among lines of articles.
 
-    Args:
-        number: How many.
-
     Returns:
         The sentences and where they come from: the SST-2 and WikiText-2 files in the folder that
         HF_BERT_DATA names, alternating, or made-up words of log-normal numbers.
@@ -97,9 +94,6 @@ def sts_texts(files: Sequence[StsFile]) -> list[str]:
 
 def sts_sentences(number: int) -> list[str]:
     """Sentences of STS 2014 and 2012, each once, then again from the first.
-
-    Args:
-        number: How many.
 
     Returns:
         The sentences; those of `sentences` where HF_BERT_DATA names no folder with STS.

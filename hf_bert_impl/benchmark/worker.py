@@ -24,18 +24,14 @@ PR_SET_PDEATHSIG = 1
 
 
 class Worker:
-    """What a contestant can be asked.
-
-    Args:
-        entry: Who it is.
-    """
+    """What a contestant can be asked."""
 
     def __init__(self, entry: Entry) -> None:
         import torch
 
         torch.set_num_threads(entry.threads)
         self.entry = entry
-        #: A `States`, `Sentences`, `Trainer` or `TextModel`, and what it was loaded for.
+        #: A `States`, `Trainer` or `TextModel`, and what it was loaded for.
         self._model: Any = None
         self._loaded: Any = None
 
@@ -96,12 +92,13 @@ class Worker:
 
     def _take(self, case: str) -> Any:
         """The model that runs a case; another one that was loaded for other cases is dropped."""
-        from hf_bert_impl.benchmark.contestants import Sentences, States
+        from hf_bert_impl.benchmark.contestants import States
         from hf_bert_impl.benchmark.text_models import KINDS, TextModel
         from hf_bert_impl.benchmark.training import Trainer
 
-        kinds: dict[str, Any] = {"train": Trainer, "encode": Sentences}
-        kinds |= {kind: functools.partial(TextModel, case=kind) for kind in KINDS}
+        kinds: dict[str, Any] = {
+            kind: functools.partial(TextModel, case=kind) for kind in KINDS
+        } | {"train": Trainer}
         wanted = case if case in kinds else "states"
         if self._loaded != wanted:
             gc.unfreeze()

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.live import Live
 
 from hf_bert_impl import checkpoints
-from hf_bert_impl.benchmark.cases import CASES, LIBRARY, SENTENCES
+from hf_bert_impl.benchmark.cases import CASES, FROM_TEXT, LIBRARY
 from hf_bert_impl.benchmark.models import RANDOM, Source
 from hf_bert_impl.benchmark.peers import DEFAULT_PEERS, PEERS, PRECISIONS
 from hf_bert_impl.cli.errors import quiet_libraries
@@ -71,8 +71,8 @@ def benchmark(
         int | None,
         typer.Option(
             min=10,
-            help=f"Texts of each of the cases {', '.join(SENTENCES)}.",
-            show_default=", ".join(map(str, SENTENCES.values())),
+            help=f"Texts of each of the cases {', '.join(FROM_TEXT)}.",
+            show_default=", ".join(str(CASES[name].texts) for name in FROM_TEXT),
         ),
     ] = None,
     device: Annotated[

@@ -72,6 +72,7 @@ Text = Annotated[
     str | None,
     typer.Option(
         "--text-column",
+        "--column",
         help="The text: a name in the header, or a number from 0 where there is none.",
         show_default="text; tokens",
     ),

@@ -31,7 +31,10 @@ PANELS = {"tokenizer": MODEL, "layout": "The text", "max_steps": "Training", "lo
     PANELS,
     files=Annotated[
         list[str],
-        typer.Argument(metavar="FILES...", help="Text, or .jsonl with a field `text`; UTF-8."),
+        typer.Argument(
+            metavar="FILES...",
+            help="Text, .csv, .tsv, .jsonl or .parquet, or a folder of .txt; UTF-8.",
+        ),
     ],
     output=Annotated[
         Path, typer.Option("--output", "-o", metavar="DIR", help="The folder of the run.")

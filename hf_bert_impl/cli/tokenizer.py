@@ -40,7 +40,10 @@ def tokenizer() -> None:
 def tokenizer_train(
     files: Annotated[
         list[str],
-        typer.Argument(metavar="FILES...", help="Text, or .jsonl with a field `text`; UTF-8."),
+        typer.Argument(
+            metavar="FILES...",
+            help="Text, .csv, .tsv, .jsonl or .parquet, or a folder of .txt; UTF-8.",
+        ),
     ],
     output: Annotated[
         Path, typer.Option("--output", "-o", metavar="DIR", help="The folder to write.")
@@ -56,6 +59,13 @@ def tokenizer_train(
         float,
         typer.Option(help="The share of the text whose characters get a token, up to 1."),
     ] = 0.9999,
+    column: Annotated[
+        str | None,
+        typer.Option(
+            help="The column or field of the texts.",
+            show_default="text in JSON lines, a table's only one",
+        ),
+    ] = None,
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace the tokenizer in DIR.")
     ] = False,
@@ -82,6 +92,7 @@ def tokenizer_train(
             lowercase=lowercase,
             min_frequency=min_frequency,
             character_coverage=character_coverage,
+            column=column,
         )
         with atomic_files(output) as folder:
             trained.save_pretrained(folder)

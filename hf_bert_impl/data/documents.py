@@ -1,17 +1,22 @@
 """Documents out of text files: lists of sentences, in the order in which they were written.
 
-What a line is differs from corpus to corpus, so a layout says it (`LAYOUTS`). A `.jsonl` file holds
-one document a line in the field `text`, whatever the layout.
+What a line is differs from corpus to corpus, so a layout says it (`LAYOUTS`). Records are documents
+whatever the layout: a row of a table (.csv, .tsv, .parquet, a folder of `datasets`), a line of
+.jsonl, a file of a folder. The tag `<br />`, which ends a line in texts out of the web, does so
+here.
 """
 
 import hashlib
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from hf_bert_impl.data.sentence_splitter import split_sentences
+from hf_bert_impl.data.table_records import is_dataset
+from hf_bert_impl.data.text_folder import text_files
+from hf_bert_impl.data.text_input import COMPRESSED, JSON_SUFFIXES, TextInput
 from hf_bert_impl.errors import InputError, check_choice
-from hf_bert_impl.files.text import JSON_LINES, check_text_file, numbered_lines
-from hf_bert_impl.model.json_files import check_text, parse_json
+from hf_bert_impl.files.text import check_text_file, read_text
 
 #: How lines make documents.
 LAYOUTS = {
@@ -22,16 +27,24 @@ LAYOUTS = {
     "wikitext": "articles under a line `= Title =`; sentences are found, headings left out",
 }
 
+#: Endings of files whose records are documents.
+TABLES = (".csv", ".tsv", ".parquet", *JSON_SUFFIXES)
+
 #: The sentences of a document, none of them empty.
 Document = list[str]
 
+_BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
 
-def read_documents(files: Iterable[str | Path], layout: str = "sentences") -> Iterator[Document]:
+
+def read_documents(
+    files: Iterable[str | Path], layout: str = "sentences", column: str | None = None
+) -> Iterator[Document]:
     """The documents of text files, one at a time.
 
     Args:
-        files: UTF-8 text, or JSON lines with a field `text`.
-        layout: One of `LAYOUTS`.
+        files: UTF-8 text, tables or folders, as `TextInput` and `text_files` read them.
+        layout: One of `LAYOUTS`, for files of plain text.
+        column: As in `TextInput`.
 
     Yields:
         Documents, none of them empty. A document ends with its file.
@@ -42,75 +55,76 @@ def read_documents(files: Iterable[str | Path], layout: str = "sentences") -> It
     """
     check_choice("layout", layout, LAYOUTS)
     for file in files:
-        lines = read_lines(file)
-        if is_json_lines(file):
-            documents: Iterable[Document] = (split_sentences(text) for text in lines)
+        texts = read_texts(file, column)
+        if has_records(file):
+            documents: Iterable[Document] = map(_sentences, texts)
         elif layout == "sentences":
-            documents = _between_blank_lines(line.strip() for line in lines)
+            documents = _between_blank_lines(without_breaks(line).strip() for line in texts)
         elif layout == "paragraphs":
-            documents = map(_sentences, _between_blank_lines(lines))
+            documents = map(_joined, _between_blank_lines(texts))
         elif layout == "lines":
-            documents = map(split_sentences, lines)
+            documents = map(_sentences, texts)
         elif layout == "files":
-            documents = [_sentences(lines)]
+            documents = [_joined(texts)]
         else:
-            documents = map(_sentences, _articles(lines))
+            documents = map(_joined, _articles(texts))
         yield from filter(None, documents)
 
 
-def read_lines(file: str | Path) -> Iterator[str]:
-    """The lines of a text file, or the texts of a file of JSON lines.
-
-    Raises:
-        ValueError: A line is not UTF-8, or is no JSON object with a `text`.
-        FileNotFoundError: There is no such file.
-    """
-    for number, line in numbered_lines(file):
-        if not is_json_lines(file):
-            yield line
-        elif line.strip():
-            yield text_field(line, f"line {number} of {file}")
-
-
-def text_field(line: str, where: str, name: str = "text", remedy: str = "mend the line") -> str:
-    """The text in a field of a JSON line.
+def read_texts(file: str | Path, column: str | None = None) -> Iterator[str]:
+    """The lines of a plain text file, the texts of a table, or the files of a folder as they stand.
 
     Args:
-        line: The line.
-        where: What it is, for messages: "line 7 of train.jsonl".
-        name: The field.
-        remedy: What to do where there is no such field, for the message.
+        file: A file, or a folder with files of text or of `datasets`.
+        column: As in `TextInput`.
 
     Raises:
-        ValueError: It is no JSON object with a text in that field.
+        ValueError: Something is not UTF-8, or a record has no text in the column.
+        FileNotFoundError: There is no such file.
     """
-    expected = f"an object whose {name!r} is a text"
-    record = parse_json(line, where, expected)
-    if name not in record:
-        fields = ", ".join(map(repr, record)) or "no fields"
-        raise InputError(f"{where} has no {name!r}, only {fields}", expected, remedy)
-    text = record[name]
-    if not isinstance(text, str):
-        raise InputError(
-            f"{where} has a {type(text).__name__} as {name!r}", expected, "mend the line"
-        )
-    check_text(text, f"{name!r} in {where}")
-    return text
+    folder = text_files(file)
+    if folder:
+        yield from map(read_text, folder)
+        return
+    with TextInput(str(file), column, mend=True) as texts:
+        yield from texts
 
 
-def check_files(files: Iterable[str | Path]) -> None:
+def has_records(file: str | Path) -> bool:
+    """Whether what is read from a file or folder are records, and not lines."""
+    path = Path(file)
+    ending = path.with_suffix("") if path.suffix.lower() in COMPRESSED else path
+    return path.is_dir() or ending.suffix.lower() in TABLES
+
+
+def without_breaks(text: str) -> str:
+    """A text with spaces in place of the tag `<br />`."""
+    return _BREAK.sub(" ", text) if "<" in text else text
+
+
+def check_files(files: Iterable[str | Path], column: str | None = None) -> None:
     """Check that files are there and hold something, before any of them is read.
 
+    Args:
+        files: Files and folders.
+        column: As in `TextInput`.
+
     Raises:
-        ValueError: One is a folder or empty, or none is named.
+        ValueError: One is empty, a folder without texts or a table without the column, or none is
+            named.
         FileNotFoundError: There is no such file.
     """
     paths = [Path(file) for file in files]
     if not paths:
         raise InputError("no files are named", "at least one text file", "name one")
     for path in paths:
-        check_text_file(path, "a text file")
-        if path.stat().st_size == 0:
+        if text_files(path):
+            continue
+        if not is_dataset(path):
+            check_text_file(path, "a text file, a folder with .txt files, or one of datasets")
+        if has_records(path) and path.stat().st_size:
+            TextInput(str(path), column).close()  # it has read the first record
+        elif path.stat().st_size == 0:
             raise InputError(f"{path} is empty", "text", "leave it out, or fill it")
 
 
@@ -124,16 +138,14 @@ def no_text(files: Sequence[str | Path]) -> InputError:
 def content_digest(files: Iterable[str | Path]) -> str:
     """A digest of what files hold, which their names and times do not change."""
     digest = hashlib.blake2b(digest_size=16)
-    for file in files:
-        with Path(file).open("rb") as stream:
-            digest.update(hashlib.file_digest(stream, "blake2b").digest())
-        digest.update(b"jsonl" if is_json_lines(file) else b"text")
+    for file in map(Path, files):
+        inside = text_files(file) or sorted(it for it in file.rglob("*") if it.is_file()) or [file]
+        for part in inside:
+            with part.open("rb") as stream:
+                digest.update(hashlib.file_digest(stream, "blake2b").digest())
+        # The same bytes make other texts under another ending.
+        digest.update("".join(file.suffixes[-2:]).encode() if has_records(file) else b"text")
     return digest.hexdigest()
-
-
-def is_json_lines(file: str | Path) -> bool:
-    """Whether a file's name says that it holds JSON lines."""
-    return Path(file).suffix in JSON_LINES
 
 
 def _between_blank_lines(lines: Iterable[str]) -> Iterator[list[str]]:
@@ -167,5 +179,10 @@ def _articles(lines: Iterable[str]) -> Iterator[list[str]]:
         yield article
 
 
-def _sentences(lines: Iterable[str]) -> Document:
-    return [sentence for line in lines for sentence in split_sentences(line)]
+def _sentences(text: str) -> Document:
+    pieces = _BREAK.split(text) if "<" in text else [text]
+    return [sentence for piece in pieces for sentence in split_sentences(piece)]
+
+
+def _joined(lines: Iterable[str]) -> Document:
+    return [sentence for line in lines for sentence in _sentences(line)]

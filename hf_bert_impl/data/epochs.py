@@ -89,6 +89,7 @@ class StreamedExamples(TorchIterableDataset):
         tokenizer: Cuts sentences into token ids.
         options: How to cut documents.
         layout: One of `documents.LAYOUTS`.
+        column: As in `TextInput`.
     """
 
     def __init__(
@@ -98,12 +99,14 @@ class StreamedExamples(TorchIterableDataset):
         options: ExampleOptions,
         *,
         layout: str = "sentences",
+        column: str | None = None,
     ) -> None:
-        check_files(files)
+        check_files(files, column)
         self.files = list(files)
         self.tokenizer = tokenizer
         self.options = options
         self.layout = layout
+        self.column = column
 
     def __iter__(self) -> Iterator[Example]:
         epoch = 0
@@ -125,7 +128,7 @@ class StreamedExamples(TorchIterableDataset):
 
     def _windows(self) -> Iterator[list[TokenizedDocument]]:
         held: list[TokenizedDocument] = []
-        read = read_documents(self.files, self.layout)
+        read = read_documents(self.files, self.layout, self.column)
         for documents in cut_batches(read, len, batch_size=TOKENIZER_BATCH):
             held += filter(len, tokenize(documents, self.tokenizer))
             # Two windows are held, so that the last one is never a document or two.

@@ -114,5 +114,6 @@ def check_pairs(documents: int, longest: int) -> None:
         raise InputError(
             f"each of the {documents} documents is a single sentence, which no other follows",
             "documents of several sentences for next-sentence pairs",
-            "give another layout, or train without them (`objective='mlm'`)",
+            "give another layout (`layout='files'` or `layout='lines'` find the sentences in each "
+            "file or line), or train without them (`objective='mlm'`)",
         )

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
 #: Part of every cache key: to be raised when the same input gives other examples.
-FORMAT = 1
+FORMAT = 2
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,7 @@ def tokenize_documents(
     tokenizer: Any,
     *,
     layout: str = "sentences",
+    column: str | None = None,
     processes: int = 1,
     cache_dir: str | Path | None = None,
 ) -> Dataset:
@@ -68,6 +69,7 @@ def tokenize_documents(
         files: Text files.
         tokenizer: Cuts sentences into token ids.
         layout: One of `documents.LAYOUTS`.
+        column: As in `TextInput`.
         processes: How many to tokenize with.
         cache_dir: Where results are kept; None for the cache of `datasets`.
 
@@ -79,9 +81,15 @@ def tokenize_documents(
         FileNotFoundError: There is no such file.
     """
     datasets = require("datasets", "train", "preparing pre-training data")
-    check_files(files)
+    check_files(files, column)
     names = [str(Path(file).resolve()) for file in files]
-    source = {"files": names, "layout": layout, "digest": content_digest(files), "format": FORMAT}
+    source = {
+        "files": names,
+        "layout": layout,
+        "column": column,
+        "digest": content_digest(files),
+        "format": FORMAT,
+    }
     try:
         texts = datasets.Dataset.from_generator(
             _generate_documents,
@@ -217,11 +225,11 @@ class _StoredDocuments(Sequence[TokenizedDocument]):
 
 
 def _generate_documents(
-    files: list[str], layout: str, digest: str, format: int
+    files: list[str], layout: str, column: str | None, digest: str, format: int
 ) -> Iterator[dict[str, Document]]:
     """Documents for `datasets`, which finds the result again by these arguments."""
     is_empty = True
-    for document in read_documents(files, layout):
+    for document in read_documents(files, layout, column):
         is_empty = False
         yield {"sentences": document}
     if is_empty:

@@ -16,7 +16,7 @@ from typing import IO, Any
 
 from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.extras import require
-from hf_bert_impl.files.text import decode
+from hf_bert_impl.files.text import decode, mended_lines
 
 #: Rows that are read at once.
 ROWS = 1000
@@ -38,10 +38,16 @@ class Lines(Iterator[bytes]):
         stream: Binary.
         jump: Lines and bytes that `pass_over` passes over; the stream can be sought where these
             are more than none.
+        mended: The name of the stream, where a few bytes that are not UTF-8 are to be passed over.
     """
 
-    def __init__(self, stream: IO[bytes], jump: tuple[int, int] = (0, 0)) -> None:
+    def __init__(
+        self, stream: IO[bytes], jump: tuple[int, int] = (0, 0), mended: str | None = None
+    ) -> None:
         self._stream, self._jump = stream, jump
+        self._lines: Iterator[bytes] = iter(stream.readline, b"")
+        if mended is not None:
+            self._lines = mended_lines(self._lines, mended)
         #: So far.
         self.lines = self.bytes = 0
 
@@ -53,9 +59,7 @@ class Lines(Iterator[bytes]):
         return self._jump[1] > 0
 
     def __next__(self) -> bytes:
-        line = self._stream.readline()
-        if not line:
-            raise StopIteration
+        line = next(self._lines)
         self.lines += 1
         self.bytes += len(line)
         return line
@@ -81,7 +85,7 @@ def table_records(
     has_header = not names or not all(it.isdecimal() for it in names)
     places: list[int] = []
     width = 0
-    for number, fields in _tab_fields(lines, name) if tabs else _csv_fields(lines, name):
+    for number, fields in table_fields(lines, name, tabs):
         if not width:
             width = len(fields)
             known = fields if has_header else [str(place) for place in range(width)]
@@ -107,7 +111,20 @@ def _record(values: list[Any], column: Wanted, id_column: str | None) -> tuple[A
     return values if isinstance(column, tuple) else values[0], identifier
 
 
-def _tab_fields(lines: Lines, name: str) -> Iterator[tuple[int, list[str]]]:
+def table_fields(lines: Lines, name: str, tabs: bool) -> Iterator[tuple[int, list[str]]]:
+    """Line number and fields of each row of CSV or TSV that is not empty.
+
+    Args:
+        lines: As for `table_records`, and the other arguments.
+        name: The file, for messages.
+        tabs: Whether fields have tabs between them.
+
+    Raises:
+        InputError: A line cannot be read.
+    """
+    if not tabs:
+        yield from _csv_fields(lines, name)
+        return
     for line in lines:
         text = decode(line, name, lines.lines).removesuffix("\n").removesuffix("\r")
         if text:
@@ -203,7 +220,7 @@ class DatasetRecords(Iterator[Record]):
     def __init__(
         self, folder: Path, name: str, column: Wanted, id_column: str | None, start: int = 0
     ) -> None:
-        if not any((folder / it).is_file() for it in ("state.json", "dataset_dict.json")):
+        if not is_dataset(folder):
             raise InputError(
                 f"{name} is a folder, and not one that datasets wrote with save_to_disk",
                 "a file of texts, such a folder, or -",
@@ -240,6 +257,11 @@ class DatasetRecords(Iterator[Record]):
 
     def __next__(self) -> Record:
         return next(self._records)
+
+
+def is_dataset(folder: Path) -> bool:
+    """Whether a folder is one that `datasets` wrote."""
+    return any((folder / it).is_file() for it in ("state.json", "dataset_dict.json"))
 
 
 def _groups(metadata: Any, start: int) -> tuple[list[int], int]:

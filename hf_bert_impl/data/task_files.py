@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-import csv
 import dataclasses
-import io
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from hf_bert_impl.data.conll import read_conll
+from hf_bert_impl.data.table_records import Lines, table_fields
+from hf_bert_impl.data.text_folder import labelled_text_files, text_files
 from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.extras import require
-from hf_bert_impl.files.text import JSON_LINES, check_text_file, numbered_lines, read_text
+from hf_bert_impl.files.text import (
+    JSON_LINES,
+    check_text_file,
+    numbered_lines,
+    read_text,
+)
 from hf_bert_impl.model.json_files import check_text, parse_json
 
 TAB_SUFFIXES = (".tsv", ".txt", ".tab")
@@ -36,10 +41,11 @@ def read_rows(file: str | Path, columns: Sequence[str]) -> list[Row]:
 
     Tab-separated text (.tsv, .txt) knows no quotes, as the GLUE and SentEval files are written; in
     .csv a field may stand in quotes. JSON is an object a line, or one list of objects. A sentence
-    of CoNLL is one row, whose columns are lists with an entry a word.
+    of CoNLL is one row, whose columns are lists with an entry a word. A folder has a subfolder for
+    each class with a .txt file for each text; its columns are `text` and `label`, the subfolder.
 
     Args:
-        file: The file, in UTF-8.
+        file: The file, in UTF-8, or the folder.
         columns: Names out of the first line (of the JSON objects); or numbers from 0, where the
             file has no header. In CoNLL they are numbers, and negative ones count from the end.
 
@@ -50,6 +56,8 @@ def read_rows(file: str | Path, columns: Sequence[str]) -> list[Row]:
         ValueError: There is no such file or column, it is empty, or a line cannot be read.
     """
     path = Path(file).expanduser()
+    if path.is_dir():
+        return _folder_rows(path, columns)
     if path.suffix not in SUFFIXES:
         raise InputError(
             f"{path} ends in {path.suffix or 'nothing'}",
@@ -133,6 +141,27 @@ def read_dataset(name: str, split: str, columns: Sequence[str]) -> list[Row]:
     ]
 
 
+def _folder_rows(folder: Path, columns: Sequence[str]) -> list[Row]:
+    known = ("text", "label")
+    unknown = [column for column in columns if column not in known]
+    if unknown:
+        raise _no_column(f"the folder {folder}", unknown[0], known)
+    files: list[tuple[Path, str | None]] = [*labelled_text_files(folder)]
+    if "label" not in columns:
+        files = [(file, None) for file in text_files(folder)]
+    if not files:
+        raise InputError(
+            f"{folder} is a folder without texts in it",
+            "a file of labelled data, or a folder with a subfolder for each class (pos/1.txt)",
+            "name one of these",
+        )
+    rows = []
+    for file, name in files:
+        record = {"text": read_text(file), "label": name}
+        rows.append(Row(tuple(record[column] for column in columns), str(file)))
+    return rows
+
+
 def _class_names(feature: Any) -> list[str] | None:
     feature = getattr(feature, "feature", feature)  # of a list
     return getattr(feature, "names", None)
@@ -183,22 +212,9 @@ def _place(path: Path, column: str, header: list[str]) -> int:
 
 def _fields(path: Path) -> Iterator[tuple[int, list[str]]]:
     """Line number and fields of each line that is not empty."""
-    if path.suffix in TAB_SUFFIXES:
-        for number, line in numbered_lines(path):
-            if line:
-                yield number, line.split("\t")
-        return
-    reader = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
-    try:
-        for fields in reader:
-            if fields:
-                yield reader.line_num, fields
-    except csv.Error as error:
-        raise InputError(
-            f"line {reader.line_num} of {path} is no CSV ({error})",
-            "fields with commas between them, in double quotes where they hold any",
-            "mend the line",
-        ) from error
+    with path.open("rb") as stream:
+        lines = Lines(stream, mended=str(path))
+        yield from table_fields(lines, str(path), path.suffix in TAB_SUFFIXES)
 
 
 def _json_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:

@@ -58,6 +58,7 @@ class RecordInput:
             where it is given.
         id_column: The field or column of ids, which are texts or whole numbers.
         start: What `position` was when this file was read before.
+        mend: Pass over a few bytes of CSV and TSV that are not UTF-8 (`mended_lines`).
 
     Raises:
         ValueError: There is no such file, or it is of another form.
@@ -69,11 +70,12 @@ class RecordInput:
         column: Wanted = None,
         id_column: str | None = None,
         start: Start | None = None,
+        mend: bool = False,
     ) -> None:
         self.name = "standard input" if file == "-" else file
         #: All bytes, or rows of a table that knows their number; None where that is not known.
         self.size: int | None = None
-        self._id_column, self._start = id_column, start or Start()
+        self._id_column, self._start, self._mend = id_column, start or Start(), mend
         self._rows, self._lines = self._start.rows, Lines(io.BytesIO())
         self._opened = contextlib.ExitStack()
         try:
@@ -87,6 +89,10 @@ class RecordInput:
         return self
 
     def __exit__(self, *error: Any) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the file."""
         self._opened.close()
 
     @property
@@ -118,7 +124,8 @@ class RecordInput:
             self.size = table.rows
             return table
         self._can_seek = file != "-" and not packing
-        self._lines = Lines(stream, (self._start.lines, self._start.bytes))
+        mended = self.name if self._mend and ending in (".csv", ".tsv") else None
+        self._lines = Lines(stream, (self._start.lines, self._start.bytes), mended)
         passed = 0 if self._start.bytes else self._start.rows
         if ending in (".csv", ".tsv"):
             found = table_records(self._lines, self.name, ending == ".tsv", *named)
@@ -215,6 +222,7 @@ class TextInput(RecordInput, Iterator[str]):
         column: A single one.
         id_column: As there.
         on_id: Gets the place and the id of each record, in order.
+        mend: As there.
 
     Raises:
         ValueError: There is no such file, or no text in it, or its first line cannot be read. Later
@@ -227,8 +235,9 @@ class TextInput(RecordInput, Iterator[str]):
         column: str | None = None,
         id_column: str | None = None,
         on_id: Callable[[str, Any], None] = lambda place, identifier: None,
+        mend: bool = False,
     ) -> None:
-        super().__init__(file, column, id_column)
+        super().__init__(file, column, id_column, mend=mend)
         self._on_id = on_id
         try:
             self._texts = self._read(self.records)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tokenizers.trainers import WordPieceTrainer
 
-from hf_bert_impl.data.documents import check_files, read_lines
+from hf_bert_impl.data.documents import check_files, read_texts, without_breaks
 from hf_bert_impl.data.option_ranges import POSITIVE_SHARE, STEPS, Range
 from hf_bert_impl.data.token_budget import cut_batches
 from hf_bert_impl.errors import InputError
@@ -55,17 +55,19 @@ def train_tokenizer(
     lowercase: bool = True,
     min_frequency: int = 2,
     character_coverage: float = 0.9999,
+    column: str | None = None,
 ) -> tuple[BertTokenizer, VocabularyReport]:
     """Learns a vocabulary from text files.
 
     Args:
-        files: UTF-8 text, or JSON lines with a field `text`.
+        files: UTF-8 text, tables or folders, as `documents.read_texts` reads them.
         vocab_size: Most tokens, up to `MOST_TOKENS`. There are fewer if the text has no more
             pieces to merge.
         lowercase: Whether to lower-case the text and to drop accents, then and later.
         min_frequency: How often two pieces must stand together to be merged.
         character_coverage: The share of the text's characters that get a token, the most frequent
             first; words with another character become [UNK]. 1 takes all.
+        column: The column or field of the texts, as in `TextInput`.
 
     Returns:
         The tokenizer, and how well it fits the text.
@@ -78,13 +80,13 @@ def train_tokenizer(
     Range(0, MOST_TOKENS, whole=True).check("vocab_size", vocab_size)
     STEPS.check("min_frequency", min_frequency)
     POSITIVE_SHARE.check("character_coverage", character_coverage)
-    check_files(files)
+    check_files(files, column)
     tokenizer = BertTokenizer(do_lower_case=lowercase)
-    characters, lines = _count_characters(files, tokenizer)
+    characters, lines = _count_characters(_lines(files, column), tokenizer)
     if not characters:
         raise InputError(f"{files[0]} holds nothing but white space", "text", "fill it")
     alphabet = _most_frequent(characters, character_coverage)
-    first = _train(files, lowercase, SPECIAL_TOKENS, alphabet, vocab_size=0)
+    first = _train(_lines(files, column), lowercase, SPECIAL_TOKENS, alphabet, vocab_size=0)
     pieces = sorted(
         set(first) - set(SPECIAL_TOKENS), key=lambda piece: (piece.startswith("##"), piece)
     )
@@ -97,26 +99,30 @@ def train_tokenizer(
             "raise the vocabulary size, or lower the character coverage",
         )
     vocab = _train(
-        files, lowercase, [*SPECIAL_TOKENS, *pieces], alphabet, vocab_size, min_frequency
+        _lines(files, column),
+        lowercase,
+        [*SPECIAL_TOKENS, *pieces],
+        alphabet,
+        vocab_size,
+        min_frequency,
     )
     trained = BertTokenizer(vocab, do_lower_case=lowercase)
     covered = sum(characters[char] for char in alphabet) / characters.total()
-    return trained, _report(files, trained, len(alphabet), covered, step=lines // REPORT_LINES + 1)
+    looked_at = islice(_lines(files, column), 0, None, lines // REPORT_LINES + 1)
+    return trained, _report(looked_at, trained, len(alphabet), covered)
 
 
-def _lines(files: Iterable[str | Path]) -> Iterator[str]:
+def _lines(files: Iterable[str | Path], column: str | None) -> Iterator[str]:
     for file in files:
-        yield from read_lines(file)
+        yield from map(without_breaks, read_texts(file, column))
 
 
-def _count_characters(
-    files: Sequence[str | Path], tokenizer: BertTokenizer
-) -> tuple[Counter[str], int]:
+def _count_characters(texts: Iterable[str], tokenizer: BertTokenizer) -> tuple[Counter[str], int]:
     """How often each character stands in the normalized text, and the number of lines."""
     normalize = tokenizer.backend_tokenizer.normalizer.normalize_str
     characters: Counter[str] = Counter()
     lines = 0
-    for line in _lines(files):
+    for line in texts:
         characters.update(normalize(line))
         lines += 1
     for char in [char for char in characters if char.isspace()]:
@@ -137,7 +143,7 @@ def _most_frequent(characters: Counter[str], coverage: float) -> list[str]:
 
 
 def _train(
-    files: Sequence[str | Path],
+    texts: Iterator[str],
     lowercase: bool,
     known: Sequence[str],
     alphabet: list[str],
@@ -155,16 +161,16 @@ def _train(
         show_progress=False,
     )
     backend = BertTokenizer(do_lower_case=lowercase).backend_tokenizer
-    backend.train_from_iterator(_lines(files), trainer=trainer)
+    backend.train_from_iterator(texts, trainer=trainer)
     vocab: dict[str, int] = backend.get_vocab()
     return vocab
 
 
 def _report(
-    files: Sequence[str | Path], tokenizer: BertTokenizer, alphabet: int, covered: float, step: int
+    texts: Iterator[str], tokenizer: BertTokenizer, alphabet: int, covered: float
 ) -> VocabularyReport:
     words = pieces = unknown = 0
-    for batch in cut_batches(islice(_lines(files), 0, None, step), len, batch_size=REPORT_BATCH):
+    for batch in cut_batches(texts, len, batch_size=REPORT_BATCH):
         for encoding in tokenizer.backend_tokenizer.encode_batch(batch, add_special_tokens=False):
             pieces += len(encoding.ids)
             unknown += encoding.ids.count(tokenizer.unk_token_id)

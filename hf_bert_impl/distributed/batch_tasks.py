@@ -48,7 +48,8 @@ class BatchTask:
             saved in.
         token_budget: Most tokens that the model gets at once.
         threads: What this process computes with. None takes the CPUs of the Ray actor that it is
-            in, and elsewhere changes nothing. Name it where several processes share a machine.
+            in, one in a process of `multiprocessing` (`num_proc` of `datasets`), and elsewhere
+            changes nothing.
     """
 
     columns: tuple[str, ...]
@@ -59,7 +60,7 @@ class BatchTask:
         self, threads: int | None, columns: tuple[str, ...], output_columns: tuple[str, ...]
     ) -> None:
         self.columns, self.output_columns = columns, output_columns
-        threads = threads or _cpus_of_actor()
+        threads = _threads_here() if threads is None else threads
         if threads is not None:
             COUNT.check("threads", threads)
             torch.set_num_threads(threads)
@@ -109,15 +110,16 @@ class BatchTask:
         return texts
 
 
-def _cpus_of_actor() -> int | None:
-    """The CPUs of the Ray actor or task that this runs in, at least 1; None outside of one."""
+def _threads_here() -> int | None:
+    """The share of this process: that of a Ray actor, or of one among others; None if neither."""
     ray = sys.modules.get("ray")
-    if ray is None or not ray.is_initialized():
-        return None
-    context = ray.get_runtime_context()
-    if context.worker.mode != ray.WORKER_MODE:
-        return None
-    return max(1, int(context.get_assigned_resources().get("CPU", 1)))
+    if ray is not None and ray.is_initialized():
+        context = ray.get_runtime_context()
+        if context.worker.mode == ray.WORKER_MODE:
+            return max(1, int(context.get_assigned_resources().get("CPU", 1)))
+    # `datasets` has a multiprocessing of its own.
+    libraries = (sys.modules.get(name) for name in ("multiprocessing", "multiprocess"))
+    return 1 if any(it is not None and it.parent_process() for it in libraries) else None
 
 
 class EmbedTexts(BatchTask):

@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from hf_bert_impl import checkpoints
-from hf_bert_impl.data.table_records import Wanted
+from hf_bert_impl.data.table_records import Wanted, is_dataset
 from hf_bert_impl.data.text_input import (
     COMPRESSED,
     JSON_SUFFIXES,
@@ -48,8 +48,6 @@ PART_ROWS = 10_000
 LONGEST_TEXT = 1_000_000
 #: Of the files that are taken out of a folder.
 SUFFIXES = (".txt", ".csv", ".tsv", ".parquet", *JSON_SUFFIXES)
-#: What shows that a folder is one that `datasets` wrote.
-DATASET_MARKS = ("state.json", "dataset_dict.json")
 JOB, MANIFEST, REJECTS, ENTRIES = "_job.json", "manifest.json", "rejects.jsonl", "_parts"
 FORMAT = 1
 
@@ -315,8 +313,7 @@ def find_inputs(source: str) -> tuple[str, ...]:
 def is_folder_of_files(source: str) -> bool:
     """Whether it is a folder, and not one that `datasets` wrote."""
     path = Path(source).expanduser()
-    is_dataset = any((path / mark).is_file() for mark in DATASET_MARKS)
-    return source != "-" and path.is_dir() and not is_dataset
+    return source != "-" and path.is_dir() and not is_dataset(path)
 
 
 def weights_digest(model: str) -> str:

@@ -39,11 +39,7 @@ CHOICES = 2
 
 
 class ExportFailed(RuntimeError):
-    """An exported file does not compute what the model does.
-
-    Args:
-        report: The comparison.
-    """
+    """An exported file does not compute what the model does."""
 
     def __init__(self, report: ParityReport) -> None:
         super().__init__(report.summary())
@@ -111,37 +107,27 @@ def export_model(
         True
     """
     check_format(kind, opset)
-    with claimed(folder, [Path(model.name_or_path or ".")], overwrite):
-        return _export(model, folder, kind, tokenizer, source, opset)
-
-
-def _export(
-    model: PreTrainedModel,
-    folder: Path,
-    kind: str,
-    tokenizer: Any,
-    source: Path | None,
-    opset: int | None,
-) -> Exported:
     if model.dtype != torch.float32 or model.device.type != "cpu":
         raise InputError(
             f"the model is in {model.dtype} on {model.device}",
             "float32 on the CPU",
             "load it with dtype=torch.float32",
         )
-    with eval_mode(model), output_folder(folder) as fresh:
-        write(model, fresh, kind, opset)
-        report = compare(model, open_file(fresh, kind, torch.get_num_threads()), tokenizer)
-        if not report.passed:
-            raise ExportFailed(report)
-        _write_config(model, fresh)
-        if tokenizer is not None:
-            tokenizer.save_pretrained(fresh)
-            set_auto_map(fresh / TOKENIZER_CONFIG, None)
-        if source is not None:
-            copy_sentence_modules(source, fresh)
-        files = file_sizes(fresh)
-    _remove_other_formats(folder, kind, files)
+    read = Path(model.name_or_path or ".")
+    with claimed(folder, [read], overwrite), eval_mode(model):
+        with output_folder(folder) as fresh:
+            write(model, fresh, kind, opset)
+            report = compare(model, open_file(fresh, kind, torch.get_num_threads()), tokenizer)
+            if not report.passed:
+                raise ExportFailed(report)
+            _write_config(model, fresh)
+            if tokenizer is not None:
+                tokenizer.save_pretrained(fresh)
+                set_auto_map(fresh / TOKENIZER_CONFIG, None)
+            if source is not None:
+                copy_sentence_modules(source, fresh)
+            files = file_sizes(fresh)
+        _remove_other_formats(folder, kind, files)
     outputs = tuple(dict.fromkeys(row.name for row in report.rows))
     return Exported(folder, kind, type(model).__name__, outputs, files, report)
 

@@ -167,6 +167,10 @@ def write_openvino(program: torch.export.ExportedProgram, file: Path) -> None:
         write_onnx(program, onnx_file)
         # By default the weights would be rounded to float16.
         graph = openvino.convert_model(onnx_file)
+        # The names of the axes are lost on the way: here an input's layout names them.
+        for given in graph.get_parameters():
+            axes = ",".join(AXES[len(given.get_partial_shape())])
+            given.set_layout(openvino.Layout(f"[{axes}]"))
         try:
             openvino.save_model(graph, file, compress_to_fp16=False)
         except RuntimeError as error:  # a stream's, which does not say why

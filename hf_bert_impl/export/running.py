@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -100,35 +100,36 @@ def openvino_model(file: Path, threads: int, precision: str = "f32") -> Any:
 
 
 def _open_onnx(file: Path, threads: int) -> Run:
-    import torch
-
     session = onnx_session(file, threads)
-    names: Sequence[str] = [output.name for output in session.get_outputs()]
-    # An input that the model does not read is missing in the graph.
-    taken = {given.name for given in session.get_inputs()}
+    names = [output.name for output in session.get_outputs()]
 
-    def run(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        arrays = {name: value.numpy() for name, value in inputs.items() if name in taken}
-        outputs = session.run(names, arrays)
-        return {name: torch.from_numpy(a) for name, a in zip(names, outputs, strict=True)}
+    def run(inputs: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(zip(names, session.run(names, inputs), strict=True))
 
-    return run
+    return _on_arrays(run, {given.name for given in session.get_inputs()})
 
 
 def _open_openvino(file: Path, threads: int) -> Run:
-    import torch
-
     compiled = openvino_model(file, threads)
     request = compiled.create_infer_request()
     names = [output.get_any_name() for output in compiled.outputs]
-    taken = {name for given in compiled.inputs for name in given.get_names()}
 
-    def run(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        arrays = {name: value.numpy() for name, value in inputs.items() if name in taken}
-        outputs = request.infer(arrays, share_inputs=True)
-        return {name: torch.from_numpy(outputs[name].copy()) for name in names}
+    def run(inputs: Mapping[str, Any]) -> dict[str, Any]:
+        outputs = request.infer(inputs, share_inputs=True)
+        return {name: outputs[name].copy() for name in names}
 
-    return run
+    return _on_arrays(run, {name for given in compiled.inputs for name in given.get_names()})
+
+
+def _on_arrays(run: Callable[[Mapping[str, Any]], dict[str, Any]], taken: set[str]) -> Run:
+    """A runtime on tensors; an input that the model does not read is missing in its graph."""
+    import torch
+
+    def on_tensors(inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        found = run({name: value.numpy() for name, value in inputs.items() if name in taken})
+        return {name: torch.from_numpy(value) for name, value in found.items()}
+
+    return on_tensors
 
 
 def _open_program(file: Path, threads: int) -> Run:

@@ -46,11 +46,7 @@ _MORE_TEXTS = ("Crème brûlée, naïve façade: 2½ €!", "東京タワー and
 
 
 class LoadingFailed(RuntimeError):
-    """A folder does not load elsewhere as it should.
-
-    Args:
-        report: What was found.
-    """
+    """A folder does not load elsewhere as it should."""
 
     def __init__(self, report: LoadingReport) -> None:
         failures = [f"{row.loader}: {row.note}" for row in report.rows if not row.passed]

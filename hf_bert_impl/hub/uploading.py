@@ -293,26 +293,22 @@ def hub_errors(api: HfApi, repo_id: str, to_do: str) -> Iterator[None]:
 def _refusal(error: HfHubHTTPError, repo_id: str, to_do: str, again: str) -> PushError:
     status = error.response.status_code
     said = one_line(error.server_message or error)[:300]
+    failed = f"{repo_id} could not {to_do}: the hub"
     if status == 401:
-        return PushError(
+        parts = (
             f"the hub does not accept the token ({said})",
             "a valid one",
             "log in with `hf auth login`, or renew HF_TOKEN",
         )
-    if status == 403:
-        return PushError(
+    elif status == 403:
+        parts = (
             f"the token may not let {repo_id} {to_do} ({said})",
             "a token with the right to write there",
             "choose a repository of your own, or a token with that right",
         )
-    if status in (408, 429) or status >= 500:
-        return PushError(
-            f"{repo_id} could not {to_do}: the hub answers {status} ({said})",
-            "an answer",
-            f"wait a little and {again}",
-        )
-    return PushError(
-        f"{repo_id} could not {to_do}: the hub refuses with {status} ({said})",
-        "a repository that takes the files",
-        "mend what it names",
-    )
+    elif status in (408, 429) or status >= 500:
+        parts = (f"{failed} answers {status} ({said})", "an answer", f"wait a little and {again}")
+    else:
+        what = "a repository that takes the files"
+        parts = (f"{failed} refuses with {status} ({said})", what, "mend what it names")
+    return PushError(*parts)

@@ -88,13 +88,15 @@ class TextClassifier:
         return torch.cat(found).numpy()
 
     def probabilities(self, logits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-        """(N, L) logits to the probability of each label.
+        """(N, L) logits to the probability of each label; those of a regression as they are.
 
         They add up to 1, but where any number of labels can be right (`problem_type` is
         "multi_label_classification", or there is a single label): each then stands for itself.
         """
+        kind = self.model.config.problem_type
+        if kind == "regression":
+            return logits
         scores = torch.from_numpy(logits).double()
-        alone = self.model.config.problem_type == "multi_label_classification"
-        if alone or logits.shape[1] == 1:
+        if kind == "multi_label_classification" or logits.shape[1] == 1:
             return scores.sigmoid().float().numpy()
         return scores.softmax(dim=-1).float().numpy()

@@ -299,7 +299,7 @@ class Encoding(VectorModel):
 
     def _tokens(self, batch: list[Ids]) -> list[Tensor]:
         """The states of each text's tokens, (n, D) float32."""
-        return _of_each_text(self._states(batch), batch)
+        return _of_each_text(self._token_states(self._states(batch), batch), batch)
 
     def _features(
         self, batch: list[Ids], prompt_length: int, dimension: int
@@ -308,7 +308,8 @@ class Encoding(VectorModel):
         states = self._states(batch)
         vectors = _cut(self._pooled(states, batch, prompt_length), dimension, False)
         features = []
-        for ids, tokens, vector in zip(batch, _of_each_text(states, batch), vectors, strict=True):
+        tokens_of = _of_each_text(self._token_states(states, batch), batch)
+        for ids, tokens, vector in zip(batch, tokens_of, vectors, strict=True):
             numbers = torch.tensor(ids, device=self.device)
             features.append(
                 {

@@ -10,7 +10,7 @@ from transformers.models.auto.tokenization_auto import (
     tokenizer_class_from_name,
 )
 
-from hf_bert_impl.errors import InputError, check_choice, one_line
+from hf_bert_impl.errors import InputError, check_choice, check_whole, one_line
 from hf_bert_impl.model.configuration_bert import BertConfig
 from hf_bert_impl.model.cpu_kernels import DTYPES as FLOAT_DTYPES
 from hf_bert_impl.model.json_files import explained
@@ -117,13 +117,7 @@ def load_bert(
             f"{path} has model_type {kind!r}", "a BERT (model_type 'bert')", "name another one"
         )
     model, info = _SentenceBert.from_pretrained(path, output_loading_info=True, **place, **options)
-    if info["missing_keys"]:
-        missing = sorted(info["missing_keys"])
-        raise InputError(
-            f"{path} lacks {len(missing)} of BERT's weights ({', '.join(missing[:2])}, ...)",
-            "all of them",
-            "restore its weights, or name another checkpoint",
-        )
+    check_whole(path, info["missing_keys"], "BERT", "restore them, or name another checkpoint")
     model = model.to(device).eval()
     if batch_invariant:
         model.config.batch_invariant = True

@@ -107,6 +107,10 @@ class Pooling:
             return {switch: mode in self.modes for switch, mode in _SWITCHES.items()}
         return {"pooling_mode": list(self.modes)}
 
+    def width(self, hidden_size: int) -> int:
+        """Numbers of a pooled vector, where a token has so many."""
+        return hidden_size * len(self.modes)
+
     def __call__(self, states: Tensor, lengths: Tensor, prompt_length: int = 0) -> Tensor:
         """Pools.
 

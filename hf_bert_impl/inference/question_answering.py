@@ -26,7 +26,7 @@ from hf_bert_impl.data.windows import (
     check_lengths,
     cut_windows,
 )
-from hf_bert_impl.errors import InputError
+from hf_bert_impl.errors import InputError, check_whole
 from hf_bert_impl.inference.batching import packed_inputs
 from hf_bert_impl.inference.question_answering_inputs import Pair, parse_inputs
 from hf_bert_impl.inference.text_encoder import (
@@ -165,7 +165,8 @@ class QuestionAnsweringPipeline(Pipeline):
         model, info = BertForQuestionAnswering.from_pretrained(
             path, output_loading_info=True, **options
         )
-        check_head(path, info)
+        remedy = "name a model fine-tuned for question answering"
+        check_whole(path, info["missing_keys"], "BertForQuestionAnswering", remedy)
         check_finite(model, path)
         if device is not None:
             kwargs["device"] = device
@@ -366,23 +367,3 @@ class QuestionAnsweringPipeline(Pipeline):
             check_length("max_seq_len", longest, 1, limit)
         check_lengths(longest, pre.get("doc_stride"), pre.get("max_question_len", MAX_QUESTION_LEN))
         return pre, {}, post
-
-
-def check_head(name: str, info: dict[str, Any]) -> None:
-    """Checks that a checkpoint had all weights, so that the answers are not noise.
-
-    Args:
-        name: The checkpoint's name.
-        info: The loading info of `from_pretrained`.
-
-    Raises:
-        ValueError: Weights are missing.
-    """
-    missing = sorted(info["missing_keys"])
-    if missing:
-        raise InputError(
-            f"{name} lacks {len(missing)} weights of a BertForQuestionAnswering "
-            f"({', '.join(missing[:2])}), and random ones would answer noise",
-            "a checkpoint that was fine-tuned for question answering",
-            "name one",
-        )

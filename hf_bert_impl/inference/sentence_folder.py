@@ -6,13 +6,14 @@ config_sentence_transformers.json. A checkpoint without modules.json is a bare B
 as sentence-transformers itself has it.
 
 Modules are those of `pooling.py`, not the library's own, which compute on padded batches and would
-make the library a need. The kinds that it has beside these (CNN, LSTM, Router, WordWeights and
-others) stand between or around transformers, where one packed BERT is not all that there is to
-compute. A folder with them is loaded by the library itself, in which `register()` puts this
-package's BERT; the error says so.
+make the library a need. Those that it has between BERT and the pooling (CNN, WordWeights) are its
+own, in `library_modules.py`. The others (Router, StaticEmbedding and more) stand in place of
+BERT or around several. A folder with them is loaded by the library itself, in which `register()`
+puts this package's BERT; the error says so.
 """
 
 import dataclasses
+import itertools
 import json
 import os
 import shutil
@@ -24,6 +25,7 @@ from torch import Tensor, device, nn
 from transformers.utils import cached_file
 
 from hf_bert_impl.errors import InputError, one_line
+from hf_bert_impl.inference.library_modules import TOKEN_MODULES, LibraryPooling
 from hf_bert_impl.inference.pooling import (
     Dense,
     LayerNorm,
@@ -97,21 +99,26 @@ def read_sentence_model(
     if modules is None:
         return SentenceModel()
     kinds = [kind for kind, _ in modules]
-    if kinds[:2] != ["Transformer", "Pooling"]:
+    before = list(itertools.takewhile(TOKEN_MODULES.__contains__, kinds[1:]))
+    if kinds[:1] != ["Transformer"] or kinds[1 + len(before) :][:1] != ["Pooling"]:
+        shown = kinds[: len(before) + 2]
         raise InputError(
-            f"modules.json of {path} begins with {', '.join(kinds[:2]) or 'nothing'}",
-            "Transformer, then Pooling",
+            f"modules.json of {path} begins with {', '.join(shown) or 'nothing'}",
+            f"Transformer, then Pooling, between them at most {', '.join(TOKEN_MODULES)}",
             _ELSE,
         )
 
     model = SentenceModel(subfolder=modules[0][1].strip("/"))
     _read_transformer(path, place, model)
-    for kind, folder in modules[1:]:
+    for kind, folder in modules[1 + len(before) :]:
         try:
             _add_module(path, place, model, kind, folder)
         except (ValueError, RuntimeError) as error:  # RuntimeError: weights of other sizes
             what = one_line(error)
             raise ValueError(f"module {folder or kind} of {path}: {what}") from error
+    if before:
+        listed = modules[1 : len(before) + 2]
+        model.pooling = LibraryPooling.load(path, place, listed, model.pooling)
     settings, where = _json(path, place, SETTINGS) or {}, f"{SETTINGS} of {path}"
     prompts = setting(where, settings, "prompts", dict, "an object") or {}
     model.prompts = {name: setting(where, prompts, name, str, "a text") or "" for name in prompts}

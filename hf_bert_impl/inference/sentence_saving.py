@@ -13,6 +13,7 @@ from torch import nn
 
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.output_folder import claimed, output_folder
+from hf_bert_impl.inference.library_modules import LibraryPooling
 from hf_bert_impl.inference.pooling import Dense, LayerNorm, Normalize, Pooling
 from hf_bert_impl.inference.sentence_folder import (
     MODULES,
@@ -41,9 +42,13 @@ def save_sentence_model(
         ValueError: The folder has files or cannot be written, or sentence-transformers has nothing
             that would give the same vectors.
     """
-    configs = [_pooling(described.pooling, model.config.hidden_size)]
+    before = (
+        list(described.pooling.modules) if isinstance(described.pooling, LibraryPooling) else []
+    )
+    configs = [] if before else [_pooling(described.pooling, model.config.hidden_size)]
     configs += [_config(module) for module in described.modules]
-    kinds = ["Pooling", *(type(module).__name__ for module in described.modules)]
+    kinds = [type(module).__name__ for module in before] or ["Pooling"]
+    kinds += [type(module).__name__ for module in described.modules]
     listed = [{"idx": 0, "name": "0", "path": "", "type": f"{_PACKAGE}.Transformer"}]
     for number, kind in enumerate(kinds, 1):
         place = {"name": str(number), "path": f"{number}_{kind}", "type": f"{_PACKAGE}.{kind}"}
@@ -61,8 +66,12 @@ def save_sentence_model(
         _write(fresh / TRANSFORMER_CONFIG, lengths)
         _write(fresh / MODULES, listed)
         _write(fresh / SETTINGS, _settings(described))
-        modules: list[nn.Module | None] = [None, *described.modules]
-        for entry, config, module in zip(listed[1:], configs, modules, strict=True):
+        for entry, its_own in zip(listed[1:], before, strict=False):
+            below = fresh / str(entry["path"])
+            below.mkdir()
+            its_own.save(str(below))  # type: ignore[operator]
+        modules: list[nn.Module | None] = [*([] if before else [None]), *described.modules]
+        for entry, config, module in zip(listed[len(before) + 1 :], configs, modules, strict=True):
             below = fresh / str(entry["path"])
             below.mkdir()
             _write(below / "config.json", config)

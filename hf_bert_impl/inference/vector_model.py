@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from hf_bert_impl.inference.batching import Ids, packed_inputs
 from hf_bert_impl.inference.encode_types import Device
+from hf_bert_impl.inference.library_modules import LibraryPooling
 from hf_bert_impl.inference.loading import find_device
 from hf_bert_impl.inference.pooling import Dense, Pooling
 from hf_bert_impl.model.prepared import drop_prepared
@@ -67,6 +68,8 @@ class VectorModel:
             drop_prepared(self.model)
             self.model.to(place)
             self.modules.to(place)
+            if isinstance(self.pooling, LibraryPooling):
+                self.pooling.modules.to(place)
             if place.type == "cpu" and self._cpu_dtype is not None:
                 self.model.prepare_for_inference(self._cpu_dtype)
         return self
@@ -74,7 +77,7 @@ class VectorModel:
     @property
     def width(self) -> int:
         """Numbers of a vector before any is left out."""
-        size: int = self.model.config.hidden_size * len(self.pooling.modes)
+        size: int = self.pooling.width(self.model.config.hidden_size)
         for module in self.modules:
             if isinstance(module, Dense):
                 size = module.linear.out_features
@@ -87,6 +90,9 @@ class VectorModel:
     @torch.inference_mode()
     def _pooled(self, states: Tensor, batch: list[Ids], prompt_length: int) -> Tensor:
         """(N, width) float32 from the (T, D) of their tokens."""
+        if isinstance(self.pooling, LibraryPooling):
+            pooled = self.pooling.features(states, batch, prompt_length)["sentence_embedding"]
+            return self.modules(pooled)
         # The lengths stay on the CPU, where they are read.
         lengths = torch.tensor([len(ids) for ids in batch], device="cpu")  # (N,)
         vectors: Tensor = self.modules(self.pooling(states, lengths, prompt_length))
@@ -102,6 +108,12 @@ class VectorModel:
         states: Tensor = output.last_hidden_state[0]  # (T, D)
         if layers:
             states = (states.float() + output.hidden_states[1][0].float()) / 2
+        return states
+
+    def _token_states(self, states: Tensor, batch: list[Ids]) -> Tensor:
+        """(T, D) as token embeddings: BERT's, or what modules before the pooling make of them."""
+        if isinstance(self.pooling, LibraryPooling):
+            return self.pooling.token_states(states, batch)
         return states
 
     def _tokenize(self, texts: list[str]) -> list[Ids]:

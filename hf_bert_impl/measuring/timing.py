@@ -60,13 +60,12 @@ def turn(call: Call, seconds: float, wait: Call | None = None) -> float:
     return timed(max(1, math.ceil(seconds / max(first, 1e-6))))
 
 
-def in_turns(calls: Sequence[Call], rounds: int, wait: Call | None = None) -> list[list[float]]:
+def in_turns(calls: Sequence[Call], rounds: int) -> list[list[float]]:
     """Time calls in turns, the order reversed each round.
 
     Args:
         calls: What to time; each runs once untimed before the first round.
         rounds: How many times each is timed.
-        wait: Waits for the device.
 
     Returns:
         For each call its seconds, a round each.
@@ -82,7 +81,7 @@ def in_turns(calls: Sequence[Call], rounds: int, wait: Call | None = None) -> li
             order = range(len(calls))
             gc.collect()
             for index in reversed(order) if number % 2 else order:
-                times[index].append(turn(calls[index], TURN_SECONDS, wait))
+                times[index].append(turn(calls[index], TURN_SECONDS))
     finally:
         if collecting:
             gc.enable()

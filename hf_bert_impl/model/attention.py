@@ -1,5 +1,5 @@
 """Multi-head attention: one class for self- and cross-attention, padded and packed; the functions
-that compute it, by backend; and the masks in the form that each backend takes.
+that compute it, by backend; dropout; and the masks in the form that each backend takes.
 
 Notation: B batch, S sequence, Q queries, K keys, H heads, d head size, D = H·d, T computed tokens
 (see `packing.py`).
@@ -18,8 +18,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .configuration_bert import BertConfig, is_batch_invariant
 from .cpu_kernels import linear
-from .dropout import Dropout, drop
-from .packing import Packing, RowGroup, Sequences
+from .packing import Packing, RowGroup, Sequences, is_traced
 
 varlen_attn: Any = None
 with suppress(ImportError):  # torch 2.10 and later
@@ -39,6 +38,9 @@ VECTOR = 8
 #: Fewer keys than this do not fill a vector of the CPU. A softmax over keys that are the rows of
 #: the scores then takes a third of the time of one over keys that are the columns.
 SHORTEST_LAST_SOFTMAX = 16
+#: How many values 16 bits of `drop` have, and the least of them as a signed integer.
+VALUES, LEAST = 1 << 16, -(1 << 15)
+ALL_64_BITS = -(1 << 63)
 
 
 class BertSelfAttention(nn.Module):
@@ -69,10 +71,9 @@ class BertSelfAttention(nn.Module):
         #: Original numbers of the heads that are left.
         self.heads = [h for h in range(config.num_attention_heads) if h not in pruned]
 
-        width = len(self.heads) * self.attention_head_size
-        self.query = nn.Linear(config.hidden_size, width)
-        self.key = nn.Linear(config.hidden_size, width)
-        self.value = nn.Linear(config.hidden_size, width)
+        self.query = nn.Linear(config.hidden_size, self.all_head_size)
+        self.key = nn.Linear(config.hidden_size, self.all_head_size)
+        self.value = nn.Linear(config.hidden_size, self.all_head_size)
         self.dropout = Dropout(config.attention_probs_dropout_prob)
 
         self.distance_embedding: nn.Embedding | None = None
@@ -244,14 +245,10 @@ class BertSelfAttention(nn.Module):
         backend = self.config._attn_implementation or "eager"
         if backend == "sdpa" and takes_varlen(query, self._dropout):
             return attend_varlen(query, key, value, packing, self.scaling)
-        dropout = self._dropout
+        dropout, longest = self._dropout, self._longest_product(query, packing)
         empty_as_mean = backend == "eager"
         if packing.batch_invariant:
             backend = "sdpa"  # "eager" is not steady
-        by_products = backend == "sdpa" and not self.is_causal
-        longest = longest_product(query, dropout) if by_products else 0
-        if by_products and packing.batch_invariant and query.dtype is torch.float32:
-            longest = max(longest, LONGEST_PRODUCT)  # the fused kernel is not steady below
         is_alone = packing.batch_invariant and not self._is_steady(packing)
         groups = packing.single_groups if is_alone else packing.groups
         sizes = [group.rows * group.queries for group in groups]
@@ -297,15 +294,22 @@ class BertSelfAttention(nn.Module):
             states: (T, D), of the dtype and on the device of the queries.
             packing: Where each sequence lies.
         """
-        by_products = self.config._attn_implementation == "sdpa" or packing.batch_invariant
-        if self.is_causal or not by_products:
-            return False
         if packing.batch_invariant and not self._is_steady(packing):
             return False
-        longest = longest_product(states, self._dropout)
+        longest = self._longest_product(states, packing)
         return bool(packing.groups) and all(
             group.keys and group.queries <= longest for group in packing.groups
         )
+
+    def _longest_product(self, states: Tensor, packing: Packing) -> float:
+        """Up to how many queries a sequence is attended by plain products; 0 if none is."""
+        by_products = self.config._attn_implementation == "sdpa" or packing.batch_invariant
+        if self.is_causal or not by_products:
+            return 0
+        longest = longest_product(states, self._dropout)
+        if packing.batch_invariant and states.dtype is torch.float32:
+            return max(longest, LONGEST_PRODUCT)  # the fused kernel is not steady below
+        return longest
 
     def attend_joined(self, projected: Tensor, packing: Packing, by_products: bool) -> Tensor:
         """`attend_packed` for queries, keys and values that lie side by side.
@@ -392,12 +396,7 @@ class BertSelfAttention(nn.Module):
 
     def _add_bias(self, attention_mask: Any, bias: Tensor, backend: str) -> Tensor:
         """Position bias and mask as one additive mask."""
-        if backend not in BIAS_BACKENDS:
-            raise ValueError(
-                f"attn_implementation={backend!r} cannot add the position bias of "
-                f"position_embedding_type={self.config.position_embedding_type!r}; use one of "
-                f"{', '.join(BIAS_BACKENDS)}"
-            )
+        check_bias(self.config, backend)
         if attention_mask is None:
             if not self.is_causal or bias.shape[2] == 1:
                 return bias
@@ -407,6 +406,16 @@ class BertSelfAttention(nn.Module):
         if attention_mask.dtype == torch.bool:
             return bias.masked_fill(~attention_mask, torch.finfo(bias.dtype).min)
         return bias + attention_mask
+
+
+def check_bias(config: BertConfig, backend: str) -> None:
+    """Raises ValueError if a backend cannot add the position bias that a config asks for."""
+    if config.position_embedding_type.startswith("relative") and backend not in BIAS_BACKENDS:
+        raise ValueError(
+            f"attn_implementation={backend!r} cannot add the position bias of "
+            f"position_embedding_type={config.position_embedding_type!r}; use one of "
+            f"{', '.join(BIAS_BACKENDS)}"
+        )
 
 
 def prune_linear(layer: nn.Linear, kept: list[int], dim: int) -> nn.Linear:
@@ -582,6 +591,43 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, scaling: float, dropout: 
     return torch.bmm(weights, value)
 
 
+class Dropout(nn.Dropout):
+    """`nn.Dropout`, with 16 random bits an element for packed states (T, D) on a CPU.
+
+    torch draws a number for every element, which shows in a training step on long sequences. One of
+    64 bits serves four. It comes from torch's generator: seeds, checkpoints and recomputation work
+    as ever. A padded batch draws as transformers' model does: the same seed, the same loss.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Any shape, the same shape."""
+        if not self.training or input.dim() != 2:
+            return super().forward(input)
+        return drop(input, self.p)
+
+
+def drop(states: Tensor, probability: float) -> Tensor:
+    """Zeroes elements and scales the others, so that the mean stays (Srivastava et al. 2014).
+
+    Args:
+        states: Any shape.
+        probability: Of a zero, rounded to 1/65536. The other elements are scaled by 1/(1-p), with
+            the rounded p.
+
+    Returns:
+        The shape of `states`.
+    """
+    dropped = round(probability * VALUES)
+    is_drawn_here = states.device.type == "cpu" and not is_traced(states.device)
+    if not is_drawn_here or not 0 < dropped < VALUES:
+        return nn.functional.dropout(states, probability)
+    count = states.numel()
+    bits = torch.empty((count + 3) // 4, dtype=torch.int64, device=states.device)
+    bits.random_(ALL_64_BITS, None)
+    kept = bits.view(torch.int16)[:count].view(states.shape) >= LEAST + dropped
+    return states * kept.to(states.dtype).mul_(VALUES / (VALUES - dropped))
+
+
 def takes_varlen(tensor: Tensor, dropout: float) -> bool:
     """Whether torch's variable-length flash attention computes this: half precision on CUDA."""
     return (
@@ -633,15 +679,17 @@ def layer_masks(
     device, queries = embeddings.device, embeddings.shape[1]
     if attention_mask is not None:
         attention_mask = attention_mask.to(device)
-    if sequences is not None and backend in BIAS_BACKENDS:
-        attention_mask = sequence_mask(attention_mask, sequences, causal)
+    dense = attention_mask
+    if sequences is not None and (backend in BIAS_BACKENDS or output_attentions):
+        dense = sequence_mask(attention_mask, sequences, causal)
+        if backend in BIAS_BACKENDS:
+            attention_mask = dense
     masks: dict[str, Any] = {
         "attention_mask": backend_mask(
             config, attention_mask, embeddings, past_key_values, None, causal, sequences
         )
     }
-    crosses = encoder_hidden_states is not None
-    if crosses and encoder_attention_mask is not None:
+    if encoder_hidden_states is not None and encoder_attention_mask is not None:
         encoder_attention_mask = encoder_attention_mask.to(device)
         masks["encoder_attention_mask"] = backend_mask(
             config,
@@ -650,10 +698,8 @@ def layer_masks(
             encoder_hidden_states=encoder_hidden_states,
         )
     if output_attentions and backend != "eager":
-        if sequences is not None:
-            attention_mask = sequence_mask(attention_mask, sequences, causal)
         cached = 0 if past_key_values is None else int(past_key_values.get_seq_length())
-        masks["score_mask"] = score_mask(attention_mask, queries, queries + cached, device, causal)
+        masks["score_mask"] = score_mask(dense, queries, queries + cached, device, causal)
         if encoder_hidden_states is not None:
             masks["encoder_score_mask"] = score_mask(
                 encoder_attention_mask, queries, encoder_hidden_states.shape[1], device, False
@@ -690,42 +736,33 @@ def backend_mask(
     """
     backend = config._attn_implementation or "eager"
     if attention_mask is not None and attention_mask.ndim > 2:
-        mask = dense_mask(attention_mask)
         if "flash" in backend or "flex" in backend:
             raise ValueError(
                 f"attn_implementation={backend!r} takes no {attention_mask.ndim}-D attention mask; "
                 "use 'sdpa' or 'eager', or give a (batch, sequence) mask"
             )
-        return mask if backend != "eager" else additive_mask(mask, embeddings.dtype)
+        return dense_mask(attention_mask)
     if attention_mask is None and not is_causal and backend in ("eager", "sdpa"):
         return None
     together = None if sequences is None else _together(sequences.number)
+    given: dict[str, Any] = {
+        "config": config,
+        "inputs_embeds": embeddings,
+        "attention_mask": attention_mask,
+        "and_mask_function": together,
+    }
     if is_causal:
-        return create_causal_mask(
-            config=config,
-            inputs_embeds=embeddings,
-            attention_mask=attention_mask,
-            past_key_values=past_key_values,
-            and_mask_function=together,
-        )
-    return create_bidirectional_mask(
-        config=config,
-        inputs_embeds=embeddings,
-        attention_mask=attention_mask,
-        encoder_hidden_states=encoder_hidden_states,
-        and_mask_function=together,
-    )
+        return create_causal_mask(past_key_values=past_key_values, **given)
+    return create_bidirectional_mask(encoder_hidden_states=encoder_hidden_states, **given)
 
 
 def sequence_mask(attention_mask: Tensor | None, sequences: Sequences, is_causal: bool) -> Tensor:
     """(1, S, S) bool: which tokens of one row look at each other, where it holds several sequences.
 
     Args:
-        attention_mask: (1, S) with zeros at padding; or this mask already; or None.
+        attention_mask: (1, S) with zeros at padding, or None.
         is_causal: Whether a token sees only those up to its own position.
     """
-    if attention_mask is not None and attention_mask.ndim == 3:
-        return attention_mask
     mask = sequences.number[:, :, None] == sequences.number[:, None, :]
     if attention_mask is not None:
         mask = mask & (attention_mask != 0)[:, None]
@@ -767,12 +804,3 @@ def _together(number: Tensor) -> Callable[[Any, Any, Any, Any], Tensor]:
         return number[batch, query] == number[batch, key]
 
     return together
-
-
-def additive_mask(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """Zero where a bool mask is True, the dtype's minimum elsewhere."""
-    if mask.dtype != torch.bool:
-        return mask
-    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(
-        ~mask, torch.finfo(dtype).min
-    )

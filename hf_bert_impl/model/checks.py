@@ -11,7 +11,7 @@ from torch import Tensor
 
 from .configuration_bert import BertConfig
 from .losses import IGNORE_INDEX
-from .packing import is_traced
+from .packing import Inputs, is_traced
 
 
 def reads_values(tensor: Tensor) -> bool:
@@ -19,18 +19,8 @@ def reads_values(tensor: Tensor) -> bool:
     return tensor.device.type == "cpu" and not is_traced(tensor.device)
 
 
-def batch_shape(input_ids: Tensor | None, inputs_embeds: Tensor | None) -> tuple[int, ...]:
-    """(B, S) of the input; () if it has none, which `BertModel.forward` then reports."""
-    source = input_ids if input_ids is not None else inputs_embeds
-    valid = source is not None and source.ndim == (2 if input_ids is not None else 3)
-    return tuple(source.shape[:2]) if source is not None and valid and source.numel() else ()
-
-
 def check_inputs(
-    input_ids: Tensor | None,
-    inputs_embeds: Tensor | None,
-    token_type_ids: Tensor | None,
-    position_ids: Tensor | None,
+    inputs: Inputs,
     config: BertConfig,
     vocab_size: int,
     past_length: int = 0,
@@ -39,6 +29,7 @@ def check_inputs(
     """Checks a batch against the sizes of the model.
 
     Args:
+        inputs: The batch; its mask is not looked at.
         vocab_size: Rows of its word embeddings.
         past_length: Cached tokens before those of the batch.
         longest: Tokens of the longest sequence, if the batch came packed.
@@ -49,6 +40,7 @@ def check_inputs(
     Raises:
         ValueError: One line: what was given, what is allowed, how to mend it.
     """
+    input_ids, inputs_embeds = inputs.input_ids, inputs.inputs_embeds
     if (input_ids is None) == (inputs_embeds is None):
         given = "both" if input_ids is not None else "neither"
         raise ValueError(
@@ -81,6 +73,7 @@ def check_inputs(
     if input_ids is not None:
         check_range(input_ids, "input_ids", vocab_size, "vocab_size", "is this its tokenizer?")
     max_positions = config.max_position_embeddings
+    position_ids, token_type_ids = inputs.position_ids, inputs.token_type_ids
     if position_ids is None:
         tokens = length if longest is None else longest
         if past_length + tokens > max_positions:

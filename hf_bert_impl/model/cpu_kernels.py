@@ -44,7 +44,7 @@ from torch import Tensor, nn
 from torch.autograd import forward_ad
 from torch.nn.modules import module as hooks_of_all
 from torch.utils._device import DeviceContext
-from transformers.activations import ACT2FN, GELUActivation
+from transformers.activations import ACT2FN
 
 DTYPES = {
     "float32": torch.float32,
@@ -84,9 +84,10 @@ class Fused(NamedTuple):
 
 
 NOT_FUSED = Fused()
+EXACT_GELU = Fused("gelu", "none")
 #: By the type of the module that computes it.
 FUSED_ACTIVATIONS = {
-    type(ACT2FN["gelu"]): Fused("gelu", "none"),
+    type(ACT2FN["gelu"]): EXACT_GELU,
     type(ACT2FN["gelu_new"]): Fused("gelu", "tanh"),
     type(ACT2FN["gelu_pytorch_tanh"]): Fused("gelu", "tanh"),
     nn.ReLU: Fused("relu"),
@@ -96,18 +97,23 @@ FUSED_ACTIVATIONS = {
 }
 #: Activations of torch that give a number the same bits wherever it stands. The others have one
 #: way for whole vectors of the CPU, and another for the numbers that are left over.
-STEADY_ACTIVATIONS = (NOT_FUSED, Fused("gelu", "none"), Fused("relu"), Fused("tanh"))
+STEADY_ACTIVATIONS = (NOT_FUSED, EXACT_GELU, Fused("relu"), Fused("tanh"))
 _IN_PLACE: dict[str, Callable[[Tensor], Tensor]] = {
     "none": lambda states: states,
     "relu": torch.relu_,
     "tanh": torch.tanh_,
     "swish": torch.ops.aten.silu_,
 }
-#: torch's own functions; tools that count or record put theirs in their place.
-_TORCH = (
-    *(nn.Module.__call__, nn.Linear.forward, nn.functional.linear),
-    *(nn.LayerNorm.forward, nn.functional.layer_norm),
-)
+
+
+def _functions() -> tuple[Any, ...]:
+    """What linear layers and norms run through; tools that count or record replace it."""
+    linear = (nn.Module.__call__, nn.Linear.forward, nn.functional.linear)
+    return *linear, nn.LayerNorm.forward, nn.functional.layer_norm
+
+
+#: torch's own, as this file finds them.
+_TORCH = _functions()
 
 
 def fused(activation: Any) -> Fused:
@@ -223,8 +229,7 @@ class Int8Product:
         layers: Side by side.
         multiply: Packs V and multiplies by it.
         limit: The largest |V|: 127, or 63 (7 bits) where larger sums would saturate.
-        batch_invariant: Whether both libraries have to round all numbers alike. FBGEMM adds 128
-            before it rounds, which makes halves of numbers that are nearly halves.
+        batch_invariant: Whether a row has the same bits in any number of rows, by any library.
     """
 
     def __init__(
@@ -238,7 +243,7 @@ class Int8Product:
         weight, self.bias = (part.float() for part in _joined(layers))
         scale = weight.abs().amax(dim=1).clamp(min=1e-12) / limit  # (N,)
         whole = (weight / scale[:, None]).round()
-        self.sums = multiply(whole.to(torch.int8), scale)
+        self.sums = multiply(whole.to(torch.int8), scale, batch_invariant)
         # Sums of the rounded weights, so that x multiplies their errors, not the larger x - centre.
         self.weight_sums = scale * whole.sum(dim=1)  # (N,)
 
@@ -253,7 +258,7 @@ class Int8Product:
         scale = (high - low).clamp_(min=1e-12).div_(255)
         centre = low.add_(scale, alpha=-LEAST)
         quantised = (states - centre).div_(scale)
-        output = self.sums(quantised.round_() if self.batch_invariant else quantised)  # (T, N)
+        output = self.sums(quantised)  # (T, N)
         # In place: a new block of this size costs more to get from the system than to fill.
         output = torch.addcmul(self.bias, output, scale, out=output)
         return _finish(output.addcmul_(centre, self.weight_sums), residual, activation)
@@ -262,8 +267,12 @@ class Int8Product:
 class Int8Sums(Protocol):
     """scale · (round(states) · Vᵀ)."""
 
-    def __init__(self, weight: Tensor, scale: Tensor) -> None:
-        """Packs V, (N, in) int8, with `scale` (N,)."""
+    def __init__(self, weight: Tensor, scale: Tensor, rounds_alike: bool = False) -> None:
+        """Packs V, (N, in) int8, with `scale` (N,).
+
+        Args:
+            rounds_alike: Whether every library has to round every number alike.
+        """
 
     def __call__(self, states: Tensor) -> Tensor:
         """(T, in) float32 between -128 and 127, which it may overwrite, to (T, N) float32."""
@@ -272,7 +281,7 @@ class Int8Sums(Protocol):
 class OnednnSums:
     """By oneDNN."""
 
-    def __init__(self, weight: Tensor, scale: Tensor) -> None:
+    def __init__(self, weight: Tensor, scale: Tensor, rounds_alike: bool = False) -> None:
         self.scale = scale
         self.weight = torch.ops.onednn.qlinear_prepack(weight, [TYPICAL_ROWS, weight.shape[1]])
         self.zero_points = torch.zeros(weight.shape[0], dtype=torch.int32, device="cpu")
@@ -290,7 +299,8 @@ class OnednnSums:
 class FbgemmSums:
     """By FBGEMM, which rounds, multiplies and scales in one call."""
 
-    def __init__(self, weight: Tensor, scale: Tensor) -> None:
+    def __init__(self, weight: Tensor, scale: Tensor, rounds_alike: bool = False) -> None:
+        self.rounds_alike = rounds_alike
         zero_points = torch.zeros(weight.shape[0], dtype=torch.long, device="cpu")
         # Which library packs is a setting of the whole process. torch warns that its next releases
         # may lack tensors of this kind: oneDNN is then used instead.
@@ -307,6 +317,9 @@ class FbgemmSums:
 
     def __call__(self, states: Tensor) -> Tensor:
         """See `Int8Sums`."""
+        if self.rounds_alike:
+            # FBGEMM adds 128 before it rounds, so that what is nearly a half becomes one.
+            states.round_()
         return torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default(
             states, 1.0, -LEAST, self.packed
         )
@@ -487,6 +500,7 @@ def why_no_kernels(
     return f"this CPU has no {exact}kernels for {str(dtype).removeprefix('torch.')}"
 
 
+@cache
 def has_onednn() -> bool:
     """Whether torch has oneDNN, with the operators for weights in its layout."""
     return torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
@@ -642,7 +656,7 @@ def _is_exact(kind: type[Int8Sums], limit: int) -> bool:
 def linear(
     layer: nn.Module,
     states: Tensor,
-    activation: Callable[[Tensor], Tensor] | None = None,
+    activation: Any = None,
     batch_invariant: bool = False,
 ) -> Tensor:
     """(..., in) to activation(layer(states)), (..., N).
@@ -665,18 +679,16 @@ def linear(
     inputs = (states, parameters["weight"], parameters["bias"])
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in inputs):
         output = _Product.apply(*inputs)
-    elif activation is not None and _is_exact_gelu(activation):
+    elif activation is not None and fused(activation) is EXACT_GELU and not is_hooked(activation):
         output, activation = _multiply(*inputs, "gelu", "none"), None
     else:
         output = _multiply(*inputs)
     return output if activation is None else activation(output)
 
 
-def _batch_invariant_linear(
-    layer: nn.Module, states: Tensor, activation: Callable[[Tensor], Tensor] | None
-) -> Tensor:
+def _batch_invariant_linear(layer: nn.Module, states: Tensor, activation: Any) -> Tensor:
     """`linear`, always by the same kernel and on two rows or more."""
-    if not has_onednn() or not _is_plain(layer, states):
+    if not (has_onednn() and _is_plain(layer, states)):
         raise ValueError(
             "batch_invariant=True needs linear layers of torch on the CPU, without hooks, autocast "
             f"or a tracer; here one is a {type_name(type(layer))} of {states.dtype} on "
@@ -684,29 +696,37 @@ def _batch_invariant_linear(
         )
     parameters: Any = layer._parameters
     weight, bias = parameters["weight"], parameters["bias"]
-    is_recorded = torch.is_grad_enabled() and (states.requires_grad or weight.requires_grad)
-    function = NOT_FUSED if activation is None else fused(activation)
-    is_steady = function in STEADY_ACTIVATIONS
-    if activation is not None and (function is NOT_FUSED or (is_recorded and not is_steady)):
-        raise ValueError(
-            f"batch_invariant=True has no kernel for the activation {type_name(type(activation))}; "
-            "set hidden_act to 'gelu' or 'relu', or batch_invariant=False"
-        )
-    rows = states.reshape(-1, states.shape[-1]).contiguous()  # (T, in)
-    count = len(rows)
+    has_gradient = torch.is_grad_enabled() and (states.requires_grad or weight.requires_grad)
+    function = NOT_FUSED
+    if activation is not None:
+        function = fused(activation)
+        is_called = function is NOT_FUSED or has_gradient or is_hooked(activation)
+        is_steady = function is not NOT_FUSED and function in STEADY_ACTIVATIONS
+        if is_called and not is_steady:
+            kind = type_name(type(activation))
+            raise ValueError(
+                f"batch_invariant=True has no kernel for the activation {kind}; set hidden_act to "
+                "'gelu' or 'relu', or batch_invariant=False"
+            )
+        if is_called or (is_steady and not has_avx512()):
+            function = NOT_FUSED
+    rows, is_matrix = states, states.ndim == 2
+    if not (is_matrix and states.is_contiguous()):
+        rows = states.reshape(-1, states.shape[-1]).contiguous()  # (T, in)
+    count = rows.shape[0]
     if count < LEAST_ROWS:
         rows = torch.cat((rows, rows))
-    if is_recorded:
+    if has_gradient:
         output = _Product.apply(rows, weight, bias)
-    elif is_steady:
-        output = _multiply(rows, weight, bias)
     else:
-        output, activation = _multiply(rows, weight, bias, *function), None
-    if activation is not None:
+        output = _multiply(rows, weight, bias, *function)
+    if activation is not None and function is NOT_FUSED:
         output = activation(output)
     if count < LEAST_ROWS:
         output = output[:count].clone()
-    return torch.ops.aten._unsafe_view(output, (*states.shape[:-1], output.shape[-1]))
+    if is_matrix:
+        return output
+    return torch.ops.aten._unsafe_view.default(output, (*states.shape[:-1], output.shape[-1]))
 
 
 def _multiply(
@@ -717,11 +737,14 @@ def _multiply(
     algorithm: str = "",
 ) -> Tensor:
     """(..., in), (N, in), (N,) to (..., N); neither has to be contiguous."""
-    output = torch.ops.mkldnn._linear_pointwise(states, weight, bias, operation, [], algorithm)
+    multiply = torch.ops.mkldnn._linear_pointwise.default
+    output = multiply(states, weight, bias, operation, [], algorithm)
     # For other shapes than (T, in) the operator returns a view of a tensor that nobody else holds.
     # autograd lets nobody write into such a view if `_Product` returned it, or if it was made
     # under `no_grad`. So it is made a tensor of its own, as torch's products are.
-    return torch.ops.aten._unsafe_view(output, output.shape) if output._is_view() else output
+    return (
+        torch.ops.aten._unsafe_view.default(output, output.shape) if output._is_view() else output
+    )
 
 
 class _Product(torch.autograd.Function):
@@ -741,7 +764,7 @@ class _Product(torch.autograd.Function):
         # oneDNN's operators cannot be differentiated, nor compute many gradients at once.
         by_torch = (
             torch.is_grad_enabled()
-            or is_recorded()
+            or is_intercepted()
             or torch._C._functorch.is_legacy_batchedtensor(gradient)
         )
         of_states = of_weight = of_bias = None
@@ -775,30 +798,35 @@ def _is_plain(layer: nn.Module, states: Tensor) -> bool:
     # `torch.func.functional_call` puts in place of a parameter.
     if type(states) is not Tensor or not states.is_cpu:
         return False
-    if type(layer) is not nn.Linear or not can_tell():
+    if type(layer) is not nn.Linear or not can_tell() or why_not_plain(layer) is not None:
         return False
-    weight, bias = layer._parameters.get("weight"), layer._parameters.get("bias")
+    weight: Any = layer._parameters["weight"]
     return (
-        type(weight) is nn.Parameter
-        and (bias is None or type(bias) is nn.Parameter)
-        and weight.ndim == 2
-        and states.shape[-1] == weight.shape[1]
+        states.shape[-1] == weight.shape[1]
         and states.dtype is weight.dtype
-        and (
-            bias is None
-            or (
-                bias.shape == weight.shape[:1]
-                and bias.dtype is weight.dtype
-                and bias.is_cpu
-                and bias.is_contiguous()
-            )
-        )
         and weight.is_cpu
-        and weight.is_contiguous()
         and not is_hooked(layer)
         and not is_patched()
-        and not is_recorded()
+        and not is_intercepted()
         and not torch._C._functorch.is_legacy_batchedtensor(states)
+    )
+
+
+def why_not_plain(layer: nn.Module) -> str | None:
+    """Why a linear layer's weight and bias are no plain tensors of memory, or None if they are."""
+    weight, bias = layer._parameters.get("weight"), layer._parameters.get("bias")
+    if type(weight) is not nn.Parameter or not (bias is None or type(bias) is nn.Parameter):
+        return "has no plain weight and bias"
+    fits = weight.ndim == 2 and weight.is_contiguous()
+    if fits and bias is not None:
+        fits = (
+            bias.shape == weight.shape[:1]
+            and bias.dtype is weight.dtype
+            and bias.is_cpu is weight.is_cpu
+            and bias.is_contiguous()
+        )
+    return (
+        None if fits else "has a weight and a bias that do not fit or are no whole blocks of memory"
     )
 
 
@@ -807,6 +835,7 @@ def can_tell() -> bool:
     """Whether this torch has the private names that tell what a call is part of."""
     return (
         hasattr(torch._C, "_len_torch_dispatch_stack")
+        and hasattr(torch._C, "_len_torch_function_stack")
         and hasattr(torch.overrides, "_get_current_function_mode_stack")
         and hasattr(forward_ad, "_current_level")
         and hasattr(getattr(torch._C, "_functorch", None), "peek_interpreter_stack")
@@ -836,35 +865,25 @@ def type_name(kind: type) -> str:
 
 def is_patched() -> bool:
     """Whether a tool has replaced a function that linear layers and norms run through."""
-    return (
-        *(nn.Module.__call__, nn.Linear.forward, nn.functional.linear),
-        *(nn.LayerNorm.forward, nn.functional.layer_norm),
-    ) != _TORCH
+    return _functions() != _TORCH
 
 
-def is_recorded() -> bool:
+def is_intercepted() -> bool:
     """Whether more than numbers is wanted of this call: a program, tangents, another precision."""
     return (
         torch.compiler.is_compiling()
         or torch.jit.is_tracing()
         or torch.is_autocast_enabled("cpu")
         or not torch.backends.mkldnn.enabled
-        # `torch.set_default_device` is a mode that only names a device.
-        or any(
-            type(mode) is not DeviceContext
-            for mode in torch.overrides._get_current_function_mode_stack()
+        or (
+            torch._C._len_torch_function_stack() > 0
+            # `torch.set_default_device` is a mode that only names a device.
+            and any(
+                type(mode) is not DeviceContext
+                for mode in torch.overrides._get_current_function_mode_stack()
+            )
         )
         or torch._C._len_torch_dispatch_stack() > 0
         or torch._C._functorch.peek_interpreter_stack() is not None  # `torch.func`
         or forward_ad._current_level >= 0
-    )
-
-
-def _is_exact_gelu(activation: Callable[[Tensor], Tensor]) -> bool:
-    """Whether it is `hidden_act="gelu"` as transformers makes it, which oneDNN has as well."""
-    return (
-        isinstance(activation, nn.Module)
-        and type(activation) is GELUActivation
-        and activation.act is nn.functional.gelu
-        and not is_hooked(activation)
     )

@@ -1,4 +1,7 @@
-"""The one place that reads JSON: whatever is wrong with it becomes one line."""
+"""The one place that reads JSON: whatever is wrong with it becomes one line.
+
+`path` and `options` are the first argument and the keyword arguments of `from_pretrained`.
+"""
 
 import contextlib
 import json
@@ -117,8 +120,6 @@ def explained(check: Callable[..., None], path: Any, options: Mapping[str, Any])
 
     Args:
         check: Raises an error that says what is wrong: `check_tokenizer`, `check_model`.
-        path: First argument of `from_pretrained`.
-        options: Its keyword arguments.
 
     Raises:
         ValueError, OSError: By the check. If it finds nothing, what was raised inside.
@@ -134,24 +135,16 @@ def explained(check: Callable[..., None], path: Any, options: Mapping[str, Any])
 
 
 def check_config_file(path: Any, options: Mapping[str, Any]) -> None:
-    """Raises ValueError if the config of a checkpoint is no JSON object.
-
-    Args:
-        path: First argument of `from_pretrained`.
-        options: Its keyword arguments.
-    """
+    """Raises ValueError if the config of a checkpoint is no JSON object."""
     file = find_file(path, CONFIG_NAME, options)
     if file is not None:
         read_json(file)
 
 
 def find_file(path: Any, name: str, options: Mapping[str, Any]) -> str | None:
-    """A file of a checkpoint, in a folder or in the hub's cache; None if it is not there.
+    """The file of this name of a checkpoint, in a folder or in the hub's cache, or None.
 
-    Args:
-        path: First argument of `from_pretrained`; for a config it may be the file itself.
-        name: The file.
-        options: Keyword arguments of `from_pretrained`.
+    For a config, `path` may be the file itself.
     """
     path = os.fspath(path)
     if os.path.isfile(path):

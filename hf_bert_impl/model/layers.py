@@ -18,10 +18,9 @@ from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from .attention import BertSelfAttention, prune_linear
+from .attention import BertSelfAttention, Dropout, prune_linear
 from .configuration_bert import BertConfig, is_batch_invariant
 from .cpu_kernels import is_hooked, linear, takes_onednn
-from .dropout import Dropout
 from .packing import Packing, is_traced
 
 #: If the activations of the feed-forward sub-layer would take more bytes than this, it is computed

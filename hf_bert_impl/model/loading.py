@@ -1,4 +1,7 @@
-"""What `from_pretrained` says when files cannot be loaded: one line, and what to do."""
+"""What `from_pretrained` says when files cannot be loaded: one line, and what to do.
+
+`path` and `options` are its first argument and its keyword arguments.
+"""
 
 import math
 import os
@@ -65,10 +68,6 @@ class CheckpointMismatch(RuntimeError, ValueError):
 
 def check_folder(path: Any, options: dict[str, Any]) -> None:
     """Checks a local folder before anything is read. A name that is no folder is the hub's.
-
-    Args:
-        path: First argument of `from_pretrained`.
-        options: Its keyword arguments.
 
     Raises:
         OSError: It is a path that does not exist, it lacks a config or weights, or a safetensors
@@ -246,10 +245,6 @@ def with_variant(name: str, variant: str | None) -> str:
 def check_model(path: Any, options: Mapping[str, Any]) -> None:
     """Reads everything that a model is made of.
 
-    Args:
-        path: First argument of `from_pretrained`.
-        options: Its keyword arguments.
-
     Raises:
         ValueError: A config is no JSON object.
         OSError: A weight file cannot be read.
@@ -269,10 +264,6 @@ def check_model(path: Any, options: Mapping[str, Any]) -> None:
 
 def check_tokenizer(path: Any, options: Mapping[str, Any]) -> None:
     """Reads everything that a tokenizer is made of, except its vocab.txt.
-
-    Args:
-        path: First argument of `from_pretrained`.
-        options: Its keyword arguments.
 
     Raises:
         ValueError: A file is no JSON object, a field is of a wrong type, or tokenizer.json is none.

@@ -33,12 +33,11 @@ from transformers.utils.generic import can_return_tuple
 
 # Older releases of transformers copy only the files that this one names when they load code from a
 # folder, so all are named here, needed or not.
-from .attention import BIAS_BACKENDS, PACKED_BACKENDS, layer_masks
-from .checks import batch_shape, check_inputs, check_labels, check_masks, expand_head_mask
+from .attention import PACKED_BACKENDS, check_bias, layer_masks
+from .checks import check_inputs, check_labels, check_masks, expand_head_mask
 from .codertimo import architecture
 from .configuration_bert import BertConfig, is_batch_invariant
 from .cpu_kernels import is_hooked, linear, type_name, why_no_kernels
-from .dropout import Dropout  # noqa: F401
 from .json_files import explained
 from .layers import (
     BertEmbeddings,
@@ -64,10 +63,10 @@ from .losses import (
 )
 from .memory import keep_freed_memory  # noqa: F401
 from .packing import (
+    Inputs,
     Packing,
     Sequences,
     Wanted,
-    count_sequences,
     find_sequences,
     is_traced,
     key_mask,
@@ -119,13 +118,7 @@ class BertPreTrainedModel(PreTrainedModel):
         if not hasattr(config, "check_values"):  # a stock BertConfig
             config = BertConfig.from_dict(config.to_dict())
         config.check_values()  # once more: a field may have been set since it was made
-        backend = config._attn_implementation or "eager"
-        if config.position_embedding_type.startswith("relative") and backend not in BIAS_BACKENDS:
-            raise ValueError(
-                f"attn_implementation={backend!r} cannot add the position bias of "
-                f"position_embedding_type={config.position_embedding_type!r}; use one of "
-                f"{', '.join(BIAS_BACKENDS)}"
-            )
+        check_bias(config, config._attn_implementation or "eager")
         super().__init__(config, *inputs, **kwargs)
         self._no_split_modules = [kind.__name__ for kind in architecture(config)[:2]]
 
@@ -280,7 +273,8 @@ class BertPreTrainedModel(PreTrainedModel):
             The model itself, in eval mode.
 
         Raises:
-            ValueError: An unknown dtype, or kernels named by `HF_BERT_KERNELS` that there are not.
+            ValueError: An unknown dtype, weights on the meta device or quantised by torch, or
+                kernels named by `HF_BERT_KERNELS` that there are not.
         """
         prepare(self, dtype)
         return self
@@ -465,36 +459,44 @@ class BertModel(BertPreTrainedModel):
         if output_attentions is None:
             output_attentions = config.output_attentions
         output_attentions = bool(output_attentions)
-        # The device is that of the input: a module in place of the embeddings may have no weight.
-        source = input_ids if input_ids is not None else inputs_embeds
-        device = getattr(source, "device", torch.device("cpu"))
         # What comes in beside the tokens of the batch: cached ones, or those of an encoder.
         is_alone = not config.is_decoder and past_key_values is None
         is_alone = is_alone and encoder_hidden_states is None
 
         inputs = Inputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        device = inputs.device
         lengths, sequences = find_sequences(
-            inputs.shape,
-            position_ids,
-            attention_mask,
+            inputs,
             options,
-            device,
             is_decoder=config.is_decoder,
             has_pooler=self.pooler is not None,
             has_cache=past_key_values is not None,
         )
-        past_length = past_key_values.get_seq_length() if past_key_values is not None else 0
-        inputs, leaves_out = self._checked(
+        past_length = 0 if past_key_values is None else int(past_key_values.get_seq_length())
+        if inputs.position_ids is None and sequences is not None:
+            inputs = replace(inputs, position_ids=sequences.position)
+        words = self.embeddings.word_embeddings
+        batch_size, length = shape = check_inputs(
             inputs,
-            lengths,
-            sequences,
-            int(past_length),
+            config,
+            vocab_size=getattr(words, "num_embeddings", None) or config.vocab_size,
+            past_length=past_length,
+            longest=None if lengths is None else max(lengths),
+        )
+        if attention_mask is None:
+            attention_mask = self.embeddings.default_mask(input_ids)
+            if attention_mask is not None and sequences is not None:
+                attention_mask = attention_mask | sequences.is_packed  # it holds no padding
+        leaves_out = check_masks(
+            config,
+            attention_mask,
             encoder_hidden_states,
             encoder_attention_mask,
-            has_cache=past_key_values is not None,
+            (batch_size, length, length + past_length),
+            exact=past_key_values is None,
         )
-        batch_size, length = inputs.shape
-        shape, attention_mask = (batch_size, length), inputs.attention_mask
+        if not config.is_decoder:  # in a decoder a 4-D mask replaces causality as well
+            attention_mask = key_mask(attention_mask, batch_size)
         layer_head_mask = expand_head_mask(config, head_mask)
 
         packing, mask_is_2d = None, attention_mask is None or attention_mask.ndim == 2
@@ -507,8 +509,7 @@ class BertModel(BertPreTrainedModel):
             reads_little = only_required and not (output_hidden_states or output_attentions)
             others, may_leave_out = None, attention_mask is not None and leaves_out is not False
             if may_leave_out and lengths is None and not reads_little:
-                words = self.embeddings.word_embeddings
-                others = not_padding(input_ids, inputs_embeds, config.pad_token_id, words)
+                others = not_padding(inputs, config.pad_token_id, words)
             packing, attention_mask = plan(
                 shape,
                 device,
@@ -529,17 +530,13 @@ class BertModel(BertPreTrainedModel):
             packing = packing or Packing.dense(shape, device)
             packing = replace(packing, batch_invariant=True)
         prepared = self.encoder.prepared
-        if (
-            prepared is not None
-            and (on_packed and head_mask is None)
-            and (packing is not None or attention_mask is None)
-        ):
+        if prepared is not None:
             tokens = batch_size * length if packing is None else packing.tokens
-            prepared = prepared.current(self.encoder, tokens)
-            if prepared is not None and packing is None:
-                packing = Packing.dense(shape, device)
-        else:
-            prepared = None
+            needs_mask = packing is None and attention_mask is not None
+            serves = on_packed and head_mask is None and not needs_mask
+            prepared = prepared.current(self.encoder, tokens) if serves else None
+        if prepared is not None and packing is None:
+            packing = Packing.dense(shape, device)
 
         embeddings = self.embeddings(
             input_ids=input_ids,
@@ -606,51 +603,6 @@ class BertModel(BertPreTrainedModel):
             attentions=encoded.attentions,
             cross_attentions=encoded.cross_attentions,
         )
-
-    def _checked(
-        self,
-        inputs: "Inputs",
-        lengths: list[int] | None,
-        sequences: Sequences | None,
-        past_length: int,
-        encoder_hidden_states: Tensor | None,
-        encoder_attention_mask: Tensor | None,
-        has_cache: bool,
-    ) -> tuple["Inputs", bool | None]:
-        """The inputs with the positions and the mask that are used, if they fit the model.
-
-        Returns:
-            Also whether the mask leaves something out; None if its values are not looked at.
-        """
-        config, position_ids, mask = self.config, inputs.position_ids, inputs.attention_mask
-        if position_ids is None and sequences is not None:
-            position_ids = sequences.position
-        words = self.embeddings.word_embeddings
-        batch_size, length = check_inputs(
-            inputs.input_ids,
-            inputs.inputs_embeds,
-            inputs.token_type_ids,
-            position_ids,
-            config,
-            vocab_size=getattr(words, "num_embeddings", None) or config.vocab_size,
-            past_length=past_length,
-            longest=None if lengths is None else max(lengths),
-        )
-        if mask is None:
-            mask = self.embeddings.default_mask(inputs.input_ids)
-            if mask is not None and sequences is not None:
-                mask = mask | sequences.is_packed  # it holds no padding
-        leaves_out = check_masks(
-            config,
-            mask,
-            encoder_hidden_states,
-            encoder_attention_mask,
-            (batch_size, length, length + past_length),
-            exact=not has_cache,
-        )
-        if not config.is_decoder:  # in a decoder a 4-D mask replaces causality as well
-            mask = key_mask(mask, batch_size)
-        return replace(inputs, position_ids=position_ids, attention_mask=mask), leaves_out
 
     def _check_batch_invariant(
         self,
@@ -732,27 +684,6 @@ class BertModel(BertPreTrainedModel):
         return backend == "eager" or (device.type == "cpu" and not any(map(is_hooked, layers)))
 
 
-@dataclass
-class Inputs:
-    """The arguments that every head passes on."""
-
-    input_ids: Tensor | None
-    attention_mask: Tensor | None
-    token_type_ids: Tensor | None
-    position_ids: Tensor | None
-    inputs_embeds: Tensor | None
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """(B, S); () if there is none, which `BertModel.forward` then reports."""
-        return batch_shape(self.input_ids, self.inputs_embeds)
-
-    def count_sequences(self, options: Mapping[str, Any]) -> tuple[int, ...]:
-        """(R,), how many pooled vectors they give; see `packing.count_sequences`."""
-        totals = options.get("cu_seq_lens_q")
-        return count_sequences(self.shape, self.position_ids, self.attention_mask, totals)
-
-
 class _BertHead(BertPreTrainedModel):
     """A model with something on top of a `BertModel`.
 
@@ -780,8 +711,8 @@ class _BertHead(BertPreTrainedModel):
             "inputs_embeds": inputs.inputs_embeds,
             "return_dict": True,
         }
-        is_recorded = torch.compiler.is_compiling() or torch.jit.is_tracing()
-        if not is_recorded and type(bert) is BertModel and not is_hooked(bert):
+        is_program = torch.compiler.is_compiling() or torch.jit.is_tracing()
+        if not is_program and type(bert) is BertModel and not is_hooked(bert):
             return bert(ids, packed=True, **options)
         # A hook, or a model in place of ours, gets the call and the output of transformers.
         output = bert(ids, **options)
@@ -866,12 +797,7 @@ class _LanguageModelHead(_BertHead):
             mask = key_mask(encoded.mask, shape[0])
             if mask is None or mask.shape != shape:
                 return encoded, labels
-            others = not_padding(
-                inputs.input_ids,
-                inputs.inputs_embeds,
-                self.config.pad_token_id,
-                self.get_input_embeddings(),
-            )
+            others = not_padding(inputs, self.config.pad_token_id, self.get_input_embeddings())
             scored = torch.logical_or(mask.to(states.device), others.to(states.device))
             if labels is not None:
                 scored = scored | (labels != IGNORE_INDEX).to(states.device)
@@ -915,17 +841,16 @@ class BertForPreTraining(_LanguageModelHead):
                 follows). The loss needs both.
         """
         inputs = Inputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        options: dict[str, Any] = dict(kwargs)
-        items = options.pop("num_items_in_batch", None)
+        items = kwargs.pop("num_items_in_batch", None)
         check_labels(labels, "labels", inputs.shape, self.config.vocab_size, "vocab_size")
         if next_sentence_label is not None:
-            count = inputs.count_sequences(options)
+            count = inputs.count_sequences(kwargs.get("cu_seq_lens_q"))
             check_labels(next_sentence_label, "next_sentence_label", count, 2, "classes")
         encoded = self.encode_packed(
             inputs,
             required_positions=labelled(labels),
             only_required=self._is_sparse(labels),
-            **options,
+            **kwargs,
         )
         scored, labels = self._scored(encoded, labels, inputs)
         logits, seq_relationship_logits = self.cls(scored.states, encoded.pooled)
@@ -981,9 +906,8 @@ class BertLMHeadModel(_LanguageModelHead, GenerationMixin):
             logits_to_keep: Scores for that many last positions (0 for all), or at these positions.
         """
         inputs = Inputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        options: dict[str, Any] = dict(kwargs)
-        items = options.pop("num_items_in_batch", None)
-        predicted = options.pop("shift_labels", None)
+        items = kwargs.pop("num_items_in_batch", None)
+        predicted: Tensor | None = kwargs.pop("shift_labels", None)
         check_labels(labels, "labels", inputs.shape, self.config.vocab_size, "vocab_size")
         if predicted is None and labels is not None:
             predicted = nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORE_INDEX)
@@ -994,7 +918,7 @@ class BertLMHeadModel(_LanguageModelHead, GenerationMixin):
             past_key_values=past_key_values,
             use_cache=use_cache if labels is None else False,
             required_positions=labelled(predicted),
-            **options,
+            **kwargs,
         )
         states = encoded.pad(encoded.states)  # (B, S, D)
         if not isinstance(logits_to_keep, int):
@@ -1046,8 +970,7 @@ class BertForMaskedLM(_LanguageModelHead):
                 `BertConfig.sparse_prediction`.
         """
         inputs = Inputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        options: dict[str, Any] = dict(kwargs)
-        items = options.pop("num_items_in_batch", None)
+        items = kwargs.pop("num_items_in_batch", None)
         check_labels(labels, "labels", inputs.shape, self.config.vocab_size, "vocab_size")
         encoded = self.encode_packed(
             inputs,
@@ -1055,7 +978,7 @@ class BertForMaskedLM(_LanguageModelHead):
             encoder_attention_mask=encoder_attention_mask,
             required_positions=labelled(labels),
             only_required=self._is_sparse(labels),
-            **options,
+            **kwargs,
         )
         scored, labels = self._scored(encoded, labels, inputs)
         logits = scored.pad(self.cls(scored.states))
@@ -1089,26 +1012,39 @@ class BertForNextSentencePrediction(_BertHead):
             labels: (B,), 0 if B follows A, 1 if it is random (codertimo: 1 if it follows).
         """
         inputs = Inputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        options: dict[str, Any] = dict(kwargs)
-        items = options.pop("num_items_in_batch", None)
+        items = kwargs.pop("num_items_in_batch", None)
         if labels is not None:
-            check_labels(labels, "labels", inputs.count_sequences(options), 2, "classes")
-        encoded = self.encode_packed(inputs, only_required=True, **options)
+            check_labels(
+                labels, "labels", inputs.count_sequences(kwargs.get("cu_seq_lens_q")), 2, "classes"
+            )
+        encoded = self.encode_packed(inputs, only_required=True, **kwargs)
         logits = self.cls(encoded.pooled)
         loss = None if labels is None else cross_entropy(logits, labels, items)
         return NextSentencePredictorOutput(loss, logits, encoded.hidden_states, encoded.attentions)
 
 
-class BertForSequenceClassification(_BertHead):
+class _Classifier(_BertHead):
+    """A model with dropout and one linear layer on top."""
+
+    def __init__(self, config: BertConfig, outputs: int, add_pooling_layer: bool = True) -> None:
+        super().__init__(config)
+        self.num_labels = config.num_labels
+        self.bert = BertModel(self.config, add_pooling_layer)
+        dropout = self.config.classifier_dropout
+        self.dropout = nn.Dropout(config.hidden_dropout_prob if dropout is None else dropout)
+        self.classifier = nn.Linear(config.hidden_size, outputs)
+        self.post_init()
+
+    def _classify(self, states: Any) -> Tensor:
+        """(..., D) to the scores (..., outputs)."""
+        return linear(self.classifier, self.dropout(states), None, is_batch_invariant(self.config))
+
+
+class BertForSequenceClassification(_Classifier):
     """Classes or numbers for a whole sequence or pair."""
 
     def __init__(self, config: BertConfig) -> None:
-        super().__init__(config)
-        self.num_labels = config.num_labels
-        self.bert = BertModel(self.config)
-        self.dropout = nn.Dropout(_classifier_dropout(self.config))
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
-        self.post_init()
+        super().__init__(config, config.num_labels)
 
     @can_return_tuple
     def forward(
@@ -1129,34 +1065,28 @@ class BertForSequenceClassification(_BertHead):
                 labels decide: one label is regression, whole numbers are classes, else several.
         """
         inputs = Inputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        options: dict[str, Any] = dict(kwargs)
-        items = options.pop("num_items_in_batch", None)
+        items = kwargs.pop("num_items_in_batch", None)
         if labels is not None:
             if self.config.problem_type is None:
                 self.config.problem_type = infer_problem_type(self.num_labels, labels)
-            batch = inputs.count_sequences(options)
+            batch = inputs.count_sequences(kwargs.get("cu_seq_lens_q"))
             single = self.config.problem_type == "single_label_classification"
             per_label = not single and self.num_labels > 1
             shape = (*batch, self.num_labels) if per_label and batch else batch
             check_labels(labels, "labels", shape, self.num_labels if single else None)
-        encoded = self.encode_packed(inputs, only_required=True, **options)
-        pooled, invariant = self.dropout(encoded.pooled), is_batch_invariant(self.config)
-        logits = linear(self.classifier, pooled, None, invariant)
+        encoded = self.encode_packed(inputs, only_required=True, **kwargs)
+        logits = self._classify(encoded.pooled)
         loss = None
         if labels is not None:
             loss = classification_loss(logits, labels, self.config.problem_type, items)
         return SequenceClassifierOutput(loss, logits, encoded.hidden_states, encoded.attentions)
 
 
-class BertForMultipleChoice(_BertHead):
+class BertForMultipleChoice(_Classifier):
     """Chooses one of several continuations."""
 
     def __init__(self, config: BertConfig) -> None:
-        super().__init__(config)
-        self.bert = BertModel(self.config)
-        self.dropout = nn.Dropout(_classifier_dropout(self.config))
-        self.classifier = nn.Linear(config.hidden_size, 1)
-        self.post_init()
+        super().__init__(config, 1)
 
     @can_return_tuple
     def forward(
@@ -1174,8 +1104,7 @@ class BertForMultipleChoice(_BertHead):
         Args:
             labels: (B,), the number of the right choice.
         """
-        options: dict[str, Any] = dict(kwargs)
-        items = options.pop("num_items_in_batch", None)
+        items = kwargs.pop("num_items_in_batch", None)
         source = input_ids if input_ids is not None else inputs_embeds
         expected = 3 if input_ids is not None else 4
         if source is None or source.ndim != expected:
@@ -1188,30 +1117,26 @@ class BertForMultipleChoice(_BertHead):
         given = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         # (B, C, ...) to (B·C, ...)
         inputs = Inputs(*(None if tensor is None else tensor.flatten(0, 1) for tensor in given))
-        if inputs.count_sequences(options) not in ((), (batch_size * num_choices,)):
+        if inputs.count_sequences(kwargs.get("cu_seq_lens_q")) not in (
+            (),
+            (batch_size * num_choices,),
+        ):
             raise ValueError(
                 "multiple choice takes no packed input, since it counts the choices of a question "
                 "by rows; give one row for each choice"
             )
         check_labels(labels, "labels", (batch_size,), num_choices, "choices")
-        encoded = self.encode_packed(inputs, only_required=True, **options)
-        pooled, invariant = self.dropout(encoded.pooled), is_batch_invariant(self.config)
-        logits = linear(self.classifier, pooled, None, invariant)  # (B·C, 1)
-        logits = logits.view(batch_size, num_choices)
+        encoded = self.encode_packed(inputs, only_required=True, **kwargs)
+        logits = self._classify(encoded.pooled).view(batch_size, num_choices)
         loss = None if labels is None else cross_entropy(logits, labels, items)
         return MultipleChoiceModelOutput(loss, logits, encoded.hidden_states, encoded.attentions)
 
 
-class BertForTokenClassification(_BertHead):
+class BertForTokenClassification(_Classifier):
     """A class for every token."""
 
     def __init__(self, config: BertConfig) -> None:
-        super().__init__(config)
-        self.num_labels = config.num_labels
-        self.bert = BertModel(self.config, add_pooling_layer=False)
-        self.dropout = nn.Dropout(_classifier_dropout(self.config))
-        self.classifier = nn.Linear(config.hidden_size, config.num_labels)
-        self.post_init()
+        super().__init__(config, config.num_labels, add_pooling_layer=False)
 
     @can_return_tuple
     def forward(
@@ -1230,14 +1155,10 @@ class BertForTokenClassification(_BertHead):
             labels: (B, S) classes, -100 for a token that does not count.
         """
         inputs = Inputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        options: dict[str, Any] = dict(kwargs)
-        items = options.pop("num_items_in_batch", None)
+        items = kwargs.pop("num_items_in_batch", None)
         check_labels(labels, "labels", inputs.shape, self.num_labels)
-        encoded = self.encode_packed(inputs, required_positions=labelled(labels), **options)
-        states = encoded.pad(encoded.states)  # (B, S, D)
-        logits = linear(
-            self.classifier, self.dropout(states), None, is_batch_invariant(self.config)
-        )
+        encoded = self.encode_packed(inputs, required_positions=labelled(labels), **kwargs)
+        logits = self._classify(encoded.pad(encoded.states))  # (B, S, L)
         loss = None if labels is None else cross_entropy(logits, labels, items)
         return TokenClassifierOutput(loss, logits, encoded.hidden_states, encoded.attentions)
 
@@ -1277,9 +1198,8 @@ class BertForQuestionAnswering(_BertHead):
                 upstream's loss runs over every position.
         """
         inputs = Inputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        options: dict[str, Any] = dict(kwargs)
         # It counts labels of another kind: this loss is a mean over answers.
-        options.pop("num_items_in_batch", None)
+        kwargs.pop("num_items_in_batch", None)
         shape = inputs.shape
         check_labels(start_positions, "start_positions", shape[:1], None)
         check_labels(end_positions, "end_positions", shape[:1], None)
@@ -1287,7 +1207,7 @@ class BertForQuestionAnswering(_BertHead):
         every = None
         if has_labels:  # even without a mask: a codertimo model makes one itself
             every = torch.ones(shape, dtype=torch.bool, device="cpu")
-        encoded = self.encode_packed(inputs, required_positions=every, **options)
+        encoded = self.encode_packed(inputs, required_positions=every, **kwargs)
         states = encoded.pad(encoded.states)  # (B, S, D)
         logits = linear(self.qa_outputs, states, None, is_batch_invariant(self.config))
         start_logits, end_logits = logits.unbind(dim=-1)
@@ -1298,8 +1218,3 @@ class BertForQuestionAnswering(_BertHead):
         return QuestionAnsweringModelOutput(
             loss, start_logits, end_logits, encoded.hidden_states, encoded.attentions
         )
-
-
-def _classifier_dropout(config: BertConfig) -> float:
-    dropout = config.classifier_dropout
-    return config.hidden_dropout_prob if dropout is None else dropout

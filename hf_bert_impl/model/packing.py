@@ -26,6 +26,52 @@ import torch
 from torch import Tensor, nn
 
 
+@dataclass
+class Inputs:
+    """The batch of a call, by the arguments of `BertModel.forward`."""
+
+    input_ids: Tensor | None
+    attention_mask: Tensor | None
+    token_type_ids: Tensor | None
+    position_ids: Tensor | None
+    inputs_embeds: Tensor | None
+
+    @property
+    def source(self) -> Any:
+        """The ids, or the embeddings in their place; None if there is neither."""
+        return self.inputs_embeds if self.input_ids is None else self.input_ids
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(B, S); () if the input has none, which `BertModel.forward` then reports."""
+        source, axes = self.source, 3 if self.input_ids is None else 2
+        is_batch = source is not None and source.ndim == axes and source.numel()
+        return tuple(source.shape[:2]) if is_batch else ()
+
+    @property
+    def device(self) -> torch.device:
+        """Where the batch is. A module in place of the embeddings may have no weight to tell it."""
+        return getattr(self.source, "device", torch.device("cpu"))
+
+    def count_sequences(self, cu_seq_lens_q: Tensor | None) -> tuple[int, ...]:
+        """(R,), how many pooled vectors they give.
+
+        () if that is unknown: for the shape (), and for a recorded program that goes by positions.
+        """
+        shape, positions = self.shape, self.position_ids
+        given = positions if cu_seq_lens_q is None else cu_seq_lens_q
+        if not shape or given is None:
+            return shape[:1]
+        mask = key_mask(self.attention_mask, shape[0])
+        if not is_traced(given.device):
+            lengths = packed_lengths(shape, positions, mask, cu_seq_lens_q)
+            return shape[:1] if lengths is None else (len(lengths),)
+        if cu_seq_lens_q is not None:
+            return (cu_seq_lens_q.shape[0] - 1,)
+        may_be_packed = shape[0] == 1 and _telling_positions(shape, positions, mask) is not None
+        return () if may_be_packed else shape[:1]
+
+
 class RowGroup(NamedTuple):
     """Neighbouring sequences of equal length in the packed order."""
 
@@ -257,9 +303,7 @@ def plan(
         packing = _plan_sequences(lengths, device, wanted.first_token)
     elif attention_mask is not None:
         mask = attention_mask.to(device)
-        packing, is_attended = _plan_rows(mask, wanted, whole_if_empty, packs_whole)
-        if is_attended and packing is None:
-            mask = None
+        packing, mask = _plan_rows(mask, wanted, whole_if_empty, packs_whole)
     elif wanted.only_required:
         packing = Packing.dense(shape, device, wanted.first_token)
     if packing is not None and wanted.only_required:
@@ -269,11 +313,8 @@ def plan(
 
 def _plan_rows(
     mask: Tensor, wanted: Wanted, whole_if_empty: bool, packs_whole: bool
-) -> tuple[Packing | None, bool]:
-    """The packing of a padded batch with this mask, (B, S), or None; and whether all is attended.
-
-    Arguments as in `plan`.
-    """
+) -> tuple[Packing | None, Tensor | None]:
+    """What `plan` gives for a padded batch with this mask, (B, S); other arguments as there."""
     shape = batch_size, length = mask.shape[0], mask.shape[1]
     attended, visible = mask != 0, wanted.positions(mask)
     counts = torch.stack((attended,) if visible is None else (attended, visible)).sum(dim=2)
@@ -285,7 +326,7 @@ def _plan_rows(
     keys, queries = rows_of_counts[0], rows_of_counts[-1]
     is_attended = min(keys) == length
     if min(queries) == length and not wanted.only_required and (is_attended or not packs_whole):
-        return None, is_attended
+        return None, None if is_attended else mask
     if visible is None or queries == keys:
         visible = attended
     computed = visible
@@ -323,31 +364,24 @@ def _plan_rows(
         visible=None if computed is visible else visible.flatten()[token_index],
         first_token=first,
     )
-    return packing, is_attended
+    return packing, mask
 
 
-def not_padding(
-    input_ids: Tensor | None,
-    inputs_embeds: Tensor | None,
-    pad_token_id: int | None,
-    word_embeddings: Any,
-) -> Tensor:
+def not_padding(inputs: Inputs, pad_token_id: int | None, word_embeddings: Any) -> Tensor:
     """(B, S), of any type: not zero where a token is not the pad token.
 
     Embeddings are the pad token's if they are its row of the table. Where that cannot be told, no
     token is the pad token.
 
     Args:
-        input_ids: (B, S), or None.
-        inputs_embeds: (B, S, D) in their place.
+        inputs: The batch.
         pad_token_id: None if no token is it.
         word_embeddings: The table; a module.
     """
-    if input_ids is not None and pad_token_id is not None:
+    if inputs.input_ids is not None and pad_token_id is not None:
         # No operator for the usual id.
-        return input_ids if pad_token_id == 0 else input_ids - pad_token_id
-    source: Any = inputs_embeds if input_ids is None else input_ids
-    table = getattr(word_embeddings, "weight", None)
+        return inputs.input_ids if pad_token_id == 0 else inputs.input_ids - pad_token_id
+    source, table = inputs.source, getattr(word_embeddings, "weight", None)
     if (
         pad_token_id is None
         or not isinstance(table, Tensor)
@@ -522,29 +556,6 @@ def packed_lengths(
     return [b - a for a, b in pairwise([*starts, shape[1]])]
 
 
-def count_sequences(
-    shape: tuple[int, ...],
-    position_ids: Tensor | None,
-    attention_mask: Tensor | None,
-    cumulative_lengths: Tensor | None,
-) -> tuple[int, ...]:
-    """(R,), how many pooled vectors a batch of this shape gives; arguments as `packed_lengths`.
-
-    () if that is unknown: for the shape (), and for a recorded program that goes by positions.
-    """
-    given = position_ids if cumulative_lengths is None else cumulative_lengths
-    if not shape or given is None:
-        return shape[:1]
-    attention_mask = key_mask(attention_mask, shape[0])
-    if not is_traced(given.device):
-        lengths = packed_lengths(shape, position_ids, attention_mask, cumulative_lengths)
-        return shape[:1] if lengths is None else (len(lengths),)
-    if cumulative_lengths is not None:
-        return (cumulative_lengths.shape[0] - 1,)
-    may_be = shape[0] == 1 and _telling_positions(shape, position_ids, attention_mask) is not None
-    return () if may_be else shape[:1]
-
-
 def _check_totals(
     shape: tuple[int, ...], attention_mask: Tensor | None, cumulative_lengths: Tensor
 ) -> None:
@@ -645,24 +656,14 @@ class Sequences:
 
 
 def find_sequences(
-    shape: tuple[int, ...],
-    position_ids: Tensor | None,
-    attention_mask: Tensor | None,
-    options: dict[str, Any],
-    device: torch.device,
-    is_decoder: bool,
-    has_pooler: bool,
-    has_cache: bool,
+    inputs: Inputs, options: dict[str, Any], is_decoder: bool, has_pooler: bool, has_cache: bool
 ) -> tuple[list[int] | None, Sequences | None]:
     """How the input of a call came packed, if it did.
 
     Args:
-        shape: (B, S) of the input; () if it is wrong and will be reported.
-        position_ids: As in `packed_lengths`.
-        attention_mask: As in `packed_lengths`.
+        inputs: The batch; if its shape is wrong, that will be reported.
         options: Further arguments of the call; those that say how input is packed are taken out
             if no backend is to read them.
-        device: The model's.
         is_decoder: Whether a token sees only those before it.
         has_pooler: Whether the pooler asks where the sequences begin.
         has_cache: Whether there are `past_key_values`.
@@ -674,7 +675,8 @@ def find_sequences(
     Raises:
         ValueError: As `packed_lengths`, or there is a cache.
     """
-    totals = options.get("cu_seq_lens_q")
+    shape, device, position_ids = inputs.shape, inputs.device, inputs.position_ids
+    attention_mask, totals = inputs.attention_mask, options.get("cu_seq_lens_q")
     if totals is None and options.get("cu_seq_lens_k") is not None:
         raise ValueError("cu_seq_lens_k is given without cu_seq_lens_q; give both, or the latter")
     if not shape:

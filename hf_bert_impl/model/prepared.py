@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn.modules import module as hooks_of_all
 from transformers.utils import logging
 
-from .attention import BertSelfAttention
+from .attention import BertSelfAttention, Dropout
 from .cpu_kernels import (
     DTYPES,
     NOT_FUSED,
@@ -25,13 +25,13 @@ from .cpu_kernels import (
     fastest_dtype,
     fused,
     is_hooked,
+    is_intercepted,
     is_patched,
-    is_recorded,
     keeps_float32,
     type_name,
     why_no_kernels,
+    why_not_plain,
 )
-from .dropout import Dropout
 from .layers import (
     LARGEST_BLOCK,
     SLICE_TOKENS,
@@ -92,7 +92,7 @@ class Stock:
             if kinds is not None and type(module) not in kinds:
                 advice = "; merge_and_unload() gives a plain model" * hasattr(module, "merge")
                 return f"{at} is a {type_name(type(module))}, not a {type_name(kinds[0])}{advice}"
-            reason = _why_not_plain(module) if kinds == LINEAR else None
+            reason = _why_not_copied(module) if kinds == LINEAR else None
             if reason is not None:
                 return f"{at} {reason}"
         if any(is_hooked(module) for module in root.modules()):
@@ -106,19 +106,18 @@ class Stock:
         )
 
 
-def _why_not_plain(linear: nn.Module) -> str | None:
+def _why_not_copied(linear: nn.Module) -> str | None:
     """Why a linear layer's weight cannot be copied, or None if it can."""
-    weight, bias = linear._parameters.get("weight"), linear._parameters.get("bias")
-    if type(weight) is not nn.Parameter or type(bias) is not nn.Parameter:
-        return "has no plain weight and bias"
-    if weight.is_inference() or bias.is_inference():
+    reason = why_not_plain(linear)
+    if reason is not None:
+        return reason
+    if linear._parameters.get("bias") is None:
+        return "has no bias"
+    if any(parameter.is_inference() for parameter in linear.parameters()):
         return (
             "was made in torch.inference_mode(), where torch counts no changes of a weight; load "
             "the model outside of it"
         )
-    plain = weight.is_contiguous() and bias.is_contiguous() and weight.device == bias.device
-    if not plain or weight.dtype != bias.dtype or weight.shape[:1] != bias.shape:
-        return "has a weight and a bias that do not fit or are no whole blocks of memory"
     return None
 
 
@@ -283,7 +282,7 @@ class Prepared:
             holder: The module that it was made for.
             tokens: How many this call computes.
         """
-        if torch.is_grad_enabled() or is_recorded():
+        if torch.is_grad_enabled() or is_intercepted():
             return None
         is_served = self.kernels.is_batch_invariant or not holder.config.batch_invariant
         if is_served and self.is_current(tokens):
@@ -419,7 +418,7 @@ class NotYetPacked:
 
     def current(self, holder: Any, tokens: int) -> Any:
         """Packs the weights of `holder` and serves the call with them, as `Prepared.current`."""
-        if torch.is_grad_enabled() or is_recorded():
+        if torch.is_grad_enabled() or is_intercepted():
             return None
         reason = self._why_not(holder)
         if reason is not None:
@@ -435,16 +434,11 @@ class NotYetPacked:
         return packed.current(holder, tokens)
 
     def _why_not(self, holder: Any) -> str | None:
-        weight = next(holder.parameters())
-        if weight.dtype != self.of_weights:
-            return f"its weights were {self.of_weights} and are {weight.dtype}"
-        if self.kind is PreparedEncoder:
-            return why_not(holder, self.dtype)
-        if weight.device.type != "cpu":
-            return f"its weights are on {weight.device}, and the packed kernels are the CPU's"
-        return STOCK_HEAD.why_not(holder, "cls.predictions") or why_no_kernels(
-            weight.dtype, True, holder.config.batch_invariant
-        )
+        dtype = next(holder.parameters()).dtype
+        if dtype != self.of_weights:
+            return f"its weights were {self.of_weights} and are {dtype}"
+        is_encoder = self.kind is PreparedEncoder
+        return why_not(holder, self.dtype) if is_encoder else why_not_head(holder)
 
     def _dtype_here(self) -> torch.dtype:
         reason = why_no_kernels(self.dtype, batch_invariant=self.is_batch_invariant)
@@ -518,13 +512,26 @@ def why_not(encoder: BertEncoder, kind: torch.dtype | None = None) -> str | None
             kind == torch.int8 and not functions.issubset(STEADY_ACTIVATIONS)
         ):
             return f"hidden_act={config.hidden_act!r} has no kernel that is batch-invariant"
-    places = {(linear.weight.device.type, linear.weight.dtype) for linear in _linears(encoder)}
+    return _why_not_weights(_linears(encoder), config.batch_invariant)
+
+
+def why_not_head(head: BertLMPredictionHead) -> str | None:
+    """Why this masked-LM head cannot be prepared on this machine, or None if it can."""
+    reason = STOCK_HEAD.why_not(head, "cls.predictions")
+    if reason is not None:
+        return reason
+    return _why_not_weights((head.transform.dense, head.decoder), head.config.batch_invariant)
+
+
+def _why_not_weights(linears: Iterable[Any], batch_invariant: bool) -> str | None:
+    """Why there is no kernel for the weights of these layers, or None if there is."""
+    places = {(linear.weight.device.type, linear.weight.dtype) for linear in linears}
     if len(places) > 1:
         return "its weights are of several types or on several devices"
     device, dtype = places.pop()
     if device != "cpu":
         return f"its weights are on {device}, and the packed kernels are the CPU's"
-    return why_no_kernels(dtype, True, config.batch_invariant)
+    return why_no_kernels(dtype, True, batch_invariant)
 
 
 def _layers(encoder: BertEncoder) -> list[BertLayer]:
@@ -558,6 +565,28 @@ def check_dtype(name: str, dtype: Any, *others: bool) -> None:
         raise ValueError(f"{name}={dtype!r} is not known; use one of {known}")
 
 
+def check_weights(model: nn.Module) -> None:
+    """Checks that a model's weights are numbers that can be converted.
+
+    Raises:
+        ValueError: A weight has no memory, or torch has quantised a module already.
+    """
+    for path, module in model.named_modules():
+        for name, weight in module._parameters.items():
+            # accelerate keeps weights elsewhere, and its hook brings them for the call.
+            if weight is not None and weight.is_meta and not hasattr(module, "_hf_hook"):
+                raise ValueError(
+                    f"{path}.{name} is on the meta device, which holds no numbers; expected "
+                    "weights in memory; load them by from_pretrained first"
+                )
+        if hasattr(module, "_packed_params"):
+            raise ValueError(
+                f"{path} is a {type_name(type(module))}, whose weights are quantised already; "
+                "expected weights of floats; give the model as it was before, and dtype='int8' to "
+                "quantise it"
+            )
+
+
 def prepare(model: Any, dtype: torch.dtype | str | None) -> None:
     """Does what `BertPreTrainedModel.prepare_for_inference` says.
 
@@ -566,6 +595,7 @@ def prepare(model: Any, dtype: torch.dtype | str | None) -> None:
         dtype: As there.
     """
     check_dtype("dtype", dtype)
+    check_weights(model)
     on_cpu, invariant = model.device.type == "cpu", model.config.batch_invariant
     if dtype == "auto":
         wanted: torch.dtype | None = fastest_dtype(model.device, invariant)
@@ -592,7 +622,7 @@ def prepare(model: Any, dtype: torch.dtype | str | None) -> None:
         logger.warning(f"dtype='auto' is {encoder.prepared.kernels} here")
     for head in model.modules():
         if isinstance(head, BertLMPredictionHead):
-            reason = STOCK_HEAD.why_not(head, "cls.predictions")
+            reason = why_not_head(head)
             if reason is None:
                 head.prepared = PreparedLMHead(head)
             else:

@@ -163,8 +163,8 @@ def compare_models(
     Args:
         ours: A model of this package.
         reference: Upstream's model with the same weights (see `reference_model`).
-        batches: Name of the case to keyword arguments of `forward`. `attention_mask` says which
-            positions are compared; without it all are.
+        batches: Name of the case to keyword arguments of `forward`. What is compared of them is
+            said by `compared_positions`.
         tolerance: The relative bound in float32.
         backends: Attention backends to run both models on; None leaves each on its own. Attention
             probabilities always come from upstream's eager backend, the only one that gives them.
@@ -198,7 +198,7 @@ def compare_models(
             used = backend or ours.config._attn_implementation
             for name, inputs in batches.items():
                 case = f"{PRECISIONS.get(dtype, dtype)} {used} {name}"
-                mask = attended_positions(inputs)
+                mask = compared_positions(inputs, ours.config.pad_token_id)
                 answers = (labels or {}).get(name) or {}
                 mine = _run(ours, inputs, answers, seed)
                 theirs = _run(reference, inputs, answers, seed)
@@ -236,6 +236,24 @@ def attended_positions(inputs: Mapping[str, Tensor]) -> Tensor:
         # (B, S, S): a position takes part if it sees any.
         return mask.bool().any(dim=-1)
     return mask.bool().reshape(-1, shape[-1])
+
+
+def compared_positions(inputs: Mapping[str, Tensor], pad_token_id: int | None) -> Tensor:
+    """Which positions of a batch both models compute: attended, or not padding.
+
+    Args:
+        inputs: Keyword arguments of `forward`.
+        pad_token_id: The pad token; None if no token is it.
+
+    Returns:
+        As `attended_positions`. Tokens that are masked out and are not the pad token are among
+        them, unless they belong to a row in which nothing is attended.
+    """
+    mask, ids = attended_positions(inputs), inputs.get("input_ids")
+    if ids is None or pad_token_id is None or "attention_mask" not in inputs:
+        return mask
+    here = mask.any(dim=-1, keepdim=True).to(ids.device)
+    return mask.to(ids.device) | (here & (ids.reshape(-1, ids.shape[-1]) != pad_token_id))
 
 
 @contextlib.contextmanager

@@ -6,58 +6,45 @@ that tokenizer, weights and model work together, which parity with upstream alon
 
 from __future__ import annotations
 
-import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
+from hf_bert_impl.inference.masked_words import predict_masks
+from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline
 from hf_bert_impl.parity.report import ParityReport, ParityRow
 
 CASED = "google-bert/bert-base-cased"
 SQUAD = "google-bert/bert-large-uncased-whole-word-masking-finetuned-squad"
 
 
-@dataclasses.dataclass(frozen=True)
-class MaskedFigure:
-    """A sentence with one mask, and the published probabilities of the best tokens, best first."""
-
-    text: str
-    """The sentence, its mask written `[MASK]`."""
-    expected: tuple[tuple[str, float], ...]
-    """Token and probability as printed."""
-
-
 ENCODED_TEXT = "This is an input example"
 ENCODED_IDS = (101, 1188, 1110, 1126, 7758, 1859, 102)
 ENCODED_SHAPES = {"last_hidden_state": (1, 7, 768), "pooler_output": (1, 768)}
-MASKED = (
-    MaskedFigure(
-        "Nice to [MASK] you",
-        (
-            ("meet", 0.9712),
-            ("see", 0.0267),
-            ("meeting", 0.0010),
-            ("have", 0.0003),
-            ("met", 0.0002),
-            ("know", 0.0001),
-            ("join", 7.0005e-05),
-            ("find", 5.8323e-05),
-            ("Meet", 2.7171e-05),
-            ("tell", 2.4689e-05),
-        ),
-    ),
-    MaskedFigure(
-        "Hello I'm a [MASK] model.",
-        (
-            ("fashion", 0.0902),
-            ("new", 0.0635),
-            ("male", 0.0623),
-            ("professional", 0.0442),
-            ("super", 0.0333),
-        ),
-    ),
-)
+#: By sentence with one mask the best tokens for it, best first, with their probabilities.
+MASKED = {
+    "Nice to [MASK] you": {
+        "meet": 0.9712,
+        "see": 0.0267,
+        "meeting": 0.0010,
+        "have": 0.0003,
+        "met": 0.0002,
+        "know": 0.0001,
+        "join": 7.0005e-05,
+        "find": 5.8323e-05,
+        "Meet": 2.7171e-05,
+        "tell": 2.4689e-05,
+    },
+    "Hello I'm a [MASK] model.": {
+        "fashion": 0.0902,
+        "new": 0.0635,
+        "male": 0.0623,
+        "professional": 0.0442,
+        "super": 0.0333,
+    },
+}
 QUESTION = "Who was Jim Henson?"
 CONTEXT = "Jim Henson was a nice puppet"
 ANSWER = "a nice puppet"
@@ -111,19 +98,14 @@ def check_masked(tokenizer: Any, model: Any) -> ParityReport:
         model: Its `BertForMaskedLM`, in eval mode.
     """
     report = ParityReport()
-    for figure in MASKED:
-        encoded = tokenizer(figure.text, return_tensors="pt").to(model.device)
-        with torch.no_grad():
-            logits = model(**encoded, return_dict=True).logits
-        here = encoded["input_ids"] == tokenizer.mask_token_id
-        probabilities = logits[here][0].float().softmax(dim=-1)  # (V,)
-        best = probabilities.topk(len(figure.expected))
-        tokens = tuple(tokenizer.convert_ids_to_tokens(best.indices.tolist()))
-        wanted = tuple(token for token, _ in figure.expected)
-        report.rows.append(_equal(f"{figure.text}: order", tokens, wanted))
-        for token, expected in figure.expected:
-            ours = probabilities[tokenizer.convert_tokens_to_ids(token)].item()
-            report.rows.append(_near(f"{figure.text}: {token}", ours, expected))
+    for text, figures in MASKED.items():
+        encoded = tokenizer(text, return_tensors="pt").to(model.device)
+        (mask,) = predict_masks(model, tokenizer, encoded, model.config.vocab_size)
+        found = {best["token"]: best["probability"] for best in mask["predictions"]}
+        order = tuple(found)[: len(figures)]
+        report.rows.append(_equal(f"{text}: order", order, tuple(figures)))
+        for token, expected in figures.items():
+            report.rows.append(_near(f"{text}: {token}", found.get(token, math.nan), expected))
     return report
 
 
@@ -134,18 +116,9 @@ def check_answer(tokenizer: Any, model: Any) -> ParityReport:
         tokenizer: Its tokenizer.
         model: Its `BertForQuestionAnswering`, in eval mode.
     """
-    encoded = tokenizer(QUESTION, CONTEXT, return_tensors="pt").to(model.device)
-    with torch.no_grad():
-        outputs = model(**encoded, return_dict=True)
-    ids, types = encoded["input_ids"][0], encoded["token_type_ids"][0]
-    # The answer lies in the context, without the separator that ends it.
-    inside = (types == 1) & (ids != tokenizer.sep_token_id)  # (S,)
-    scores = outputs.start_logits[0][:, None] + outputs.end_logits[0][None, :]  # (S, S)
-    allowed = (inside[:, None] & inside[None, :]).triu()
-    best = scores.masked_fill(~allowed, float("-inf")).argmax().item()
-    start, end = divmod(int(best), len(ids))
-    answer = tokenizer.decode(ids[start : end + 1])
-    return ParityReport([_equal(f"{QUESTION}", answer, ANSWER)])
+    answerer = QuestionAnsweringPipeline(model, tokenizer, prepare=False)
+    answer = answerer(question=QUESTION, context=CONTEXT)["answer"]
+    return ParityReport([_equal(QUESTION, answer, ANSWER)])
 
 
 def _equal(name: str, ours: object, expected: object) -> ParityRow:

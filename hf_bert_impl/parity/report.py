@@ -28,7 +28,7 @@ _NUMBERS = ("max_abs", "mean_abs", "max_relative", "tolerance", "upstream_error"
 
 @dataclasses.dataclass(frozen=True)
 class ParityRow:
-    """One tensor compared: the largest and mean difference at attended positions, and the verdict.
+    """One tensor compared: the largest and mean difference where both compute, and the verdict.
 
     Layers and heads are counted from 0, as in state-dict names: `layer 3 head 5` is head 5 of
     `encoder.layer.3`.
@@ -78,12 +78,6 @@ class ParityRow:
         row = dataclasses.asdict(self)
         lacking = {name: str(row[name]) for name in _NUMBERS if not math.isfinite(row[name] or 0)}
         return row | lacking
-
-    @classmethod
-    def from_dict(cls, row: dict[str, Any]) -> ParityRow:
-        """The inverse of :meth:`to_dict`."""
-        numbers = {name: float(row[name]) for name in _NUMBERS if row.get(name) is not None}
-        return cls(**row | numbers)
 
 
 @dataclasses.dataclass
@@ -139,19 +133,6 @@ class ParityReport:
     def to_json(self, indent: int | None = None) -> str:
         """The report as one JSON object."""
         return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
-
-    @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> ParityReport:
-        """The inverse of :meth:`to_dict`; the verdict is computed anew from the rows."""
-        rows = [ParityRow.from_dict(row) for row in data["rows"]]
-        return cls(rows=rows, title=data["title"], notes=list(data["notes"]))
-
-    @classmethod
-    def from_json(cls, text: str) -> ParityReport:
-        """The inverse of :meth:`to_json`."""
-        from hf_bert_impl.model.json_files import parse_json
-
-        return cls.from_dict(parse_json(text, "the report"))
 
     def summary(self) -> str:
         """The verdict in one line, for an assertion's message or a log."""
@@ -289,7 +270,7 @@ def _print_layers(console: Console, rows: list[ParityRow]) -> None:
                 cells.append(f"{worst.name.split()[-1]}: {_number(worst.max_abs)}")
         label = f"{name} ({len({row.name for row in tensors})})" if name == "gradients" else name
         lines.append([label, *cells, _verdict(group)])
-    title = "by tensor: largest difference over all cases, attended positions"
+    title = "by tensor: largest difference over all cases, padding left out"
     print_table(console, title, columns, lines)
 
 

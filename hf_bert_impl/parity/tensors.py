@@ -2,10 +2,10 @@
 
 Notation: B batch, S sequence, H heads.
 
-Only *attended* positions are compared: this implementation does not compute padding, and what
-upstream computes there means nothing. Of attention probabilities (B, H, S, S) that is the attended
-queries by all keys. What is one vector a sequence (the pooled output and its logits) is compared
-for every sequence: it is read from position 0, which both compute even under padding.
+Padding is not compared: this implementation does not compute it, and what upstream computes there
+means nothing. Of attention probabilities (B, H, S, S) the compared queries by all keys are taken.
+What is one vector a sequence (the pooled output and its logits) is compared for every sequence: it
+is read from position 0, which both compute even under padding.
 
 Bounds, per tensor:
 
@@ -54,7 +54,7 @@ def compare_outputs(
     tolerance: float = FP32_TOLERANCE,
     precise: ModelOutput | None = None,
 ) -> ParityReport:
-    """Compare two output objects, tensor by tensor, at the attended positions.
+    """Compare two output objects, tensor by tensor, at some positions.
 
     Hidden states become rows `embeddings` and `layer i`, attentions `layer i head h`, every other
     tensor a row under its own name. Key/value caches are not compared.

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from hf_bert_impl.data.documents import without_breaks
 from hf_bert_impl.data.option_ranges import check_length
 from hf_bert_impl.data.task_collator import Collator, Feature, token_count
 from hf_bert_impl.data.task_files import Row, read_dataset, read_rows
@@ -305,14 +306,14 @@ def label_name(row: Row, value: Any) -> str:
 
 
 def check_text(row: Row, value: Any) -> str:
-    """A text as it stands; ValueError where it is none."""
+    """A text, with spaces in place of the tag `<br />`; ValueError where it is none."""
     if not isinstance(value, str):
         raise InputError(
             f"{row.place} has {str(value)[:40]!r} ({type(value).__name__}) for a text",
             "a string",
             "mend it, or name another text column",
         )
-    return value
+    return without_breaks(value)
 
 
 def encode(

@@ -6,7 +6,7 @@ import os
 from typing import Any
 
 import hf_bert_impl
-from hf_bert_impl.errors import InputError
+from hf_bert_impl.errors import check_whole
 from hf_bert_impl.inference.text_encoder import load_tokenizer
 from hf_bert_impl.model.loading import check_finite
 from hf_bert_impl.tasks.base import Columns, Split, Task, sequence_length
@@ -52,14 +52,7 @@ def load_fine_tuned(
     """
     model_class = getattr(hf_bert_impl, head)
     model, info = model_class.from_pretrained(os.fspath(path), output_loading_info=True)
-    if info["missing_keys"]:
-        missing = sorted(info["missing_keys"])
-        raise InputError(
-            f"{path} lacks {len(missing)} weights of a {head} ({', '.join(missing[:2])}), and "
-            "random ones would say nothing",
-            "a model fine-tuned for it",
-            "name one",
-        )
+    check_whole(path, info["missing_keys"], head, "name a model fine-tuned for it")
     check_finite(model, path)
     model = model.eval()
     if batch_invariant:  # before the kernels are chosen

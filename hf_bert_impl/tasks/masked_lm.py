@@ -48,7 +48,8 @@ class MaskedLanguageModeling(RowTask):
         return [self.columns.text or self.text_column]
 
     def rows(self, source: str, wanted: Sequence[str]) -> list[Row]:
-        plain = self.columns.text is None and Path(source).suffix not in TABLES
+        path = Path(source).expanduser()
+        plain = self.columns.text is None and path.suffix not in TABLES and not path.is_dir()
         if self.dataset is None and plain:
             return read_lines(source)
         return super().rows(source, wanted)

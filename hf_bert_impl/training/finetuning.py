@@ -19,7 +19,7 @@ from accelerate import PartialState
 from transformers import set_seed
 
 import hf_bert_impl
-from hf_bert_impl.errors import InputError
+from hf_bert_impl.errors import InputError, check_whole
 from hf_bert_impl.extras import require
 from hf_bert_impl.files.lock import output_lock
 from hf_bert_impl.inference.text_encoder import load_tokenizer
@@ -205,14 +205,8 @@ def load_for_task(path: str, task: Task, train: Split) -> Any:
         **task.config(),
     )
     new = {*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])}
-    wrong = sorted(key for key in new if not key.startswith(HEAD_KEYS))
-    if wrong:
-        raise InputError(
-            f"{path} lacks {len(wrong)} of BERT's weights, or has them in another size "
-            f"({', '.join(wrong[:2])}, …)",
-            "a whole BERT",
-            "restore its files",
-        )
+    body = [key for key in new if not key.startswith(HEAD_KEYS)]
+    check_whole(path, body, "BERT (or has them in another size)", "restore its files")
     check_finite(model, path)
     if "classifier.bias" in new:
         task.start_head(model, train)

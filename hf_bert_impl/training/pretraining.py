@@ -102,9 +102,9 @@ def pretrain(
     """
     for module in ("datasets", "tensorboard", "matplotlib"):
         require(module, "train", "pre-training")
-    check_files(options.files)
+    check_files(options.files, options.column)
     if options.validation:
-        check_files(options.validation)
+        check_files(options.validation, options.column)
     tokenizer = load_tokenizer(options)
     config = build_config(options, tokenizer)
     check_start(options, config, tokenizer)
@@ -204,6 +204,7 @@ def prepare(options: PretrainingOptions, tokenizer: BertTokenizer) -> _Data:
             files,
             tokenizer,
             layout=options.layout,
+            column=options.column,
             processes=options.processes,
             cache_dir=options.cache_dir,
         )
@@ -212,7 +213,11 @@ def prepare(options: PretrainingOptions, tokenizer: BertTokenizer) -> _Data:
     statistics = None
     if options.streaming:
         training: Any = StreamedExamples(
-            options.files, tokenizer, options.examples(), layout=options.layout
+            options.files,
+            tokenizer,
+            options.examples(),
+            layout=options.layout,
+            column=options.column,
         )
     else:
         documents = tokenize(options.files)

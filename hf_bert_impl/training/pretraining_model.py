@@ -41,6 +41,8 @@ def load_tokenizer(options: PretrainingOptions) -> Any:
 def build_config(options: PretrainingOptions, tokenizer: BertTokenizer) -> BertConfig:
     """The config of the model: that of a checkpoint, of a file, or of sizes.
 
+    The pad token is the tokenizer's, which fills the batches: another one would be computed.
+
     Raises:
         ValueError, OSError: It cannot be read, or does not fit the tokenizer or the text.
     """
@@ -69,6 +71,8 @@ def build_config(options: PretrainingOptions, tokenizer: BertTokenizer) -> BertC
                 file = file / "config.json"
                 read_json(file, "the sizes of a model")
             config = BertConfig.from_pretrained(file if file.exists() else options.config, **sizes)
+    if tokenizer.pad_token_id is not None:
+        config.pad_token_id = tokenizer.pad_token_id
     return check_config(config, options, tokenizer)
 
 
@@ -129,6 +133,6 @@ def build_model(options: PretrainingOptions, config: BertConfig) -> Any:
     model_class = MODELS[options.objective]
     if options.model is None:
         return model_class(config)
-    model = model_class.from_pretrained(options.model, dtype=torch.float32)
+    model = model_class.from_pretrained(options.model, config=config, dtype=torch.float32)
     check_finite(model, options.model)
     return model

@@ -29,7 +29,7 @@ class PretrainingOptions:
     """How to pre-train."""
 
     files: tuple[str, ...]
-    """Text, or .jsonl with a field `text`; UTF-8."""
+    """Text, .csv, .tsv, .jsonl or .parquet, or a folder of .txt; UTF-8."""
     output: Path
     """The folder of the run: checkpoints, logs, and at the end the model."""
     tokenizer: str | None = None
@@ -42,7 +42,9 @@ class PretrainingOptions:
     """Fields of `BertConfig` for random weights, on top of `config`."""
 
     layout: str = "sentences"
-    """What a line is: sentences, paragraphs, lines, files, wikitext."""
+    """What a line of plain text is: sentences, paragraphs, lines, files, wikitext."""
+    column: str | None = None
+    """The column or field of the texts; None for `text` in JSON lines and a table's only one."""
     validation: tuple[str, ...] = ()
     """A file that is only scored; there may be several."""
     validation_share: float = 0.0

@@ -223,7 +223,7 @@ def test_wrong_models(hf_bert, one_error_line, save_tiny, tmp_path):
     asked = ("--question", "a", "--context", "b")
     one_error_line(
         hf_bert("answer", save_tiny("BertForMaskedLM"), *asked),
-        "lacks 2 weights of a BertForQuestionAnswering",
+        "lacks 2 weights of BertForQuestionAnswering",
         "fine-tuned for question answering",
     )
     model = save_tiny("BertForQuestionAnswering", tokenizer=False)

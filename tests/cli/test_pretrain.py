@@ -74,6 +74,31 @@ def test_json_and_resume(run, place):
     assert json.loads(again.out)["training"] == report["training"]
 
 
+@pytest.mark.parametrize("form", ["table", "folder", "streamed"])
+def test_reviews(run, one_error_line, place, form):
+    """The sentences of a review make pairs; held-out reviews are other ones."""
+    reviews = [
+        f"{' '.join(WORDS[n % 5 : n % 5 + 3])}.<br /><br />You meet the river." for n in range(60)
+    ]
+    if form == "folder":
+        (place / "pos").mkdir()
+        for number, review in enumerate(reviews):
+            (place / "pos" / f"{number}_9.txt").write_text(review)
+        result = run("--json", "--quiet", files=("pos",))
+    else:
+        lines = [f'"{review}",positive' for review in reviews]
+        (place / "a.csv").write_text("\n".join(["review,sentiment", *lines]) + "\n")
+        options = ["--streaming"] if form == "streamed" else []
+        one_error_line(run(*options, files=("a.csv",)), "has 2 columns", "with --column")
+        result = run("--column", "review", "--json", "--quiet", *options, files=("a.csv",))
+    assert result.status == 0, result.err
+    statistics = json.loads(result.out)["statistics"]
+    if form != "streamed":
+        assert (statistics["documents"], statistics["sentences"]) == (60, 120)
+        # "." is no word of the vocabulary, and no tag or label is there to be another.
+        assert statistics["tokens"] == 60 * (3 + 1 + 4 + 1)
+
+
 def test_wrong_arguments(run, hf_bert, one_error_line, place):
     one_error_line(run("--objective", "nsp"), "--objective is 'nsp'", "mlm+nsp, mlm")
     one_error_line(run("--layout", "pages"), "--layout is 'pages'", "sentences")

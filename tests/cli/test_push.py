@@ -121,7 +121,7 @@ def test_random_weights_are_not_published(hf_bert, one_error_line, save_tiny, tm
     config["architectures"] = ["BertForTokenClassification"]
     (source / "config.json").write_text(json.dumps(config))
     result = hf_bert("push", source, "me/tiny", "--dry-run", tmp_path / "out")
-    one_error_line(result, "lacks weights of BertForTokenClassification", "random numbers")
+    one_error_line(result, "lacks 2 weights of BertForTokenClassification", "random numbers")
     assert not (tmp_path / "out").exists()
 
 

@@ -49,6 +49,19 @@ def test_json(hf_bert, text, tmp_path):
     assert not BertTokenizer.from_pretrained(output).do_lower_case
 
 
+def test_a_column_of_a_table(hf_bert, one_error_line, tmp_path):
+    """Its words alone: no header, label, quote or tag becomes a piece."""
+    file = tmp_path / "reviews.csv"
+    file.write_text("review,sentiment\n" + '"a low, low river<br />flows",zzz\n' * 9)
+    arguments = ("tokenizer", "train", file, "--vocab-size", 60, "-o", tmp_path / "made")
+    one_error_line(hf_bert(*arguments), "2 columns ('review', 'sentiment')", "with --column")
+    result = hf_bert(*arguments, "--column", "review")
+    assert result.status == 0, result.err
+    vocabulary = BertTokenizer.from_pretrained(tmp_path / "made").get_vocab()
+    assert {"river", "flows", ","} < vocabulary.keys()
+    assert not {"z", "<", ">", "/", '"', "b"} & vocabulary.keys()
+
+
 def test_too_little_text_is_said(hf_bert, text, tmp_path):
     result = hf_bert("tokenizer", "train", text, "--vocab-size", 2000, "-o", tmp_path / "made")
     assert "of 2,000: the text has no more pieces" in " ".join(result.out.split())

@@ -42,6 +42,22 @@ def test_hidden_act_chooses_between_googles_two(tmp_path):
     assert not convert(FIXTURES / "flax", tmp_path / "flax").notes
 
 
+def test_the_pad_token_is_the_vocabularys_where_no_config_says_it(tmp_path):
+    source = tmp_path / "source"
+    shutil.copytree(FIXTURES / "tf1", source)
+    words = (source / "vocab.txt").read_text(encoding="utf-8").splitlines()
+    words.remove("[PAD]")
+    words.insert(4, "[PAD]")
+    (source / "vocab.txt").write_text("\n".join(words) + "\n", encoding="utf-8")
+    convert(source, tmp_path / "moved", check=False)
+    assert hf_bert_impl.BertConfig.from_pretrained(tmp_path / "moved").pad_token_id == 4
+    config = json.loads((source / "bert_config.json").read_text()) | {"pad_token_id": 0}
+    (source / "bert_config.json").write_text(json.dumps(config))
+    report = convert(source, tmp_path / "said", check=False)
+    assert "the config has pad_token_id 0, and the vocabulary 4" in report.notes
+    assert hf_bert_impl.BertConfig.from_pretrained(tmp_path / "said").pad_token_id == 0
+
+
 def test_references(tmp_path):
     tanh = FIXTURES / "tf1/expected.npz"
     with pytest.raises(InputError, match=r"not verified: outputs beside expected\.npz"):

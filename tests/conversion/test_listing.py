@@ -6,7 +6,7 @@ from safetensors.torch import save_file
 
 from hf_bert_impl.conversion.listing import list_tensors
 from hf_bert_impl.errors import InputError
-from tests.conversion.cases import FIXTURES, reader
+from tests.conversion.cases import FIXTURES, pack, reader
 
 
 @pytest.mark.parametrize("name", ["tf1", "tf2_h5_sharded", "flax", "hf_legacy", "codertimo"])
@@ -48,3 +48,11 @@ def test_what_is_no_checkpoint(tmp_path):
     (tmp_path / "a.txt").write_text("hello")
     with pytest.raises(InputError, match="no known format"):
         list_tensors(tmp_path / "a.txt")
+
+
+def test_an_archive_is_listed_with_the_sizes_of_its_files(tmp_path):
+    content = (FIXTURES / "hf_safetensors/model.safetensors").read_bytes()
+    archive = pack(tmp_path / "whole.zip", {"model.safetensors": content})
+    found = list_tensors(archive)
+    assert found["files"] == [{"name": "model.safetensors", "bytes": len(content)}]
+    assert found["path"] == str(archive)

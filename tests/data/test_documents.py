@@ -1,5 +1,7 @@
 """Documents out of files, by layout."""
 
+import gzip
+
 import pytest
 
 from hf_bert_impl.data.documents import LAYOUTS, check_files, content_digest, read_documents
@@ -45,6 +47,76 @@ def test_json_lines(write):
     assert list(read_documents([file], "sentences")) == [["One.", "Two."], ["Three"]]
 
 
+REVIEW = 'It is "good", they say.<br /><br />I slept. Twice'
+SENTENCES = ['It is "good", they say.', "I slept.", "Twice"]
+
+
+def table(form, texts):
+    if form == "csv":
+        rows = ['"' + text.replace('"', '""') + '",positive' for text in texts]
+        return "\n".join(["review,sentiment", *rows]) + "\n"
+    return "\n".join(["review\tsentiment", *(f"{text}\tpositive" for text in texts)]) + "\n"
+
+
+@pytest.mark.parametrize("form", ["csv", "tsv"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_rows_of_a_table_are_documents(write, form, layout):
+    """Whatever the layout: no header, no quotes around a text, and no label is in them."""
+    file = write(f"a.{form}", table(form, [REVIEW, "Bad."]))
+    check_files([file], "review")
+    assert list(read_documents([file], layout, "review")) == [SENTENCES, ["Bad."]]
+    with pytest.raises(ValueError, match=r"2 columns .*'review', 'sentiment'.*with `column`"):
+        list(read_documents([file], layout))
+    with pytest.raises(ValueError, match="no column 'text' for `column`"):
+        list(read_documents([file], layout, "text"))
+
+
+def test_a_few_bytes_that_are_not_utf8(write):
+    """Are passed over in a table, with a warning; where they are many, the encoding is another."""
+    rows = [b"text", *[b"caf\xc3\xa9"] * 120]
+    rows[110] = b"caf\xc3"
+    file = write("a.csv", b"\n".join(rows))
+    with pytest.warns(UserWarning, match=r"1 line\(s\) of .*a\.csv have bytes that are not UTF-8"):
+        documents = list(read_documents([file]))
+    assert documents[108:111] == [["café"], ["caf\ufffd"], ["café"]]
+    with pytest.raises(ValueError, match=r"line 2 of .* is not UTF-8"):
+        list(read_documents([write("b.csv", b"\n".join([b"text", *[b"caf\xe9"] * 120]))]))
+
+
+def test_a_packed_table(write):
+    file = write("a.csv.gz", gzip.compress(table("csv", [REVIEW]).encode()))
+    assert list(read_documents([file], column="review")) == [SENTENCES]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_files_of_a_folder_are_documents(tmp_path, layout):
+    """As aclImdb has them; lists beside the folders of texts are not texts."""
+    for name, text in {"pos/0_9.txt": REVIEW, "neg/0_2.txt": "Bad."}.items():
+        (tmp_path / name).parent.mkdir()
+        (tmp_path / name).write_text(text)
+    (tmp_path / "urls_pos.txt").write_text("http://example.org/usercomments\n")
+    check_files([tmp_path])
+    assert list(read_documents([tmp_path], layout)) == [["Bad."], SENTENCES]
+    assert list(read_documents([tmp_path / "pos"], layout)) == [SENTENCES]
+
+
+def test_a_folder_of_datasets(tmp_path):
+    datasets = pytest.importorskip("datasets", reason="pip install 'hf_bert_impl[train]'")
+    datasets.Dataset.from_dict({"review": [REVIEW, "Bad."]}).save_to_disk(tmp_path / "set")
+    check_files([tmp_path / "set"])
+    assert list(read_documents([tmp_path / "set"])) == [SENTENCES, ["Bad."]]
+    assert content_digest([tmp_path / "set"])
+
+
+@pytest.mark.parametrize(
+    ("layout", "sentences"),
+    [("sentences", [REVIEW.replace("<br /><br />", "  ")]), ("files", SENTENCES)],
+)
+def test_tags_of_line_breaks_in_plain_text(write, layout, sentences):
+    assert list(read_documents([write("a.txt", REVIEW)], layout)) == [sentences]
+    assert list(read_documents([write("b.txt", "1 < 2 <b>x</b>")])) == [["1 < 2 <b>x</b>"]]
+
+
 def test_line_ends_and_byte_order_mark(write):
     """Lines end at a line feed and nowhere else."""
     file = write("a.txt", "\ufeffOne\r\nTwo\u2028still\r\n\r\nThree\x85still")
@@ -70,8 +142,9 @@ def test_wrong_files(write, tmp_path):
         check_files([write("a.txt", "")])
     with pytest.raises(FileNotFoundError, match="there is no file"):
         check_files([tmp_path / "none.txt"])
-    with pytest.raises(ValueError, match="is a folder"):
-        check_files([tmp_path])
+    (tmp_path / "bare").mkdir()
+    with pytest.raises(ValueError, match=r"is a folder; expected .* a folder with \.txt files"):
+        check_files([tmp_path / "bare"])
     with pytest.raises(ValueError, match="no files are named"):
         check_files([])
     with pytest.raises(ValueError, match=f"layout is 'odd'; expected one of {', '.join(LAYOUTS)}"):
@@ -82,6 +155,8 @@ def test_digest_is_of_content(write):
     one, other = write("1.txt", "text"), write("2.txt", "text")
     assert content_digest([one]) == content_digest([other])
     assert content_digest([one]) != content_digest([write("3.txt", "Text")])
+    # The same bytes are other documents in a table.
+    assert content_digest([one]) != content_digest([write("1.csv", "text")])
     # Where one file ends and the next begins counts.
     assert content_digest([write("1", "ab"), write("2", "c")]) != content_digest(
         [write("1", "a"), write("2", "bc")]

@@ -100,6 +100,26 @@ def test_bad_files(write, name, text, columns, words):
         read_rows(write(name, text), columns)
 
 
+def test_folder_of_classes(tmp_path):
+    """As aclImdb: a folder a class, and one without labels."""
+    for name in ("pos/10_9.txt", "neg/2_1.txt", "neg/1_3.txt", "unsup/0_0.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(f"{name}<br />")
+    (tmp_path / "urls_neg.txt").write_text("http://example.org\n")
+    rows = read_rows(tmp_path, ["text", "label"])
+    assert values(rows) == [
+        ("neg/1_3.txt<br />", "neg"),
+        ("neg/2_1.txt<br />", "neg"),
+        ("pos/10_9.txt<br />", "pos"),
+    ]
+    assert rows[2].place == str(tmp_path / "pos" / "10_9.txt")
+    assert len(read_rows(tmp_path, ["text"])) == 4
+    with pytest.raises(ValueError, match="has no column 'words'; expected one of 'text', 'label'"):
+        read_rows(tmp_path, ["words"])
+    with pytest.raises(ValueError, match="without texts in it"):
+        read_rows(tmp_path / "pos", ["text", "label"])
+
+
 def test_no_file(tmp_path):
     for read in (lambda file: read_rows(file, ["0"]), read_lines):
         with pytest.raises(ValueError, match="there is no file"):

@@ -57,3 +57,16 @@ def test_axes_of_onnx_have_names(case, tmp_path):
     names = ["batch_size", *(["num_choices"] if case == "choices" else []), "sequence_length"]
     assert axes["input_ids"] == axes["attention_mask"] == axes["token_type_ids"] == names
     assert axes["logits" if case == "choices" else "last_hidden_state"][:2] == names[:2]
+
+
+@pytest.mark.parametrize("case", ["base", "choices"])
+@pytest.mark.filterwarnings("ignore")
+def test_axes_of_openvino_have_names(library, case, tmp_path):
+    for name in formats.PACKAGES["openvino"]:
+        library(name)
+    export_model(make(case), tmp_path / "out", "openvino")
+    graph = library("openvino").Core().read_model(tmp_path / "out/openvino_model.xml")
+    layouts = [given.get_layout() for given in graph.get_parameters()]
+    names = ["batch_size", *(["num_choices"] if case == "choices" else []), "sequence_length"]
+    places = [[layout.get_index_by_name(name) for name in names] for layout in layouts]
+    assert places == [[*range(len(names))]] * 3

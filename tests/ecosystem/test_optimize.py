@@ -129,6 +129,50 @@ def test_training_is_in_the_dtype_before(folders, library):
     assert torch.equal(next(model.parameters()), values + 1)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int8", torch.float64])
+def test_saved_with_the_weights_that_were_loaded(folders, library, tmp_path, dtype):
+    model = library("sentence_transformers").SentenceTransformer(folders["dense"], device="cpu")
+    weights = {name: p.detach().clone() for name, p in body_of(model).named_parameters()}
+    hf_bert_impl.optimize(model, dtype)
+    before, prepares = model.encode(TEXTS), is_prepared(model)
+    changed = body_of(model).embeddings.word_embeddings.weight
+    with torch.no_grad():
+        changed[7] += 1
+    copies = (model, copy.deepcopy(model), pickle.loads(pickle.dumps(model)))
+    for number, one in enumerate(copies):
+        place, names = tmp_path / str(number), vars(body_of(one)).keys()
+        one.save_pretrained(str(place))
+        body_of(one).save_pretrained(place / "body", max_shard_size="9MB")
+        assert is_prepared(one) == prepares and vars(body_of(one)).keys() == names
+        np.testing.assert_array_equal(one.encode(TEXTS), before)
+        for folder in (place, place / "body"):
+            found = transformers.AutoModel.from_pretrained(folder, dtype="auto")
+            assert found.dtype == torch.float32, folder
+            for name, weight in found.named_parameters():
+                is_changed = name == "embeddings.word_embeddings.weight"
+                expected = changed.to(weight.dtype) if is_changed else weights[name]
+                assert torch.equal(weight, expected), name
+    hf_bert_impl.restore(model).save_pretrained(str(tmp_path / "restored"))
+    found = transformers.AutoModel.from_pretrained(tmp_path / "restored", dtype="auto")
+    assert found.dtype == torch.float32
+
+
+def test_an_adapter_merged_after_it_is_saved_in_the_dtype_before(library, tmp_path):
+    peft = library("peft")
+    config = transformers.BertConfig(vocab_size=30, num_labels=3, **SIZES)
+    model = transformers.BertForSequenceClassification(config).eval()
+    settings = peft.LoraConfig(target_modules=["query"], r=2, init_lora_weights=False)
+    adapted = peft.get_peft_model(model, settings).eval()
+    batch = {"input_ids": torch.tensor([[1, 7, 8, 2]])}
+    expected = adapted(**batch).logits
+    hf_bert_impl.optimize(adapted, "bfloat16")
+    adapted.merge_and_unload().save_pretrained(tmp_path)
+    found = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path, dtype="auto")
+    assert {weight.dtype for weight in found.parameters()} == {torch.float32}
+    torch.testing.assert_close(found.eval()(**batch).logits, expected, atol=2e-2, rtol=0)
+    assert torch.equal(found.classifier.weight, hf_bert_impl.restore(adapted).classifier.weight)
+
+
 def test_numbers_before_in_and_after(case):
     model, call, before = case
     inner, kind = body_of(model), type(body_of(model))
@@ -307,6 +351,31 @@ def test_another_architecture_is_named():
     )
     with pytest.raises(InputError, match="DistilBertModel"):
         hf_bert_impl.optimize(transformers.DistilBertModel(config))
+
+
+def quantised(model):
+    return torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear})
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("ours", [False, True])
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda model: model.to("meta"), "weight is on the meta device"),
+        (quantised, "query is a torch.ao.nn.quantized.dynamic.modules.linear.Linear"),
+    ],
+)
+def test_weights_that_are_no_floats_in_memory(ours, spoil, said):
+    kind = hf_bert_impl.BertModel if ours else transformers.BertModel
+    model = spoil(kind(kind.config_class(vocab_size=30, **SIZES)).eval())
+    attributes = {part: {*vars(part)} for part in model.modules()}
+    kinds = [type(part) for part in model.modules()]
+    with pytest.raises(ValueError, match=said) as error:
+        hf_bert_impl.optimize(torch.nn.ModuleList([model]))
+    assert "\n" not in str(error.value) and str(error.value).count("; ") == 2
+    assert {part: {*vars(part)} for part in model.modules()} == attributes
+    assert [type(part) for part in model.modules()] == kinds
 
 
 @pytest.mark.parametrize("dtype", ["float7", "", 1, torch.int32])

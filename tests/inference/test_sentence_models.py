@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 
 import numpy as np
 import pytest
@@ -214,7 +215,7 @@ def test_wrong_folders(tiny, tmp_path):
     with pytest.raises(ValueError, match="model_type 'roberta'; expected a BERT"):
         TextEncoder.from_pretrained(folder)
     edit(folder / "config.json", model_type="bert", num_hidden_layers=3)
-    with pytest.raises(ValueError, match="lacks 16 of BERT's weights"):
+    with pytest.raises(ValueError, match="lacks 16 weights of BERT"):
         TextEncoder.from_pretrained(folder)
 
 
@@ -243,6 +244,52 @@ def test_what_is_not_supported_is_named(save_sentence_model, file, changes, mess
         encode(folder)
 
 
+def token_modules(kind):
+    """A CNN or weights of words between BERT and the pooling, a Dense after them."""
+
+    def make(modules):
+        if kind == "CNN":
+            before, width = modules.CNN(30, out_channels=5, kernel_sizes=[1, 3]), 10
+        else:
+            # The library takes the ids of the tokenizer for places in this list.
+            words = [f"word {number}" for number in range(2000)]
+            weights = {word: 0.1 + number % 7 for number, word in enumerate(words)}
+            before, width = modules.WordWeights(words, weights), 30
+        return [before, modules.Pooling(width), modules.Dense(width, 9), modules.Normalize()]
+
+    return make
+
+
+@pytest.mark.parametrize("kind", ["CNN", "WordWeights"])
+def test_modules_before_the_pooling(save_sentence_model, kind, tmp_path):
+    """They are the library's own. Its CNN reads padding, so it gets each text alone."""
+    folder, encode_by_library = save_sentence_model(token_modules(kind))
+    expected = encode_by_library(batch_size=1)
+    encoder = TextEncoder.from_pretrained(folder, device="cpu", dtype="float32")
+    assert_near(encoder.encode([*SHORT, LONG]), expected)
+    assert_near(encoder.encode([*SHORT, LONG], batch_size=2), expected)
+    assert kind in repr(encoder) and encoder.dimension == 9
+    tokens = encode_by_library(batch_size=1, output_value="token_embeddings")
+    for one, other in zip(
+        encoder.encode([*SHORT, LONG], output_value="token_embeddings"), tokens, strict=True
+    ):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
+    encoder.save_pretrained(tmp_path / "again")
+    assert np.array_equal(encode(tmp_path / "again"), encode(folder))
+    library = pytest.importorskip("sentence_transformers", reason=REASON)
+    again = library.SentenceTransformer(str(tmp_path / "again"), device="cpu")
+    assert_near(again.encode([*SHORT, LONG], batch_size=1), expected)
+    with pytest.raises(ValueError, match="modules of sentence-transformers before its pooling"):
+        TextEncoder.from_pretrained(folder, device="cpu", batch_invariant=True)
+
+
+def test_modules_before_the_pooling_need_the_library(save_sentence_model, monkeypatch):
+    folder, _ = save_sentence_model(token_modules("CNN"))
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+    with pytest.raises(ValueError, match=r"a model with CNN needs sentence_transformers.*\[demo"):
+        encode(folder)
+
+
 def test_damaged_list_of_modules(save_sentence_model):
     folder, _ = save_sentence_model()
     file = folder / "modules.json"
@@ -250,7 +297,10 @@ def test_damaged_list_of_modules(save_sentence_model):
     for content, message in (
         ("[{", "modules.json is not JSON"),
         ('{"a": 1}', "holds a dict; expected a list of modules"),
-        (json.dumps(listed[:1]), "begins with Transformer; expected Transformer, then Pooling"),
+        (
+            json.dumps(listed[:1]),
+            "begins with Transformer; expected Transformer, then Pooling, between",
+        ),
         (json.dumps([*listed, {"path": "", "type": "x.WordWeights"}]), "class is WordWeights"),
         (json.dumps([*listed, {"path": "../x", "type": "x.Normalize"}]), "outside its own folder"),
     ):

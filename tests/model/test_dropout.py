@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from hf_bert_impl.model.dropout import VALUES, Dropout, drop
+from hf_bert_impl.model.attention import VALUES, Dropout, drop
 from tests.model.cases import NO_DROPOUT, outputs, random_config, random_model
 
 

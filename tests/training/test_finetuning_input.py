@@ -127,7 +127,7 @@ def test_head_of_another_size_is_new_and_a_broken_body_is_refused(run, tiny_bert
     weights = safetensors.torch.load_file(folder / "model.safetensors")
     del weights["bert.encoder.layer.1.output.dense.bias"]
     safetensors.torch.save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ValueError, match=r"lacks 1 of BERT's weights.*layer.1.output.dense.bias"):
+    with pytest.raises(ValueError, match=r"lacks 1 weight of BERT.*layer.1.output.dense.bias"):
         run(model=str(folder), output=tmp_path / "other")
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ from hf_bert_impl.data.epochs import Epochs
 from hf_bert_impl.model.losses import cross_entropy
 from hf_bert_impl.training import pretraining
 from hf_bert_impl.training.pretraining import pretrain
+from hf_bert_impl.training.pretraining_model import build_config, build_model
 from hf_bert_impl.training.pretraining_trainer import PretrainingTrainer
 from hf_bert_impl.training.reporting import JsonLog
 from hf_bert_impl.training.resumable_trainer import TrainingDiverged
@@ -241,6 +243,23 @@ def test_config_of_a_file(options, tmp_path):
     pretrain(options(config=str(tmp_path / "config"), sizes={"num_hidden_layers": 1}))
     found = hf_bert_impl.BertConfig.from_pretrained(tmp_path / "run")
     assert (found.vocab_size, found.num_hidden_layers, found.hidden_size) == (48, 1, 30)
+
+
+def test_the_pad_token_is_the_tokenizers(options, tmp_path):
+    """Else every padded batch would be computed whole."""
+    vocabulary = tmp_path / "vocabulary"
+    words = (Path(options().tokenizer) / "vocab.txt").read_text(encoding="utf-8").split("\n")
+    vocabulary.mkdir()
+    moved = [word for word in words if word and word != "[PAD]"]
+    moved.insert(3, "[PAD]")
+    (vocabulary / "vocab.txt").write_text("\n".join(moved) + "\n", encoding="utf-8")
+    tokenizer = hf_bert_impl.BertTokenizer.from_pretrained(vocabulary)
+    hf_bert_impl.BertConfig(vocab_size=len(moved), **SIZES).save_pretrained(tmp_path / "config")
+    for changes in ({}, {"config": str(tmp_path / "config"), "sizes": {}}):
+        config = build_config(options(**changes), tokenizer)
+        assert config.pad_token_id == tokenizer.pad_token_id == 3
+        model = build_model(options(**changes), config)
+        assert model.bert.embeddings.word_embeddings.padding_idx == 3
 
 
 # --- wrong input ---------------------------------------------------------------------------------

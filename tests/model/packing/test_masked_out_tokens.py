@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from hf_bert_impl.model import modeling_bert, prepared
 from hf_bert_impl.model import packing as packing_module
 from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS
-from hf_bert_impl.model.packing import Wanted, plan
+from hf_bert_impl.model.packing import Inputs, Wanted, plan
 from hf_bert_impl.parity import compare_outputs, reference_model
 from tests.model.cases import (
     BACKENDS,
@@ -272,7 +272,9 @@ def test_padding_is_told_by_one_operator(monkeypatch):
     mask = masks()["right"]
     counts = []
     for ids in (None, torch.randint(5, 61, mask.shape) * mask):
-        others = None if ids is None else packing_module.not_padding(ids, None, 0, None)
+        others = (
+            None if ids is None else packing_module.not_padding(Inputs(ids, *[None] * 4), 0, None)
+        )
         wanted = Wanted(first_token=True, not_padding=others)
         with Operators() as operators:
             packing, _ = plan((5, 13), mask.device, mask, wanted=wanted)

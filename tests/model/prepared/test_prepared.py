@@ -319,10 +319,29 @@ def test_unknown_dtype(dtype):
         model.prepare_for_inference(dtype)
 
 
-def test_int8_elsewhere_than_on_the_cpu(caplog):
-    """It is for the CPU's products alone: the model computes as usual."""
-    model = random_model("BertModel", random_config(6)).to("meta")
-    model.prepare_for_inference("int8")
-    assert not is_prepared(model)
-    assert model.dtype == torch.float32
-    assert "the packed kernels are the CPU's" in caplog.text
+def test_the_kernels_are_those_of_the_cpu():
+    model = random_model("BertModel", random_config(6)).to("meta").eval()
+    assert "the packed kernels are the CPU's" in prepared.why_not(model.encoder, torch.int8)
+
+
+@pytest.mark.parametrize("part", ["encoder.layer.0.output.dense", "pooler", "embeddings"])
+@pytest.mark.parametrize("dtype", [None, "auto", "int8"])
+def test_weights_without_memory(part, dtype):
+    model = random_model("BertModel", random_config(6)).train()
+    weights = {name: p.clone() for name, p in model.named_parameters() if part not in name}
+    model.get_submodule(part).to("meta")
+    with pytest.raises(ValueError, match=rf"^{part}\S* is on the meta device.*; expected .*; load"):
+        model.prepare_for_inference(dtype)
+    assert model.training and not is_prepared(model)
+    assert all(torch.equal(model.get_parameter(name), weights[name]) for name in weights)
+
+
+@pytest.mark.parametrize("dtype", [None, "bfloat16"])
+def test_a_model_that_torch_has_quantised(dtype):
+    model, batch = model_and_batch("BertModel", 6)
+    with pytest.warns(DeprecationWarning):
+        quantised = torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear})
+    expected = outputs(quantised, batch)
+    with pytest.raises(ValueError, match=r"query is a torch\.ao\.\S+, whose weights are quantised"):
+        quantised.prepare_for_inference(dtype)
+    assert_same(outputs(quantised, batch), expected, batch)

@@ -169,7 +169,7 @@ REPLACED = {
     ),
     "no bias": (
         lambda m: setattr(m.encoder.layer[1].output.dense, "bias", None),
-        "encoder.layer.1.output.dense has no plain weight and bias",
+        "encoder.layer.1.output.dense has no bias",
     ),
 }
 
