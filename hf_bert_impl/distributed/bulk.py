@@ -9,6 +9,7 @@ from typing import Any
 
 from hf_bert_impl.distributed.parts import BulkJob, Part
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.extras import require
 from hf_bert_impl.inference.progress import text_progress
 
 ENGINES = ("local", "ray")
@@ -28,12 +29,14 @@ class Engine:
     """(i, n): of n processes that share the work without knowing each other, the i-th from 0."""
 
     def check(self) -> None:
-        """Raises InputError if the fields do not fit each other."""
+        """Raises InputError if the fields do not fit each other, or Ray is not installed."""
         index, count = self.shard or (0, 1)
         if not 0 <= index < count:
             raise InputError(f"shard is {index}/{count}", "i/n with i from 0 to n - 1", "mend it")
         if self.name not in ENGINES:
             raise InputError(f"engine is {self.name!r}", f"one of {', '.join(ENGINES)}", "name one")
+        if self.name == "ray":
+            require("ray.data", "ray", "the engine 'ray'")
         if self.name == "ray" and self.shard:
             raise InputError(
                 "a shard is named beside the engine 'ray'",

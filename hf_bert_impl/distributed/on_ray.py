@@ -143,7 +143,6 @@ def _connected(address: str | None) -> Iterator[Any]:
     """Ray, started or reached; it is left as it was found."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # sends nothing unless it is asked to
     ray = require("ray", "ray", "the engine 'ray'")
-    require("ray.data", "ray", "the engine 'ray'")
     if ray.is_initialized():
         yield ray
         return

@@ -21,11 +21,14 @@ import hashlib
 import itertools
 import json
 import os
+import platform
 import shutil
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from hf_bert_impl import checkpoints
 from hf_bert_impl.data.table_records import Wanted, is_dataset
@@ -183,6 +186,7 @@ class BulkJob:
             "bytes": size,
             "sha256": digest,
             "tokens": task.tokens - tokens,
+            "computed_by": computed_by(),
             "seconds": round(time.perf_counter() - begin, 3),
             "rejects": rejects,
         }
@@ -220,6 +224,12 @@ class BulkJob:
         Raises:
             InputError: The folder holds something else, or another job's parts.
         """
+        output = self.output.resolve()
+        for name in self.inputs:
+            if output in Path(name).resolve().parents:
+                raise InputError(
+                    f"{name} lies in {self.output}", "an output beside the input", "name another"
+                )
         if self.output.exists() and not self.output.is_dir():
             raise InputError(f"{self.output} is a file", "a folder for the parts", "name another")
         if not (self.output / JOB).exists():
@@ -272,6 +282,7 @@ class BulkJob:
         manifest = {
             "rows": sum(entry["written"] for entry in entries),
             "rejected": len(rejects),
+            "computed_by": sorted({entry["computed_by"] for entry in entries}),
             "parts": entries,
         }
         with atomic_file(self.output / MANIFEST) as fresh:
@@ -331,6 +342,12 @@ def weights_digest(model: str) -> str:
         if file.is_file() and file.suffix in endings:
             digest.update(f"{file.relative_to(folder)} {file_digest(file)}\n".encode())
     return digest.hexdigest()
+
+
+def computed_by() -> str:
+    """What the bits of a result depend on beside the job: others may come out on another kind."""
+    level = torch.backends.cpu.get_cpu_capability()
+    return f"{platform.machine()} {level}, torch {torch.__version__}"
 
 
 def file_digest(file: Path) -> str:

@@ -1,0 +1,122 @@
+"""`hf-bert embed`, `answer` and `classify` in parts, without Ray."""
+
+import json
+
+import pytest
+
+import hf_bert_impl
+from hf_bert_impl import extras
+from hf_bert_impl.data.vector_table import PRECISIONS
+from tests.distributed.results import finished, rejects, vectors
+
+TEXTS = ["nice to meet you", "the river rose", "", "over night ."]
+KEYS = ["k0", "k1", "k2", "k3"]
+
+
+@pytest.fixture
+def lines(tmp_path):
+    file = tmp_path / "lines.jsonl"
+    rows = [{"key": f"k{n}", "text": text} for n, text in enumerate(TEXTS)]
+    file.write_text("".join(json.dumps(row) + "\n" for row in [*rows, {"key": "k4", "text": None}]))
+    return file
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+def test_embed_by_shards(hf_bert, save_tiny, lines, tmp_path, precision):
+    model, out = save_tiny("BertModel"), tmp_path / "out"
+    common = ("embed", model, lines, "-o", out, "--id-column", "key", "--part-size", 2, "--json")
+    common += ("--precision", precision, "--normalize")
+    first = json.loads(hf_bert(*common, "--shard", "1/2").out)
+    assert (first["parts"], first["parts_made"], first["complete"]) == (3, 1, False)
+    result = hf_bert(*common, "--shard", "0/2")
+    assert json.loads(result.out)["complete"]
+    encoder = hf_bert_impl.TextEncoder.from_pretrained(model, batch_invariant=True)
+    expected = encoder.encode(TEXTS, normalize_embeddings=True)
+    rows = finished(out)
+    if precision == "float32":
+        assert (vectors(rows, KEYS) == expected).all()
+    assert [row["id"] for row in rejects(out)] == ["k4"]
+    words = [word for word in common if word != "--json"]
+    assert "0 rows in 0 of 3 parts" in hf_bert(*words, "--shard", "0/2").out
+
+
+def test_classify(hf_bert, one_error_line, save_tiny, lines, tmp_path):
+    model, out = save_tiny("BertForSequenceClassification", num_labels=3), tmp_path / "out"
+    command = ("classify", lines, "--model", model, "-o", out, "--id-column", "key")
+    assert "4 rows in 1 of 1 parts, 1 set apart" in hf_bert(*command).out
+    rows = finished(out)
+    assert list(rows) == KEYS
+    assert {row["label"] for row in rows.values()} <= {f"LABEL_{n}" for n in range(3)}
+    assert all(1 / 3 <= row["score"] <= 1 for row in rows.values())
+    one_error_line(hf_bert(*command), "begun by an earlier run", "--resume")
+    assert hf_bert(*command, "--resume").status == 0
+    assert hf_bert(*command, "--overwrite", "-q").out == ""
+    assert finished(out) == rows
+
+
+def test_answer(hf_bert, one_error_line, save_tiny, tmp_path):
+    """The answers of the same command on lines; an empty question is set apart."""
+    model, file, out = save_tiny("BertForQuestionAnswering"), tmp_path / "asked.jsonl", tmp_path
+    asked = [
+        {"id": 7, "question": "the river", "context": "the night rose"},
+        {"id": 8, "question": "who rose", "context": "the river rose over night"},
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in asked))
+    printed = hf_bert("answer", model, file, "--json", "--batch-invariant", "-q").out.splitlines()
+    asked.append({"id": 9, "question": " ", "context": "the river"})
+    file.write_text("".join(json.dumps(row) + "\n" for row in asked))
+    command = ("answer", model, file, "--id-column", "id", "--shard", "0/1")
+    assert hf_bert(*command, "-o", out / "parts").status == 0
+    rows = finished(out / "parts")
+    for line in map(json.loads, printed):
+        found = rows[line["id"]]
+        assert [{name: found[name] for name in line["answers"][0]}] == line["answers"]
+    assert [row["id"] for row in rejects(out / "parts")] == [9]
+    one_error_line(hf_bert(*command, "-o", out / "b", "--context", "x"), "work in parts")
+    one_error_line(hf_bert(*command), "work in parts", "--output")
+    one_error_line(hf_bert(*command, "-o", out / "b", "--top-k", 3), "--top-k is 3")
+    assert not (out / "b").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--engine", "spark"], ["engine is 'spark'", "local, ray"]),
+        (["--engine", "local", "--shard", "0/1", "--workers", 2], ["workers", "--engine"]),
+        (["--shard", "2/2"], ["shard is 2/2"]),
+        (["--shard", "two"], ["--shard is 'two'", "0/4"]),
+        (["--shard", "0/2", "--overwrite"], ["--overwrite is given for a shard"]),
+        (["--shard", "0/2", "--precision", "int4"], ["precision is 'int4'"]),
+        (["--shard", "0/2", "--column", "body"], ["no 'body', only 'key', 'text'"]),
+    ],
+)
+def test_bad_options(hf_bert, one_error_line, save_tiny, lines, tmp_path, options, words):
+    result = hf_bert("embed", save_tiny("BertModel"), lines, "-o", tmp_path / "out", *options)
+    one_error_line(result, *words)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_of_files_is_embedded_in_parts(hf_bert, one_error_line, save_tiny, tmp_path):
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    command = ("embed", save_tiny("BertModel"), folder, "-o", tmp_path / "out")
+    one_error_line(hf_bert(*command), "no files of texts")
+    (folder / "a.txt").write_text("nice\nriver\n")
+    (folder / "b.txt").write_text("night\n")
+    assert hf_bert(*command).status == 0
+    assert [row["id"] for row in finished(tmp_path / "out").values()] == [0, 1, 0]
+    one_error_line(hf_bert(*command[:-1], folder, "--overwrite"), "lies in")
+
+
+def test_a_missing_ray_names_its_extra(
+    hf_bert, one_error_line, save_tiny, lines, tmp_path, monkeypatch
+):
+    model = save_tiny("BertModel")
+
+    def missing(name):
+        raise ModuleNotFoundError(f"No module named {name!r}", name=name.partition(".")[0])
+
+    monkeypatch.setattr(extras, "import_module", missing)
+    result = hf_bert("embed", model, lines, "-o", tmp_path / "out", "--engine", "ray")
+    one_error_line(result, "ray, which is not installed", "pip install 'hf_bert_impl[ray]'")
+    assert not (tmp_path / "out").exists()
