@@ -29,6 +29,9 @@ reveal_type(b.BertModel.from_pretrained("x").config)
 reveal_type(b.BertConfig.from_pretrained("x"))
 reveal_type(b.BertTokenizer.from_pretrained("x"))
 reveal_type(b.TextEncoder.from_pretrained("x"))
+reveal_type(b.TextEncoder.from_pretrained("x").encode(["a"], convert_to_tensor=True))
+reveal_type(b.TextEncoder.from_pretrained("x").encode("a", output_value="token_embeddings"))
+reveal_type(b.TextEncoder.from_pretrained("x").encode_query(["a"], convert_to_numpy=False))
 reveal_type(b.load_any("x"))
 reveal_type(b.register())
 """
@@ -37,7 +40,8 @@ TYPES = [
     *("BertForNextSentencePrediction", "BertForSequenceClassification", "BertForMultipleChoice"),
     *("BertForTokenClassification", "BertForQuestionAnswering"),
     *("tuple[BertModel, dict[str, Any]]", "BertModel", "BertConfig", "BertConfig"),
-    *("BertTokenizer", "TextEncoder", "PreTrainedModel", "None"),
+    *("BertTokenizer", "TextEncoder", "Tensor", "Tensor", "list[Tensor]"),
+    *("PreTrainedModel", "None"),
 ]
 
 

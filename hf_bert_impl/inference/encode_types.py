@@ -25,8 +25,17 @@ class AwaitedOptions(TypedDict, total=False):
 class Options(AwaitedOptions, total=False):
     """The same of all others."""
 
+    batch_size: int | None
+    show_progress_bar: bool | None
     device: Device | None
     token_budget: int | None
+
+
+class Flags(Options, total=False):
+    """The same where tensors come back in any case."""
+
+    convert_to_numpy: bool
+    convert_to_tensor: bool
 
 
 class Encode(Protocol):
@@ -57,10 +66,8 @@ class Encode(Protocol):
         texts: str | Many,
         prompt_name: str | None = ...,
         prompt: str | None = ...,
-        batch_size: int | None = ...,
-        show_progress_bar: bool | None = ...,
-        output_value: SentenceValue = ...,
         *,
+        output_value: SentenceValue = ...,
         convert_to_tensor: Literal[True],
         convert_to_numpy: bool = ...,
         **options: Unpack[Options],
@@ -72,10 +79,8 @@ class Encode(Protocol):
         texts: str,
         prompt_name: str | None = ...,
         prompt: str | None = ...,
-        batch_size: int | None = ...,
-        show_progress_bar: bool | None = ...,
-        output_value: SentenceValue = ...,
         *,
+        output_value: SentenceValue = ...,
         convert_to_numpy: Literal[False],
         convert_to_tensor: Literal[False] = ...,
         **options: Unpack[Options],
@@ -87,10 +92,8 @@ class Encode(Protocol):
         texts: Many,
         prompt_name: str | None = ...,
         prompt: str | None = ...,
-        batch_size: int | None = ...,
-        show_progress_bar: bool | None = ...,
-        output_value: SentenceValue = ...,
         *,
+        output_value: SentenceValue = ...,
         convert_to_numpy: Literal[False],
         convert_to_tensor: Literal[False] = ...,
         **options: Unpack[Options],
@@ -102,13 +105,9 @@ class Encode(Protocol):
         texts: str,
         prompt_name: str | None = ...,
         prompt: str | None = ...,
-        batch_size: int | None = ...,
-        show_progress_bar: bool | None = ...,
         *,
         output_value: Literal["token_embeddings"],
-        convert_to_numpy: bool = ...,
-        convert_to_tensor: bool = ...,
-        **options: Unpack[Options],
+        **options: Unpack[Flags],
     ) -> Tensor: ...
 
     @overload
@@ -117,13 +116,9 @@ class Encode(Protocol):
         texts: Many,
         prompt_name: str | None = ...,
         prompt: str | None = ...,
-        batch_size: int | None = ...,
-        show_progress_bar: bool | None = ...,
         *,
         output_value: Literal["token_embeddings"],
-        convert_to_numpy: bool = ...,
-        convert_to_tensor: bool = ...,
-        **options: Unpack[Options],
+        **options: Unpack[Flags],
     ) -> list[Tensor]: ...
 
     @overload
@@ -132,13 +127,9 @@ class Encode(Protocol):
         texts: str,
         prompt_name: str | None = ...,
         prompt: str | None = ...,
-        batch_size: int | None = ...,
-        show_progress_bar: bool | None = ...,
         *,
         output_value: None,
-        convert_to_numpy: bool = ...,
-        convert_to_tensor: bool = ...,
-        **options: Unpack[Options],
+        **options: Unpack[Flags],
     ) -> dict[str, Tensor]: ...
 
     @overload
@@ -147,13 +138,9 @@ class Encode(Protocol):
         texts: Many,
         prompt_name: str | None = ...,
         prompt: str | None = ...,
-        batch_size: int | None = ...,
-        show_progress_bar: bool | None = ...,
         *,
         output_value: None,
-        convert_to_numpy: bool = ...,
-        convert_to_tensor: bool = ...,
-        **options: Unpack[Options],
+        **options: Unpack[Flags],
     ) -> list[dict[str, Tensor]]: ...
 
     @overload

@@ -1,6 +1,8 @@
 """The loops of sentence-transformers, in batches of as many tokens as pay.
 
 Its `encode` and `predict` take 32 texts at a time. So few short ones leave the processor idle.
+Tokens are estimated from characters: the library tokenizes within the method that computes, and
+counting before it would tokenize every text twice.
 """
 
 from functools import partial
