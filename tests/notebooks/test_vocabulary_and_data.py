@@ -88,7 +88,7 @@ def test_the_test_shares_no_sentence_with_training(monkeypatch, tmp_path):
 
 
 def test_rare_tokens_are_dropped_or_unknown(monkeypatch, tmp_path):
-    lines = [f"A {n % 7}.\t甲{n % 6}{'鱸' * (n == 3)}。" for n in range(90)]
+    lines = [f"A {n % 7}.\t甲{n % 6}。" for n in range(90)] + ["3 a.\t甲鱸。"]
     (tmp_path / "cmn_eng").mkdir()
     (tmp_path / "cmn_eng/cmn.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     monkeypatch.setenv("HF_BERT_DATA", str(tmp_path))
