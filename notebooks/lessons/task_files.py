@@ -71,18 +71,26 @@ def questions(folder: Path, train: int, dev: int, longest: int = 110) -> TaskFil
     return _squad(folder, (train, dev), whole)
 
 
-def sentence_questions(folder: Path, train: int, dev: int) -> TaskFiles:
+def sentence_questions(
+    folder: Path, train: int, dev: int, *, without_answer: float = 0.5
+) -> TaskFiles:
     """SQuAD's answerable questions, each beside one sentence in place of the paragraph.
 
-    Every second question gets the sentence that holds its answer, the others another sentence of
-    the same paragraph, which does not: they are the ones without an answer.
+    A question gets the sentence that holds its answer, or another sentence of the same paragraph,
+    which does not: then it has no answer there.
 
     Args:
-        folder: Where to write.
+        folder: Where to write; made where it is missing.
         train: Most questions to train on.
         dev: Most questions to judge by.
+        without_answer: The share of questions that get another sentence, 0 to 1.
     """
-    return _squad(folder, (train, dev), _by_sentence)
+
+    def change(paragraph: dict[str, Any], draw: random.Random) -> list[dict[str, Any]]:
+        return _by_sentence(paragraph, draw, without_answer)
+
+    folder.mkdir(exist_ok=True)
+    return _squad(folder, (train, dev), change)
 
 
 def similarity(folder: Path, pairs: int) -> Path:
@@ -166,14 +174,16 @@ def _prose(text: str) -> str:
     return text
 
 
-def _by_sentence(paragraph: dict[str, Any], draw: random.Random) -> list[dict[str, Any]]:
+def _by_sentence(
+    paragraph: dict[str, Any], draw: random.Random, without_answer: float
+) -> list[dict[str, Any]]:
     sentences = split_sentences(paragraph["context"])
     found = []
     for row in paragraph["qas"]:
         texts = list(dict.fromkeys(answer["text"] for answer in row["answers"]))
         holding = [text for text in sentences if texts and texts[0] in text]
         others = [text for text in sentences if not any(answer in text for answer in texts)]
-        is_impossible = draw.random() < 0.5
+        is_impossible = draw.random() < without_answer
         if not texts or not (others if is_impossible else holding):
             continue
         sentence = draw.choice(others) if is_impossible else holding[0]
@@ -229,7 +239,8 @@ def _squad(
         files.append(str(file))
         source = folder / "generated.json"
         if real is None:
-            samples.questions(source, count, seed)
+            # Twice as many, since a change may leave out the third that has no answer.
+            samples.questions(source, 2 * count, seed)
         else:
             source = real / f"{part}.json"
         content = json.loads(source.read_text(encoding="utf-8"))
@@ -238,7 +249,7 @@ def _squad(
             paragraph
             for article in content["data"]
             for original in article["paragraphs"]
-            for paragraph in (change(original, draw) if real is not None else [original])
+            for paragraph in change(original, draw)
         ]
         draw.shuffle(every)
         taken, left = [], count

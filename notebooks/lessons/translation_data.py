@@ -57,6 +57,7 @@ def load_chinese_to_english(
     test_size: int = 500,
     train_size: int | None = None,
     seed: int = 0,
+    keep_rare: bool = False,
 ) -> TranslationData:
     """Chinese sentences with their English translation.
 
@@ -68,6 +69,7 @@ def load_chinese_to_english(
         test_size: How many pairs to keep for the test.
         train_size: How many pairs to learn from at most; all by default.
         seed: The seed of the split.
+        keep_rare: True keeps the pairs with seldom tokens, and reads those tokens as `UNKNOWN`.
 
     Returns:
         The pairs; a sentence of the test does not occur in training, in either language.
@@ -84,10 +86,13 @@ def load_chinese_to_english(
         for pair in dict.fromkeys(pairs)
         if len(pair.target) <= longest and len(pair.source) <= 1.6 * longest
     ]
-    pairs = _common(pairs, at_least)
+    if not keep_rare:
+        pairs = _common(pairs, at_least)
     train, test = _split(pairs, test_size, random.Random(seed))
-    source = Vocabulary(pair.source for pair in pairs)
-    target = Vocabulary(pair.target for pair in pairs)
+    # Without rare tokens every token of the pairs has a number, however seldom it is among them.
+    least = at_least if keep_rare else 1
+    source = Vocabulary((pair.source for pair in pairs), least)
+    target = Vocabulary((pair.target for pair in pairs), least)
     return TranslationData(train[:train_size], test, source, target, generated=file is None)
 
 

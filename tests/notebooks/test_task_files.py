@@ -92,6 +92,17 @@ def test_a_sentence_holds_the_answer_or_none(with_data, tmp_path):
             assert question.context[answer.start :].startswith(answer.text)
 
 
+@pytest.mark.parametrize("is_real", [True, False])
+def test_questions_that_all_have_an_answer(is_real, with_data, monkeypatch, tmp_path):
+    if not is_real:
+        monkeypatch.delenv(data.VARIABLE)
+    files = task_files.sentence_questions(tmp_path / "new", 12, 9, without_answer=0)
+    for file, most in ((files.train, 12), (files.dev, 9)):
+        questions = read_squad(file).questions
+        assert 0 < len(questions) <= most
+        assert all(question.answers for question in questions)
+
+
 def test_similarity(without_data, tmp_path):
     files = read_sts(task_files.similarity(tmp_path, 25))
     assert sum(len(file.pairs) for file in files) == 25

@@ -87,6 +87,20 @@ def test_the_test_shares_no_sentence_with_training(monkeypatch, tmp_path):
     assert len(load_chinese_to_english(test_size=6, train_size=50).train) == 50
 
 
+def test_rare_tokens_are_dropped_or_unknown(monkeypatch, tmp_path):
+    lines = [f"A {n % 7}.\t甲{n % 6}。" for n in range(90)] + ["3 a.\t甲鱸。"]
+    (tmp_path / "cmn_eng").mkdir()
+    (tmp_path / "cmn_eng/cmn.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    monkeypatch.setenv("HF_BERT_DATA", str(tmp_path))
+    dropped = load_chinese_to_english(at_least=2, test_size=5)
+    kept = load_chinese_to_english(at_least=2, test_size=5, keep_rare=True)
+    for pairs, holds in ((dropped, False), (kept, True)):
+        every = [pair.source for pair in (*pairs.train, *pairs.test)]
+        assert any("鱸" in source for source in every) == holds
+        assert "鱸" not in pairs.source.numbers
+        assert any(UNKNOWN in pairs.source.encode(source) for source in every) == holds
+
+
 def test_batches_hold_every_pair_once(monkeypatch):
     monkeypatch.delenv("HF_BERT_DATA", raising=False)
     pairs = load_chinese_to_english(test_size=100)
