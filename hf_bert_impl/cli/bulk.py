@@ -20,11 +20,11 @@ EngineName = Annotated[
     str,
     typer.Option(
         "--engine",
-        help="local, or ray: actors of Ray make the parts of a folder OUTPUT.",
+        help="local, or ray: workers of Ray make the parts of a folder OUTPUT.",
         autocompletion=one_of("local", "ray"),
     ),
 ]
-Workers = Annotated[int, typer.Option(min=1, help="Actors of Ray.")]
+Workers = Annotated[int, typer.Option(min=1, help="Workers of Ray at once.")]
 Address = Annotated[
     str | None,
     typer.Option(

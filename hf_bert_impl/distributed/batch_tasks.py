@@ -28,6 +28,7 @@ import torch
 from hf_bert_impl import checkpoints
 from hf_bert_impl.data.option_ranges import COUNT
 from hf_bert_impl.data.token_budget import cut_batches
+from hf_bert_impl.distributed.digests import weights_digest
 from hf_bert_impl.errors import InputError
 
 #: Columns by name: arrays or lists, as long as each other.
@@ -37,8 +38,9 @@ Batch = Mapping[str, Any]
 class BatchTask:
     """A callable that adds columns to a batch.
 
-    A pickle holds the arguments and not the model, which is loaded again where it arrives. So one
-    that is given to `datasets` has the same fingerprint in every process and on every day.
+    A pickle holds the arguments and a digest of the model's files, and not the model, which is
+    loaded again where it arrives. So `datasets` finds what it computed before, and computes again
+    where the files have changed.
 
     Args:
         model: A folder or a hub id.
@@ -71,7 +73,9 @@ class BatchTask:
         return task
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return self._made_by, ()
+        made_by = self._made_by
+        model = made_by.args[0] if made_by.args else made_by.keywords["model"]
+        return _make_again, (made_by, weights_digest(model))
 
     def __call__(self, batch: Batch) -> dict[str, Any]:
         """The columns of the batch and its results.
@@ -108,6 +112,11 @@ class BatchTask:
                     "them apart",
                 )
         return texts
+
+
+def _make_again(made_by: functools.partial[BatchTask], digest: str) -> BatchTask:
+    """A task out of a pickle; the digest is only there to be part of it."""
+    return made_by()
 
 
 def _threads_here() -> int | None:

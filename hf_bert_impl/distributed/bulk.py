@@ -22,7 +22,7 @@ class Engine:
     name: str = "local"
     """One of `ENGINES`."""
     workers: int = 1
-    """Actors of Ray."""
+    """Of Ray, at once."""
     address: str | None = None
     """Of a running Ray cluster; None starts Ray on this machine."""
     shard: tuple[int, int] | None = None
@@ -36,7 +36,7 @@ class Engine:
         if self.name not in ENGINES:
             raise InputError(f"engine is {self.name!r}", f"one of {', '.join(ENGINES)}", "name one")
         if self.name == "ray":
-            require("ray.data", "ray", "the engine 'ray'")
+            require("ray", "ray", "the engine 'ray'")
         if self.name == "ray" and self.shard:
             raise InputError(
                 "a shard is named beside the engine 'ray'",

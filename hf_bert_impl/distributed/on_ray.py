@@ -1,18 +1,21 @@
-"""The parts of a job on Ray Data, which gives them to actors, and to others where one dies.
+"""The parts of a job as tasks of Ray, which gives them to another worker where one dies.
 
-A row of the data set is a part and not a text: actors read and write by themselves, so the driver
-holds no text and no vector. Inputs, output and model have to be where every node finds them.
+A task is a part: workers read and write by themselves, so the driver holds no text and no vector.
+Inputs, output and model have to be where every node finds them.
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
-import queue
-import threading
+import pickle
+import socket
+import time
 from collections.abc import Iterator
 from typing import Any
 
+from hf_bert_impl.distributed.batch_tasks import BatchTask
 from hf_bert_impl.distributed.parts import BulkJob, Part
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.extras import require
@@ -21,19 +24,19 @@ from hf_bert_impl.extras import require
 STARVED_SECONDS = 60.0
 #: How often that is looked at.
 LOOK_SECONDS = 5.0
+#: How often a part is tried again whose worker died; it may be the part that kills it.
+RETRIES = 5
+CONNECT_SECONDS = 10.0
+#: The tasks that this process has loaded a model for: Ray keeps a worker's process.
+_loaded: dict[bytes, BatchTask] = {}
 
 
-class PartMaker:
-    """The actor: it has the model, and makes one part a call."""
-
-    def __init__(self, job: BulkJob) -> None:
-        self.job = job
-        self.task = job.task(**job.options)
-
-    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        """Makes the parts of a batch; one that another actor made before it died is left."""
-        entries = [self.job.entry(part) or self.job.make(part, self.task) for part in batch["part"]]
-        return {"entry": entries}
+def _make_part(job: BulkJob, part: Part) -> dict[str, Any]:
+    """Makes a part in a worker; one that another worker made before it died is left."""
+    key = pickle.dumps((job.task, job.options))
+    if key not in _loaded:
+        _loaded[key] = job.task(**job.options)
+    return job.entry(part) or job.make(part, _loaded[key])
 
 
 def make_parts(
@@ -44,29 +47,46 @@ def make_parts(
     Args:
         job: What they are of.
         parts: One or more.
-        workers: Most actors. Fewer work where there is no room for all.
+        workers: Most that work at once. Fewer do where there is no room for all.
         address: Of a cluster; None starts Ray here, and stops it again.
 
     Yields:
         The entry of each part.
 
     Raises:
-        InputError: Ray is not installed, there is no cluster at the address, or no node has room
-            for a worker.
+        InputError: There is no cluster at the address, no node has room for a worker, or a part
+            killed its workers; the others are made then.
     """
     with _connected(address) as ray:
         cpus = cpus_of_worker([node["Resources"] for node in _nodes(ray)], workers)
-        data = ray.data.from_items(
-            [{"part": part} for part in parts], override_num_blocks=len(parts)
-        ).map_batches(
-            PartMaker,
-            fn_constructor_args=(job,),
-            batch_size=1,
-            num_cpus=cpus,
-            # A pool of fixed size would wait for ever for the CPUs of a node that has died.
-            compute=ray.data.ActorPoolStrategy(min_size=1, max_size=workers),
-        )
-        yield from _watched(ray, data, cpus)
+        remote = ray.remote(num_cpus=cpus, max_retries=RETRIES)(_make_part)
+        shared = ray.put(job)
+        waiting, working, killed = iter(parts), {}, []
+        seen = time.monotonic()
+        while True:
+            while len(working) < workers and (part := next(waiting, None)) is not None:
+                working[remote.remote(shared, part)] = part
+            if not working:
+                break
+            done, _ = ray.wait(list(working), timeout=LOOK_SECONDS)
+            if not done:
+                seen = _check_room(ray, cpus, seen)
+                continue
+            seen = time.monotonic()
+            part = working.pop(done[0])
+            try:
+                yield ray.get(done[0])
+            except (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError):
+                killed.append(part.name)
+            except ray.exceptions.RayTaskError as error:
+                raise error.cause from error
+        if killed:
+            raise InputError(
+                f"the workers of {', '.join(killed[:3])} died {RETRIES + 1} times (memory, mostly)",
+                "room for the longest texts of a part",
+                "give a smaller `part_size` or `token_budget`, or fewer `workers`; all other parts "
+                "are made",
+            )
 
 
 def cpus_of_worker(nodes: list[dict[str, float]], workers: int) -> int:
@@ -86,52 +106,19 @@ def cpus_of_worker(nodes: list[dict[str, float]], workers: int) -> int:
     return most
 
 
-def _watched(ray: Any, data: Any, cpus: int) -> Iterator[dict[str, Any]]:
-    """The entries of a data set, as long as some node has room for a worker."""
-    found: queue.Queue[Any] = queue.Queue()
-
-    def read() -> None:
-        try:
-            for row in data.iter_rows():
-                found.put(row["entry"])
-            found.put(None)
-        except BaseException as error:
-            found.put(error)
-
-    threading.Thread(target=read, daemon=True).start()
-    starved = 0.0
-    while True:
-        try:
-            entry = found.get(timeout=LOOK_SECONDS)
-        except queue.Empty:
-            largest = max((node["Resources"].get("CPU", 0) for node in _nodes(ray)), default=0)
-            starved = starved + LOOK_SECONDS if largest < cpus else 0.0
-            if starved >= STARVED_SECONDS:
-                raise InputError(
-                    f"no part was made for {starved:.0f} s: a worker needs {cpus} CPUs, and the "
-                    f"largest node of the cluster has {largest:g}",
-                    "a node with room for a worker",
-                    "add nodes, or ask for more `workers`, which are then smaller; what is done "
-                    "is kept",
-                ) from None
-            continue
-        starved = 0.0
-        if entry is None:
-            return
-        if isinstance(entry, BaseException):
-            raise _cause(entry)
-        yield entry
-
-
-def _cause(error: BaseException) -> BaseException:
-    """What a worker raised, without what Ray wraps around it."""
-    seen: BaseException | None = error
-    while seen is not None:
-        if isinstance(seen, InputError | OSError):
-            return seen
-        inner = getattr(seen, "cause", None) or seen.__cause__
-        seen = inner if isinstance(inner, BaseException) else None
-    return error
+def _check_room(ray: Any, cpus: int, seen: float) -> float:
+    """When a node with room for a worker was last seen; too long ago is an InputError."""
+    largest = max((node["Resources"].get("CPU", 0) for node in _nodes(ray)), default=0)
+    if largest >= cpus:
+        return time.monotonic()
+    if time.monotonic() - seen > STARVED_SECONDS:
+        raise InputError(
+            f"nothing was done for {STARVED_SECONDS:.0f} s: a worker needs {cpus} CPUs, and the "
+            f"largest node of the cluster has {largest:g}",
+            "a node with room for a worker",
+            "add one, or ask for more `workers`, which are then smaller; what is done is kept",
+        )
+    return seen
 
 
 def _nodes(ray: Any) -> list[dict[str, Any]]:
@@ -146,25 +133,28 @@ def _connected(address: str | None) -> Iterator[Any]:
     if ray.is_initialized():
         yield ray
         return
-    import logging
-
     try:
+        _check_address(address)
         ray.init(
             address=address or "local",
             include_dashboard=None if address else False,
             log_to_driver=False,
             logging_level=logging.ERROR,
         )
-    except (ConnectionError, ValueError, RuntimeError) as error:
+    except (OSError, ValueError, RuntimeError) as error:
         raise InputError(
-            f"Ray cannot be reached at {address!r} ({str(error).splitlines()[0]:.200})",
+            f"Ray cannot be reached at {address!r} ({str(error).partition('.')[0]:.200})",
             "the address of a running cluster, such as 10.0.0.1:6379 or auto",
             "start one with `ray start --head`, or leave the address out",
         ) from error
-    context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = False
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
     try:
         yield ray
     finally:
         ray.shutdown()
+
+
+def _check_address(address: str | None) -> None:
+    """Raises OSError if nobody listens there: Ray itself would try for minutes."""
+    host, _, port = (address or "").rpartition(":")
+    if port.isdecimal() and "/" not in host:
+        socket.create_connection((host, int(port)), CONNECT_SECONDS).close()

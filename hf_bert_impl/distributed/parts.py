@@ -17,7 +17,6 @@ are on a disk that every process sees.
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 import itertools
 import json
 import os
@@ -30,7 +29,6 @@ from typing import Any
 
 import torch
 
-from hf_bert_impl import checkpoints
 from hf_bert_impl.data.table_records import Wanted, is_dataset
 from hf_bert_impl.data.text_input import (
     COMPRESSED,
@@ -41,6 +39,7 @@ from hf_bert_impl.data.text_input import (
 )
 from hf_bert_impl.data.vector_table import as_stored, write_columns
 from hf_bert_impl.distributed.batch_tasks import BatchTask
+from hf_bert_impl.distributed.digests import file_digest, weights_digest
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.atomic import atomic_file
 from hf_bert_impl.model.json_files import check_text, read_json
@@ -327,33 +326,10 @@ def is_folder_of_files(source: str) -> bool:
     return source != "-" and path.is_dir() and not is_dataset(path)
 
 
-def weights_digest(model: str) -> str:
-    """What tells whether a model's files are the same: a digest of them, or the hub's commit."""
-    folder = Path(model).expanduser()
-    if not folder.is_dir():
-        checkpoints.open_checkpoint(model)  # which says what is wrong with the name
-        from transformers.utils import cached_file
-        from transformers.utils.hub import extract_commit_hash
-
-        return str(extract_commit_hash(cached_file(model, "config.json"), None))
-    digest = hashlib.sha256()
-    endings = (".safetensors", ".bin", ".json", ".txt")
-    for file in sorted(folder.rglob("*")):
-        if file.is_file() and file.suffix in endings:
-            digest.update(f"{file.relative_to(folder)} {file_digest(file)}\n".encode())
-    return digest.hexdigest()
-
-
 def computed_by() -> str:
     """What the bits of a result depend on beside the job: others may come out on another kind."""
     level = torch.backends.cpu.get_cpu_capability()
     return f"{platform.machine()} {level}, torch {torch.__version__}"
-
-
-def file_digest(file: Path) -> str:
-    """The SHA-256 of a file."""
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def _check_texts(place: str, texts: list[Any]) -> None:

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pyarrow.parquet as parquet
 
-from hf_bert_impl.distributed.parts import MANIFEST, REJECTS, file_digest
+from hf_bert_impl.distributed.digests import file_digest
+from hf_bert_impl.distributed.parts import MANIFEST, REJECTS
 
 
 def finished(output: Path) -> dict[Any, dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 import pickle
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -152,4 +153,11 @@ def test_maps_a_data_set_in_two_processes(models, tmp_path):
         for _ in range(2)
     }
     assert hashes == {datasets.fingerprint.Hasher.hash(task)}
+    (tmp_path / "copy").mkdir()
+    for file in Path(models("BertModel")).iterdir():
+        (tmp_path / "copy" / file.name).write_bytes(file.read_bytes())
+    other = EmbedTexts(str(tmp_path / "copy"), threads=1)
+    before = datasets.fingerprint.Hasher.hash(other)
+    (tmp_path / "copy" / "vocab.txt").write_text("[PAD]\n")
+    assert datasets.fingerprint.Hasher.hash(other) != before
     assert hashes != {datasets.fingerprint.Hasher.hash(EmbedTexts(models("BertModel"), "other"))}

@@ -19,8 +19,8 @@ from hf_bert_impl.distributed import EmbedTexts, on_ray
 from hf_bert_impl.distributed.bulk import Engine, run_job
 from hf_bert_impl.errors import InputError
 from tests.distributed.conftest import TEXTS
+from tests.distributed.hard_tasks import Deadly, SlowEmbed
 from tests.distributed.results import finished, rejects, vectors
-from tests.distributed.slow_task import SlowEmbed
 
 IDS = [f"t{n}" for n in range(len(TEXTS))]
 RUN = "import sys; from hf_bert_impl.cli import main; sys.exit(main())"
@@ -119,6 +119,24 @@ def test_no_room_for_a_worker_is_said(ray, job, monkeypatch):
     monkeypatch.setattr(on_ray, "cpus_of_worker", lambda nodes, workers: 64)
     with pytest.raises(InputError, match=r"a worker needs 64 CPUs, and the largest node"):
         run_job(job, Engine("ray"))
+
+
+@pytest.mark.slow
+def test_a_part_that_kills_its_workers_is_named(ray, job, tmp_path, monkeypatch):
+    """The others are made, and a run that does not die on it makes this one."""
+    monkeypatch.setattr(on_ray, "RETRIES", 1)
+    deadly = {**job.options, "word": TEXTS[20]}
+    here = dataclasses.replace(job, task=Deadly, options=deadly)
+    with pytest.raises(InputError, match=r"workers of part-00000-00002 died 2 times"):
+        run_job(here, Engine("ray", workers=2))
+    assert len(list(here.output.glob("part-*.parquet"))) == 5
+    assert not (here.output / "manifest.json").exists()
+
+
+def test_nobody_listens_at_the_address(job):
+    pytest.importorskip("ray", reason="the extra 'ray' is not installed")
+    with pytest.raises(InputError, match=r"Ray cannot be reached at '127.0.0.1:1'"):
+        run_job(job, Engine("ray", address="127.0.0.1:1"))
 
 
 @pytest.mark.slow
