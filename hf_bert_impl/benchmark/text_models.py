@@ -90,8 +90,9 @@ class TextModel:
         folder, device = _folder(entry, case), entry.source.device
         ours = entry.name == "prepared"
         if ours and case == "encode":
-            encoder = hf_bert_impl.TextEncoder
-            self.model: Any = encoder.from_pretrained(folder, dtype=entry.dtype, device=device)
+            self.model: Any = hf_bert_impl.TextEncoder.from_pretrained(
+                folder, dtype=entry.dtype, device=device
+            )
         else:
             library = entry.name == "sentence-transformers"
             self.model = load(self.kind, folder, device, entry.dtype if library else None)

@@ -134,7 +134,7 @@ def answer(
         "align_to_words": align_to_words,
     }
     where = Where(engine, workers, address, shard, resume)
-    if where.works_in_parts(file):
+    if where.works_in_parts(file, output):
         if file is None or output is None or context is not None or context_file is not None:
             raise InputError(
                 "work in parts is asked for without FILE and --output, or with a context for all",

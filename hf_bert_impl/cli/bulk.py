@@ -56,12 +56,14 @@ class Where(NamedTuple):
     shard: str | None
     resume: bool
 
-    def works_in_parts(self, source: str | None) -> bool:
-        """Whether it was asked to, or got a folder of files."""
+    def works_in_parts(self, source: str | None, output: Path | None) -> bool:
+        """Whether it was asked to, or got a folder of files and the name of another folder."""
         from hf_bert_impl.distributed.parts import is_folder_of_files
 
         is_asked = self.engine != "local" or self.shard is not None or self.resume
-        return is_asked or (source is not None and is_folder_of_files(source))
+        if is_asked or source is None or output is None or output.suffix:
+            return is_asked
+        return is_folder_of_files(source)
 
 
 def run_in_parts(

@@ -110,7 +110,7 @@ def embed(
     Example: hf-bert embed sentence-transformers/all-MiniLM-L6-v2 lines.txt --output vectors.npy
     """
     where = Where(engine, workers, address, shard, resume)
-    if where.works_in_parts(file):
+    if where.works_in_parts(file, output):
         check_choice("precision", precision, PRECISIONS)
         from hf_bert_impl.distributed import EmbedTexts
 

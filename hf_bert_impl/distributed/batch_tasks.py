@@ -3,10 +3,11 @@
 Ray Data's convention: the model is loaded where an object is made, and a call takes a batch of
 columns and gives the same columns and its own.
 
-    >>> import ray
-    >>> from hf_bert_impl.distributed import EmbedTexts
-    >>> data = ray.data.read_parquet("texts")
-    >>> data = data.map_batches(EmbedTexts, fn_constructor_args=("my-bert",), concurrency=2)
+    import ray
+    from hf_bert_impl.distributed import EmbedTexts
+
+    data = ray.data.read_parquet("texts")
+    data = data.map_batches(EmbedTexts, fn_constructor_args=("my-bert",), concurrency=2)
 
 With `datasets` a batch is the same: `table.map(EmbedTexts("my-bert"), batched=True)`.
 
@@ -306,13 +307,13 @@ class Answer(BatchTask):
         from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline
 
         super().__init__(threads, (question_column, context_column), tuple(output_columns))
-        self.pipeline = QuestionAnsweringPipeline.from_pretrained(
+        self.answering = QuestionAnsweringPipeline.from_pretrained(
             model, dtype=dtype, batch_invariant=batch_invariant, **options
         )
 
     @property
     def tokens(self) -> int:
-        return self.pipeline.tokens
+        return self.answering.tokens
 
     def check(self, *texts: str) -> None:
         for column, text in zip(self.columns, texts, strict=True):
@@ -322,7 +323,7 @@ class Answer(BatchTask):
     def compute(self, *texts: list[str]) -> tuple[Any, ...]:
         asked = [{"question": q, "context": c} for q, c in zip(*texts, strict=True)]
         # An iterable gives an answer a question, also where there is one question alone.
-        found = list(self.pipeline(iter(asked), top_k=1))
+        found = list(self.answering(iter(asked), top_k=1))
         names = ("answer", "score", "start", "end")
         answers, scores, starts, ends = ([one[name] for one in found] for name in names)
         return (

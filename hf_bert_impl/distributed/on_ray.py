@@ -61,7 +61,8 @@ def make_parts(
         cpus = cpus_of_worker([node["Resources"] for node in _nodes(ray)], workers)
         remote = ray.remote(num_cpus=cpus, max_retries=RETRIES)(_make_part)
         shared = ray.put(job)
-        waiting, working, killed = iter(parts), {}, []
+        waiting, killed = iter(parts), []
+        working: dict[Any, Part] = {}
         seen = time.monotonic()
         while True:
             while len(working) < workers and (part := next(waiting, None)) is not None:

@@ -30,13 +30,7 @@ from typing import Any
 import torch
 
 from hf_bert_impl.data.table_records import Wanted, is_dataset
-from hf_bert_impl.data.text_input import (
-    COMPRESSED,
-    JSON_SUFFIXES,
-    RecordInput,
-    Start,
-    check_record_text,
-)
+from hf_bert_impl.data.text_input import COMPRESSED, RecordInput, Start, check_record_text
 from hf_bert_impl.data.vector_table import as_stored, write_columns
 from hf_bert_impl.distributed.batch_tasks import BatchTask
 from hf_bert_impl.distributed.digests import file_digest, weights_digest
@@ -49,7 +43,7 @@ PART_ROWS = 10_000
 #: Most characters of a text; a longer one is set apart, as it is hardly one.
 LONGEST_TEXT = 1_000_000
 #: Of the files that are taken out of a folder.
-SUFFIXES = (".txt", ".csv", ".tsv", ".parquet", *JSON_SUFFIXES)
+SUFFIXES = (".txt", ".csv", ".tsv", ".parquet", ".jsonl", ".ndjson")
 JOB, MANIFEST, REJECTS, ENTRIES = "_job.json", "manifest.json", "rejects.jsonl", "_parts"
 FORMAT = 1
 

@@ -12,8 +12,6 @@ from typing import Any
 
 import torch
 
-from hf_bert_impl.inference.masked_words import predict_masks
-from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline
 from hf_bert_impl.parity.report import ParityReport, ParityRow
 
 CASED = "google-bert/bert-base-cased"
@@ -97,6 +95,9 @@ def check_masked(tokenizer: Any, model: Any) -> ParityReport:
         tokenizer: Its tokenizer.
         model: Its `BertForMaskedLM`, in eval mode.
     """
+    # Imported late: with it comes all of transformers, which a wrong name should not wait for.
+    from hf_bert_impl.inference.masked_words import predict_masks
+
     report = ParityReport()
     for text, figures in MASKED.items():
         encoded = tokenizer(text, return_tensors="pt").to(model.device)
@@ -116,6 +117,8 @@ def check_answer(tokenizer: Any, model: Any) -> ParityReport:
         tokenizer: Its tokenizer.
         model: Its `BertForQuestionAnswering`, in eval mode.
     """
+    from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline
+
     answerer = QuestionAnsweringPipeline(model, tokenizer, prepare=False)
     answer = answerer(question=QUESTION, context=CONTEXT)["answer"]
     return ParityReport([_equal(QUESTION, answer, ANSWER)])
