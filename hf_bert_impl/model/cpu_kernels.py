@@ -271,7 +271,8 @@ class Int8Sums(Protocol):
         """Packs V, (N, in) int8, with `scale` (N,).
 
         Args:
-            rounds_alike: Whether every library has to round every number alike.
+            rounds_alike: Whether every library has to round every number as FBGEMM does, which
+                cannot do it otherwise.
         """
 
     def __call__(self, states: Tensor) -> Tensor:
@@ -282,14 +283,18 @@ class OnednnSums:
     """By oneDNN."""
 
     def __init__(self, weight: Tensor, scale: Tensor, rounds_alike: bool = False) -> None:
-        self.scale = scale
+        self.scale, self.rounds_alike = scale, rounds_alike
         self.weight = torch.ops.onednn.qlinear_prepack(weight, [TYPICAL_ROWS, weight.shape[1]])
         self.zero_points = torch.zeros(weight.shape[0], dtype=torch.int32, device="cpu")
 
     def __call__(self, states: Tensor) -> Tensor:
         """See `Int8Sums`."""
+        if self.rounds_alike:  # FBGEMM adds 128 first, and so makes halves of what is nearly one
+            whole = states.add_(-LEAST).round_().add_(LEAST)
+        else:
+            whole = states.round_()
         # First to signed bytes, which one bit makes unsigned: the direct way is eight times slower.
-        whole = states.round_().to(torch.int8).view(torch.uint8).bitwise_xor_(-LEAST)
+        whole = whole.to(torch.int8).view(torch.uint8).bitwise_xor_(-LEAST)
         return torch.ops.onednn.qlinear_pointwise.default(
             *(whole, 1.0, -LEAST, self.weight, self.scale, self.zero_points),
             *(None, 1.0, 0, torch.float32, "none", [], ""),
@@ -300,7 +305,6 @@ class FbgemmSums:
     """By FBGEMM, which rounds, multiplies and scales in one call."""
 
     def __init__(self, weight: Tensor, scale: Tensor, rounds_alike: bool = False) -> None:
-        self.rounds_alike = rounds_alike
         zero_points = torch.zeros(weight.shape[0], dtype=torch.long, device="cpu")
         # Which library packs is a setting of the whole process. torch warns that its next releases
         # may lack tensors of this kind: oneDNN is then used instead.
@@ -317,9 +321,6 @@ class FbgemmSums:
 
     def __call__(self, states: Tensor) -> Tensor:
         """See `Int8Sums`."""
-        if self.rounds_alike:
-            # FBGEMM adds 128 before it rounds, so that what is nearly a half becomes one.
-            states.round_()
         return torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default(
             states, 1.0, -LEAST, self.packed
         )
