@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hf_bert_impl import checkpoints
-from hf_bert_impl.parity import ParityReport, published
+from hf_bert_impl.parity import published
 from tests.damage import fields
 
 
@@ -25,12 +25,11 @@ def test_json_is_one_object_with_every_row(hf_bert, save_tiny):
     assert result.status == 0
     data = json.loads(result.out)
     assert data["passed"] is True
-    report = ParityReport.from_dict(data)
-    assert len(report.rows) == data["compared"]
-    cases = {row.case for row in report.rows}
+    assert len(data["rows"]) == data["compared"]
+    cases = {row["case"] for row in data["rows"]}
     assert len(cases) == 1 + 2 * 2 * 4  # loading; precisions, backends, batches
     assert {"fp32 eager padded right", "bf16 sdpa unpadded", "loading"} <= cases
-    names = {row.name for row in report.rows}
+    names = {row["name"] for row in data["rows"]}
     assert {"embeddings", "layer 0", "layer 1 head 4", "logits", "loss"} <= names
 
 
@@ -38,9 +37,9 @@ def test_no_bf16_and_text(hf_bert, save_tiny):
     result = hf_bert(
         "verify", save_tiny(), "--no-bf16", "--text", "the river rose over night .", "--json"
     )
-    report = ParityReport.from_json(result.out)
-    assert report.passed
-    assert {row.precision for row in report.rows} == {"fp32"}
+    data = json.loads(result.out)
+    assert data["passed"] is True
+    assert {row["precision"] for row in data["rows"]} == {"fp32"}
 
 
 @pytest.mark.parametrize("head", checkpoints.HEADS)
@@ -118,6 +117,5 @@ def test_bad_options(hf_bert, one_error_line, save_tiny):
 @pytest.mark.parametrize("model", ["google-bert/bert-base-cased", published.SQUAD])
 def test_published_figures(hf_bert, model):
     result = hf_bert("verify", model, "--no-bf16", "--json")
-    report = ParityReport.from_json(result.out)
-    assert result.status == 0, report.summary()
-    assert any(row.case == "published" for row in report.rows)
+    assert result.status == 0, result.out
+    assert any(row["case"] == "published" for row in json.loads(result.out)["rows"])
