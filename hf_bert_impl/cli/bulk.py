@@ -103,6 +103,9 @@ def run_in_parts(
 
         engine = Engine(where.engine, where.workers, where.address, parse_shard(where.shard))
         engine.check()
+        folder = Path(options["model"]).expanduser()
+        if folder.is_dir():  # workers begin in other folders
+            options["model"] = str(folder.absolute())
         job = BulkJob(
             find_inputs(source),
             output.absolute(),

@@ -78,7 +78,9 @@ def write_columns(file: Path, columns: dict[str, Any]) -> None:
             flat = arrow.array(np.ascontiguousarray(values).reshape(-1))
             arrays[name] = arrow.FixedSizeListArray.from_arrays(flat, type=kind)
         else:
-            arrays[name] = arrow.array(values)
+            # Without a value arrow would not know that the others of the column are texts.
+            has_kind = len(values) or getattr(values, "dtype", np.dtype(object)).kind != "O"
+            arrays[name] = arrow.array(values, None if has_kind else arrow.string())
     table = arrow.table(arrays)
     parquet.write_table(table, file, row_group_size=GROUP_ROWS, use_dictionary=["file", "label"])
 

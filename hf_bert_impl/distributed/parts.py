@@ -27,6 +27,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from hf_bert_impl.data.table_records import Wanted, is_dataset
@@ -155,12 +156,10 @@ class BulkJob:
             raise InputError(
                 f"{source.name} has fewer rows than when the work began", "the same file", "restore"
             )
-        columns: dict[str, Any] = {"id": ids}
+        columns: dict[str, Any] = {"id": np.array(ids, np.int64) if kind is int else ids}
         if len(self.inputs) > 1:
             columns["file"] = [self.inputs[part.file]] * len(ids)
-        given = dict(zip(task.columns, map(list, zip(*texts, strict=True)), strict=False))
-        given = given or {name: [] for name in task.columns}
-        done = task(given)
+        done = task({name: [row[k] for row in texts] for k, name in enumerate(task.columns)})
         for name in task.output_columns:
             columns[name] = done[name]
             if getattr(done[name], "ndim", 1) == 2:  # vectors
@@ -299,14 +298,14 @@ def find_inputs(source: str) -> tuple[str, ...]:
         )
     path = Path(source).expanduser()
     if not is_folder_of_files(source):
-        return (str(path),)
+        return (os.path.abspath(path),)
     found = []
     for file in sorted(path.rglob("*")):
         packed = file.suffix.lower() in COMPRESSED
         ending = (file.with_suffix("") if packed else file).suffix.lower()
         hidden = any(part.startswith((".", "_")) for part in file.relative_to(path).parts)
         if file.is_file() and ending in SUFFIXES and not hidden:
-            found.append(str(file))
+            found.append(os.path.abspath(file))
     if not found:
         raise InputError(
             f"{source} has no files of texts", f"files ending in {', '.join(SUFFIXES)}", "name one"

@@ -11,10 +11,12 @@ import sys
 import time
 
 import numpy as np
+import pyarrow.parquet as parquet
 import pytest
 
 from hf_bert_impl import TextEncoder
 from hf_bert_impl.data.text_input import RecordInput
+from hf_bert_impl.distributed import Classify, EmbedTexts
 from hf_bert_impl.distributed.bulk import Engine, run_job
 from hf_bert_impl.distributed.parts import JOB, LONGEST_TEXT, find_inputs
 from hf_bert_impl.errors import InputError
@@ -142,6 +144,21 @@ def test_bad_rows_are_set_apart(job, rows, expected):
     assert np.array_equal(
         vectors(finished(job.output), [IDS[n] for n in good]), expected[np.array(good)]
     )
+
+
+@pytest.mark.parametrize("kind", [str, int])
+def test_a_part_of_bad_rows_alone(job, rows, models, kind):
+    """It has the columns of the others, without a row."""
+    lines = [{"text": text if n < 9 else None, "id": kind(n)} for n, text in enumerate(TEXTS)]
+    rows.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    labels = {"model": models("BertForSequenceClassification")}
+    for task, options in ((EmbedTexts, job.options), (Classify, labels)):
+        output = job.output / task.__name__
+        run_job(dataclasses.replace(job, task=task, options=options, output=output), Engine())
+        assert len(finished(output)) == 9
+        assert len(rejects(output)) == len(TEXTS) - 9
+        schemas = {parquet.read_schema(file) for file in output.glob("*.parquet")}
+        assert len(schemas) == 1, schemas
 
 
 @pytest.mark.parametrize("damage", ["torn", "flipped", "missing", "entry"])
