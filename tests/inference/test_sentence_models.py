@@ -273,7 +273,7 @@ def test_modules_before_the_pooling(save_sentence_model, kind, tmp_path):
     for one, other in zip(
         encoder.encode([*SHORT, LONG], output_value="token_embeddings"), tokens, strict=True
     ):
-        torch.testing.assert_close(one, other, atol=1e-5, rtol=0)
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-5)
     encoder.save_pretrained(tmp_path / "again")
     assert np.array_equal(encode(tmp_path / "again"), encode(folder))
     library = pytest.importorskip("sentence_transformers", reason=REASON)
