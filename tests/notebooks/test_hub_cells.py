@@ -30,10 +30,7 @@ from hf_bert_impl.parity import published
 figures = json.loads(sys.argv[1])
 published.ENCODED_IDS = tuple(figures["ids"])
 published.ENCODED_SHAPES = {name: tuple(shape) for name, shape in figures["shapes"].items()}
-published.MASKED = tuple(
-    published.MaskedFigure(text, tuple((token, value) for token, value in best))
-    for text, best in figures["masked"]
-)
+published.MASKED = {text: dict(best) for text, best in figures["masked"]}
 display = print
 """
 
