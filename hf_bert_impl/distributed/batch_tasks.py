@@ -18,6 +18,7 @@ number of processes, on the CPU and in the same precision.
 
 from __future__ import annotations
 
+import abc
 import functools
 import sys
 from collections.abc import Mapping
@@ -36,7 +37,7 @@ from hf_bert_impl.errors import InputError
 Batch = Mapping[str, Any]
 
 
-class BatchTask:
+class BatchTask(abc.ABC):
     """A callable that adds columns to a batch.
 
     A pickle holds the arguments and a digest of the model's files, and not the model, which is
@@ -44,15 +45,17 @@ class BatchTask:
     where the files have changed.
 
     Args:
-        model: A folder or a hub id.
         columns: Those that are read.
         output_columns: Those that are added.
-        dtype: "float32", "bfloat16", "float16", "int8", "auto", or None for what the weights are
-            saved in.
-        token_budget: Most tokens that the model gets at once.
         threads: What this process computes with. None takes the CPUs of the Ray actor that it is
             in, one in a process of `multiprocessing` (`num_proc` of `datasets`), and elsewhere
             changes nothing.
+
+    All tasks take these too:
+        model: A folder or a hub id.
+        dtype: "float32", "bfloat16", "float16", "int8", "auto", or None for what the weights are
+            saved in.
+        token_budget: Most tokens that the model gets at once (`Answer` has its own).
     """
 
     columns: tuple[str, ...]
@@ -87,17 +90,17 @@ class BatchTask:
         texts = [self._texts(batch, column) for column in self.columns]
         return {**batch, **dict(zip(self.output_columns, self.compute(*texts), strict=True))}
 
+    @abc.abstractmethod
     def compute(self, *texts: list[str]) -> tuple[Any, ...]:
         """From the texts of each of `columns` to the values of each of `output_columns`."""
-        raise NotImplementedError
 
-    def check(self, *texts: str) -> None:
+    def check(self, *texts: str) -> None:  # noqa: B027 -- most tasks take any text
         """Raises ValueError if the texts of a row, one a column, cannot be computed."""
 
     @property
+    @abc.abstractmethod
     def tokens(self) -> int:
         """How many were computed so far."""
-        raise NotImplementedError
 
     def _texts(self, batch: Batch, column: str) -> list[str]:
         if column not in batch:

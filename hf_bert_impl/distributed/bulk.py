@@ -83,11 +83,12 @@ def run_job(
             "`overwrite` is given for a shard", "neither", "remove the folder before they start"
         )
     begin = time.perf_counter()
-    job.check_output(resume or bool(engine.shard), overwrite)
+    settings = job.settings()
+    job.check_output(settings, resume or bool(engine.shard), overwrite)
     parts = list(job.parts())
     if not parts:
         raise InputError(f"{', '.join(job.inputs[:3])} has no rows", "texts", "name another file")
-    job.begin(overwrite)
+    job.begin(settings, overwrite)
     own = parts[index::count]
     missing = [part for part in own if job.entry(part) is None]
     done = {"rows": 0, "rejected": 0, "tokens": 0}

@@ -206,10 +206,11 @@ class BulkJob:
     def _entry(self, name: str) -> Path:
         return self.output / ENTRIES / f"{name}.json"
 
-    def check_output(self, resume: bool, overwrite: bool) -> None:
+    def check_output(self, settings: dict[str, Any], resume: bool, overwrite: bool) -> None:
         """Checks that the parts can be written.
 
         Args:
+            settings: What `settings` gives, which reads the model's files.
             resume: Go on with what is there.
             overwrite: Parts of an earlier job may be there, which `begin` removes.
 
@@ -232,7 +233,7 @@ class BulkJob:
                     "name one",
                 )
         elif not overwrite:
-            self._check_same(read_json(self.output / JOB), self.settings())
+            self._check_same(read_json(self.output / JOB), settings)
             if not resume and any((self.output / ENTRIES).glob("*.json")):
                 raise InputError(
                     f"{self.output} was begun by an earlier run of this job",
@@ -240,11 +241,10 @@ class BulkJob:
                     "give that, or `overwrite=True` to start anew",
                 )
 
-    def begin(self, overwrite: bool) -> None:
-        """Makes the folder and says whose it is."""
+    def begin(self, settings: dict[str, Any], overwrite: bool) -> None:
+        """Makes the folder and says whose it is; arguments as of `check_output`."""
         if overwrite and (self.output / JOB).exists():
             shutil.rmtree(self.output)
-        settings = self.settings()
         (self.output / ENTRIES).mkdir(parents=True, exist_ok=True)
         with atomic_file(self.output / JOB) as fresh:
             fresh.write_text(json.dumps(settings, indent=1), encoding="utf-8")
