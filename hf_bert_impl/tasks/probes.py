@@ -1,48 +1,33 @@
 """Probes: how much of a task a simple classifier reads off fixed sentence vectors.
 
 The protocols and the interface are those of SentEval (Conneau and Kiela 2018,
-https://arxiv.org/abs/1803.05449), on files of one's own and with scikit-learn: a `prepare` that
-sees all texts once, and a `batcher` that turns a batch of texts into vectors.
+https://arxiv.org/abs/1803.05449): a `prepare` that sees all texts once, and a `batcher` that turns
+a batch of texts into vectors. Here the data are files of one's own; `senteval.py` reads SentEval's.
 
-Notation: N examples, D numbers of a vector, F numbers of a probe's input, K levels of a score.
+Notation: N examples, D numbers of a vector, F numbers of a probe's input, L labels, or levels of a
+score.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import statistics
-import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from hf_bert_impl.data.option_ranges import COUNT, MILLION, Range, check_ranges
 from hf_bert_impl.errors import InputError, check_choice
 from hf_bert_impl.extras import require
 from hf_bert_impl.tasks.base import Columns, Example, Task
-from hf_bert_impl.tasks.metrics import (
-    Metrics,
-    classification_metrics,
-    regression_metrics,
-)
+from hf_bert_impl.tasks.metrics import Metrics
+from hf_bert_impl.tasks.probe_classifiers import PROTOCOLS, Part, Probe, ProbeOptions
+from hf_bert_impl.tasks.probe_network import Floats
 from hf_bert_impl.tasks.registry import make_task
 
-Floats = NDArray[np.float64]
-#: Kinds of task: what the probe sees of vectors u and v, and the score that counts.
-PROTOCOLS = {
-    "classification": "accuracy",
-    "pair": "accuracy",
-    "entailment": "accuracy",
-    "relatedness": "pearson",
-}
-CLASSIFIERS = ("logistic", "mlp")
-#: Inverse strengths of the L2 penalty that are tried.
-STRENGTHS = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
-#: Folds by which the strength is chosen where there are no validation data.
-INNER_FOLDS = 3
+#: The share of a probe's work that embedding is taken for, in reports of progress.
+EMBEDDING_SHARE = 0.5
 
 
 class Params(dict[str, Any]):
@@ -62,26 +47,8 @@ class Params(dict[str, Any]):
 Batcher = Callable[[Params, list[list[str]]], Any]
 #: Called with all texts of a task before the first batch.
 Prepare = Callable[[Params, list[list[str]]], Any]
-
-
-@dataclasses.dataclass(frozen=True)
-class ProbeOptions:
-    """How to probe."""
-
-    classifier: str = "logistic"
-    """`logistic`, or `mlp` with one hidden layer."""
-    hidden: int = 50
-    """Units of that layer."""
-    folds: int = 10
-    """Folds of the cross-validation where there are no test data."""
-    batch_size: int = 128
-    """Texts that `batcher` gets at once."""
-    seed: int = 1111
-    """The seed of the folds and of the MLP's weights."""
-
-    def __post_init__(self) -> None:
-        check_choice("the classifier", self.classifier, CLASSIFIERS)
-        check_ranges(self, hidden=COUNT, folds=Range(2, MILLION, whole=True))
+#: Called with what was done, and the share of the work that is done.
+Progress = Callable[[str, float], None]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,17 +61,6 @@ class ProbeResult:
     """The standard deviation over folds; None with test data."""
     examples: dict[str, int]
     """How many there were, by the name of the data."""
-
-
-@dataclasses.dataclass
-class _Part:
-    """The inputs (N, F) of a probe and its labels."""
-
-    inputs: Floats
-    labels: NDArray[Any]
-
-    def take(self, rows: NDArray[np.intp]) -> _Part:
-        return _Part(self.inputs[rows], self.labels[rows])
 
 
 def read_probe(
@@ -141,6 +97,44 @@ def read_probe(
     return task, examples
 
 
+def check_probe(
+    task: Task, examples: Mapping[str, Sequence[Example]], options: ProbeOptions
+) -> None:
+    """Checks that there is enough to train and to judge a probe, before anything is computed.
+
+    Args:
+        task: From `read_probe`.
+        examples: From `read_probe`.
+        options: How to probe.
+
+    Raises:
+        InputError: There are validation data but no test data, or a class has too few examples.
+    """
+    if "validation" in examples and "test" not in examples:
+        raise InputError(
+            "there are validation data but no test data",
+            "both, or neither for cross-validation",
+            "name test data",
+        )
+    # A class has to be in every fold. Those that only choose the penalty can be fewer.
+    least = 1 if "validation" in examples else 2 if "test" in examples else options.folds
+    train = examples["train"]
+    counts = Counter(example.label for example in train) if task.labels else {"": len(train)}
+    name, fewest = min(counts.items(), key=lambda item: item[1])
+    if fewest < least:
+        what = f"class {name!r} has" if task.labels else "there are"
+        count = f"only {fewest} example{'s' * (fewest != 1)}"
+        raise InputError(
+            f"{what} {count} to train on",
+            f"at least one for each of {least} folds",
+            "use fewer folds or more data" if least > 2 else "use more data",
+        )
+    if not task.labels and len({example.label for example in train}) == 1:
+        raise InputError(
+            f"every score to train on is {train[0].label}", "different ones", "use more data"
+        )
+
+
 def run_probe(
     protocol: str,
     task: Task,
@@ -148,12 +142,13 @@ def run_probe(
     batcher: Batcher,
     prepare: Prepare | None = None,
     options: ProbeOptions | None = None,
+    progress: Progress | None = None,
 ) -> ProbeResult:
     """Trains and judges a probe.
 
-    With test data it is trained on the training data; the strength of its penalty is the best on
-    the validation data, or over folds of the training data where there are none. Without test data
-    the training data are cross-validated, and the strength is chosen inside each fold.
+    With test data it is trained on the training data; the penalty is the one that is best on the
+    validation data, or over folds of the training data where there are none. Without test data the
+    training data are cross-validated, and the penalty is chosen inside each fold.
 
     Args:
         protocol: One of `PROTOCOLS`.
@@ -162,33 +157,32 @@ def run_probe(
         batcher: Turns texts, as lists of words, into vectors.
         prepare: Called before with all texts.
         options: How to probe.
+        progress: Called as the work goes on.
 
     Returns:
         The scores.
 
     Raises:
-        ValueError: A class has fewer examples than there are folds.
+        ValueError: A class has fewer examples than there are folds, or a vector is not finite.
     """
     options = options or ProbeOptions()
     require("sklearn", "train", "probing")
+    check_probe(task, examples, options)
     params = Params(batch_size=options.batch_size, seed=options.seed, current_task=protocol)
-    parts = _parts(protocol, task, examples, batcher, prepare, params)
+    report = progress or (lambda what, share: None)
+    parts = _parts(protocol, task, examples, batcher, prepare, params, report)
     counts = {name: len(part) for name, part in examples.items()}
-    probe = _Probe(protocol, len(task.labels), options)
-    train, validation = parts["train"], parts.get("validation")
+    probe = Probe(protocol, len(task.labels), options)
+    train = parts["train"]
     if "test" in parts:
-        predict = probe.fit_best(train, validation)
+        report("classifier", EMBEDDING_SHARE)
+        predict = probe.fit_best(train, parts.get("validation"))
         return ProbeResult(probe.score(parts["test"], predict), None, counts)
-    if validation is not None:
-        raise InputError(
-            "there are validation data but no test data",
-            "both, or neither for cross-validation",
-            "name test data",
-        )
-    scores = [
-        probe.score(train.take(held), probe.fit_best(train.take(rest), None))
-        for rest, held in probe.folds(train, options.folds)
-    ]
+    scores: list[Metrics] = []
+    for rest, held in probe.folds(train, options.folds):
+        share = EMBEDDING_SHARE + (1 - EMBEDDING_SHARE) * len(scores) / options.folds
+        report(f"fold {len(scores) + 1} of {options.folds}", share)
+        scores.append(probe.score(train.take(held), probe.fit_best(train.take(rest), None)))
     columns = {name: [fold[name] for fold in scores] for name in scores[0]}
     means = {name: statistics.fmean(values) for name, values in columns.items()}
     deviations = {name: statistics.stdev(values) for name, values in columns.items()}
@@ -200,6 +194,38 @@ def encoder_batcher(encode: Callable[[list[str]], Any]) -> Batcher:
     return lambda params, batch: encode([" ".join(words) for words in batch])
 
 
+def embed_texts(
+    texts: Iterable[str],
+    batcher: Batcher,
+    prepare: Prepare | None,
+    params: Params,
+    report: Progress,
+) -> dict[str, Floats]:
+    """The vector (D,) of each text; a text that stands there several times is computed once.
+
+    Raises:
+        InputError: A vector is not finite, or there is not one for each text.
+    """
+    unique = list(dict.fromkeys(texts))
+    words = [text.split() for text in unique]
+    if prepare is not None:
+        prepare(params, words)
+    vectors: list[Floats] = []
+    for start in range(0, len(words), params.batch_size):
+        batch = words[start : start + params.batch_size]
+        report(f"{start:,} of {len(words):,} texts", EMBEDDING_SHARE * start / len(words))
+        found = np.asarray(batcher(params, batch), np.float32)  # (batch, D)
+        if found.ndim != 2 or len(found) != len(batch) or not np.isfinite(found).all():
+            raise InputError(
+                f"the encoder gave numbers of shape {found.shape} for {len(batch)} texts"
+                + (", not all of them finite" if not np.isfinite(found).all() else ""),
+                "a vector of finite numbers for each text",
+                "mend the model or the `batcher`",
+            )
+        vectors.extend(found)
+    return dict(zip(unique, vectors, strict=True))
+
+
 def _parts(
     protocol: str,
     task: Task,
@@ -207,33 +233,18 @@ def _parts(
     batcher: Batcher,
     prepare: Prepare | None,
     params: Params,
-) -> dict[str, _Part]:
+    report: Progress,
+) -> dict[str, Part]:
     every = [example for part in examples.values() for example in part]
-    sides = [example.text for example in every]
-    if protocol != "classification":
-        sides += [example.pair for example in every]
-    texts = list(dict.fromkeys(sides))
-    words = [text.split() for text in texts]
-    if prepare is not None:
-        prepare(params, words)
-    size = params.batch_size
-    vectors = np.concatenate(
-        [
-            np.asarray(batcher(params, words[start : start + size]), np.float64)
-            for start in range(0, len(words), size)
-        ]
-    )  # (texts, D)
-    row = {text: index for index, text in enumerate(texts)}
+    is_pair = protocol != "classification"
+    sides = [example.text for example in every] + [it.pair for it in every if is_pair]
+    vectors = embed_texts(sides, batcher, prepare, params, report)
     parts = {}
     for name, part in examples.items():
-        left = vectors[[row[example.text] for example in part]]  # (N, D)
-        labels = np.array([example.label for example in part])
-        if task.labels:
-            labels = np.array([task.labels.index(label) for label in labels])
-        right = left
-        if protocol != "classification":
-            right = vectors[[row[example.pair] for example in part]]
-        parts[name] = _Part(_inputs(protocol, left, right), labels)
+        left = np.stack([vectors[example.text] for example in part])  # (N, D)
+        right = np.stack([vectors[example.pair] for example in part]) if is_pair else left
+        labels = np.array([task.labels.index(it.label) if task.labels else it.label for it in part])
+        parts[name] = Part(_inputs(protocol, left, right), labels)
     return parts
 
 
@@ -243,87 +254,3 @@ def _inputs(protocol: str, left: Floats, right: Floats) -> Floats:
         return left
     both = [np.abs(left - right), left * right]
     return np.hstack([left, right, *both] if protocol == "entailment" else both)
-
-
-class _Probe:
-    """A kind of classifier with a penalty to choose."""
-
-    def __init__(self, protocol: str, num_labels: int, options: ProbeOptions) -> None:
-        self.best = PROTOCOLS[protocol]
-        self.num_labels = num_labels
-        self.options = options
-
-    def score(self, part: _Part, predict: Callable[[Floats], Any]) -> Metrics:
-        predicted = predict(part.inputs)
-        if not self.num_labels:
-            return regression_metrics(part.labels, predicted)
-        return classification_metrics(part.labels, predicted, self.num_labels)
-
-    def folds(self, part: _Part, count: int) -> Iterator[tuple[NDArray[np.intp], NDArray[np.intp]]]:
-        """Rows to train on and rows that are held out, with the classes' shares in each."""
-        selection = require("sklearn.model_selection", "train", "probing")
-        counts = (
-            Counter(part.labels.tolist()) if self.num_labels else Counter([0] * len(part.labels))
-        )
-        fewest = min(counts.values())
-        if fewest < count:
-            raise InputError(
-                f"a class has only {fewest} examples",
-                f"at least one for each of {count} folds",
-                "use fewer folds or more data",
-            )
-        kind = selection.StratifiedKFold if self.num_labels else selection.KFold
-        splitter = kind(count, shuffle=True, random_state=self.options.seed)
-        yield from splitter.split(part.inputs, part.labels)
-
-    def fit_best(self, train: _Part, validation: _Part | None) -> Callable[[Floats], Any]:
-        """Fits with the penalty that is best on validation data or folds."""
-        if validation is not None:
-            pairs = [(train, validation)]
-        else:
-            folds = self.folds(train, INNER_FOLDS)
-            pairs = [(train.take(rest), train.take(held)) for rest, held in folds]
-        scores = {
-            strength: sum(
-                self.score(held, self.fit(rest, strength))[self.best] for rest, held in pairs
-            )
-            for strength in STRENGTHS
-        }
-        return self.fit(train, max(scores, key=lambda strength: scores[strength]))
-
-    def fit(self, train: _Part, strength: float) -> Callable[[Floats], Any]:
-        """Fits; the strength is scikit-learn's C."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of an optimizer that would go on a little longer
-            if self.options.classifier == "mlp":
-                return self._fit_mlp(train, strength)
-            linear = require("sklearn.linear_model", "train", "probing")
-            model = linear.LogisticRegression(C=strength, max_iter=500)
-            if self.num_labels:
-                predict: Callable[[Floats], Any] = model.fit(train.inputs, train.labels).predict
-                return predict
-            # A score between two levels is a mixture of both (Tai et al. 2015, section 4.2), which
-            # the cross-entropy sees as two examples with the shares as their weights.
-            low = np.floor(train.labels)
-            share = np.concatenate([low + 1 - train.labels, train.labels - low])
-            rows = np.flatnonzero(share)  # a whole number is one level
-            model.fit(
-                np.vstack([train.inputs, train.inputs])[rows],
-                np.concatenate([low, low + 1])[rows],
-                sample_weight=share[rows],
-            )
-            return lambda inputs: model.predict_proba(inputs) @ model.classes_
-
-    def _fit_mlp(self, train: _Part, strength: float) -> Callable[[Floats], Any]:
-        network = require("sklearn.neural_network", "train", "probing")
-        kind = network.MLPClassifier if self.num_labels else network.MLPRegressor
-        model = kind(
-            hidden_layer_sizes=(self.options.hidden,),
-            alpha=1e-4 / strength,
-            batch_size=min(64, len(train.labels)),
-            # Early stopping holds back a tenth, which needs an example of each class.
-            early_stopping=len(train.labels) >= 10 * max(self.num_labels, 2),
-            random_state=self.options.seed,
-        )
-        predict: Callable[[Floats], Any] = model.fit(train.inputs, train.labels).predict
-        return predict

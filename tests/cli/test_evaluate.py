@@ -145,7 +145,7 @@ def test_bad_input(hf_bert, one_error_line, write, save_tiny, tmp_path):
     )
     command = ("evaluate", "probe", model, "--train", data)
     one_error_line(hf_bert(*command, "--protocol", "parse"), "the protocol is 'parse'")
-    one_error_line(hf_bert(*command, "--classifier", "svm"), "the classifier is 'svm'")
+    one_error_line(hf_bert(*command, "--classifier", "svm"), "--classifier is 'svm'")
 
 
 WORDS = ["nice", "to meet you", "the river rose over night", "a", "and you", "over the river " * 9]

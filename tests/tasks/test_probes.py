@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from hf_bert_impl.tasks.base import Columns
+from hf_bert_impl.tasks.probe_network import fit_networks
 from hf_bert_impl.tasks.probes import (
     Params,
     ProbeOptions,
@@ -14,6 +15,10 @@ from hf_bert_impl.tasks.probes import (
 )
 
 pytest.importorskip("sklearn", reason="pip install 'hf_bert_impl[train]'")
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import GridSearchCV, StratifiedKFold
+
+COLUMNS = Columns("0", None, "1")
 
 
 def batcher(params, batch):
@@ -111,8 +116,9 @@ def test_pairs(write, protocol):
 @pytest.mark.parametrize(("classifier", "least"), [("logistic", 0.9), ("mlp", 0.8)])
 def test_relatedness(write, classifier, least):
     named = {"train": write("train", related(400, 1)), "test": write("test", related(70, 2))}
+    named["validation"] = write("validation", related(60, 3))
     columns = ("0", "1", "2")
-    result = probe("relatedness", named, columns, classifier=classifier)
+    result = probe("relatedness", named, columns, classifier=classifier, epoch_size=10)
     assert result.scores["pearson"] > least
     assert set(result.scores) == {"pearson", "spearman", "mse"}
 
@@ -156,6 +162,8 @@ def test_bad_input(write):
     for given, words in (
         ({"classifier": "svm"}, "'svm'; expected one of logistic, mlp"),
         ({"folds": 1}, "folds is 1; expected a whole number from 2"),
+        ({"optimizer": "lbfgs"}, "optimizer is 'lbfgs'; expected one of adam, rmsprop, sgd"),
+        ({"tenacity": 0}, "tenacity is 0; expected a whole number from 1"),
     ):
         with pytest.raises(ValueError, match=words):
             ProbeOptions(**given)
@@ -166,10 +174,68 @@ def test_bad_input(write):
     with pytest.raises(ValueError, match="expected no second text"):
         read_probe("classification", {"train": train}, Columns("0", "0", "1"))
     few = write("few", [*classes(30, 1), ("1 2 3 4 5", "rare")])
-    with pytest.raises(ValueError, match=r"only 1 examples; .* 10 folds"):
+    with pytest.raises(ValueError, match=r"class 'rare' has only 1 example .* 10 folds"):
         probe("classification", {"train": few}, ("0", None, "1"))
     with pytest.raises(ValueError, match="validation data but no test data"):
         probe("classification", {"train": train, "validation": train}, ("0", None, "1"))
+    test = write("test", classes(9, 2))
+    with pytest.raises(ValueError, match=r"class 'rare' has only 1 example .* each of 2 folds"):
+        probe("classification", {"train": few, "test": test}, ("0", None, "1"))
+    level = write("level", [("1", "2", "3.5"), ("2", "1", "3.5")] * 9)
+    with pytest.raises(ValueError, match=r"every score to train on is 3\.5"):
+        probe("relatedness", {"train": level, "test": level}, ("0", "1", "2"))
     unseen = write("unseen", [("1 2 3 4 5", "new")])
     with pytest.raises(ValueError, match="label 'new', which no training example has"):
         probe("classification", {"train": train, "test": unseen}, ("0", None, "1"))
+
+
+def test_what_an_encoder_may_not_give(write):
+    task, examples = read_probe(
+        "classification", {"train": write("train", classes(30, 1))}, COLUMNS
+    )
+    for wrong, words in (
+        (lambda params, batch: [[float("nan")]] * len(batch), "not all of them finite"),
+        (lambda params, batch: [[1.0]] * (len(batch) - 1), r"shape \(29, 1\) for 30 texts"),
+        (lambda params, batch: [1.0] * len(batch), r"shape \(30,\) for 30 texts"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            run_probe("classification", task, examples, wrong, options=ProbeOptions(folds=2))
+
+
+@pytest.mark.slow
+def test_nested_folds_equal_plain_scikit_learn(write):
+    rows = classes(130, 5, noise=0.4)
+    points = np.array([[float(word) for word in line.split()] for line, _ in rows])
+    labels = np.array([label for _, label in rows])
+    expected = []
+    for rest, held in StratifiedKFold(4, shuffle=True, random_state=7).split(points, labels):
+        inner = StratifiedKFold(4, shuffle=True, random_state=7)
+        search = GridSearchCV(
+            LogisticRegression(max_iter=500), {"C": [0.25, 0.5, 1, 2, 4, 8]}, cv=inner
+        )
+        expected.append(search.fit(points[rest], labels[rest]).score(points[held], labels[held]))
+    result = probe(
+        "classification", {"train": write("train", rows)}, ("0", None, "1"), folds=4, seed=7
+    )
+    assert result.scores["accuracy"] == pytest.approx(np.mean(expected), abs=1e-9)
+    assert result.deviations["accuracy"] == pytest.approx(np.std(expected, ddof=1), abs=1e-9)
+
+
+def test_networks_side_by_side_are_those_trained_alone():
+    rng = np.random.default_rng(2)
+    inputs = rng.normal(size=(90, 5)).astype(np.float32)
+    held, answers = inputs[70:], inputs[70:, 1] > 0
+    targets = np.eye(2, dtype=np.float32)[(inputs[:70, 1] > 0).astype(int)]
+
+    def score(predict):
+        return np.mean(predict(held).argmax(axis=1) == answers)
+
+    options = {"hidden": 3, "optimizer": "rmsprop", "tenacity": 2, "epoch_size": 20, "seed": 4}
+    penalties = (1e-5, 1e-1)
+    both = fit_networks(inputs[:70], targets, penalties, score, **options)
+    for penalty, network in zip(penalties, both, strict=True):
+        (alone,) = fit_networks(inputs[:70], targets, (penalty,), score, **options)
+        np.testing.assert_allclose(network(held), alone(held), atol=1e-5)
+    # The weak penalty learns, and the strong one shrinks all to a guess.
+    assert score(both[0]) > 0.8
+    assert np.ptp(both[1](held)[:, 0]) < 0.2
