@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from hf_bert_impl import checkpoints
-from hf_bert_impl.cli import evaluate_squad
+from hf_bert_impl.cli import evaluate_senteval, evaluate_squad
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import (
     AsJson,
@@ -21,31 +21,26 @@ from hf_bert_impl.cli.options import (
     Model,
     Pair,
     Picture,
+    Pooling,
     Quiet,
     Text,
+    from_dataclass,
 )
 from hf_bert_impl.tables import console, print_table
-
-if TYPE_CHECKING:
-    from hf_bert_impl.inference import TextEncoder
+from hf_bert_impl.tasks.probe_options import ProbeOptions
 
 app = typer.Typer(
     name="evaluate",
-    help="Measure models: similarity, probes, classification, tags, numbers, masked words.",
+    help="Measure models: similarity, probes, SentEval, classes, tags, numbers, masked words.",
     epilog="Example: hf-bert evaluate sts MODEL --data sts/2014 --pooling mean",
     no_args_is_help=True,
     rich_markup_mode="markdown",
 )
 app.command("squad")(evaluate_squad.squad)
+app.command("senteval")(evaluate_senteval.senteval)
 
 Data = Annotated[
     str, typer.Option("--data", metavar="FILE", help="The labelled data; with --dataset a split.")
-]
-Pooling = Annotated[
-    str | None,
-    typer.Option(
-        help="cls, mean, max or first-last-average.", show_default="the model's own, or mean"
-    ),
 ]
 
 
@@ -74,7 +69,7 @@ def sts(
 
     with quiet_libraries():
         files = read_sts(data)
-        encoder = _load_encoder(model, pooling, batch_invariant)
+        encoder = checkpoints.load_encoder(model, pooling=pooling, batch_invariant=batch_invariant)
         total, by_file = evaluate_sts(encoder.encode, files)
     if picture is not None:
         from hf_bert_impl.tasks.pictures import draw_bars
@@ -92,7 +87,9 @@ def sts(
 
 
 @app.command()
+@from_dataclass(ProbeOptions)
 def probe(
+    fields: dict[str, Any],
     model: Model,
     train: Annotated[str, typer.Option(help="Training data; cross-validated if alone.")],
     validation: Annotated[
@@ -102,15 +99,12 @@ def probe(
     protocol: Annotated[
         str, typer.Option(help="classification, pair, entailment or relatedness.")
     ] = "classification",
-    classifier: Annotated[str, typer.Option(help="logistic or mlp.")] = "logistic",
-    folds: Annotated[int, typer.Option(help="Folds of the cross-validation.")] = 10,
     text_column: Text = None,
     text_pair_column: Pair = None,
     label_column: Label = None,
     dataset: Dataset = None,
     pooling: Pooling = None,
     batch_invariant: BatchInvariant = False,
-    seed: Annotated[int, typer.Option(help="Of the folds and of the MLP.")] = 1111,
     picture: Picture = None,
     as_json: AsJson = False,
 ) -> None:
@@ -120,28 +114,29 @@ def probe(
     --label-column 1
     """
     from hf_bert_impl.tasks.base import Columns
-    from hf_bert_impl.tasks.probes import ProbeOptions, encoder_batcher, read_probe, run_probe
+    from hf_bert_impl.tasks.probes import encoder_batcher, read_probe, run_probe
 
     named = {"train": train, "validation": validation, "test": test}
     with quiet_libraries():
-        options = ProbeOptions(classifier=classifier, folds=folds, seed=seed)
+        options = ProbeOptions(**fields)
         task, examples = read_probe(
             protocol,
             {name: source for name, source in named.items() if source is not None},
             Columns(text_column, text_pair_column, label_column),
             dataset,
         )
-        batcher = encoder_batcher(_load_encoder(model, pooling, batch_invariant).encode)
+        encoder = checkpoints.load_encoder(model, pooling=pooling, batch_invariant=batch_invariant)
+        batcher = encoder_batcher(encoder.encode)
         result = run_probe(protocol, task, examples, batcher, options=options)
-    title = f"{_last(model)}: {protocol} by {classifier}"
+    title = f"{_last(model)}: {protocol} by {options.classifier}"
     if picture is not None:
         _draw_scores(picture, title, result.scores)
-    report: dict[str, Any] = {"protocol": protocol, "classifier": classifier}
+    report: dict[str, Any] = {"protocol": protocol, "classifier": options.classifier}
     report |= {"examples": result.examples, **result.scores}
     heads, columns = ["", "test"], [result.scores]
     if result.deviations is not None:
-        report |= {"folds": folds, "standard_deviations": result.deviations}
-        heads = ["", f"mean of {folds} folds", "deviation"]
+        report |= {"folds": options.folds, "standard_deviations": result.deviations}
+        heads = ["", f"mean of {options.folds} folds", "deviation"]
         columns.append(result.deviations)
     rows = [(name, *(f"{column[name]:.4f}" for column in columns)) for name in result.scores]
     _print(as_json, report, title, heads, rows)
@@ -259,13 +254,6 @@ def masked_lm(
         ("texts cut", f"{result.cut:,}"),
     ]
     _print(as_json, vars(result), f"{_last(model)}: {_last(data)}", ("", ""), rows)
-
-
-def _load_encoder(model: str, pooling: str | None, batch_invariant: bool) -> TextEncoder:
-    from hf_bert_impl.inference.pooling import Pooling as Poolings
-
-    chosen = None if pooling is None else Poolings.named(pooling)
-    return checkpoints.load_encoder(model, pooling=chosen, batch_invariant=batch_invariant)
 
 
 def _last(name: str) -> str:

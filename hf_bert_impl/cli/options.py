@@ -61,6 +61,12 @@ Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")]
 Silent = Annotated[
     bool, typer.Option("--quiet", "-q", help="Show no progress and print no summary.")
 ]
+Pooling = Annotated[
+    str | None,
+    typer.Option(
+        help="cls, mean, max or first-last-average.", show_default="the model's own, or mean"
+    ),
+]
 
 PushToHub = Annotated[
     str | None, typer.Option(metavar="REPO", help="Push it at the end: hf-bert push.")

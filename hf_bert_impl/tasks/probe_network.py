@@ -19,7 +19,8 @@ from torch.nn.functional import log_softmax
 
 Floats = NDArray[np.float32]
 
-OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+#: The classes of `probe_options.OPTIMIZERS`.
+_OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "adam": torch.optim.Adam,
     "rmsprop": torch.optim.RMSprop,
     "sgd": lambda weights: torch.optim.SGD(weights, lr=0.1),
@@ -74,7 +75,7 @@ def fit_networks(
         penalties: The L2 penalty of each network.
         score: How good a network is on the held-out data; it is given what this function returns.
         hidden: H.
-        optimizer: One of `OPTIMIZERS`.
+        optimizer: One of `probe_options.OPTIMIZERS`.
         tenacity: So many times more than this may a network fail to become better.
         epoch_size: How many times the data are gone through from one judgement to the next.
         seed: Of the weights and of the order of the examples.
@@ -85,7 +86,7 @@ def fit_networks(
     generator = torch.Generator().manual_seed(seed)
     networks = ProbeNetworks(len(penalties), inputs.shape[1], hidden, targets.shape[1], seed)
     weights = list(networks.parameters())
-    stepper = OPTIMIZERS[optimizer](weights)
+    stepper = _OPTIMIZERS[optimizer](weights)
     penalty = torch.tensor(penalties).view(-1, 1, 1)
     x, y = torch.from_numpy(inputs), torch.from_numpy(targets)
     best = [-math.inf] * len(penalties)

@@ -22,8 +22,9 @@ from hf_bert_impl.errors import InputError, check_choice
 from hf_bert_impl.extras import require
 from hf_bert_impl.tasks.base import Columns, Example, Task
 from hf_bert_impl.tasks.metrics import Metrics
-from hf_bert_impl.tasks.probe_classifiers import PROTOCOLS, Part, Probe, ProbeOptions
+from hf_bert_impl.tasks.probe_classifiers import Part, Probe
 from hf_bert_impl.tasks.probe_network import Floats
+from hf_bert_impl.tasks.probe_options import PROTOCOLS, ProbeOptions
 from hf_bert_impl.tasks.registry import make_task
 
 #: The share of a probe's work that embedding is taken for, in reports of progress.
@@ -143,6 +144,7 @@ def run_probe(
     prepare: Prepare | None = None,
     options: ProbeOptions | None = None,
     progress: Progress | None = None,
+    name: str | None = None,
 ) -> ProbeResult:
     """Trains and judges a probe.
 
@@ -158,6 +160,7 @@ def run_probe(
         prepare: Called before with all texts.
         options: How to probe.
         progress: Called as the work goes on.
+        name: What `params.current_task` is; None for the protocol.
 
     Returns:
         The scores.
@@ -168,7 +171,7 @@ def run_probe(
     options = options or ProbeOptions()
     require("sklearn", "train", "probing")
     check_probe(task, examples, options)
-    params = Params(batch_size=options.batch_size, seed=options.seed, current_task=protocol)
+    params = Params(batch_size=options.batch_size, seed=options.seed, current_task=name or protocol)
     report = progress or (lambda what, share: None)
     parts = _parts(protocol, task, examples, batcher, prepare, params, report)
     counts = {name: len(part) for name, part in examples.items()}

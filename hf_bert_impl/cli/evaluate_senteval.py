@@ -1,0 +1,175 @@
+"""`hf-bert evaluate senteval`: SentEval's tasks, whole."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from hf_bert_impl import checkpoints
+from hf_bert_impl.cli.errors import quiet_libraries
+from hf_bert_impl.cli.options import (
+    AsJson,
+    BatchInvariant,
+    Model,
+    Overwrite,
+    Pooling,
+    Quiet,
+    from_dataclass,
+)
+from hf_bert_impl.cli.output_checks import check_output_file
+from hf_bert_impl.files.atomic import atomic_file
+from hf_bert_impl.tables import console, print_table
+from hf_bert_impl.tasks.probe_options import ProbeOptions
+
+if TYPE_CHECKING:
+    from hf_bert_impl.tasks.senteval import SentEvalResult
+
+NOTE = (
+    "Times 100. ± is the standard deviation over folds. The other columns are of SentEval's paper "
+    "(Conneau and Kiela 2018), by logistic regression."
+)
+#: How the table calls a score.
+HEADS = {
+    "accuracy": "accuracy",
+    "f1": "F1",
+    "pearson": "Pearson",
+    "spearman": "Spearman",
+    "pearson_mean": "Pearson",
+    "spearman_mean": "Spearman",
+}
+
+
+@from_dataclass(ProbeOptions)
+def senteval(
+    fields: dict[str, Any],
+    model: Model,
+    data: Annotated[
+        str, typer.Option(metavar="FOLDER", help="SentEval's data, or their folder `downstream`.")
+    ],
+    tasks: Annotated[
+        list[str] | None,
+        typer.Option(help="Only these, as in MR,CR,STS-B.", show_default="all that are there"),
+    ] = None,
+    pooling: Pooling = None,
+    batch_invariant: BatchInvariant = False,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="A JSON file for the result.")
+    ] = None,
+    overwrite: Overwrite = False,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Score sentence vectors on SentEval's tasks, from its own files and by its protocols.
+
+    MR, CR, SUBJ and MPQA by cross-validation, with the penalty chosen inside each fold; TREC and
+    MRPC by test data and folds; SST2, SST5, SNLI, SICK and STS-B by validation and test data;
+    STS12 to STS16 by cosines. Beside them stand the figures of SentEval's paper.
+
+    Example: hf-bert evaluate senteval sentence-transformers/all-MiniLM-L6-v2 --data SentEval/data
+    """
+    if output is not None:
+        check_output_file("--output", output, overwrite)
+    names = None
+    if tasks is not None:
+        names = [name.strip() for some in tasks for name in some.split(",")]
+    with quiet_libraries():
+        from hf_bert_impl.tasks.probes import encoder_batcher
+        from hf_bert_impl.tasks.senteval import read_senteval, run_senteval
+
+        options = ProbeOptions(**fields)
+        found = read_senteval(data, names, options)
+        encoder = checkpoints.load_encoder(model, pooling=pooling, batch_invariant=batch_invariant)
+        with _progress(not quiet, len(found)) as progress:
+            batcher = encoder_batcher(encoder.encode)
+            results = run_senteval(found, batcher, options=options, progress=progress)
+    report = _report(model, options, results)
+    if output is not None:
+        with atomic_file(output) as file:
+            file.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", "utf-8")
+    if as_json:
+        typer.echo(json.dumps(report, ensure_ascii=False))
+    else:
+        _print_results(f"{Path(model).name or model}: SentEval by {options.classifier}", results)
+
+
+def _report(model: str, options: ProbeOptions, results: list[SentEvalResult]) -> dict[str, Any]:
+    from hf_bert_impl.tasks.metrics import finite
+
+    tasks = {}
+    for result in results:
+        tasks[result.name] = {
+            "protocol": result.protocol,
+            "examples": result.examples,
+            "metric": result.metrics[0],
+            **result.scores,
+        }
+        if result.deviations is not None:
+            tasks[result.name]["standard_deviations"] = result.deviations
+    settings = dataclasses.asdict(options)
+    own, published = _columns(results)
+    report = {"model": model, **settings, "tasks": tasks, "mean": own, "published": published}
+    return dict(finite(report))
+
+
+def _columns(
+    results: list[SentEvalResult],
+) -> tuple[dict[str, float], dict[str, dict[str, dict[str, float]]]]:
+    """The model's means; and of each system of the paper the scores and the means."""
+    from hf_bert_impl.tasks.senteval import PUBLISHED, means
+
+    names = [result.name for result in results]
+    published = {}
+    for system, figures in PUBLISHED.items():
+        shown = {name: figures[name] for name in names if name in figures}
+        if shown:
+            published[system] = {"tasks": shown, "mean": means(shown, names)}
+    return means({result.name: result.score for result in results}, names), published
+
+
+def _print_results(title: str, results: list[SentEvalResult]) -> None:
+    own, published = _columns(results)
+
+    def beside(part: str, name: str) -> list[str]:
+        figures = [system[part].get(name) for system in published.values()]
+        return ["" if figure is None else f"{figure:.1f}" for figure in figures]
+
+    rows = []
+    for result in results:
+        kind = " / ".join(HEADS[name] for name in result.metrics)
+        scores = " / ".join(f"{result.scores[name]:.1f}" for name in result.metrics)
+        spread = result.deviations
+        deviation = "" if spread is None else f"{spread[result.metrics[0]]:.1f}"
+        rows.append((result.name, kind, scores, deviation, *beside("tasks", result.name)))
+    for kind, mean in own.items():
+        rows.append(("mean", kind, f"{mean:.1f}", "", *beside("mean", kind)))
+    columns = ("", "score", "this model", "±", *published)
+    print_table(console(), title, columns, rows, NOTE, words=(0, 1))
+
+
+@contextlib.contextmanager
+def _progress(show: bool, tasks: int) -> Iterator[Callable[[str, str, float], None] | None]:
+    """A bar of the tasks, where a person can see it."""
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+    screen = Console(stderr=True)
+    if not (show and screen.is_terminal):
+        yield None
+        return
+    columns = (BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    begun: dict[str, None] = {}
+    with Progress(*columns, console=screen, transient=True) as bar:
+        task = bar.add_task("", total=tasks)
+
+        def advance(name: str, what: str, share: float) -> None:
+            begun[name] = None
+            done = len(begun) - 1 + share
+            bar.update(task, completed=done, description=f"{name}: {what}")
+
+        yield advance

@@ -1,0 +1,316 @@
+"""SentEval whole (Conneau and Kiela 2018, https://arxiv.org/abs/1803.05449): its tasks, by its
+protocols, from its own files, for any encoder.
+
+All tasks are read and checked before the first text is made a vector.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import statistics
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from hf_bert_impl.errors import InputError
+from hf_bert_impl.extras import require
+from hf_bert_impl.tasks.metrics import Metrics
+from hf_bert_impl.tasks.probe_options import PROTOCOLS, ProbeOptions
+from hf_bert_impl.tasks.probes import (
+    Batcher,
+    Params,
+    Prepare,
+    Progress,
+    check_probe,
+    embed_texts,
+    run_probe,
+)
+from hf_bert_impl.tasks.registry import make_task
+from hf_bert_impl.tasks.senteval_files import (
+    TASKS,
+    Examples,
+    ProbeTask,
+    SimilarityTask,
+    read_sts_files,
+)
+from hf_bert_impl.tasks.sts import StsFile, evaluate_sts
+
+#: Where the tasks are below the folder that a user names.
+PLACES = ("", "downstream", "data/downstream", "senteval/downstream")
+#: SentEval's own names of tasks that have shorter ones here.
+LONG_NAMES = {
+    "STSBENCHMARK": "STS-B",
+    "SICKRELATEDNESS": "SICK-R",
+    "SICKENTAILMENT": "SICK-E",
+}
+#: The figures of SentEval's paper, by logistic regression, times 100: the first one of a task.
+PUBLISHED: dict[str, dict[str, float]] = {
+    "GloVe": {
+        **{"MR": 77.4, "CR": 78.7, "SUBJ": 91.2, "MPQA": 87.7, "SST2": 80.3, "SST5": 44.7},
+        **{"TREC": 83.0, "MRPC": 72.7, "SICK-E": 78.5},
+        **{"STS12": 52.1, "STS13": 49.6, "STS14": 54.6, "STS15": 56.1, "STS16": 51.4},
+    },
+    "fastText": {
+        **{"MR": 78.2, "CR": 80.2, "SUBJ": 91.8, "MPQA": 88.0, "SST2": 82.3, "SST5": 45.1},
+        **{"TREC": 83.4, "MRPC": 74.4, "SICK-E": 78.9, "SICK-R": 82.3},
+        **{"STS12": 58.3, "STS13": 57.9, "STS14": 64.9, "STS15": 67.6, "STS16": 64.3},
+    },
+    "SkipThought": {
+        **{"MR": 79.4, "CR": 83.1, "SUBJ": 93.7, "MPQA": 89.3, "SST2": 82.9},
+        **{"TREC": 88.4, "SICK-E": 79.5, "SICK-R": 85.8},
+    },
+    "InferSent": {
+        **{"MR": 81.1, "CR": 86.3, "SUBJ": 92.4, "MPQA": 90.2, "SST2": 84.6},
+        **{"TREC": 88.2, "MRPC": 76.2, "SICK-R": 88.4, "STS-B": 75.8},
+        **{"STS12": 59.2, "STS13": 58.9, "STS14": 69.6, "STS15": 71.3, "STS16": 71.5},
+    },
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class SentEvalData:
+    """The data of a task, read and checked."""
+
+    name: str
+    protocol: str
+    """One of `PROTOCOLS`, or "similarity"."""
+    examples: Examples
+    """By the names "train", "validation" and "test"; empty for similarity."""
+    files: list[StsFile]
+    """Of similarity."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SentEvalResult:
+    """What was found in a task."""
+
+    name: str
+    protocol: str
+    """As `SentEvalData.protocol`."""
+    examples: dict[str, int]
+    """How many there were, by the name of the data."""
+    metrics: tuple[str, ...]
+    """The names of the scores that the literature gives, the one that counts first."""
+    scores: Metrics
+    """All scores, times 100 but for the mean squared error."""
+    deviations: Metrics | None
+    """The standard deviations over the folds of a cross-validation."""
+
+    @property
+    def score(self) -> float:
+        """The score that counts."""
+        return self.scores[self.metrics[0]]
+
+
+def read_senteval(
+    folder: str | Path, tasks: Iterable[str] | None = None, options: ProbeOptions | None = None
+) -> list[SentEvalData]:
+    """Finds and reads tasks in SentEval's own layout.
+
+    Args:
+        folder: SentEval's folder, its `data`, `downstream`, or a folder that holds `downstream`.
+        tasks: Their names, as in `TASKS` or as SentEval has them; None for those that are there.
+        options: How they will be probed.
+
+    Returns:
+        The tasks in the order of `TASKS`.
+
+    Raises:
+        InputError: There is no such folder, task or file, a file cannot be read, or a class has too
+            few examples.
+    """
+    given = Path(folder).expanduser()
+    wanted = None if tasks is None else task_names(tasks)
+    places = [given / place for place in PLACES]
+    best = max(places, key=lambda place: len(_present(place)))  # the first of equals
+    present = _present(best)
+    if not present:
+        folders = dict.fromkeys(task.folder for task in TASKS.values())
+        raise InputError(
+            f"{given} has no task of SentEval" if given.is_dir() else f"there is no folder {given}",
+            f"a folder with some of {', '.join(folders)}, there or in `downstream` below it",
+            "check the path, or get the data with SentEval's get_transfer_data.bash",
+        )
+    for name in wanted or ():
+        if name not in present:
+            raise InputError(
+                f"there is no folder {best / TASKS[name].folder} for {name}",
+                f"tasks that are there ({', '.join(present)})",
+                "leave it out, or get its data",
+            )
+    options = options or ProbeOptions()
+    return [_read(name, best, options) for name in wanted or present]
+
+
+def task_names(names: Iterable[str]) -> list[str]:
+    """The names as `TASKS` has them, in its order, each once.
+
+    Args:
+        names: In any case, with or without hyphens, as SST-2 or STSBenchmark.
+
+    Raises:
+        InputError: There is no such task, or no name.
+    """
+    known = {_plain(name): name for name in TASKS} | LONG_NAMES
+    given = list(names)
+    for name in given:
+        if _plain(name) not in known:
+            raise InputError(f"`tasks` has {name!r}", f"some of {', '.join(TASKS)}", "choose these")
+    if not given:
+        raise InputError("`tasks` is empty", f"some of {', '.join(TASKS)}", "choose these")
+    chosen = {known[_plain(name)] for name in given}
+    return [name for name in TASKS if name in chosen]
+
+
+def run_senteval(
+    data: Iterable[SentEvalData],
+    batcher: Batcher,
+    prepare: Prepare | None = None,
+    options: ProbeOptions | None = None,
+    progress: Callable[[str, str, float], None] | None = None,
+) -> list[SentEvalResult]:
+    """Scores an encoder on tasks.
+
+    Args:
+        data: From `read_senteval`.
+        batcher: Turns texts, as lists of words, into vectors; `encoder_batcher` makes one.
+        prepare: Called with all texts of a task before its first batch.
+        options: How to probe.
+        progress: Called with the name of a task, what is done, and the share of the task's work.
+
+    Returns:
+        A result for each task.
+
+    Raises:
+        InputError: The encoder gives no vector of finite numbers for a text.
+    """
+    require("sklearn", "train", "SentEval")
+    options = options or ProbeOptions()
+    results = []
+    for task in data:
+
+        def report(what: str, share: float, name: str = task.name) -> None:
+            if progress is not None:
+                progress(name, what, share)
+
+        if task.files:
+            results.append(_compare(task, batcher, prepare, options, report))
+        else:
+            results.append(_probe(task, batcher, prepare, options, report))
+    return results
+
+
+def means(scores: Mapping[str, float], names: Iterable[str]) -> dict[str, float]:
+    """The mean of the accuracies and that of the correlations.
+
+    Args:
+        scores: The scores of tasks by their names.
+        names: The tasks. A mean over fewer of them would not compare, and is left out.
+    """
+    found = {}
+    for kind in ("accuracy", "correlation"):
+        some = [name for name in names if _is_accuracy(TASKS[name]) == (kind == "accuracy")]
+        if some and all(name in scores for name in some):
+            found[kind] = statistics.fmean(scores[name] for name in some)
+    return found
+
+
+def _is_accuracy(task: ProbeTask | SimilarityTask) -> bool:
+    return isinstance(task, ProbeTask) and PROTOCOLS[task.protocol] == "accuracy"
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^A-Z0-9]", "", name.upper())
+
+
+def _present(place: Path) -> list[str]:
+    return [name for name, task in TASKS.items() if (place / task.folder).is_dir()]
+
+
+def _read(name: str, place: Path, options: ProbeOptions) -> SentEvalData:
+    task = TASKS[name]
+    if isinstance(task, SimilarityTask):
+        files = read_sts_files(place / task.folder, task.files)
+        return SentEvalData(name, "similarity", {}, files)
+    data = SentEvalData(name, task.protocol, task.read(place / task.folder), [])
+    labels = {example.label for example in data.examples["train"]}
+    if len(labels) == 1:
+        raise InputError(
+            f"{name}: all examples to train on have the label {labels.pop()}",
+            "at least two labels",
+            "get SentEval's data again",
+        )
+    try:
+        check_probe(_task(data), data.examples, options)
+    except InputError as error:
+        given, expected, remedy = error.args
+        raise InputError(f"{name}: {given}", expected, remedy) from None
+    return data
+
+
+def _task(data: SentEvalData) -> Any:
+    """The task with its labels, of which every part of the data has some."""
+    task = make_task("regression" if data.protocol == "relatedness" else "classification")
+    task.learn_labels(data.examples["train"], [])
+    for part in data.examples.values():
+        task.check_labels(part)
+    return task
+
+
+def _probe(
+    data: SentEvalData,
+    batcher: Batcher,
+    prepare: Prepare | None,
+    options: ProbeOptions,
+    report: Progress,
+) -> SentEvalResult:
+    found = run_probe(
+        data.protocol,
+        _task(data),
+        data.examples,
+        batcher,
+        prepare,
+        options,
+        report,
+        name=data.name,
+    )
+    metrics: tuple[str, ...] = ("accuracy", "f1") if data.name == "MRPC" else ("accuracy",)
+    if data.protocol == "relatedness":
+        metrics = ("pearson", "spearman")
+    scores = _percent(found.scores)
+    deviations = None if found.deviations is None else _percent(found.deviations)
+    return SentEvalResult(data.name, data.protocol, found.examples, metrics, scores, deviations)
+
+
+def _percent(scores: Metrics) -> Metrics:
+    return {name: score if name == "mse" else 100 * score for name, score in scores.items()}
+
+
+def _compare(
+    data: SentEvalData,
+    batcher: Batcher,
+    prepare: Prepare | None,
+    options: ProbeOptions,
+    report: Progress,
+) -> SentEvalResult:
+    params = Params(batch_size=options.batch_size, seed=options.seed, current_task=data.name)
+
+    def encode(texts: list[str]) -> Any:
+        vectors = embed_texts(texts, batcher, prepare, params, report)
+        return np.stack([vectors[text] for text in texts])
+
+    total, by_file = evaluate_sts(encode, data.files)
+    pairs = [score.pairs for score in by_file.values()]
+    scores = {}
+    for name in ("pearson", "spearman"):
+        values = [getattr(score, name) for score in by_file.values()]
+        scores[f"{name}_mean"] = statistics.fmean(values)
+        scores[f"{name}_weighted_mean"] = statistics.fmean(values, pairs)
+        scores[f"{name}_all"] = getattr(total, name)
+        scores |= {f"{name}_{file}": value for file, value in zip(by_file, values, strict=True)}
+    counts = {name: score.pairs for name, score in by_file.items()}
+    metrics = ("pearson_mean", "spearman_mean")
+    return SentEvalResult(data.name, data.protocol, counts, metrics, scores, None)

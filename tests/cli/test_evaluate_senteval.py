@@ -1,0 +1,68 @@
+"""`hf-bert evaluate senteval`: the table, the file, and one line for what is wrong."""
+
+import json
+import shutil
+
+import pytest
+
+from tests.tasks.senteval_folder import write_senteval
+
+pytest.importorskip("sklearn", reason="pip install 'hf_bert_impl[train]'")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write_senteval(tmp_path_factory.mktemp("senteval")).parent
+
+
+@pytest.mark.slow
+def test_table_and_file(hf_bert, save_tiny, tmp_path):
+    folder = write_senteval(tmp_path / "data")
+    for name in ("CR", "SUBJ", "MPQA", "SNLI", "SST", "SICK"):
+        shutil.rmtree(folder / name)
+    output = tmp_path / "result.json"
+    command = ("evaluate", "senteval", save_tiny("BertModel"), "--data", folder, "--folds", 2)
+    result = hf_bert(*command, "--output", output)
+    assert result.status == 0, result.err
+    found = json.loads(output.read_text())
+    assert len(found["tasks"]) == 9
+    assert found["tasks"]["MRPC"]["examples"] == {"train": 80, "test": 30}
+    for name in ("MR", "TREC", "STS-B", "STS16"):
+        score = found["tasks"][name][found["tasks"][name]["metric"]]
+        assert f"{score:.1f}" in next(
+            line for line in result.out.splitlines() if line.split()[:1] == [name]
+        )
+    accuracies = [it["accuracy"] for it in found["tasks"].values() if it["metric"] == "accuracy"]
+    assert len(accuracies) == 3
+    assert found["mean"]["accuracy"] == pytest.approx(sum(accuracies) / 3)
+    assert "InferSent" in result.out
+    assert "77.4" in result.out
+    assert list(tmp_path.glob("*.json")) == [output]
+
+
+def test_chosen_tasks_beside_published_figures(hf_bert, save_tiny, folder):
+    command = ("evaluate", "senteval", save_tiny("BertModel"), "--data", folder, "--folds", 2)
+    chosen = ("--tasks", "trec,MR", "--tasks", "STS12", "--json", "--batch-size", 16)
+    result = hf_bert(*command, *chosen)
+    assert result.status == 0, result.err
+    found = json.loads(result.out)
+    assert list(found["tasks"]) == ["MR", "TREC", "STS12"]
+    assert set(found["tasks"]["MR"]["standard_deviations"]) >= {"accuracy"}
+    assert found["published"]["fastText"]["tasks"] == {"MR": 78.2, "TREC": 83.4, "STS12": 58.3}
+    assert found["published"]["fastText"]["mean"]["accuracy"] == pytest.approx(80.8)
+    assert "correlation" not in found["published"]["SkipThought"]["mean"]
+
+
+def test_bad_input(hf_bert, save_tiny, folder, tmp_path, one_error_line):
+    command = ("evaluate", "senteval", save_tiny("BertModel"), "--data")
+    one_error_line(hf_bert(*command, tmp_path / "none"), "there is no folder")
+    one_error_line(hf_bert(*command, folder, "--tasks", "MR,IMDB"), "--tasks has 'IMDB'")
+    one_error_line(hf_bert(*command, folder, "--classifier", "svm"), "--classifier is 'svm'")
+    one_error_line(hf_bert(*command, folder, "--folds", 1), "--folds is 1")
+    one_error_line(hf_bert(*command, folder, "--folds", 50), "MR: class", "each of 50 folds")
+    taken = tmp_path / "taken.json"
+    taken.write_text("kept")
+    one_error_line(hf_bert(*command, folder, "-o", taken), "taken.json exists", "--overwrite")
+    assert taken.read_text() == "kept"
+    one_error_line(hf_bert(*command, folder, "-o", tmp_path / "no" / "a.json"), "no folder")
+    one_error_line(hf_bert("evaluate", "senteval", tmp_path, "--data", folder), "config.json")

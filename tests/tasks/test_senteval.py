@@ -1,0 +1,364 @@
+"""SentEval: its layout, its protocols beside plain computations, and what is wrong with files."""
+
+import shutil
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from hf_bert_impl.inference import TextEncoder
+from hf_bert_impl.tasks.probe_options import CLASSIFIERS, ProbeOptions
+from hf_bert_impl.tasks.probes import encoder_batcher
+from hf_bert_impl.tasks.senteval import means, read_senteval, run_senteval, task_names
+from hf_bert_impl.tasks.senteval_files import TASKS
+from tests.tasks.senteval_folder import batcher, write_senteval
+
+pytest.importorskip("sklearn", reason="pip install 'hf_bert_impl[train]'")
+from scipy.stats import pearsonr, spearmanr
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import f1_score
+from sklearn.model_selection import GridSearchCV, StratifiedKFold
+
+OPTIONS = ProbeOptions(folds=3, seed=5)
+STRENGTHS = CLASSIFIERS["logistic"]
+
+
+@pytest.fixture(scope="module")
+def downstream(tmp_path_factory):
+    return write_senteval(tmp_path_factory.mktemp("senteval"))
+
+
+@pytest.fixture
+def copy(downstream, tmp_path):
+    """A copy of one task's folder, to be spoilt; gives its `downstream`."""
+
+    def copy(name):
+        shutil.copytree(downstream / name, tmp_path / "downstream" / name)
+        return tmp_path / "downstream"
+
+    return copy
+
+
+def run(folder, *tasks, **options):
+    data = read_senteval(folder, tasks, OPTIONS)
+    return run_senteval(data, batcher, options=ProbeOptions(folds=3, seed=5, **options))
+
+
+def arrays(examples):
+    """Vectors of both sides of examples, and their labels."""
+    rows = [
+        np.array(batcher(None, [side.split() for side in sides]))
+        for sides in ([it.text for it in examples], [it.pair or "" for it in examples])
+    ]
+    return *rows, np.array([it.label for it in examples])
+
+
+def pair_inputs(left, right):
+    return np.hstack([np.abs(left - right), left * right])
+
+
+# --- finding and reading --------------------------------------------------------------------------
+
+
+def test_every_task_is_found_wherever_the_folder_is_named(downstream):
+    root = downstream.parent
+    for folder in (downstream, root, str(root)):
+        found = read_senteval(folder, options=OPTIONS)
+        assert [data.name for data in found] == list(TASKS)
+    sizes = {data.name: {part: len(it) for part, it in data.examples.items()} for data in found}
+    assert sizes["MR"] == sizes["SUBJ"] == {"train": 60}
+    assert sizes["TREC"] == {"train": 70, "test": 20}
+    assert sizes["MRPC"] == {"train": 80, "test": 30}
+    for name in ("SST2", "SST5", "SNLI", "STS-B"):
+        assert sizes[name] == {"train": 90, "validation": 25, "test": 31}
+    assert sizes["SICK-R"] == sizes["SICK-E"] == {"train": 90, "validation": 25, "test": 31}
+    files = {data.name: [len(file.pairs) for file in data.files] for data in found}
+    assert files["STS12"] == [11, 16, 21, 26, 31]
+    assert files["STS13"] == [11, 16, 21]
+    labels = {data.name: {it.label for it in data.examples.get("train", [])} for data in found}
+    assert labels["SUBJ"] == {"objective", "subjective"}
+    assert labels["TREC"] == {"ABBR", "HUM", "NUM"}
+    assert labels["SST5"] == set("01234")
+    assert labels["SNLI"] <= {"contradiction", "neutral", "entailment"}
+    assert all(1 <= label <= 5 for label in labels["SICK-R"])
+
+
+def test_names_of_tasks(downstream):
+    assert task_names(["sst-2", "STSBenchmark", "mr", "MR"]) == ["MR", "SST2", "STS-B"]
+    found = read_senteval(downstream, ["SICKEntailment", "cr"], OPTIONS)
+    assert [data.name for data in found] == ["CR", "SICK-E"]
+    for names, words in ((["MR", "IMDB"], "`tasks` has 'IMDB'; .* MR, CR"), ([], "is empty")):
+        with pytest.raises(ValueError, match=words):
+            read_senteval(downstream, names)
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-8", "utf-8-sig"])
+def test_encodings_of_reviews(copy, encoding):
+    folder = copy("MR")
+    lines = ["un café – oui", "", "tab\tand\u2028line"]
+    if encoding == "latin-1":
+        lines = [line.encode("latin-1", "replace").decode("latin-1") for line in lines]
+    (folder / "MR" / "rt-polarity.neg").write_bytes("\r\n".join([*lines, ""]).encode(encoding))
+    (data,) = read_senteval(folder, ["MR"], OPTIONS)
+    assert [it.text for it in data.examples["train"] if it.label == "neg"] == lines
+
+
+def test_encodings_of_questions(copy):
+    folder = copy("TREC")
+    (folder / "TREC" / "TREC_10.label").write_bytes(
+        b"HUM:ind Who was Ren\xe9 ? \n\nNUM:date When : now ?\n"
+    )
+    (data,) = read_senteval(folder, ["TREC"], OPTIONS)
+    found = [(it.text, it.label) for it in data.examples["test"]]
+    assert found == [("Who was Ren\xe9 ?", "HUM"), ("When : now ?", "NUM")]
+
+
+NAMES = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [
+        ('1\t3\t4\t"Yes , " he said .\tHe said " yes " .\n0\t5\t6\tb c\td\n', '"Yes , " he said .'),
+        ('1\t3\t4\t"Yes ""a"" \t b"\t He said .\n0\t5\t6\tb\t"d e"\n', 'Yes "a" \t b'),
+        ("1\t3\t4\ta b\tc\n0\t5\t6\td\te\n", "a b"),
+    ],
+)
+def test_quotation_marks_of_paraphrases(copy, lines, expected):
+    folder = copy("MRPC")
+    (folder / "MRPC" / "msr_paraphrase_test.txt").write_text(NAMES + lines)
+    (data,) = read_senteval(folder, ["MRPC"], OPTIONS)
+    assert data.examples["test"][0].text == expected
+    assert [it.label for it in data.examples["test"]] == ["1", "0"]
+
+
+# --- protocols ------------------------------------------------------------------------------------
+
+
+def test_cross_validation_equals_plain_scikit_learn(downstream):
+    (data,) = read_senteval(downstream, ["MR"], OPTIONS)
+    inputs, _, labels = arrays(data.examples["train"])
+    accuracies = []
+    for rest, held in StratifiedKFold(3, shuffle=True, random_state=5).split(inputs, labels):
+        inner = StratifiedKFold(3, shuffle=True, random_state=5)
+        search = GridSearchCV(LogisticRegression(max_iter=500), {"C": STRENGTHS}, cv=inner)
+        accuracies.append(search.fit(inputs[rest], labels[rest]).score(inputs[held], labels[held]))
+    (result,) = run(downstream, "MR")
+    assert result.scores["accuracy"] == pytest.approx(100 * np.mean(accuracies))
+    assert result.deviations["accuracy"] == pytest.approx(100 * np.std(accuracies, ddof=1))
+    assert (result.metrics, result.examples) == (("accuracy",), {"train": 60})
+
+
+def test_folds_and_test_data_equal_plain_scikit_learn(downstream):
+    (data,) = read_senteval(downstream, ["MRPC"], OPTIONS)
+    parts = {name: arrays(part) for name, part in data.examples.items()}
+    inputs = {name: pair_inputs(left, right) for name, (left, right, _) in parts.items()}
+    inner = StratifiedKFold(3, shuffle=True, random_state=5)
+    search = GridSearchCV(LogisticRegression(max_iter=500), {"C": STRENGTHS}, cv=inner)
+    search.fit(inputs["train"], parts["train"][2])
+    predicted, gold = search.predict(inputs["test"]), parts["test"][2]
+    (result,) = run(downstream, "MRPC")
+    assert result.metrics == ("accuracy", "f1")
+    assert result.deviations is None
+    assert result.scores["accuracy"] == pytest.approx(100 * np.mean(predicted == gold))
+    assert result.scores["f1"] == pytest.approx(100 * f1_score(gold, predicted, pos_label="1"))
+
+
+@pytest.mark.parametrize("name", ["SST2", "SST5", "SNLI", "SICK-E"])
+def test_validation_and_test_data_equal_plain_scikit_learn(downstream, name):
+    (data,) = read_senteval(downstream, [name], OPTIONS)
+    parts = {}
+    for part, examples in data.examples.items():
+        left, right, labels = arrays(examples)
+        inputs = left
+        if name == "SICK-E":
+            inputs = pair_inputs(left, right)
+        elif name == "SNLI":
+            inputs = np.hstack([left, right, pair_inputs(left, right)])
+        parts[part] = inputs, labels
+    models = [
+        LogisticRegression(C=strength, max_iter=500).fit(*parts["train"]) for strength in STRENGTHS
+    ]
+    best = max(models, key=lambda model: model.score(*parts["validation"]))
+    (result,) = run(downstream, name)
+    assert result.scores["accuracy"] == pytest.approx(100 * best.score(*parts["test"]))
+
+
+@pytest.mark.parametrize("name", ["SICK-R", "STS-B"])
+def test_relatedness_equals_plain_scikit_learn(downstream, name):
+    (data,) = read_senteval(downstream, [name], OPTIONS)
+    parts = {part: arrays(examples) for part, examples in data.examples.items()}
+    inputs = {part: pair_inputs(left, right) for part, (left, right, _) in parts.items()}
+    rows, levels, weights = [], [], []
+    for row, score in zip(inputs["train"], parts["train"][2], strict=True):
+        low = int(score)
+        for level, weight in ((low, low + 1 - score), (low + 1, score - low)):
+            if weight > 0:
+                rows.append(row)
+                levels.append(level)
+                weights.append(weight)
+
+    def predict(strength, part):
+        model = LogisticRegression(C=strength, max_iter=500).fit(rows, levels, weights)
+        return model.predict_proba(inputs[part]) @ model.classes_, parts[part][2]
+
+    best = max(STRENGTHS, key=lambda strength: pearsonr(*predict(strength, "validation"))[0])
+    (result,) = run(downstream, name)
+    # An optimizer that begins elsewhere stops elsewhere.
+    expected = 100 * pearsonr(*predict(best, "test"))[0]
+    assert result.scores["pearson"] == pytest.approx(expected, abs=0.2)
+    assert result.metrics == ("pearson", "spearman")
+
+
+def test_similarity_equals_plain_cosines(downstream):
+    (data,) = read_senteval(downstream, ["STS12"], OPTIONS)
+    found = {"pearson": [], "spearman": []}
+    for file in data.files:
+        left, right = (
+            np.array(batcher(None, [it[n].split() for it in file.pairs])) for n in (0, 1)
+        )
+        lengths = np.linalg.norm(left, axis=1) * np.linalg.norm(right, axis=1)
+        cosines = (left * right).sum(axis=1) / lengths
+        found["pearson"].append(100 * pearsonr(cosines, file.gold)[0])
+        found["spearman"].append(100 * spearmanr(cosines, file.gold)[0])
+    (result,) = run(downstream, "STS12")
+    sizes = [len(file.gold) for file in data.files]
+    for kind, values in found.items():
+        assert result.scores[f"{kind}_mean"] == pytest.approx(np.mean(values), abs=1e-3)
+        weighted = np.average(values, weights=sizes)
+        assert result.scores[f"{kind}_weighted_mean"] == pytest.approx(weighted, abs=1e-3)
+        assert result.scores[f"{kind}_MSRvid"] == pytest.approx(values[1], abs=1e-3)
+    assert result.examples["MSRvid"] == 16
+    assert 0 < result.scores["pearson_all"] < 100
+
+
+@pytest.mark.slow
+def test_mlp(downstream):
+    options = {"classifier": "mlp", "optimizer": "rmsprop", "hidden": 7, "epoch_size": 20}
+    sentiment, related = run(downstream, "SST2", "SICK-R", **options)
+    assert sentiment.scores["accuracy"] > 60
+    assert related.scores["pearson"] > 50
+    assert run(downstream, "SST2", "SICK-R", **options) == [sentiment, related]
+
+
+def test_interface_is_that_of_senteval(downstream):
+    calls = []
+
+    def prepare(params, samples):
+        calls.append((params.current_task, len(samples)))
+        params.seen = 0
+
+    def count(params, batch):
+        params.seen += len(batch)
+        assert len(batch) <= 50
+        assert params.seen <= calls[-1][1]
+        return batcher(params, batch)
+
+    told = []
+    data = read_senteval(downstream, ["TREC", "STS13"], OPTIONS)
+    run_senteval(
+        data,
+        count,
+        prepare,
+        ProbeOptions(batch_size=50),
+        lambda name, what, share: told.append((name, what, share)),
+    )
+    assert calls == [("TREC", 90), ("STS13", 2 * 48)]
+    assert told[0] == ("TREC", "0 of 90 texts", 0.0)
+    shares = [share for name, _, share in told if name == "TREC"]
+    assert shares == sorted(shares)
+    assert max(shares) < 1
+
+
+def test_means_are_of_the_same_tasks():
+    names = ["MR", "TREC", "STS-B"]
+    assert means({"MR": 80.0, "TREC": 90.0, "STS-B": 70.0}, names) == {
+        "accuracy": 85.0,
+        "correlation": 70.0,
+    }
+    assert means({"MR": 80.0, "STS-B": 70.0}, names) == {"correlation": 70.0}
+
+
+# --- bad input ------------------------------------------------------------------------------------
+
+
+def never(params, batch):
+    raise AssertionError("nothing is to be computed")
+
+
+@pytest.mark.parametrize(
+    ("task", "file", "change", "words"),
+    [
+        ("MR", "MR/rt-polarity.neg", None, "there is no file .*rt-polarity.neg"),
+        ("MR", "MR/rt-polarity.neg", b"", "rt-polarity.neg has no text, so class 'neg' is empty"),
+        ("MR", "MR/rt-polarity.neg", b"\n \n", "class 'neg' is empty"),
+        ("MR", "MR/rt-polarity.neg", b"1 2\n", "MR: class 'neg' has only 1 example .* 3 folds"),
+        ("CR", "CR/custrev.pos", "a\nb".encode("utf-16"), "line 1 of .*custrev.pos is no text"),
+        ("TREC", "TREC/TREC_10.label", b"HUM:ind Who ?\nHUM:i\n", "line 2 of .*has 'HUM:i'"),
+        ("TREC", "TREC/TREC_10.label", b"Who was it ?\n", "line 1 of .*CLASS:detail"),
+        ("TREC", "TREC/TREC_10.label", b"HUM:ind Who ?\nLOC:x Where\n", "line 2 .* label 'LOC'"),
+        ("TREC", "TREC/train_5500.label", b"HUM:ind Who ?\n" * 9, "TREC: all .* the label HUM"),
+        ("MRPC", "MRPC/msr_paraphrase_test.txt", NAMES.encode(), "has no example"),
+        ("MRPC", "MRPC/msr_paraphrase_test.txt", b"1\t2\t3\ta\tb\n", "line 1 .* Quality first"),
+        (
+            "MRPC",
+            "MRPC/msr_paraphrase_test.txt",
+            (NAMES + "1\t2\t3\ta\tb\n0\t4\t5\ta b\n").encode(),
+            "line 3 of .* has 4 fields; expected 0 or 1, two numbers",
+        ),
+        ("SST2", "SST/binary/sentiment-dev", b"good\t1\nbad\n", "line 2 of .*has 'bad'"),
+        ("SST2", "SST/binary/sentiment-dev", b"caf\xe9\t1\n", "line 1 .* not UTF-8"),
+        ("SST2", "SST/binary/sentiment-dev", None, "there is no file .*sentiment-dev"),
+        ("SST5", "SST/fine/sentiment-test", b"5 good\n", "line 1 .* a number from 0 to 4"),
+        ("SICK-R", "SICK/SICK_trial.txt", b"pair_ID\tA\n1\ta\tb\thigh\tNEUTRAL\n", "score 'high'"),
+        ("SICK-E", "SICK/SICK_trial.txt", b"pair_ID\tA\n1\ta\tb\t4.5\n", "line 2 .* 4 fields"),
+        ("SICK-E", "SICK/SICK_trial.txt", b"1\ta\tb\t4.5\tNEUTRAL\n", "pair_ID first"),
+        ("STS-B", "STS/STSBenchmark/sts-test.csv", b"main\tx\t1\t2\t3.0\ta\n", "has 6 fields"),
+        ("STS12", "STS/STS12-en-test/STS.gs.MSRvid.txt", b"1\n2\n", "has 2 lines, and STS.input"),
+        ("STS12", "STS/STS12-en-test/STS.gs.MSRvid.txt", None, "there is no file .*gs.MSRvid"),
+        ("STS12", "STS/STS12-en-test/STS.gs.MSRvid.txt", b"\n" * 17, "has no example"),
+        ("SNLI", "SNLI/labels.dev", b"neutral\n", "labels.dev has 1 lines, and s1.dev 25"),
+        ("SNLI", "SNLI/s2.dev", b"a\n" * 24 + b"\n", "line 25 of .*s2.dev has nothing"),
+    ],
+)
+def test_bad_files(copy, task, file, change, words):
+    folder = copy(file.split("/")[0])
+    if change is None:
+        (folder / file).unlink()
+    else:
+        (folder / file).write_bytes(change)
+    with pytest.raises(ValueError, match=words) as error:
+        run_senteval(read_senteval(folder, [task], OPTIONS), never)
+    assert "\n" not in str(error.value)
+
+
+def test_missing_folders(tmp_path, copy):
+    with pytest.raises(ValueError, match=r"there is no folder .*none; expected .* MR, CR, SUBJ"):
+        read_senteval(tmp_path / "none")
+    with pytest.raises(ValueError, match="has no task of SentEval"):
+        read_senteval(tmp_path)
+    with pytest.raises(ValueError, match=r"there is no folder .*CR for CR; .* \(MR\)"):
+        read_senteval(copy("MR"), ["CR", "MR"], OPTIONS)
+
+
+# --- real data ------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_real_data(minilm_path, data_dir, tmp_path):
+    """Some of the questions and paraphrases, at the size that a test may have."""
+    given = data_dir / "senteval"
+    sizes = {data.name: data for data in read_senteval(given)}
+    assert list(sizes) == ["MR", "CR", "TREC", "MRPC"]
+    counts = {name: sum(map(len, data.examples.values())) for name, data in sizes.items()}
+    assert counts == {"MR": 10662, "CR": 3775, "TREC": 5952, "MRPC": 5758}
+    assert Counter(it.label for it in sizes["CR"].examples["train"]) == {"pos": 2407, "neg": 1368}
+    for name, start in (("train_5500", 0), ("TREC_10", 0)):
+        lines = (given / "downstream" / "TREC" / f"{name}.label").read_bytes().splitlines(True)
+        (tmp_path / "TREC").mkdir(exist_ok=True)
+        (tmp_path / "TREC" / f"{name}.label").write_bytes(b"".join(lines[start:900]))
+    encoder = TextEncoder.from_pretrained(minilm_path)
+    data = read_senteval(tmp_path, options=OPTIONS)
+    (trec,) = run_senteval(data, encoder_batcher(encoder.encode), options=OPTIONS)
+    assert trec.examples == {"train": 900, "test": 500}
+    assert trec.scores["accuracy"] > 75
