@@ -58,7 +58,14 @@ class Probe:
         yield from splitter.split(part.inputs, part.labels)
 
     def fit_best(self, train: Part, validation: Part | None) -> Predict:
-        """Fits with the penalty that is best on validation data or folds."""
+        """Fits with the penalty that is best on validation data or folds.
+
+        One thread is used: a step is so short that more would mostly wait for each other.
+        """
+        with require("threadpoolctl", "train", "probing").threadpool_limits(1):
+            return self._fit_best(train, validation)
+
+    def _fit_best(self, train: Part, validation: Part | None) -> Predict:
         if validation is not None:
             pairs = [(train, validation)]
         else:
