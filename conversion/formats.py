@@ -32,7 +32,7 @@ _STATE_FILE = "checkpoint"
 _STATE = re.compile(r'^\s*model_checkpoint_path:\s*"([^"\n]*)"', re.MULTILINE)
 _MAX_STATE_BYTES = 1 << 20
 #: What training loops leave beside the weights, in PyTorch's format.
-_LEFTOVERS = re.compile(
+LEFTOVERS = re.compile(
     r"(optimizer|scheduler|scaler)\.(pt|bin)|training_args\.bin|rng_state(_[0-9]+)?\.pth"
 )
 _SHOWN = 8
@@ -137,8 +137,7 @@ def _of_file(path: Path) -> Candidate:
         raise InputError(
             f"there is no {path}",
             "a folder, a checkpoint's prefix (bert_model.ckpt), a file or an archive",
-            "check the path; a model of the hub has to be downloaded first (hf download NAME "
-            "--local-dir DIR)",
+            "check the path; a model of the hub is named by its id (google-bert/bert-base-cased)",
         )
     if not path.is_file():
         raise InputError(f"{path} is no regular file", "a file", "give a file or a folder")
@@ -177,7 +176,7 @@ def _in_folder(folder: Path) -> list[list[Candidate]]:
     shards = {shard for index in indexes for shard in read_shard_index(index).files}
     by_format: dict[str, list[Candidate]] = {name: [] for name in FORMATS}
     for path in files:
-        if path in shards or path.name.startswith(".") or _LEFTOVERS.fullmatch(path.name):
+        if path in shards or path.name.startswith(".") or LEFTOVERS.fullmatch(path.name):
             continue
         kind = None if path.suffix == ".json" and path not in indexes else format_of(path)
         if kind is not None:

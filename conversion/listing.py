@@ -17,7 +17,7 @@ def list_tensors(src: Path) -> dict[str, Any]:
     """Lists the tensors of a checkpoint, and what each would become, without loading them.
 
     Args:
-        src: A folder, a TensorFlow prefix, a file, or an archive.
+        src: A folder, a TensorFlow prefix, a file, an archive, or a hub id.
 
     Returns:
         JSON types: `path`, `format`, `software`, `container`, `class`, `files` with their bytes,
@@ -40,7 +40,7 @@ def list_tensors(src: Path) -> dict[str, Any]:
         except InputError as error:
             problem = str(error)  # the tensors are listed all the same: they may show what is wrong
         return {
-            "path": str(files.given),
+            "path": files.hub_id or str(files.given),
             "format": reader.format,
             "software": software,
             "container": reader.software,

@@ -26,6 +26,7 @@ from .checks import (
     find_references,
     load_result,
 )
+from .from_hub import is_hub_id
 from .maps.codertimo import CODERTIMO
 from .maps.flax import FLAX
 from .maps.google_tf1 import GOOGLE_TF1
@@ -35,7 +36,7 @@ from .planning import invert
 from .report import Report, converted_card, file_rows, make_report, write_report
 from .rules import Table
 from .sentence_modules import check_vectors, copy_modules, left_behind, sentence_folder
-from .source import open_source
+from .source import Choice, open_source
 from .target import Target, resolve
 from .tensors import DTYPES, TensorInfo
 from .vocabulary import find_vocabulary, make_tokenizer, save_tokenizer
@@ -82,6 +83,9 @@ def convert(
     dst: Path | str,
     *,
     to: str = "safetensors",
+    revision: str | None = None,
+    from_format: str | None = None,
+    check_all: bool = False,
     head: str | None = None,
     config: Path | str | None = None,
     num_attention_heads: int | None = None,
@@ -99,10 +103,16 @@ def convert(
     """Convert a checkpoint.
 
     Args:
-        src: A folder, a TensorFlow prefix (`bert_model.ckpt`), a file, or a zip or tar archive.
+        src: A folder, a TensorFlow prefix (`bert_model.ckpt`), a file, a zip or tar archive, or a
+            hub id (`google-bert/bert-base-cased`).
         dst: The folder to make: weights, config, tokenizer where a vocabulary came along, model
             card and `conversion_report.json`. It appears when all went well.
         to: One of `FORMATS`.
+        revision: Of a hub id: a branch, a tag or a commit; None for the newest.
+        from_format: What to read where `src` has several formats: "safetensors", "torch", "flax",
+            "h5" or "tf1"; None takes the first of these that is there.
+        check_all: Compare all formats that `src` has; it is an error where one differs. Of a hub id
+            all are fetched, and else only the one that is read.
         head: A key of `head_names.HEADS` ("masked-lm"), or a class name; None takes what the
             checkpoint has.
         config: The config file, or a folder with one; None looks beside the weights.
@@ -133,7 +143,7 @@ def convert(
         >>> report.passed
         True
     """
-    src, dst = Path(src).expanduser(), Path(dst).expanduser()
+    dst, choice = Path(dst).expanduser(), Choice(revision, from_format, check_all)
     if to not in FORMATS:
         raise InputError(f"`to` is {to!r}", f"one of {', '.join(FORMATS)}", "choose one of these")
     shard_bytes = _byte_count(max_shard_size)
@@ -142,21 +152,27 @@ def convert(
             "`max_shard_size` was given", "it with `to='safetensors'` only", "leave it out"
         )
     with (
-        claimed(dst, [src], overwrite),
+        claimed(dst, [] if is_hub_id(src) else [Path(src).expanduser()], overwrite),
         open_source(
-            src, config=config, num_attention_heads=num_attention_heads, hidden_act=hidden_act
+            src,
+            choice=choice,
+            config=config,
+            num_attention_heads=num_attention_heads,
+            hidden_act=hidden_act,
         ) as source,
     ):
         target = resolve(
             source, head=head, dtype=dtype, allow_missing=allow_missing, allow_nan=allow_nan
         )
-        names = [place.resolve().name for place in (source.given, *source.folders)]
+        names = [source.name, *(place.resolve().name for place in source.folders)]
         archive = [source.archive.name] if source.archive else []
         vocabulary = find_vocabulary(source.folders, archive + names, do_lower_case)
         tokenizer = None
         if vocabulary is not None:
             tokenizer = make_tokenizer(vocabulary, target.config.max_position_embeddings)
         notes = []
+        if source.hub_id is not None:
+            notes.append(f"{source.hub_id} of the hub, commit {source.given.name}")
         if tokenizer is not None and len(tokenizer) > target.config.vocab_size:
             notes.append(
                 f"the vocabulary has {len(tokenizer)} tokens and the model "
@@ -183,8 +199,12 @@ def convert(
                 notes.append(said)
             report = make_report(target, to=to, vocabulary=vocabulary, notes=notes, names=written)
             report.result["sentence_model"] = keeps
+            if check_all:
+                report.checks += _other_formats(target, binding=True)
             if check:
                 report.checks += _checks(target, folder, to)
+                if not check_all:
+                    report.checks += _other_formats(target, binding=False)
                 if sentences is not None and keeps:
                     changes = (dtype, hidden_act, do_lower_case, allow_missing, allow_nan, config)
                     report.checks.append(check_vectors(sentences, folder, not any(changes)))
@@ -209,7 +229,8 @@ def load_any(
     """Load a checkpoint of any known format as a model of this package, without writing a file.
 
     Args:
-        path: A folder, a TensorFlow prefix (`bert_model.ckpt`), a file, or a zip or tar archive.
+        path: A folder, a TensorFlow prefix (`bert_model.ckpt`), a file, a zip or tar archive, or a
+            hub id.
         head: A key of `head_names.HEADS` ("masked-lm"), or a class name; None takes what the
             checkpoint has.
         dtype: "float32", "float16", "bfloat16" or "float64"; None keeps the checkpoint's.
@@ -334,8 +355,18 @@ def _checks(target: Target, folder: Path, to: str) -> list[Check]:
         name = _SOFTWARE[to][1]
         with open_source(folder / name, config=folder / "config.json") as written:
             checks.append(check_read_back(target, folder / name, written.plan, written.reader))
-    others = [other.path for other in target.source.others]
-    return checks + [_unasked(partial(check_checkpoint, target), path) for path in others]
+    return checks
+
+
+def _other_formats(target: Target, binding: bool) -> list[Check]:
+    """The source beside the checkpoints of other formats that came with it."""
+    compare: Callable[[Path], Check] = partial(check_checkpoint, target)
+    if not binding:
+        compare = partial(_unasked, compare)
+    checks = [compare(other.path) for other in target.source.others]
+    if binding and not checks:
+        return [Check("other formats", None, note="the source has none to compare with")]
+    return checks
 
 
 def _unasked(run: Callable[[Path], Check], path: Path) -> Check:

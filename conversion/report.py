@@ -148,7 +148,7 @@ def make_report(
     return Report(
         source={
             # The name alone: a report is published, and the path is nobody's business.
-            "name": source.given.resolve().name,
+            "name": source.name,
             "archive": source.archive.name if source.archive else None,
             "format": source.reader.format,
             "software": target.plan.table.software,

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hf_bert_impl.errors import InputError
+from hf_bert_impl.errors import InputError, check_choice
 from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS, EXTENDED_MODEL_TYPE
 from hf_bert_impl.model.json_files import parse_json
 
-from .formats import Candidate, candidates, several
+from .formats import FORMATS, Candidate, candidates, several
+from .from_hub import HubCopy, fetch, is_hub_id, missing_format
 from .maps.codertimo import CODERTIMO
 from .maps.tables import detect
 from .planning import Plan, plan, same_bits
@@ -34,7 +35,9 @@ class Files:
     """An open checkpoint of which nothing is known but its tensors' names."""
 
     given: Path
-    """What the user named."""
+    """What the user named; of the hub's models what was fetched."""
+    hub_id: str | None
+    """The name of the hub's model."""
     archive: Path | None
     """The archive that it was unpacked from."""
     folders: tuple[Path, ...]
@@ -44,6 +47,11 @@ class Files:
     """All readers of the same model, `reader` among them."""
     others: tuple[Candidate, ...]
     """Checkpoints of other formats beside it."""
+
+    @property
+    def name(self) -> str:
+        """The hub id, or the last part of the path."""
+        return self.hub_id or self.given.resolve().name
 
 
 @dataclass(frozen=True)
@@ -57,13 +65,30 @@ class Source(Files):
     config_file: Path | None
 
 
+@dataclass(frozen=True)
+class Choice:
+    """Which checkpoint is meant, where there are several."""
+
+    revision: str | None = None
+    """Of a model of the hub: a branch, a tag or a commit."""
+    from_format: str | None = None
+    """A key of `FORMATS`; None for the best that is there."""
+    every: bool = False
+    """Whether all formats are wanted."""
+
+    def __post_init__(self) -> None:
+        if self.from_format is not None:
+            check_choice("from_format", self.from_format, FORMATS)
+
+
 @contextlib.contextmanager
-def open_files(path: Path | str) -> Iterator[Files]:
+def open_files(path: Path | str, choice: Choice | None = None) -> Iterator[Files]:
     """Find and open a checkpoint, whatever its names.
 
     Args:
-        path: A folder, a TensorFlow prefix, a file, or an archive. An archive is unpacked into a
-            temporary folder, which is gone afterwards.
+        path: A folder, a TensorFlow prefix, a file, an archive, or a hub id. An archive is unpacked
+            into a temporary folder, which is gone afterwards.
+        choice: Which is meant.
 
     Yields:
         The open files.
@@ -71,7 +96,17 @@ def open_files(path: Path | str) -> Iterator[Files]:
     Raises:
         InputError: There is no checkpoint, or more than one, or it is damaged.
     """
-    given = Path(path).expanduser()
+    choice = choice or Choice()
+    given, copy = Path(path).expanduser(), None
+    if is_hub_id(path):
+        copy = fetch(str(path), choice.revision, choice.from_format, choice.every)
+        given = copy.folder
+    elif choice.revision is not None:
+        raise InputError(
+            f"`revision` was given for {path}, which is a path",
+            "it for a hub id alone",
+            "leave it out",
+        )
     with contextlib.ExitStack() as stack:
         archive, where = None, given
         choices = candidates(where)
@@ -88,11 +123,14 @@ def open_files(path: Path | str) -> Iterator[Files]:
                     "an archive of a checkpoint",
                     "unpack it, and give what is inside",
                 )
+        if choice.from_format is not None:
+            choices = _preferred(choices, choice.from_format, copy, given)
         reader, siblings = _choose(choices[0], stack)
         folders = [reader.files[0].parent, where if where.is_dir() else where.parent]
         folders.append(given if given.is_dir() else given.parent)
         yield Files(
             given=given,
+            hub_id=copy.name if copy else None,
             archive=archive,
             folders=tuple(dict.fromkeys(folders)),
             reader=reader,
@@ -101,10 +139,21 @@ def open_files(path: Path | str) -> Iterator[Files]:
         )
 
 
+def _preferred(
+    choices: list[list[Candidate]], kind: str, copy: HubCopy | None, given: Path
+) -> list[list[Candidate]]:
+    """The choices with those of a format first."""
+    kinds = [files[0].format for files in choices]
+    if kind not in kinds:
+        raise missing_format(copy.name if copy else given, kind, kinds)
+    return sorted(choices, key=lambda files: files[0].format != kind)
+
+
 @contextlib.contextmanager
 def open_source(
     path: Path | str,
     *,
+    choice: Choice | None = None,
     config: Path | str | None = None,
     num_attention_heads: int | None = None,
     hidden_act: str | None = None,
@@ -113,6 +162,7 @@ def open_source(
 
     Args:
         path: As for `open_files`.
+        choice: As for `open_files`.
         config: The config file, or a folder with one; None looks beside the weights.
         num_attention_heads: For checkpoints that no config comes with.
         hidden_act: Replaces the activation that the config names.
@@ -123,7 +173,7 @@ def open_source(
     Raises:
         InputError: As for `open_files`; or it is no BERT, or the config is damaged.
     """
-    with open_files(path) as files:
+    with open_files(path, choice) as files:
         folders = list(files.folders)
         file = _config_file(Path(config).expanduser()) if config else _find(folders)
         if file is not None:

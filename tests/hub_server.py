@@ -42,6 +42,8 @@ class Repository:
     """What the server holds of a repository."""
 
     private: bool = False
+    gated: bool = False
+    """Whether everybody sees its list of files and nobody gets one."""
     commits: dict[str, Files] = field(default_factory=dict)
     """Every commit's files by name."""
     branches: dict[str, str] = field(default_factory=dict)
@@ -231,6 +233,8 @@ def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
             self.json([_entry(file, files[file]) for file in asked if file in files])
 
         def file(self, name: str, revision: str, path: str) -> None:
+            if hub.repository(name).gated:
+                raise Refused(403, "GatedRepo")
             commit, files = hub.repository(name).at(revision)
             if path not in files:
                 self.status = 404

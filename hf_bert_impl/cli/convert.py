@@ -16,7 +16,9 @@ from hf_bert_impl.cli.errors import in_options, quiet_libraries
 from hf_bert_impl.cli.options import AsJson, one_of
 from hf_bert_impl.tables import console, print_table
 
-_SOURCE = "A folder, a TensorFlow prefix (bert_model.ckpt), a file, or a zip or tar archive."
+_SOURCE = (
+    "A folder, a TensorFlow prefix (bert_model.ckpt), a file, a zip or tar archive, or a hub id."
+)
 _UNITS = ("bytes", "kB", "MB", "GB")
 
 
@@ -32,6 +34,23 @@ def convert(
             autocompletion=one_of("safetensors", "tf1", "h5", "flax", "torch"),
         ),
     ] = "safetensors",
+    revision: Annotated[
+        str | None, typer.Option(help="Of a hub id: a branch, a tag or a commit.")
+    ] = None,
+    from_format: Annotated[
+        str | None,
+        typer.Option(
+            help="What to read of several: safetensors, torch, flax, h5 or tf1.",
+            show_default="the first of these that SRC has",
+            autocompletion=one_of("safetensors", "torch", "flax", "h5", "tf1"),
+        ),
+    ] = None,
+    check_all: Annotated[
+        bool,
+        typer.Option(
+            "--check-all", help="Compare all formats that SRC has; each has to be the same model."
+        ),
+    ] = False,
     head: Annotated[
         str | None,
         typer.Option(
@@ -96,6 +115,8 @@ def convert(
     that a checkpoint carries. DST appears when all went well.
 
     Example: hf-bert convert uncased_L-12_H-768_A-12.zip bert-base-uncased
+
+    Example: hf-bert convert google-bert/bert-base-cased bert-base-cased --check-all
     """
     # The options have the names of the library's arguments.
     others = ("src", "dst", "as_json")

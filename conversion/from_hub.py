@@ -1,0 +1,166 @@
+"""A checkpoint of the Hugging Face hub: which of a repository's files are fetched, and where to."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from hf_bert_impl.errors import InputError, one_line
+
+from .formats import FORMATS, LEFTOVERS
+from .planning import listing
+from .readers.tf1 import index_of
+
+_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
+#: Endings of what can only be a file.
+_FILE = re.compile(
+    r".*\.(ckpt|json|zip|tar|gz|tgz|npz|" + r"bin|pt|pth|pkl|msgpack|h5|safetensors)"
+)
+#: What a checkpoint is converted with: config, tokenizer, the further modules of a sentence model.
+_BESIDE = re.compile(r"[^/]+\.(json|txt)|[0-9]+_[^/]+/.*")
+#: The weights of sentence-transformers' first releases lie one below.
+_BELOW = re.compile(r"0_[^/]+/[^/]+\.(bin|safetensors)")
+_TF1_PART = re.compile(r"[^/]+\.(index|data-[0-9]{5}-of-[0-9]{5})|checkpoint")
+_SHARD = re.compile(r"-[0-9]{5}-of-[0-9]{5}$")
+
+
+@dataclass(frozen=True)
+class HubCopy:
+    """What was fetched of a repository."""
+
+    name: str
+    """The hub id."""
+    folder: Path
+    """In the hub's cache; its name is the commit's."""
+
+
+def is_hub_id(path: Path | str) -> bool:
+    """Whether a name that is nothing here can be one of the hub's."""
+    text = str(path)
+    if _ID.fullmatch(text) is None or _FILE.fullmatch(text):
+        return False
+    here = Path(text)
+    owner = here.parent if "/" in text else None
+    return not here.exists() and index_of(here) is None and not (owner and owner.exists())
+
+
+def fetch(
+    name: str, revision: str | None = None, from_format: str | None = None, every: bool = False
+) -> HubCopy:
+    """Fetches what a conversion needs of a repository, and no other weights.
+
+    Args:
+        name: The hub id.
+        revision: A branch, a tag or a commit; None for the newest.
+        from_format: A key of `FORMATS`; None for the best that is there.
+        every: All formats that are there.
+
+    Raises:
+        InputError: There is no such repository, revision or format, it is not open to this user,
+            or the hub cannot be reached and nothing was fetched before.
+    """
+    from huggingface_hub import HfApi, snapshot_download, try_to_load_from_cache
+    from huggingface_hub.errors import HfHubHTTPError
+
+    # What the hub's HTTP library raises without an answer; which library it is changed twice.
+    unanswered: Any = HfHubHTTPError.__bases__[0]
+    try:
+        files = [it.rfilename for it in HfApi().model_info(name, revision=revision).siblings or ()]
+        wanted = _wanted(name, files, from_format, every)
+        folder = snapshot_download(name, revision=revision, allow_patterns=wanted)
+    except HfHubHTTPError as error:
+        raise _explained(name, revision, error) from error
+    except (OSError, unanswered) as error:
+        config = try_to_load_from_cache(name, "config.json", revision=revision)
+        if not isinstance(config, str):  # nothing was fetched before
+            raise _explained(name, revision, error) from error
+        folder = str(Path(config).parent)
+    return HubCopy(name, Path(folder))
+
+
+def _wanted(name: str, files: list[str], from_format: str | None, every: bool) -> list[str]:
+    """The files to fetch."""
+    weights = {kind: _weights(kind, files) for kind in FORMATS}
+    there = [kind for kind, found in weights.items() if found]
+    below = [file for file in files if _BELOW.fullmatch(file)]
+    if not there and not below:
+        raise InputError(
+            f"{name} on the hub has no weights that can be read, but {listing(files, 'file')}",
+            f"weights in one of the formats {', '.join(FORMATS)}",
+            "name another model",
+        )
+    if from_format is not None and from_format not in there:
+        raise missing_format(name, from_format, there)
+    chosen = there if every else [from_format] if from_format else there[:1]
+    fetched = {file for kind in chosen for file in weights[kind]}
+    others = {file for found in weights.values() for file in found} - fetched
+    return [
+        file
+        for file in files
+        if file in fetched or (_BESIDE.fullmatch(file) and file not in others)
+    ]
+
+
+def _weights(kind: str, files: Iterable[str]) -> list[str]:
+    """A format's files in the repository's own folder: those of the usual name, or else all."""
+    known = FORMATS[kind]
+    if kind == "tf1":
+        found = [file for file in files if _TF1_PART.fullmatch(file)]
+        return found if any(file.endswith(".index") for file in found) else []
+    usual = PurePosixPath(known.name)
+    every, by_name = [], []
+    for file in files:
+        path = PurePosixPath(file)
+        is_index = file == f"{usual}.index.json"
+        if len(path.parts) > 1 or LEFTOVERS.fullmatch(file):
+            continue
+        if is_index or re.fullmatch(known.suffix, path.suffix):
+            every.append(file)
+            if is_index or _SHARD.sub("", path.stem) == usual.stem:
+                by_name.append(file)
+    return by_name or every
+
+
+def missing_format(name: object, from_format: str, there: Iterable[str]) -> InputError:
+    """The error for a format that a source does not have."""
+    return InputError(
+        f"`from_format` is {from_format!r}, which {name} does not have",
+        f"one that it has ({', '.join(there)})",
+        "choose one of these",
+    )
+
+
+def _explained(name: str, revision: str | None, error: Exception) -> InputError:
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    if isinstance(error, GatedRepoError):
+        return InputError(
+            f"{name} on the hub is gated",
+            "the token of somebody who was let in",
+            "ask for access on its page, and set HF_TOKEN",
+        )
+    if isinstance(error, RepositoryNotFoundError):
+        return InputError(
+            f"there is no file or folder {name}, nor a model of this name on the hub",
+            "a path, or a hub id (google-bert/bert-base-cased)",
+            "check the name, and HF_TOKEN for a private model",
+        )
+    if isinstance(error, RevisionNotFoundError):
+        return InputError(
+            f"{name} on the hub has no revision {revision!r}",
+            "a branch, a tag or a commit",
+            "check `revision`",
+        )
+    return InputError(
+        f"there is no file or folder {name}, and the hub could not be read "
+        f"({one_line(error)[:200]})",
+        "a path, or a hub id and a connection",
+        "check the path or the connection, and HF_HUB_OFFLINE",
+    )
