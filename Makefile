@@ -21,7 +21,7 @@ test quick isa fuzz floor notebooks: export OMP_NUM_THREADS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick isa fuzz bench notebooks lint format floor smoke upstream-tests clean
+.PHONY: help demo test quick hub isa fuzz bench notebooks lint format floor smoke upstream-tests clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -36,6 +36,12 @@ test: $(VENV)/.installed upstream-tests ## set up and run the tests
 quick: $(VENV)/.installed ## run the tests for the edit loop: under two minutes, without slow ones
 	HF_BERT_FUZZ_TRIALS=60 $(VENV)/bin/python $(PYTEST) -m "not slow" \
 		--ignore=tests/upstream $(ARGS)
+
+# The limit of a test leaves time for models of up to 1.8 GB.
+hub: export OMP_NUM_THREADS := 1
+hub: $(VENV)/.installed ## run the tests that need the Hugging Face hub (HF_TOKEN for the one that pushes)
+	env -u HF_HUB_OFFLINE -u TRANSFORMERS_OFFLINE HF_HUB_DOWNLOAD_TIMEOUT=60 \
+		$(VENV)/bin/python -m pytest -m hub --timeout=3600 $(ARGS)
 
 isa: $(VENV)/.installed ## run the tests of kernels at every instruction set that this machine has
 	$(VENV)/bin/python tests/isa.py -n $(WORKERS) $(ARGS)

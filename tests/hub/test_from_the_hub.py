@@ -106,6 +106,43 @@ def test_verify(folder, tmp_path):
 
 
 @pytest.mark.slow
+def test_verify_checks_published_figures(tmp_path):
+    """Of the repository with that name; the small model in it is another one, so they differ."""
+    folder = save_checkpoint(tmp_path / "masked", "BertForMaskedLM")
+    command = (*HF_BERT, "verify", "google-bert/bert-base-cased", "--no-bf16", "--json")
+    with HubServer() as server:
+        server.add("google-bert/bert-base-cased", folder)
+        done = run(server, tmp_path / "home", *command)
+    assert done.returncode == 1, done.stderr
+    rows = json.loads(done.stdout)["rows"]
+    published = {row["name"]: row["passed"] for row in rows if row["case"] == "published"}
+    assert len(published) == 20
+    assert "Nice to [MASK] you: meet" in published
+    assert not any(published.values())
+    assert all(row["passed"] for row in rows if row["case"] != "published")
+
+
+@pytest.mark.slow
+def test_convert(folder, tmp_path):
+    command = (*HF_BERT, "convert", NAME)
+    with HubServer() as server:
+        first = server.add(NAME, folder)
+        server.add(NAME, save_checkpoint(tmp_path / "later", "BertModel", seed=1))
+        done = run(
+            server, tmp_path / "home", *command, tmp_path / "out", "--revision", first, "--json"
+        )
+    gone = run(server, tmp_path / "empty", *command, tmp_path / "none")
+    assert done.returncode == 0, done.stderr
+    assert f"{NAME} of the hub, commit {first}" in json.loads(done.stdout)["notes"]
+    saved = (tmp_path / "out" / "model.safetensors").read_bytes()
+    assert saved == (folder / "model.safetensors").read_bytes()
+    assert gone.returncode == 2
+    (line,) = (line for line in gone.stderr.splitlines() if line.startswith("error: "))
+    assert f"no file or folder {NAME}, and the hub could not be read" in line
+    assert "Traceback" not in gone.stderr
+
+
+@pytest.mark.slow
 def test_push(tmp_path):
     folder = save_checkpoint(tmp_path / "masked")
     with HubServer() as server:
