@@ -97,11 +97,10 @@ def _wanted(name: str, files: list[str], from_format: str | None, every: bool) -
     chosen = there if every else [from_format] if from_format else there[:1]
     fetched = {file for kind in chosen for file in weights[kind]}
     others = {file for found in weights.values() for file in found} - fetched
-    return [
-        file
-        for file in files
-        if file in fetched or (_BESIDE.fullmatch(file) and file not in others)
-    ]
+    # An index without its shards would be taken for a damaged checkpoint.
+    others |= {file for file in files if file.endswith(".index.json")} - fetched
+    beside = {file for file in files if _BESIDE.fullmatch(file)} - others
+    return [file for file in files if file in fetched | beside]
 
 
 def _weights(kind: str, files: Iterable[str]) -> list[str]:

@@ -75,15 +75,12 @@ def senteval(
     """
     if output is not None:
         check_output_file("--output", output, overwrite)
-    names = None
-    if tasks is not None:
-        names = [name.strip() for some in tasks for name in some.split(",")]
     with quiet_libraries():
         from hf_bert_impl.tasks.probes import encoder_batcher
         from hf_bert_impl.tasks.senteval import read_senteval, run_senteval
 
         options = ProbeOptions(**fields)
-        found = read_senteval(data, names, options)
+        found = read_senteval(data, tasks, options)
         encoder = checkpoints.load_encoder(model, pooling=pooling, batch_invariant=batch_invariant)
         with _progress(not quiet, len(found)) as progress:
             batcher = encoder_batcher(encoder.encode)

@@ -21,7 +21,7 @@ Floats = NDArray[np.float32]
 
 #: The classes of `probe_options.OPTIMIZERS`.
 _OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
-    "adam": torch.optim.Adam,
+    "adam": lambda weights: torch.optim.Adam(weights, fused=True),
     "rmsprop": torch.optim.RMSprop,
     "sgd": lambda weights: torch.optim.SGD(weights, lr=0.1),
 }
@@ -98,9 +98,10 @@ def fit_networks(
                 logits = log_softmax(networks(x[rows]), dim=-1)  # (P, batch, L)
                 # A sum over networks, so that each has the gradient it would have alone.
                 loss = -(logits * y[rows]).sum() / len(rows)
-                loss = loss + sum((penalty * it.square()).sum() for it in weights) / 2
-                stepper.zero_grad()
-                loss.backward()
+                gradients = torch.autograd.grad(loss, weights)
+                with torch.no_grad():
+                    for weight, gradient in zip(weights, gradients, strict=True):
+                        weight.grad = gradient.addcmul_(weight, penalty)
                 stepper.step()
         for number in range(len(penalties)):
             if failures[number] > tenacity:

@@ -106,7 +106,9 @@ class SentEvalResult:
 
 
 def read_senteval(
-    folder: str | Path, tasks: Iterable[str] | None = None, options: ProbeOptions | None = None
+    folder: str | Path,
+    tasks: str | Iterable[str] | None = None,
+    options: ProbeOptions | None = None,
 ) -> list[SentEvalData]:
     """Finds and reads tasks in SentEval's own layout.
 
@@ -145,17 +147,18 @@ def read_senteval(
     return [_read(name, best, options) for name in wanted or present]
 
 
-def task_names(names: Iterable[str]) -> list[str]:
+def task_names(names: str | Iterable[str]) -> list[str]:
     """The names as `TASKS` has them, in its order, each once.
 
     Args:
-        names: In any case, with or without hyphens, as SST-2 or STSBenchmark.
+        names: In any case, with or without hyphens, as SST-2 or STSBenchmark; commas may join them.
 
     Raises:
         InputError: There is no such task, or no name.
     """
     known = {_plain(name): name for name in TASKS} | LONG_NAMES
-    given = list(names)
+    joined = [names] if isinstance(names, str) else names
+    given = [name.strip() for some in joined for name in some.split(",")]
     for name in given:
         if _plain(name) not in known:
             raise InputError(f"`tasks` has {name!r}", f"some of {', '.join(TASKS)}", "choose these")

@@ -65,6 +65,8 @@ def fetched(server):
 @pytest.mark.parametrize("kind", [None, *WEIGHTS])
 def test_only_the_format_that_is_read_is_fetched(server, folder, tmp_path, kind):
     commit = server.add(NAME, folder)
+    held = server.repositories[NAME].at("main")[1]
+    held["model.fp16.safetensors.index.json"] = b'{"weight_map": {"a": "gone"}}'
     report = convert(NAME, tmp_path / "out", from_format=kind)
     assert report.passed
     assert report.source["name"] == NAME

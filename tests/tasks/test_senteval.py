@@ -85,7 +85,7 @@ def test_every_task_is_found_wherever_the_folder_is_named(downstream):
 
 def test_names_of_tasks(downstream):
     assert task_names(["sst-2", "STSBenchmark", "mr", "MR"]) == ["MR", "SST2", "STS-B"]
-    found = read_senteval(downstream, ["SICKEntailment", "cr"], OPTIONS)
+    found = read_senteval(downstream, "SICKEntailment, cr", OPTIONS)
     assert [data.name for data in found] == ["CR", "SICK-E"]
     for names, words in ((["MR", "IMDB"], "`tasks` has 'IMDB'; .* MR, CR"), ([], "is empty")):
         with pytest.raises(ValueError, match=words):
