@@ -151,6 +151,7 @@ def test_bad_input(hf_bert, one_error_line, write, save_tiny, tmp_path):
 WORDS = ["nice", "to meet you", "the river rose over night", "a", "and you", "over the river " * 9]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "head", "line"),
     [
@@ -177,6 +178,7 @@ def test_batch_invariant(hf_bert, write, save_tiny, monkeypatch, task, head, lin
     assert figures[0] == figures[1] == figures[2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "head", "text", "columns"),
     [

@@ -58,6 +58,7 @@ def commands(save_tiny, tmp_path):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", INSIDE)
 def test_two_writers(hf_bert, one_error_line, commands, tmp_path, monkeypatch, name):
     """The second is refused before any work, also where it may replace what is there."""

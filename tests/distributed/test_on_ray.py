@@ -133,6 +133,7 @@ def test_a_part_that_kills_its_workers_is_named(ray, job, tmp_path, monkeypatch)
     assert not (here.output / "manifest.json").exists()
 
 
+@pytest.mark.slow
 def test_nobody_listens_at_the_address(job):
     pytest.importorskip("ray", reason="the extra 'ray' is not installed")
     with pytest.raises(InputError, match=r"Ray cannot be reached at '127.0.0.1:1'"):

@@ -151,6 +151,7 @@ def test_layers_with_other_numbers_of_heads(prepared, backend):
         assert_equal_bits(found, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backend", ["sdpa", "eager"])
 @pytest.mark.parametrize("prepared", [None, "float32", "bfloat16", "int8"])
 @pytest.mark.parametrize(
@@ -185,6 +186,7 @@ def test_threads_change_no_bits(width, heads, act, prepared, backend):
                 assert_equal_bits(values, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("prepared", [False, True])
 def test_long_sequences(prepared):
     """Beyond 256 tokens another kernel attends."""
@@ -272,6 +274,7 @@ def test_a_kernel_that_is_not_is_found():
     assert rows_that_differ(product, 384)
 
 
+@pytest.mark.slow
 def test_what_prepared_models_keep_without_being_asked():
     """States of all tokens, where one kernel of floats serves every number of rows."""
     config = random_config(8, hidden_size=64, num_attention_heads=4, hidden_act="gelu")

@@ -52,6 +52,7 @@ def test_the_same_function_in_float64(head):
     assert_parity(model, labelled=labelled, gradients=True, tolerance=1e-10, backends=("sdpa",))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("head", HEADS)
 def test_bfloat16_error_is_not_above_upstreams(head):
     assert_parity(random_model(head, random_config(3, head)), dtype=torch.bfloat16)
