@@ -19,6 +19,8 @@ ARGS ?=
 PYTEST := -m pytest -n $(WORKERS)
 test quick isa fuzz floor notebooks: export OMP_NUM_THREADS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# The tests start hundreds of processes: each would compile the package anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test quick hub isa fuzz bench notebooks lint format floor smoke upstream-tests clean
@@ -32,9 +34,9 @@ demo: $(VENV)/.installed ## set up and run `hf-bert demo` on real weights
 test: $(VENV)/.installed upstream-tests ## set up and run the tests
 	$(VENV)/bin/python $(PYTEST) $(ARGS)
 
-# Slow tests and transformers' own suite are left out whole, and few random trials run.
+# Slow tests and transformers' own suite are left out whole, and of many cases of one test a few run.
 quick: $(VENV)/.installed ## run the tests for the edit loop: under two minutes, without slow ones
-	HF_BERT_FUZZ_TRIALS=60 $(VENV)/bin/python $(PYTEST) -m "not slow" \
+	HF_BERT_FUZZ_TRIALS=60 $(VENV)/bin/python $(PYTEST) -m "not slow" --cases 4 \
 		--ignore=tests/upstream $(ARGS)
 
 # The limit of a test leaves time for models of up to 1.8 GB.
@@ -72,9 +74,9 @@ format: $(VENV)/.installed ## mend what ruff can mend
 	$(VENV)/bin/ruff format .
 
 # transformers' own suite, the other libraries, the random trials and the notebooks' lessons run with
-# the newest release only, to keep this short.
+# the newest release only, and of many cases of one test a few, to keep this short.
 floor: $(FLOOR_VENV)/.installed ## run the tests with the oldest supported transformers
-	$(FLOOR_VENV)/bin/python $(PYTEST) $(addprefix --ignore=tests/,upstream ecosystem fuzz notebooks) $(ARGS)
+	$(FLOOR_VENV)/bin/python $(PYTEST) --cases 6 $(addprefix --ignore=tests/,upstream ecosystem fuzz notebooks) $(ARGS)
 
 # A clean environment: what setup.cfg asks for is all that there is.
 smoke: ## build sdist and wheel, install the wheel alone and use it

@@ -5,6 +5,7 @@ import functools
 import os
 import urllib.error
 import urllib.request
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,15 @@ UPSTREAM_MARKS = (
 )
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--cases",
+        type=int,
+        metavar="N",
+        help="of a test with more than N cases run N, the same ones each time",
+    )
+
+
 def pytest_configure(config: pytest.Config) -> None:
     # Several processes run tests side by side, and sums of one thread are reproducible.
     torch.set_num_threads(1)
@@ -69,6 +79,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if any(word in item.nodeid for word in SLOW):
             item.add_marker(pytest.mark.slow)
+    if config.option.cases is not None:
+        chosen = some_cases(items, config.option.cases)
+        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+        items[:] = [item for item in items if item in chosen]
     marked = [item for item in items if item.get_closest_marker("hub") is not None]
     if not marked:
         return
@@ -76,6 +90,22 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if reason is not None:
         for item in marked:
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def some_cases(items: list[pytest.Item], number: int) -> set[pytest.Item]:
+    """At most `number` items of each test function.
+
+    They are chosen by a hash of their names: evenly spaced ones of a product of parameters would
+    share the value of one of them.
+    """
+    cases: dict[str, list[pytest.Item]] = collections.defaultdict(list)
+    for item in items:
+        cases[item.nodeid.split("[")[0]].append(item)
+    return {
+        item
+        for alike in cases.values()
+        for item in sorted(alike, key=lambda item: zlib.crc32(item.nodeid.encode()))[:number]
+    }
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -116,7 +116,11 @@ def test_numbers_are_columns_without_a_header(tmp_path):
         ("a.json", b'[{"text": "a"}]', "holds a list"),
         ("a.parquet", b"no parquet", "cannot be read as Parquet"),
         ("a.csv.gz", b"text\na\n", "cannot be unpacked"),
-        ("a.csv.gz", gzip.compress(b"text\na\n", mtime=0)[:-9], "cannot be unpacked .Compressed file ended"),
+        (
+            "a.csv.gz",
+            gzip.compress(b"text\na\n", mtime=0)[:-9],
+            "cannot be unpacked .Compressed file ended",
+        ),
         ("a.csv.bz2", b"text\na\n", "cannot be unpacked"),
         ("a.csv.xz", b"text\na\n", "cannot be unpacked"),
     ],
