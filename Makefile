@@ -8,6 +8,7 @@ EXTRAS ?= dev,demo,convert,train
 FLOOR_EXTRAS := dev,demo,convert,train
 # make splits the arguments of a call at commas.
 comma := ,
+NEWEST_ONLY := upstream ecosystem fuzz notebooks benchmark cli/test_benchmark.py test_types.py
 # What a test run may take of the machine: two processes of one thread each.
 WORKERS ?= 2
 # Of `make fuzz`: how many trials, from which one on.
@@ -73,10 +74,10 @@ format: $(VENV)/.installed ## mend what ruff can mend
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
-# transformers' own suite, the other libraries, the random trials and the notebooks' lessons run with
+# transformers' own suite, the other libraries, the races, the random trials and the lessons run with
 # the newest release only, and of many cases of one test a few, to keep this short.
 floor: $(FLOOR_VENV)/.installed ## run the tests with the oldest supported transformers
-	$(FLOOR_VENV)/bin/python $(PYTEST) --cases 6 $(addprefix --ignore=tests/,upstream ecosystem fuzz notebooks) $(ARGS)
+	$(FLOOR_VENV)/bin/python $(PYTEST) --cases 6 $(addprefix --ignore=tests/,$(NEWEST_ONLY)) $(ARGS)
 
 # A clean environment: what setup.cfg asks for is all that there is.
 smoke: ## build sdist and wheel, install the wheel alone and use it

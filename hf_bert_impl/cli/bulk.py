@@ -35,7 +35,7 @@ Shard = Annotated[
     str | None,
     typer.Option(
         metavar="I/N",
-        help="Make every N-th part from the I-th on (from 0): N processes share a folder OUTPUT, "
+        help="Make the I-th of N shares (from 0), of inputs or of parts: N processes share a folder OUTPUT, "
         "without Ray.",
     ),
 ]

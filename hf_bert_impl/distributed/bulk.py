@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from hf_bert_impl.distributed.parts import BulkJob, Part
@@ -13,6 +15,8 @@ from hf_bert_impl.extras import require
 from hf_bert_impl.inference.progress import text_progress
 
 ENGINES = ("local", "ray")
+#: With so many inputs for each shard, unequal ones even out.
+INPUTS_A_SHARD = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,8 +73,8 @@ def run_job(
         progress: Show a bar on standard error.
 
     Returns:
-        A summary: `rows`, `rejected`, `tokens`, `seconds`, and so on; of this run, but for `parts`
-        and `complete`.
+        A summary: `rows`, `rejected`, `tokens`, `seconds`, and so on; of this run, but for `parts`,
+        which are those of the inputs that it read, and `complete`.
 
     Raises:
         InputError: The output is not this job's, an input cannot be read, or the engine cannot do
@@ -85,21 +89,27 @@ def run_job(
     begin = time.perf_counter()
     settings = job.settings()
     job.check_output(settings, resume or bool(engine.shard), overwrite)
-    parts = list(job.parts())
-    if not parts:
-        raise InputError(f"{', '.join(job.inputs[:3])} has no rows", "texts", "name another file")
-    job.begin(settings, overwrite)
-    own = parts[index::count]
-    missing = [part for part in own if job.entry(part) is None]
-    done = {"rows": 0, "rejected": 0, "tokens": 0}
-    before = sum(part.rows for part in own) - sum(part.rows for part in missing)
-    with text_progress(progress, sum(part.rows for part in own), start=before) as advance:
-        for entry in _made(job, missing, engine):
-            done["rows"] += entry["written"]
-            done["rejected"] += len(entry["rejects"])
-            done["tokens"] += entry["tokens"]
-            advance(entry["rows"], tokens=entry["tokens"])
-    manifest = job.finish(parts)
+    # With many inputs a shard takes whole ones, and reads no other.
+    whole_inputs = count > 1 and len(job.inputs) >= INPUTS_A_SHARD * count
+    files = range(len(job.inputs))[index if whole_inputs else 0 :: count if whole_inputs else 1]
+    with _started(engine):
+        cuts = _cut(job, files, not overwrite, engine)
+        parts = list(itertools.chain.from_iterable(cuts.values()))
+        if not parts and not whole_inputs:
+            named = ", ".join(job.inputs[file] for file in files[:3])
+            raise InputError(f"{named} has no rows", "texts", "name another file")
+        job.begin(settings, overwrite, cuts)
+        own = parts if whole_inputs else parts[index::count]
+        missing = [part for part in own if job.entry(part) is None]
+        done = {"rows": 0, "rejected": 0, "tokens": 0}
+        before = sum(part.rows for part in own) - sum(part.rows for part in missing)
+        with text_progress(progress, sum(part.rows for part in own), start=before) as advance:
+            for entry in _made(job, missing, engine):
+                done["rows"] += entry["written"]
+                done["rejected"] += len(entry["rejects"])
+                done["tokens"] += entry["tokens"]
+                advance(entry["rows"], tokens=entry["tokens"])
+    manifest = job.finish()
     seconds = time.perf_counter() - begin
     return {
         "output": str(job.output),
@@ -115,13 +125,32 @@ def run_job(
     }
 
 
+def _started(engine: Engine) -> contextlib.AbstractContextManager[Any]:
+    """Ray runs inside, if it is the engine: it starts once."""
+    if engine.name != "ray":
+        return contextlib.nullcontext()
+    from hf_bert_impl.distributed.on_ray import connected
+
+    return connected(engine.address)
+
+
+def _cut(job: BulkJob, files: Sequence[int], stored: bool, engine: Engine) -> dict[int, list[Part]]:
+    """The parts of inputs; on Ray the inputs are read side by side."""
+    if engine.name == "ray" and len(files) > 1:
+        from hf_bert_impl.distributed.on_ray import cut_inputs
+
+        cuts = dict(cut_inputs(job, files, stored, engine.workers))
+        return {file: cuts[file] for file in files}
+    return {file: job.cut(file, stored) for file in files}
+
+
 def _made(job: BulkJob, parts: list[Part], engine: Engine) -> Iterator[dict[str, Any]]:
     if not parts:
         return
     if engine.name == "ray":
         from hf_bert_impl.distributed.on_ray import make_parts
 
-        yield from make_parts(job, parts, engine.workers, engine.address)
+        yield from make_parts(job, parts, engine.workers)
         return
     task = job.task(**job.options)
     for part in parts:

@@ -12,7 +12,7 @@ import os
 import pickle
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from hf_bert_impl.distributed.batch_tasks import BatchTask
@@ -39,55 +39,108 @@ def _make_part(job: BulkJob, part: Part) -> dict[str, Any]:
     return job.entry(part) or job.make(part, _loaded[key])
 
 
-def make_parts(
-    job: BulkJob, parts: list[Part], workers: int, address: str | None
-) -> Iterator[dict[str, Any]]:
-    """Makes parts in any order.
+def _cut_input(job: BulkJob, file: int, stored: bool) -> list[Part]:
+    """Reads an input in a worker."""
+    return job.cut(file, stored)
+
+
+def cut_inputs(
+    job: BulkJob, files: Iterable[int], stored: bool, workers: int
+) -> Iterator[tuple[int, list[Part]]]:
+    """The parts of inputs, in any order, each with the number of its input.
+
+    Args:
+        job: Whose inputs.
+        files: Numbers of inputs.
+        stored: As of `BulkJob.cut`.
+        workers: Most that read at once.
+
+    Raises:
+        InputError: As `BulkJob.cut`, or no node has room for a worker.
+    """
+    with connected(None) as ray:
+        todo = [(file, stored) for file in files]
+        for (file, _), parts in _results(ray, _cut_input, job, todo, workers, 1):
+            if isinstance(parts, Exception):
+                raise InputError(
+                    f"workers died {RETRIES + 1} times that read {job.inputs[file]}",
+                    "an input that workers can read",
+                    "look whether it can be read, and whether there is memory",
+                )
+            yield file, parts
+
+
+def make_parts(job: BulkJob, parts: list[Part], workers: int) -> Iterator[dict[str, Any]]:
+    """Makes parts in any order, by the Ray that is connected.
 
     Args:
         job: What they are of.
         parts: One or more.
         workers: Most that work at once. Fewer do where there is no room for all.
-        address: Of a cluster; None starts Ray here, and stops it again.
 
     Yields:
         The entry of each part.
 
     Raises:
-        InputError: There is no cluster at the address, no node has room for a worker, or a part
-            killed its workers; the others are made then.
+        InputError: No node has room for a worker, or a part killed its workers; the others are
+            made then.
     """
-    with _connected(address) as ray:
+    killed = []
+    with connected(None) as ray:
         cpus = cpus_of_worker([node["Resources"] for node in _nodes(ray)], workers)
-        remote = ray.remote(num_cpus=cpus, max_retries=RETRIES)(_make_part)
-        shared = ray.put(job)
-        waiting, killed = iter(parts), []
-        working: dict[Any, Part] = {}
-        seen = time.monotonic()
-        while True:
-            while len(working) < workers and (part := next(waiting, None)) is not None:
-                working[remote.remote(shared, part)] = part
-            if not working:
-                break
-            done, _ = ray.wait(list(working), timeout=LOOK_SECONDS)
-            if not done:
-                seen = _check_room(ray, cpus, seen)
-                continue
-            seen = time.monotonic()
-            part = working.pop(done[0])
-            try:
-                yield ray.get(done[0])
-            except (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError):
+        todo = [(part,) for part in parts]
+        for (part,), entry in _results(ray, _make_part, job, todo, workers, cpus):
+            if isinstance(entry, Exception):
                 killed.append(part.name)
-            except ray.exceptions.RayTaskError as error:
-                raise error.cause from error
-        if killed:
-            raise InputError(
-                f"the workers of {', '.join(killed[:3])} died {RETRIES + 1} times (memory, mostly)",
-                "room for the longest texts of a part",
-                "give a smaller `part_size` or `token_budget`, or fewer `workers`; all other parts "
-                "are made",
-            )
+            else:
+                yield entry
+    if killed:
+        raise InputError(
+            f"the workers of {', '.join(killed[:3])} died {RETRIES + 1} times (memory, mostly)",
+            "room for the longest texts of a part",
+            "give a smaller `part_size` or `token_budget`, or fewer `workers`; all other parts "
+            "are made",
+        )
+
+
+def _results(
+    ray: Any,
+    function: Callable[..., Any],
+    job: BulkJob,
+    calls: Iterable[tuple[Any, ...]],
+    workers: int,
+    cpus: int,
+) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Calls a function in workers, some at once, with the job and each of `calls`.
+
+    Yields:
+        A call and its result, as they come, or the exception where its workers died.
+
+    Raises:
+        InputError: The function raised it, or no node has room for a worker.
+    """
+    remote = ray.remote(num_cpus=cpus, max_retries=RETRIES)(function)
+    shared = ray.put(job)
+    waiting = iter(calls)
+    working: dict[Any, tuple[Any, ...]] = {}
+    seen = time.monotonic()
+    while True:
+        while len(working) < workers and (call := next(waiting, None)) is not None:
+            working[remote.remote(shared, *call)] = call
+        if not working:
+            return
+        done, _ = ray.wait(list(working), timeout=LOOK_SECONDS)
+        if not done:
+            seen = _check_room(ray, cpus, seen)
+            continue
+        seen = time.monotonic()
+        call = working.pop(done[0])
+        try:
+            yield call, ray.get(done[0])
+        except (ray.exceptions.WorkerCrashedError, ray.exceptions.NodeDiedError) as error:
+            yield call, error
+        except ray.exceptions.RayTaskError as error:
+            raise error.cause from error
 
 
 def cpus_of_worker(nodes: list[dict[str, float]], workers: int) -> int:
@@ -127,8 +180,16 @@ def _nodes(ray: Any) -> list[dict[str, Any]]:
 
 
 @contextlib.contextmanager
-def _connected(address: str | None) -> Iterator[Any]:
-    """Ray, started or reached; it is left as it was found."""
+def connected(address: str | None) -> Iterator[Any]:
+    """Ray, started or reached; it is left as it was found.
+
+    Args:
+        address: Of a cluster; None takes the one that is connected, or starts Ray here and stops
+            it again.
+
+    Raises:
+        InputError: There is no cluster at the address.
+    """
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # sends nothing unless it is asked to
     ray = require("ray", "ray", "the engine 'ray'")
     if ray.is_initialized():

@@ -6,6 +6,7 @@ The output is a folder:
   are several inputs) and those that were computed;
 - `_parts/part-FFFFF-PPPPP.json`: written after its part, with its size and digest, and the rows
   that were set apart. A part counts when this is there and its file is as it says;
+- `_cuts/FFFFF.json`: where the parts of an input begin, so that it is read once to find them;
 - `_job.json`: what must be the same for another process to go on with the work, or to share it;
 - `manifest.json` and `rejects.jsonl`: made when all parts are there, out of the files above.
 
@@ -23,7 +24,7 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,8 @@ PART_ROWS = 10_000
 LONGEST_TEXT = 1_000_000
 #: Of the files that are taken out of a folder.
 SUFFIXES = (".txt", ".csv", ".tsv", ".parquet", ".jsonl", ".ndjson")
-JOB, MANIFEST, REJECTS, ENTRIES = "_job.json", "manifest.json", "rejects.jsonl", "_parts"
+JOB, MANIFEST, REJECTS = "_job.json", "manifest.json", "rejects.jsonl"
+ENTRIES, CUTS = "_parts", "_cuts"
 FORMAT = 1
 
 
@@ -83,17 +85,21 @@ class BulkJob:
     precision: str = "float32"
     """What vectors are stored as."""
 
-    def parts(self) -> Iterator[Part]:
-        """All parts, in order. Every input is read, and nothing is kept of it.
+    def cut(self, file: int, stored: bool) -> list[Part]:
+        """The parts of an input, in order.
+
+        Args:
+            file: The number of the input. It is read, and nothing is kept of it.
+            stored: Take what an earlier process of the same job has found, if it is there.
 
         Raises:
-            InputError: An input cannot be read, or no row of it.
+            InputError: The input cannot be read, or no row of it.
         """
-        for file, name in enumerate(self.inputs):
-            yield from self._parts_of(file, name)
+        known = self._stored_cut(file) if stored else None
+        return list(self._parts_of(file)) if known is None else known
 
-    def _parts_of(self, file: int, name: str) -> Iterator[Part]:
-        with RecordInput(name, self.columns, self.id_column) as source:
+    def _parts_of(self, file: int) -> Iterator[Part]:
+        with RecordInput(self.inputs[file], self.columns, self.id_column) as source:
             for number in itertools.count():
                 start, rows, is_readable = source.position, 0, False
                 problem: ValueError | None = None
@@ -241,13 +247,40 @@ class BulkJob:
                     "give that, or `overwrite=True` to start anew",
                 )
 
-    def begin(self, settings: dict[str, Any], overwrite: bool) -> None:
-        """Makes the folder and says whose it is; arguments as of `check_output`."""
+    def _stored_cut(self, file: int) -> list[Part] | None:
+        try:
+            found = read_json(self._cut_file(file))["parts"]
+            return [
+                Part(file, number, Start(*start), rows)
+                for number, (start, rows) in enumerate(found)
+            ]
+        except (OSError, ValueError, KeyError, TypeError):  # a damaged one is as none
+            return None
+
+    def _cut_file(self, file: int) -> Path:
+        return self.output / CUTS / f"{file:05}.json"
+
+    def begin(
+        self, settings: dict[str, Any], overwrite: bool, cuts: Mapping[int, list[Part]]
+    ) -> None:
+        """Makes the folder and says whose it is.
+
+        Args:
+            settings: As of `check_output`.
+            overwrite: As of `check_output`.
+            cuts: The parts of some inputs, by the number of the input.
+        """
         if overwrite and (self.output / JOB).exists():
             shutil.rmtree(self.output)
-        (self.output / ENTRIES).mkdir(parents=True, exist_ok=True)
+        for folder in (ENTRIES, CUTS):
+            (self.output / folder).mkdir(parents=True, exist_ok=True)
         with atomic_file(self.output / JOB) as fresh:
             fresh.write_text(json.dumps(settings, indent=1), encoding="utf-8")
+        for file, parts in cuts.items():
+            if self._stored_cut(file) != parts:
+                found = [[dataclasses.astuple(part.start), part.rows] for part in parts]
+                with atomic_file(self._cut_file(file)) as fresh:
+                    fresh.write_text(json.dumps({"parts": found}), encoding="utf-8")
 
     def _check_same(self, before: dict[str, Any], settings: dict[str, Any]) -> None:
         for name, now in settings.items():
@@ -259,14 +292,17 @@ class BulkJob:
                     "name another `output`, or give `overwrite=True`",
                 )
 
-    def finish(self, parts: Iterable[Part]) -> dict[str, Any] | None:
+    def finish(self) -> dict[str, Any] | None:
         """Writes the manifest and the rejects if all parts are there; gives the manifest then."""
+        cuts = [self._stored_cut(file) for file in range(len(self.inputs))]
         entries = []
-        for part in parts:
+        for part in itertools.chain.from_iterable(cut or [] for cut in cuts):
             try:
                 entries.append(dict(read_json(self._entry(part.name))))
             except (OSError, ValueError):
                 return None
+        if None in cuts:  # another shard has yet to read an input
+            return None
         rejects = list(itertools.chain.from_iterable(entry.pop("rejects") for entry in entries))
         lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rejects)
         with atomic_file(self.output / REJECTS) as fresh:
@@ -279,7 +315,11 @@ class BulkJob:
         }
         with atomic_file(self.output / MANIFEST) as fresh:
             fresh.write_text(json.dumps(manifest, indent=1, ensure_ascii=False), encoding="utf-8")
-        for folder in (self.output, self.output / ENTRIES):  # of killed processes
+        for folder in (
+            self.output,
+            self.output / ENTRIES,
+            self.output / CUTS,
+        ):  # of killed processes
             for left in folder.glob(".partial-*"):
                 shutil.rmtree(left, ignore_errors=True)
         return manifest

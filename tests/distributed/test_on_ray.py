@@ -17,6 +17,7 @@ import pytest
 from hf_bert_impl import TextEncoder
 from hf_bert_impl.distributed import EmbedTexts, on_ray
 from hf_bert_impl.distributed.bulk import Engine, run_job
+from hf_bert_impl.distributed.parts import find_inputs
 from hf_bert_impl.errors import InputError
 from tests.distributed.conftest import TEXTS
 from tests.distributed.hard_tasks import Deadly, SlowEmbed
@@ -76,6 +77,28 @@ def test_two_actors_on_this_machine(ray, job, rows, expected):
 
 
 @pytest.mark.slow
+def test_many_inputs_are_read_side_by_side(ray, job, tmp_path, expected):
+    """By the workers: what cannot be read is an error before anything is written."""
+    folder = tmp_path / "many"
+    folder.mkdir()
+    for number in range(3):
+        (folder / f"{number}.jsonl").write_text(
+            "".join(json.dumps({"text": text}) + "\n" for text in TEXTS[number::3])
+        )
+    here = dataclasses.replace(job, inputs=find_inputs(str(folder)), id_column=None)
+    (folder / "1.jsonl").rename(tmp_path / "good")
+    (folder / "1.jsonl").write_text('{"txt": "no such column"}\n')
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    with pytest.raises(InputError, match=r"1\.jsonl.*text"):
+        run_job(here, Engine("ray", workers=2))
+    assert not here.output.exists()
+    (tmp_path / "good").replace(folder / "1.jsonl")
+    assert run_job(here, Engine("ray", workers=2))["complete"]
+    keys = [(here.inputs[n % 3], n // 3) for n in range(len(TEXTS))]
+    assert np.array_equal(vectors(finished(here.output), keys), expected)
+
+
+@pytest.mark.slow
 def test_actors_and_a_node_die(ray, job, tmp_path, expected):
     """Ray goes on by itself; every row is there once, with the same bits."""
     from ray.cluster_utils import Cluster
@@ -89,9 +112,9 @@ def test_actors_and_a_node_die(ray, job, tmp_path, expected):
     draw = random.Random(3)
 
     def disturb():
-        for number in range(4):
-            time.sleep(2 + 2 * draw.random())
-            if number == 2:
+        for number in range(7):
+            time.sleep(0.5 + 1.5 * draw.random())
+            if number == 4:
                 cluster.remove_node(second)
                 continue
             for file in list(pids.iterdir())[-1:]:

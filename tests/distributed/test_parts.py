@@ -18,7 +18,7 @@ from hf_bert_impl import TextEncoder
 from hf_bert_impl.data.text_input import RecordInput
 from hf_bert_impl.distributed import Classify, EmbedTexts
 from hf_bert_impl.distributed.bulk import Engine, run_job
-from hf_bert_impl.distributed.parts import JOB, LONGEST_TEXT, find_inputs
+from hf_bert_impl.distributed.parts import CUTS, JOB, LONGEST_TEXT, BulkJob, find_inputs
 from hf_bert_impl.errors import InputError
 from tests.distributed.conftest import TEXTS
 from tests.distributed.results import finished, rejects, vectors
@@ -48,6 +48,58 @@ def test_shards_share_the_work(job, expected):
     assert np.array_equal(vectors(finished(job.output), IDS), expected)
     again = run_job(job, Engine(shard=(0, 3)))
     assert (again["parts_made"], again["complete"]) == (0, True)
+
+
+@pytest.fixture
+def many(job, tmp_path):
+    """The job with nine inputs, of which one has no rows; and the key of each text."""
+    folder = tmp_path / "many"
+    folder.mkdir()
+    for number in range(9):
+        rows = [] if number == 4 else TEXTS[number::9]
+        (folder / f"{number}.txt").write_text("".join(f"{text}\n" for text in rows))
+    inputs = find_inputs(str(folder))
+    keys = [(inputs[n % 9], n // 9) for n in range(len(TEXTS)) if n % 9 != 4]
+    here = dataclasses.replace(job, inputs=inputs, columns=None, id_column=None, part_rows=2)
+    return here, keys, [n for n in range(len(TEXTS)) if n % 9 != 4]
+
+
+def test_shards_of_many_inputs_read_their_own(many, expected):
+    """Whole inputs, so that none is read by all; any number of shards goes on with the work."""
+    job, keys, texts = many
+    first = run_job(job, Engine(shard=(0, 2)))
+    assert not first["complete"]
+    assert sorted(file.stem for file in (job.output / CUTS).iterdir()) == [
+        f"{number:05}" for number in (0, 2, 4, 6, 8)
+    ]
+    second = run_job(job, Engine(shard=(1, 2)))
+    assert second["complete"]
+    assert first["rows"] + second["rows"] == len(texts)
+    assert np.array_equal(vectors(finished(job.output), keys), expected[texts])
+    whole = run_job(job, Engine(shard=(0, 1)))
+    assert (whole["parts_made"], whole["parts"]) == (0, first["parts"] + second["parts"])
+
+
+@pytest.mark.parametrize("damage", [b"", b'{"parts": [[0, 1]]}', b"[1]", None])
+def test_inputs_are_read_once_to_cut_them(many, expected, monkeypatch, damage):
+    """Going on takes the cuts that are there; a damaged one is made again."""
+    job, keys, texts = many
+    run_job(job, Engine())
+    next(job.output.glob("part-*.parquet")).unlink()
+    kept = job.output / CUTS / "00003.json"
+    whole = kept.read_bytes()
+    if damage is None:
+        kept.unlink()
+    else:
+        kept.write_bytes(damage)
+    read = []
+    parts_of = BulkJob._parts_of
+    monkeypatch.setattr(BulkJob, "_parts_of", lambda self, n: read.append(n) or parts_of(self, n))
+    report = run_job(job, Engine(), resume=True)
+    assert read == [3]
+    assert kept.read_bytes() == whole
+    assert (report["parts_made"], report["complete"]) == (1, True)
+    assert np.array_equal(vectors(finished(job.output), keys), expected[texts])
 
 
 def write(folder, form, texts):
@@ -84,7 +136,7 @@ def test_every_form_is_read_from_any_row_on(form, tmp_path, job):
         whole = [text for _, text, _ in source.records]
     assert len(whole) == len(TEXTS)
     here = dataclasses.replace(job, inputs=(str(file),), columns=column, id_column=None)
-    parts = list(here.parts())
+    parts = here.cut(0, stored=False)
     assert [part.rows for part in parts] == [9] * 5 + [8]
     for part in parts:
         with RecordInput(str(file), column, start=part.start) as source:
