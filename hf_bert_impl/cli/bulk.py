@@ -35,8 +35,8 @@ Shard = Annotated[
     str | None,
     typer.Option(
         metavar="I/N",
-        help="Make the I-th of N shares (from 0), of inputs or of parts: N processes share a folder OUTPUT, "
-        "without Ray.",
+        help="Make the I-th of N shares, from 0, of inputs or of parts: N processes share a folder "
+        "OUTPUT, without Ray.",
     ),
 ]
 Resume = Annotated[
