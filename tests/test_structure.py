@@ -22,6 +22,7 @@ FLOORS = (
     ("auto", "checkpoints", "in_place", "parity", "tasks", "training", "visualization"),
     ("conversion", "hub", "export", "optimize"),
     ("benchmark", "distributed", "pruning"),
+    ("serving",),
     ("cli",),
 )
 

@@ -28,6 +28,7 @@ from hf_bert_impl.cli import (
     pretrain,
     prune_heads,
     push,
+    serve,
     tokenizer,
     verify,
 )
@@ -50,6 +51,7 @@ COMMANDS: dict[str, dict[str, Callable[..., None] | typer.Typer]] = {
         "answer": answer.answer,
         "classify": classify.classify,
         "fill-mask": fill_mask.fill_mask,
+        "serve": serve.serve,
         "attention": attention.attention,
     },
     "Train": {

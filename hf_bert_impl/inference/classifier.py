@@ -3,6 +3,7 @@
 Notation: N texts, L labels, T tokens of a batch side by side.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +14,18 @@ from hf_bert_impl.data.token_budget import cut_batches
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.inference.batching import check_text, packed_inputs
 from hf_bert_impl.inference.encoding import TOKEN_BUDGET
+from hf_bert_impl.inference.joined_calls import JoinedCalls
+
+
+@dataclasses.dataclass(frozen=True)
+class _Row:
+    """The tokens of a text or a pair."""
+
+    ids: list[int]
+    types: list[int]
+
+    def __len__(self) -> int:
+        return len(self.ids)
 
 
 class TextClassifier:
@@ -32,6 +45,7 @@ class TextClassifier:
         self.max_length = min(limit, int(tokenizer.model_max_length))
         #: How many were computed so far.
         self.tokens = 0
+        self._joined = JoinedCalls(self._tokenize, self._compute, self.token_budget)
 
     @property
     def labels(self) -> list[str]:
@@ -39,7 +53,6 @@ class TextClassifier:
         names = self.model.config.id2label
         return [str(names[number]) for number in sorted(names)]
 
-    @torch.inference_mode()
     def logits(
         self, texts: Sequence[str], pairs: Sequence[str] | None = None
     ) -> np.ndarray[Any, Any]:
@@ -56,36 +69,71 @@ class TextClassifier:
             TypeError: An entry is no str.
             InputError: There are other numbers of texts and of pairs.
         """
+        rows = self._tokenize(self._items(texts, pairs))
+        found = [np.empty((0, self.model.config.num_labels), np.float32)]
+        for batch in cut_batches(
+            range(len(rows)), lambda row: len(rows[row]), token_budget=self.token_budget
+        ):
+            found.append(self._compute([rows[row] for row in batch]))
+        return np.concatenate(found)
+
+    async def logits_async(
+        self, texts: Sequence[str], pairs: Sequence[str] | None = None
+    ) -> tuple[np.ndarray[Any, Any], int]:
+        """Scores texts without holding up the event loop; see `TextEncoder.encode_async`.
+
+        Args:
+            texts: As in `logits`, one or more.
+            pairs: As in `logits`.
+
+        Returns:
+            (N, L) float32, and how many tokens the texts had.
+
+        Raises:
+            TypeError, InputError: As `logits`.
+        """
+        return await self._joined.run(self._items(texts, pairs), 0, np.stack)
+
+    def _items(
+        self, texts: Sequence[str], pairs: Sequence[str] | None
+    ) -> list[str] | list[tuple[str, str]]:
         for column in (texts, pairs or ()):
             for index, text in enumerate(column):
                 check_text(index, text)
-        if pairs is not None and len(pairs) != len(texts):
+        if pairs is None:
+            return list(texts)
+        if len(pairs) != len(texts):
             raise InputError(
                 f"there are {len(texts)} texts and {len(pairs)} second ones",
                 "as many of both",
                 "give one for each",
             )
-        if not len(texts):
-            return np.empty((0, self.model.config.num_labels), np.float32)
+        return list(zip(texts, pairs, strict=True))
+
+    def _tokenize(self, items: list[Any]) -> list[_Row]:
+        if not items:
+            return []
         encoded = self.tokenizer(
-            list(texts),
-            None if pairs is None else list(pairs),
+            items,
             truncation="longest_first",
             max_length=self.max_length,
             return_token_type_ids=True,
             return_attention_mask=False,
         )
-        rows, types = encoded["input_ids"], encoded["token_type_ids"]
-        found = []
-        for batch in cut_batches(
-            range(len(rows)), lambda row: len(rows[row]), token_budget=self.token_budget
-        ):
-            inputs = packed_inputs(
-                [rows[row] for row in batch], [types[row] for row in batch], self.model.device
-            )
-            self.tokens += inputs["input_ids"].shape[1]
-            found.append(self.model(**inputs, return_dict=True).logits.float().cpu())
-        return torch.cat(found).numpy()
+        return [
+            _Row(ids, types)
+            for ids, types in zip(encoded["input_ids"], encoded["token_type_ids"], strict=True)
+        ]
+
+    @torch.inference_mode()
+    def _compute(self, rows: list[_Row], kind: int = 0) -> np.ndarray[Any, Any]:
+        """(n, L) float32 logits of a batch."""
+        inputs = packed_inputs(
+            [row.ids for row in rows], [row.types for row in rows], self.model.device
+        )
+        self.tokens += inputs["input_ids"].shape[1]
+        logits: torch.Tensor = self.model(**inputs, return_dict=True).logits
+        return logits.float().cpu().numpy()
 
     def probabilities(self, logits: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """(N, L) logits to the probability of each label; those of a regression as they are.

@@ -173,8 +173,22 @@ class EncodeAsync(Protocol):
         prompt_name: str | None = ...,
         prompt: str | None = ...,
         *,
+        convert_to_tensor: bool = ...,
+        convert_to_numpy: bool = ...,
+        return_tokens: Literal[True],
+        **options: Unpack[AwaitedOptions],
+    ) -> Coroutine[Any, Any, tuple[Any, int]]: ...
+
+    @overload
+    def __call__(
+        self,
+        texts: str | Many,
+        prompt_name: str | None = ...,
+        prompt: str | None = ...,
+        *,
         convert_to_tensor: Literal[False] = ...,
         convert_to_numpy: Literal[True] = ...,
+        return_tokens: Literal[False] = ...,
         **options: Unpack[AwaitedOptions],
     ) -> Coroutine[Any, Any, np.ndarray]: ...
 
@@ -187,6 +201,7 @@ class EncodeAsync(Protocol):
         *,
         convert_to_tensor: Literal[True],
         convert_to_numpy: bool = ...,
+        return_tokens: Literal[False] = ...,
         **options: Unpack[AwaitedOptions],
     ) -> Coroutine[Any, Any, Tensor]: ...
 
@@ -199,6 +214,7 @@ class EncodeAsync(Protocol):
         *,
         convert_to_tensor: Literal[False] = ...,
         convert_to_numpy: Literal[False],
+        return_tokens: Literal[False] = ...,
         **options: Unpack[AwaitedOptions],
     ) -> Coroutine[Any, Any, Tensor]: ...
 
@@ -211,6 +227,7 @@ class EncodeAsync(Protocol):
         *,
         convert_to_tensor: Literal[False] = ...,
         convert_to_numpy: Literal[False],
+        return_tokens: Literal[False] = ...,
         **options: Unpack[AwaitedOptions],
     ) -> Coroutine[Any, Any, list[Tensor]]: ...
 
@@ -223,6 +240,7 @@ class EncodeAsync(Protocol):
         *,
         convert_to_tensor: bool = ...,
         convert_to_numpy: bool = ...,
+        return_tokens: Literal[False] = ...,
         **options: Unpack[AwaitedOptions],
     ) -> Coroutine[Any, Any, Any]: ...
 

@@ -172,6 +172,7 @@ class Encoding(VectorModel):
         convert_to_tensor: bool = False,
         normalize_embeddings: bool = False,
         truncate_dim: int | None = None,
+        return_tokens: bool = False,
     ) -> Any:
         """Encodes one text or many without holding up the event loop.
 
@@ -190,6 +191,7 @@ class Encoding(VectorModel):
             convert_to_tensor: Return a tensor.
             normalize_embeddings: Make vectors of length 1.
             truncate_dim: How many numbers of a vector to keep.
+            return_tokens: Return how many tokens the texts had beside their vectors.
 
         Returns:
             What `encode` returns; the same bits under `batch_invariant`.
@@ -206,16 +208,18 @@ class Encoding(VectorModel):
         before = self._prompt(prompt, prompt_name)
         on_cpu = convert_to_numpy and not convert_to_tensor
 
-        def finish(vectors: Tensor) -> Any:
-            cut = _cut(vectors, dimension, normalize_embeddings)
+        def finish(vectors: list[Tensor]) -> Any:
+            empty = torch.empty(0, dimension, device=self.device)
+            stacked = torch.stack(vectors) if vectors else empty
+            cut = _cut(stacked, dimension, normalize_embeddings)
             return _in_form(cut, precision, on_cpu, convert_to_tensor)
 
-        if not given:
-            return finish(torch.empty(0, dimension, device=self.device))
-        rows = await self._joined.run(
-            [before + text for text in given], self._prompt_length(before), finish
-        )
-        return rows[0] if is_single else rows
+        rows, tokens = finish([]), 0
+        if given:
+            prompted = [before + text for text in given]
+            rows, tokens = await self._joined.run(prompted, self._prompt_length(before), finish)
+        found = rows[0] if is_single else rows
+        return (found, tokens) if return_tokens else found
 
     def encode_stream(
         self,

@@ -1,4 +1,7 @@
-"""Texts of concurrent awaiting calls, joined into batches that one thread computes.
+"""Items of concurrent awaiting calls, joined into batches that one thread computes.
+
+An item is a text, a pair of texts or a question with its context; its tokens are whatever the model
+takes, and `len` of them is their number.
 
 No call waits for others to come: the thread takes what is there, and what comes while the model
 works is the next batch. The event loops, of which there may be several, only queue and await.
@@ -9,14 +12,9 @@ The thread ends with the object, or with the interpreter; there is nothing to cl
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
-
-import torch
-from torch import Tensor
-
-from hf_bert_impl.inference.batching import Ids
 
 #: A call waits before it queues its texts while so many are in the queue.
 QUEUED_TEXTS = 1024
@@ -25,20 +23,21 @@ TOKENIZED_TEXTS = 256
 
 
 class _Call:
-    """The texts of one call, and what is known of their vectors.
+    """The items of one call, and what is known of their results.
 
     Args:
-        texts: One or more.
+        items: One or more.
         kind: Only calls of the same kind share a batch.
-        finish: From the vectors (N, D) to the result, in the thread.
+        finish: From the results of its items to that of the call, in the thread.
     """
 
-    def __init__(self, texts: Sequence[str], kind: int, finish: Callable[[Tensor], Any]) -> None:
-        self.texts = texts
+    def __init__(self, items: Sequence[Any], kind: int, finish: Callable[[list[Any]], Any]) -> None:
+        self.items = items
         self.kind = kind
         self.finish = finish
-        self.rows: list[Tensor | None] = [None] * len(texts)
-        self.missing = len(texts)
+        self.rows: list[Any] = [None] * len(items)
+        self.missing = len(items)
+        self.tokens = 0
         self.loop = asyncio.get_running_loop()
         self.future: Future[Any] = Future()
 
@@ -47,14 +46,15 @@ class _Call:
         """Whether nobody awaits it any more."""
         return self.future.done() or self.loop.is_closed()
 
-    def put(self, index: int, row: Tensor) -> None:
-        """Takes the vector of a text, and with the last one makes the result."""
+    def put(self, index: int, tokens: int, row: Any) -> None:
+        """Takes the result of an item, and with the last one makes that of the call."""
         self.rows[index] = row
+        self.tokens += tokens
         self.missing -= 1
         if not self.missing:
-            result = self.finish(torch.stack([row for row in self.rows if row is not None]))
+            result = self.finish(self.rows)
             if not self.is_over and self.future.set_running_or_notify_cancel():
-                self.future.set_result(result)
+                self.future.set_result((result, self.tokens))
 
     def fail(self, error: BaseException) -> None:
         """Gives its caller the error."""
@@ -62,8 +62,8 @@ class _Call:
             self.future.set_exception(error)
 
 
-#: A text of a call by its index, and its token ids once they are known.
-_Item = tuple[_Call, int, Ids]
+#: An item of a call by its index, and its tokens once they are known.
+_Item = tuple[_Call, int, Sized]
 
 
 class _Room:
@@ -76,19 +76,19 @@ class _Room:
 
 
 class JoinedCalls:
-    """Computes the vectors of texts that come from many coroutines.
+    """Computes what comes from many coroutines.
 
     Args:
-        tokenize: Texts to their token ids.
-        compute: The token ids of a batch, and the kind of its calls, to (N, D) vectors.
-        token_budget: Most tokens of a batch; a longer text is a batch of its own.
-        queued_texts: Texts in the queue from which on further calls wait.
+        tokenize: Items to their tokens.
+        compute: The tokens of a batch, and the kind of its calls, to a result for each.
+        token_budget: Most tokens of a batch; a longer item is a batch of its own.
+        queued_texts: Items in the queue from which on further calls wait.
     """
 
     def __init__(
         self,
-        tokenize: Callable[[list[str]], list[Ids]],
-        compute: Callable[[list[Ids], int], Tensor],
+        tokenize: Callable[[list[Any]], Sequence[Sized]],
+        compute: Callable[[list[Any], int], Iterable[Any]],
         token_budget: int,
         queued_texts: int = QUEUED_TEXTS,
     ) -> None:
@@ -111,24 +111,26 @@ class JoinedCalls:
     def __setstate__(self, arguments: tuple[Any, ...]) -> None:
         self.__init__(*arguments)  # type: ignore[misc]
 
-    async def run(self, texts: Sequence[str], kind: int, finish: Callable[[Tensor], Any]) -> Any:
-        """Queues the texts of a call and awaits its result.
+    async def run(
+        self, items: Sequence[Any], kind: int, finish: Callable[[list[Any]], Any]
+    ) -> tuple[Any, int]:
+        """Queues the items of a call and awaits its result.
 
         Args:
-            texts: One or more.
+            items: One or more.
             kind: Only calls of the same kind share a batch.
-            finish: From the vectors (N, D), on the model's device, to the result.
+            finish: From the results of all items to the result, in the thread that computes.
 
         Returns:
-            What `finish` gives.
+            What `finish` gives, and how many tokens the items had.
 
         Raises:
-            Exception: Whatever the tokenizer or the model raise for these texts.
+            Exception: Whatever the tokenizer or the model raise for these items.
         """
-        await self._make_room(len(texts))
-        call = _Call(texts, kind, finish)
+        await self._make_room(len(items))
+        call = _Call(items, kind, finish)
         with self._lock:
-            self._queue.extend((call, index) for index in range(len(texts)))
+            self._queue.extend((call, index) for index in range(len(items)))
         # After the other coroutines that are ready now, whose texts then share the first batch.
         asyncio.get_running_loop().call_soon(self._start)
         return await asyncio.wrap_future(call.future)
@@ -203,7 +205,7 @@ class JoinedCalls:
     def _tokenized(self, fresh: list[tuple[_Call, int]]) -> list[_Item]:
         """The same with their token ids, without the calls whose texts cannot be tokenized."""
         try:
-            ids = self._tokenize([call.texts[index] for call, index in fresh])
+            ids = self._tokenize([call.items[index] for call, index in fresh])
         except BaseException as error:
             return _apart(fresh, self._tokenized, error)
         return [(call, index, row) for (call, index), row in zip(fresh, ids, strict=True)]
@@ -231,9 +233,9 @@ class JoinedCalls:
             rows = self._compute([ids for _, _, ids in batch], batch[0][0].kind)
         except BaseException as error:
             return _apart(batch, self._run, error)
-        for (call, index, _), row in zip(batch, rows, strict=True):
+        for (call, index, ids), row in zip(batch, rows, strict=True):
             try:
-                call.put(index, row)
+                call.put(index, len(ids), row)
             except BaseException as error:
                 call.fail(error)
         return []

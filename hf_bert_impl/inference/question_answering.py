@@ -5,6 +5,7 @@ Notation: T tokens of a batch side by side, W tokens of a window.
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import itertools
 import os
@@ -28,6 +29,7 @@ from hf_bert_impl.data.windows import (
 )
 from hf_bert_impl.errors import InputError, check_whole
 from hf_bert_impl.inference.batching import packed_inputs
+from hf_bert_impl.inference.joined_calls import JoinedCalls
 from hf_bert_impl.inference.question_answering_inputs import Pair, parse_inputs
 from hf_bert_impl.inference.text_encoder import (
     TOKEN_BUDGET,
@@ -45,6 +47,16 @@ Logits = tuple[np.ndarray, np.ndarray]
 _PREPROCESS = ("max_seq_len", "doc_stride", "max_question_len")
 _POSTPROCESS = ("top_k", "max_answer_len", "align_to_words")
 _NULL = ("handle_impossible_answer", "null_score_diff_threshold")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Question:
+    """The windows of a question."""
+
+    windows: list[Window]
+
+    def __len__(self) -> int:
+        return sum(map(len, self.windows))
 
 
 class QuestionAnsweringPipeline(Pipeline):
@@ -125,6 +137,7 @@ class QuestionAnsweringPipeline(Pipeline):
         super().__init__(model=model.eval(), tokenizer=tokenizer, **kwargs)
         #: How many were computed so far.
         self.tokens = 0
+        self._joined = JoinedCalls(self._cut_questions, self._question_logits, TOKEN_BUDGET)
         if batch_invariant:  # before the kernels are chosen
             model.config.batch_invariant = True
         dtype = None if isinstance(prepare, bool) else prepare
@@ -213,6 +226,51 @@ class QuestionAnsweringPipeline(Pipeline):
             return answers
         done = list(answers)
         return done[0] if len(done) == 1 else done
+
+    async def answer_async(self, pairs: Sequence[Pair], **parameters: Any) -> tuple[list[Any], int]:
+        """Answers questions without holding up the event loop; see `TextEncoder.encode_async`.
+
+        Args:
+            pairs: One question or more, each with its context.
+            **parameters: As a call takes them, but for those that cut windows.
+
+        Returns:
+            What a call gives for each question, and how many tokens their windows had.
+
+        Raises:
+            ValueError: A question or a context is empty, or a number is out of its range.
+            TypeError: Other arguments than these.
+        """
+        cutting, post = self._sanitize_parameters(**parameters)[::2]
+        if cutting:
+            raise TypeError(
+                f"{next(iter(cutting))!r} is given to one call of many that share batches; give it "
+                "to the pipeline"
+            )
+        post = {**self._postprocess_params, **post}
+        scoring = {name: post[name] for name in _POSTPROCESS if name in post}
+
+        def finish(found: list[tuple[list[Window], list[Logits]]]) -> list[Any]:
+            answers = []
+            for windows, logits in found:
+                starts, ends = zip(*logits, strict=True)
+                answers.append(
+                    self.postprocess(best_answers(windows, starts, ends, **scoring), **post)
+                )
+            return answers
+
+        return await self._joined.run(pairs, 0, finish)
+
+    def _cut_questions(self, pairs: list[Pair]) -> list[_Question]:
+        return [_Question(windows) for windows in self.preprocess(pairs, **self._preprocess_params)]
+
+    def _question_logits(
+        self, questions: list[_Question], kind: int
+    ) -> list[tuple[list[Window], list[Logits]]]:
+        logits = iter(self._window_logits([w for one in questions for w in one.windows], None))
+        return [
+            (one.windows, list(itertools.islice(logits, len(one.windows)))) for one in questions
+        ]
 
     def find_answers(
         self, pairs: Iterable[Pair], *, batch_size: int | None = None, **parameters: Any

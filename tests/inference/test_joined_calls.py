@@ -29,6 +29,10 @@ def run(coroutine):
     return asyncio.run(limited())
 
 
+async def result(joined, items, kind, finish):
+    return (await joined.run(items, kind, finish))[0]
+
+
 @pytest.fixture
 def encoder(tiny):
     return TextEncoder.from_pretrained(tiny, device="cpu")
@@ -142,10 +146,29 @@ def test_batches_keep_to_the_budget_and_the_order(encoder):
 
     async def calls():
         texts = ["a", "a a a", LONG, "a", "a", "a"]
-        return await asyncio.gather(*(joined.run([text], 0, lambda rows: rows) for text in texts))
+        return await asyncio.gather(
+            *(result(joined, [text], 0, lambda rows: rows) for text in texts)
+        )
 
     run(calls())
     assert batches == [[3, 5], [31], [3, 3, 3]]
+
+
+def test_tokens_are_counted(encoder):
+    """Those of the call, whatever else was in its batches."""
+
+    async def calls():
+        given = ["a", ["a", "a a a"], []]
+        return await asyncio.gather(
+            *(encoder.encode_async(texts, return_tokens=True) for texts in given)
+        )
+
+    found = run(calls())
+    assert [(vectors.shape, tokens) for vectors, tokens in found] == [
+        ((encoder.width,), 3),
+        ((2, encoder.width), 8),
+        ((0, encoder.width), 0),
+    ]
 
 
 def test_calls_of_other_kinds_have_other_batches(encoder):
@@ -158,7 +181,7 @@ def test_calls_of_other_kinds_have_other_batches(encoder):
     joined = JoinedCalls(encoder._tokenize, compute, 4096)
 
     async def calls():
-        await asyncio.gather(*(joined.run(["a"], kind, len) for kind in (0, 0, 3, 0)))
+        await asyncio.gather(*(result(joined, ["a"], kind, len) for kind in (0, 0, 3, 0)))
 
     run(calls())
     assert batches == [(0, 2), (3, 1), (0, 1)]
@@ -178,7 +201,7 @@ def test_a_full_queue_makes_calls_wait(encoder):
     joined = JoinedCalls(encoder._tokenize, compute, 4096, queued_texts=3)
 
     async def call(texts):
-        return await joined.run(texts, 0, len)
+        return await result(joined, texts, 0, len)
 
     async def calls():
         first = asyncio.ensure_future(call(["a"]))
@@ -260,12 +283,12 @@ def test_an_error_of_the_model_comes_to_its_own_caller(encoder):
     async def calls():
         texts = (["a"], ["a", "river"], ["a", "a"])
         return await asyncio.gather(
-            *(joined.run(text, 0, len) for text in texts), return_exceptions=True
+            *(result(joined, text, 0, len) for text in texts), return_exceptions=True
         )
 
     one, failed, two = run(calls())
     assert (one, two) == (1, 2) and isinstance(failed, MemoryError)
-    assert run(joined.run(["a"], 0, len)) == 1
+    assert run(result(joined, ["a"], 0, len)) == 1
     assert joined._held == 0
 
 
@@ -274,7 +297,7 @@ def test_no_call_waits_for_ever_where_the_thread_fails(encoder, monkeypatch, err
     joined = JoinedCalls(encoder._tokenize, encoder._vectors, 4096)
 
     async def calls():
-        runs = (joined.run(["a", "b"], 0, len) for _ in range(3))
+        runs = (result(joined, ["a", "b"], 0, len) for _ in range(3))
         return await asyncio.gather(*runs, return_exceptions=True)
 
     def fail(*_):
@@ -298,7 +321,7 @@ def test_an_error_of_what_finishes_a_call(encoder):
 
     async def calls():
         return await asyncio.gather(
-            joined.run(["a"], 0, fail), joined.run(["a"], 0, len), return_exceptions=True
+            result(joined, ["a"], 0, fail), result(joined, ["a"], 0, len), return_exceptions=True
         )
 
     failed, one = run(calls())

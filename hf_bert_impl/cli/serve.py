@@ -1,0 +1,50 @@
+"""`hf-bert serve`: a model behind HTTP."""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, Any
+
+import typer
+
+from hf_bert_impl.cli.errors import quiet_libraries
+from hf_bert_impl.cli.options import Dtype, Model, from_dataclass, one_of
+from hf_bert_impl.serving.server import KEY_VARIABLE, LOOPBACK, ServingOptions
+
+
+@from_dataclass(
+    ServingOptions,
+    dtype=Dtype,
+    task=Annotated[
+        str | None,
+        typer.Option(
+            help="embed, rerank, classify or answer.",
+            show_default="what the model was made for",
+            autocompletion=one_of("embed", "rerank", "classify", "answer"),
+        ),
+    ],
+)
+def serve(fields: dict[str, Any], model: Model) -> None:
+    """Answer HTTP requests with a model, joined into batches of tokens without padding.
+
+    OpenAI's /v1/embeddings, Cohere's and text-embeddings-inference's /rerank, /classify or /answer,
+    and /health, /metrics and /v1/models. Clients need the key of the environment variable
+    HF_BERT_API_KEY, if it is set. SIGTERM and Ctrl-C end it when all that was taken is answered.
+
+    Example: hf-bert serve sentence-transformers/all-MiniLM-L6-v2 --port 8080
+    """
+    from hf_bert_impl.serving.model_worker import PATHS
+    from hf_bert_impl.serving.server import serve as run
+
+    options = ServingOptions(**fields)
+
+    def ready(address: str, info: Any) -> None:
+        typer.echo(f"{address}{PATHS[info.task]} has {info.name}; Ctrl-C ends it")
+        if options.host not in LOOPBACK and not os.environ.get(KEY_VARIABLE):
+            typer.echo(
+                f"whoever reaches {options.host} can use it: set {KEY_VARIABLE} to ask for a key",
+                err=True,
+            )
+
+    with quiet_libraries():
+        run(model, options, ready)

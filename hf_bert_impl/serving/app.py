@@ -1,0 +1,471 @@
+"""What clients of a served model see: paths, limits and errors, as a FastAPI application.
+
+The shapes are those that clients exist for: OpenAI's of `/v1/embeddings`, Cohere's and text
+embeddings inference's of `/rerank`, and those of the hub's inference of `/classify` and `/answer`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import dataclasses
+import hmac
+import math
+import time
+import uuid
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Annotated, Any, Literal, Protocol
+
+import numpy as np
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse, Response
+from prometheus_client import (
+    CONTENT_TYPE_LATEST,
+    CollectorRegistry,
+    Counter,
+    Gauge,
+    Histogram,
+    generate_latest,
+)
+from pydantic import BaseModel, ConfigDict, Field
+from starlette.exceptions import HTTPException
+
+from hf_bert_impl.errors import one_line
+from hf_bert_impl.model.json_files import check_text
+from hf_bert_impl.serving.model_worker import (
+    PATHS,
+    Computed,
+    ModelInfo,
+    Refused,
+    scores_in_order,
+)
+
+#: Paths that need no key: they tell nothing.
+OPEN_PATHS = {"/health"}
+#: How long a worker may take to say that it lives.
+HEALTH_SECONDS = 10.0
+#: Bounds of the histogram of seconds.
+BOUNDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60)
+
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+class Backend(Protocol):
+    """What computes."""
+
+    info: ModelInfo
+
+    async def compute(self, items: list[Any], options: dict[str, Any]) -> Computed | Refused:
+        """As `ModelWorker.compute`; raises `Unavailable` while nothing can compute."""
+
+    async def check(self) -> Any:
+        """Raises `Unavailable` if no worker answers."""
+
+
+class Unavailable(Exception):
+    """No worker answers."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """What a server takes; more is refused before anything is computed."""
+
+    texts: int = 1024
+    """Most texts of a request."""
+    characters: int = 100_000
+    """Most characters of a text."""
+    body: int = 8 * 2**20
+    """Most bytes of a request."""
+    queue: int = 2048
+    """Texts that are at work or wait, from which on further requests are refused with 429."""
+    seconds: float = 60.0
+    """After which a request is given up, with 504."""
+
+
+class Problem(Exception):
+    """Why a request has no result, and with which status that is said."""
+
+    def __init__(self, status: int, message: str, **headers: str) -> None:
+        super().__init__(message)
+        self.status, self.message = status, message
+        self.headers = {name.replace("_", "-"): value for name, value in headers.items()}
+
+    def response(self) -> JSONResponse:
+        """In OpenAI's shape, which its clients show."""
+        kind = "invalid_request_error" if self.status < 500 else "server_error"
+        error = {"message": self.message, "type": kind, "param": None, "code": self.status}
+        return JSONResponse({"error": error}, self.status, self.headers)
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+
+Texts = str | list[str]
+
+
+class EmbeddingsRequest(_Strict):
+    """OpenAI's."""
+
+    input: Texts
+    model: str | None = None
+    encoding_format: Literal["float", "base64"] = "float"
+    dimensions: int | None = None
+    user: str | None = None
+    prompt_name: str | None = None
+
+
+class RerankRequest(_Strict):
+    """Cohere's, with `documents`, or text embeddings inference's, with `texts`."""
+
+    query: str
+    documents: list[str | dict[str, str]] | None = None
+    texts: list[str] | None = None
+    model: str | None = None
+    top_n: Annotated[int, Field(ge=1)] | None = None
+    return_documents: bool = False
+    return_text: bool = False
+    raw_scores: bool = False
+
+
+class ClassifyRequest(_Strict):
+    """The hub's: a text, or several, or pairs of texts."""
+
+    inputs: str | list[str | tuple[str, str]]
+    top_k: Annotated[int, Field(ge=1)] | None = None
+
+
+class Asked(_Strict):
+    """A question and the text that answers it."""
+
+    question: str
+    context: str
+
+
+class AnswerRequest(_Strict):
+    """The hub's `inputs`, one or several, or a question and its context."""
+
+    inputs: Asked | list[Asked] | None = None
+    question: str | None = None
+    context: str | None = None
+    top_k: Annotated[int, Field(ge=1, le=100)] = 1
+
+
+class _Metrics:
+    """Of one server, in Prometheus' form."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        at: Any = {"registry": self.registry, "namespace": "hf_bert"}
+        labels = ["path", "status"]
+        self.requests = Counter("requests", "Requests that were answered", labels, **at)
+        self.seconds = Histogram(
+            "request_seconds", "Seconds to an answer", ["path"], buckets=BOUNDS, **at
+        )
+        self.texts = Counter("texts", "Texts that were computed", **at)
+        self.tokens = Counter("tokens", "Tokens that were computed", **at)
+        self.queued = Gauge("queued_texts", "Texts at work or waiting", **at)
+
+
+class _Front:
+    """Lets requests in, has them computed and counts them."""
+
+    def __init__(self, backend: Backend, limits: Limits) -> None:
+        self.backend, self.limits, self.metrics = backend, limits, _Metrics()
+        self._texts = 0
+        #: Since when there is work, and how many texts are done since then.
+        self._busy_since, self._done = 0.0, 0
+
+    def check(self, request: Request, model: str | None = None) -> None:
+        """Raises Problem if the model of this server is not the one that was meant."""
+        info = self.backend.info
+        path = PATHS[info.task]
+        if not request.url.path.endswith(path.removeprefix("/v1")):
+            raise Problem(404, f"this server's model is for {info.task}; post to {path}")
+        if model is not None and model != info.name:
+            raise Problem(404, f"there is no model {model!r:.100} here; name {info.name!r}")
+
+    async def compute(self, items: list[Any], **options: Any) -> Computed:
+        """The results of a request, once it has been let in."""
+        self._check(items)
+        if self._texts and self._texts + len(items) > self.limits.queue:
+            raise Problem(
+                429,
+                f"{self._texts} texts wait already, of at most {self.limits.queue}; try again",
+                Retry_After=str(self._wait()),
+            )
+        if not self._texts:
+            self._busy_since, self._done = time.monotonic(), 0
+        self._texts += len(items)
+        self.metrics.queued.set(self._texts)
+        try:
+            async with asyncio.timeout(self.limits.seconds):
+                found = await self.backend.compute(items, options)
+        except TimeoutError:
+            raise Problem(
+                504, f"no result within {self.limits.seconds:g} s; send fewer texts at once"
+            ) from None
+        except Unavailable:
+            raise Problem(
+                503, "the model is being started again; try again soon", Retry_After="5"
+            ) from None
+        finally:
+            self._texts -= len(items)
+            self._done += len(items)
+            self.metrics.queued.set(self._texts)
+        if isinstance(found, Refused):
+            raise Problem(400, found.reason)
+        self.metrics.texts.inc(len(items))
+        self.metrics.tokens.inc(found.tokens)
+        return found
+
+    def _check(self, items: list[Any]) -> None:
+        if not items:
+            raise Problem(400, "there is no text; send one or more")
+        if len(items) > self.limits.texts:
+            raise Problem(
+                413, f"there are {len(items)} texts; send at most {self.limits.texts} at once"
+            )
+        for index, item in enumerate(items):
+            for text in [item] if isinstance(item, str) else item:
+                if not text.strip():
+                    raise Problem(400, f"text {index} is empty")
+                if len(text) > self.limits.characters:
+                    raise Problem(
+                        413,
+                        f"text {index} has {len(text):,} characters; cut it into texts of at most "
+                        f"{self.limits.characters:,}",
+                    )
+                try:
+                    check_text(text, f"text {index}")
+                except ValueError as error:
+                    raise Problem(400, str(error)) from None
+
+    def _wait(self) -> int:
+        """Seconds until half of what waits is likely to be done."""
+        seconds = time.monotonic() - self._busy_since
+        rate = self._done / seconds if self._done and seconds else self.limits.queue
+        return min(60, max(1, math.ceil(self._texts / 2 / rate)))
+
+
+def make_app(backend: Backend, limits: Limits | None = None, key: str | None = None) -> FastAPI:
+    """The application of a served model.
+
+    Args:
+        backend: What computes.
+        limits: What is let in.
+        key: What clients have to send as `Authorization: Bearer KEY`; None lets all in.
+    """
+    limits = limits or Limits()
+    front = _Front(backend, limits)
+    app = FastAPI(title="hf_bert_impl", docs_url=None, redoc_url=None)
+    app.add_middleware(_Door, front=front, key=key)
+
+    @app.post("/v1/embeddings")
+    async def embeddings(body: EmbeddingsRequest, request: Request) -> Response:
+        front.check(request, body.model)
+        info = backend.info
+        if body.dimensions not in (None, info.dimension):
+            raise Problem(400, f"`dimensions` is {body.dimensions}; this model's vectors have "
+                          f"{info.dimension}")  # fmt: skip
+        if body.prompt_name is not None and body.prompt_name not in info.prompts:
+            known = ", ".join(info.prompts) or "none"
+            raise Problem(400, f"`prompt_name` is {body.prompt_name!r:.100}; there are: {known}")
+        texts = [body.input] if isinstance(body.input, str) else body.input
+        found = await front.compute(texts, prompt_name=body.prompt_name)
+        written = _base64 if body.encoding_format == "base64" else _numbers
+        data = [
+            {"object": "embedding", "index": index, "embedding": written(vector)}
+            for index, vector in enumerate(found.values)
+        ]
+        usage = {"prompt_tokens": found.tokens, "total_tokens": found.tokens}
+        return JSONResponse({"object": "list", "data": data, "model": info.name, "usage": usage})
+
+    @app.post("/rerank")
+    @app.post("/v1/rerank")
+    @app.post("/v2/rerank")
+    async def rerank(body: RerankRequest, request: Request) -> Response:
+        front.check(request, body.model)
+        if (body.documents is None) == (body.texts is None):
+            raise Problem(400, "give `documents` (as Cohere) or `texts` (as TEI), and not both")
+        texts = body.texts or [_text_of(document) for document in body.documents or []]
+        pairs = [(body.query, text) for text in texts]
+        found = await front.compute(pairs, raw_scores=body.raw_scores)
+        order = scores_in_order(found.values)[: body.top_n]
+        scores = [float(found.values[index]) for index in order]
+        if body.texts is not None:
+            kept: list[Any] = [
+                {"text": texts[index]} if body.return_text else {} for index in order
+            ]
+            rows = zip(order, scores, kept, strict=True)
+            return JSONResponse([{"index": i, "score": score, **text} for i, score, text in rows])
+        kept = [{"document": {"text": texts[i]}} if body.return_documents else {} for i in order]
+        results = [
+            {"index": index, "relevance_score": score, **document}
+            for index, score, document in zip(order, scores, kept, strict=True)
+        ]
+        meta = {"api_version": {"version": "2"}, "billed_units": {"search_units": 1}}
+        return JSONResponse({"id": str(uuid.uuid4()), "results": results, "meta": meta})
+
+    @app.post("/classify")
+    async def classify(body: ClassifyRequest, request: Request) -> Response:
+        front.check(request)
+        items = [body.inputs] if isinstance(body.inputs, str) else list(body.inputs)
+        found = await front.compute(items)
+        labels = backend.info.labels
+        rows = [
+            [
+                {"label": labels[index], "score": float(scores[index])}
+                for index in scores_in_order(scores)[: body.top_k]
+            ]
+            for scores in found.values
+        ]
+        return JSONResponse(rows[0] if isinstance(body.inputs, str) else rows)
+
+    @app.post("/answer")
+    async def answer(body: AnswerRequest, request: Request) -> Response:
+        front.check(request)
+        if (body.inputs is None) == (body.question is None) or (
+            (body.question is None) != (body.context is None)
+        ):
+            raise Problem(400, "give `question` and `context`, or `inputs` of such")
+        asked = body.inputs
+        if asked is None:
+            asked = Asked(question=body.question or "", context=body.context or "")
+        several = asked if isinstance(asked, list) else [asked]
+        pairs = [(one.question, one.context) for one in several]
+        found = await front.compute(pairs, top_k=body.top_k)
+        rows = found.values if body.top_k > 1 else [answers[0] for answers in found.values]
+        return JSONResponse(rows if isinstance(asked, list) else rows[0])
+
+    @app.get("/v1/models")
+    async def models() -> dict[str, Any]:
+        own = {"id": backend.info.name, "object": "model", "created": 0, "owned_by": "hf_bert_impl"}
+        return {"object": "list", "data": [own]}
+
+    @app.get("/health")
+    async def health() -> dict[str, Any]:
+        try:
+            async with asyncio.timeout(HEALTH_SECONDS):
+                await backend.check()
+        except (TimeoutError, Unavailable):
+            raise Problem(503, "no worker answers") from None
+        return {"status": "ok", "model": backend.info.name, "task": backend.info.task}
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return Response(
+            generate_latest(front.metrics.registry), headers={"content-type": CONTENT_TYPE_LATEST}
+        )
+
+    @app.exception_handler(Problem)
+    async def _problem(request: Request, problem: Problem) -> Response:
+        return problem.response()
+
+    @app.exception_handler(RequestValidationError)
+    async def _invalid(request: Request, error: RequestValidationError) -> Response:
+        return Problem(400, _first(error)).response()
+
+    @app.exception_handler(HTTPException)
+    async def _missing(request: Request, error: HTTPException) -> Response:
+        return Problem(error.status_code, str(error.detail)).response()
+
+    @app.exception_handler(Exception)
+    async def _bug(request: Request, error: Exception) -> Response:
+        return Problem(500, "an error of the server, which its log has").response()
+
+    return app
+
+
+class _Door:
+    """Looks at a request before its body is read: its key and its size; and counts answers."""
+
+    def __init__(self, app: Any, front: _Front, key: str | None) -> None:
+        self.app, self.front = app, front
+        self.key = None if key is None else f"Bearer {key}".encode()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        begin, status = time.monotonic(), 500
+        path = scope["path"] if scope["path"] in self._paths(scope) else "other"
+
+        async def watched(message: MutableMapping[str, Any]) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._enter(scope, receive, watched)
+        finally:
+            self.front.metrics.requests.labels(path, str(status)).inc()
+            self.front.metrics.seconds.labels(path).observe(time.monotonic() - begin)
+
+    def _paths(self, scope: Scope) -> set[str]:
+        # Anything can be asked for, and every path would be a series of its own.
+        return {route.path for route in scope["app"].routes}
+
+    async def _enter(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = {name.lower(): value for name, value in scope["headers"]}
+        sent = headers.get(b"authorization", b"")
+        is_asked = self.key is not None and scope["path"] not in OPEN_PATHS
+        if is_asked and not hmac.compare_digest(sent, self.key or b""):
+            problem = Problem(401, "send this server's key as `Authorization: Bearer KEY`")
+            await problem.response()(scope, receive, send)
+            return
+        most = self.front.limits.body
+        length = headers.get(b"content-length", b"0")
+        if length.isdigit() and int(length) > most:
+            await _too_large(most).response()(scope, receive, send)
+        else:
+            await self.app(scope, _bounded(receive, most), send)
+
+
+def _too_large(most: int) -> Problem:
+    return Problem(413, f"the request has more than {most:,} bytes; send fewer texts at once")
+
+
+def _bounded(receive: Receive, most: int) -> Receive:
+    taken = 0
+
+    async def bounded() -> MutableMapping[str, Any]:
+        nonlocal taken
+        message = await receive()
+        taken += len(message.get("body", b""))
+        if taken > most:
+            # FastAPI lets no other exception through while it reads.
+            raise HTTPException(413, _too_large(most).message)
+        return message
+
+    return bounded
+
+
+def _text_of(document: str | dict[str, str]) -> str:
+    if isinstance(document, str):
+        return document
+    if "text" not in document:
+        raise Problem(400, 'a document has no `text`; give each as a text or as {"text": ...}')
+    return document["text"]
+
+
+def _numbers(vector: np.ndarray[Any, Any]) -> list[float]:
+    return [float(number) for number in vector.astype(np.float64)]
+
+
+def _base64(vector: np.ndarray[Any, Any]) -> str:
+    return base64.b64encode(np.ascontiguousarray(vector, dtype="<f4").tobytes()).decode("ascii")
+
+
+def _first(error: RequestValidationError) -> str:
+    """The first thing that is wrong with a body, in one line."""
+    first = error.errors()[0]
+    if first["type"] == "json_invalid":
+        return f"the body is no JSON: {first.get('ctx', {}).get('error', first['msg'])}"
+    names = [str(part) for part in first["loc"] if part != "body"]
+    where = f"`{'.'.join(names)}`: " if names else ""
+    return one_line(f"{where}{first['msg']}")

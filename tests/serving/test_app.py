@@ -1,0 +1,339 @@
+"""What clients of a server see, in this process: results, limits and errors."""
+
+import asyncio
+import base64
+import json
+
+import numpy as np
+import pytest
+
+pytest.importorskip("fastapi", reason="the extra 'serve' is not installed")
+
+import httpx
+
+from hf_bert_impl import TextEncoder
+from hf_bert_impl.distributed import Answer, Classify, ScorePairs
+from hf_bert_impl.serving import model_worker
+from hf_bert_impl.serving.app import Limits, Unavailable, make_app
+from hf_bert_impl.serving.model_worker import ModelWorker, task_of
+from tests.serving.conftest import TEXTS
+
+QUESTIONS = [("who sat on the mat?", TEXTS[5]), ("where is the cat?", TEXTS[6] * 9)]
+
+
+@pytest.fixture(scope="module")
+def worker(served):
+    made = {}
+
+    def of(task):
+        if task not in made:
+            made[task] = ModelWorker("small", task_of(served(task)), served(task))
+        return made[task]
+
+    return of
+
+
+def ask(backend, *requests, limits=None, key=None, **options):
+    """The answers to requests (method, path, body) that are sent at once."""
+
+    async def run():
+        transport = httpx.ASGITransport(make_app(backend, limits, key), raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
+            return await asyncio.gather(
+                *(client.request(method, path, **body) for method, path, body in requests)
+            )
+
+    return asyncio.run(run())
+
+
+def post(backend, path, body, **options):
+    (answer,) = ask(backend, ("POST", path, {"json": body}), **options)
+    return answer
+
+
+def message(answer):
+    """What an error says, and that it is one line in OpenAI's shape."""
+    error = answer.json()["error"]
+    assert error["code"] == answer.status_code
+    assert "\n" not in error["message"]
+    return error["message"]
+
+
+# --- results -----------------------------------------------------------------------------------
+
+
+def test_vectors_are_those_of_the_encoder(worker, served):
+    """Of requests that come at once too: each gets its own."""
+    expected = TextEncoder.from_pretrained(served("embed"), batch_invariant=True).encode(TEXTS)
+    requests = [
+        ("POST", "/v1/embeddings", {"json": {"input": TEXTS[n : n + 1 + n % 3], "model": "small"}})
+        for n in range(len(TEXTS))
+    ]
+    for n, answer in enumerate(ask(worker("embed"), *requests)):
+        assert answer.status_code == 200
+        found = answer.json()
+        assert [row["index"] for row in found["data"]] == list(range(len(found["data"])))
+        vectors = np.array([row["embedding"] for row in found["data"]], np.float32)
+        assert np.array_equal(vectors, expected[n : n + 1 + n % 3])
+        tokenizer = worker("embed").encoder.tokenizer
+        tokens = sum(map(len, tokenizer(TEXTS[n : n + 1 + n % 3])["input_ids"]))
+        assert found["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens}
+
+
+def test_vectors_in_base64(worker):
+    body = {"input": TEXTS[3]}
+    numbers = post(worker("embed"), "/v1/embeddings", body).json()["data"][0]["embedding"]
+    packed = post(worker("embed"), "/v1/embeddings", body | {"encoding_format": "base64"})
+    raw = base64.b64decode(packed.json()["data"][0]["embedding"])
+    assert np.array_equal(np.frombuffer(raw, "<f4"), np.array(numbers, np.float32))
+
+
+@pytest.mark.parametrize("path", ["/rerank", "/v1/rerank", "/v2/rerank"])
+def test_pairs_are_scored_best_first(worker, served, path):
+    """In both shapes."""
+    pairs = {"query": ["who sat?"] * len(TEXTS), "text": TEXTS}
+    expected = ScorePairs(served("rerank"))(pairs)["score"]
+    order = np.argsort(-expected, kind="stable")
+    tei = post(worker("rerank"), path, {"query": "who sat?", "texts": TEXTS, "return_text": True})
+    assert [row["index"] for row in tei.json()] == order.tolist()
+    assert np.array_equal(
+        np.array([row["score"] for row in tei.json()], np.float32), expected[order]
+    )
+    assert [row["text"] for row in tei.json()] == [TEXTS[n] for n in order]
+    documents = [{"text": text} if n % 2 else text for n, text in enumerate(TEXTS)]
+    cohere = post(worker("rerank"), path, {"query": "who sat?", "documents": documents, "top_n": 4})
+    found = cohere.json()["results"]
+    assert [row["index"] for row in found] == order[:4].tolist()
+    assert [row["relevance_score"] for row in found] == [row["score"] for row in tei.json()[:4]]
+    raw = post(worker("rerank"), path, {"query": "who sat?", "texts": TEXTS, "raw_scores": True})
+    logits = np.array([row["score"] for row in raw.json()])
+    assert np.allclose(1 / (1 + np.exp(-logits)), expected[order], atol=1e-6)
+
+
+def test_labels_are_those_of_the_model(worker, served):
+    expected = Classify(served("classify"))({"text": TEXTS})
+    found = post(worker("classify"), "/classify", {"inputs": TEXTS}).json()
+    assert [row[0]["label"] for row in found] == list(expected["label"])
+    assert np.array_equal(
+        np.array([row[0]["score"] for row in found], np.float32), expected["score"]
+    )
+    assert all(len(row) == 3 and abs(sum(one["score"] for one in row) - 1) < 1e-5 for row in found)
+    one = post(worker("classify"), "/classify", {"inputs": TEXTS[2], "top_k": 1}).json()
+    assert one == found[2][:1]
+    pair = post(worker("classify"), "/classify", {"inputs": [[TEXTS[0], TEXTS[1]]]}).json()
+    assert pair[0] != found[0]
+
+
+def test_answers_are_those_of_the_pipeline(worker, served):
+    columns = dict(zip(("question", "context"), zip(*QUESTIONS, strict=True), strict=True))
+    expected = Answer(served("answer"))(columns)
+    asked = [{"question": question, "context": context} for question, context in QUESTIONS]
+    found = post(worker("answer"), "/answer", {"inputs": asked}).json()
+    for name in ("answer", "score", "start", "end"):
+        assert [one[name] for one in found] == list(expected[name])
+    assert post(worker("answer"), "/answer", asked[1]).json() == found[1]
+    best = post(worker("answer"), "/answer", {**asked[1], "top_k": 3}).json()
+    assert len(best) == 3 and best[0] == found[1]
+
+
+@pytest.mark.parametrize("task", ["embed", "rerank", "classify", "answer"])
+def test_the_config_tells_what_a_model_is_for(served, task):
+    assert task_of(served(task)) == task
+
+
+# --- what is refused ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("task", "path", "body", "status", "words"),
+    [
+        ("embed", "/v1/embeddings", {"input": []}, 400, "no text"),
+        ("embed", "/v1/embeddings", {"input": ["a", "  "]}, 400, "text 1 is empty"),
+        ("embed", "/v1/embeddings", {"input": [1, 2]}, 400, "`input"),
+        ("embed", "/v1/embeddings", {"input": None}, 400, "`input"),
+        ("embed", "/v1/embeddings", {}, 400, "`input`: Field required"),
+        ("embed", "/v1/embeddings", {"input": "a", "inptu": 1}, 400, "`inptu`: Extra"),
+        (
+            "embed",
+            "/v1/embeddings",
+            {"input": "a", "model": "gpt"},
+            404,
+            "'gpt' here; name 'small'",
+        ),
+        ("embed", "/v1/embeddings", {"input": "a", "dimensions": 3}, 400, "`dimensions` is 3"),
+        ("embed", "/v1/embeddings", {"input": "a", "prompt_name": "x"}, 400, "`prompt_name`"),
+        ("embed", "/v1/embeddings", {"input": "a", "encoding_format": "x"}, 400, "'base64'"),
+        ("embed", "/v1/embeddings", {"input": ["a"] * 8}, 413, "at most 7"),
+        ("embed", "/v1/embeddings", {"input": "a" * 3000}, 413, "3,000 characters"),
+        ("embed", "/v1/embeddings", {"input": "a" * 9000}, 413, "more than 8,192 bytes"),
+        ("embed", "/rerank", {"query": "a", "texts": ["b"]}, 404, "post to /v1/embeddings"),
+        ("embed", "/other", {}, 404, "Not Found"),
+        ("rerank", "/rerank", {"query": "a"}, 400, "not both"),
+        ("rerank", "/rerank", {"query": "a", "texts": ["b"], "documents": ["b"]}, 400, "not both"),
+        ("rerank", "/rerank", {"query": "a", "texts": []}, 400, "no text"),
+        ("rerank", "/rerank", {"query": "a", "documents": [{"t": "b"}]}, 400, "no `text`"),
+        ("rerank", "/rerank", {"query": "a", "texts": ["b"], "top_n": 0}, 400, "`top_n`"),
+        ("rerank", "/rerank", {"query": "", "texts": ["b"]}, 400, "empty"),
+        ("classify", "/classify", {"inputs": ["a", ["b", "c"]]}, 400, "beside each other"),
+        ("classify", "/classify", {"inputs": [["b", "c", "d"]]}, 400, "`inputs"),
+        ("answer", "/answer", {"question": "a"}, 400, "`question` and `context`"),
+        ("answer", "/answer", {"question": "a", "context": " "}, 400, "empty"),
+        ("answer", "/answer", {"inputs": []}, 400, "no text"),
+        ("answer", "/answer", {"question": "a", "context": "b", "top_k": 101}, 400, "`top_k`"),
+    ],
+)
+def test_bad_requests(worker, task, path, body, status, words):
+    limits = Limits(texts=7, characters=2000, body=8192)
+    answer = post(worker(task), path, body, limits=limits)
+    assert answer.status_code == status
+    assert words in message(answer)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b'{"input": "a', "no JSON"),
+        (b"", "required"),
+        (b"[1]", "dictionary"),
+        (b'{"input": "\\ud83d"}', "half a surrogate pair"),
+        (b"\xff\xfe{", "parsing the body"),
+    ],
+)
+def test_bad_bodies(worker, content, words):
+    given = {"content": content, "headers": {"content-type": "application/json"}}
+    (answer,) = ask(worker("embed"), ("POST", "/v1/embeddings", given))
+    assert answer.status_code == 400
+    assert words in message(answer)
+
+
+def test_a_body_of_unknown_length_is_cut_off(worker):
+    """The limit holds for what comes, not for what is announced."""
+
+    async def body():
+        for _ in range(1000):
+            yield b" " * 1000
+
+    given = {"content": body(), "headers": {"content-type": "application/json"}}
+    (answer,) = ask(worker("embed"), ("POST", "/v1/embeddings", given), limits=Limits(body=5000))
+    assert answer.status_code == 413
+    assert "5,000 bytes" in message(answer)
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 401),
+        ({"authorization": "Bearer wrong"}, 401),
+        ({"authorization": "secret"}, 401),
+        ({"authorization": "Bearer secret"}, 200),
+    ],
+)
+def test_the_key(worker, headers, status):
+    (answer, health) = ask(
+        worker("embed"),
+        ("POST", "/v1/embeddings", {"json": {"input": "a"}, "headers": headers}),
+        ("GET", "/health", {}),
+        key="secret",
+    )
+    assert answer.status_code == status
+    assert health.status_code == 200
+    if status == 401:
+        assert "Bearer KEY" in message(answer)
+        assert "secret" not in answer.text
+
+
+# --- load --------------------------------------------------------------------------------------
+
+
+class Slow:
+    """Computes nothing, for some time."""
+
+    def __init__(self, worker, seconds, error=None):
+        self.info, self.seconds, self.error = worker.info, seconds, error
+        self.most = self.now = 0
+
+    async def compute(self, items, options):
+        self.now += len(items)
+        self.most = max(self.most, self.now)
+        try:
+            await asyncio.sleep(self.seconds)
+        finally:
+            self.now -= len(items)
+        if self.error is not None:
+            raise self.error
+        return model_worker.Computed(np.zeros((len(items), 4), np.float32), 3 * len(items))
+
+    async def check(self):
+        if self.error is not None:
+            raise self.error
+
+
+def test_a_full_queue_says_when_to_come_again(worker):
+    """What waits is bounded, and everything that was let in is answered."""
+    slow = Slow(worker("embed"), 0.3)
+    requests = [("POST", "/v1/embeddings", {"json": {"input": ["a"] * 3}})] * 9
+    answers = ask(slow, *requests, limits=Limits(queue=10))
+    statuses = sorted(answer.status_code for answer in answers)
+    assert statuses == [200] * 3 + [429] * 6
+    assert slow.most == 9
+    full = next(answer for answer in answers if answer.status_code == 429)
+    assert int(full.headers["retry-after"]) >= 1
+    assert "9 texts wait already, of at most 10" in message(full)
+
+
+def test_one_request_is_let_in_however_large(worker):
+    slow = Slow(worker("embed"), 0)
+    answer = post(slow, "/v1/embeddings", {"input": ["a"] * 30}, limits=Limits(queue=10))
+    assert answer.status_code == 200
+
+
+def test_a_time_out_frees_its_place(worker):
+    slow = Slow(worker("embed"), 30)
+    limits = Limits(seconds=0.1, queue=4)
+    answers = ask(
+        slow, *[("POST", "/v1/embeddings", {"json": {"input": ["a"] * 3}})], limits=limits
+    )
+    assert answers[0].status_code == 504
+    assert "0.1 s" in message(answers[0])
+    assert slow.now == 0
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "words"),
+    [(Unavailable(), 503, "started again"), (RuntimeError("secret path"), 500, "its log")],
+)
+def test_workers_that_fail(worker, error, status, words):
+    answer = post(Slow(worker("embed"), 0, error), "/v1/embeddings", {"input": "a"})
+    assert answer.status_code == status
+    assert words in message(answer)
+    assert "secret" not in answer.text
+    health = ask(Slow(worker("embed"), 0, Unavailable()), ("GET", "/health", {}))[0]
+    assert health.status_code == 503
+
+
+def test_metrics(worker):
+    """Unknown paths share a series."""
+
+    async def run():
+        transport = httpx.ASGITransport(make_app(worker("embed")))
+        async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
+            await client.post("/v1/embeddings", json={"input": ["a b", "c"]})
+            await client.post("/v1/embeddings", json={"input": []})
+            await client.get("/wp-admin")
+            await client.get("/.env")
+            return (await client.get("/metrics")).text
+
+    lines = asyncio.run(run()).splitlines()
+    assert 'hf_bert_requests_total{path="/v1/embeddings",status="200"} 1.0' in lines
+    assert 'hf_bert_requests_total{path="/v1/embeddings",status="400"} 1.0' in lines
+    assert 'hf_bert_requests_total{path="other",status="404"} 2.0' in lines
+    assert 'hf_bert_request_seconds_count{path="/v1/embeddings"} 2.0' in lines
+    assert "hf_bert_texts_total 2.0" in lines
+    assert "hf_bert_queued_texts 0.0" in lines
+    assert any(line.startswith("hf_bert_tokens_total ") for line in lines)
+
+
+def test_models_are_listed(worker):
+    (answer,) = ask(worker("answer"), ("GET", "/v1/models", {}))
+    assert [one["id"] for one in answer.json()["data"]] == ["small"]
+    assert json.loads(answer.text)["object"] == "list"

@@ -1,0 +1,205 @@
+"""`hf-bert serve` as a process: the clients that exist, many at once, dying workers, the end."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+pytest.importorskip("fastapi", reason="the extra 'serve' is not installed")
+pytest.importorskip("ray.serve", reason="the extra 'serve' is not installed")
+
+import openai
+import psutil
+
+from hf_bert_impl import TextEncoder
+from hf_bert_impl.errors import InputError
+from hf_bert_impl.serving import server
+from hf_bert_impl.serving.server import ServingOptions, serve
+from tests.serving.conftest import TEXTS
+
+RUN = "import sys; from hf_bert_impl.cli import main; sys.exit(main())"
+KEY = "a key"
+#: Until a server listens: Ray starts about ten processes.
+SECONDS = 200
+
+
+class Server:
+    """A server on this machine."""
+
+    def __init__(self, model, *options):
+        command = [sys.executable, "-c", RUN, "serve", model, "--port", "0", *options]
+        environment = {**os.environ, "HF_BERT_API_KEY": KEY, "OMP_NUM_THREADS": "1"}
+        self.process = subprocess.Popen(
+            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+        self.address = ""
+        timer = threading.Timer(SECONDS, self.process.kill)
+        timer.start()
+        line = self.process.stdout.readline()
+        timer.cancel()
+        assert line, self.process.stderr.read()
+        self.address = re.match(r"(http://127\.0\.0\.1:\d+)/v1/embeddings has", line)[1]
+
+    def post(self, texts, timeout=60):
+        """Status and content."""
+        body = json.dumps({"input": texts}).encode()
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"}
+        request = urllib.request.Request(f"{self.address}/v1/embeddings", body, headers)
+        try:
+            with urllib.request.urlopen(request, timeout=timeout) as answer:
+                return answer.status, json.load(answer)
+        except urllib.error.HTTPError as error:
+            return error.code, json.load(error)
+
+    def vectors(self, texts):
+        status, content = self.post(texts)
+        assert status == 200, content
+        return np.array([row["embedding"] for row in content["data"]], np.float32)
+
+    def workers(self):
+        """Processes that have the model."""
+        every = psutil.Process(self.process.pid).children(recursive=True)
+        found = []
+        for child in every:
+            with contextlib.suppress(psutil.Error):
+                if "ServeReplica" in " ".join(child.cmdline()):
+                    found.append(child)
+        return found
+
+    def end(self):
+        self.process.terminate()
+        return self.process.wait(60), self.process.stderr.read()
+
+
+@pytest.fixture(scope="module")
+def running(served):
+    made = Server(served("embed"), "--name", "small", "--replicas", "2")
+    yield made
+    made.process.kill()
+    made.process.wait()
+
+
+@pytest.fixture(scope="module")
+def expected(served):
+    return TextEncoder.from_pretrained(served("embed"), batch_invariant=True).encode(TEXTS)
+
+
+@pytest.mark.slow
+def test_the_client_of_openai(running, expected):
+    client = openai.OpenAI(base_url=f"{running.address}/v1", api_key=KEY)
+    found = client.embeddings.create(model="small", input=TEXTS)  # asks for base64
+    assert np.array_equal(np.array([row.embedding for row in found.data], np.float32), expected)
+    numbers = client.embeddings.create(model="small", input=TEXTS[4], encoding_format="float")
+    assert np.array_equal(np.array(numbers.data[0].embedding, np.float32), expected[4])
+    assert [model.id for model in client.models.list()] == ["small"]
+    with pytest.raises(openai.NotFoundError, match="name 'small'"):
+        client.embeddings.create(model="large", input="a")
+    stranger = openai.OpenAI(base_url=f"{running.address}/v1", api_key="no", max_retries=0)
+    with pytest.raises(openai.AuthenticationError, match="Bearer KEY"):
+        stranger.embeddings.create(model="small", input="a")
+
+
+@pytest.mark.slow
+def test_nobody_gets_what_another_asked_for(running, expected):
+    """Sixteen clients at once, each with texts of many lengths."""
+
+    def client(number):
+        for turn in range(12):
+            own = [(number * 5 + turn * 7 + step) % len(TEXTS) for step in range(1 + turn % 4)]
+            assert np.array_equal(running.vectors([TEXTS[n] for n in own]), expected[own])
+        return True
+
+    with ThreadPoolExecutor(16) as pool:
+        assert all(pool.map(client, range(16)))
+
+
+@pytest.mark.slow
+def test_a_worker_that_dies_is_replaced(running, expected):
+    """What it was computing is computed again by the other one."""
+    before = running.workers()
+    assert len(before) == 2
+    with ThreadPoolExecutor(8) as pool:
+        calls = [pool.submit(running.vectors, TEXTS) for _ in range(40)]
+        before[0].send_signal(signal.SIGKILL)
+        assert all(np.array_equal(call.result(), expected) for call in calls)
+    end = time.monotonic() + SECONDS
+    while len(running.workers()) < 2:
+        assert time.monotonic() < end
+        time.sleep(0.5)
+
+
+@pytest.mark.slow
+def test_all_that_was_taken_is_answered_at_the_end(running, expected):
+    """SIGTERM under load: no answer is cut off or wrong, later clients cannot connect."""
+    done, refused = [], []
+
+    def client(number):
+        while True:
+            try:
+                done.append(np.array_equal(running.vectors(TEXTS * 3), np.tile(expected, (3, 1))))
+            except urllib.error.URLError as error:
+                refused.append(error)
+                return
+
+    threads = [threading.Thread(target=client, args=[number]) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    time.sleep(1)
+    status, said = running.end()
+    for thread in threads:
+        thread.join()
+    assert status == 0, said
+    assert len(done) > 6 and all(done)
+    assert len(refused) == 6
+    # Reset: the system had connected it, and nobody had taken it yet.
+    refusals = (ConnectionRefusedError, ConnectionResetError)
+    assert all(isinstance(error.reason, refusals) for error in refused)
+    assert "Traceback" not in said
+
+
+# --- what is refused before anything starts ----------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"port": 70000}, "port is 70000"),
+        ({"replicas": 0}, "replicas is 0"),
+        ({"timeout": 0}, "timeout is 0"),
+        ({"queue": 0}, "queue is 0"),
+        ({"task": "translate"}, "translate"),
+        ({"name": " "}, "`name` is empty"),
+        ({"host": "192.0.2.1"}, "nothing can listen on 192.0.2.1"),
+        ({"host": "no.such.host.invalid"}, "nothing can listen on no.such.host"),
+    ],
+)
+def test_options_that_cannot_be(served, changes, words):
+    with pytest.raises(InputError, match=re.escape(words)):
+        serve(served("embed"), ServingOptions(**changes), lambda *_: pytest.fail("it listens"))
+
+
+def test_a_port_that_is_taken(served):
+    with server._listening("127.0.0.1", 0) as taken:
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(InputError, match=f"nothing can listen on 127.0.0.1:{port}"):
+            serve(served("embed"), ServingOptions(port=port), lambda *_: pytest.fail("it listens"))
+
+
+def test_a_missing_model_and_extra(tmp_path, monkeypatch):
+    with pytest.raises(InputError, match="no folder"):
+        serve(str(tmp_path / "none"), ServingOptions(), print)
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    with pytest.raises(InputError, match=r"pip install 'hf_bert_impl\[serve\]'"):
+        serve(str(tmp_path), ServingOptions(), print)
