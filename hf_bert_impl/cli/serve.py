@@ -9,7 +9,7 @@ import typer
 
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import Dtype, Model, from_dataclass, one_of
-from hf_bert_impl.serving.server import KEY_VARIABLE, LOOPBACK, ServingOptions
+from hf_bert_impl.serving.options import KEY_VARIABLE, LOOPBACK, PATHS, ServingOptions
 
 
 @from_dataclass(
@@ -20,7 +20,7 @@ from hf_bert_impl.serving.server import KEY_VARIABLE, LOOPBACK, ServingOptions
         typer.Option(
             help="embed, rerank, classify or answer.",
             show_default="what the model was made for",
-            autocompletion=one_of("embed", "rerank", "classify", "answer"),
+            autocompletion=one_of(*PATHS),
         ),
     ],
 )
@@ -33,7 +33,6 @@ def serve(fields: dict[str, Any], model: Model) -> None:
 
     Example: hf-bert serve sentence-transformers/all-MiniLM-L6-v2 --port 8080
     """
-    from hf_bert_impl.serving.model_worker import PATHS
     from hf_bert_impl.serving.server import serve as run
 
     options = ServingOptions(**fields)

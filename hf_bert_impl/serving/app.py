@@ -33,13 +33,8 @@ from starlette.exceptions import HTTPException
 
 from hf_bert_impl.errors import one_line
 from hf_bert_impl.model.json_files import check_text
-from hf_bert_impl.serving.model_worker import (
-    PATHS,
-    Computed,
-    ModelInfo,
-    Refused,
-    scores_in_order,
-)
+from hf_bert_impl.serving.model_worker import Computed, ModelInfo, Refused, scores_in_order
+from hf_bert_impl.serving.options import PATHS
 
 #: Paths that need no key: they tell nothing.
 OPEN_PATHS = {"/health"}

@@ -12,14 +12,6 @@ from hf_bert_impl.checkpoints import open_checkpoint
 from hf_bert_impl.distributed.batch_tasks import Answer, Classify, EmbedTexts, ScorePairs
 from hf_bert_impl.errors import InputError
 
-#: What a served model does, by the path of its requests.
-PATHS = {
-    "embed": "/v1/embeddings",
-    "rerank": "/rerank",
-    "classify": "/classify",
-    "answer": "/answer",
-}
-
 
 @dataclasses.dataclass(frozen=True)
 class ModelInfo:

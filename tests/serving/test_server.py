@@ -25,7 +25,8 @@ import psutil
 from hf_bert_impl import TextEncoder
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.serving import server
-from hf_bert_impl.serving.server import ServingOptions, serve
+from hf_bert_impl.serving.options import ServingOptions
+from hf_bert_impl.serving.server import serve
 from tests.serving.conftest import TEXTS
 
 RUN = "import sys; from hf_bert_impl.cli import main; sys.exit(main())"
