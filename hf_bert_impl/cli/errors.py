@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import signal
+import sys
 import threading
 import traceback
 import warnings
@@ -108,22 +109,48 @@ def report(error: BaseException, command: Any) -> int:
         traceback.print_exception(error)
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         return INTERRUPTED
-    if isinstance(error, _usage_error()):
-        if not _usage(error):  # no command at all: the help has been printed
-            return BAD_INPUT
-        line, status = f"{_usage(error)}; see --help", BAD_INPUT
-    elif isinstance(error, ValueError | OSError):
-        # The package raises these with a message for the user; so does transformers for files.
-        line, status = in_options(one_line(error), command), BAD_INPUT
-    elif isinstance(error, OverflowError):
-        # Python's integers have no limit. Those of the libraries below it have one.
-        line = f"a number that was given is too large ({one_line(error)}); choose a smaller one"
-        status = BAD_INPUT
-    else:
-        hint = "this is a bug in hf-bert; run again with --debug and report the traceback"
-        line, status = f"{type(error).__name__}: {one_line(error)}; {hint}", BUG
-    typer.echo(f"error: {line}", err=True)
+    status, line = _described(error, command)
+    if line and _is_first_to_fail():
+        typer.echo(f"error: {line}", err=True)
     return status
+
+
+def _described(error: BaseException, command: Any) -> tuple[int, str]:
+    """The exit status of an exception, and what to say of it."""
+    if isinstance(error, _usage_error()):
+        # Without a command there is nothing to say: the help has been printed.
+        usage = _usage(error)
+        return BAD_INPUT, usage and f"{usage}; see --help"
+    if isinstance(error, ValueError | OSError):
+        # The package raises these with a message for the user; so does transformers for files.
+        return BAD_INPUT, in_options(one_line(error), command)
+    if isinstance(error, OverflowError):
+        # Python's integers have no limit. Those of the libraries below it have one.
+        what = f"a number that was given is too large ({one_line(error)}); choose a smaller one"
+        return BAD_INPUT, what
+    what = f"{type(error).__name__}: {one_line(error)}"
+    if _is_lost_connection(error):
+        return BUG, f"another process of this run has ended, its launcher says which ({what})"
+    return BUG, f"{what}; this is a bug in hf-bert; run again with --debug and report the traceback"
+
+
+def _is_lost_connection(error: BaseException) -> bool:
+    """Whether an exception says that the processes of a distributed run lost each other."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return False
+    known = isinstance(error, distributed.DistError)
+    return known or (isinstance(error, RuntimeError) and "gloo" in str(error).lower())
+
+
+def _is_first_to_fail() -> bool:
+    """Whether this process is to speak: of those that a launcher started, the first that fails."""
+    if "LOCAL_RANK" not in os.environ:
+        return True
+    processes = sys.modules.get("hf_bert_impl.training.processes")
+    if processes is None:  # all of them were started with the same words, which are wrong
+        return os.environ["LOCAL_RANK"] == "0"
+    return bool(processes.launch().is_first_to_fail())
 
 
 def _usage_error() -> type[Exception]:

@@ -2,7 +2,8 @@
 
 The engine is the Trainer of transformers on accelerate, so the same call trains on one process, or
 on as many as `accelerate launch` or `torchrun` start. The run can be killed at any moment and goes
-on from its last checkpoint to the same weights.
+on from its last checkpoint to the same weights: with `resume`, or by itself where the launcher
+starts its processes anew.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from accelerate import PartialState
 from transformers import TrainerCallback, TrainingArguments, set_seed
 
 from hf_bert_impl.data.documents import check_files, content_digest
@@ -35,6 +37,7 @@ from hf_bert_impl.files.lock import output_lock
 from hf_bert_impl.model.configuration_bert import BertConfig
 from hf_bert_impl.model.tokenization_bert import BertTokenizer
 from hf_bert_impl.training.checkpointing import (
+    SETTINGS,
     check_settings,
     last_checkpoint,
     remove_leftovers,
@@ -51,6 +54,14 @@ from hf_bert_impl.training.pretraining_model import (
 )
 from hf_bert_impl.training.pretraining_options import PretrainingOptions
 from hf_bert_impl.training.pretraining_trainer import PretrainingTrainer
+from hf_bert_impl.training.processes import (
+    check_shared,
+    divide_batch,
+    from_main,
+    in_turn,
+    join,
+    launch,
+)
 from hf_bert_impl.training.reporting import JsonLog, tensorboard_callback
 from hf_bert_impl.training.resumable_trainer import TrainingDiverged
 
@@ -79,6 +90,15 @@ class _Data:
     statistics: Statistics | None
 
 
+@dataclasses.dataclass(frozen=True)
+class _Beginning:
+    settings: dict[str, Any]
+    """Everything that makes a different run where it changes."""
+    resume: bool
+    checkpoint: str | None
+    """What to go on from; None for the beginning."""
+
+
 def pretrain(
     options: PretrainingOptions, callbacks: Sequence[TrainerCallback] = ()
 ) -> PretrainingResult:
@@ -100,6 +120,7 @@ def pretrain(
             other settings; a checkpoint could not be written, or the loss is no finite number any
             more, and the checkpoints before that are whole.
     """
+    state = join()
     for module in ("datasets", "tensorboard", "matplotlib"):
         require(module, "train", "pre-training")
     check_files(options.files, options.column)
@@ -110,9 +131,9 @@ def pretrain(
     check_start(options, config, tokenizer)
     arguments = training_arguments(options)
     with contextlib.ExitStack() as held:
-        if arguments.should_save:
+        if state.is_main_process:
             held.enter_context(output_lock(options.output.resolve()))
-        return _pretrain(options, callbacks, tokenizer, config, arguments)
+        return _pretrain(options, callbacks, tokenizer, config, arguments, state)
 
 
 def _pretrain(
@@ -121,25 +142,23 @@ def _pretrain(
     tokenizer: BertTokenizer,
     config: BertConfig,
     arguments: TrainingArguments,
+    state: PartialState,
 ) -> PretrainingResult:
-    settings = run_settings(options, config, tokenizer)
-    if options.resume:
-        check_settings(options.output, settings)
-    elif arguments.should_save:
-        _check_new(options.output)
-    checkpoint = last_checkpoint(options.output) if options.resume else None
-    # The process that comes first leaves its results on the disk for the others.
-    with arguments.main_process_first(desc="preparing examples"):
+    begin = from_main(state, lambda: _begin(options, config, tokenizer))
+    with in_turn(state):
         data = prepare(options, tokenizer)
     set_seed(options.seed)
     model = build_model(options, config)
-    if arguments.should_save and options.resume:
-        remove_leftovers(options.output)
-    elif arguments.should_save:
-        write_settings(options.output, settings)
+    if state.is_main_process:
+        launch().begin(options.output)
+        if begin.resume:
+            remove_leftovers(options.output)
+        else:
+            write_settings(options.output, begin.settings)
+    check_shared(state, options.output / SETTINGS)
 
-    trainer = build_trainer(options, arguments, model, tokenizer, data, callbacks, checkpoint)
-    _train(trainer, checkpoint, options.output)
+    trainer = build_trainer(options, arguments, model, tokenizer, data, callbacks, begin.checkpoint)
+    _train(trainer, begin.checkpoint, options.output)
     _write_model(trainer, options.output)
     log: list[dict[str, float]] = trainer.state.log_history
     if trainer.is_world_process_zero():
@@ -181,6 +200,24 @@ def run_settings(
         "text": content_digest(options.files),
         "validation_text": content_digest(options.validation),
     }
+
+
+def _begin(options: PretrainingOptions, config: BertConfig, tokenizer: BertTokenizer) -> _Beginning:
+    """Looks at what there is in the output, in the main process.
+
+    Where a process of this very launch was lost, the launcher starts all of them anew with the same
+    words: they go on with what they began.
+    """
+    settings = run_settings(options, config, tokenizer)
+    resume = options.resume
+    if launch().has_begun(options.output):
+        remove_leftovers(options.output)
+        resume = resume or (options.output / SETTINGS).exists()
+    if not resume:
+        _check_new(options.output)
+        return _Beginning(settings, False, None)
+    check_settings(options.output, settings)
+    return _Beginning(settings, True, last_checkpoint(options.output))
 
 
 def _check_new(output: Path) -> None:
@@ -238,7 +275,7 @@ def prepare(options: PretrainingOptions, tokenizer: BertTokenizer) -> _Data:
 
 
 def training_arguments(options: PretrainingOptions) -> TrainingArguments:
-    """The Trainer's own arguments; makes the processes of a distributed run known to each other.
+    """The Trainer's own arguments.
 
     Raises:
         ValueError: The batch cannot be divided among the processes.
@@ -280,23 +317,7 @@ def training_arguments(options: PretrainingOptions) -> TrainingArguments:
         report_to="none",
         disable_tqdm=True,
     )
-    parts = arguments.world_size * options.gradient_accumulation
-    if arguments.n_gpu > 1:
-        raise InputError(
-            f"one process sees {arguments.n_gpu} GPUs",
-            "a process for each",
-            "start with `accelerate launch` or `torchrun`, or choose one by CUDA_VISIBLE_DEVICES",
-        )
-    if options.batch_size % parts:
-        raise InputError(
-            f"batch_size={options.batch_size} cannot be divided into {parts} parts "
-            f"({arguments.world_size} processes, {options.gradient_accumulation} micro-batches "
-            "each)",
-            "a multiple of that",
-            "change it",
-        )
-    arguments.per_device_train_batch_size = options.batch_size // parts
-    arguments.per_device_eval_batch_size = options.batch_size // parts
+    divide_batch(arguments, options.batch_size)
     return arguments
 
 

@@ -1,7 +1,8 @@
 """Pre-training runs in a process of their own, which can be killed where it hurts most.
 
 Usage: pretraining_run.py OPTIONS.json [N]. The file holds the options of one run or more, with
-`stop_at` for a step at which the run is interrupted. With N the process is killed halfway through
+`stop_at` for a step at which the run is interrupted, and `die_at` for a step at which the last
+process kills itself, once. With N the process is killed halfway through
 the N-th file that torch writes.
 """
 
@@ -26,6 +27,19 @@ class StopAt(TrainerCallback):
     def on_step_begin(self, args, state, control, **rest):
         if state.global_step == self.step:
             raise KeyboardInterrupt
+
+
+class DieAt(TrainerCallback):
+    """Kills the last process when it begins a step, unless that was done before."""
+
+    def __init__(self, step, done):
+        self.step, self.done = step, done
+
+    def on_step_begin(self, args, state, control, **rest):
+        is_last = args.process_index == args.world_size - 1
+        if is_last and state.global_step == self.step and not self.done.exists():
+            self.done.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 def kill_in_write(number):
@@ -70,10 +84,12 @@ def main():
         kill_in_write(int(sys.argv[2]))
     torch.set_num_threads(1)
     for fields in json.loads(Path(sys.argv[1]).read_text()):
-        stop_at = fields.pop("stop_at", None)
+        stops = [StopAt(fields.pop("stop_at", None))]
+        done = Path(fields["output"]).with_suffix(".killed")
+        stops.append(DieAt(fields.pop("die_at", None), done))
         fields |= {"output": Path(fields["output"]), "files": tuple(fields["files"])}
         with contextlib.suppress(KeyboardInterrupt):
-            pretraining.pretrain(PretrainingOptions(**fields), [StopAt(stop_at)])
+            pretraining.pretrain(PretrainingOptions(**fields), stops)
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()  # as the command line does
     # Now and then a thread of torch's aborts a process that is being taken down ("terminate called

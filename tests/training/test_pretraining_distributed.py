@@ -1,9 +1,10 @@
-"""Two processes of `accelerate launch` on the CPU (gloo): the losses of one, its checkpoints."""
+"""Several processes on the CPU (gloo), on one machine or two: the losses of one process."""
 
 import dataclasses
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 
@@ -70,6 +71,36 @@ def launch(*runs, how=REPLICATED, stop_first_at=None):
     assert done.returncode == 0, done.stderr[-3000:]
 
 
+def on_two_machines(runs, *how, die_at=None):
+    """The same runs by two agents of torchrun, each of which stands for a machine."""
+    file = runs[0].output.with_name(f"{runs[0].output.name}.json")
+    fields = [dataclasses.asdict(run) for run in runs]
+    fields[0]["die_at"] = die_at
+    file.write_text(json.dumps(fields, default=str))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        endpoint = f"127.0.0.1:{free.getsockname()[1]}"
+    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2"]
+    command += ["--nproc-per-node", "1", "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint]
+    command += ["--local-addr", "127.0.0.1", *how, str(RUN), str(file)]
+    agents = [
+        subprocess.Popen(
+            command,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        for _ in range(2)
+    ]
+    try:
+        said = [agent.communicate(timeout=280)[0] for agent in agents]
+    finally:
+        for agent in agents:
+            agent.kill()
+    assert [agent.returncode for agent in agents] == [0, 0], "\n".join(said)[-6000:]
+
+
 def same(one, other):
     """The same losses, scores and weights, up to the order of sums."""
     logs = [
@@ -122,3 +153,14 @@ def test_sharded(one):
     launch(sharded, resumed, how=SHARDED, stop_first_at=4)
     assert (sharded.output / "checkpoint-6" / "pytorch_model_fsdp.bin").is_file()
     same(one, sharded)
+
+
+@pytest.mark.slow
+def test_a_killed_process_on_two_machines(one):
+    """The launcher starts all processes anew, and they go on from the last whole checkpoint."""
+    run = dataclasses.replace(one, output=one.output.with_name("restarted"))
+    on_two_machines([run], "--max-restarts", "1", die_at=5)
+    killed = run.output.with_suffix(".killed")
+    # The checkpoint from before was not made again.
+    assert (run.output / "checkpoint-3").stat().st_mtime < killed.stat().st_mtime
+    same(one, run)
