@@ -14,9 +14,9 @@ from pathlib import Path
 from hf_bert_impl.data.sentence_splitter import split_sentences
 from hf_bert_impl.data.table_records import is_dataset
 from hf_bert_impl.data.text_folder import text_files
-from hf_bert_impl.data.text_input import COMPRESSED, JSON_SUFFIXES, TextInput
+from hf_bert_impl.data.text_input import COMPRESSED, TextInput
 from hf_bert_impl.errors import InputError, check_choice
-from hf_bert_impl.files.text import check_text_file, read_text
+from hf_bert_impl.files.text import JSON_SUFFIXES, check_text_file, read_text
 
 #: How lines make documents.
 LAYOUTS = {

@@ -310,17 +310,13 @@ def choose_columns(
     Raises:
         InputError: There is no such column, or none is asked for and there are several.
     """
-    shown = ", ".join(map(repr, known)) or "none"
-    asked = [*(("column", it) for it in _several(column)), ("id_column", id_column)]
-    for option, wanted in asked:
+    for wanted in (*_several(column), id_column):
         if wanted is not None and list(known).count(wanted) != 1:
-            what = "several columns" if wanted in known else "no column"
-            raise InputError(
-                f"{name} has {what} {wanted!r} for `{option}`", f"one of {shown}", "name another"
-            )
+            raise no_column(name, wanted, known)
     if column is None:
         others = [it for it in known if it != id_column]
         if len(others) != 1:
+            shown = ", ".join(map(repr, known)) or "none"
             raise InputError(
                 f"{name} has {len(others)} columns ({shown})",
                 "to know which of them holds the texts",
@@ -328,6 +324,16 @@ def choose_columns(
             )
         column = others[0]
     return [it for it in (*_several(column), id_column) if it is not None]
+
+
+def no_column(where: str, column: str, known: Sequence[str]) -> InputError:
+    """The error for a column that is not there, or several times."""
+    names = ", ".join(map(repr, known)) or "none"
+    return InputError(
+        f"{where} has {'several columns' if column in known else 'no column'} {column!r}",
+        f"one of {names}",
+        "name one of these, or give numbers from 0 where a file has no header",
+    )
 
 
 def no_texts(name: str, column: str, kind: Any) -> InputError:

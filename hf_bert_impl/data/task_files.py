@@ -8,20 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from hf_bert_impl.data.conll import read_conll
-from hf_bert_impl.data.table_records import Lines, table_fields
+from hf_bert_impl.data.table_records import Lines, no_column, table_records
 from hf_bert_impl.data.text_folder import labelled_text_files, text_files
 from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.extras import require
-from hf_bert_impl.files.text import (
-    JSON_LINES,
-    check_text_file,
-    numbered_lines,
-    read_text,
-)
+from hf_bert_impl.files.text import JSON_SUFFIXES, check_text_file, numbered_lines, read_text
 from hf_bert_impl.model.json_files import check_text, parse_json
 
 TAB_SUFFIXES = (".tsv", ".txt", ".tab")
-JSON_SUFFIXES = (*JSON_LINES, ".json")
 CONLL_SUFFIXES = (".conll", ".bio", ".iob", ".iob2")
 SUFFIXES = (*TAB_SUFFIXES, ".csv", *JSON_SUFFIXES, *CONLL_SUFFIXES)
 
@@ -123,7 +117,7 @@ def read_dataset(name: str, split: str, columns: Sequence[str]) -> list[Row]:
         ) from error
     missing = [column for column in columns if column not in table.column_names]
     if missing:
-        raise _no_column(f"the data set {name}", missing[0], table.column_names)
+        raise no_column(f"the data set {name}", missing[0], table.column_names)
     if not len(table):
         raise InputError(
             f"split {split!r} of the data set {name!r} is empty", "records", "name another split"
@@ -145,7 +139,7 @@ def _folder_rows(folder: Path, columns: Sequence[str]) -> list[Row]:
     known = ("text", "label")
     unknown = [column for column in columns if column not in known]
     if unknown:
-        raise _no_column(f"the folder {folder}", unknown[0], known)
+        raise no_column(f"the folder {folder}", unknown[0], known)
     files: list[tuple[Path, str | None]] = [*labelled_text_files(folder)]
     if "label" not in columns:
         files = [(file, None) for file in text_files(folder)]
@@ -184,37 +178,13 @@ def _table_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
             "names for a file with a header, or numbers from 0 for one without",
             "choose one way",
         )
-    places = [int(column) for column in columns] if by_number else []
-    width = 0
-    for number, fields in _fields(path):
-        if not by_number and not places:
-            places = [_place(path, column, fields) for column in columns]
-            width = len(fields)
-            continue
-        if by_number and max(places) >= len(fields) and not width:
-            raise _no_column(str(path), str(max(places)), [str(n) for n in range(len(fields))])
-        # A file's first line without a header says how many fields the others have.
-        width = width or len(fields)
-        if len(fields) != width:
-            raise InputError(
-                f"line {number} of {path} has {len(fields)} fields",
-                f"{width} as before",
-                "mend the line",
-            )
-        yield Row(tuple(fields[place] for place in places), f"line {number} of {path}")
-
-
-def _place(path: Path, column: str, header: list[str]) -> int:
-    if column not in header:
-        raise _no_column(str(path), column, header)
-    return header.index(column)
-
-
-def _fields(path: Path) -> Iterator[tuple[int, list[str]]]:
-    """Line number and fields of each line that is not empty."""
     with path.open("rb") as stream:
         lines = Lines(stream, mended=str(path))
-        yield from table_fields(lines, str(path), path.suffix in TAB_SUFFIXES)
+        tabs = path.suffix in TAB_SUFFIXES
+        for place, values, _ in table_records(lines, str(path), tabs, tuple(columns), None):
+            if isinstance(values, InputError):
+                raise values
+            yield Row(tuple(values), place)
 
 
 def _json_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
@@ -227,7 +197,7 @@ def _json_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
             )
         for column in columns:
             if column not in record:
-                raise _no_column(place, column, list(record))
+                raise no_column(place, column, list(record))
             check_text(record[column], f"{column!r} in {place}")
         yield Row(tuple(record[column] for column in columns), place)
 
@@ -258,12 +228,3 @@ def _numbers(path: Path, columns: Sequence[str]) -> list[int]:
             "numbers from 0 (-1 is the last), as a CoNLL file has no header",
             "give numbers",
         ) from error
-
-
-def _no_column(where: str, column: str, known: Sequence[str]) -> InputError:
-    names = ", ".join(map(repr, known)) or "none"
-    return InputError(
-        f"{where} has no column {column!r}",
-        f"one of {names}",
-        "name one of these, or give numbers from 0 where a file has no header",
-    )

@@ -26,9 +26,8 @@ from hf_bert_impl.data.table_records import (
 )
 from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.extras import require
-from hf_bert_impl.files.text import check_text_file, decode
+from hf_bert_impl.files.text import JSON_SUFFIXES, check_text_file, decode
 
-JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
 COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from hf_bert_impl.errors import InputError, MissingFile
 
 #: Endings of files with an object of JSON a line.
-JSON_LINES = (".jsonl", ".ndjson")
+JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
 
 
 def check_text_file(path: Path, expected: str) -> None:

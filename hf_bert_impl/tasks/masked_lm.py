@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from hf_bert_impl.data.masking import Masker, MaskingOptions
 from hf_bert_impl.data.task_collator import Collator, Feature
-from hf_bert_impl.data.task_files import JSON_SUFFIXES, Row, read_lines
+from hf_bert_impl.data.task_files import Row, read_lines
+from hf_bert_impl.files.text import JSON_SUFFIXES
 from hf_bert_impl.model.losses import IGNORE_INDEX
 from hf_bert_impl.tasks.base import Columns, Example, RowTask, Split, check_text, encode
 from hf_bert_impl.tasks.metrics import Metrics, perplexity

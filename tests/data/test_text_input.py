@@ -79,9 +79,9 @@ def test_several_columns_need_a_name(tmp_path, form):
     file = str(write(tmp_path, form))
     with pytest.raises(ValueError, match=r"has 2 columns \('no', 'text'\).*with `column`"):
         TextInput(file)
-    with pytest.raises(ValueError, match=r"no column 'body' for `column`.*'no', 'text'"):
+    with pytest.raises(ValueError, match=r"no column 'body'.*'no', 'text'"):
         TextInput(file, "body")
-    with pytest.raises(ValueError, match=r"no column 'key' for `id_column`.*'no', 'text'"):
+    with pytest.raises(ValueError, match=r"no column 'key'.*'no', 'text'"):
         TextInput(file, "text", "key")
     with TextInput(file, id_column="no") as texts:  # one is left
         assert list(texts) == texts_of(form)
@@ -95,7 +95,7 @@ def test_numbers_are_columns_without_a_header(tmp_path):
         with TextInput(str(file), "0", "1", lambda _, found: ids.append(found)) as texts:  # noqa: B023
             assert list(texts) == ["x", "y"]
         assert ids == ["7", "8"]
-    with pytest.raises(ValueError, match="no column '2' for `column`; expected one of '0', '1'"):
+    with pytest.raises(ValueError, match="no column '2'; expected one of '0', '1'"):
         TextInput(str(file), "2")
 
 
