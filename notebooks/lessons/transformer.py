@@ -223,29 +223,3 @@ class Transformer(nn.Module):
     def select(self, state: State, rows: Tensor) -> State:
         """The state of some rows, in a new order, some of them more than once."""
         return State(*(part[rows] for part in state))
-
-
-class TokenModel(nn.Module):
-    """One stack with a score for each token. The mask makes it a BERT or a GPT.
-
-    Args:
-        vocabulary: V.
-        sizes: The sizes of the stack.
-    """
-
-    def __init__(self, vocabulary: int, sizes: Sizes) -> None:
-        super().__init__()
-        self.embedding = Embedding(vocabulary, sizes)
-        self.stack = Stack(sizes)
-
-    def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
-        """Scores of the vocabulary at each place.
-
-        Args:
-            tokens: (B, S).
-            mask: `padding_mask(tokens)` for an encoder, `causal_mask(S)` for a decoder.
-
-        Returns:
-            Logits (B, S, V).
-        """
-        return self.embedding.scores(self.stack(self.embedding(tokens), mask))
