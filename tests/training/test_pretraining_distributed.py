@@ -11,7 +11,9 @@ import sys
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import AutoModel
 
+from hf_bert_impl import BertModel
 from hf_bert_impl.training.checkpointing import last_checkpoint
 from hf_bert_impl.training.pretraining import pretrain
 from tests.training.pretraining_cases import RUN, SIZES, small_run
@@ -71,27 +73,37 @@ def launch(*runs, how=REPLICATED, stop_first_at=None):
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-def on_two_machines(runs, *how, die_at=None):
-    """The same runs by two agents of torchrun, each of which stands for a machine."""
-    file = runs[0].output.with_name(f"{runs[0].output.name}.json")
-    fields = [dataclasses.asdict(run) for run in runs]
-    fields[0]["die_at"] = die_at
-    file.write_text(json.dumps(fields, default=str))
+def torchrun(machine, port):
+    """The command of one of two machines."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2"]
+    command += ["--nproc-per-node", "1", "--rdzv-backend", "c10d", "--local-addr", "127.0.0.1"]
+    return [*command, "--rdzv-endpoint", f"127.0.0.1:{port}", "--max-restarts", "1"]
+
+
+def accelerate(machine, port):
+    """The command of one of two machines; FSDP."""
+    command = [sys.executable, "-m", "accelerate.commands.launch", *SHARDED, "--num_machines", "2"]
+    command += ["--num_processes", "2", "--machine_rank", str(machine), "--same_network"]
+    command += ["--main_process_ip", "127.0.0.1", "--main_process_port", str(port)]
+    return [*command, "--mixed_precision", "no", "--dynamo_backend", "no"]
+
+
+def on_two_machines(run, launcher, die_at=None):
+    """A run by two agents, each of which stands for a machine."""
+    file = run.output.with_name(f"{run.output.name}.json")
+    file.write_text(json.dumps([dataclasses.asdict(run) | {"die_at": die_at}], default=str))
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
-        endpoint = f"127.0.0.1:{free.getsockname()[1]}"
-    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2"]
-    command += ["--nproc-per-node", "1", "--rdzv-backend", "c10d", "--rdzv-endpoint", endpoint]
-    command += ["--local-addr", "127.0.0.1", *how, str(RUN), str(file)]
+        port = free.getsockname()[1]
     agents = [
         subprocess.Popen(
-            command,
+            [*launcher(machine, port), str(RUN), str(file)],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )
-        for _ in range(2)
+        for machine in range(2)
     ]
     try:
         said = [agent.communicate(timeout=280)[0] for agent in agents]
@@ -157,10 +169,24 @@ def test_sharded(one):
 
 @pytest.mark.slow
 def test_a_killed_process_on_two_machines(one):
-    """The launcher starts all processes anew, and they go on from the last whole checkpoint."""
+    """torchrun starts all processes anew, and they go on from the last whole checkpoint."""
     run = dataclasses.replace(one, output=one.output.with_name("restarted"))
-    on_two_machines([run], "--max-restarts", "1", die_at=5)
+    on_two_machines(run, torchrun, die_at=5)
     killed = run.output.with_suffix(".killed")
     # The checkpoint from before was not made again.
     assert (run.output / "checkpoint-3").stat().st_mtime < killed.stat().st_mtime
     same(one, run)
+
+
+@pytest.mark.slow
+def test_sharded_on_two_machines(one):
+    run = dataclasses.replace(one, output=one.output.with_name("sharded-on-two"))
+    on_two_machines(run, accelerate)
+    assert (run.output / "checkpoint-6" / "pytorch_model_fsdp.bin").is_file()
+    same(one, run)
+    # What comes of it is a plain BERT.
+    stock = AutoModel.from_pretrained(run.output).eval()
+    assert type(stock).__module__ == "transformers.models.bert.modeling_bert"
+    ids = torch.tensor([[2, 7, 11, 13, 3]])
+    ours = BertModel.from_pretrained(run.output).eval()
+    assert torch.allclose(stock(ids).last_hidden_state, ours(ids).last_hidden_state, atol=2e-5)
