@@ -99,16 +99,17 @@ def finetune(
     """Fine-tune a BERT for a task, and measure it.
 
     OUTPUT gets the model with its tokenizer, metrics.json, pictures and a model card; it appears
-    when it is complete.
+    when it is complete. For several GPUs or machines: accelerate launch $(which hf-bert) finetune …
 
     Example: hf-bert finetune classification --model google-bert/bert-base-uncased --train
     train.tsv --validation dev.tsv --text-column 0 --label-column 1 --output sentiment
     """
     output = fields["output"]
+    # Only one of the processes of a distributed run speaks.
+    is_main = int(os.environ.get("RANK", 0)) == 0
+    quiet = quiet or not is_main
     with quiet_libraries():
         checkpoint = checkpoints.open_checkpoint(fields["model"], with_tokenizer=True)
-        from accelerate import PartialState
-
         from hf_bert_impl.inference.progress import text_progress
         from hf_bert_impl.tasks.base import Columns
         from hf_bert_impl.tasks.registry import GLUE, make_task
@@ -126,7 +127,6 @@ def finetune(
             raise InputError("there is no --train", "labelled data", "name a file, or a --dataset")
         fields |= {"model": checkpoint.path, "output": output.expanduser()}
         options = FinetuningOptions(**fields)
-        is_main = int(os.environ.get("RANK", 0)) == 0
         if push_to_hub is not None and is_main:
             from hf_bert_impl.hub.uploading import reserve
 
@@ -150,8 +150,8 @@ def finetune(
             from hf_bert_impl.hub.pushing import push_folder
 
             push_folder(options.output, push_to_hub, getattr(hf_bert_impl, made.head))
-    if not PartialState().is_main_process:
-        return  # only the main process prints
+    if not is_main:
+        return
     if as_json:
         from hf_bert_impl.tasks.metrics import finite
 

@@ -198,6 +198,20 @@ class Task(ABC):
             What `score` and `draw` take.
         """
 
+    @abstractmethod
+    def part(self, split: Split, number: int, count: int) -> Split:
+        """What one of several processes predicts of a split.
+
+        Args:
+            split: The split.
+            number: Of the process, from 0.
+            count: Of the processes.
+        """
+
+    @abstractmethod
+    def joined(self, parts: Sequence[list[Any]]) -> list[Any]:
+        """The outputs of a split from those of its parts, in their order."""
+
     # --- judging ----------------------------------------------------------------------------------
 
     @abstractmethod
@@ -250,6 +264,12 @@ class RowTask(Task):
     def outputs(self, model: Any, batch: dict[str, Tensor], features: list[Feature]) -> list[Any]:
         """Runs the model on a batch without labels: an output a feature."""
 
+    def part(self, split: Split, number: int, count: int) -> Split:
+        return Split(split.examples, cut(split.features, number, count))
+
+    def joined(self, parts: Sequence[list[Any]]) -> list[Any]:
+        return [output for outputs in parts for output in outputs]
+
     def predict(self, model: Any, split: Split, tokenizer: Any) -> list[Any]:
         collator = Collator(tokenizer.pad_token_id)
         outputs: list[Any] = []
@@ -260,6 +280,11 @@ class RowTask(Task):
                 batch = {name: value.to(model.device) for name, value in batch.items()}
                 outputs += self.outputs(model, batch, features)
         return outputs
+
+
+def cut(items: list[Any], number: int, count: int) -> list[Any]:
+    """The part of a list with a number, from 0, of so many as equal as can be."""
+    return items[len(items) * number // count : len(items) * (number + 1) // count]
 
 
 def sequence_length(task: Task, tokenizer: Any, config: Any, max_length: int | None) -> int:

@@ -65,7 +65,8 @@ class MaskedLanguageModeling(RowTask):
         self, examples: Sequence[Example], tokenizer: Any, max_length: int
     ) -> list[Feature]:
         texts = [example.text for example in examples]
-        return encode(tokenizer, texts, None, max_length, return_overflowing_tokens=True)
+        cut = encode(tokenizer, texts, None, max_length, return_overflowing_tokens=True)
+        return [feature | {"number": number} for number, feature in enumerate(cut)]
 
     def collator(self, tokenizer: Any) -> Callable[[Sequence[Feature]], dict[str, Tensor]]:
         masker, collator = Masker(tokenizer, self.masking), Collator(tokenizer.pad_token_id)
@@ -73,13 +74,15 @@ class MaskedLanguageModeling(RowTask):
         def masked(features: Sequence[Feature]) -> dict[str, Tensor]:
             # The Trainer seeds torch's generator and keeps its state in checkpoints.
             seed = int(torch.randint(2**62, ()))
-            return collator(_mask(masker, features, [seed]))
+            keys = [(seed, number) for number in range(len(features))]
+            return collator(_mask(masker, features, keys))
 
         return masked
 
     def predict(self, model: Any, split: Split, tokenizer: Any) -> list[Any]:
         # The same masks each time, so that epochs and models can be compared.
-        masked = _mask(Masker(tokenizer, self.masking), split.features, [0])
+        keys = [(0, feature["number"]) for feature in split.features]
+        masked = _mask(Masker(tokenizer, self.masking), split.features, keys)
         return super().predict(model, Split(split.examples, masked), tokenizer)
 
     def outputs(self, model: Any, batch: dict[str, Tensor], features: list[Feature]) -> list[Any]:
@@ -108,10 +111,12 @@ class MaskedLanguageModeling(RowTask):
         }
 
 
-def _mask(masker: Masker, features: Sequence[Feature], seed: list[int]) -> list[Feature]:
+def _mask(
+    masker: Masker, features: Sequence[Feature], keys: Sequence[tuple[int, int]]
+) -> list[Feature]:
     masked = []
-    for number, feature in enumerate(features):
-        rng = np.random.default_rng([*seed, number])
+    for feature, key in zip(features, keys, strict=True):
+        rng = np.random.default_rng(key)
         seen, labels = masker.mask(np.asarray(feature["input_ids"]), rng)
         masked.append(feature | {"input_ids": seen.tolist(), "token_labels": labels.tolist()})
     return masked

@@ -19,7 +19,7 @@ from hf_bert_impl.errors import InputError
 from hf_bert_impl.inference.eval_mode import eval_mode
 from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline
 from hf_bert_impl.tasks import squad
-from hf_bert_impl.tasks.base import Columns, Split, Task
+from hf_bert_impl.tasks.base import Columns, Split, Task, cut
 from hf_bert_impl.tasks.metrics import Metrics
 
 #: What a data set of the hub has, as "squad" and "squad_v2" do.
@@ -113,6 +113,15 @@ class QuestionAnswering(Task):
             )
         threshold = getattr(model.config, "null_score_diff_threshold", None)
         return [Predictions(texts, differences, 0.0 if threshold is None else float(threshold))]
+
+    def part(self, split: Split, number: int, count: int) -> Split:
+        return Split(cut(split.examples, number, count), split.features)
+
+    def joined(self, parts: Sequence[list[Any]]) -> list[Any]:
+        predicted: list[Predictions] = [outputs[0] for outputs in parts]
+        texts = {key: text for part in predicted for key, text in part.texts.items()}
+        differences = {key: d for part in predicted for key, d in part.null_score_diffs.items()}
+        return [Predictions(texts, differences, predicted[0].threshold)]
 
     def tune(self, model: Any, split: Split, outputs: list[Any]) -> None:
         """Stores the threshold that gives the best F1 in the model's config."""

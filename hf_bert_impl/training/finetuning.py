@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 from accelerate import PartialState
+from accelerate.utils import parse_flag_from_env
 from transformers import set_seed
 
 import hf_bert_impl
@@ -28,7 +29,13 @@ from hf_bert_impl.tasks.base import Split, Task, sequence_length
 from hf_bert_impl.tasks.metrics import Metrics
 from hf_bert_impl.training.finetuning_options import FinetuningOptions
 from hf_bert_impl.training.finetuning_output import OutputFolder, write_pictures
-from hf_bert_impl.training.finetuning_trainer import Progress, build_trainer, class_weights
+from hf_bert_impl.training.finetuning_trainer import (
+    Progress,
+    build_trainer,
+    class_weights,
+    predict_together,
+)
+from hf_bert_impl.training.processes import check_shared, join, launch
 
 #: What a checkpoint for another head lacks, or has in another size.
 HEAD_KEYS = ("classifier.", "qa_outputs.", "cls.", "bert.pooler.")
@@ -86,8 +93,18 @@ def finetune(
         require(module, "train", "fine-tuning")
     if options.early_stopping is not None and sources.validation is None:
         raise InputError("early stopping has no validation data", "some to stop by", "name a file")
-    state = PartialState()
-    folder = OutputFolder(options.output, options.overwrite, state.is_main_process)
+    state = join()
+    if parse_flag_from_env("ACCELERATE_USE_FSDP") or parse_flag_from_env(
+        "ACCELERATE_USE_DEEPSPEED"
+    ):
+        raise InputError(
+            "fine-tuning was launched with FSDP or DeepSpeed",
+            "a whole model in each process (DDP)",
+            "leave them out of the launcher's options",
+        )
+    # Where the launcher starts lost processes anew, what is there was left by them.
+    overwrite = options.overwrite or launch().has_begun(options.output)
+    folder = OutputFolder(options.output, overwrite, state.is_main_process)
     with contextlib.ExitStack() as held:
         if state.is_main_process:
             held.enter_context(output_lock(folder.folder))
@@ -113,8 +130,10 @@ def _finetune(
     begin = time.perf_counter()
     runs: list[_Run] = []
     best: _Run | None = None
+    if state.is_main_process:
+        launch().begin(options.output)
     with folder as work:
-        state.wait_for_everyone()
+        check_shared(state, work)
         for number, seed in enumerate(options.seeds):
             set_seed(seed)  # before loading, where the weights of a new head are drawn
             place = work / f"seed-{seed}"
@@ -124,7 +143,7 @@ def _finetune(
                 progress=_part(progress, number, len(options.seeds)),
             )
             trainer.train()
-            outputs = _predict(task, trainer.model, splits, tokenizer)
+            outputs = _predict(task, trainer.model, splits, tokenizer, state)
             scores = {part: task.score(splits[part], given) for part, given in outputs.items()}
             run = _Run(seed, scores, trainer.state.log_history, trainer.best_epoch)
             runs.append(run)
@@ -221,13 +240,13 @@ def _part(progress: Progress | None, number: int, count: int) -> Progress | None
 
 
 def _predict(
-    task: Task, model: Any, splits: Mapping[str, Split], tokenizer: Any
+    task: Task, model: Any, splits: Mapping[str, Split], tokenizer: Any, state: PartialState
 ) -> dict[str, list[Any]]:
     """The outputs of validation and test data, after tuning on the first."""
     outputs = {}
     for part, split in splits.items():
         if part != "train":
-            outputs[part] = task.predict(model, split, tokenizer)
+            outputs[part] = predict_together(task, model, split, tokenizer, state)
         if part == "validation":
             task.tune(model, split, outputs[part])
     return outputs

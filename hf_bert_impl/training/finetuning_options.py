@@ -20,7 +20,7 @@ class FinetuningOptions:
     epochs: float = 3.0
     """How often every training example is seen."""
     batch_size: int = 32
-    """Examples a step and process."""
+    """Examples of an optimizer step, over all processes and micro-batches."""
     learning_rate: float = 5e-5
     """The highest rate, reached after the warm-up; from there it falls to 0 along a line."""
     seeds: tuple[int, ...] = (42,)
@@ -32,7 +32,7 @@ class FinetuningOptions:
     weight_decay: float = 0.01
     """AdamW's weight decay; biases and LayerNorm have none."""
     gradient_accumulation: int = 1
-    """Batches whose gradients make one step."""
+    """Micro-batches that a process computes one after the other for a step."""
     class_weights: str | None = None
     """balanced (every class counts as much as any other), or NAME=WEIGHT,… (others 1)."""
     early_stopping: int | None = None

@@ -63,7 +63,8 @@ class OutputFolder:
     def __enter__(self) -> Path:
         if self.overwrite and self.owner:
             shutil.rmtree(self.work, ignore_errors=True)
-        self.work.mkdir(parents=True, exist_ok=True)
+        if self.owner:
+            self.work.mkdir(parents=True, exist_ok=True)
         return self.work
 
     def keep(self, model: Path) -> None:

@@ -1,17 +1,20 @@
 """The Trainer as fine-tuning sets it up: the task's own scores, class weights, the best checkpoint.
 
+Any number of processes computes the same losses, each on its part of a step's examples.
+
 Notation: B examples, S tokens, L labels.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from accelerate.utils import gather_object
 from torch import Tensor, nn
 from transformers import (
     CONFIG_NAME,
@@ -25,6 +28,7 @@ from hf_bert_impl.errors import InputError
 from hf_bert_impl.model.losses import IGNORE_INDEX, span_loss
 from hf_bert_impl.tasks.base import Split, Task
 from hf_bert_impl.training.finetuning_options import FinetuningOptions
+from hf_bert_impl.training.processes import divide_batch
 from hf_bert_impl.training.resumable_trainer import ResumableTrainer
 
 #: A function of the examples of a step and of the share of all steps that is done.
@@ -48,6 +52,36 @@ class FinetuningTrainer(ResumableTrainer):
         super().__init__(**options)
         self.task = task
         self.validation = validation
+        #: Batches of this process so far.
+        self._batches = 0
+
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
+    ) -> tuple[list[Any], Any]:
+        """The micro-batches of a step, and the number of labelled items in all processes.
+
+        Each batch gets its own number, `items`. Where the last examples of an epoch are no whole
+        batch for each process, accelerate repeats others, which do not count here.
+        """
+        samples, _ = super().get_batch_samples(epoch_iterator, num_batches, device)
+        if self.args.world_size > 1:
+            samples = [self._without_repeats(batch) for batch in samples]
+        for batch in samples:
+            batch.setdefault("items", labelled_items(batch))
+        items = torch.tensor(sum(batch["items"] for batch in samples), device=device)
+        return samples, self.accelerator.reduce(items, "sum").clamp(min=1)
+
+    def _without_repeats(self, batch: dict[str, Any]) -> dict[str, Any]:
+        size, processes = self.args.per_device_train_batch_size, self.args.world_size
+        examples = len(self.train_dataset)
+        # Batches are dealt out one by one, in every epoch as many to each process.
+        turn = self._batches % math.ceil(examples / (size * processes))
+        self._batches += 1
+        first = (turn * processes + self.args.process_index) * size
+        real = min(examples - first, size)
+        if real <= 0:  # the others wait for its gradients: it computes an example that counts as 0
+            return {name: value[:1] for name, value in batch.items()} | {"items": 0}
+        return {name: value[:real] for name, value in batch.items()}
 
     def compute_loss(
         self,
@@ -56,15 +90,28 @@ class FinetuningTrainer(ResumableTrainer):
         return_outputs: bool = False,
         num_items_in_batch: Tensor | int | None = None,
     ) -> Any:
-        """The loss of a batch; of question answering over the attended positions alone.
+        """The part of a batch in the loss of its step.
+
+        That of question answering is taken over the attended positions alone.
 
         Given answers, the model itself takes the softmax of its loss over padding too, as
         transformers' does, so it has to compute padding, and the loss of an example depends on
         the longest of its batch. Here neither is so.
         """
-        if "start_positions" not in inputs:
-            return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
         inputs = dict(inputs)
+        items = inputs.pop("items", None)
+        if "start_positions" in inputs:
+            loss, outputs = self._span_loss(model, inputs)
+            if num_items_in_batch is not None:
+                share = items / num_items_in_batch
+                loss = loss * share * self.accelerator.num_processes
+        else:
+            loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
+            if items == 0:
+                loss = loss * 0
+        return (loss, outputs) if return_outputs else loss
+
+    def _span_loss(self, model: nn.Module, inputs: dict[str, Any]) -> tuple[Tensor, Any]:
         start, end = inputs.pop("start_positions"), inputs.pop("end_positions")
         outputs = model(**inputs, return_dict=True)
         padding = inputs["attention_mask"] == 0  # (B, S)
@@ -72,8 +119,7 @@ class FinetuningTrainer(ResumableTrainer):
             logits.masked_fill(padding, torch.finfo(logits.dtype).min)
             for logits in (outputs.start_logits, outputs.end_logits)
         )
-        loss = span_loss(start_logits, end_logits, start, end)
-        return (loss, outputs) if return_outputs else loss
+        return span_loss(start_logits, end_logits, start, end), outputs
 
     def evaluate(
         self,
@@ -83,7 +129,10 @@ class FinetuningTrainer(ResumableTrainer):
     ) -> dict[str, float]:
         """Scores the validation data; the arguments of `Trainer` but the prefix are not needed."""
         assert self.validation is not None
-        outputs = self.task.predict(self.model, self.validation, self.processing_class)
+        outputs = predict_together(
+            *(self.task, self.model, self.validation, self.processing_class),
+            self.accelerator.state,
+        )
         return self.log_scores(self.task.score(self.validation, outputs), metric_key_prefix)
 
     def save_best(self, folder: Path) -> None:
@@ -139,18 +188,20 @@ def build_trainer(
     """
     features = splits["train"].features
     validation = splits.get("validation")
-    examples = options.batch_size * options.gradient_accumulation
-    steps = math.ceil(math.ceil(len(features) / examples) * options.epochs)
+    steps = math.ceil(math.ceil(len(features) / options.batch_size) * options.epochs)
     judged = "epoch" if validation is not None else "no"
     arguments = TrainingArguments(
         output_dir=str(folder),
         num_train_epochs=options.epochs,
-        per_device_train_batch_size=options.batch_size,
         gradient_accumulation_steps=options.gradient_accumulation,
+        average_tokens_across_devices=True,
         learning_rate=options.learning_rate,
         warmup_steps=round(options.warmup * steps),
         weight_decay=options.weight_decay,
         bf16=options.bf16,
+        # With the default, several processes on the CPU do not find each other.
+        use_cpu=not torch.accelerator.is_available(),
+        ddp_find_unused_parameters=False,
         seed=seed,
         eval_strategy=judged,
         # Only what is better than before is written, and without the optimizer's state.
@@ -166,11 +217,12 @@ def build_trainer(
         report_to="none",
         disable_tqdm=True,
     )
+    divide_batch(arguments, options.batch_size)
     callbacks: list[TrainerCallback] = []
     if options.early_stopping is not None:
         callbacks.append(EarlyStoppingCallback(options.early_stopping))
     if progress is not None:
-        callbacks.append(_Progress(progress, examples))
+        callbacks.append(_Progress(progress, options.batch_size))
     return FinetuningTrainer(
         task,
         validation,
@@ -184,6 +236,31 @@ def build_trainer(
         compute_loss_func=None if weights is None else _weighted_loss(weights, model.config),
         callbacks=callbacks,
     )
+
+
+def labelled_items(batch: Mapping[str, Any]) -> int:
+    """What the loss of a batch is a mean over: labels, or examples where it has none (spans)."""
+    if "labels" in batch:
+        return int((batch["labels"] != IGNORE_INDEX).sum())
+    return len(batch["input_ids"])
+
+
+def predict_together(task: Task, model: Any, split: Split, tokenizer: Any, state: Any) -> list[Any]:
+    """Runs the model on a split, of which each process computes its part.
+
+    Args:
+        task: The task.
+        model: The model, the same in all processes.
+        split: The split, the same too.
+        tokenizer: The model's tokenizer.
+        state: accelerate's, which counts the processes.
+
+    Returns:
+        What `task.predict` gives for the whole split, in all processes.
+    """
+    part = task.part(split, state.process_index, state.num_processes)
+    outputs = gather_object([task.predict(model, part, tokenizer)])
+    return task.joined(outputs) if len(outputs) > 1 else list(outputs[0])
 
 
 class _Progress(TrainerCallback):

@@ -125,10 +125,8 @@ class ResumableTrainer(Trainer):
         """Gives a complete checkpoint its name, and deletes those that are too many."""
         name = f"checkpoint-{self.state.global_step}"
         fresh, final = partial / name, folder / name
-        best = self.state.best_model_checkpoint
-        if best is not None and Path(best) == fresh:
-            self.state.best_model_checkpoint = str(final)
-            self.state.save_to_json(str(fresh / STATE))
+        self._take_final_name(fresh, final)
+        self.state.save_to_json(str(fresh / STATE))
         if final.exists():  # of a run that went back to an earlier checkpoint
             os.replace(final, partial / "replaced")
         os.replace(fresh, final)
@@ -139,6 +137,11 @@ class ResumableTrainer(Trainer):
             save_total_limit=self.args.save_total_limit,
             best_model_checkpoint=self.state.best_model_checkpoint,
         )
+
+    def _take_final_name(self, fresh: Path, final: Path) -> None:
+        best = self.state.best_model_checkpoint
+        if best is not None and Path(best) == fresh:
+            self.state.best_model_checkpoint = str(final)
 
     # --- private methods of transformers ----------------------------------------------------------
 
@@ -175,6 +178,9 @@ class ResumableTrainer(Trainer):
             raise write_error(what, folder, failure) from failure
         if self.args.should_save:
             self._publish(folder, partial)
+        else:
+            name = f"checkpoint-{self.state.global_step}"
+            self._take_final_name(partial / name, folder / name)
         self.accelerator.wait_for_everyone()
 
     def _get_grad_norm(self, *args: Any, **kwargs: Any) -> Any:

@@ -2,6 +2,7 @@
 
 import json
 import random
+import socket
 from pathlib import Path
 
 import torch
@@ -10,6 +11,7 @@ from safetensors.torch import load_file
 from hf_bert_impl.training.pretraining_options import PretrainingOptions
 
 RUN = Path(__file__).with_name("pretraining_run.py")
+LOCAL = ("--local-addr", "127.0.0.1")
 WORDS = [f"w{number}" for number in range(40)]
 SIZES = {
     "num_hidden_layers": 2,
@@ -67,3 +69,14 @@ def weights(folder):
 def same_weights(one, other):
     a, b = weights(one), weights(other)
     return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return free.getsockname()[1]
+
+
+def on_this_machine():
+    """Options of torchrun, whose processes meet here and nowhere else."""
+    return "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port()}", *LOCAL

@@ -264,7 +264,7 @@ def test_progress_counts_examples(tiny_bert, tmp_path, sentiment):
         options,
         lambda examples, share: steps.append((examples, share)),
     )
-    assert steps == [(16, pytest.approx(n / 3)) for n in (1, 2, 3)]
+    assert steps == [(8, pytest.approx(n / 6)) for n in range(1, 7)]
 
 
 def test_losses_are_those_of_upstreams_model(tiny_bert, tmp_path, sentiment):

@@ -4,7 +4,6 @@ import dataclasses
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 
@@ -16,7 +15,7 @@ from transformers import AutoModel
 from hf_bert_impl import BertModel
 from hf_bert_impl.training.checkpointing import last_checkpoint
 from hf_bert_impl.training.pretraining import pretrain
-from tests.training.pretraining_cases import RUN, SIZES, small_run
+from tests.training.pretraining_cases import RUN, SIZES, free_port, small_run
 
 if not torch.distributed.is_available():
     pytest.skip("this torch has no distributed package", allow_module_level=True)
@@ -92,9 +91,7 @@ def on_two_machines(run, launcher, die_at=None):
     """A run by two agents, each of which stands for a machine."""
     file = run.output.with_name(f"{run.output.name}.json")
     file.write_text(json.dumps([dataclasses.asdict(run) | {"die_at": die_at}], default=str))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     agents = [
         subprocess.Popen(
             [*launcher(machine, port), str(RUN), str(file)],

@@ -1,0 +1,152 @@
+"""Fine-tuning on two processes (gloo): what one process gives."""
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from hf_bert_impl.tasks.base import Columns
+from hf_bert_impl.tasks.registry import make_task
+from hf_bert_impl.training import finetuning
+from hf_bert_impl.training.finetuning import Sources, finetune
+from hf_bert_impl.training.finetuning_options import FinetuningOptions
+from tests.checkpoints import save_checkpoint
+from tests.training.conftest import WORDS
+from tests.training.finetuning_cases import write_history
+from tests.training.pretraining_cases import on_this_machine
+
+pytestmark = pytest.mark.slow
+
+if not torch.distributed.is_available():
+    pytest.skip("this torch has no distributed package", allow_module_level=True)
+
+HF_BERT = Path(sys.executable).with_name("hf-bert")
+RUN = Path(__file__).with_name("finetuning_run.py")
+
+
+@pytest.fixture
+def still_bert(tmp_path):
+    """Without dropout, whose random numbers are of each process."""
+    dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    return save_checkpoint(
+        tmp_path / "bert", "BertForPreTraining", words=WORDS, max_position_embeddings=43, **dropout
+    )
+
+
+@pytest.fixture
+def questions(tmp_path, sentences):
+    """A file of SQuAD's, version 2."""
+    chance, paragraphs = random.Random(11), []
+    for number, words in enumerate(sentences(29, 12)):
+        known = chance.random() < 0.6
+        name = chance.choice(["ann", "bob"])
+        words.insert(chance.randrange(len(words) + 1), name if known else "odd")
+        context = " ".join(words)
+        answers = [{"text": name, "answer_start": context.index(name)}] if known else []
+        question = {"id": str(number), "question": "who is here", "answers": answers}
+        paragraphs.append({"context": context, "qas": [question | {"is_impossible": not known}]})
+    file = tmp_path / "squad.json"
+    file.write_text(json.dumps({"version": "v2.0", "data": [{"paragraphs": paragraphs}]}))
+    return str(file)
+
+
+@pytest.fixture
+def numbers(tmp_path, sentences):
+    lines = [f"{' '.join(words)}\t{len(words)}\n" for words in sentences(31, 7)]
+    (tmp_path / "numbers.tsv").write_text("".join(lines))
+    return str(tmp_path / "numbers.tsv")
+
+
+def test_two_processes(still_bert, tmp_path, sentiment, questions, numbers, monkeypatch):
+    """Same losses, scores and files; the last examples are no whole batch for each process."""
+    settings = {"model": str(still_bert), "batch_size": 12, "learning_rate": 1e-3, "epochs": 2}
+    train, dev = sentiment("train", 41, 1), sentiment("dev", 13, 2)
+    runs = [
+        # Of the last step, one process has 5 examples and the other none.
+        {"task": "classification", "columns": ("0", None, "1"), "sources": (train, dev, dev)},
+        {"task": "question-answering", "columns": (), "sources": (questions, questions)},
+        {"task": "regression", "columns": ("0", None, "1"), "sources": (numbers, numbers)},
+        {"task": "masked-lm", "columns": ("0",), "sources": (numbers, numbers)},
+    ]
+    for run in runs:
+        run["options"] = settings | {"output": str(tmp_path / run["task"])}
+    # Micro-batches; and a process is lost, after which the launcher starts both of them anew.
+    again = runs[0] | {"die_at": 0.6}
+    again["options"] = again["options"] | {"gradient_accumulation": 2}
+    again["options"]["output"] = str(tmp_path / "again")
+    (tmp_path / "runs.json").write_text(json.dumps([again, *runs]))
+    two = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    two += [*on_this_machine(), "--max-restarts", "1", str(RUN), str(tmp_path / "runs.json")]
+    done = subprocess.run(two, capture_output=True, text=True, timeout=280)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert (tmp_path / "again.killed").exists()
+
+    monkeypatch.setattr(finetuning, "write_pictures", write_history)
+    for run in runs[:3]:
+        one = tmp_path / f"{run['task']}-one"
+        finetune(
+            make_task(run["task"], Columns(*run["columns"])),
+            Sources(*run["sources"]),
+            FinetuningOptions(**run["options"] | {"output": one}),
+        )
+        same(one, tmp_path / run["task"])
+    same(tmp_path / "classification-one", tmp_path / "again")
+    # The masks of masked-lm are drawn by each process.
+    report = json.loads((tmp_path / "masked-lm" / "metrics.json").read_text())
+    first, last = (entry["loss"] for entry in report["training"]["history"])
+    assert last < first
+    assert not [*tmp_path.glob("*.unfinished")]
+
+
+def same(one, two):
+    assert {file.name for file in one.iterdir()} == {file.name for file in two.iterdir()}
+    reports = [json.loads((folder / "metrics.json").read_text()) for folder in (one, two)]
+    for report, folder in zip(reports, (one, two), strict=True):
+        del report["training"]["seconds"], report["training"]["gradient_accumulation"]
+        report["steps"] = [
+            {key: value for key, value in entry.items() if key in ("step", "loss", "learning_rate")}
+            for entry in json.loads((folder / "history.json").read_text())
+        ]
+    assert "loss" in reports[0]["steps"][0]
+    compare(*reports)
+
+
+def compare(a, b):
+    """Equal, numbers up to the order of sums."""
+    if isinstance(a, dict):
+        assert a.keys() == b.keys()
+        for key in a:
+            compare(a[key], b[key])
+    elif isinstance(a, list):
+        assert len(a) == len(b)
+        for x, y in zip(a, b, strict=True):
+            compare(x, y)
+    elif isinstance(a, float):
+        assert b == pytest.approx(a, abs=1e-4)
+    else:
+        assert a == b
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"--batch-size": "7"}, "--batch-size=7 cannot be divided into 2 parts (2 processes"),
+        ({"--train": "none.tsv"}, "none.tsv"),
+    ],
+)
+def test_an_error_is_printed_once(still_bert, tmp_path, sentiment, changes, said):
+    options = {"--train": sentiment("train", 9, 1), "--text-column": "0", "--label-column": "1"}
+    options |= {"--model": str(still_bert), "--output": str(tmp_path / "out")} | changes
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    command += [*on_this_machine(), str(HF_BERT), "finetune", "classification"]
+    command += [word for pair in options.items() for word in pair]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1, done.stderr[-3000:]
+    assert said in errors[0]
+    assert "exitcode  : 2" in done.stderr
+    assert not [*tmp_path.glob("out*")]
