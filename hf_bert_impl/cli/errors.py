@@ -110,7 +110,7 @@ def report(error: BaseException, command: Any) -> int:
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         return INTERRUPTED
     status, line = _described(error, command)
-    if line and _is_first_to_fail():
+    if line and _is_first_to_fail(error):
         typer.echo(f"error: {line}", err=True)
     return status
 
@@ -143,14 +143,14 @@ def _is_lost_connection(error: BaseException) -> bool:
     return known or (isinstance(error, RuntimeError) and "gloo" in str(error).lower())
 
 
-def _is_first_to_fail() -> bool:
+def _is_first_to_fail(error: BaseException) -> bool:
     """Whether this process is to speak: of those that a launcher started, the first that fails."""
     if "LOCAL_RANK" not in os.environ:
         return True
     processes = sys.modules.get("hf_bert_impl.training.processes")
     if processes is None:  # all of them were started with the same words, which are wrong
         return os.environ["LOCAL_RANK"] == "0"
-    return bool(processes.launch().is_first_to_fail())
+    return bool(processes.launch().is_first_to_fail(error))
 
 
 def _usage_error() -> type[Exception]:

@@ -50,6 +50,8 @@ class Launch:
         self.lasting: Any = None
         #: The part of it that belongs to this start of the processes.
         self.fresh: Any = None
+        #: Whether an earlier start ended for a reason that every later one would meet again.
+        self.is_hopeless = False
         if environment.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
             from torch.distributed import PrefixStore, TCPStore
 
@@ -58,6 +60,7 @@ class Launch:
             self.lasting = PrefixStore(KEYS, store)
             self._start = self._meet()
             self.fresh = PrefixStore(self._start, self.lasting)
+            self.is_hopeless = self.lasting.check(["hopeless"])
 
     def _meet(self) -> str:
         """Agrees with the other processes of this start on a name that no earlier start had.
@@ -105,12 +108,19 @@ class Launch:
         if self.lasting is not None:
             self.lasting.set(f"output/{output.resolve()}", self._start)
 
-    def is_first_to_fail(self) -> bool:
-        """Whether no other process of this start has failed before; asked once, on failure."""
-        if self.fresh is None:
-            return True
+    def is_first_to_fail(self, error: BaseException) -> bool:
+        """Whether no other process has failed before, so that this one is to speak.
+
+        Args:
+            error: Why it fails. Where that is what was given, the launcher's further starts fail
+                at once, and without a word.
+        """
+        if self.fresh is None or self.is_hopeless:
+            return not self.is_hopeless
         mine = str(self.rank)
         try:
+            if isinstance(error, ValueError):
+                self.lasting.set("hopeless", "")
             return bool(self.fresh.compare_set("failed", "", mine).decode() == mine)
         except RuntimeError:  # the agent has gone: nobody can say who was first
             return True
@@ -131,8 +141,13 @@ def join() -> PartialState:
 
     Raises:
         TimeoutError: Not all of them begin.
+        InputError: An earlier start of this launch was refused, and so is this one.
     """
     started = launch()
+    if started.is_hopeless:
+        raise InputError(
+            "the launcher starts again what was refused before", "other input", "see the first line"
+        )
     # With the default, several processes on the CPU do not find each other.
     on_cpu = not torch.accelerator.is_available()
     options: dict[str, Any] = {}

@@ -142,7 +142,14 @@ def test_an_error_is_printed_once(still_bert, tmp_path, sentiment, changes, said
     options = {"--train": sentiment("train", 9, 1), "--text-column": "0", "--label-column": "1"}
     options |= {"--model": str(still_bert), "--output": str(tmp_path / "out")} | changes
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    command += [*on_this_machine(), str(HF_BERT), "finetune", "classification"]
+    command += [
+        *on_this_machine(),
+        "--max-restarts",
+        "1",
+        str(HF_BERT),
+        "finetune",
+        "classification",
+    ]
     command += [word for pair in options.items() for word in pair]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200)
     errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
