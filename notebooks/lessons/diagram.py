@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -93,6 +94,11 @@ class Diagram:
     def arrow(self, begin: Box, end: Box, *, sideways: bool = False) -> None:
         """Draws an arrow from box to box; `sideways` is that of `Box.edge`."""
         self.path([begin.edge(end, sideways=sideways), end.edge(begin, sideways=sideways)])
+
+    def chain(self, boxes: Sequence[Box]) -> None:
+        """Draws an arrow from each box to the next."""
+        for begin, end in pairwise(boxes):
+            self.arrow(begin, end)
 
     def path(self, places: Sequence[tuple[float, float]]) -> None:
         """Draws an arrow along straight lines.

@@ -49,3 +49,13 @@ def test_an_unknown_fill_is_refused():
 
     with pytest.raises(KeyError):
         Diagram(1, "A title").box(1, 0.5, "read", fill="pink")
+
+
+def test_a_chain_has_an_arrow_from_each_box_to_the_next(monkeypatch):
+    from lessons.diagram import Diagram
+
+    drawing, drawn = Diagram(3.0, "A title"), []
+    monkeypatch.setattr(drawing, "arrow", lambda begin, end: drawn.append((begin, end)))
+    one, two, three = (drawing.box(1, y, "", width=1) for y in (0.5, 1.5, 2.5))
+    drawing.chain([one, two, three])
+    assert drawn == [(one, two), (two, three)]
