@@ -1,0 +1,434 @@
+"""From raw IMDB reviews to a sentiment model of one's own, by `hf-bert`'s commands.
+
+    python benchmarks/imdb_end_to_end.py $HF_BERT_DATA/imdb/imdb_first_1999.csv --output imdb
+
+1. The reviews are divided, and a vocabulary is learnt from those to train on.
+2. What pre-training sees is shown: a next-sentence pair of each kind out of the reviews, and the
+   five cases of masking on a real sentence, with how often each occurs.
+3. `hf-bert pretrain` is killed with SIGKILL in the middle, goes on with `--resume`, and comes to
+   its accuracies on held-out reviews.
+4. The sentiment is learnt from a part of the reviews with their labels: from the pre-trained
+   model, and from random weights of the same architecture with the same commands, with the same
+   seeds. Counted words with a logistic regression stand beside them.
+
+`--small` takes some minutes on two cores and only shows that everything runs. FOLDER keeps all
+files and gets results.json.
+"""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import itertools
+import json
+import random
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.linear_model import LogisticRegression
+from sklearn.pipeline import make_pipeline
+from transformers import set_seed
+
+from hf_bert_impl import BertConfig, BertModel, BertTokenizer, cli
+from hf_bert_impl.data.documents import read_documents, without_breaks
+from hf_bert_impl.data.examples import ExampleOptions, cut_examples
+from hf_bert_impl.data.masking import MASK_SHARE, RANDOM_SHARE, Masker, MaskingOptions
+from hf_bert_impl.data.task_files import read_rows
+from hf_bert_impl.data.tokenized_documents import tokenize
+from hf_bert_impl.errors import InputError
+from hf_bert_impl.files.atomic import atomic_file
+from hf_bert_impl.tables import console, print_table
+from hf_bert_impl.training.checkpointing import last_checkpoint, step_of
+from hf_bert_impl.training.finetuning import spread
+from hf_bert_impl.training.reporting import LOG
+
+COMMAND = str(Path(sys.executable).with_name("hf-bert"))
+COLUMNS = ("review", "sentiment")
+#: How often the log of the run that will be killed is looked at.
+LOOK_SECONDS = 0.05
+#: Tokens of the sentence whose masks are shown, and of the pairs.
+SENTENCE_TOKENS = range(24, 41)
+PAIR_TOKENS = 48
+#: Masks drawn to count how often each case occurs.
+DRAWS = 5_000
+
+
+@dataclasses.dataclass(frozen=True)
+class Sizes:
+    """How much is trained on how much."""
+
+    test: int
+    """Reviews that are only scored."""
+    labelled: int
+    """Reviews whose sentiment is known; pre-training reads all that are not for the test."""
+    vocab_size: int
+    layers: int
+    hidden_size: int
+    max_length: int
+    """Tokens at which reviews and pairs are cut."""
+    dupe_factor: int
+    steps: int
+    save_steps: int
+    learning_rate: float
+    epochs: int
+    """Of the fine-tuning."""
+    finetuning_rate: float
+    batch_size: int = 16
+    seeds: tuple[int, ...] = (1, 2, 3)
+
+
+FULL = Sizes(
+    test=500,
+    labelled=1000,
+    vocab_size=6000,
+    layers=4,
+    hidden_size=256,
+    max_length=256,
+    dupe_factor=10,
+    steps=3000,
+    save_steps=500,
+    learning_rate=1e-3,
+    epochs=4,
+    finetuning_rate=2e-4,
+)
+SMALL = Sizes(
+    test=200,
+    labelled=200,
+    vocab_size=2000,
+    layers=2,
+    hidden_size=64,
+    max_length=64,
+    dupe_factor=2,
+    steps=300,
+    save_steps=100,
+    learning_rate=2e-3,
+    epochs=2,
+    finetuning_rate=5e-4,
+)
+
+#: What can happen to a token.
+CASES = (
+    "special token: never guessed",
+    "not chosen: seen, not guessed",
+    "guessed behind [MASK]",
+    "guessed behind a random token",
+    "guessed, and seen as it is",
+)
+CHOSEN = MaskingOptions().probability
+#: The shares of all but the first, of the tokens that can be masked.
+EXPECTED = (
+    1 - CHOSEN,
+    CHOSEN * MASK_SHARE,
+    CHOSEN * RANDOM_SHARE,
+    CHOSEN * (1 - MASK_SHARE - RANDOM_SHARE),
+)
+
+
+def main(
+    reviews: Annotated[Path, typer.Argument(help="A CSV with columns review and sentiment.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="A new folder.")],
+    small: Annotated[bool, typer.Option("--small", help="Some minutes; figures mean little.")] = (
+        False
+    ),
+) -> None:
+    """Pre-train, kill, resume and fine-tune on IMDB reviews, and print what came of it."""
+    try:
+        run(reviews, output, SMALL if small else FULL)
+    except InputError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+def run(reviews: Path, output: Path, sizes: Sizes) -> dict[str, Any]:
+    """Does all of it.
+
+    Args:
+        reviews: A CSV with columns `review` and `sentiment`.
+        output: A new folder.
+        sizes: How much.
+
+    Returns:
+        What results.json holds.
+
+    Raises:
+        InputError: The reviews cannot be read or are too few, or the folder exists.
+        typer.Exit: A command failed; it has said why.
+    """
+    train, labelled, test = divide(reviews, output, sizes)
+    begin = time.perf_counter()
+    words = output / "words"
+    hf_bert(
+        *("tokenizer", "train", train, "--column", "review"),
+        *("--vocab-size", sizes.vocab_size, "--lowercase", "--output", words),
+    )
+    tokenizer = BertTokenizer.from_pretrained(words)
+    show_pairs(train, tokenizer)
+    found: dict[str, Any] = {"sizes": dataclasses.asdict(sizes)}
+    found["masking"] = show_masking(train, tokenizer)
+    found["pretraining"] = pretrain(train, words, output / "bert", sizes)
+    found["sentiment"] = sentiment(labelled, test, output, sizes)
+    found["seconds"] = round(time.perf_counter() - begin)
+    with atomic_file(output / "results.json") as fresh:
+        fresh.write_text(json.dumps(found, indent=1), encoding="utf-8")
+    print(f"{output / 'results.json'}: all in {found['seconds'] / 60:.1f} minutes")
+    return found
+
+
+def divide(reviews: Path, output: Path, sizes: Sizes) -> tuple[Path, Path, Path]:
+    """Writes the reviews to train on, those of them with labels, and those to test on."""
+    rows = [row.values for row in read_rows(reviews, COLUMNS)]
+    needed = sizes.test + sizes.labelled
+    # The published file holds some reviews twice: none may be on both sides.
+    rows = list({text: (text, label) for text, label in rows}.values())
+    if len(rows) < needed:
+        raise InputError(
+            f"{reviews} holds {len(rows)} different reviews",
+            f"at least {needed}",
+            "give more, or ask for --small",
+        )
+    if output.exists():
+        raise InputError(f"{output} exists", "a new folder", "name another")
+    random.Random(0).shuffle(rows)
+    parts = {
+        "train": rows[sizes.test :],
+        "labelled": rows[sizes.test : needed],
+        "test": rows[: sizes.test],
+    }
+    output.mkdir(parents=True)
+    files = []
+    for name, part in parts.items():
+        files.append(output / f"{name}.csv")
+        with files[-1].open("w", encoding="utf-8", newline="") as stream:
+            csv.writer(stream).writerows([COLUMNS, *part])
+    return files[0], files[1], files[2]
+
+
+def show_pairs(reviews: Path, tokenizer: Any) -> None:
+    """Prints a next-sentence pair of each kind."""
+    documents = tokenize([*read_documents([reviews], column="review")], tokenizer)
+    options = ExampleOptions(max_length=PAIR_TOKENS)
+    rows: dict[str, list[str]] = {}
+    for example in cut_examples(
+        documents, range(len(documents)), random.Random(0), tokenizer, options
+    ):
+        kind = "of another review" if example["next_sentence_label"] else "of the same review"
+        second = example["token_type_ids"] == 1
+        ids = example["input_ids"]
+        rows.setdefault(kind, [kind, tokenizer.decode(ids[~second]), tokenizer.decode(ids[second])])
+        if len(rows) == 2:
+            break
+    print_table(
+        console(), "Next-sentence pairs", ["B is", "A", "B"], rows.values(), words=(0, 1, 2)
+    )
+
+
+def show_masking(reviews: Path, tokenizer: Any) -> dict[str, float]:
+    """Prints the five cases on the first fitting sentence, and returns the share of each."""
+    documents = read_documents([reviews], column="review")
+    sentences = itertools.chain.from_iterable(documents)
+    coded = (np.array(tokenizer(text)["input_ids"]) for text in sentences)
+    ids = next((ids for ids in coded if len(ids) in SENTENCE_TOKENS), None)
+    if ids is None:
+        low, high = SENTENCE_TOKENS[0], SENTENCE_TOKENS[-1]
+        raise InputError("no review has a sentence to show", f"{low} to {high} tokens", "add some")
+    masker = Masker(tokenizer)
+    special = np.isin(ids, tokenizer.all_special_ids)
+    counts = np.zeros(len(CASES))
+    shown: list[list[str]] = []
+    for seed in range(DRAWS):
+        seen, labels = masker.mask(ids, np.random.default_rng(seed))
+        cases = cases_of(ids, seen, labels, special, masker.mask_id)
+        counts += np.bincount(cases, minlength=len(CASES))
+        if not shown and len({*cases}) == len(CASES):
+            tokens, given = map(tokenizer.convert_ids_to_tokens, (ids, seen))
+            names = [CASES[case] for case in cases]
+            shown = [list(row) for row in zip(tokens, given, names, strict=True)]
+    title = "Masks of one sentence: the first draw with all five cases"
+    print_table(console(), title, ["token", "the model sees", ""], shown, words=(0, 1, 2))
+    shares = counts[1:] / counts[1:].sum()  # of the tokens that can be masked
+    print_table(
+        console(),
+        f"How often each occurs in {DRAWS:,} draws",
+        ["", "share", "expected"],
+        [
+            [name, f"{share:.2%}", f"{expected:.2%}"]
+            for name, share, expected in zip(CASES[1:], shares, EXPECTED, strict=True)
+        ],
+    )
+    return dict(zip(CASES[1:], shares.tolist(), strict=True))
+
+
+def cases_of(
+    ids: np.ndarray, seen: np.ndarray, labels: np.ndarray, special: np.ndarray, mask_id: int
+) -> np.ndarray:
+    """(S,) the number of each token's case in `CASES`."""
+    chosen = labels >= 0
+    return np.select([special, ~chosen, seen == mask_id, seen != ids], [0, 1, 2, 3], default=4)
+
+
+def pretrain(reviews: Path, words: Path, bert: Path, sizes: Sizes) -> dict[str, Any]:
+    """Pre-trains, with a crash in the middle, and returns what the log says."""
+    config = bert.with_name("config.json")
+    command = [
+        *("pretrain", reviews, "--column", "review", "--tokenizer", words, "--config", config),
+        *("--max-length", sizes.max_length, "--dupe-factor", sizes.dupe_factor),
+        *("--validation-share", 0.05, "--batch-size", sizes.batch_size),
+        *("--learning-rate", sizes.learning_rate, "--warmup", 0.1),
+        *("--max-steps", sizes.steps, "--save-steps", sizes.save_steps),
+        *("--eval-steps", sizes.save_steps, "--output", bert),
+    ]
+    config.write_text(json.dumps(architecture(sizes, len(BertTokenizer.from_pretrained(words)))))
+    killed = run_and_kill(command, bert, sizes.steps // 2)
+    checkpoint = last_checkpoint(bert)
+    resumed = 0 if checkpoint is None else step_of(checkpoint)
+    print(f"killed after step {killed}; goes on from step {resumed}", flush=True)
+    hf_bert(*command, "--resume")
+    log = read_log(bert)
+    steps = [entry["step"] for entry in log if "mlm_loss" in entry]
+    assert steps == sorted({*steps}), "each step is logged once, whatever was done twice"
+    held_out = [entry for entry in log if "eval_mlm_loss" in entry]
+    assert held_out[-1]["step"] == sizes.steps
+    names = [f"eval_{task}_{kind}" for task in ("mlm", "nsp") for kind in ("loss", "accuracy")]
+    print_table(
+        console(),
+        "Held-out reviews while pre-training goes on",
+        ["step", "masked words: loss", "right", "next sentence: loss", "right"],
+        [
+            [
+                f"{entry['step']:,}",
+                *(
+                    f"{entry[name]:.1%}" if "accuracy" in name else f"{entry[name]:.3f}"
+                    for name in names
+                ),
+            ]
+            for entry in held_out
+        ],
+        words=(),
+    )
+    return {
+        "killed_after_step": killed,
+        "resumed_from_step": resumed,
+        "held_out": [{name: entry[name] for name in ("step", *names)} for entry in held_out],
+    }
+
+
+def architecture(sizes: Sizes, vocab_size: int) -> dict[str, Any]:
+    """The config: weights of such narrow layers begin larger than BERT-base's, and what is seen
+    so few times needs no dropout."""
+    return {
+        "model_type": "bert",
+        "vocab_size": vocab_size,
+        "hidden_size": sizes.hidden_size,
+        "num_hidden_layers": sizes.layers,
+        "num_attention_heads": sizes.hidden_size // 32,
+        "intermediate_size": 4 * sizes.hidden_size,
+        "hidden_dropout_prob": 0,
+        "attention_probs_dropout_prob": 0,
+        "initializer_range": 0.05,
+    }
+
+
+def run_and_kill(command: Sequence[object], output: Path, step: int) -> int:
+    """Runs a pre-training until its log passes a step, kills it, and returns the logged step."""
+    with subprocess.Popen([COMMAND, *announced(command)]) as process:
+        while process.poll() is None:
+            reached = max((entry["step"] for entry in read_log(output)), default=0)
+            # A checkpoint is there to go on from.
+            if reached > step and last_checkpoint(output) is not None:
+                process.kill()
+                return reached
+            time.sleep(LOOK_SECONDS)
+    if process.returncode:
+        raise typer.Exit(process.returncode)
+    raise InputError("pre-training ended before it was killed", "more steps", "raise them")
+
+
+def read_log(output: Path) -> list[dict[str, Any]]:
+    """The whole lines of a run's log, as far as it is written."""
+    file = output / LOG
+    if not file.exists():
+        return []
+    *lines, _ = file.read_text(encoding="utf-8").split("\n")
+    return [json.loads(line) for line in lines]
+
+
+def sentiment(labelled: Path, test: Path, output: Path, sizes: Sizes) -> dict[str, Any]:
+    """Fine-tunes from the pre-trained model and from nothing, and returns the accuracies."""
+    accuracies: dict[str, list[float]] = {"the pre-trained model": [], "nothing": []}
+    for seed in sizes.seeds:
+        nothing = write_random(output / "bert", output / f"nothing-{seed}", seed)
+        for start, folder in zip(accuracies, (output / "bert", nothing), strict=True):
+            made = output / f"sentiment-{folder.name}-seed-{seed}"
+            hf_bert(
+                *("finetune", "classification", "--model", folder, "--train", labelled),
+                *("--test", test, "--column", "review", "--label-column", "sentiment"),
+                *("--max-length", sizes.max_length, "--epochs", sizes.epochs),
+                *("--batch-size", sizes.batch_size, "--learning-rate", sizes.finetuning_rate),
+                *("--seed", seed, "--output", made, "--quiet"),
+            )
+            metrics = json.loads((made / "metrics.json").read_text(encoding="utf-8"))
+            accuracies[start].append(metrics["test"]["accuracy"])
+    counted = counted_words(labelled, test)
+    found: dict[str, Any] = {
+        start: {"accuracies": values, **spread(values)} for start, values in accuracies.items()
+    }
+    rows = [
+        [
+            f"BERT from {start}",
+            *(f"{value:.1%}" for value in values["accuracies"]),
+            f"{values['mean']:.1%} ± {100 * values['std']:.1f}",
+        ]
+        for start, values in found.items()
+    ]
+    rows.append(["counted words, logistic regression", *[""] * len(sizes.seeds), f"{counted:.1%}"])
+    print_table(
+        console(),
+        f"Sentiment of {sizes.test} reviews, learnt from {sizes.labelled}: accuracy, and the "
+        "standard deviation over seeds",
+        ["", *(f"seed {seed}" for seed in sizes.seeds), "mean"],
+        rows,
+    )
+    return found | {"counted words": counted}
+
+
+def write_random(like: Path, folder: Path, seed: int) -> Path:
+    """Saves a model with the architecture and tokenizer of another, and random weights."""
+    set_seed(seed)
+    BertModel(BertConfig.from_pretrained(like)).save_pretrained(folder)
+    BertTokenizer.from_pretrained(like).save_pretrained(folder)
+    return folder
+
+
+def counted_words(labelled: Path, test: Path) -> float:
+    """The accuracy of a logistic regression on tf-idf of whole reviews."""
+    parts = []
+    for file in (labelled, test):
+        rows = [row.values for row in read_rows(file, COLUMNS)]
+        parts.append(([without_breaks(text) for text, _ in rows], [label for _, label in rows]))
+    model = make_pipeline(TfidfVectorizer(sublinear_tf=True, min_df=2), LogisticRegression(C=10))
+    return float(model.fit(*parts[0]).score(*parts[1]))
+
+
+def hf_bert(*words: object) -> None:
+    """Shows a command and runs it in this process, which saves its start."""
+    status = cli.main(announced(words))
+    if status:
+        raise typer.Exit(status)
+
+
+def announced(words: Sequence[object]) -> list[str]:
+    """The words of a command, after it was shown."""
+    found = [str(word) for word in words]
+    print(f"$ {shlex.join(['hf-bert', *found])}", flush=True)
+    return found
+
+
+if __name__ == "__main__":
+    typer.run(main)
