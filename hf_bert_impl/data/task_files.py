@@ -144,8 +144,9 @@ def _folder_rows(folder: Path, columns: Sequence[str]) -> list[Row]:
     if "label" not in columns:
         files = [(file, None) for file in text_files(folder)]
     if not files:
+        lacks = "subfolders with texts in them" if "label" in columns else "texts in it"
         raise InputError(
-            f"{folder} is a folder without texts in it",
+            f"{folder} is a folder without {lacks}",
             "a file of labelled data, or a folder with a subfolder for each class (pos/1.txt)",
             "name one of these",
         )

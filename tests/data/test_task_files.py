@@ -116,7 +116,7 @@ def test_folder_of_classes(tmp_path):
     assert len(read_rows(tmp_path, ["text"])) == 4
     with pytest.raises(ValueError, match="has no column 'words'; expected one of 'text', 'label'"):
         read_rows(tmp_path, ["words"])
-    with pytest.raises(ValueError, match="without texts in it"):
+    with pytest.raises(ValueError, match="without subfolders with texts in them"):
         read_rows(tmp_path / "pos", ["text", "label"])
 
 
