@@ -32,13 +32,13 @@ import psutil
 import ray
 import typer
 from ray.cluster_utils import Cluster
-from transformers import AutoTokenizer
 
 from hf_bert_impl import BertConfig, BertModel
 from hf_bert_impl.benchmark.texts import sentences
 from hf_bert_impl.distributed import EmbedTexts
 from hf_bert_impl.distributed.bulk import Engine, run_job
 from hf_bert_impl.distributed.parts import PART_ROWS, BulkJob
+from hf_bert_impl.inference.text_encoder import load_tokenizer
 from hf_bert_impl.tables import console, print_table
 
 COMMAND = str(Path(sys.executable).with_name("hf-bert"))
@@ -53,7 +53,7 @@ MIB = 2**20
 
 def write_smallest(model: str, folder: Path) -> Path:
     """A BERT of one layer of 8 with a model's tokenizer: what is left is the driver's work."""
-    tokenizer = AutoTokenizer.from_pretrained(model)
+    tokenizer = load_tokenizer(model, {})
     tokenizer.save_pretrained(folder)
     config = BertConfig(
         vocab_size=len(tokenizer),
