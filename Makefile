@@ -24,7 +24,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick hub isa fuzz bench notebooks lint format floor smoke upstream-tests clean
+.PHONY: help demo test quick hub isa fuzz bench notebooks docs lint format floor smoke upstream-tests clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -63,6 +63,11 @@ notebooks: export HF_BERT_DATA := $(if $(HF_BERT_DATA),$(abspath $(HF_BERT_DATA)
 notebooks: $(VENV)/.installed-notebooks ## run all notebooks and draw their pictures anew
 	$(VENV)/bin/python $(PYTEST) --nbmake --exitfirst --timeout=900 notebooks --ignore=notebooks/09_speed.ipynb
 	env -u OMP_NUM_THREADS $(VENV)/bin/python -m pytest --nbmake --timeout=900 notebooks/09_speed.ipynb
+
+# From what the repository and the environment have: nothing is fetched, and the pages fetch nothing.
+docs: $(VENV)/.installed-docs ## build the documentation site into build/site, and follow its links
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --quiet -f docs/site/mkdocs.yml
+	$(VENV)/bin/python docs/site/check_site.py build/site
 
 lint: $(VENV)/.installed ## ruff check, ruff format --check and mypy
 	$(VENV)/bin/ruff check .
@@ -114,6 +119,9 @@ $(VENV)/.installed-bench: $(VENV)/.installed
 
 $(VENV)/.installed-notebooks: $(VENV)/.installed
 	$(call install,$(EXTRAS)$(comma)notebooks,constraints.txt)
+
+$(VENV)/.installed-docs: $(VENV)/.installed
+	$(call install,$(EXTRAS)$(comma)docs,constraints.txt)
 
 $(FLOOR_VENV)/.installed: setup.cfg constraints-floor.txt
 	$(call install,$(FLOOR_EXTRAS),constraints-floor.txt)

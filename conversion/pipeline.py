@@ -138,7 +138,7 @@ def convert(
             Nothing is left in `dst` then.
         ValueError: Another run is writing `dst`, or a library that a format needs is missing.
 
-    Example:
+    Examples:
         >>> report = convert("uncased_L-12_H-768_A-12.zip", "bert-base")
         >>> report.passed
         True
@@ -247,7 +247,7 @@ def load_any(
         InputError: The checkpoint cannot be read or mapped.
         ValueError: A library that its format needs is missing.
 
-    Example:
+    Examples:
         >>> model = load_any("uncased_L-12_H-768_A-12.zip", head="base")
     """
     with open_source(

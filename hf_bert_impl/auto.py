@@ -56,7 +56,7 @@ def register() -> None:
     that transformers has for it. Calling it again changes nothing, unless another package has
     registered its own classes in between: then ours are in front again.
 
-    Example:
+    Examples:
         >>> import hf_bert_impl
         >>> hf_bert_impl.register()
         >>> # transformers.AutoModel.from_pretrained("google-bert/bert-base-uncased") is now ours
@@ -114,7 +114,7 @@ def registered() -> Iterator[None]:
     Blocks may be nested, and after a block inside of `register` this package's classes stay. What
     others register in a block stays as well, as in `unregister`.
 
-    Example:
+    Examples:
         >>> import hf_bert_impl, transformers
         >>> with hf_bert_impl.registered():
         ...     model_class = type(transformers.AutoConfig.for_model("bert"))

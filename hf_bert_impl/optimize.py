@@ -53,7 +53,7 @@ def optimize(model: Holder, dtype: str | torch.dtype | None = "auto") -> Holder:
         ValueError: The dtype is unknown, weights are on the meta device or quantised by torch, or
             `HF_BERT_KERNELS` names kernels that there are not. Nothing has changed then.
 
-    Example:
+    Examples:
         >>> from sentence_transformers import SentenceTransformer
         >>> model = optimize(SentenceTransformer("sentence-transformers/all-MiniLM-L6-v2"))
         >>> model.encode(["A cat naps."]).shape

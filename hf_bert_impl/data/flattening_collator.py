@@ -24,7 +24,7 @@ class FlatteningCollator:
     words, tags) or of whole sequences (classes, numbers, several labels). Question answering has to
     be padded: its loss is a softmax over the row.
 
-    Example:
+    Examples:
         >>> tokenizer = BertTokenizer.from_pretrained("google-bert/bert-base-cased")
         >>> examples = [tokenizer("A cat naps.") | {"label": 1}, tokenizer("Cats") | {"label": 0}]
         >>> batch = FlatteningCollator()(examples)

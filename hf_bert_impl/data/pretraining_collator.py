@@ -31,7 +31,7 @@ class PretrainingCollator:
         seed: The seed of the masks of examples that have a key.
         pad_id: Fills the batch.
 
-    Example:
+    Examples:
         >>> tokenizer = BertTokenizer.from_pretrained("google-bert/bert-base-cased")
         >>> collate = PretrainingCollator(Masker(tokenizer, MaskingOptions("whole-word")))
         >>> batch = collate([tokenizer("A cat naps."), tokenizer("A kitten sleeps.")])

@@ -49,7 +49,7 @@ def split_sentences(text: str) -> list[str]:
         The sentences, in order, without white space around them; none of them is empty. Nothing but
         white space is lost.
 
-    Example:
+    Examples:
         >>> split_sentences("Dr. Li left at 5.30. He took No. 7. “Why?” Nobody knew.")
         ['Dr. Li left at 5.30.', 'He took No. 7.', '“Why?”', 'Nobody knew.']
     """

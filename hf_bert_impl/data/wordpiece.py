@@ -87,7 +87,7 @@ def tokenize(
     Returns:
         The tokens in order.
 
-    Example:
+    Examples:
         >>> tokenize("Unwanted, ran", {"un", "##want", "##ed", ",", "run"})
         ['un', '##want', '##ed', ',', '[UNK]']
     """
@@ -121,7 +121,7 @@ def basic_tokenize(
     Returns:
         The words, none of them empty.
 
-    Example:
+    Examples:
         >>> basic_tokenize("Voilà:\\t北京!")
         ['voila', ':', '北', '京', '!']
     """
@@ -237,7 +237,7 @@ def split_into_pieces(
     Returns:
         The pieces, or `unk_token` alone.
 
-    Example:
+    Examples:
         >>> split_into_pieces("unaffable", {"un", "##aff", "##able", "##a"})
         ['un', '##aff', '##able']
     """

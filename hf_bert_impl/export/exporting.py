@@ -99,7 +99,7 @@ def export_model(
             the runtime refuses the file.
         ExportFailed: The file's outputs differ by more than `TOLERANCE`.
 
-    Example:
+    Examples:
         >>> from hf_bert_impl import BertForMaskedLM
         >>> from hf_bert_impl.export.exporting import export_model
         >>> model = BertForMaskedLM.from_pretrained("my-masked-bert")

@@ -92,7 +92,7 @@ def push(
         LoadingFailed: What would be published does not load as it should; nothing was.
         PushError: The hub cannot be reached or refuses.
 
-    Example:
+    Examples:
         >>> from hf_bert_impl import BertForMaskedLM
         >>> from hf_bert_impl.hub.pushing import push
         >>> model = BertForMaskedLM.from_pretrained("my-masked-bert")

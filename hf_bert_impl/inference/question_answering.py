@@ -102,7 +102,7 @@ class QuestionAnsweringPipeline(Pipeline):
             than this package's. A call raises it where the promise cannot be kept, on a GPU say.
         TypeError: The model does not answer questions, or an argument is not known.
 
-    Example:
+    Examples:
         >>> answerer = QuestionAnsweringPipeline.from_pretrained("my-squad-bert")
         >>> answerer(question="Who naps?", context="Anna's cat naps.")
         {'score': ..., 'start': ..., 'end': ..., 'answer': ...}

@@ -59,7 +59,7 @@ class TextEncoder(Encoding):
             text; or there is no such prompt or similarity.
         TypeError: The model is not of this package.
 
-    Example:
+    Examples:
         >>> encoder = TextEncoder.from_pretrained("sentence-transformers/all-MiniLM-L6-v2")
         >>> vectors = encoder.encode(["A cat naps.", "A kitten sleeps."])
         >>> vectors.shape

@@ -143,7 +143,7 @@ class BertConfig(PreTrainedConfig):
     Raises:
         ValueError: A value is out of its range; the message names field, value and remedy.
 
-    Example:
+    Examples:
         >>> config = BertConfig(hidden_size=96, num_attention_heads=6, num_hidden_layers=2)
         >>> config.hidden_size // config.num_attention_heads
         16

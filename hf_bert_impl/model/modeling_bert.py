@@ -346,7 +346,7 @@ class BertModel(BertPreTrainedModel):
         config: Sizes and switches.
         add_pooling_layer: Whether there is a pooler.
 
-    Example:
+    Examples:
         >>> import torch
         >>> from hf_bert_impl import BertConfig, BertModel
         >>> config = BertConfig(vocab_size=99, hidden_size=24, num_hidden_layers=2,

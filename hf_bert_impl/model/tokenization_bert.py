@@ -49,7 +49,7 @@ class BertTokenizer(TokenizersBackend):
         ValueError: The vocabulary is empty, is not UTF-8 or lacks `unk_token`, `cls_token` or
             `sep_token`.
 
-    Example:
+    Examples:
         >>> words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "un", "##know", "##n"]
         >>> tokenizer = BertTokenizer({word: number for number, word in enumerate(words)})
         >>> tokenizer.tokenize("Unknown")

@@ -93,7 +93,7 @@ def head_importance(
     Raises:
         ValueError: There is no example, one gives no loss, or a batch has several.
 
-    Example:
+    Examples:
         >>> model = BertForSequenceClassification.from_pretrained("my-sentiment-bert")
         >>> tokenizer = BertTokenizer.from_pretrained("my-sentiment-bert")
         >>> batch = tokenizer("A fine film.", return_tensors="pt")

@@ -107,7 +107,7 @@ def attention_maps(
         ValueError: A text is empty or too long for the model, or there is no such layer or head.
         TypeError: The model is not of this package.
 
-    Example:
+    Examples:
         >>> model = BertModel.from_pretrained("sentence-transformers/all-MiniLM-L6-v2")
         >>> tokenizer = BertTokenizer.from_pretrained("sentence-transformers/all-MiniLM-L6-v2")
         >>> maps = attention_maps(model, tokenizer, "A cat naps.")

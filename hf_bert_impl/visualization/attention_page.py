@@ -34,7 +34,7 @@ class AttentionPage:
     Raises:
         ValueError: There are too many weights for a page.
 
-    Example:
+    Examples:
         >>> model = BertModel.from_pretrained("sentence-transformers/all-MiniLM-L6-v2")
         >>> tokenizer = BertTokenizer.from_pretrained("sentence-transformers/all-MiniLM-L6-v2")
         >>> from hf_bert_impl.visualization import attention_maps

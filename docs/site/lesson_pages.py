@@ -1,0 +1,47 @@
+"""A lesson as a page: its texts, its code and the pictures of a full run."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+#: Where a reader finds what the cells print.
+NOTE = """!!! note ""
+    Pictures are those of a full run. [Run the lesson](README.md) to see what its cells print."""
+PICTURE = re.compile(r"""figures\.save\(\w+, "([\w-]+)"\)""")
+TITLE = re.compile(r"^!\[(.+)\]\(figures/([\w-]+)\.png\)$", re.MULTILINE)
+
+
+def lesson_page(file: Path) -> str:
+    """The Markdown of a notebook.
+
+    Args:
+        file: A notebook of notebooks/.
+    """
+    notebook = json.loads(file.read_text(encoding="utf-8"))
+    titles = TITLE.findall((NOTEBOOKS / "README.md").read_text(encoding="utf-8"))
+    names = {name: title for title, name in titles}
+    return "\n\n".join(blocks(notebook["cells"], names)) + "\n"
+
+
+def blocks(cells: list[dict], titles: dict[str, str]) -> Iterator[str]:
+    for number, cell in enumerate(cells):
+        text = "".join(cell["source"]).strip()
+        if cell["cell_type"] == "markdown":
+            yield text
+        else:
+            yield fenced(text, "python")
+            for name in PICTURE.findall(text):
+                yield f"![{titles[name]}](figures/{name}.png)"
+        if number == 0:
+            yield NOTE
+
+
+def fenced(text: str, kind: str) -> str:
+    """A block of code, whose fence is longer than any in it."""
+    longest = max((len(ticks) for ticks in re.findall(r"`{3,}", text)), default=2)
+    fence = "`" * (longest + 1)
+    return f"{fence}{kind}\n{text}\n{fence}"
