@@ -67,15 +67,28 @@ def test_pages_that_search_does_not_know_are_seen(tmp_path):
 
 CELLS = [
     {"cell_type": "markdown", "id": "title", "source": ["# 15. A lesson\n", "\n", "It begins."]},
-    {"cell_type": "code", "id": "one", "source": ['print("```")']},
-    {"cell_type": "code", "id": "two", "source": ['figures.save(figure, "15_curve")']},
+    {"cell_type": "code", "id": "one", "source": ['print("```")'], "outputs": []},
+    {
+        "cell_type": "code",
+        "id": "two",
+        "source": ['figures.save(figure, "15_curve")'],
+        "outputs": [
+            {"output_type": "stream", "text": ["saved\n", "<b>\n"]},
+            {"output_type": "display_data", "data": {"text/html": ['<table border="1">1</table>']}},
+            {"output_type": "stream", "text": ["long\n"] * 21},
+        ],
+    },
 ]
 
 
-def test_a_lesson_with_its_pictures():
-    """A fence is longer than any in the code."""
-    text, note, one, two, picture = lesson_pages.blocks(CELLS, {"15_curve": "A curve"})
+def test_a_lesson_with_its_outputs_and_pictures():
+    """A fence is longer than any in the code, a table is one, and what is long is folded."""
+    parts = [*lesson_pages.blocks(CELLS, {"15_curve": "A curve"})]
+    text, note, one, two, printed, table, folded, picture = parts
     assert text.startswith("# 15.") and "Run the lesson" in note
     assert one == '````python\nprint("```")\n````'
     assert two.startswith("```python\nfigures.save")
+    assert printed == "```{ .text .output }\nsaved\n<b>\n```"
+    assert table == "<table>1</table>"
+    assert folded.startswith("<details>") and "21 lines" in folded
     assert picture == "![A curve](figures/15_curve.png)"
