@@ -29,6 +29,7 @@ def outside_docs() -> Iterator[tuple[str, str]]:
     yield "CHANGELOG.md", "changelog.md"
     yield "benchmarks/README.md", "benchmarks/index.md"
     yield "benchmarks/results", "benchmarks/results/index.md"
+    yield "docs/site/site.css", "site.css"
     yield "notebooks/README.md", "lessons/index.md"
     for folder, place, pattern in (
         ("benchmarks/results", "benchmarks/results", "*"),

@@ -1,4 +1,4 @@
-"""A lesson as a page: its texts, its code and the pictures of a full run."""
+"""A lesson as a page: its texts, its code, and what a full run printed and drew."""
 
 from __future__ import annotations
 
@@ -8,11 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
-#: Where a reader finds what the cells print.
+#: Whose outputs these are.
 NOTE = """!!! note ""
-    Pictures are those of a full run. [Run the lesson](README.md) to see what its cells print."""
+    Below the code stands what it printed and drew in a full run, and long texts are folded.
+    [Run the lesson](README.md) to see yours."""
+#: Lines of an output beyond which it is folded.
+FOLDED = 20
 PICTURE = re.compile(r"""figures\.save\(\w+, "([\w-]+)"\)""")
 TITLE = re.compile(r"^!\[(.+)\]\(figures/([\w-]+)\.png\)$", re.MULTILINE)
+TABLE = re.compile(r"<table[^>]*>")
 
 
 def lesson_page(file: Path) -> str:
@@ -34,10 +38,22 @@ def blocks(cells: list[dict], titles: dict[str, str]) -> Iterator[str]:
             yield text
         else:
             yield fenced(text, "python")
+            yield from map(printed, cell["outputs"])
             for name in PICTURE.findall(text):
                 yield f"![{titles[name]}](figures/{name}.png)"
         if number == 0:
             yield NOTE
+
+
+def printed(output: dict) -> str:
+    """A text, folded where it is long, or a table, with the look of the page's own."""
+    if "data" in output:
+        return TABLE.sub("<table>", "".join(output["data"]["text/html"]))
+    lines = output["text"]
+    text = fenced("".join(lines).rstrip(), "{ .text .output }")
+    if len(lines) <= FOLDED:
+        return text
+    return f"<details>\n<summary>Output, {len(lines)} lines</summary>\n\n{text}\n\n</details>"
 
 
 def fenced(text: str, kind: str) -> str:
