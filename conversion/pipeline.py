@@ -27,7 +27,7 @@ from .checks import (
     load_result,
 )
 from .from_hub import is_hub_id
-from .maps.codertimo import CODERTIMO
+from .maps.codertimo import CODERTIMO, position_table
 from .maps.flax import FLAX
 from .maps.google_tf1 import GOOGLE_TF1
 from .maps.keras_h5 import KERAS_H5
@@ -39,7 +39,7 @@ from .sentence_modules import check_vectors, copy_modules, left_behind, sentence
 from .source import Choice, open_source
 from .target import Target, resolve
 from .tensors import DTYPES, TensorInfo
-from .vocabulary import find_vocabulary, make_tokenizer, save_tokenizer
+from .vocabulary import find_vocabulary, make_tokenizer, pickled_vocabulary, save_tokenizer
 from .writers.checked import Writer
 from .writers.flax import write_flax
 from .writers.h5 import write_h5
@@ -58,6 +58,8 @@ _SOFTWARE: dict[str, tuple[Table, str, Writer]] = {
     "torch": (PYTORCH_PRETRAINED_BERT, "pytorch_model.bin", write_torch),
 }
 FORMATS = ("safetensors", *_SOFTWARE)
+#: codertimo's vocabulary, beside its weights.
+_WORDS = "vocab.pickle"
 #: What Google's BertConfig reads.
 _GOOGLE_FIELDS = (
     "attention_probs_dropout_prob",
@@ -193,6 +195,8 @@ def convert(
             _write_config(target, folder, to)
             if tokenizer is not None:
                 save_tokenizer(tokenizer, folder)
+                if _is_codertimos(target, to) and (words := pickled_vocabulary(tokenizer)):
+                    (folder / _WORDS).write_bytes(words)
             keeps = sentences is not None and to == "safetensors"
             if sentences is not None:
                 said = copy_modules(sentences, folder) if keeps else left_behind(sentences, to)
@@ -307,11 +311,9 @@ def _write(
 
 def _software(target: Target, to: str) -> tuple[dict[str, TensorInfo], Callable[[str], Tensor]]:
     """All tensors under the names of another software."""
-    table = _SOFTWARE[to][0]
+    table = CODERTIMO if _is_codertimos(target, to) else _SOFTWARE[to][0]
     config = target.config
-    if config.variant == "codertimo" and to == "torch":
-        table = CODERTIMO
-    elif to != "torch" and (config.is_extended or config.pruned_heads):
+    if to != "torch" and (config.is_extended or config.pruned_heads):
         what = config.variant if config.variant != "bert" else config.position_embedding_type
         what = "pruned heads" if config.pruned_heads else what
         raise InputError(
@@ -320,7 +322,21 @@ def _software(target: Target, to: str) -> tuple[dict[str, TensorInfo], Callable[
             "choose `to='safetensors'` or torch",
         )
     plan = invert(table, target.tensors, target.class_name, config.num_attention_heads)
-    return plan.target_infos, lambda name: plan.read(target, name)
+    if table is not CODERTIMO:
+        return plan.target_infos, lambda name: plan.read(target, name)
+    # Its classes ask for what they compute themselves, too, when they load a state dict.
+    computed = position_table(config.max_position_embeddings, config.hidden_size)
+    place = f"{'' if target.class_name == 'BertModel' else 'bert.'}embedding.position.pe"
+    added = {place: TensorInfo(place, tuple(computed.shape), "float32")}
+    return (
+        plan.target_infos | added,
+        lambda name: computed if name == place else plan.read(target, name),
+    )
+
+
+def _is_codertimos(target: Target, to: str) -> bool:
+    """Whether the file is one of codertimo's own code."""
+    return to == "torch" and target.config.variant == "codertimo"
 
 
 def _bytes(info: TensorInfo) -> int:

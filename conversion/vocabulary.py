@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import pickle
 import re
 import warnings
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hf_bert_impl.data.word_vocabulary import SPECIAL_TOKENS, word_tokenizer
 from hf_bert_impl.errors import InputError, one_line
 
 from .readers.restricted_pickle import read_pickled_vocabulary
@@ -110,8 +113,7 @@ def make_tokenizer(vocabulary: Vocabulary, max_length: int | None) -> PreTrained
     from hf_bert_impl import BertTokenizer
 
     if vocabulary.kind == "codertimo":
-        options: dict[str, Any] = {} if max_length is None else {"model_max_length": max_length}
-        return _codertimo(read_pickled_vocabulary(vocabulary.path), options)
+        return read_word_tokenizer(vocabulary.path, max_length)
     folder, lower_case = vocabulary.path.parent, vocabulary.lower_case
     tokenizer: PreTrainedTokenizerBase
     try:
@@ -136,6 +138,44 @@ def make_tokenizer(vocabulary: Vocabulary, max_length: int | None) -> PreTrained
             "one token a line, with [UNK], [CLS] and [SEP] among them",
             "mend it, or move it away to convert without a tokenizer",
         ) from error
+
+
+def read_word_tokenizer(path: Path, max_length: int | None = None) -> PreTrainedTokenizerBase:
+    """The tokenizer of a vocabulary that codertimo's `bert-vocab` pickled.
+
+    Args:
+        path: The file.
+        max_length: As in `make_tokenizer`.
+
+    Raises:
+        InputError: It is no such file, or lacks a special token.
+    """
+    return word_tokenizer(read_pickled_vocabulary(path), max_length)
+
+
+def pickled_vocabulary(tokenizer: PreTrainedTokenizerBase) -> bytes | None:
+    """A vocabulary as codertimo's `WordVocab.load_vocab` reads it; None if it is not one of words.
+
+    How often each word was met is not in a tokenizer: `freqs` is empty.
+
+    Args:
+        tokenizer: As `word_tokenizer` makes it.
+    """
+    tokens = sorted(tokenizer.get_vocab(), key=tokenizer.get_vocab().__getitem__)
+    if tuple(tokens[: len(SPECIAL_TOKENS)]) != SPECIAL_TOKENS:
+        return None
+    state: dict[str, Any] = {
+        **{f"{token[1:-1]}_index": number for number, token in enumerate(SPECIAL_TOKENS)},
+        "freqs": Counter(),
+        "itos": tokens,
+        "stoi": {token: number for number, token in enumerate(tokens)},
+        "vectors": None,
+    }
+    # Its package need not be here: the class is named, made anew without arguments, and gets the
+    # state. Of the state's own pickle neither the head nor the full stop is taken.
+    head = pickle.PROTO + b"\x02" + pickle.GLOBAL + _CODERTIMO_CLASS + b"\nWordVocab\n"
+    made = pickle.EMPTY_TUPLE + pickle.NEWOBJ
+    return head + made + pickle.dumps(state, protocol=2)[2:-1] + pickle.BUILD + pickle.STOP
 
 
 def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
@@ -173,11 +213,12 @@ def _in_folder(folder: Path) -> tuple[Path, str] | None:
     texts = [path for path in named if path.suffix == ".txt"]
     if len(texts) == 1:
         return texts[0], VOCABULARY_FILE
-    pickles = [path for path in named if path.suffix != ".txt" and _is_pickled_vocabulary(path)]
+    pickles = [path for path in named if path.suffix != ".txt" and is_pickled_vocabulary(path)]
     return (pickles[0], "codertimo") if len(pickles) == 1 else None
 
 
-def _is_pickled_vocabulary(path: Path) -> bool:
+def is_pickled_vocabulary(path: Path) -> bool:
+    """Whether a file is a vocabulary that codertimo's `bert-vocab` pickled, by its first bytes."""
     with contextlib.suppress(OSError), path.open("rb") as file:
         return _CODERTIMO_CLASS in file.read(_MAX_PICKLE_HEAD)
     return False
@@ -211,35 +252,3 @@ def _tokens(path: Path, kind: str) -> list[str]:
         return [str(token) for token in vocabulary] if isinstance(vocabulary, dict | list) else []
     with path.open("rb") as file:
         return file.read(_MAX_VOCABULARY_BYTES).decode(errors="replace").splitlines()
-
-
-def _codertimo(tokens: tuple[str, ...], options: dict[str, Any]) -> PreTrainedTokenizerBase:
-    """As its dataset.py: words between spaces, `<sos> A <eos> B <eos>`, segments 1 and 2."""
-    from tokenizers import Tokenizer, models, pre_tokenizers, processors
-    from transformers import PreTrainedTokenizerFast
-
-    ids = {token: number for number, token in enumerate(tokens)}
-    special = {
-        "pad_token": "<pad>",
-        "unk_token": "<unk>",
-        "sep_token": "<eos>",
-        "cls_token": "<sos>",
-        "mask_token": "<mask>",
-    }
-    if missing := [token for token in special.values() if token not in ids]:
-        raise InputError(
-            f"the vocabulary lacks {', '.join(missing)}",
-            f"the special tokens {', '.join(special.values())}",
-            "write it by bert-vocab, or move it away to convert without a tokenizer",
-        )
-    tokenizer = Tokenizer(models.WordLevel(ids, unk_token="<unk>"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="<sos>:1 $A:1 <eos>:1",
-        pair="<sos>:1 $A:1 <eos>:1 $B:2 <eos>:2",
-        special_tokens=[("<sos>", ids["<sos>"]), ("<eos>", ids["<eos>"])],
-    )
-    names = ["input_ids", "token_type_ids", "attention_mask"]
-    return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, model_input_names=names, **special, **options
-    )

@@ -5,6 +5,11 @@ block stands before the sublayer there; ours has it under the name of the one af
 not tied, and there is no pooler. The trainer saves the encoder alone, without `bert.`.
 """
 
+import math
+
+import torch
+from torch import Tensor
+
 from ..rules import Ignore, Rule, Table
 from . import names
 from .pytorch import SLOTS
@@ -51,3 +56,12 @@ CODERTIMO = Table(
     written=lambda class_name: {} if class_name == "BertModel" else {"base": "bert."},
     tied=names.TIED,
 )
+
+
+def position_table(positions: int, width: int) -> Tensor:
+    """(1, positions, width) sinusoids, in float32 as `model/embedding/position.py` has them."""
+    rates = torch.exp(torch.arange(0, width, 2, dtype=torch.float32) * -(math.log(10000.0) / width))
+    angles = torch.arange(positions, dtype=torch.float32)[:, None] * rates
+    table = torch.zeros(positions, width)
+    table[:, 0::2], table[:, 1::2] = angles.sin(), angles.cos()[:, : width // 2]
+    return table[None]

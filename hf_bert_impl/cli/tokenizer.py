@@ -1,13 +1,13 @@
-"""`hf-bert tokenizer`: a vocabulary of one's own."""
+"""`hf-bert tokenizer`: a vocabulary of one's own, of word pieces or of words."""
 
 from __future__ import annotations
 
 import dataclasses
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -20,6 +20,7 @@ from hf_bert_impl.tables import console, print_table
 
 if TYPE_CHECKING:
     from hf_bert_impl.data.tokenizer_training import VocabularyReport
+    from hf_bert_impl.data.word_vocabulary import WordReport
 
 #: The files of a tokenizer.
 WRITTEN = (*TOKENIZERS, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")
@@ -36,18 +37,28 @@ def tokenizer() -> None:
     """Make a vocabulary."""
 
 
+Files = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="FILES...",
+        help="Text, .csv, .tsv, .jsonl or .parquet, or a folder of .txt; UTF-8.",
+    ),
+]
+Output = Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="The folder to write.")]
+Column = Annotated[
+    str | None,
+    typer.Option(
+        help="The column or field of the texts.",
+        show_default="text in JSON lines, a table's only one",
+    ),
+]
+Replace = Annotated[bool, typer.Option("--overwrite", help="Replace the tokenizer in DIR.")]
+
+
 @app.command("train")
 def tokenizer_train(
-    files: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="FILES...",
-            help="Text, .csv, .tsv, .jsonl or .parquet, or a folder of .txt; UTF-8.",
-        ),
-    ],
-    output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="DIR", help="The folder to write.")
-    ],
+    files: Files,
+    output: Output,
     vocab_size: Annotated[int, typer.Option(min=6, help="Most tokens.")] = 30522,
     lowercase: Annotated[
         bool, typer.Option("--lowercase/--no-lowercase", help="Lower-case, and drop accents.")
@@ -59,16 +70,8 @@ def tokenizer_train(
         float,
         typer.Option(help="The share of the text whose characters get a token, up to 1."),
     ] = 0.9999,
-    column: Annotated[
-        str | None,
-        typer.Option(
-            help="The column or field of the texts.",
-            show_default="text in JSON lines, a table's only one",
-        ),
-    ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the tokenizer in DIR.")
-    ] = False,
+    column: Column = None,
+    overwrite: Replace = False,
     as_json: AsJson = False,
 ) -> None:
     """Learn a WordPiece vocabulary from text; the same text gives the same vocabulary.
@@ -78,15 +81,11 @@ def tokenizer_train(
 
     Example: hf-bert tokenizer train corpus.txt --vocab-size 8000 --output my-tokenizer
     """
-    from hf_bert_impl.data.tokenizer_training import train_tokenizer
-    from hf_bert_impl.files.atomic import atomic_files
-    from hf_bert_impl.files.lock import output_lock
 
-    check_output(output, overwrite, files)
-    begin = time.perf_counter()
-    with quiet_libraries(), output_lock(output.resolve()):
-        check_output(output, overwrite, files)  # again: another run may just have ended
-        trained, report = train_tokenizer(
+    def train() -> tuple[Any, VocabularyReport]:
+        from hf_bert_impl.data.tokenizer_training import train_tokenizer
+
+        return train_tokenizer(
             files,
             vocab_size=vocab_size,
             lowercase=lowercase,
@@ -94,12 +93,74 @@ def tokenizer_train(
             character_coverage=character_coverage,
             column=column,
         )
+
+    _write(train, output, overwrite, files, as_json, lambda report: rows_of(report, vocab_size))
+
+
+@app.command("words")
+def tokenizer_words(
+    files: Files,
+    output: Output,
+    vocab_size: Annotated[
+        int | None, typer.Option(min=6, help="Most tokens.", show_default="all words")
+    ] = None,
+    min_frequency: Annotated[int, typer.Option(min=1, help="How often a word occurs.")] = 1,
+    column: Column = None,
+    overwrite: Replace = False,
+    as_json: AsJson = False,
+) -> None:
+    """Make a vocabulary of the words between white space, as codertimo/BERT-pytorch has it.
+
+    <pad>, <unk>, <eos>, <sos> and <mask> have the ids 0 to 4. The file that its bert-vocab wrote
+    may stand in place of the text.
+
+    Example: hf-bert tokenizer words corpus.txt --output my-words
+    """
+
+    def train() -> tuple[Any, WordReport | None]:
+        from hf_bert_impl.conversion.vocabulary import is_pickled_vocabulary, read_word_tokenizer
+        from hf_bert_impl.data.word_vocabulary import train_words
+
+        if len(files) == 1 and is_pickled_vocabulary(Path(files[0])):
+            return read_word_tokenizer(Path(files[0])), None
+        return train_words(files, vocab_size=vocab_size, min_frequency=min_frequency, column=column)
+
+    def rows(report: WordReport | None) -> list[tuple[str, str]]:
+        if report is None:
+            return []
+        return [
+            ("vocabulary", f"{report.vocab_size:,}"),
+            ("different words", f"{report.words:,}"),
+            ("unknown words", f"{report.unknown_rate:.4%}"),
+        ]
+
+    _write(train, output, overwrite, files, as_json, rows)
+
+
+def _write(
+    train: Callable[[], tuple[Any, Any]],
+    output: Path,
+    overwrite: bool,
+    files: Sequence[str],
+    as_json: bool,
+    rows: Callable[[Any], list[tuple[str, str]]],
+) -> None:
+    from hf_bert_impl.files.atomic import atomic_files
+    from hf_bert_impl.files.lock import output_lock
+
+    check_output(output, overwrite, files)
+    begin = time.perf_counter()
+    with quiet_libraries(), output_lock(output.resolve()):
+        check_output(output, overwrite, files)  # again: another run may just have ended
+        trained, report = train()
         with atomic_files(output) as folder:
             trained.save_pretrained(folder)
     if as_json:
-        typer.echo(json.dumps({"output": str(output), **dataclasses.asdict(report)}))
+        figures = {} if report is None else dataclasses.asdict(report)
+        typer.echo(json.dumps({"output": str(output), **figures}))
         return
-    print_report(report, vocab_size)
+    if table := rows(report):
+        print_table(console(), "", ("", ""), table)
     typer.echo(f"{output}: written in {time.perf_counter() - begin:.1f} s")
 
 
@@ -122,16 +183,15 @@ def check_output(output: Path, overwrite: bool, files: Sequence[str]) -> None:
         )
 
 
-def print_report(report: VocabularyReport, asked: int) -> None:
-    """Print what a vocabulary came to, where so many tokens were asked for."""
+def rows_of(report: VocabularyReport, asked: int) -> list[tuple[str, str]]:
+    """What a vocabulary came to, where so many tokens were asked for."""
     size = f"{report.vocab_size:,}"
     if report.vocab_size < asked:
         size += f" of {asked:,}: the text has no more pieces to merge"
-    rows = [
+    return [
         ("vocabulary", size),
         ("alphabet", f"{report.alphabet:,} characters"),
         ("characters covered", f"{report.character_coverage:.4%}"),
         ("pieces a word", f"{report.pieces_per_word:.3f}"),
         ("unknown tokens", f"{report.unknown_rate:.4%}"),
     ]
-    print_table(console(), "", ("", ""), rows)

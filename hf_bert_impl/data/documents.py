@@ -25,6 +25,7 @@ LAYOUTS = {
     "lines": "a document a line; sentences are found",
     "files": "a document a file; sentences are found",
     "wikitext": "articles under a line `= Title =`; sentences are found, headings left out",
+    "pairs": "two sentences a line with a tab between them (codertimo's format)",
 }
 
 #: Endings of files whose records are documents.
@@ -56,6 +57,12 @@ def read_documents(
     check_choice("layout", layout, LAYOUTS)
     for file in files:
         texts = read_texts(file, column)
+        if layout == "pairs" and has_records(file):
+            raise InputError(
+                f"{file} has records, which are documents and no pairs",
+                "plain text with two sentences a line for `layout='pairs'`",
+                "leave the layout out, or write the pairs into a .txt file",
+            )
         if has_records(file):
             documents: Iterable[Document] = map(_sentences, texts)
         elif layout == "sentences":
@@ -66,6 +73,8 @@ def read_documents(
             documents = map(_sentences, texts)
         elif layout == "files":
             documents = [_joined(texts)]
+        elif layout == "pairs":
+            documents = _pairs(texts, file)
         else:
             documents = map(_joined, _articles(texts))
         yield from filter(None, documents)
@@ -177,6 +186,19 @@ def _articles(lines: Iterable[str]) -> Iterator[list[str]]:
         before = line
     if article:
         yield article
+
+
+def _pairs(lines: Iterable[str], file: str | Path) -> Iterator[Document]:
+    for number, line in enumerate(lines, 1):
+        pair = [without_breaks(sentence).strip() for sentence in line.split("\t")]
+        if len(pair) == 2 and all(pair):
+            yield pair
+        elif line.strip():
+            raise InputError(
+                f"line {number} of {file} is {line.strip()[:60]!r}",
+                "two sentences with a tab between them",
+                "mend the line, or name the layout that the file has",
+            )
 
 
 def _sentences(text: str) -> Document:

@@ -32,6 +32,8 @@ class ExampleOptions:
     """Share of documents that are cut to a target length drawn at random."""
     packing: bool = False
     """Fill examples with several spans (objective `mlm`)."""
+    given_pairs: bool = False
+    """Each document is a pair of sentences, and is not cut (objective `mlm+nsp`)."""
     dupe_factor: int = 1
     """How often each document is cut, with other cuts and other random partners."""
     seed: int = 0
@@ -74,7 +76,12 @@ def cut_examples(
     length, short = options.max_length, options.short_seq_prob
     if options.objective == "mlm+nsp":
         for first, second, is_random in make_pairs(
-            documents, indices, rng, max_length=length, short_seq_prob=short
+            documents,
+            indices,
+            rng,
+            max_length=length,
+            short_seq_prob=short,
+            given=options.given_pairs,
         ):
             ids = cls + first + sep + second + sep
             types = np.zeros(len(ids), dtype=np.int8)

@@ -9,6 +9,9 @@ long is cut at both ends.
 One thing differs: a chunk of one sentence has no B of its own and so always gets a random one,
 which in Google's data makes random pairs the larger half. Here, for each of these, another pair
 that would have been random is made true.
+
+Where the text comes in pairs (`given`), each is an example as it stands, or its first sentence with
+the second of another pair.
 """
 
 import random
@@ -39,6 +42,7 @@ def make_pairs(
     *,
     max_length: int,
     short_seq_prob: float = 0.1,
+    given: bool = False,
 ) -> Iterator[SentencePair]:
     """Cuts documents into pairs.
 
@@ -48,6 +52,7 @@ def make_pairs(
         rng: Decides everything.
         max_length: Most tokens of a pair with its three special tokens.
         short_seq_prob: How probable it is that a document's target length is drawn at random.
+        given: Each document is a pair of sentences, and is not cut.
 
     Yields:
         Pairs with at least one token on each side and at most `max_length - 3` in all.
@@ -71,6 +76,9 @@ def make_pairs(
         )
     balance = _Balance(rng)
     for index in indices:
+        if given:
+            yield _given(documents, index, room, balance, rng)
+            continue
         is_short = rng.random() < short_seq_prob
         target = rng.randint(SHORTEST_TARGET, room) if is_short else room
         yield from _cut(documents, index, target, room, balance, rng)
@@ -94,6 +102,31 @@ class _Balance:
         return wanted
 
 
+def _given(
+    documents: Sequence[TokenizedDocument],
+    index: int,
+    room: int,
+    balance: _Balance,
+    rng: random.Random,
+) -> SentencePair:
+    """The pair that a document is, or its first sentence with another one's second."""
+    document = documents[index]
+    # There is one sentence only where the tokenizer knows nothing of the other.
+    first, is_random = document.tokens(0, 1), balance.is_random(can_be_true=len(document) > 1)
+    other = _another(documents, index, rng) if is_random else document
+    second = other.tokens(len(other) - 1, len(other))
+    _truncate(first, second, room, rng)
+    return SentencePair(first, second, is_random)
+
+
+def _another(
+    documents: Sequence[TokenizedDocument], index: int, rng: random.Random
+) -> TokenizedDocument:
+    """Any document but this one."""
+    drawn = rng.randrange(len(documents) - 1)
+    return documents[drawn + (drawn >= index)]
+
+
 def _cut(
     documents: Sequence[TokenizedDocument],
     index: int,
@@ -112,8 +145,7 @@ def _cut(
         first = document.tokens(start, cut)
         is_random = balance.is_random(can_be_true=cut < end)
         if is_random:
-            drawn = rng.randrange(len(documents) - 1)
-            other = documents[drawn + (drawn >= index)]  # any but this one
+            other = _another(documents, index, rng)
             begin = rng.randrange(len(other))
             second = other.tokens(begin, other.reach(begin, max(1, target - len(first))))
             start = cut  # what was not used begins the next chunk

@@ -30,6 +30,8 @@ class PretrainingCollator:
         masker: Chooses and replaces tokens.
         seed: The seed of the masks of examples that have a key.
         pad_id: Fills the batch.
+        variant: The model's `BertConfig.variant`. Token types and next-sentence labels of examples
+            are BERT's; of codertimo's model the types begin at 1, and label 1 is a true pair.
 
     Examples:
         >>> tokenizer = BertTokenizer.from_pretrained("google-bert/bert-base-cased")
@@ -39,10 +41,13 @@ class PretrainingCollator:
         torch.Size([2, 7])
     """
 
-    def __init__(self, masker: Masker, *, seed: int = 0, pad_id: int = 0) -> None:
+    def __init__(
+        self, masker: Masker, *, seed: int = 0, pad_id: int = 0, variant: str = "bert"
+    ) -> None:
         self.masker = masker
         self.seed = seed
         self.pad_id = pad_id
+        self.is_codertimo = variant == "codertimo"
 
     def __call__(self, examples: Sequence[Example]) -> dict[str, Tensor]:
         """Makes a batch.
@@ -67,7 +72,7 @@ class PretrainingCollator:
             columns["input_ids"].append(seen)
             columns["labels"].append(labels)
             if "token_type_ids" in example:
-                types = np.asarray(example["token_type_ids"], dtype=np.int64)
+                types = np.asarray(example["token_type_ids"], dtype=np.int64) + self.is_codertimo
                 columns.setdefault("token_type_ids", []).append(types)
         if "sequence_lengths" in examples[0]:
             columns["position_ids"] = [
@@ -80,6 +85,6 @@ class PretrainingCollator:
         columns["attention_mask"] = [np.ones_like(row) for row in columns["input_ids"]]
         batch = {name: pad(rows, fills.get(name, 0)) for name, rows in columns.items()}
         if "next_sentence_label" in examples[0]:
-            follows = [int(example["next_sentence_label"]) for example in examples]
-            batch["next_sentence_label"] = torch.tensor(follows)
+            is_random = [int(example["next_sentence_label"]) for example in examples]
+            batch["next_sentence_label"] = torch.tensor(is_random) ^ self.is_codertimo
         return batch

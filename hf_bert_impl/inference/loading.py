@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from transformers import AutoTokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
 from transformers.models.auto.tokenization_auto import (
     get_tokenizer_config,
     tokenizer_class_from_name,
@@ -22,6 +22,8 @@ from hf_bert_impl.model.tokenization_bert import BertTokenizer
 DTYPES = {**FLOAT_DTYPES, "int8": torch.float32, "auto": torch.float32}
 #: The names of `DTYPES` that only a prepared model can have.
 PREPARED_DTYPES = ("int8", "auto")
+#: Tokenizer classes that are all in tokenizer.json: no config says which they are.
+GENERIC = ("PreTrainedTokenizerFast", "TokenizersBackend")
 
 
 class _SentenceBert(BertModel):
@@ -159,8 +161,10 @@ def _load_tokenizer(path: str, place: Mapping[str, Any]) -> Any:
             "if you trust the code, load it by AutoTokenizer with trust_remote_code=True, for "
             "TextEncoder(model, tokenizer)",
         )
-    config = BertConfig.from_pretrained(path, **place)  # this class checks its limits
     try:
+        if kind in GENERIC:
+            return PreTrainedTokenizerFast.from_pretrained(path, **place)
+        config = BertConfig.from_pretrained(path, **place)  # this class checks its limits
         # Without the argument transformers would ask on standard input, which holds the texts.
         return AutoTokenizer.from_pretrained(path, config=config, trust_remote_code=False, **place)
     except OSError:

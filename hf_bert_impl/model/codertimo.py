@@ -9,10 +9,12 @@ Notation: B batch, S sequence, D hidden size, V vocabulary; `(..., D)` is `(B, S
 `(T, D)` (see `packing.py`).
 """
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from transformers import initialization as init
 
 from .configuration_bert import BertConfig, is_batch_invariant
 from .cpu_kernels import linear
@@ -130,19 +132,44 @@ class CodertimoLMPredictionHead(nn.Module):
         return linear(self.decoder, hidden_states, None, is_batch_invariant(self.config))
 
 
+def init_weights(module: nn.Module) -> None:
+    """Random weights as the original's code has them, which are torch's own.
+
+    No LayerNorm follows the embeddings: of BERT's width, 0.02, they would vanish beside the
+    sinusoids.
+    """
+    if isinstance(module, nn.Embedding):
+        init.normal_(module.weight)
+        if module.padding_idx is not None and not getattr(
+            module.weight, "_is_hf_initialized", False
+        ):
+            init.zeros_(module.weight[module.padding_idx])
+    elif isinstance(module, nn.Linear):
+        bound = module.in_features**-0.5
+        init.uniform_(module.weight, -bound, bound)
+        if module.bias is not None:
+            init.uniform_(module.bias, -bound, bound)
+
+
 class Architecture(NamedTuple):
-    """The classes that a model is made of, as its config decides."""
+    """What a model is made of, as its config decides."""
 
     embeddings: type[BertEmbeddings]
     layer: type[BertLayer]
     pooler: type[nn.Module]
     prediction_head: type[nn.Module]
+    init_weights: Callable[[nn.Module], None] | None = None
+    """What begins the weights in place of `initializer_range`."""
 
 
 def architecture(config: BertConfig) -> Architecture:
     """The classes of `config.variant`."""
     if config.variant == "codertimo":
         return Architecture(
-            CodertimoEmbeddings, CodertimoLayer, CodertimoPooler, CodertimoLMPredictionHead
+            CodertimoEmbeddings,
+            CodertimoLayer,
+            CodertimoPooler,
+            CodertimoLMPredictionHead,
+            init_weights,
         )
     return Architecture(BertEmbeddings, BertLayer, BertPooler, BertLMPredictionHead)

@@ -115,7 +115,7 @@ class BertConfig(PreTrainedConfig):
             scores and labels 1 means that B follows A. Labels to ignore are -100 as everywhere (the
             original's own trainer ignores 0, in next-sentence labels as well).
             `hidden_dropout_prob` is also the dropout within the feed-forward layer and after each
-            layer.
+            layer. Random weights are torch's own, as in the original, whatever `initializer_range`.
         padding_free: Compute real tokens only. A token is real if the mask attends to it, or if it
             is not the pad token (`pad_token_id`; if that is None, no token is), or if its state is
             asked for (it has a label, or stands where the pooler reads). Hidden states and

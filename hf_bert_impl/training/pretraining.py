@@ -351,6 +351,7 @@ def build_trainer(
             Masker(tokenizer, options.masking_options()),
             seed=options.seed,
             pad_id=tokenizer.pad_token_id,
+            variant=model.config.variant,
         ),
         train_dataset=data.training,
         eval_dataset=data.validation,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import torch
 from hf_bert_impl.data.masking import Masker
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.inference import text_encoder
-from hf_bert_impl.model.configuration_bert import BertConfig
+from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS, BertConfig
 from hf_bert_impl.model.json_files import read_json
 from hf_bert_impl.model.loading import check_finite
 from hf_bert_impl.model.modeling_bert import BertForMaskedLM, BertForPreTraining
@@ -64,6 +65,10 @@ def build_config(options: PretrainingOptions, tokenizer: BertTokenizer) -> BertC
                 "intermediate_size": 4 * width,
                 "max_position_embeddings": max(512, options.max_length),
             }
+            if options.variant == "codertimo":  # its code has no other sizes
+                fixed = {"intermediate_size": 4 * width, "max_position_embeddings": 512}
+                fitting |= CODERTIMO_FIELDS | fixed
+                _check_fixed(sizes, fixed)
             config = BertConfig.from_dict(fitting | sizes)
         else:
             file = Path(options.config)
@@ -71,7 +76,7 @@ def build_config(options: PretrainingOptions, tokenizer: BertTokenizer) -> BertC
                 file = file / "config.json"
                 read_json(file, "the sizes of a model")
             config = BertConfig.from_pretrained(file if file.exists() else options.config, **sizes)
-    if tokenizer.pad_token_id is not None:
+    if tokenizer.pad_token_id is not None and config.variant == "bert":
         config.pad_token_id = tokenizer.pad_token_id
     return check_config(config, options, tokenizer)
 
@@ -98,14 +103,35 @@ def check_config(
             "at most as many",
             "shorten it, or give the model more positions",
         )
-    if config.variant != "bert" or config.is_decoder:
+    if config.is_decoder:
         raise InputError(
-            f"the config has variant={config.variant!r} and is_decoder={config.is_decoder}; "
-            "pre-training makes the token types and labels of BERT's own encoder",
-            "variant='bert' and is_decoder=False",
+            "the config has is_decoder=True; pre-training makes the labels of an encoder",
+            "is_decoder=False",
             "change the config",
         )
+    if options.variant not in ("bert", config.variant):
+        raise InputError(
+            f"variant is {options.variant!r}, and the config is of another, {config.variant!r}",
+            "one architecture",
+            "leave `variant` out: the config decides",
+        )
+    if config.variant == "codertimo" and tokenizer.pad_token_id != config.pad_token_id:
+        raise InputError(
+            f"the tokenizer's pad token has the id {tokenizer.pad_token_id}",
+            f"{config.pad_token_id}, which is padding for codertimo's model",
+            "make the vocabulary by `hf-bert tokenizer words`",
+        )
     return config
+
+
+def _check_fixed(sizes: Mapping[str, float], fixed: Mapping[str, float]) -> None:
+    for name, size in fixed.items():
+        if sizes.get(name, size) != size:
+            raise InputError(
+                f"{name} is {sizes[name]} with variant='codertimo'",
+                f"{size}, as codertimo's code computes it",
+                "leave it out",
+            )
 
 
 def check_start(options: PretrainingOptions, config: BertConfig, tokenizer: BertTokenizer) -> None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from hf_bert_impl.data.masking import MaskingOptions
 
 PRECISIONS = ("auto", "float32", "bfloat16")
+VARIANTS = ("bert", "codertimo")
 #: Fields that may change when a run is resumed: they do not change what is computed, or (the files'
 #: names) something else is compared in their place.
 FREE = """
@@ -38,11 +39,13 @@ class PretrainingOptions:
     """A checkpoint to go on with; None for random weights."""
     config: str | None = None
     """A config.json, or the folder it lies in, for random weights."""
+    variant: str = "bert"
+    """The architecture of random weights: bert, or codertimo (that of codertimo/BERT-pytorch)."""
     sizes: Mapping[str, float] = dataclasses.field(default_factory=dict)
     """Fields of `BertConfig` for random weights, on top of `config`."""
 
     layout: str = "sentences"
-    """What a line of plain text is: sentences, paragraphs, lines, files, wikitext."""
+    """What a line of plain text is: sentences, paragraphs, lines, files, wikitext, pairs."""
     column: str | None = None
     """The column or field of the texts; None for `text` in JSON lines and a table's only one."""
     validation: tuple[str, ...] = ()
@@ -112,6 +115,7 @@ class PretrainingOptions:
         check_ranges(self)
         check_choice("layout", self.layout, LAYOUTS)
         check_choice("precision", self.precision, PRECISIONS)
+        check_choice("variant", self.variant, VARIANTS)
         if self.streaming:
             self._check_streaming()
         # These check their own fields.
@@ -143,6 +147,7 @@ class PretrainingOptions:
             max_length=self.max_length,
             short_seq_prob=self.short_seq_prob,
             packing=self.packing,
+            given_pairs=self.layout == "pairs",
             dupe_factor=self.dupe_factor,
             seed=self.seed,
         )

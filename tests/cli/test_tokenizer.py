@@ -1,10 +1,12 @@
-"""`hf-bert tokenizer train`: text in, a tokenizer out."""
+"""`hf-bert tokenizer train` and `words`: text in, a tokenizer out."""
 
 import json
 
 import pytest
+from transformers import AutoTokenizer
 
 from hf_bert_impl import BertTokenizer
+from hf_bert_impl.conversion.readers.restricted_pickle import read_pickled_vocabulary
 from hf_bert_impl.data import tokenizer_training
 
 TEXT = "the low river flows lower\nand the lowest river is slow\n" * 4
@@ -117,3 +119,43 @@ def test_a_vocabulary_larger_than_memory(hf_bert, one_error_line, text, tmp_path
     asked = ("tokenizer", "train", text, "--vocab-size", 10**9, "--output", tmp_path / "words")
     one_error_line(hf_bert(*asked), "--vocab-size is 1000000000", "to 10,000,000")
     assert not (tmp_path / "words").exists()
+
+
+# --- words -----------------------------------------------------------------------------------
+
+
+def test_words(hf_bert, text, tmp_path):
+    result = hf_bert("tokenizer", "words", text, "--vocab-size", 8, "--output", tmp_path / "made")
+    assert result.status == 0, result.err
+    words = " ".join(result.out.split())
+    # "river" and "the" are 4 of the 11 words, "and" is one.
+    assert "vocabulary 8 different words 9 unknown words 54.5455%" in words
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "made")
+    tokens = tokenizer.convert_ids_to_tokens(range(8))
+    assert tokens == ["<pad>", "<unk>", "<eos>", "<sos>", "<mask>", "river", "the", "and"]
+    assert tokenizer("the sea")["input_ids"] == [3, 6, 1, 2]
+
+
+def test_words_as_json(hf_bert, one_error_line, text, tmp_path):
+    arguments = (
+        "tokenizer",
+        "words",
+        text,
+        "--min-frequency",
+        5,
+        "--json",
+        "-o",
+        tmp_path / "made",
+    )
+    report = json.loads(hf_bert(*arguments).out)
+    assert report.pop("unknown_rate") == pytest.approx(7 / 11)
+    assert report == {"output": str(tmp_path / "made"), "vocab_size": 7, "words": 9}
+    one_error_line(hf_bert(*arguments), "holds a tokenizer", "with --overwrite")
+
+
+def test_words_that_bert_vocab_wrote(hf_bert, fixtures_dir, tmp_path):
+    file = fixtures_dir / "codertimo/vocab.small"
+    result = hf_bert("tokenizer", "words", file, "-o", tmp_path / "made")
+    assert result.status == 0, result.err
+    made = AutoTokenizer.from_pretrained(tmp_path / "made")
+    assert sorted(made.get_vocab(), key=made.get_vocab().get) == [*read_pickled_vocabulary(file)]

@@ -14,6 +14,11 @@ from hf_bert_impl.data.documents import LAYOUTS, check_files, content_digest, re
         ("paragraphs", "A one. A two.\nB\n\n \nC\n", [["A one.", "A two.", "B"], ["C"]]),
         ("lines", "A one. A two.\nB\n\n \nC\n", [["A one.", "A two."], ["B"], ["C"]]),
         ("files", "A one. A two.\nB\n\n \nC\n", [["A one.", "A two.", "B", "C"]]),
+        (
+            "pairs",
+            "A one. A two.\tB\n\n \n C \t D<br />e\n",
+            [["A one. A two.", "B"], ["C", "D e"]],
+        ),
     ],
 )
 def test_layouts(write, layout, text, documents):
@@ -59,7 +64,7 @@ def table(form, texts):
 
 
 @pytest.mark.parametrize("form", ["csv", "tsv"])
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "pairs"])
 def test_rows_of_a_table_are_documents(write, form, layout):
     """Whatever the layout: no header, no quotes around a text, and no label is in them."""
     file = write(f"a.{form}", table(form, [REVIEW, "Bad."]))
@@ -88,7 +93,7 @@ def test_a_packed_table(write):
     assert list(read_documents([file], column="review")) == [SENTENCES]
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", [name for name in LAYOUTS if name != "pairs"])
 def test_files_of_a_folder_are_documents(tmp_path, layout):
     """As aclImdb has them; lists beside the folders of texts are not texts."""
     for name, text in {"pos/0_9.txt": REVIEW, "neg/0_2.txt": "Bad."}.items():
@@ -135,6 +140,20 @@ def test_line_ends_and_byte_order_mark(write):
 def test_wrong_lines(write, name, content, words):
     with pytest.raises(ValueError, match=words):
         list(read_documents([write(name, content)]))
+
+
+@pytest.mark.parametrize("line", ["no tab", "a\tb\tc", "a\t ", "\tb"])
+def test_lines_that_are_no_pair(write, line):
+    file = write("a.txt", f"A\tB\n\n{line}\n")
+    words = f"line 3 of {file} is .*; expected two sentences with a tab between them"
+    with pytest.raises(ValueError, match=words):
+        list(read_documents([file], "pairs"))
+
+
+def test_pairs_of_a_table(write):
+    file = write("a.csv", "text\nA\n")
+    with pytest.raises(ValueError, match="has records, which are documents and no pairs"):
+        list(read_documents([file], "pairs"))
 
 
 def test_wrong_files(write, tmp_path):

@@ -141,3 +141,35 @@ def test_wrong_input():
         pairs_of(corpus(documents=1))
     with pytest.raises(ValueError, match="max_length=4 leaves no room"):
         pairs_of(corpus(), max_length=4)
+
+
+# --- pairs that the text has -----------------------------------------------------------------
+
+
+def given(documents, max_length=64, seed=5):
+    indices, rng = range(len(documents)), random.Random(seed)
+    return list(make_pairs(documents, indices, rng, max_length=max_length, given=True))
+
+
+def test_given_pairs_stay_or_get_another_ones_second():
+    documents = corpus(sentences=(2, 2), length=(1, 9))
+    pairs = given(documents)
+    assert len(pairs) == len(documents)
+    seconds = {tuple(document.tokens(1, 2)) for document in documents}
+    for number, (first, second, is_random) in enumerate(pairs):
+        assert first == documents[number].tokens(0, 1)
+        assert tuple(second) in seconds
+        assert (second != documents[number].tokens(1, 2)) == is_random
+    assert 0.42 < sum(pair.is_random for pair in pairs) / len(pairs) < 0.58
+    assert given(documents) == pairs != given(documents, seed=6)
+
+
+def test_given_pairs_that_are_too_long_are_cut():
+    for first, second, _ in given(corpus(sentences=(2, 2), length=(1, 60)), max_length=23):
+        assert first and second and len(first) + len(second) <= 20
+
+
+def test_a_given_pair_of_which_the_tokenizer_knows_one_sentence():
+    lone = TokenizedDocument.from_sentences([[7, 8]])
+    for first, second, is_random in given([lone, lone, lone]):
+        assert first == second == [7, 8] and is_random

@@ -35,6 +35,17 @@ def examples():
     ]
 
 
+def test_codertimos_types_and_labels(tokenizer, collate, examples):
+    """Types begin at 1, padding has 0, and label 1 is a pair that follows; masks are the same."""
+    bert = collate(examples)
+    ours = PretrainingCollator(Masker(tokenizer), seed=3, variant="codertimo")(examples)
+    real = bert["attention_mask"]
+    assert torch.equal(ours["token_type_ids"], (bert["token_type_ids"] + 1) * real)
+    assert torch.equal(ours["next_sentence_label"], 1 - bert["next_sentence_label"])
+    for name in ("input_ids", "labels", "attention_mask"):
+        assert torch.equal(ours[name], bert[name])
+
+
 def test_padded(collate, examples):
     batch = collate(examples)
     assert {name: tuple(tensor.shape) for name, tensor in batch.items()} == {

@@ -290,11 +290,38 @@ def test_the_pad_token_is_the_tokenizers(options, tmp_path):
         ({"sizes": {**SIZES, "vocab_size": 30}}, "vocab_size=30 and the tokenizer 45 tokens"),
         ({"sizes": {**SIZES, "is_decoder": True}}, "is_decoder=True"),
         ({"sizes": {**SIZES, "hidden_size": 31}}, "hidden_size=31 is not a multiple"),
+        ({"layout": "pairs"}, "line 1 of .* expected two sentences with a tab between them"),
+        ({"variant": "gpt"}, "variant is 'gpt'; expected one of bert, codertimo"),
+        ({"variant": "codertimo"}, "intermediate_size is 44 .*; expected 120"),
+        (
+            {"variant": "codertimo", "sizes": {"hidden_size": 30, "max_position_embeddings": 43}},
+            "max_position_embeddings is 43 .*; expected 512",
+        ),
+        (
+            {"variant": "codertimo", "sizes": {"hidden_size": 30}, "max_length": 513},
+            "max_length=513 is more than the 512 positions",
+        ),
     ],
 )
 def test_wrong_options(options, changes, words):
     with pytest.raises((ValueError, FileNotFoundError), match=words):
         pretrain(options(**changes))
+
+
+def test_another_architecture_than_the_configs(options, tmp_path):
+    hf_bert_impl.BertConfig(vocab_size=48, **SIZES).save_pretrained(tmp_path / "config")
+    run = options(config=str(tmp_path / "config"), sizes={}, variant="codertimo")
+    with pytest.raises(ValueError, match="variant is 'codertimo', and the config is of another"):
+        pretrain(run)
+
+
+def test_a_pad_token_that_codertimos_model_would_compute(options, tmp_path):
+    words = (Path(options().tokenizer) / "vocab.txt").read_text(encoding="utf-8").split()
+    (tmp_path / "words").mkdir()
+    (tmp_path / "words" / "vocab.txt").write_text("\n".join(words[::-1]), encoding="utf-8")
+    run = options(tokenizer=str(tmp_path / "words"), variant="codertimo", sizes={"hidden_size": 64})
+    with pytest.raises(ValueError, match=r"pad token has the id 44; .*hf-bert tokenizer words"):
+        pretrain(run)
 
 
 def test_a_model_and_sizes(options):
