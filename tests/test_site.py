@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 import sys
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 SITE = Path(__file__).parents[1] / "docs/site"
 sys.path.insert(0, str(SITE))
 check_site = importlib.import_module("check_site")
+drawings = importlib.import_module("drawings")
 lesson_pages = importlib.import_module("lesson_pages")
 
 PAGE = '<html><body><h1 id="top">Title</h1>{}</body></html>'
@@ -92,3 +94,22 @@ def test_a_lesson_with_its_outputs_and_pictures():
     assert table == "<table>1</table>"
     assert folded.startswith("<details>") and "21 lines" in folded
     assert picture == "![A curve](figures/15_curve.png)"
+
+
+@pytest.mark.parametrize("name", ["conversion.svg", "folders.svg", "forward.svg"])
+def test_drawings_are_those_of_the_code(name):
+    drawn = (SITE.parent / "drawings" / name).read_text(encoding="utf-8")
+    assert drawings.drawings()[name] == drawn, "run python docs/site/drawings.py"
+
+
+def test_a_way_around_leaves_out_an_arrow():
+    text = drawings.folders({("cli", "data"), ("data", "files"), ("cli", "files")}).svg()
+    assert text.count("marker-end") == 2
+    assert text.index(">cli<") < text.index(">data<")
+
+
+def test_files_that_the_tours_name_exist():
+    there = {path.name for path in SITE.parents[1].glob("[cht]*/**/*.py")}
+    tours = [SITE.parent / "inside.md", *(SITE.parent / "drawings").glob("*.svg")]
+    named = {name for tour in tours for name in re.findall(r"\w+\.py\b", tour.read_text("utf-8"))}
+    assert len(named) > 30 and named <= there

@@ -13,11 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import latex2mathml.converter
-from lesson_pages import lesson_page
+from lesson_pages import fenced, lesson_page
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[2]
 LINK = re.compile(r"(?<=\]\()([^)\s#]+)")
+#: A link to a text file that stands alone is followed by what the file holds.
+TEXT_FILE = re.compile(r"^\[[^]]+\]\(([^)]+\.txt)\)$", re.MULTILINE)
 FENCED = re.compile(r"^( *)(```+|~~~+).*?^\1\2 *$", re.MULTILINE | re.DOTALL)
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[([](.*?)\\[)\]]</\1>', re.DOTALL)
 
@@ -27,7 +29,7 @@ def outside_docs() -> Iterator[tuple[str, str]]:
     yield "README.md", "index.md"
     yield "CONTRIBUTING.md", "contributing.md"
     yield "CHANGELOG.md", "changelog.md"
-    yield "benchmarks/README.md", "benchmarks/index.md"
+    yield "benchmarks/README.md", "benchmarks/measuring.md"
     yield "benchmarks/results", "benchmarks/results/index.md"
     yield "docs/site/site.css", "site.css"
     yield "notebooks/README.md", "lessons/index.md"
@@ -87,7 +89,7 @@ def site_link(link: str, source: str, place: str) -> str:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Changes the links outside of blocks of code."""
+    """Shows text files that are linked, and changes the links outside of blocks of code."""
     place = page.file.src_uri
     source = SOURCES.get(place, f"docs/{place}")
 
@@ -95,7 +97,11 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         text = text.replace("<details>", '<details markdown="1">')
         return LINK.sub(lambda link: site_link(link[0], source, place), text)
 
-    parts, end = [], 0
+    def with_text(link: re.Match[str]) -> str:
+        text = (ROOT / source).parent.joinpath(link[1]).read_text(encoding="utf-8")
+        return f"{link[0]}\n\n{fenced(text.rstrip(), '{ .text .output }')}"
+
+    markdown, parts, end = TEXT_FILE.sub(with_text, markdown), [], 0
     for block in FENCED.finditer(markdown):
         parts += [changed(markdown[end : block.start()]), block[0]]
         end = block.end()
