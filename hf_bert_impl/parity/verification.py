@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 import transformers
 
+import hf_bert_impl
 from hf_bert_impl import checkpoints
 from hf_bert_impl.checkpoints import Checkpoint
 from hf_bert_impl.errors import InputError
@@ -65,7 +66,8 @@ def verify_checkpoint(
 
     report = _loading(ours, reference, info, reference_info)
     report.title = (
-        f"{name} of {checkpoint.name}: hf_bert_impl beside transformers {transformers.__version__}"
+        f"{name} of {checkpoint.name}: hf_bert_impl {hf_bert_impl.__version__} beside "
+        f"transformers {transformers.__version__}, torch {torch.__version__}"
     )
     if note:
         report.add_note(note)
