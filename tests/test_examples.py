@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import doctest
 import importlib
+import os
 import pkgutil
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -29,11 +32,13 @@ PAGES = {
     str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 }
+#: Pages whose blocks are run in their order, commands too. What takes too long is marked `sh`.
+HOW_TO = [f"docs/{name}.md" for name in ("embed-and-search", "rerank", "fine-tune")]
 #: Pages that lie beside what they describe. Their links are looked at, too.
 LINKED = ("CONTRIBUTING.md", "benchmarks/README.md", "notebooks/README.md")
 FIGURE = re.compile(r"\b\d\.\d\d\b")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
-BLOCK = re.compile(r"^```(python|bash)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```(python|bash|sh)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 WORDS = "a anna ' s cat nap ##s kitten sleep fine film the short long ##er one somewhat . , nice to"
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
@@ -68,13 +73,18 @@ def checkpoints(
         ("my-squad-bert", "BertForQuestionAnswering"),
         ("my-sentiment-bert", "BertForSequenceClassification"),
         ("my-masked-bert", "BertForMaskedLM"),
+        ("reranker", "BertForSequenceClassification"),
         ("google-bert/bert-base-cased", "BertForPreTraining"),
     ):
-        folder = save_checkpoint(tmp_path / name, kind, words=words, **sizes)
+        labels = {"num_labels": 1} if name == "reranker" else {}
+        folder = save_checkpoint(tmp_path / name, kind, words=words, **sizes, **labels)
         tokenizer = hf_bert_impl.BertTokenizer.from_pretrained(folder, model_max_length=64)
         tokenizer.save_pretrained(folder)
     shutil.make_archive(str(tmp_path / "uncased_L-12_H-768_A-12"), "zip", fixtures_dir / "tf1")
     (tmp_path / "texts.txt").write_text("A cat naps.\nA kitten sleeps.\n")
+    for part, rows in (("train", 24), ("dev", 8)):
+        lines = [f"{'nice' if n % 2 else 'short'} {part} film {n}\t{n % 2}\n" for n in range(rows)]
+        (tmp_path / f"{part}.tsv").write_text("".join(lines))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -93,11 +103,13 @@ def test_docstrings(name: str, checkpoints: Path) -> None:
     assert result.attempted and not result.failed, result
 
 
-def blocks(text: str, language: str) -> list[str]:
-    return [block for kind, block in BLOCK.findall(text) if kind == language]
+def blocks(text: str, *languages: str) -> list[str]:
+    return [block for kind, block in BLOCK.findall(text) if kind in languages]
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if blocks(PAGES[page], "python")])
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page not in HOW_TO and blocks(PAGES[page], "python")]
+)
 def test_python_of_a_page(page: str, checkpoints: Path) -> None:
     names: dict[str, Any] = {}
     try:
@@ -108,13 +120,28 @@ def test_python_of_a_page(page: str, checkpoints: Path) -> None:
     assert type(names["model"]) is hf_bert_impl.BertModel
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("page", HOW_TO)
+def test_how_to(page: str, checkpoints: Path) -> None:
+    names: dict[str, Any] = {}
+    paths = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    for kind, block in BLOCK.findall(PAGES[page]):
+        if kind == "bash":
+            done = subprocess.run(
+                ["bash", "-euc", block], env=os.environ | paths, capture_output=True, text=True
+            )
+            assert done.returncode == 0, done.stderr
+        elif kind == "python":
+            exec(compile(block, page, "exec"), names)
+
+
 def test_commands_of_all_pages() -> None:
     """Every command of the pages exists, with the options that it is given; each is shown."""
     group: Any = typer.main.get_command(app)
     lines = [
         line
         for page in PAGES.values()
-        for block in blocks(page, "bash")
+        for block in blocks(page, "bash", "sh")
         for line in block.replace("\\\n", " ").splitlines()
         if line.startswith("hf-bert ")
     ]
