@@ -33,7 +33,9 @@ PAGES = {
     for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 }
 #: Pages whose blocks are run in their order, commands too. What takes too long is marked `sh`.
-HOW_TO = [f"docs/{name}.md" for name in ("embed-and-search", "rerank", "fine-tune")]
+HOW_TO = [
+    f"docs/{name}.md" for name in ("embed-and-search", "rerank", "fine-tune", "push-and-export")
+]
 #: Pages that lie beside what they describe. Their links are looked at, too.
 LINKED = ("CONTRIBUTING.md", "benchmarks/README.md", "notebooks/README.md")
 FIGURE = re.compile(r"\b\d\.\d\d\b")

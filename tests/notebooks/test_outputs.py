@@ -80,7 +80,7 @@ def test_only_a_full_run_without_errors_writes(tmp_path, size, source, is_change
     before = json.dumps(outputs.cleaned(notebook(source=source)))
     file.write_text(before, encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "--nbmake", "--rootdir", tmp_path, file],
+        [sys.executable, "-m", "pytest", "-n1", "--nbmake", "--rootdir", tmp_path, file],
         env=os.environ | {"HF_BERT_NOTEBOOKS": size, "HF_BERT_DATA": str(tmp_path)},
         cwd=tmp_path,
         capture_output=True,
