@@ -91,7 +91,7 @@ def test_a_lesson_with_its_outputs_and_pictures():
     assert one == '````python\nprint("```")\n````'
     assert two.startswith("```python\nfigures.save")
     assert printed == "```{ .text .output }\nsaved\n<b>\n```"
-    assert table == "<table>1</table>"
+    assert table == '<div class="output">\n<table>1</table>\n</div>'
     assert folded.startswith("<details>") and "21 lines" in folded
     assert picture == "![A curve](figures/15_curve.png)"
 

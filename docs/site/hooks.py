@@ -17,6 +17,8 @@ from lesson_pages import fenced, lesson_page
 from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).parents[2]
+#: Code is named last by a search.
+LAST_FOUND = "---\nsearch:\n  boost: 0.1\n---\n\n"
 LINK = re.compile(r"(?<=\]\()([^)\s#]+)")
 #: A link to a text file that stands alone is followed by what the file holds.
 TEXT_FILE = re.compile(r"^\[[^]]+\]\(([^)]+\.txt)\)$", re.MULTILINE)
@@ -60,7 +62,9 @@ def text_of(source: str) -> str:
     if path.suffix == ".ipynb":
         return lesson_page(path)
     text = path.read_text(encoding="utf-8")
-    return f"# {source}\n\n```python\n{text}```\n" if path.suffix == ".py" else text
+    if path.suffix == ".py":
+        return f"{LAST_FOUND}# {source}\n\n```python\n{text}```\n"
+    return text
 
 
 def on_files(files: Files, config: Any) -> Files:

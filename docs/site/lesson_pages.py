@@ -48,7 +48,8 @@ def blocks(cells: list[dict], titles: dict[str, str]) -> Iterator[str]:
 def printed(output: dict) -> str:
     """A text, folded where it is long, or a table, with the look of the page's own."""
     if "data" in output:
-        return TABLE.sub("<table>", "".join(output["data"]["text/html"]))
+        table = TABLE.sub("<table>", "".join(output["data"]["text/html"]))
+        return f'<div class="output">\n{table}\n</div>'
     lines = output["text"]
     text = fenced("".join(lines).rstrip(), "{ .text .output }")
     if len(lines) <= FOLDED:
