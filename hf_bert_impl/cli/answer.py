@@ -14,16 +14,7 @@ import typer
 from rich.text import Text
 
 from hf_bert_impl import checkpoints
-from hf_bert_impl.cli.bulk import (
-    Address,
-    EngineName,
-    PartSize,
-    Resume,
-    Shard,
-    Where,
-    Workers,
-    run_in_parts,
-)
+from hf_bert_impl.cli.bulk import Where, run_in_parts
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import (
     BatchInvariant,
@@ -36,6 +27,7 @@ from hf_bert_impl.cli.options import (
     NullThreshold,
     Overwrite,
     Quiet,
+    from_dataclass,
 )
 from hf_bert_impl.cli.output_checks import check_output_file
 from hf_bert_impl.errors import InputError
@@ -47,7 +39,9 @@ from hf_bert_impl.tables import console, print_table
 AROUND = 24
 
 
+@from_dataclass(Where)
 def answer(
+    fields: dict[str, Any],
     model: Model,
     file: Annotated[
         str | None,
@@ -98,12 +92,6 @@ def answer(
         str | None,
         typer.Option(help="The ids, in parts.", show_default="rows are numbered from 0"),
     ] = None,
-    part_size: PartSize = None,
-    engine: EngineName = "local",
-    workers: Workers = 1,
-    address: Address = None,
-    shard: Shard = None,
-    resume: Resume = False,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object a question, and no table.")
     ] = False,
@@ -133,7 +121,7 @@ def answer(
         "doc_stride": doc_stride,
         "align_to_words": align_to_words,
     }
-    where = Where(engine, workers, address, shard, resume)
+    where = Where(**fields)
     if where.works_in_parts(file, output):
         if file is None or output is None or context is not None or context_file is not None:
             raise InputError(
@@ -154,7 +142,6 @@ def answer(
             ("question", "context"),
             {"model": model, "dtype": dtype, **parameters},
             id_column=id_column,
-            part_size=part_size,
             where=where,
             overwrite=overwrite,
             as_json=as_json,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -16,45 +17,51 @@ if TYPE_CHECKING:
     from hf_bert_impl.data.table_records import Wanted
     from hf_bert_impl.distributed import BatchTask
 
-EngineName = Annotated[
-    str,
-    typer.Option(
-        "--engine",
-        help="local, or ray: workers of Ray make the parts of a folder OUTPUT.",
-        autocompletion=one_of("local", "ray"),
-    ),
-]
-Workers = Annotated[int, typer.Option(min=1, help="Workers of Ray at once.")]
-Address = Annotated[
-    str | None,
-    typer.Option(
-        help="A running Ray cluster: 10.0.0.1:6379, or auto.", show_default="Ray on this machine"
-    ),
-]
-Shard = Annotated[
-    str | None,
-    typer.Option(
-        metavar="I/N",
-        help="Make the I-th of N shares, from 0, of inputs or of parts: N processes share a folder "
-        "OUTPUT, without Ray.",
-    ),
-]
-Resume = Annotated[
-    bool, typer.Option("--resume", help="Go on with the parts of an interrupted run.")
-]
-PartSize = Annotated[
-    int | None, typer.Option(min=1, help="Most rows a part.", show_default="10000")
-]
+PANEL = "Work in parts"
 
 
-class Where(NamedTuple):
-    """How a command was asked to work in parts."""
+@dataclasses.dataclass(frozen=True)
+class Where:
+    """How a command was asked to work in parts: its options."""
 
-    engine: str
-    workers: int
-    address: str | None
-    shard: str | None
-    resume: bool
+    part_size: Annotated[
+        int | None,
+        typer.Option(min=1, help="Most rows a part.", show_default="10000", rich_help_panel=PANEL),
+    ] = None
+    engine: Annotated[
+        str,
+        typer.Option(
+            help="local, or ray: workers of Ray make the parts of a folder OUTPUT.",
+            autocompletion=one_of("local", "ray"),
+            rich_help_panel=PANEL,
+        ),
+    ] = "local"
+    workers: Annotated[
+        int, typer.Option(min=1, help="Workers of Ray at once.", rich_help_panel=PANEL)
+    ] = 1
+    address: Annotated[
+        str | None,
+        typer.Option(
+            help="A running Ray cluster: 10.0.0.1:6379, or auto.",
+            show_default="Ray on this machine",
+            rich_help_panel=PANEL,
+        ),
+    ] = None
+    shard: Annotated[
+        str | None,
+        typer.Option(
+            metavar="I/N",
+            help="Make the I-th of N shares, from 0, of inputs or of parts: N processes share a "
+            "folder OUTPUT, without Ray.",
+            rich_help_panel=PANEL,
+        ),
+    ] = None
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume", help="Go on with the parts of an interrupted run.", rich_help_panel=PANEL
+        ),
+    ] = False
 
     def works_in_parts(self, source: str | None, output: Path | None) -> bool:
         """Whether it was asked to, or got a folder of files and the name of another folder."""
@@ -74,7 +81,6 @@ def run_in_parts(
     options: dict[str, Any],
     *,
     id_column: str | None,
-    part_size: int | None,
     precision: str = "float32",
     where: Where,
     overwrite: bool,
@@ -90,9 +96,8 @@ def run_in_parts(
         columns: Of the texts.
         options: The arguments of `task`.
         id_column: Of the ids.
-        part_size: Most rows a part.
         precision: What vectors are stored as.
-        where: On what engine, and whether to go on with what is there.
+        where: In what parts, on what engine, and whether to go on with what is there.
         overwrite: Remove an earlier job's parts.
         as_json: Print the summary as JSON.
         quiet: Show no progress, and no summary in words.
@@ -113,7 +118,7 @@ def run_in_parts(
             options,
             columns,
             id_column,
-            part_size or PART_ROWS,
+            where.part_size or PART_ROWS,
             precision,
         )
         report = run_job(job, engine, resume=where.resume, overwrite=overwrite, progress=not quiet)

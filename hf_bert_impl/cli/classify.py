@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from hf_bert_impl.cli.bulk import (
-    Address,
-    EngineName,
-    PartSize,
-    Resume,
-    Shard,
-    Where,
-    Workers,
-    run_in_parts,
-)
-from hf_bert_impl.cli.options import AsJson, Dtype, Overwrite, Silent
+from hf_bert_impl.cli.bulk import Where, run_in_parts
+from hf_bert_impl.cli.options import AsJson, Dtype, Overwrite, Silent, from_dataclass
 
 
+@from_dataclass(Where)
 def classify(
+    fields: dict[str, Any],
     file: Annotated[
         str,
         typer.Argument(
@@ -46,12 +39,6 @@ def classify(
     id_column: Annotated[
         str | None, typer.Option(help="The ids.", show_default="rows are numbered from 0")
     ] = None,
-    part_size: PartSize = None,
-    engine: EngineName = "local",
-    workers: Workers = 1,
-    address: Address = None,
-    shard: Shard = None,
-    resume: Resume = False,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
     quiet: Silent = False,
@@ -72,8 +59,7 @@ def classify(
         column,
         {"model": model, "dtype": dtype, "token_budget": batch_tokens},
         id_column=id_column,
-        part_size=part_size,
-        where=Where(engine, workers, address, shard, resume),
+        where=Where(**fields),
         overwrite=overwrite,
         as_json=as_json,
         quiet=quiet,

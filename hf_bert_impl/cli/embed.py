@@ -11,17 +11,17 @@ from typing import Annotated, Any
 import typer
 
 from hf_bert_impl import checkpoints
-from hf_bert_impl.cli.bulk import (
-    Address,
-    EngineName,
-    Resume,
-    Shard,
-    Where,
-    Workers,
-    run_in_parts,
-)
+from hf_bert_impl.cli.bulk import PANEL, Where, run_in_parts
 from hf_bert_impl.cli.errors import quiet_libraries
-from hf_bert_impl.cli.options import AsJson, BatchInvariant, Dtype, Model, Overwrite, Silent
+from hf_bert_impl.cli.options import (
+    AsJson,
+    BatchInvariant,
+    Dtype,
+    Model,
+    Overwrite,
+    Silent,
+    from_dataclass,
+)
 from hf_bert_impl.cli.output_checks import check_output_file
 from hf_bert_impl.data.row_ids import RowIds
 from hf_bert_impl.data.text_input import TextInput
@@ -31,7 +31,20 @@ from hf_bert_impl.errors import InputError, check_choice
 from hf_bert_impl.extras import require
 
 
+@from_dataclass(
+    Where,
+    part_size=Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Most rows a file: OUTPUT is then a folder of part-00000.parquet and so on.",
+            show_default="one file; 10000 with --engine ray or --shard",
+            rich_help_panel=PANEL,
+        ),
+    ],
+)
 def embed(
+    fields: dict[str, Any],
     model: Model,
     file: Annotated[
         str,
@@ -81,19 +94,6 @@ def embed(
             "whole numbers, of which the largest is 127, times its scale. Cosines need no scale."
         ),
     ] = "float32",
-    part_size: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Most rows a file: OUTPUT is then a folder of part-00000.parquet and so on.",
-            show_default="one file",
-        ),
-    ] = None,
-    engine: EngineName = "local",
-    workers: Workers = 1,
-    address: Address = None,
-    shard: Shard = None,
-    resume: Resume = False,
     overwrite: Overwrite = False,
     as_json: AsJson = False,
     quiet: Silent = False,
@@ -109,7 +109,7 @@ def embed(
 
     Example: hf-bert embed sentence-transformers/all-MiniLM-L6-v2 lines.txt --output vectors.npy
     """
-    where = Where(engine, workers, address, shard, resume)
+    where = Where(**fields)
     if where.works_in_parts(file, output):
         check_choice("precision", precision, PRECISIONS)
         from hf_bert_impl.distributed import EmbedTexts
@@ -127,7 +127,6 @@ def embed(
             column,
             options,
             id_column=id_column,
-            part_size=part_size,
             precision=precision,
             where=where,
             overwrite=overwrite,
@@ -139,7 +138,7 @@ def embed(
     check_output_file(
         "--output", output, overwrite, endings=[".npy", ".parquet"], sources=[file], beside=beside
     )
-    check_form(output, precision, id_column, part_size)
+    check_form(output, precision, id_column, where.part_size)
     with (
         contextlib.closing(RowIds()) as ids,
         TextInput(file, column, id_column, ids.add) as texts,
@@ -163,7 +162,7 @@ def embed(
             settings,
             precision=precision,
             ids=None if id_column is None else ids,
-            part_size=part_size,
+            part_size=where.part_size,
         ) as vectors:
             try:
                 resumed = write_vectors(

@@ -124,7 +124,7 @@ def from_dataclass(
     """Gives a command an option for each field of a dataclass.
 
     Type, default and range are the field's; the help is the line below it. "; None for X." at the
-    end of that line is shown as the default.
+    end of that line is shown as the default. A field that is annotated with an option has that one.
 
     Args:
         options: The dataclass.
@@ -134,13 +134,15 @@ def from_dataclass(
     Returns:
         A decorator. The function gets the fields' values as a dict, then its own options by name.
     """
-    docs, types = field_docs(options), typing.get_type_hints(options)
+    docs, types = field_docs(options), typing.get_type_hints(options, include_extras=True)
     parameters, panel = [], None
     for field in dataclasses.fields(options):
         panel = (panels or {}).get(field.name, panel)
-        annotation = special.get(field.name, _option(field.name, types[field.name], docs, panel))
+        annotation = special.get(field.name, types[field.name])
         if annotation is None:
             continue
+        if typing.get_origin(annotation) is not Annotated:
+            annotation = _option(field.name, annotation, docs, panel)
         default = inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
         parameters.append(
             inspect.Parameter(
