@@ -132,11 +132,11 @@ class CodertimoLMPredictionHead(nn.Module):
         return linear(self.decoder, hidden_states, None, is_batch_invariant(self.config))
 
 
-def init_weights(module: nn.Module) -> None:
+def init_weights(module: nn.Module) -> bool:
     """Random weights as the original's code has them, which are torch's own.
 
     No LayerNorm follows the embeddings: of BERT's width, 0.02, they would vanish beside the
-    sinusoids.
+    sinusoids. False for a module of another kind, which is left to BERT's own rules.
     """
     if isinstance(module, nn.Embedding):
         init.normal_(module.weight)
@@ -149,6 +149,7 @@ def init_weights(module: nn.Module) -> None:
         init.uniform_(module.weight, -bound, bound)
         if module.bias is not None:
             init.uniform_(module.bias, -bound, bound)
+    return isinstance(module, nn.Embedding | nn.Linear)
 
 
 class Architecture(NamedTuple):
@@ -158,8 +159,8 @@ class Architecture(NamedTuple):
     layer: type[BertLayer]
     pooler: type[nn.Module]
     prediction_head: type[nn.Module]
-    init_weights: Callable[[nn.Module], None] | None = None
-    """What begins the weights in place of `initializer_range`."""
+    init_weights: Callable[[nn.Module], bool] | None = None
+    """What begins the weights in place of `initializer_range`; False for modules it leaves."""
 
 
 def architecture(config: BertConfig) -> Architecture:

@@ -190,9 +190,8 @@ class BertPreTrainedModel(PreTrainedModel):
     @torch.no_grad()
     def _init_weights(self, module: nn.Module) -> None:
         begin = architecture(self.config).init_weights
-        super()._init_weights(module)
-        if begin is not None:
-            begin(module)
+        if begin is None or not begin(module):
+            super()._init_weights(module)
         if isinstance(module, BertLMPredictionHead):
             init.zeros_(module.bias)
         elif isinstance(module, SinusoidalPositions):

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from hf_bert_impl.data.masking import MaskingOptions
 
 PRECISIONS = ("auto", "float32", "bfloat16")
-VARIANTS = ("bert", "codertimo")
 #: Fields that may change when a run is resumed: they do not change what is computed, or (the files'
 #: names) something else is compared in their place.
 FREE = """
@@ -111,11 +110,12 @@ class PretrainingOptions:
 
     def __post_init__(self) -> None:
         from hf_bert_impl.data.documents import LAYOUTS
+        from hf_bert_impl.model.configuration_bert import CHOICES
 
         check_ranges(self)
         check_choice("layout", self.layout, LAYOUTS)
         check_choice("precision", self.precision, PRECISIONS)
-        check_choice("variant", self.variant, VARIANTS)
+        check_choice("variant", self.variant, CHOICES["variant"])
         if self.streaming:
             self._check_streaming()
         # These check their own fields.
