@@ -8,9 +8,11 @@ EXTRAS ?= dev,demo,convert,train
 FLOOR_EXTRAS := dev,demo,convert,train
 # make splits the arguments of a call at commas.
 comma := ,
-NEWEST_ONLY := upstream ecosystem fuzz notebooks benchmark distributed serving \
-	cli/test_benchmark.py cli/embed/test_resumed.py test_types.py \
-	training/test_finetuning_distributed.py training/test_launch_commands.py
+NEWEST_ONLY := upstream ecosystem fuzz notebooks benchmark distributed serving data files measuring \
+	cli/test_benchmark.py cli/embed/test_resumed.py model/test_memory.py tasks/test_sts.py \
+	test_figures.py test_packaging.py test_site.py test_structure.py test_types.py \
+	training/test_finetuning_distributed.py training/test_launch_commands.py \
+	training/test_pretraining_distributed.py
 # What a test run may take of the machine: two processes of one thread each.
 WORKERS ?= 2
 # Of `make fuzz`: how many trials, from which one on.
@@ -83,11 +85,10 @@ format: $(VENV)/.installed ## mend what ruff can mend
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
-# transformers' own suite, the other libraries, the races, the random trials, the lessons and most tests
-# that start processes run with the newest release only, and of many cases of one test two, to keep
-# this short.
+# What depends little on transformers' release runs with the newest one only, as its own suite and the
+# other libraries do, and of many cases of one test one: this is kept short.
 floor: $(FLOOR_VENV)/.installed ## run the tests with the oldest supported transformers
-	$(FLOOR_VENV)/bin/python $(PYTEST) --cases 2 $(addprefix --ignore=tests/,$(NEWEST_ONLY)) $(ARGS)
+	$(FLOOR_VENV)/bin/python $(PYTEST) --cases 1 $(addprefix --ignore=tests/,$(NEWEST_ONLY)) $(ARGS)
 
 # A clean environment: what setup.cfg asks for is all that there is.
 smoke: ## build sdist and wheel, install the wheel alone and use it
