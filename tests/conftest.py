@@ -25,23 +25,6 @@ from tests.checkpoints import save_checkpoint
 
 HUB = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
 HUB_TIMEOUT_SECONDS = 5
-#: Words in the names of tests that take seconds, most because they call torch's compiler or train
-#: models. `make quick` leaves them out, like those that are marked `slow` where they stand.
-SLOW = (
-    *("compile", "flex_attention", "test_every_activation", "test_lower_precision_stays_near"),
-    *("test_finetuning_output.py", "test_one_tensor_at_a_time"),
-    *("test_a_sequence_alone_and_in_a_batch", "test_kernels_that_are_called_batch_invariant_are"),
-    *(
-        "test_what_is_asked_for_by_name_goes_on_to_work",
-        "test_gradients_are_those_of_the_usual_way",
-    ),
-    # Those that start processes, or measure times.
-    *("test_from_the_hub.py", "test_hub_cells.py", "test_verify_batches.py", "test_timing.py"),
-    *("test_the_thread_ends_with_the_encoder", "test_of_many_at_once", "test_class_weights_move"),
-    *("test_real_weights_equal", "test_real_model_equals", "test_evaluate.py::test_probe"),
-    *("test_uploading.py", "test_plain_linear.py", "test_outputs_are_those_of_the_original"),
-    *("test_attention.py::test_picture", "test_index_of_several_blocks", "test_bombs"),
-)
 UPSTREAM_MARKS = (
     "accelerate_tests",
     "all_flash_attn_test",
@@ -74,11 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("markers", f"{mark}: set by transformers' own test-suite")
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest's own, which selects by marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    for item in items:
-        if any(word in item.nodeid for word in SLOW):
-            item.add_marker(pytest.mark.slow)
     if config.option.cases is not None:
         chosen = some_cases(items, config.option.cases)
         config.hook.pytest_deselected(items=[item for item in items if item not in chosen])

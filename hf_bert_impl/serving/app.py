@@ -1,8 +1,4 @@
-"""What clients of a served model see: paths, limits and errors, as a FastAPI application.
-
-The shapes are those that clients exist for: OpenAI's of `/v1/embeddings`, Cohere's and text
-embeddings inference's of `/rerank`, and those of the hub's inference of `/classify` and `/answer`.
-"""
+"""What clients of a served model see: paths, limits and errors, as a FastAPI application."""
 
 from __future__ import annotations
 
@@ -14,7 +10,7 @@ import math
 import time
 import uuid
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Annotated, Any, Literal, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from fastapi import FastAPI, Request
@@ -28,13 +24,19 @@ from prometheus_client import (
     Histogram,
     generate_latest,
 )
-from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
 from hf_bert_impl.errors import one_line
 from hf_bert_impl.model.json_files import check_text
 from hf_bert_impl.serving.model_worker import Computed, ModelInfo, Refused, scores_in_order
 from hf_bert_impl.serving.options import PATHS
+from hf_bert_impl.serving.requests import (
+    AnswerRequest,
+    Asked,
+    ClassifyRequest,
+    EmbeddingsRequest,
+    RerankRequest,
+)
 
 #: Paths that need no key: they tell nothing.
 OPEN_PATHS = {"/health"}
@@ -93,60 +95,6 @@ class Problem(Exception):
         kind = "invalid_request_error" if self.status < 500 else "server_error"
         error = {"message": self.message, "type": kind, "param": None, "code": self.status}
         return JSONResponse({"error": error}, self.status, self.headers)
-
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-Texts = str | list[str]
-
-
-class EmbeddingsRequest(_Strict):
-    """OpenAI's."""
-
-    input: Texts
-    model: str | None = None
-    encoding_format: Literal["float", "base64"] = "float"
-    dimensions: int | None = None
-    user: str | None = None
-    prompt_name: str | None = None
-
-
-class RerankRequest(_Strict):
-    """Cohere's, with `documents`, or text embeddings inference's, with `texts`."""
-
-    query: str
-    documents: list[str | dict[str, str]] | None = None
-    texts: list[str] | None = None
-    model: str | None = None
-    top_n: Annotated[int, Field(ge=1)] | None = None
-    return_documents: bool = False
-    return_text: bool = False
-    raw_scores: bool = False
-
-
-class ClassifyRequest(_Strict):
-    """The hub's: a text, or several, or pairs of texts."""
-
-    inputs: str | list[str | tuple[str, str]]
-    top_k: Annotated[int, Field(ge=1)] | None = None
-
-
-class Asked(_Strict):
-    """A question and the text that answers it."""
-
-    question: str
-    context: str
-
-
-class AnswerRequest(_Strict):
-    """The hub's `inputs`, one or several, or a question and its context."""
-
-    inputs: Asked | list[Asked] | None = None
-    question: str | None = None
-    context: str | None = None
-    top_k: Annotated[int, Field(ge=1, le=100)] = 1
 
 
 class _Metrics:

@@ -44,6 +44,7 @@ def test_sts(hf_bert, write, save_tiny, tmp_path):
     assert f"{found['mean']['spearman']:.2f}" in table.out
 
 
+@pytest.mark.slow
 def test_probe(hf_bert, write, save_tiny, tmp_path):
     lines = [f"{word} {n % 3 * 'the '}\t{word}\n" for word in ("nice", "river") for n in range(12)]
     data = write("data.tsv", "".join(lines))

@@ -86,6 +86,7 @@ def assert_outputs(model, file, tolerance):
     return shared
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLAIN)
 @pytest.mark.parametrize("library", [upstream, hf_bert_impl], ids=["transformers", "here"])
 def test_outputs_are_those_of_the_original_software(results, name, library):

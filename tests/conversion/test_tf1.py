@@ -132,6 +132,7 @@ def test_tensors_that_are_not_aligned(tmp_path):
     assert_same(found, tensors)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("compressed", [True, False])
 def test_index_of_several_blocks(tmp_path, compressed):
     tensors = {

@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+pytestmark = pytest.mark.slow
+
 NAME = "BertForSequenceClassification"
 #: Rows and length. The first two batches make the compiled program, and the others use it.
 SIZES = ((3, 11), (4, 9), (2, 23), (5, 17), (7, 30), (6, 31))

@@ -15,6 +15,8 @@ from hf_bert_impl.inference.text_encoder import TextEncoder
 from tests.checkpoints import save_checkpoint
 from tests.hub_server import TOKEN, HubServer
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 NAME = "someone/small-bert"
 #: `hf-bert` in this Python.
@@ -105,7 +107,6 @@ def test_verify(folder, tmp_path):
     assert "Traceback" not in unknown.stderr
 
 
-@pytest.mark.slow
 def test_verify_checks_published_figures(tmp_path):
     """Of the repository with that name; the small model in it is another one, so they differ."""
     folder = save_checkpoint(tmp_path / "masked", "BertForMaskedLM")
@@ -122,7 +123,6 @@ def test_verify_checks_published_figures(tmp_path):
     assert all(row["passed"] for row in rows if row["case"] != "published")
 
 
-@pytest.mark.slow
 def test_convert(folder, tmp_path):
     command = (*HF_BERT, "convert", NAME)
     with HubServer() as server:
@@ -142,7 +142,6 @@ def test_convert(folder, tmp_path):
     assert "Traceback" not in gone.stderr
 
 
-@pytest.mark.slow
 def test_push(tmp_path):
     folder = save_checkpoint(tmp_path / "masked")
     with HubServer() as server:

@@ -22,6 +22,8 @@ from hf_bert_impl.hub.uploading import (
     upload,
 )
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(autouse=True)
 def online(monkeypatch):

@@ -6,6 +6,8 @@ from hf_bert_impl.benchmark.models import Source
 from hf_bert_impl.measuring import beside, timing
 from hf_bert_impl.measuring.batches import Case
 
+pytestmark = pytest.mark.slow
+
 
 def test_turns_alternate_and_swap():
     heard = []

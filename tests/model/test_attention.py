@@ -341,6 +341,7 @@ def test_an_encoders_mask_in_four_dimensions():
             assert_same(outputs(model, batch, encoder_attention_mask=wide), flat, batch)
 
 
+@pytest.mark.slow
 def test_flex_attention_equals_sdpa():
     fields = dict(hidden_size=32, num_attention_heads=2, num_hidden_layers=2)
     model, batch = model_and_batch("BertModel", 8, **fields)

@@ -15,6 +15,8 @@ import transformers
 from tests.checkpoints import SPECIAL_TOKENS, save_checkpoint
 from tests.hub_server import HubServer
 
+pytestmark = pytest.mark.slow
+
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 CASED = "google-bert/bert-base-cased"
 WORDS = (

@@ -94,7 +94,11 @@ def test_pairs_are_scored_best_first(worker, served, path):
     pairs = {"query": ["who sat?"] * len(TEXTS), "text": TEXTS}
     expected = ScorePairs(served("rerank"))(pairs)["score"]
     order = np.argsort(-expected, kind="stable")
-    tei = post(worker("rerank"), path, {"query": "who sat?", "texts": TEXTS, "return_text": True})
+    tei = post(
+        worker("rerank"),
+        path,
+        {"query": "who sat?", "texts": TEXTS, "return_text": True, "truncate": True},
+    )
     assert [row["index"] for row in tei.json()] == order.tolist()
     assert np.array_equal(
         np.array([row["score"] for row in tei.json()], np.float32), expected[order]
@@ -173,6 +177,7 @@ def test_the_config_tells_what_a_model_is_for(served, task):
         ("rerank", "/rerank", {"query": "a", "texts": []}, 400, "no text"),
         ("rerank", "/rerank", {"query": "a", "documents": [{"t": "b"}]}, 400, "no `text`"),
         ("rerank", "/rerank", {"query": "a", "texts": ["b"], "top_n": 0}, 400, "`top_n`"),
+        ("rerank", "/rerank", {"query": "a", "texts": ["b"], "truncate": False}, 400, "`truncate`"),
         ("rerank", "/rerank", {"query": "", "texts": ["b"]}, 400, "empty"),
         ("classify", "/classify", {"inputs": ["a", ["b", "c"]]}, 400, "beside each other"),
         ("classify", "/classify", {"inputs": [["b", "c", "d"]]}, 400, "`inputs"),

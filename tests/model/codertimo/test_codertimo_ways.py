@@ -127,6 +127,7 @@ def test_gradient_checkpointing(reentrant):
     assert_same_gradients(found[1], found[0])
 
 
+@pytest.mark.slow
 def test_compiled():
     """One trace after the other: from the second shape on, sizes are symbols."""
     config = codertimo_config(head="BertModel")

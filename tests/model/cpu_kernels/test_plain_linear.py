@@ -27,6 +27,8 @@ from tests.model.cases import (
 from tests.model.codertimo.test_codertimo import codertimo_batch, codertimo_config
 from tests.model.prepared.cases import WEIGHT_CHANGES
 
+pytestmark = pytest.mark.slow
+
 KERNELS = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 

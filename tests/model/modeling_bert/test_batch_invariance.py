@@ -233,6 +233,7 @@ def rows_that_differ(product, width, residual=None, rows=range(1, 200), **option
         return [count for count in rows if not torch.equal(call(count), whole[:count])]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", cpu_kernels.DTYPES)
 @pytest.mark.parametrize(("width", "count"), [(24, 37), (1536, 48), (48, 1)])
 @pytest.mark.parametrize("threads", [1, 2])

@@ -73,6 +73,7 @@ def test_training_without_padding_and_dropout(head):
     assert_parity(model, gradients=True, backends=("sdpa",), seed=17)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_every_activation(activation):
     model = random_model("BertForMaskedLM", random_config(2, hidden_act=activation))

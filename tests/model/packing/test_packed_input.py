@@ -42,7 +42,10 @@ def fresh_compiler():
 
 
 # Compiling takes its time: the head whose outputs are of both kinds.
-COMPILED = [("BertForPreTraining", "compiled"), ("BertForPreTraining", "compiled whole")]
+COMPILED = [
+    pytest.param("BertForPreTraining", way, marks=pytest.mark.slow)
+    for way in ("compiled", "compiled whole")
+]
 
 
 @pytest.mark.parametrize("given", GIVEN)
@@ -98,7 +101,9 @@ KINDS = {
 @pytest.mark.parametrize("given", GIVEN)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
-    ("kind", "way"), [(kind, "as it comes") for kind in KINDS] + [("decoder", "compiled whole")]
+    ("kind", "way"),
+    [(kind, "as it comes") for kind in KINDS]
+    + [pytest.param("decoder", "compiled whole", marks=pytest.mark.slow)],
 )
 def test_other_models_as_each_sequence_alone(kind, way, backend, given):
     model, rows = model_and_rows(attn_implementation=backend, **KINDS[kind])
@@ -158,6 +163,7 @@ def test_losses_equal_those_of_the_padded_batch(head, training):
 
 
 @pytest.mark.parametrize("given", ["positions", "totals, ones"])
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("head", ["BertForSequenceClassification", "BertForNextSentencePrediction"])
 def test_losses_of_programs(head, way, given):
@@ -180,6 +186,7 @@ def test_a_decoder_reads_an_encoder():
         assert_as_alone(found, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "way", "is_decoder"),
     [
@@ -236,6 +243,7 @@ def test_one_program_for_rows_of_any_length():
             assert_as_alone(outputs(compiled, batch), [outputs(model, batch)])
 
 
+@pytest.mark.slow
 def test_compiled_with_positions_of_one_sequence():
     model, rows = model_and_rows()
     batch = packed(rows)
@@ -246,6 +254,7 @@ def test_compiled_with_positions_of_one_sequence():
         assert_as_alone(outputs(compiled, batch, position_ids=place), [expected])
 
 
+@pytest.mark.slow
 def test_a_compiled_decoder_with_a_cache_sees_its_past():
     """One row, positions and no mask: a step of generation, not packed input."""
     model, _ = model_and_rows("BertLMHeadModel")

@@ -41,6 +41,7 @@ def test_two_packed_rows(head, with_ones, nothing_computed):
     refuses(r"start again at 0 .* batch of 2; .*\(batch, sequence, seq", model, **batch)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dynamic", [None, True])
 def test_two_packed_rows_compiled(dynamic):
     model, _ = model_and_rows(seed=5)
