@@ -52,7 +52,7 @@ hub: $(VENV)/.installed ## run the tests that need the Hugging Face hub (HF_TOKE
 	env -u HF_HUB_OFFLINE -u TRANSFORMERS_OFFLINE HF_HUB_DOWNLOAD_TIMEOUT=60 \
 		$(VENV)/bin/python -m pytest -m hub --timeout=3600 $(ARGS)
 
-isa: $(VENV)/.installed ## run the tests of kernels at every instruction set that this machine has
+isa: $(VENV)/.installed ## run the tests of kernels at every instruction set below this machine's own
 	$(VENV)/bin/python tests/isa.py -n $(WORKERS) $(ARGS)
 
 # The tests run a few of these; a failing trial names the line that runs it alone.

@@ -1,7 +1,8 @@
-"""Runs the tests of products, prepared models and int8 at every instruction set of this machine.
+"""Runs the tests of products, prepared models and int8 as on machines with fewer instructions.
 
-torch and oneDNN read what they may use once, from the environment, so each level is a process of
-its own. `make isa` runs this; words on the command line go to pytest.
+torch and oneDNN read what they may use once, from the environment, so each level below this
+machine's own is a process of its own. `make isa` runs this; words on the command line go to pytest.
+`make test` runs the same tests at the machine's own level.
 """
 
 import os
@@ -31,15 +32,23 @@ TESTS = (
 )
 
 
-def main(words: list[str]) -> int:
+def levels_below() -> int:
+    """How many of `LEVELS` are below what this machine has; ATen would crash above its own."""
     own = torch.backends.cpu.get_cpu_capability().lower()
     names = [capability for capability, _, _ in LEVELS]
     if own not in names:
-        print(f"isa: {own} is none of the levels that can be lowered here; nothing to run")
         return 0
+    above = (
+        torch.cpu._is_vnni_supported(),
+        torch.cpu._is_avx512_bf16_supported(),
+        torch.cpu._is_amx_tile_supported(),
+    )
+    return names.index(own) + (sum(above) if own == "avx512" else 0)
+
+
+def main(words: list[str]) -> int:
     failed = []
-    # ATen does not check that the machine has the level, and would crash.
-    for capability, isa, fbgemm in LEVELS[: len(names) - names[::-1].index(own)]:
+    for capability, isa, fbgemm in LEVELS[: levels_below()]:
         print(f"isa: torch at {capability}, oneDNN at {isa}", flush=True)
         environment = os.environ | {
             "ATEN_CPU_CAPABILITY": capability,
