@@ -22,6 +22,8 @@ SEED ?= 0
 ARGS ?=
 
 PYTEST := -m pytest -n $(WORKERS)
+# One number for a cell, whose own limit is 300 s otherwise, and for a whole notebook.
+NBMAKE := --nbmake --nbmake-timeout=1500 --timeout=1500
 test quick isa fuzz floor notebooks: export OMP_NUM_THREADS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Python compiles what is imported, which is a small part of what is installed.
@@ -67,8 +69,8 @@ bench: $(VENV)/.installed-bench ## measure the speed beside other runtimes (ARGS
 # all processors. A kernel starts in notebooks/, hence the absolute path of the data.
 notebooks: export HF_BERT_DATA := $(if $(HF_BERT_DATA),$(abspath $(HF_BERT_DATA)))
 notebooks: $(VENV)/.installed-notebooks ## run all notebooks and draw their pictures anew
-	$(VENV)/bin/python $(PYTEST) --nbmake --exitfirst --timeout=900 notebooks --ignore=notebooks/09_speed.ipynb
-	env -u OMP_NUM_THREADS $(VENV)/bin/python -m pytest --nbmake --timeout=900 notebooks/09_speed.ipynb
+	$(VENV)/bin/python $(PYTEST) $(NBMAKE) --exitfirst notebooks --ignore=notebooks/09_speed.ipynb
+	env -u OMP_NUM_THREADS $(VENV)/bin/python -m pytest $(NBMAKE) notebooks/09_speed.ipynb
 
 # From what the repository and the environment have: nothing is fetched, and the pages fetch nothing.
 docs: $(VENV)/.installed-docs ## build the documentation site into build/site, and follow its links

@@ -1,7 +1,7 @@
 """How large a run of the notebooks is.
 
-The environment variable HF_BERT_NOTEBOOKS is `full` (each notebook within about 150 seconds on two
-cores; the figures in git come from such runs) or `small` (about 40 seconds on one core, for CI).
+The environment variable HF_BERT_NOTEBOOKS is `full` (all notebooks within 30 minutes on two cores;
+the figures in git come from such runs) or `small` (within five minutes, for CI).
 """
 
 from __future__ import annotations
