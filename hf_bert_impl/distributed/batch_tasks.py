@@ -390,10 +390,7 @@ class FillMask(BatchTask):
         rows = [encode_masked(self.tokenizer, text, limit) for text in texts[0]]
         ids = [row["input_ids"][0].tolist() for row in rows]
         found: list[Any] = []
-        for batch in cut_batches(
-            range(len(ids)), lambda row: len(ids[row]), token_budget=self._budget
-        ):
-            chosen = [ids[row] for row in batch]
-            self._tokens += sum(map(len, chosen))
-            found += best_tokens(self.model, self.tokenizer, chosen, self._top_k)
+        for batch in cut_batches(ids, len, token_budget=self._budget):
+            self._tokens += sum(map(len, batch))
+            found += best_tokens(self.model, self.tokenizer, batch, self._top_k)
         return [tokens for tokens, _ in found], [scores for _, scores in found]
