@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from hf_bert_impl.errors import InputError, check_choice
+from hf_bert_impl.inference.batching import Ids
 from hf_bert_impl.model.cpu_kernels import linear
 
 #: The switch of each pooling in a 1_Pooling/config.json of older releases.
@@ -71,6 +72,8 @@ class Pooling:
         self.modes = (modes,) if isinstance(modes, str) else tuple(modes)
         self.include_prompt = include_prompt
         self.first_and_last = first_and_last
+        #: Modules of sentence-transformers that pool in its place; see `LibraryPooling`.
+        self.modules = nn.Sequential()
         unknown = [mode for mode in self.modes if not isinstance(mode, str) or mode not in MODES]
         if unknown or not self.modes:
             raise InputError(
@@ -111,13 +114,17 @@ class Pooling:
         """Numbers of a pooled vector, where a token has so many."""
         return hidden_size * len(self.modes)
 
-    def __call__(self, states: Tensor, lengths: Tensor, prompt_length: int = 0) -> Tensor:
+    def token_states(self, states: Tensor, batch: Sequence[Ids]) -> Tensor:
+        """(T, width) of the tokens as they are pooled, from the (T, D) of BERT."""
+        return states
+
+    def __call__(self, states: Tensor, batch: Sequence[Ids], prompt_length: int = 0) -> Tensor:
         """Pools.
 
         Args:
             states: (T, D), the tokens of the first text, then those of the second, and so on;
                 averaged over layers already where `first_and_last` asks for that.
-            lengths: (N,) tokens a text; their sum is T.
+            batch: The ids of each text, of which only the number counts here.
             prompt_length: Tokens at the start of each text that belong to a prompt ([CLS] among
                 them). Left out if `include_prompt` is False.
 
@@ -126,7 +133,7 @@ class Pooling:
         """
         states = states.float()
         device = states.device
-        sizes: list[int] = lengths.tolist()
+        sizes = list(map(len, batch))
         starts = list(accumulate(sizes, initial=0))  # N, and T
         skipped = 0 if self.include_prompt else prompt_length
         # (T,): which text a token belongs to. Plain Python makes it, because torch's
