@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import IO, Any, Self
 
 from hf_bert_impl.data.table_records import (
-    DatasetRecords,
     Lines,
-    ParquetRecords,
     Record,
     Wanted,
+    dataset_records,
+    parquet_records,
     seekable,
     table_records,
 )
@@ -111,17 +111,15 @@ class RecordInput:
         path, named = Path(file).expanduser(), (column, self._id_column)
         self._can_seek = False
         if file != "-" and path.is_dir():
-            rows = DatasetRecords(path, self.name, *named, self._start.rows)
-            self.size = rows.rows
+            self.size, rows = dataset_records(path, self.name, *named, self._start.rows)
             return rows
         packing = path.suffix.lower() if path.suffix.lower() in COMPRESSED else ""
         ending = (path.with_suffix("") if packing else path).suffix.lower() if file != "-" else ""
         stream = self._open(file, path, packing)
         if ending == ".parquet":
             jumping = self._opened.enter_context(seekable(stream, bool(packing)))
-            table = ParquetRecords(jumping, self.name, *named, self._start.rows)
-            self.size = table.rows
-            return table
+            self.size, rows = parquet_records(jumping, self.name, *named, self._start.rows)
+            return rows
         self._can_seek = file != "-" and not packing
         mended = self.name if self._mend and ending in (".csv", ".tsv") else None
         self._lines = Lines(stream, (self._start.lines, self._start.bytes), mended)
