@@ -29,13 +29,10 @@ from hf_bert_impl.data.windows import (
 )
 from hf_bert_impl.errors import InputError, check_whole
 from hf_bert_impl.inference.batching import packed_inputs
+from hf_bert_impl.inference.encoding import TOKEN_BUDGET
 from hf_bert_impl.inference.joined_calls import JoinedCalls
+from hf_bert_impl.inference.loading import load_tokenizer, loading_options
 from hf_bert_impl.inference.question_answering_inputs import Pair, parse_inputs
-from hf_bert_impl.inference.text_encoder import (
-    TOKEN_BUDGET,
-    load_tokenizer,
-    loading_options,
-)
 from hf_bert_impl.model.loading import check_finite, check_folder
 from hf_bert_impl.model.modeling_bert import BertForQuestionAnswering, BertPreTrainedModel
 

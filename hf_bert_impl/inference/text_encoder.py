@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from hf_bert_impl.data.option_ranges import COUNT, check_length
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.inference.encode_types import Device
-from hf_bert_impl.inference.encoding import TOKEN_BUDGET, Encoding
+from hf_bert_impl.inference.encoding import Encoding
 from hf_bert_impl.inference.loading import find_device, load_bert, load_tokenizer, loading_options
 from hf_bert_impl.inference.pooling import Dense, Pooling, check_steady
 from hf_bert_impl.inference.sentence_folder import SentenceModel, read_sentence_model
@@ -28,8 +28,6 @@ from hf_bert_impl.inference.similarity import (
 )
 from hf_bert_impl.model.loading import check_finite, check_folder
 from hf_bert_impl.model.modeling_bert import BertPreTrainedModel
-
-__all__ = ["TOKEN_BUDGET", "TextEncoder", "load_tokenizer", "loading_options"]
 
 
 class TextEncoder(Encoding):
