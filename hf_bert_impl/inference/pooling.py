@@ -41,6 +41,13 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 #: Those of which torch computes a number in the same bits wherever it stands.
 STEADY = (nn.Identity, nn.Tanh, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.Hardtanh, nn.GELU)
 
+#: What a field of a config may have to be, in words.
+_KINDS: dict[Any, str] = {
+    bool: "true or false",
+    dict: "an object",
+    str: "a text",
+    (str, list): "a text or a list of texts",
+}
 #: Common names of poolings for a bare BERT: the modes, and whether the first layer counts.
 NAMED_POOLINGS = {
     "cls": ("cls", False),
@@ -95,10 +102,10 @@ class Pooling:
     def from_config(cls, config: Mapping[str, Any]) -> "Pooling":
         """Reads the config.json of a Pooling module, of any release."""
         where = "config.json"
-        modes = setting(where, config, "pooling_mode", (str, list), "a text or a list of texts")
+        modes = setting(where, config, "pooling_mode", (str, list))
         if modes is None:
             modes = [mode for switch, mode in _SWITCHES.items() if config.get(switch)] or "mean"
-        prompt = setting(where, config, "include_prompt", bool, "true or false")
+        prompt = setting(where, config, "include_prompt", bool)
         return cls(modes, prompt is not False)
 
     def to_config(self) -> dict[str, Any]:
@@ -205,13 +212,13 @@ class Dense(nn.Module):
         width, height = (
             size(where, config, name, required=True) for name in ("in_features", "out_features")
         )
-        bias = setting(where, config, "bias", bool, "true or false")
+        bias = setting(where, config, "bias", bool)
         self.linear = nn.Linear(width, height, bias=bias is not False)
         #: Whether a vector has to get the same bits whatever vectors come with it.
         self.batch_invariant = False
-        activation = setting(where, config, "activation_function", str, "a text")
+        activation = setting(where, config, "activation_function", str)
         self.activation = _activation(activation or "torch.nn.Tanh")
-        self.use_residual = bool(setting(where, config, "use_residual", bool, "true or false"))
+        self.use_residual = bool(setting(where, config, "use_residual", bool))
         if self.use_residual and width != height:
             self.residual = nn.Linear(width, height, bias=False)
 
@@ -268,24 +275,21 @@ class LayerNorm(nn.Module):
         return normed
 
 
-def setting(
-    where: str, config: Mapping[str, Any], name: str, kind: type | tuple[type, ...], allowed: str
-) -> Any:
+def setting(where: str, config: Mapping[str, Any], name: str, kind: Any) -> Any:
     """A field of a module's config, or None where it is null or left out.
 
     Args:
         where: The file, for messages.
         config: Its content.
         name: The field.
-        kind: The type that it must have, or several.
-        allowed: The same in words.
+        kind: The type that it must have, or several: one of `_KINDS`.
 
     Raises:
         ValueError: It has another type.
     """
     value = config.get(name)
     if value is not None and not isinstance(value, kind):
-        raise InputError(f"{where} has {name}={value!r:.60}", allowed, "restore it")
+        raise InputError(f"{where} has {name}={value!r:.60}", _KINDS[kind], "restore it")
     return value
 
 
