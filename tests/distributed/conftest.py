@@ -4,14 +4,18 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from hf_bert_impl import TextEncoder
 from hf_bert_impl.distributed import EmbedTexts
 from hf_bert_impl.distributed.parts import BulkJob
 from tests.checkpoints import save_checkpoint
 
 #: Unlike each other in length, and more than one part.
 TEXTS = [f"the cat {'sat on the mat ' * (n % 7)}number {n}" for n in range(53)]
+IDS = [f"t{n}" for n in range(len(TEXTS))]
+RUN = "import sys; from hf_bert_impl.cli import main; sys.exit(main())"
 
 
 @pytest.fixture(scope="session")
@@ -33,7 +37,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
 def rows(tmp_path: Path) -> Path:
     """JSON lines with ids."""
     file = tmp_path / "rows.jsonl"
-    lines = [json.dumps({"text": text, "id": f"t{n}"}) for n, text in enumerate(TEXTS)]
+    lines = [json.dumps({"text": text, "id": name}) for name, text in zip(IDS, TEXTS, strict=True)]
     file.write_text("\n".join(lines) + "\n")
     return file
 
@@ -43,3 +47,9 @@ def job(models: Callable[..., str], rows: Path, tmp_path: Path) -> BulkJob:
     """Their vectors, in six parts."""
     options = {"model": models("BertModel")}
     return BulkJob((str(rows),), tmp_path / "out", EmbedTexts, options, "text", "id", 9)
+
+
+@pytest.fixture
+def expected(models: Callable[..., str]) -> np.ndarray:
+    """The vectors of the texts, by the encoder alone."""
+    return TextEncoder.from_pretrained(models("BertModel"), batch_invariant=True).encode(TEXTS)
