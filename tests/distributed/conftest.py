@@ -1,5 +1,6 @@
 """Small models by head, and a file of texts of many lengths."""
 
+import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -21,14 +22,12 @@ RUN = "import sys; from hf_bert_impl.cli import main; sys.exit(main())"
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
     """Folders by class and number of labels, each made once."""
-    made: dict[tuple[str, int], str] = {}
 
+    @functools.cache
     def folder(head: str, labels: int = 3) -> str:
-        if (head, labels) not in made:
-            place = tmp_path_factory.mktemp("models") / f"{head}-{labels}"
-            sizes = {"num_labels": labels} if head != "BertModel" else {}
-            made[head, labels] = str(save_checkpoint(place, head, initializer_range=0.4, **sizes))
-        return made[head, labels]
+        place = tmp_path_factory.mktemp("models") / head
+        sizes = {"num_labels": labels} if head != "BertModel" else {}
+        return str(save_checkpoint(place, head, initializer_range=0.4, **sizes))
 
     return folder
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import functools
 import json
 
 import numpy as np
@@ -24,14 +25,7 @@ QUESTIONS = [("who sat on the mat?", TEXTS[5]), ("where is the cat?", TEXTS[6] *
 
 @pytest.fixture(scope="module")
 def worker(served):
-    made = {}
-
-    def of(task):
-        if task not in made:
-            made[task] = ModelWorker("small", task_of(served(task)), served(task))
-        return made[task]
-
-    return of
+    return functools.cache(lambda task: ModelWorker("small", task_of(served(task)), served(task)))
 
 
 def ask(backend, *requests, key=None, **limits):
