@@ -133,9 +133,9 @@ class RecordInput:
                     "a file whose lines have fields (.csv, .tsv, .jsonl, .parquet)",
                     "leave it out, or name the field of the texts with `column`",
                 )
-            found = self._plain(self._lines)
+            found = ((place, text, None) for place, text in self._decoded())
         else:
-            found = self._json(self._lines, column or "text")
+            found = self._json(column or "text")
         return itertools.islice(found, passed, None)
 
     def _open(self, file: str, path: Path, packing: str) -> IO[bytes]:
@@ -164,25 +164,21 @@ class RecordInput:
             self._rows += 1
             yield record
 
-    def _plain(self, lines: Lines) -> Iterator[Record]:
-        lines.pass_over()
-        for line in lines:
-            place, text = self._decoded(line)
-            yield place, text, None
+    def _decoded(self) -> Iterator[tuple[str, str | ValueError]]:
+        """Where each line stands, and its text without its end."""
+        self._lines.pass_over()
+        for line in self._lines:
+            place = f"line {self._lines.lines} of {self.name}"
+            text: str | ValueError
+            try:
+                text = decode(line, self.name, self._lines.lines)
+                text = text.removesuffix("\n").removesuffix("\r")
+            except ValueError as error:
+                text = error
+            yield place, text
 
-    def _decoded(self, line: bytes) -> tuple[str, str | ValueError]:
-        """Where a line stands, and its text without its end."""
-        place = f"line {self._lines.lines} of {self.name}"
-        try:
-            text = decode(line, self.name, self._lines.lines)
-        except ValueError as error:
-            return place, error
-        return place, text.removesuffix("\n").removesuffix("\r")
-
-    def _json(self, lines: Lines, column: str | tuple[str, ...]) -> Iterator[Record]:
-        lines.pass_over()
-        for line in lines:
-            place, text = self._decoded(line)
+    def _json(self, column: str | tuple[str, ...]) -> Iterator[Record]:
+        for place, text in self._decoded():
             if isinstance(text, ValueError):
                 yield place, text, None
             elif text.strip():

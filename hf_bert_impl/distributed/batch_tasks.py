@@ -327,14 +327,9 @@ class Answer(BatchTask):
         asked = [{"question": q, "context": c} for q, c in zip(*texts, strict=True)]
         # An iterable gives an answer a question, also where there is one question alone.
         found = list(self.answering(iter(asked), top_k=1))
-        names = ("answer", "score", "start", "end")
-        answers, scores, starts, ends = ([one[name] for one in found] for name in names)
-        return (
-            np.array(answers, dtype=object),
-            np.array(scores, np.float64),
-            np.array(starts, np.int64),
-            np.array(ends, np.int64),
-        )
+        columns = ([one[name] for one in found] for name in ("answer", "score", "start", "end"))
+        kinds: tuple[Any, ...] = (object, np.float64, np.int64, np.int64)
+        return tuple(np.array(column, kind) for column, kind in zip(columns, kinds, strict=True))
 
 
 class FillMask(BatchTask):

@@ -202,10 +202,11 @@ def make_app(
             raise Problem(400, f"`prompt_name` is {body.prompt_name!r:.100}; there are: {known}")
         texts = [body.input] if isinstance(body.input, str) else body.input
         found = await front.compute(texts, prompt_name=body.prompt_name)
-        written = _base64 if body.encoding_format == "base64" else _numbers
+        is_packed = body.encoding_format == "base64"
+        vectors = [_base64(row) if is_packed else row.tolist() for row in found.values]
         data = [
-            {"object": "embedding", "index": index, "embedding": written(vector)}
-            for index, vector in enumerate(found.values)
+            {"object": "embedding", "index": index, "embedding": vector}
+            for index, vector in enumerate(vectors)
         ]
         usage = {"prompt_tokens": found.tokens, "total_tokens": found.tokens}
         return JSONResponse({"object": "list", "data": data, "model": info.name, "usage": usage})
@@ -377,10 +378,6 @@ def _text_of(document: str | dict[str, str]) -> str:
     if "text" not in document:
         raise Problem(400, 'a document has no `text`; give each as a text or as {"text": ...}')
     return document["text"]
-
-
-def _numbers(vector: np.ndarray[Any, Any]) -> list[float]:
-    return [float(number) for number in vector.astype(np.float64)]
 
 
 def _base64(vector: np.ndarray[Any, Any]) -> str:
