@@ -86,7 +86,7 @@ def table_records(
     has_header = not names or not all(it.isdecimal() for it in names)
     places: list[int] = []
     width = 0
-    for number, fields in table_fields(lines, name, tabs):
+    for number, fields in _fields(lines, name, tabs):
         if not width:
             width = len(fields)
             known = fields if has_header else [str(place) for place in range(width)]
@@ -112,17 +112,8 @@ def _record(values: list[Any], column: Wanted, id_column: str | None) -> tuple[A
     return values if isinstance(column, tuple) else values[0], identifier
 
 
-def table_fields(lines: Lines, name: str, tabs: bool) -> Iterator[tuple[int, list[str]]]:
-    """Line number and fields of each row of CSV or TSV that is not empty.
-
-    Args:
-        lines: As for `table_records`, and the other arguments.
-        name: The file, for messages.
-        tabs: Whether fields have tabs between them.
-
-    Raises:
-        InputError: A line cannot be read.
-    """
+def _fields(lines: Lines, name: str, tabs: bool) -> Iterator[tuple[int, list[str]]]:
+    """Line number and fields of each row that is not empty."""
     if not tabs:
         yield from _csv_fields(lines, name)
         return
