@@ -28,7 +28,13 @@ from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.extras import require
 from hf_bert_impl.files.text import JSON_SUFFIXES, check_text_file, decode
 
-COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
+_PACKED = (".gz", ".bz2", ".xz", ".zst")
+
+
+def endings(path: Path) -> tuple[str, str]:
+    """What a file's name says of its form, as in ".csv", and of its packing, as in ".gz"."""
+    packing = path.suffix.lower() if path.suffix.lower() in _PACKED else ""
+    return (path.with_suffix("") if packing else path).suffix.lower(), packing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,8 +119,7 @@ class RecordInput:
         if file != "-" and path.is_dir():
             self.size, rows = dataset_records(path, self.name, *named, self._start.rows)
             return rows
-        packing = path.suffix.lower() if path.suffix.lower() in COMPRESSED else ""
-        ending = (path.with_suffix("") if packing else path).suffix.lower() if file != "-" else ""
+        ending, packing = endings(path) if file != "-" else ("", "")
         stream = self._open(file, path, packing)
         if ending == ".parquet":
             jumping = self._opened.enter_context(seekable(stream, bool(packing)))
