@@ -79,11 +79,6 @@ def free_port():
         return free.getsockname()[1]
 
 
-def on_this_machine():
-    """Options of torchrun, whose processes meet here and nowhere else."""
-    return "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port()}", *LOCAL
-
-
 def run_side_by_side(commands, folder=None):
     """What processes say that begin at once, each of which stands for a machine."""
     agents = [
