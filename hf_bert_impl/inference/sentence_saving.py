@@ -41,7 +41,7 @@ def save_sentence_model(
         ValueError: The folder has files or cannot be written, or sentence-transformers has nothing
             that would give the same vectors.
     """
-    library = list(described.pooling.modules)
+    library: list[Any] = list(described.pooling.modules)
     modules: list[Any] = [*(library or [described.pooling]), *described.modules]
     # Modules of the library save themselves.
     size = model.config.hidden_size
