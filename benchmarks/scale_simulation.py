@@ -38,7 +38,7 @@ from hf_bert_impl.benchmark.texts import sentences
 from hf_bert_impl.distributed import EmbedTexts
 from hf_bert_impl.distributed.bulk import Engine, run_job
 from hf_bert_impl.distributed.parts import PART_ROWS, BulkJob
-from hf_bert_impl.inference.text_encoder import load_tokenizer
+from hf_bert_impl.inference.loading import load_tokenizer
 from hf_bert_impl.tables import console, print_table
 
 COMMAND = str(Path(sys.executable).with_name("hf-bert"))

@@ -216,7 +216,7 @@ def load_tokenizer(checkpoint: Checkpoint) -> Any:
     Raises:
         ValueError, OSError: The folder has none, or it cannot be loaded.
     """
-    from hf_bert_impl.inference.text_encoder import load_tokenizer as load
+    from hf_bert_impl.inference.loading import load_tokenizer as load
 
     _require_tokenizer(checkpoint)
     return load(checkpoint.path, {})

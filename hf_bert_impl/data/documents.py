@@ -14,7 +14,7 @@ from pathlib import Path
 from hf_bert_impl.data.sentence_splitter import split_sentences
 from hf_bert_impl.data.table_records import is_dataset
 from hf_bert_impl.data.text_folder import text_files
-from hf_bert_impl.data.text_input import COMPRESSED, TextInput
+from hf_bert_impl.data.text_input import TextInput, endings
 from hf_bert_impl.errors import InputError, check_choice
 from hf_bert_impl.files.text import JSON_SUFFIXES, check_text_file, read_text
 
@@ -102,8 +102,7 @@ def read_texts(file: str | Path, column: str | None = None) -> Iterator[str]:
 def has_records(file: str | Path) -> bool:
     """Whether what is read from a file or folder are records, and not lines."""
     path = Path(file)
-    ending = path.with_suffix("") if path.suffix.lower() in COMPRESSED else path
-    return path.is_dir() or ending.suffix.lower() in TABLES
+    return path.is_dir() or endings(path)[0] in TABLES
 
 
 def without_breaks(text: str) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_bert_impl.data.windows import MAX_QUESTION_LEN, MAX_SEQ_LEN, cut_windows
+from hf_bert_impl.data.windows import MAX_SEQ_LEN, cut_windows
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.model.json_files import check_text, read_json
 
@@ -143,7 +143,6 @@ def training_features(
     *,
     max_seq_len: int = MAX_SEQ_LEN,
     doc_stride: int | None = None,
-    max_question_len: int = MAX_QUESTION_LEN,
 ) -> Iterator[dict[str, Any]]:
     """What `BertForQuestionAnswering` learns from: an example a window.
 
@@ -155,7 +154,6 @@ def training_features(
         questions: From `read_squad` or `questions_from_rows`.
         max_seq_len: Most tokens of a window.
         doc_stride: Tokens that neighbouring windows share.
-        max_question_len: Most tokens of a question.
 
     Yields:
         `input_ids` and `token_type_ids`, lists without padding, and the numbers `start_positions`
@@ -171,7 +169,6 @@ def training_features(
             [(question.text, question.context) for question in chunk],
             max_seq_len=max_seq_len,
             doc_stride=doc_stride,
-            max_question_len=max_question_len,
         )
         for question, windows in zip(chunk, cut, strict=True):
             answer = question.answers[0] if question.answers else None

@@ -6,6 +6,7 @@ Nothing is read whole, and reading can begin at any row. Parquet and data sets n
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import itertools
 import shutil
@@ -85,7 +86,7 @@ def table_records(
     has_header = not names or not all(it.isdecimal() for it in names)
     places: list[int] = []
     width = 0
-    for number, fields in table_fields(lines, name, tabs):
+    for number, fields in _fields(lines, name, tabs):
         if not width:
             width = len(fields)
             known = fields if has_header else [str(place) for place in range(width)]
@@ -111,17 +112,8 @@ def _record(values: list[Any], column: Wanted, id_column: str | None) -> tuple[A
     return values if isinstance(column, tuple) else values[0], identifier
 
 
-def table_fields(lines: Lines, name: str, tabs: bool) -> Iterator[tuple[int, list[str]]]:
-    """Line number and fields of each row of CSV or TSV that is not empty.
-
-    Args:
-        lines: As for `table_records`, and the other arguments.
-        name: The file, for messages.
-        tabs: Whether fields have tabs between them.
-
-    Raises:
-        InputError: A line cannot be read.
-    """
+def _fields(lines: Lines, name: str, tabs: bool) -> Iterator[tuple[int, list[str]]]:
+    """Line number and fields of each row that is not empty."""
     if not tabs:
         yield from _csv_fields(lines, name)
         return
@@ -151,112 +143,99 @@ def _csv_fields(lines: Lines, name: str) -> Iterator[tuple[int, list[str]]]:
         csv.field_size_limit(before)
 
 
-class ParquetRecords(Iterator[Record]):
-    """Rows of a Parquet file; its arguments are those of `table_records`.
+def parquet_records(
+    stream: IO[bytes], name: str, column: Wanted, id_column: str | None, start: int = 0
+) -> tuple[int, Iterator[Record]]:
+    """The number of rows of a Parquet file, and those from row `start` on.
+
+    The other arguments are those of `table_records`.
 
     Raises:
         InputError: The file is no Parquet, has no such column, or the column holds no texts.
     """
+    arrow = require("pyarrow", "train", "reading Parquet")
+    parquet = require("pyarrow.parquet", "train", "reading Parquet")
 
-    def __init__(
-        self,
-        stream: IO[bytes],
-        name: str,
-        column: Wanted,
-        id_column: str | None,
-        start: int = 0,
-    ) -> None:
-        arrow = require("pyarrow", "train", "reading Parquet")
-        parquet = require("pyarrow.parquet", "train", "reading Parquet")
-        self._name, self._errors = name, (arrow.ArrowException, OSError)
+    @contextlib.contextmanager
+    def reading() -> Iterator[None]:
         try:
-            # With a buffer, a row group is read page by page, not whole.
-            file = parquet.ParquetFile(stream, buffer_size=READ_BYTES)
-        except self._errors as error:
-            raise self._damaged(error) from error
-        self.rows: int = file.metadata.num_rows
-        schema = file.schema_arrow
-        chosen = choose_columns(name, schema.names, column, id_column)
-        is_text = (arrow.types.is_string, arrow.types.is_large_string, arrow.types.is_string_view)
-        for text in chosen[: len(_several(column))]:
-            kind = schema.field(text).type
-            if arrow.types.is_dictionary(kind):
-                kind = kind.value_type
-            if not any(is_kind(kind) for is_kind in is_text):
-                raise no_texts(name, text, kind)
-        groups, first = _groups(file.metadata, start)
-        batches = file.iter_batches(
-            batch_size=ROWS, row_groups=groups, columns=list(dict.fromkeys(chosen))
-        )
-        rows = itertools.islice(self._read(batches, chosen), start - first, None)
-        self._records = _numbered(rows, name, start, column, id_column)
+            yield
+        except (arrow.ArrowException, OSError) as error:
+            raise InputError(
+                f"{name} cannot be read as Parquet ({one_line(error)[:200]})",
+                "a whole file in this form",
+                "write or copy it again",
+            ) from error
 
-    def _read(self, batches: Iterator[Any], chosen: list[str]) -> Iterator[list[Any]]:
-        try:
-            for batch in batches:
-                yield from _transposed([batch[name].to_pylist() for name in chosen])
-        except self._errors as error:
-            raise self._damaged(error) from error
+    with reading():
+        # With a buffer, a row group is read page by page, not whole.
+        file = parquet.ParquetFile(stream, buffer_size=READ_BYTES)
+    schema = file.schema_arrow
+    chosen = choose_columns(name, schema.names, column, id_column)
+    is_text = (arrow.types.is_string, arrow.types.is_large_string, arrow.types.is_string_view)
+    for text in chosen[: len(_several(column))]:
+        kind = schema.field(text).type
+        if arrow.types.is_dictionary(kind):
+            kind = kind.value_type
+        if not any(is_kind(kind) for is_kind in is_text):
+            raise no_texts(name, text, kind)
+    groups, first = _groups(file.metadata, start)
+    columns = list(dict.fromkeys(chosen))
 
-    def _damaged(self, error: BaseException) -> InputError:
-        return InputError(
-            f"{self._name} cannot be read as Parquet ({one_line(error)[:200]})",
-            "a whole file in this form",
-            "write or copy it again",
-        )
+    def rows() -> Iterator[list[Any]]:
+        with reading():
+            for batch in file.iter_batches(batch_size=ROWS, row_groups=groups, columns=columns):
+                yield from _transposed([batch[it].to_pylist() for it in chosen])
 
-    def __next__(self) -> Record:
-        return next(self._records)
+    wanted = itertools.islice(rows(), start - first, None)
+    return file.metadata.num_rows, _numbered(wanted, name, start, column, id_column)
 
 
-class DatasetRecords(Iterator[Record]):
-    """Rows of a folder that `datasets` wrote with `save_to_disk`; arguments as `table_records`.
+def dataset_records(
+    folder: Path, name: str, column: Wanted, id_column: str | None, start: int = 0
+) -> tuple[int, Iterator[Record]]:
+    """The number of rows of a folder that `datasets` wrote with `save_to_disk`, and its records.
+
+    The arguments are those of `parquet_records`.
 
     Raises:
         InputError: It is no such folder, has several splits or no such column, or the column holds
             no texts.
     """
-
-    def __init__(
-        self, folder: Path, name: str, column: Wanted, id_column: str | None, start: int = 0
-    ) -> None:
-        if not is_dataset(folder):
+    if not is_dataset(folder):
+        raise InputError(
+            f"{name} is a folder, and not one that datasets wrote with save_to_disk",
+            "a file of texts, such a folder, or -",
+            "name a file in it",
+        )
+    datasets = require("datasets", "train", "reading a folder of datasets")
+    try:
+        table = datasets.load_from_disk(str(folder))
+    # A damaged folder may raise anything.
+    except Exception as error:
+        raise InputError(
+            f"{name} cannot be read as a folder of datasets ({one_line(error)[:200]})",
+            "what save_to_disk wrote",
+            "write or copy it again",
+        ) from error
+    if isinstance(table, datasets.DatasetDict):
+        if len(table) != 1:
             raise InputError(
-                f"{name} is a folder, and not one that datasets wrote with save_to_disk",
-                "a file of texts, such a folder, or -",
-                "name a file in it",
+                f"{name} holds the splits {', '.join(table)}",
+                "one of them",
+                f"name its folder, such as {folder / next(iter(table), 'train')}",
             )
-        datasets = require("datasets", "train", "reading a folder of datasets")
-        try:
-            table = datasets.load_from_disk(str(folder))
-        # A damaged folder may raise anything.
-        except Exception as error:
-            raise InputError(
-                f"{name} cannot be read as a folder of datasets ({one_line(error)[:200]})",
-                "what save_to_disk wrote",
-                "write or copy it again",
-            ) from error
-        if isinstance(table, datasets.DatasetDict):
-            if len(table) != 1:
-                raise InputError(
-                    f"{name} holds the splits {', '.join(table)}",
-                    "one of them",
-                    f"name its folder, such as {folder / next(iter(table), 'train')}",
-                )
-            (table,) = table.values()
-        self.rows = len(table)
-        chosen = choose_columns(name, table.column_names, column, id_column)
-        for text in chosen[: len(_several(column))]:
-            feature = table.features[text]
-            if getattr(feature, "dtype", None) not in ("string", "large_string"):
-                raise no_texts(name, text, getattr(feature, "dtype", type(feature).__name__))
-        part = table.with_format(None).select_columns(list(dict.fromkeys(chosen)))
-        part = part.select(range(min(start, self.rows), self.rows))
-        rows = (row for b in part.iter(ROWS) for row in _transposed([b[it] for it in chosen]))
-        self._records = _numbered(rows, name, start, column, id_column)
-
-    def __next__(self) -> Record:
-        return next(self._records)
+        (table,) = table.values()
+    chosen = choose_columns(name, table.column_names, column, id_column)
+    for text in chosen[: len(_several(column))]:
+        feature = table.features[text]
+        if getattr(feature, "dtype", None) not in ("string", "large_string"):
+            raise no_texts(name, text, getattr(feature, "dtype", type(feature).__name__))
+    count = len(table)
+    part = table.with_format(None).select_columns(list(dict.fromkeys(chosen)))
+    part = part.select(range(min(start, count), count))
+    rows = (row for b in part.iter(ROWS) for row in _transposed([b[it] for it in chosen]))
+    return count, _numbered(rows, name, start, column, id_column)
 
 
 def is_dataset(folder: Path) -> bool:

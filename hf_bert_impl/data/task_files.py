@@ -7,7 +7,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_bert_impl.data.conll import read_conll
 from hf_bert_impl.data.table_records import Lines, no_column, table_records
 from hf_bert_impl.data.text_folder import labelled_text_files, text_files
 from hf_bert_impl.errors import InputError, one_line
@@ -60,7 +59,7 @@ def read_rows(file: str | Path, columns: Sequence[str]) -> list[Row]:
         )
     check_text_file(path, "labelled data")
     if path.suffix in CONLL_SUFFIXES:
-        rows = [Row(values, place) for values, place in read_conll(path, _numbers(path, columns))]
+        rows = _conll_rows(path, columns)
     elif path.suffix in JSON_SUFFIXES:
         rows = list(_json_rows(path, columns))
     else:
@@ -204,28 +203,52 @@ def _json_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
 
 
 def _records(path: Path) -> Iterator[tuple[str, Any]]:
+    expected = "one object a line, or one list of objects"
     first = next((line for _, line in numbered_lines(path) if line.strip()), "")
-    whole = first.lstrip().startswith("[")
-    pieces = iter([(1, read_text(path))]) if whole else numbered_lines(path)
-    for number, text in pieces:
-        if not text.strip():
-            continue
-        where = str(path) if whole else f"line {number} of {path}"
-        expected = "one object a line, or one list of objects"
-        record = parse_json(text, where, expected, object)
-        if whole:
-            for index, item in enumerate(record):
-                yield f"record {index} of {path}", item
-        else:
-            yield f"line {number} of {path}", record
+    if first.lstrip().startswith("["):
+        for index, item in enumerate(parse_json(read_text(path), str(path), expected, object)):
+            yield f"record {index} of {path}", item
+        return
+    for number, line in numbered_lines(path):
+        if line.strip():
+            where = f"line {number} of {path}"
+            yield where, parse_json(line, where, expected, object)
 
 
-def _numbers(path: Path, columns: Sequence[str]) -> list[int]:
+def _conll_rows(path: Path, columns: Sequence[str]) -> list[Row]:
+    """A word a line with its tags after it, a blank line between sentences.
+
+    Fields are separated by tabs where the first line has one, and else by blanks. Lines that begin
+    with `-DOCSTART-` stand between documents and are passed over.
+    """
     try:
-        return [int(column) for column in columns]
+        places = [int(column) for column in columns]
     except ValueError as error:
         raise InputError(
             f"the columns of {path} are {', '.join(columns)}",
             "numbers from 0 (-1 is the last), as a CoNLL file has no header",
             "give numbers",
         ) from error
+    needed = max(2, *(place + 1 if place >= 0 else -place for place in places))
+    rows: list[Row] = []
+    inside, separator = False, None
+    for number, line in numbered_lines(path):
+        if number == 1 and "\t" in line:
+            separator = "\t"
+        # Lines with nothing but tabs separate too. A word may be a blank of Unicode, with its tag.
+        if not line.strip() or line.startswith("-DOCSTART-"):
+            inside = False
+            continue
+        fields = line.split(separator)
+        if len(fields) < needed:
+            raise InputError(
+                f"line {number} of {path} has {len(fields)} fields",
+                f"at least {needed}, a word and its tags",
+                "mend the line, or name other columns",
+            )
+        if not inside:
+            rows.append(Row(tuple([] for _ in places), f"line {number} of {path}"))
+            inside = True
+        for place, values in zip(places, rows[-1].values, strict=True):
+            values.append(fields[place])
+    return rows

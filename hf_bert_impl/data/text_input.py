@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import IO, Any, Self
 
 from hf_bert_impl.data.table_records import (
-    DatasetRecords,
     Lines,
-    ParquetRecords,
     Record,
     Wanted,
+    dataset_records,
+    parquet_records,
     seekable,
     table_records,
 )
@@ -28,7 +28,13 @@ from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.extras import require
 from hf_bert_impl.files.text import JSON_SUFFIXES, check_text_file, decode
 
-COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
+_PACKED = (".gz", ".bz2", ".xz", ".zst")
+
+
+def endings(path: Path) -> tuple[str, str]:
+    """What a file's name says of its form, as in ".csv", and of its packing, as in ".gz"."""
+    packing = path.suffix.lower() if path.suffix.lower() in _PACKED else ""
+    return (path.with_suffix("") if packing else path).suffix.lower(), packing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,17 +117,14 @@ class RecordInput:
         path, named = Path(file).expanduser(), (column, self._id_column)
         self._can_seek = False
         if file != "-" and path.is_dir():
-            rows = DatasetRecords(path, self.name, *named, self._start.rows)
-            self.size = rows.rows
+            self.size, rows = dataset_records(path, self.name, *named, self._start.rows)
             return rows
-        packing = path.suffix.lower() if path.suffix.lower() in COMPRESSED else ""
-        ending = (path.with_suffix("") if packing else path).suffix.lower() if file != "-" else ""
+        ending, packing = endings(path) if file != "-" else ("", "")
         stream = self._open(file, path, packing)
         if ending == ".parquet":
             jumping = self._opened.enter_context(seekable(stream, bool(packing)))
-            table = ParquetRecords(jumping, self.name, *named, self._start.rows)
-            self.size = table.rows
-            return table
+            self.size, rows = parquet_records(jumping, self.name, *named, self._start.rows)
+            return rows
         self._can_seek = file != "-" and not packing
         mended = self.name if self._mend and ending in (".csv", ".tsv") else None
         self._lines = Lines(stream, (self._start.lines, self._start.bytes), mended)
@@ -135,9 +138,9 @@ class RecordInput:
                     "a file whose lines have fields (.csv, .tsv, .jsonl, .parquet)",
                     "leave it out, or name the field of the texts with `column`",
                 )
-            found = self._plain(self._lines)
+            found = ((place, text, None) for place, text in self._decoded())
         else:
-            found = self._json(self._lines, column or "text")
+            found = self._json(column or "text")
         return itertools.islice(found, passed, None)
 
     def _open(self, file: str, path: Path, packing: str) -> IO[bytes]:
@@ -166,25 +169,21 @@ class RecordInput:
             self._rows += 1
             yield record
 
-    def _plain(self, lines: Lines) -> Iterator[Record]:
-        lines.pass_over()
-        for line in lines:
-            place, text = self._decoded(line)
-            yield place, text, None
+    def _decoded(self) -> Iterator[tuple[str, str | ValueError]]:
+        """Where each line stands, and its text without its end."""
+        self._lines.pass_over()
+        for line in self._lines:
+            place = f"line {self._lines.lines} of {self.name}"
+            text: str | ValueError
+            try:
+                text = decode(line, self.name, self._lines.lines)
+                text = text.removesuffix("\n").removesuffix("\r")
+            except ValueError as error:
+                text = error
+            yield place, text
 
-    def _decoded(self, line: bytes) -> tuple[str, str | ValueError]:
-        """Where a line stands, and its text without its end."""
-        place = f"line {self._lines.lines} of {self.name}"
-        try:
-            text = decode(line, self.name, self._lines.lines)
-        except ValueError as error:
-            return place, error
-        return place, text.removesuffix("\n").removesuffix("\r")
-
-    def _json(self, lines: Lines, column: str | tuple[str, ...]) -> Iterator[Record]:
-        lines.pass_over()
-        for line in lines:
-            place, text = self._decoded(line)
+    def _json(self, column: str | tuple[str, ...]) -> Iterator[Record]:
+        for place, text in self._decoded():
             if isinstance(text, ValueError):
                 yield place, text, None
             elif text.strip():

@@ -216,12 +216,7 @@ def category(char: str) -> str:
     return OLD_CATEGORIES.get(char) or unicodedata.category(char)
 
 
-def split_into_pieces(
-    word: str,
-    vocab: Container[str],
-    unk_token: str = "[UNK]",
-    max_chars: int = MAX_CHARS_PER_WORD,
-) -> list[str]:
+def split_into_pieces(word: str, vocab: Container[str], unk_token: str = "[UNK]") -> list[str]:
     """Cuts a word into the longest known pieces, from left to right.
 
     Greedy means that a piece once taken is not given back: if the rest cannot be spelled, the word
@@ -232,7 +227,6 @@ def split_into_pieces(
         word: A word without spaces.
         vocab: The known tokens; those that continue a word begin with ``##``.
         unk_token: What an unknown word becomes.
-        max_chars: Longer words are unknown.
 
     Returns:
         The pieces, or `unk_token` alone.
@@ -241,7 +235,7 @@ def split_into_pieces(
         >>> split_into_pieces("unaffable", {"un", "##aff", "##able", "##a"})
         ['un', '##aff', '##able']
     """
-    if len(word) > max_chars:
+    if len(word) > MAX_CHARS_PER_WORD:
         return [unk_token]
     pieces: list[str] = []
     start = 0

@@ -327,14 +327,9 @@ class Answer(BatchTask):
         asked = [{"question": q, "context": c} for q, c in zip(*texts, strict=True)]
         # An iterable gives an answer a question, also where there is one question alone.
         found = list(self.answering(iter(asked), top_k=1))
-        names = ("answer", "score", "start", "end")
-        answers, scores, starts, ends = ([one[name] for one in found] for name in names)
-        return (
-            np.array(answers, dtype=object),
-            np.array(scores, np.float64),
-            np.array(starts, np.int64),
-            np.array(ends, np.int64),
-        )
+        columns = ([one[name] for one in found] for name in ("answer", "score", "start", "end"))
+        kinds: tuple[Any, ...] = (object, np.float64, np.int64, np.int64)
+        return tuple(np.array(column, kind) for column, kind in zip(columns, kinds, strict=True))
 
 
 class FillMask(BatchTask):
@@ -390,10 +385,7 @@ class FillMask(BatchTask):
         rows = [encode_masked(self.tokenizer, text, limit) for text in texts[0]]
         ids = [row["input_ids"][0].tolist() for row in rows]
         found: list[Any] = []
-        for batch in cut_batches(
-            range(len(ids)), lambda row: len(ids[row]), token_budget=self._budget
-        ):
-            chosen = [ids[row] for row in batch]
-            self._tokens += sum(map(len, chosen))
-            found += best_tokens(self.model, self.tokenizer, chosen, self._top_k)
+        for batch in cut_batches(ids, len, token_budget=self._budget):
+            self._tokens += sum(map(len, batch))
+            found += best_tokens(self.model, self.tokenizer, batch, self._top_k)
         return [tokens for tokens, _ in found], [scores for _, scores in found]

@@ -32,7 +32,7 @@ import numpy as np
 import torch
 
 from hf_bert_impl.data.table_records import Wanted, is_dataset
-from hf_bert_impl.data.text_input import COMPRESSED, RecordInput, Start, check_record_text
+from hf_bert_impl.data.text_input import RecordInput, Start, check_record_text, endings
 from hf_bert_impl.data.vector_table import as_stored, write_columns
 from hf_bert_impl.distributed.batch_tasks import BatchTask
 from hf_bert_impl.distributed.digests import file_digest, weights_digest
@@ -315,12 +315,8 @@ class BulkJob:
         }
         with atomic_file(self.output / MANIFEST) as fresh:
             fresh.write_text(json.dumps(manifest, indent=1, ensure_ascii=False), encoding="utf-8")
-        for folder in (
-            self.output,
-            self.output / ENTRIES,
-            self.output / CUTS,
-        ):  # of killed processes
-            for left in folder.glob(".partial-*"):
+        for folder in (self.output, self.output / ENTRIES, self.output / CUTS):
+            for left in folder.glob(".partial-*"):  # of killed processes
                 shutil.rmtree(left, ignore_errors=True)
         return manifest
 
@@ -341,10 +337,8 @@ def find_inputs(source: str) -> tuple[str, ...]:
         return (os.path.abspath(path),)
     found = []
     for file in sorted(path.rglob("*")):
-        packed = file.suffix.lower() in COMPRESSED
-        ending = (file.with_suffix("") if packed else file).suffix.lower()
         hidden = any(part.startswith((".", "_")) for part in file.relative_to(path).parts)
-        if file.is_file() and ending in SUFFIXES and not hidden:
+        if file.is_file() and endings(file)[0] in SUFFIXES and not hidden:
             found.append(os.path.abspath(file))
     if not found:
         raise InputError(

@@ -19,8 +19,8 @@ from hf_bert_impl.hub.load_check import LoadingFailed, LoadingReport, check_load
 from hf_bert_impl.hub.saving import file_sizes, loads_in_stock, save_with_code
 from hf_bert_impl.hub.uploading import PushError, check_repo_id, open_repository, upload
 from hf_bert_impl.inference.eval_mode import eval_mode
+from hf_bert_impl.inference.loading import load_tokenizer
 from hf_bert_impl.inference.sentence_folder import copy_sentence_modules
-from hf_bert_impl.inference.text_encoder import load_tokenizer
 from hf_bert_impl.measuring.beside import Timed, time_beside
 from hf_bert_impl.model_card import CARD
 from hf_bert_impl.parity import reference_model

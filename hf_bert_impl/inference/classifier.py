@@ -71,10 +71,8 @@ class TextClassifier:
         """
         rows = self._tokenize(self._items(texts, pairs))
         found = [np.empty((0, self.model.config.num_labels), np.float32)]
-        for batch in cut_batches(
-            range(len(rows)), lambda row: len(rows[row]), token_budget=self.token_budget
-        ):
-            found.append(self._compute([rows[row] for row in batch]))
+        for batch in cut_batches(rows, len, token_budget=self.token_budget):
+            found.append(self._compute(batch))
         return np.concatenate(found)
 
     async def logits_async(

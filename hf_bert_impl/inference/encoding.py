@@ -303,7 +303,12 @@ class Encoding(VectorModel):
 
     def _tokens(self, batch: list[Ids]) -> list[Tensor]:
         """The states of each text's tokens, (n, D) float32."""
-        return _of_each_text(self._token_states(self._states(batch), batch), batch)
+        return self._of_each_text(self._states(batch), batch)
+
+    def _of_each_text(self, states: Tensor, batch: list[Ids]) -> list[Tensor]:
+        """(T, D) of BERT to the token embeddings of each text, which can be trained on."""
+        tokens = self.pooling.token_states(states, batch)
+        return list(tokens.float().clone().split(list(map(len, batch))))
 
     def _features(
         self, batch: list[Ids], prompt_length: int, dimension: int
@@ -311,9 +316,9 @@ class Encoding(VectorModel):
         """All that is known of each text."""
         states = self._states(batch)
         vectors = _cut(self._pooled(states, batch, prompt_length), dimension, False)
+        embeddings = self._of_each_text(states, batch)
         features = []
-        tokens_of = _of_each_text(self._token_states(states, batch), batch)
-        for ids, tokens, vector in zip(batch, tokens_of, vectors, strict=True):
+        for ids, tokens, vector in zip(batch, embeddings, vectors, strict=True):
             numbers = torch.tensor(ids, device=self.device)
             features.append(
                 {
@@ -379,11 +384,6 @@ def _sequence(texts: Any) -> Any:
             "encode_stream"
         )
     return texts
-
-
-def _of_each_text(states: Tensor, batch: list[Ids]) -> list[Tensor]:
-    """(T, D) of all tokens to float32 (n, D) of each text, which can be trained on."""
-    return list(states.float().clone().split([len(ids) for ids in batch]))
 
 
 def _cut(vectors: Tensor, dimension: int, normalize: bool) -> Tensor:

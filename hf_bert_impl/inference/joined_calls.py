@@ -82,7 +82,6 @@ class JoinedCalls:
         tokenize: Items to their tokens.
         compute: The tokens of a batch, and the kind of its calls, to a result for each.
         token_budget: Most tokens of a batch; a longer item is a batch of its own.
-        queued_texts: Items in the queue from which on further calls wait.
     """
 
     def __init__(
@@ -90,11 +89,9 @@ class JoinedCalls:
         tokenize: Callable[[list[Any]], Sequence[Sized]],
         compute: Callable[[list[Any], int], Iterable[Any]],
         token_budget: int,
-        queued_texts: int = QUEUED_TEXTS,
     ) -> None:
-        self._arguments = (tokenize, compute, token_budget, queued_texts)
-        self._tokenize, self._compute = tokenize, compute
-        self._token_budget, self._queued_texts = token_budget, queued_texts
+        self._arguments = (tokenize, compute, token_budget)
+        self._tokenize, self._compute, self._token_budget = self._arguments
         # Below: what the lock guards. The end of a coroutine, in which it is taken, can come by the
         # garbage collection of a thread that has it.
         self._lock = threading.RLock()
@@ -137,7 +134,7 @@ class JoinedCalls:
 
     async def _make_room(self, texts: int) -> None:
         with self._lock:
-            if not self._waiting and self._held < self._queued_texts:
+            if not self._waiting and self._held < QUEUED_TEXTS:
                 self._held += texts
                 return
             room = _Room(texts)
@@ -154,7 +151,7 @@ class JoinedCalls:
         """Gives room back, and to those that wait for it, in their order."""
         with self._lock:
             self._held -= texts
-            while self._waiting and self._held < self._queued_texts:
+            while self._waiting and self._held < QUEUED_TEXTS:
                 room = self._waiting.popleft()
                 # Nobody would ever give back what a closed loop was given.
                 if not room.loop.is_closed() and room.future.set_running_or_notify_cancel():

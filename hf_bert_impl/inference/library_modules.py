@@ -95,7 +95,10 @@ class LibraryPooling(Pooling):
         result: dict[str, Any] = self.modules(features)
         return result
 
+    def __call__(self, states: Tensor, batch: Sequence[Ids], prompt_length: int = 0) -> Tensor:
+        vectors: Tensor = self.features(states, batch, prompt_length)["sentence_embedding"]
+        return vectors
+
     def token_states(self, states: Tensor, batch: Sequence[Ids]) -> Tensor:
-        """(T, width) after the modules, from the (T, D) of BERT."""
         padded = self.features(states, batch, 0)["token_embeddings"]
         return torch.cat([row[: len(ids)] for row, ids in zip(padded, batch, strict=True)])

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from hf_bert_impl.errors import InputError, check_choice
+from hf_bert_impl.inference.batching import Ids
 from hf_bert_impl.model.cpu_kernels import linear
 
 #: The switch of each pooling in a 1_Pooling/config.json of older releases.
@@ -40,6 +41,13 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {
 #: Those of which torch computes a number in the same bits wherever it stands.
 STEADY = (nn.Identity, nn.Tanh, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.Hardtanh, nn.GELU)
 
+#: What a field of a config may have to be, in words.
+_KINDS: dict[Any, str] = {
+    bool: "true or false",
+    dict: "an object",
+    str: "a text",
+    (str, list): "a text or a list of texts",
+}
 #: Common names of poolings for a bare BERT: the modes, and whether the first layer counts.
 NAMED_POOLINGS = {
     "cls": ("cls", False),
@@ -71,6 +79,8 @@ class Pooling:
         self.modes = (modes,) if isinstance(modes, str) else tuple(modes)
         self.include_prompt = include_prompt
         self.first_and_last = first_and_last
+        #: Modules of sentence-transformers that pool in its place; see `LibraryPooling`.
+        self.modules = nn.Sequential()
         unknown = [mode for mode in self.modes if not isinstance(mode, str) or mode not in MODES]
         if unknown or not self.modes:
             raise InputError(
@@ -92,10 +102,10 @@ class Pooling:
     def from_config(cls, config: Mapping[str, Any]) -> "Pooling":
         """Reads the config.json of a Pooling module, of any release."""
         where = "config.json"
-        modes = setting(where, config, "pooling_mode", (str, list), "a text or a list of texts")
+        modes = setting(where, config, "pooling_mode", (str, list))
         if modes is None:
             modes = [mode for switch, mode in _SWITCHES.items() if config.get(switch)] or "mean"
-        prompt = setting(where, config, "include_prompt", bool, "true or false")
+        prompt = setting(where, config, "include_prompt", bool)
         return cls(modes, prompt is not False)
 
     def to_config(self) -> dict[str, Any]:
@@ -111,13 +121,17 @@ class Pooling:
         """Numbers of a pooled vector, where a token has so many."""
         return hidden_size * len(self.modes)
 
-    def __call__(self, states: Tensor, lengths: Tensor, prompt_length: int = 0) -> Tensor:
+    def token_states(self, states: Tensor, batch: Sequence[Ids]) -> Tensor:
+        """(T, width) of the tokens as they are pooled, from the (T, D) of BERT."""
+        return states
+
+    def __call__(self, states: Tensor, batch: Sequence[Ids], prompt_length: int = 0) -> Tensor:
         """Pools.
 
         Args:
             states: (T, D), the tokens of the first text, then those of the second, and so on;
                 averaged over layers already where `first_and_last` asks for that.
-            lengths: (N,) tokens a text; their sum is T.
+            batch: The ids of each text, of which only the number counts here.
             prompt_length: Tokens at the start of each text that belong to a prompt ([CLS] among
                 them). Left out if `include_prompt` is False.
 
@@ -126,7 +140,7 @@ class Pooling:
         """
         states = states.float()
         device = states.device
-        sizes: list[int] = lengths.tolist()
+        sizes = list(map(len, batch))
         starts = list(accumulate(sizes, initial=0))  # N, and T
         skipped = 0 if self.include_prompt else prompt_length
         # (T,): which text a token belongs to. Plain Python makes it, because torch's
@@ -198,13 +212,13 @@ class Dense(nn.Module):
         width, height = (
             size(where, config, name, required=True) for name in ("in_features", "out_features")
         )
-        bias = setting(where, config, "bias", bool, "true or false")
+        bias = setting(where, config, "bias", bool)
         self.linear = nn.Linear(width, height, bias=bias is not False)
         #: Whether a vector has to get the same bits whatever vectors come with it.
         self.batch_invariant = False
-        activation = setting(where, config, "activation_function", str, "a text")
+        activation = setting(where, config, "activation_function", str)
         self.activation = _activation(activation or "torch.nn.Tanh")
-        self.use_residual = bool(setting(where, config, "use_residual", bool, "true or false"))
+        self.use_residual = bool(setting(where, config, "use_residual", bool))
         if self.use_residual and width != height:
             self.residual = nn.Linear(width, height, bias=False)
 
@@ -261,24 +275,21 @@ class LayerNorm(nn.Module):
         return normed
 
 
-def setting(
-    where: str, config: Mapping[str, Any], name: str, kind: type | tuple[type, ...], allowed: str
-) -> Any:
+def setting(where: str, config: Mapping[str, Any], name: str, kind: Any) -> Any:
     """A field of a module's config, or None where it is null or left out.
 
     Args:
         where: The file, for messages.
         config: Its content.
         name: The field.
-        kind: The type that it must have, or several.
-        allowed: The same in words.
+        kind: The type that it must have, or several: one of `_KINDS`.
 
     Raises:
         ValueError: It has another type.
     """
     value = config.get(name)
     if value is not None and not isinstance(value, kind):
-        raise InputError(f"{where} has {name}={value!r:.60}", allowed, "restore it")
+        raise InputError(f"{where} has {name}={value!r:.60}", _KINDS[kind], "restore it")
     return value
 
 

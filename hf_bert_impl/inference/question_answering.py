@@ -29,13 +29,10 @@ from hf_bert_impl.data.windows import (
 )
 from hf_bert_impl.errors import InputError, check_whole
 from hf_bert_impl.inference.batching import packed_inputs
+from hf_bert_impl.inference.encoding import TOKEN_BUDGET
 from hf_bert_impl.inference.joined_calls import JoinedCalls
+from hf_bert_impl.inference.loading import load_tokenizer, loading_options
 from hf_bert_impl.inference.question_answering_inputs import Pair, parse_inputs
-from hf_bert_impl.inference.text_encoder import (
-    TOKEN_BUDGET,
-    load_tokenizer,
-    loading_options,
-)
 from hf_bert_impl.model.loading import check_finite, check_folder
 from hf_bert_impl.model.modeling_bert import BertForQuestionAnswering, BertPreTrainedModel
 
@@ -44,6 +41,8 @@ QUESTIONS_AT_ONCE = 1024
 
 #: Start and end logits of a window, (W,) each.
 Logits = tuple[np.ndarray, np.ndarray]
+#: The windows of a question, and the logits of each.
+Scored = tuple[list[Window], list[Logits]]
 _PREPROCESS = ("max_seq_len", "doc_stride", "max_question_len")
 _POSTPROCESS = ("top_k", "max_answer_len", "align_to_words")
 _NULL = ("handle_impossible_answer", "null_score_diff_threshold")
@@ -248,29 +247,17 @@ class QuestionAnsweringPipeline(Pipeline):
                 "to the pipeline"
             )
         post = {**self._postprocess_params, **post}
-        scoring = {name: post[name] for name in _POSTPROCESS if name in post}
 
-        def finish(found: list[tuple[list[Window], list[Logits]]]) -> list[Any]:
-            answers = []
-            for windows, logits in found:
-                starts, ends = zip(*logits, strict=True)
-                answers.append(
-                    self.postprocess(best_answers(windows, starts, ends, **scoring), **post)
-                )
-            return answers
+        def finish(scored: list[Scored]) -> list[Any]:
+            return [self.postprocess(_best(one, post), **post) for one in scored]
 
         return await self._joined.run(pairs, 0, finish)
 
     def _cut_questions(self, pairs: list[Pair]) -> list[_Question]:
         return [_Question(windows) for windows in self.preprocess(pairs, **self._preprocess_params)]
 
-    def _question_logits(
-        self, questions: list[_Question], kind: int
-    ) -> list[tuple[list[Window], list[Logits]]]:
-        logits = iter(self._window_logits([w for one in questions for w in one.windows], None))
-        return [
-            (one.windows, list(itertools.islice(logits, len(one.windows)))) for one in questions
-        ]
+    def _question_logits(self, questions: list[_Question], kind: int) -> list[Scored]:
+        return list(self._scored([question.windows for question in questions], None))
 
     def find_answers(
         self, pairs: Iterable[Pair], *, batch_size: int | None = None, **parameters: Any
@@ -299,14 +286,16 @@ class QuestionAnsweringPipeline(Pipeline):
         preprocess: dict[str, Any],
         postprocess: dict[str, Any],
     ) -> Iterator[Answers]:
-        scoring = {name: postprocess[name] for name in _POSTPROCESS if name in postprocess}
         remaining = iter(pairs)
         while chunk := list(itertools.islice(remaining, QUESTIONS_AT_ONCE)):
-            cut = self.preprocess(chunk, **preprocess)
-            logits = iter(self._window_logits([w for windows in cut for w in windows], batch_size))
-            for windows in cut:
-                starts, ends = zip(*itertools.islice(logits, len(windows)), strict=True)
-                yield best_answers(windows, starts, ends, **scoring)
+            for scored in self._scored(self.preprocess(chunk, **preprocess), batch_size):
+                yield _best(scored, postprocess)
+
+    def _scored(self, cut: list[list[Window]], batch_size: int | None) -> Iterator[Scored]:
+        """The windows of each question with their logits."""
+        logits = iter(self._window_logits([w for windows in cut for w in windows], batch_size))
+        for windows in cut:
+            yield windows, list(itertools.islice(logits, len(windows)))
 
     def _window_logits(self, windows: Sequence[Window], batch_size: int | None) -> list[Logits]:
         """Scores windows in batches of similar lengths; gives them back in order."""
@@ -425,3 +414,11 @@ class QuestionAnsweringPipeline(Pipeline):
             check_length("max_seq_len", longest, 1, limit)
         check_lengths(longest, pre.get("doc_stride"), pre.get("max_question_len", MAX_QUESTION_LEN))
         return pre, {}, post
+
+
+def _best(scored: Scored, parameters: dict[str, Any]) -> Answers:
+    """The answers to a question, by those of the parameters that choose among spans."""
+    windows, logits = scored
+    starts, ends = zip(*logits, strict=True)
+    scoring = {name: parameters[name] for name in _POSTPROCESS if name in parameters}
+    return best_answers(windows, starts, ends, **scoring)

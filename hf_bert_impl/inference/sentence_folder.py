@@ -78,9 +78,7 @@ class SentenceModel:
     """One of `similarity.FUNCTIONS`; None where the files name none of them."""
 
 
-def read_sentence_model(
-    path: str | os.PathLike[str], place: Mapping[str, Any] | None = None
-) -> SentenceModel:
+def read_sentence_model(path: str, place: Mapping[str, Any]) -> SentenceModel:
     """Reads everything but BERT and its tokenizer.
 
     Args:
@@ -94,7 +92,6 @@ def read_sentence_model(
         ValueError: A file is damaged, or names a module or setting that is not supported.
         OSError: A module's files are missing.
     """
-    path, place = os.fspath(path), place or {}
     modules = read_modules(path, place)
     if modules is None:
         return SentenceModel()
@@ -120,11 +117,11 @@ def read_sentence_model(
         listed = modules[1 : len(before) + 2]
         model.pooling = LibraryPooling.load(path, place, listed, model.pooling)
     settings, where = _json(path, place, SETTINGS) or {}, f"{SETTINGS} of {path}"
-    prompts = setting(where, settings, "prompts", dict, "an object") or {}
-    model.prompts = {name: setting(where, prompts, name, str, "a text") or "" for name in prompts}
-    model.default_prompt_name = setting(where, settings, "default_prompt_name", str, "a text")
+    prompts = setting(where, settings, "prompts", dict) or {}
+    model.prompts = {name: setting(where, prompts, name, str) or "" for name in prompts}
+    model.default_prompt_name = setting(where, settings, "default_prompt_name", str)
     model.truncate_dim = size(where, settings, "truncate_dim")
-    named = setting(where, settings, "similarity_fn_name", str, "a text")
+    named = setting(where, settings, "similarity_fn_name", str)
     model.similarity_fn_name = named if named in FUNCTIONS else None  # "maxsim", for one
     return model
 
@@ -215,8 +212,8 @@ def _read_transformer(path: str, place: Mapping[str, Any], model: SentenceModel)
             raise InputError(
                 f"{where} sets {name}={config[name]!r}", repr(value), "name another model"
             )
-    options = setting(where, config, "processing_kwargs", dict, "an object") or {}
-    text = setting(where, options, "text", dict, "an object") or {}
+    options = setting(where, config, "processing_kwargs", dict) or {}
+    text = setting(where, options, "text", dict) or {}
     if not (options.keys() <= {"text"} and text.keys() <= {"max_length"}):
         raise InputError(
             f"{where} sets processing_kwargs {options}",
@@ -224,7 +221,7 @@ def _read_transformer(path: str, place: Mapping[str, Any], model: SentenceModel)
             "name another model",
         )
     model.max_length = size(where, text, "max_length") or size(where, config, "max_seq_length")
-    model.do_lower_case = bool(setting(where, config, "do_lower_case", bool, "true or false"))
+    model.do_lower_case = bool(setting(where, config, "do_lower_case", bool))
 
 
 def _add_module(

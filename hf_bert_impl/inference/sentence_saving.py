@@ -13,7 +13,6 @@ from torch import nn
 
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.output_folder import claimed, output_folder
-from hf_bert_impl.inference.library_modules import LibraryPooling
 from hf_bert_impl.inference.pooling import Dense, LayerNorm, Normalize, Pooling
 from hf_bert_impl.inference.sentence_folder import (
     MODULES,
@@ -42,15 +41,14 @@ def save_sentence_model(
         ValueError: The folder has files or cannot be written, or sentence-transformers has nothing
             that would give the same vectors.
     """
-    before = (
-        list(described.pooling.modules) if isinstance(described.pooling, LibraryPooling) else []
-    )
-    configs = [] if before else [_pooling(described.pooling, model.config.hidden_size)]
-    configs += [_config(module) for module in described.modules]
-    kinds = [type(module).__name__ for module in before] or ["Pooling"]
-    kinds += [type(module).__name__ for module in described.modules]
+    library: list[Any] = list(described.pooling.modules)
+    modules: list[Any] = [*(library or [described.pooling]), *described.modules]
+    # Modules of the library save themselves.
+    size = model.config.hidden_size
+    configs = [None if module in library else _config(module, size) for module in modules]
     listed = [{"idx": 0, "name": "0", "path": "", "type": f"{_PACKAGE}.Transformer"}]
-    for number, kind in enumerate(kinds, 1):
+    for number, module in enumerate(modules, 1):
+        kind = "Pooling" if isinstance(module, Pooling) else type(module).__name__
         place = {"name": str(number), "path": f"{number}_{kind}", "type": f"{_PACKAGE}.{kind}"}
         listed.append({"idx": number, **place})
     source = Path(model.name_or_path)
@@ -66,16 +64,14 @@ def save_sentence_model(
         _write(fresh / TRANSFORMER_CONFIG, lengths)
         _write(fresh / MODULES, listed)
         _write(fresh / SETTINGS, _settings(described))
-        for entry, its_own in zip(listed[1:], before, strict=False):
+        for entry, config, module in zip(listed[1:], configs, modules, strict=True):
             below = fresh / str(entry["path"])
             below.mkdir()
-            its_own.save(str(below))  # type: ignore[operator]
-        modules: list[nn.Module | None] = [*([] if before else [None]), *described.modules]
-        for entry, config, module in zip(listed[len(before) + 1 :], configs, modules, strict=True):
-            below = fresh / str(entry["path"])
-            below.mkdir()
+            if config is None:
+                module.save(str(below))
+                continue
             _write(below / "config.json", config)
-            weights = module.state_dict() if module is not None else {}
+            weights = module.state_dict() if isinstance(module, nn.Module) else {}
             if weights:
                 whole = {name: tensor.contiguous().cpu() for name, tensor in weights.items()}
                 save_file(whole, below / "model.safetensors", metadata={"format": "pt"})
@@ -93,21 +89,20 @@ def _settings(described: SentenceModel) -> dict[str, Any]:
     return settings
 
 
-def _pooling(pooling: Pooling, size: int) -> dict[str, Any]:
-    if pooling.first_and_last:
-        raise InputError(
-            "the pooling averages the first and the last layer",
-            "a pooling that sentence-transformers has",
-            "choose another pooling, or save encoder.model and encoder.tokenizer by themselves",
-        )
-    common = {"word_embedding_dimension": size, "include_prompt": pooling.include_prompt}
-    return common | pooling.to_config()
-
-
-def _config(module: nn.Module) -> dict[str, Any]:
-    """The config.json of a module."""
+def _config(module: Any, size: int) -> dict[str, Any]:
+    """The config.json of a module behind a BERT of this size."""
+    if isinstance(module, Pooling):
+        if module.first_and_last:
+            raise InputError(
+                "the pooling averages the first and the last layer",
+                "a pooling that sentence-transformers has",
+                "choose another pooling, or save encoder.model and encoder.tokenizer by themselves",
+            )
+        common = {"word_embedding_dimension": size, "include_prompt": module.include_prompt}
+        return common | module.to_config()
     if type(module) in (Dense, LayerNorm):
-        return module.to_config()  # type: ignore[operator]
+        fields: dict[str, Any] = module.to_config()
+        return fields
     if type(module) is not Normalize:
         raise InputError(
             f"a module is a {type(module).__name__}",

@@ -15,8 +15,7 @@ from torch import Tensor, nn
 from hf_bert_impl.data.option_ranges import COUNT, check_length
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.inference.encode_types import Device
-from hf_bert_impl.inference.encoding import TOKEN_BUDGET, Encoding
-from hf_bert_impl.inference.library_modules import LibraryPooling
+from hf_bert_impl.inference.encoding import Encoding
 from hf_bert_impl.inference.loading import find_device, load_bert, load_tokenizer, loading_options
 from hf_bert_impl.inference.pooling import Dense, Pooling, check_steady
 from hf_bert_impl.inference.sentence_folder import SentenceModel, read_sentence_model
@@ -29,8 +28,6 @@ from hf_bert_impl.inference.similarity import (
 )
 from hf_bert_impl.model.loading import check_finite, check_folder
 from hf_bert_impl.model.modeling_bert import BertPreTrainedModel
-
-__all__ = ["TOKEN_BUDGET", "TextEncoder", "load_tokenizer", "loading_options"]
 
 
 class TextEncoder(Encoding):
@@ -100,14 +97,13 @@ class TextEncoder(Encoding):
             pooling if isinstance(pooling, Pooling) else Pooling(pooling),
             nn.Sequential(*modules).float().to(model.device).eval(),
         )
-        if isinstance(self.pooling, LibraryPooling):
-            if model.config.batch_invariant:
-                raise InputError(
-                    "the model has modules of sentence-transformers before its pooling",
-                    "BERT, Pooling, Dense, LayerNorm and Normalize for `batch_invariant`",
-                    "leave it out",
-                )
-            self.pooling.modules.to(model.device)
+        if len(self.pooling.modules) and model.config.batch_invariant:
+            raise InputError(
+                "the model has modules of sentence-transformers before its pooling",
+                "BERT, Pooling, Dense, LayerNorm and Normalize for `batch_invariant`",
+                "leave it out",
+            )
+        self.pooling.modules.to(model.device)
         for module in self.modules:
             if isinstance(module, Dense) and model.config.batch_invariant:
                 check_steady(module)
@@ -199,8 +195,7 @@ class TextEncoder(Encoding):
         model = load_bert(
             folder, place, dtype, where, prepare=prepare, batch_invariant=batch_invariant
         )
-        library = [saved.pooling.modules] if isinstance(saved.pooling, LibraryPooling) else []
-        for module in (*library, *saved.modules):
+        for module in (saved.pooling.modules, *saved.modules):
             check_finite(module, path)
         if max_length is None and saved.max_length is not None:
             max_length = min(saved.max_length, model.config.max_position_embeddings)
@@ -329,9 +324,8 @@ class TextEncoder(Encoding):
         return similarity_pairwise(self.similarity_fn_name, embeddings1, embeddings2)
 
     def __repr__(self) -> str:
-        config, parts = self.model.config, [*self.pooling.modes]
-        if isinstance(self.pooling, LibraryPooling):
-            parts = [type(module).__name__ for module in self.pooling.modules]
+        config = self.model.config
+        parts = [type(module).__name__ for module in self.pooling.modules] or [*self.pooling.modes]
         parts += [type(module).__name__ for module in self.modules]
         return (
             f"{type(self).__name__}({self.model.name_or_path or 'BERT'}: "

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from hf_bert_impl.inference.batching import Ids, packed_inputs
 from hf_bert_impl.inference.encode_types import Device
-from hf_bert_impl.inference.library_modules import LibraryPooling
 from hf_bert_impl.inference.loading import find_device
 from hf_bert_impl.inference.pooling import Dense, Pooling
 from hf_bert_impl.model.prepared import drop_prepared
@@ -66,10 +65,8 @@ class VectorModel:
             if self.model.encoder.prepared is not None:
                 self._cpu_dtype = self.model.encoder.prepared.kernels.dtype
             drop_prepared(self.model)
-            self.model.to(place)
-            self.modules.to(place)
-            if isinstance(self.pooling, LibraryPooling):
-                self.pooling.modules.to(place)
+            for part in (self.model, self.pooling.modules, self.modules):
+                part.to(place)
             if place.type == "cpu" and self._cpu_dtype is not None:
                 self.model.prepare_for_inference(self._cpu_dtype)
         return self
@@ -90,12 +87,7 @@ class VectorModel:
     @torch.inference_mode()
     def _pooled(self, states: Tensor, batch: list[Ids], prompt_length: int) -> Tensor:
         """(N, width) float32 from the (T, D) of their tokens."""
-        if isinstance(self.pooling, LibraryPooling):
-            pooled = self.pooling.features(states, batch, prompt_length)["sentence_embedding"]
-            return self.modules(pooled)
-        # The lengths stay on the CPU, where they are read.
-        lengths = torch.tensor([len(ids) for ids in batch], device="cpu")  # (N,)
-        vectors: Tensor = self.modules(self.pooling(states, lengths, prompt_length))
+        vectors: Tensor = self.modules(self.pooling(states, batch, prompt_length))
         return vectors
 
     @torch.inference_mode()
@@ -108,12 +100,6 @@ class VectorModel:
         states: Tensor = output.last_hidden_state[0]  # (T, D)
         if layers:
             states = (states.float() + output.hidden_states[1][0].float()) / 2
-        return states
-
-    def _token_states(self, states: Tensor, batch: list[Ids]) -> Tensor:
-        """(T, D) as token embeddings: BERT's, or what modules before the pooling make of them."""
-        if isinstance(self.pooling, LibraryPooling):
-            return self.pooling.token_states(states, batch)
         return states
 
     def _tokenize(self, texts: list[str]) -> list[Ids]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import dataclasses
 import hmac
 import math
 import time
@@ -29,7 +28,7 @@ from starlette.exceptions import HTTPException
 from hf_bert_impl.errors import one_line
 from hf_bert_impl.model.json_files import check_text
 from hf_bert_impl.serving.model_worker import Computed, ModelInfo, Refused, scores_in_order
-from hf_bert_impl.serving.options import PATHS
+from hf_bert_impl.serving.options import PATHS, ServingOptions
 from hf_bert_impl.serving.requests import (
     AnswerRequest,
     Asked,
@@ -66,22 +65,6 @@ class Unavailable(Exception):
     """No worker answers."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Limits:
-    """What a server takes; more is refused before anything is computed."""
-
-    texts: int = 1024
-    """Most texts of a request."""
-    characters: int = 100_000
-    """Most characters of a text."""
-    body: int = 8 * 2**20
-    """Most bytes of a request."""
-    queue: int = 2048
-    """Texts that are at work or wait, from which on further requests are refused with 429."""
-    seconds: float = 60.0
-    """After which a request is given up, with 504."""
-
-
 class Problem(Exception):
     """Why a request has no result, and with which status that is said."""
 
@@ -116,8 +99,8 @@ class _Metrics:
 class _Front:
     """Lets requests in, has them computed and counts them."""
 
-    def __init__(self, backend: Backend, limits: Limits) -> None:
-        self.backend, self.limits, self.metrics = backend, limits, _Metrics()
+    def __init__(self, backend: Backend, options: ServingOptions) -> None:
+        self.backend, self.options, self.metrics = backend, options, _Metrics()
         self._texts = 0
         #: Since when there is work, and how many texts are done since then.
         self._busy_since, self._done = 0.0, 0
@@ -134,10 +117,10 @@ class _Front:
     async def compute(self, items: list[Any], **options: Any) -> Computed:
         """The results of a request, once it has been let in."""
         self._check(items)
-        if self._texts and self._texts + len(items) > self.limits.queue:
+        if self._texts and self._texts + len(items) > self.options.queue:
             raise Problem(
                 429,
-                f"{self._texts} texts wait already, of at most {self.limits.queue}; try again",
+                f"{self._texts} texts wait already, of at most {self.options.queue}; try again",
                 Retry_After=str(self._wait()),
             )
         if not self._texts:
@@ -145,11 +128,11 @@ class _Front:
         self._texts += len(items)
         self.metrics.queued.set(self._texts)
         try:
-            async with asyncio.timeout(self.limits.seconds):
+            async with asyncio.timeout(self.options.timeout):
                 found = await self.backend.compute(items, options)
         except TimeoutError:
             raise Problem(
-                504, f"no result within {self.limits.seconds:g} s; send fewer texts at once"
+                504, f"no result within {self.options.timeout:g} s; send fewer texts at once"
             ) from None
         except Unavailable:
             raise Problem(
@@ -168,19 +151,18 @@ class _Front:
     def _check(self, items: list[Any]) -> None:
         if not items:
             raise Problem(400, "there is no text; send one or more")
-        if len(items) > self.limits.texts:
-            raise Problem(
-                413, f"there are {len(items)} texts; send at most {self.limits.texts} at once"
-            )
+        most = self.options.max_texts
+        if len(items) > most:
+            raise Problem(413, f"there are {len(items)} texts; send at most {most} at once")
         for index, item in enumerate(items):
             for text in [item] if isinstance(item, str) else item:
                 if not text.strip():
                     raise Problem(400, f"text {index} is empty")
-                if len(text) > self.limits.characters:
+                if len(text) > self.options.max_characters:
                     raise Problem(
                         413,
                         f"text {index} has {len(text):,} characters; cut it into texts of at most "
-                        f"{self.limits.characters:,}",
+                        f"{self.options.max_characters:,}",
                     )
                 try:
                     check_text(text, f"text {index}")
@@ -190,20 +172,21 @@ class _Front:
     def _wait(self) -> int:
         """Seconds until half of what waits is likely to be done."""
         seconds = time.monotonic() - self._busy_since
-        rate = self._done / seconds if self._done and seconds else self.limits.queue
+        rate = self._done / seconds if self._done and seconds else self.options.queue
         return min(60, max(1, math.ceil(self._texts / 2 / rate)))
 
 
-def make_app(backend: Backend, limits: Limits | None = None, key: str | None = None) -> FastAPI:
+def make_app(
+    backend: Backend, options: ServingOptions | None = None, key: str | None = None
+) -> FastAPI:
     """The application of a served model.
 
     Args:
         backend: What computes.
-        limits: What is let in.
+        options: What is let in; more is refused before anything is computed.
         key: What clients have to send as `Authorization: Bearer KEY`; None lets all in.
     """
-    limits = limits or Limits()
-    front = _Front(backend, limits)
+    front = _Front(backend, options or ServingOptions())
     app = FastAPI(title="hf_bert_impl", docs_url=None, redoc_url=None)
     app.add_middleware(_Door, front=front, key=key)
 
@@ -219,10 +202,11 @@ def make_app(backend: Backend, limits: Limits | None = None, key: str | None = N
             raise Problem(400, f"`prompt_name` is {body.prompt_name!r:.100}; there are: {known}")
         texts = [body.input] if isinstance(body.input, str) else body.input
         found = await front.compute(texts, prompt_name=body.prompt_name)
-        written = _base64 if body.encoding_format == "base64" else _numbers
+        is_packed = body.encoding_format == "base64"
+        vectors = [_base64(row) if is_packed else row.tolist() for row in found.values]
         data = [
-            {"object": "embedding", "index": index, "embedding": written(vector)}
-            for index, vector in enumerate(found.values)
+            {"object": "embedding", "index": index, "embedding": vector}
+            for index, vector in enumerate(vectors)
         ]
         usage = {"prompt_tokens": found.tokens, "total_tokens": found.tokens}
         return JSONResponse({"object": "list", "data": data, "model": info.name, "usage": usage})
@@ -361,7 +345,7 @@ class _Door:
             problem = Problem(401, "send this server's key as `Authorization: Bearer KEY`")
             await problem.response()(scope, receive, send)
             return
-        most = self.front.limits.body
+        most = self.front.options.max_bytes
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and int(length) > most:
             await _too_large(most).response()(scope, receive, send)
@@ -394,10 +378,6 @@ def _text_of(document: str | dict[str, str]) -> str:
     if "text" not in document:
         raise Problem(400, 'a document has no `text`; give each as a text or as {"text": ...}')
     return document["text"]
-
-
-def _numbers(vector: np.ndarray[Any, Any]) -> list[float]:
-    return [float(number) for number in vector.astype(np.float64)]
 
 
 def _base64(vector: np.ndarray[Any, Any]) -> str:

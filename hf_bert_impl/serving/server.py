@@ -45,23 +45,20 @@ def serve(model: str, options: ServingOptions, ready: Callable[[str, ModelInfo],
     uvicorn = require("uvicorn", "serve", "serving")
     require("fastapi", "serve", "serving")
     require("ray.serve", "serve", "serving")
-    from hf_bert_impl.serving.app import Limits, make_app
+    from hf_bert_impl.serving.app import make_app
 
     task = options.task or task_of(model)
     folder = Path(model).expanduser()
     place = str(folder.absolute()) if folder.is_dir() else model
     name = options.name or Path(place).name
     key = os.environ.get(KEY_VARIABLE) or None
-    limits = Limits(
-        options.max_texts, options.max_characters, options.max_bytes, options.queue, options.timeout
-    )
     arguments = (name, task, place, options.dtype, options.normalize)
     with (
         _listening(options.host, options.port) as listener,
         _workers(options.replicas, arguments) as workers,
     ):
         config = uvicorn.Config(
-            make_app(workers, limits, key),
+            make_app(workers, options, key),
             log_level="warning",
             timeout_graceful_shutdown=options.drain,
             lifespan="off",

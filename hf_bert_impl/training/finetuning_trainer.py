@@ -20,7 +20,6 @@ from transformers import (
     CONFIG_NAME,
     EarlyStoppingCallback,
     TrainerCallback,
-    TrainingArguments,
 )
 from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
 
@@ -28,7 +27,7 @@ from hf_bert_impl.errors import InputError
 from hf_bert_impl.model.losses import IGNORE_INDEX, span_loss
 from hf_bert_impl.tasks.base import Split, Task
 from hf_bert_impl.training.finetuning_options import FinetuningOptions
-from hf_bert_impl.training.processes import divide_batch
+from hf_bert_impl.training.processes import trainer_arguments
 from hf_bert_impl.training.resumable_trainer import ResumableTrainer
 
 #: A function of the examples of a step and of the share of all steps that is done.
@@ -190,18 +189,15 @@ def build_trainer(
     validation = splits.get("validation")
     steps = math.ceil(math.ceil(len(features) / options.batch_size) * options.epochs)
     judged = "epoch" if validation is not None else "no"
-    arguments = TrainingArguments(
+    arguments = trainer_arguments(
+        options.batch_size,
         output_dir=str(folder),
         num_train_epochs=options.epochs,
         gradient_accumulation_steps=options.gradient_accumulation,
-        average_tokens_across_devices=True,
         learning_rate=options.learning_rate,
         warmup_steps=round(options.warmup * steps),
         weight_decay=options.weight_decay,
         bf16=options.bf16,
-        # With the default, several processes on the CPU do not find each other.
-        use_cpu=not torch.accelerator.is_available(),
-        ddp_find_unused_parameters=False,
         seed=seed,
         eval_strategy=judged,
         # Only what is better than before is written, and without the optimizer's state.
@@ -212,12 +208,7 @@ def build_trainer(
         metric_for_best_model=task.best_metric,
         greater_is_better=task.greater_is_better,
         logging_steps=max(1, steps // POINTS),
-        dataloader_pin_memory=torch.cuda.is_available(),
-        remove_unused_columns=False,
-        report_to="none",
-        disable_tqdm=True,
     )
-    divide_batch(arguments, options.batch_size)
     callbacks: list[TrainerCallback] = []
     if options.early_stopping is not None:
         callbacks.append(EarlyStoppingCallback(options.early_stopping))

@@ -56,11 +56,11 @@ from hf_bert_impl.training.pretraining_options import PretrainingOptions
 from hf_bert_impl.training.pretraining_trainer import PretrainingTrainer
 from hf_bert_impl.training.processes import (
     check_shared,
-    divide_batch,
     from_main,
     in_turn,
     join,
     launch,
+    trainer_arguments,
 )
 from hf_bert_impl.training.reporting import JsonLog, tensorboard_callback
 from hf_bert_impl.training.resumable_trainer import TrainingDiverged
@@ -283,20 +283,18 @@ def training_arguments(options: PretrainingOptions) -> TrainingArguments:
     bf16 = options.precision == "bfloat16" or (
         options.precision == "auto" and torch.cuda.is_available() and torch.cuda.is_bf16_supported()
     )
-    arguments = TrainingArguments(
+    return trainer_arguments(
+        options.batch_size,
         output_dir=str(options.output),
         max_steps=options.max_steps or -1,
         num_train_epochs=options.epochs,
         gradient_accumulation_steps=options.gradient_accumulation,
-        average_tokens_across_devices=True,
         learning_rate=options.learning_rate,
         lr_scheduler_type="linear",
         weight_decay=options.weight_decay,
         adam_epsilon=1e-6,  # BERT's own
         max_grad_norm=1.0,
         bf16=bf16,
-        # With the default, several processes on the CPU do not find each other.
-        use_cpu=not torch.accelerator.is_available(),
         seed=options.seed,
         # The data set has an order of its own for each epoch.
         train_sampling_strategy="sequential",
@@ -308,17 +306,10 @@ def training_arguments(options: PretrainingOptions) -> TrainingArguments:
         save_steps=options.save_steps,
         save_total_limit=options.keep_checkpoints,
         dataloader_num_workers=options.workers,
-        dataloader_pin_memory=torch.cuda.is_available(),
         # Each process reads the stream and takes its share; sent from one process to the others,
         # batches of different widths would not fit together.
         accelerator_config={"dispatch_batches": False},
-        ddp_find_unused_parameters=False,
-        remove_unused_columns=False,
-        report_to="none",
-        disable_tqdm=True,
     )
-    divide_batch(arguments, options.batch_size)
-    return arguments
 
 
 def build_trainer(

@@ -10,7 +10,7 @@ import torch
 
 from hf_bert_impl.data.masking import Masker
 from hf_bert_impl.errors import InputError
-from hf_bert_impl.inference import text_encoder
+from hf_bert_impl.inference import loading
 from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS, BertConfig
 from hf_bert_impl.model.json_files import read_json
 from hf_bert_impl.model.loading import check_finite
@@ -36,7 +36,7 @@ def load_tokenizer(options: PretrainingOptions) -> Any:
             "a folder with vocab.txt or tokenizer.json",
             "make one with `hf-bert tokenizer train`, or name that of a checkpoint",
         )
-    return text_encoder.load_tokenizer(name, {})
+    return loading.load_tokenizer(name, {})
 
 
 def build_config(options: PretrainingOptions, tokenizer: BertTokenizer) -> BertConfig:

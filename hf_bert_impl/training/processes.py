@@ -197,16 +197,27 @@ def check_shared(state: PartialState, made: Path) -> None:
         time.sleep(0.5)
 
 
-def divide_batch(arguments: TrainingArguments, batch_size: int) -> None:
-    """Tells the Trainer how many examples each process computes at once.
+def trainer_arguments(batch_size: int, **options: Any) -> TrainingArguments:
+    """The Trainer's arguments, the same recipe for any number of processes.
 
     Args:
-        arguments: The Trainer's arguments, whose batch sizes are set.
         batch_size: Examples of an optimizer step, over all processes and micro-batches.
+        **options: Further arguments.
 
     Raises:
         InputError: They cannot be shared out evenly, or one process has several GPUs.
     """
+    arguments = TrainingArguments(
+        average_tokens_across_devices=True,
+        # With the default, several processes on the CPU do not find each other.
+        use_cpu=not torch.accelerator.is_available(),
+        dataloader_pin_memory=torch.cuda.is_available(),
+        ddp_find_unused_parameters=False,
+        remove_unused_columns=False,
+        report_to="none",
+        disable_tqdm=True,
+        **options,
+    )
     if arguments.n_gpu > 1:
         raise InputError(
             f"one process sees {arguments.n_gpu} GPUs",
@@ -224,3 +235,4 @@ def divide_batch(arguments: TrainingArguments, batch_size: int) -> None:
         )
     arguments.per_device_train_batch_size = batch_size // parts
     arguments.per_device_eval_batch_size = batch_size // parts
+    return arguments

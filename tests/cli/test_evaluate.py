@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import hf_bert_impl
-from hf_bert_impl.inference import text_encoder
+from hf_bert_impl.inference import encoding
 from hf_bert_impl.tasks import base, pseudo_perplexity
 
 pytest.importorskip("sklearn", reason="pip install 'hf_bert_impl[train]'")
@@ -169,7 +169,7 @@ def test_batch_invariant(hf_bert, write, save_tiny, monkeypatch, task, head, lin
     ending = "txt" if task == "masked-lm" else "tsv"
     figures = []
     for budget, order in ((8192, lines), (8192, lines[::-1]), (40, lines)):
-        for module in (text_encoder, base, pseudo_perplexity):
+        for module in (encoding, base, pseudo_perplexity):
             monkeypatch.setattr(module, "TOKEN_BUDGET", budget)
         data = write(f"data.{ending}", "\n".join(order) + "\n")
         command = ("evaluate", task, model, "--data", data, *columns)

@@ -3,6 +3,7 @@
 import bz2
 import csv
 import gzip
+import io
 import itertools
 import json
 import lzma
@@ -16,6 +17,12 @@ from hf_bert_impl.data.text_input import TextInput
 TEXTS = ["a, b", 'say "hi"', "two\r\nlines", "café 👍", "", "NA", "7"]
 FORMS = ("csv", "tsv", "jsonl", "ndjson", "parquet")
 PACKINGS = ("", ".gz", ".bz2", ".xz", ".zst")
+LINES = ["nice to meet you", "", "the river rose over night, and you.", "a\u2028b\x0bc\rd", "ż 🙂"]
+
+
+def read(file, column=None, **options):
+    with TextInput(str(file), column, **options) as texts:
+        return list(texts)
 
 
 def texts_of(form):
@@ -70,8 +77,42 @@ def test_every_form(tmp_path, form, packing):
 def test_plain_text_packed(tmp_path):
     file = tmp_path / "a.txt.gz"
     file.write_bytes(gzip.compress(b"a\tb\n\nc"))
-    with TextInput(str(file)) as texts:
-        assert list(texts) == ["a\tb", "", "c"]
+    assert read(file) == ["a\tb", "", "c"]
+
+
+@pytest.mark.parametrize("end", ["\n", ""])
+def test_lines(tmp_path, end):
+    """A line ends at a line feed and nowhere else; row n is that of line n."""
+    file = tmp_path / "a.txt"
+    file.write_bytes(("\n".join(LINES) + end).encode())
+    assert read(file) == LINES
+    file.write_bytes(b"\xef\xbb\xbfnice\r\nto\n")
+    assert read(file) == ["nice", "to"]
+
+
+@pytest.mark.parametrize(
+    ("name", "column", "given"),
+    [("a.jsonl", "text", None), ("a.ndjson", "text", None), ("a.dat", "body", "body")],
+)
+def test_fields_of_json_lines(tmp_path, name, column, given):
+    file = tmp_path / name
+    lines = [json.dumps({"id": n, column: text}) for n, text in enumerate(LINES)]
+    file.write_text("\n\n".join(lines) + "\n\n")
+    assert read(file, given) == LINES
+
+
+def test_standard_input_and_what_was_read_of_it(monkeypatch, tmp_path):
+    content = "\n".join(LINES).encode()
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+    texts = TextInput("-")
+    assert (texts.name, texts.size) == ("standard input", None)
+    assert list(texts) == LINES
+    assert texts.done == len(content)
+    (tmp_path / "a.txt").write_bytes(content)
+    with TextInput(str(tmp_path / "a.txt")) as texts:
+        assert texts.size == len(content)
+        assert next(texts) == LINES[0]
+        assert texts.done == len(LINES[0]) + 1
 
 
 @pytest.mark.parametrize("form", ["csv", "tsv", "parquet"])
@@ -83,8 +124,7 @@ def test_several_columns_need_a_name(tmp_path, form):
         TextInput(file, "body")
     with pytest.raises(ValueError, match=r"no column 'key'.*'no', 'text'"):
         TextInput(file, "text", "key")
-    with TextInput(file, id_column="no") as texts:  # one is left
-        assert list(texts) == texts_of(form)
+    assert read(file, id_column="no") == texts_of(form)  # one is left
 
 
 def test_numbers_are_columns_without_a_header(tmp_path):
@@ -123,16 +163,26 @@ def test_numbers_are_columns_without_a_header(tmp_path):
         ),
         ("a.csv.bz2", b"text\na\n", "cannot be unpacked"),
         ("a.csv.xz", b"text\na\n", "cannot be unpacked"),
+        ("none.txt", None, "there is no file .*; check the path"),
+        ("empty.txt", b"", "is empty; expected one text a line"),
+        ("empty.jsonl", b"\n\n", "is empty"),
+        ("latin.txt", "caf\xe9".encode("latin-1"), r"line 1 of .*latin\.txt is not UTF-8"),
+        ("a.jsonl", b'{"text": "a"}\n{"text": \n', r"line 2 of .*a\.jsonl is not JSON"),
+        ("a.jsonl", b'{"text": "a"}\n\n{"id": 1, "body": "b"}', "line 3 .* 'body'; .*`column`"),
+        ("a.jsonl", b"{}", "has no 'text', only no fields"),
+        ("a.jsonl", b'{"text": 3}', "line 1 of .* has a int for a text"),
+        ("a.jsonl", b'["a"]', "line 1 of .* holds a list"),
+        ("a.jsonl", b'{"text": "\\ud800"}', "line 1 of .* surrogate"),
     ],
 )
 def test_what_is_wrong_is_said_with_its_place(tmp_path, name, content, words):
     file = tmp_path / name
-    file.write_bytes(content)
+    if content is not None:
+        file.write_bytes(content)
     if ".parquet" in name:
         pytest.importorskip("pyarrow", reason="pip install 'hf_bert_impl[train]'")
-    with pytest.raises(ValueError, match=words):  # noqa: SIM117
-        with TextInput(str(file), "text") as texts:
-            list(texts)
+    with pytest.raises(ValueError, match=words):
+        read(file, None if name.endswith((".txt", ".jsonl")) else "text")
 
 
 def test_nulls_and_numbers_in_parquet(tmp_path):
@@ -159,8 +209,7 @@ def test_a_folder_of_datasets(tmp_path):
     with TextInput(str(tmp_path / "one"), "text", "no", lambda _, it: ids.append(it)) as texts:
         assert list(texts) == [TEXTS[3], TEXTS[1]]
     assert ids == [3, 1]
-    with TextInput(str(tmp_path / "two" / "test"), "text") as texts:
-        assert list(texts) == TEXTS
+    assert read(tmp_path / "two" / "test", "text") == TEXTS
     with pytest.raises(ValueError, match=r"holds the splits train, test.*two/train"):
         TextInput(str(tmp_path / "two"), "text")
     with pytest.raises(ValueError, match="is a folder, and not one that datasets wrote"):
@@ -172,8 +221,7 @@ def test_libraries_are_asked_for_only_where_they_are_needed(tmp_path, monkeypatc
     for library in ("pyarrow", "datasets"):
         monkeypatch.setitem(sys.modules, library, None)
     for form in ("csv", "tsv", "jsonl"):
-        with TextInput(files[form], "text") as texts:
-            assert list(texts) == texts_of(form)
+        assert read(files[form], "text") == texts_of(form)
     with pytest.raises(ValueError, match=r"reading Parquet needs pyarrow.*\[train\]"):
         TextInput(files["parquet"], "text")
 

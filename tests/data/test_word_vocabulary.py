@@ -5,7 +5,7 @@ import random
 import pytest
 
 from hf_bert_impl.data.word_vocabulary import SPECIAL_TOKENS, train_words
-from hf_bert_impl.inference.text_encoder import load_tokenizer
+from hf_bert_impl.inference.loading import load_tokenizer
 
 TEXT = "to be or\tnot to be <mask>\n\nthat is the question to\n"
 

@@ -1,30 +1,33 @@
 """Small models by head, and a file of texts of many lengths."""
 
+import functools
 import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from hf_bert_impl import TextEncoder
 from hf_bert_impl.distributed import EmbedTexts
 from hf_bert_impl.distributed.parts import BulkJob
 from tests.checkpoints import save_checkpoint
 
 #: Unlike each other in length, and more than one part.
 TEXTS = [f"the cat {'sat on the mat ' * (n % 7)}number {n}" for n in range(53)]
+IDS = [f"t{n}" for n in range(len(TEXTS))]
+RUN = "import sys; from hf_bert_impl.cli import main; sys.exit(main())"
 
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
     """Folders by class and number of labels, each made once."""
-    made: dict[tuple[str, int], str] = {}
 
+    @functools.cache
     def folder(head: str, labels: int = 3) -> str:
-        if (head, labels) not in made:
-            place = tmp_path_factory.mktemp("models") / f"{head}-{labels}"
-            sizes = {"num_labels": labels} if head != "BertModel" else {}
-            made[head, labels] = str(save_checkpoint(place, head, initializer_range=0.4, **sizes))
-        return made[head, labels]
+        place = tmp_path_factory.mktemp("models") / head
+        sizes = {"num_labels": labels} if head != "BertModel" else {}
+        return str(save_checkpoint(place, head, initializer_range=0.4, **sizes))
 
     return folder
 
@@ -33,7 +36,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
 def rows(tmp_path: Path) -> Path:
     """JSON lines with ids."""
     file = tmp_path / "rows.jsonl"
-    lines = [json.dumps({"text": text, "id": f"t{n}"}) for n, text in enumerate(TEXTS)]
+    lines = [json.dumps({"text": text, "id": name}) for name, text in zip(IDS, TEXTS, strict=True)]
     file.write_text("\n".join(lines) + "\n")
     return file
 
@@ -43,3 +46,9 @@ def job(models: Callable[..., str], rows: Path, tmp_path: Path) -> BulkJob:
     """Their vectors, in six parts."""
     options = {"model": models("BertModel")}
     return BulkJob((str(rows),), tmp_path / "out", EmbedTexts, options, "text", "id", 9)
+
+
+@pytest.fixture
+def expected(models: Callable[..., str]) -> np.ndarray:
+    """The vectors of the texts, by the encoder alone."""
+    return TextEncoder.from_pretrained(models("BertModel"), batch_invariant=True).encode(TEXTS)

@@ -14,17 +14,13 @@ import time
 import numpy as np
 import pytest
 
-from hf_bert_impl import TextEncoder
 from hf_bert_impl.distributed import EmbedTexts, on_ray
 from hf_bert_impl.distributed.bulk import Engine, run_job
 from hf_bert_impl.distributed.parts import find_inputs
 from hf_bert_impl.errors import InputError
-from tests.distributed.conftest import TEXTS
+from tests.distributed.conftest import IDS, RUN, TEXTS
 from tests.distributed.hard_tasks import Deadly, SlowEmbed
 from tests.distributed.results import finished, rejects, vectors
-
-IDS = [f"t{n}" for n in range(len(TEXTS))]
-RUN = "import sys; from hf_bert_impl.cli import main; sys.exit(main())"
 
 
 @pytest.fixture
@@ -32,11 +28,6 @@ def ray():
     library = pytest.importorskip("ray", reason="the extra 'ray' is not installed")
     yield library
     library.shutdown()
-
-
-@pytest.fixture
-def expected(models):
-    return TextEncoder.from_pretrained(models("BertModel"), batch_invariant=True).encode(TEXTS)
 
 
 def test_a_missing_extra_is_named(job, monkeypatch):

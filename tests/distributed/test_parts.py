@@ -20,15 +20,8 @@ from hf_bert_impl.distributed import Classify, EmbedTexts
 from hf_bert_impl.distributed.bulk import Engine, run_job
 from hf_bert_impl.distributed.parts import CUTS, JOB, LONGEST_TEXT, BulkJob, find_inputs
 from hf_bert_impl.errors import InputError
-from tests.distributed.conftest import TEXTS
+from tests.distributed.conftest import IDS, RUN, TEXTS
 from tests.distributed.results import finished, rejects, vectors
-
-IDS = [f"t{n}" for n in range(len(TEXTS))]
-
-
-@pytest.fixture
-def expected(models):
-    return TextEncoder.from_pretrained(models("BertModel"), batch_invariant=True).encode(TEXTS)
 
 
 def test_one_process(job, expected):
@@ -295,9 +288,6 @@ def test_precisions(job, expected, precision):
     if precision == "int8":
         rows *= np.array([found[identifier]["scale"] for identifier in IDS])[:, None]
     assert np.abs(rows - expected).max() < 0.01 * np.abs(expected).max()
-
-
-RUN = "import sys; from hf_bert_impl.cli import main; sys.exit(main())"
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Texts for the tests of sentence vectors, and how vectors are compared."""
+"""Texts for the tests of sentence vectors, and how vectors and folders are compared."""
 
 import numpy as np
 
@@ -12,3 +12,7 @@ def assert_near(found, expected):
     assert found.shape == expected.shape
     assert found.dtype == np.float32
     assert np.abs(found - expected).max() < TOLERANCE
+
+
+def names(folder):
+    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}

@@ -15,6 +15,7 @@ import pytest
 
 from hf_bert_impl import TextEncoder
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.inference import joined_calls
 from hf_bert_impl.inference.joined_calls import JoinedCalls
 from tests.inference.encoder_cases import LONG, SHORT, assert_near
 
@@ -190,32 +191,23 @@ def test_calls_of_other_kinds_have_other_batches(encoder):
 # --- waiting, cancellation and errors ----------------------------------------------------------
 
 
-def test_a_full_queue_makes_calls_wait(encoder):
-    gate, begun = threading.Event(), threading.Event()
-
-    def compute(batch, kind):
-        begun.set()
-        assert gate.wait(SECONDS)
-        return encoder._vectors(batch, kind)
-
-    joined = JoinedCalls(encoder._tokenize, compute, 4096, queued_texts=3)
-
-    async def call(texts):
-        return await result(joined, texts, 0, len)
+def test_a_full_queue_makes_calls_wait(encoder, watched, monkeypatch):
+    monkeypatch.setattr(joined_calls, "QUEUED_TEXTS", 3)
+    joined = encoder._joined
 
     async def calls():
-        first = asyncio.ensure_future(call(["a"]))
-        await asyncio.to_thread(begun.wait, SECONDS)
-        others = [asyncio.ensure_future(call(["a", "b"])) for _ in range(4)]
+        held = await watched.hold(encoder)
+        others = [asyncio.ensure_future(encoder.encode_async(["a", "b"])) for _ in range(4)]
         for _ in range(5):
             await asyncio.sleep(0)
         # Two calls find room, the second of them the last of it; two wait in front of it.
         assert (joined._held, len(joined._queue), len(joined._waiting)) == (4, 4, 2)
         others[2].cancel()
-        gate.set()
-        done = await asyncio.gather(first, *others, return_exceptions=True)
-        assert isinstance(done.pop(3), asyncio.CancelledError)
-        assert done == [1, 2, 2, 2]
+        watched.gate.set()
+        await held
+        done = await asyncio.gather(*others, return_exceptions=True)
+        assert isinstance(done.pop(2), asyncio.CancelledError)
+        assert [len(vectors) for vectors in done] == [2, 2, 2]
 
     run(calls())
     assert (joined._held, len(joined._waiting)) == (0, 0)
@@ -381,9 +373,9 @@ def test_several_event_loops_share_batches(encoder, watched):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_loop_that_is_closed_in_the_middle(encoder, watched):
+def test_a_loop_that_is_closed_in_the_middle(encoder, watched, monkeypatch):
     """Its calls are dropped, those that waited for room too, and the next loop finds a free way."""
-    encoder._joined._queued_texts = 2
+    monkeypatch.setattr(joined_calls, "QUEUED_TEXTS", 2)
     watched.gate.clear()
     loop = asyncio.new_event_loop()
     calls = [loop.create_task(encoder.encode_async(TEXTS)) for _ in range(3)]
@@ -400,8 +392,8 @@ def test_a_loop_that_is_closed_in_the_middle(encoder, watched):
     assert (encoder._joined._held, len(encoder._joined._waiting)) == (0, 0)
 
 
-def test_a_loop_that_is_closed_before_the_thread_was_called(encoder):
-    encoder._joined._queued_texts = 2
+def test_a_loop_that_is_closed_before_the_thread_was_called(encoder, monkeypatch):
+    monkeypatch.setattr(joined_calls, "QUEUED_TEXTS", 2)
     loop = asyncio.new_event_loop()
     call = loop.create_task(encoder.encode_async(TEXTS))
     call._log_destroy_pending = False

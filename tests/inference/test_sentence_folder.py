@@ -5,14 +5,11 @@ import json
 import pytest
 
 from hf_bert_impl.inference.sentence_folder import copy_sentence_modules
+from tests.inference.encoder_cases import names
 
 
 def modules(*paths):
     return json.dumps([{"type": f"x.Kind{n}", "path": path} for n, path in enumerate(paths)])
-
-
-def names(folder):
-    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.fixture

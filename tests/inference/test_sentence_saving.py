@@ -12,7 +12,7 @@ import hf_bert_impl
 from hf_bert_impl import TextEncoder
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.inference.pooling import MODES, Dense, LayerNorm, Normalize, Pooling
-from tests.inference.encoder_cases import LONG, SHORT, assert_near
+from tests.inference.encoder_cases import LONG, SHORT, assert_near, names
 
 TEXTS = [*SHORT, LONG, "NICE to Meet"]
 
@@ -20,10 +20,6 @@ TEXTS = [*SHORT, LONG, "NICE to Meet"]
 def parts(folder):
     model = hf_bert_impl.BertModel.from_pretrained(folder)
     return model, hf_bert_impl.BertTokenizer.from_pretrained(folder)
-
-
-def names(folder):
-    return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
 def some_modules():

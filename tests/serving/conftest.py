@@ -1,5 +1,6 @@
 """Small models by task, and texts of many lengths."""
 
+import functools
 from collections.abc import Callable
 
 import pytest
@@ -19,13 +20,11 @@ TEXTS = [f"the cat {'sat on the mat ' * (n % 7)}number {n}" for n in range(23)]
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], str]:
     """Folders of models by task, each made once."""
-    made: dict[str, str] = {}
 
+    @functools.cache
     def folder(task: str) -> str:
-        if task not in made:
-            name, sizes = HEADS[task]
-            place = tmp_path_factory.mktemp("served") / task
-            made[task] = str(save_checkpoint(place, name, initializer_range=0.4, **sizes))
-        return made[task]
+        name, sizes = HEADS[task]
+        place = tmp_path_factory.mktemp("served") / task
+        return str(save_checkpoint(place, name, initializer_range=0.4, **sizes))
 
     return folder

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import functools
 import json
 
 import numpy as np
@@ -14,8 +15,9 @@ import httpx
 from hf_bert_impl import TextEncoder
 from hf_bert_impl.distributed import Answer, Classify, ScorePairs
 from hf_bert_impl.serving import model_worker
-from hf_bert_impl.serving.app import Limits, Unavailable, make_app
+from hf_bert_impl.serving.app import Unavailable, make_app
 from hf_bert_impl.serving.model_worker import ModelWorker, task_of
+from hf_bert_impl.serving.options import ServingOptions
 from tests.serving.conftest import TEXTS
 
 QUESTIONS = [("who sat on the mat?", TEXTS[5]), ("where is the cat?", TEXTS[6] * 9)]
@@ -23,21 +25,15 @@ QUESTIONS = [("who sat on the mat?", TEXTS[5]), ("where is the cat?", TEXTS[6] *
 
 @pytest.fixture(scope="module")
 def worker(served):
-    made = {}
-
-    def of(task):
-        if task not in made:
-            made[task] = ModelWorker("small", task_of(served(task)), served(task))
-        return made[task]
-
-    return of
+    return functools.cache(lambda task: ModelWorker("small", task_of(served(task)), served(task)))
 
 
-def ask(backend, *requests, limits=None, key=None, **options):
+def ask(backend, *requests, key=None, **limits):
     """The answers to requests (method, path, body) that are sent at once."""
 
     async def run():
-        transport = httpx.ASGITransport(make_app(backend, limits, key), raise_app_exceptions=False)
+        app = make_app(backend, ServingOptions(**limits), key)
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         async with httpx.AsyncClient(transport=transport, base_url="http://here") as client:
             return await asyncio.gather(
                 *(client.request(method, path, **body) for method, path, body in requests)
@@ -188,8 +184,8 @@ def test_the_config_tells_what_a_model_is_for(served, task):
     ],
 )
 def test_bad_requests(worker, task, path, body, status, words):
-    limits = Limits(texts=7, characters=2000, body=8192)
-    answer = post(worker(task), path, body, limits=limits)
+    limits = {"max_texts": 7, "max_characters": 2000, "max_bytes": 8192}
+    answer = post(worker(task), path, body, **limits)
     assert answer.status_code == status
     assert words in message(answer)
 
@@ -219,7 +215,7 @@ def test_a_body_of_unknown_length_is_cut_off(worker):
             yield b" " * 1000
 
     given = {"content": body(), "headers": {"content-type": "application/json"}}
-    (answer,) = ask(worker("embed"), ("POST", "/v1/embeddings", given), limits=Limits(body=5000))
+    (answer,) = ask(worker("embed"), ("POST", "/v1/embeddings", given), max_bytes=5000)
     assert answer.status_code == 413
     assert "5,000 bytes" in message(answer)
 
@@ -277,7 +273,7 @@ def test_a_full_queue_says_when_to_come_again(worker):
     """What waits is bounded, and everything that was let in is answered."""
     slow = Slow(worker("embed"), 0.3)
     requests = [("POST", "/v1/embeddings", {"json": {"input": ["a"] * 3}})] * 9
-    answers = ask(slow, *requests, limits=Limits(queue=10))
+    answers = ask(slow, *requests, queue=10)
     statuses = sorted(answer.status_code for answer in answers)
     assert statuses == [200] * 3 + [429] * 6
     assert slow.most == 9
@@ -288,18 +284,15 @@ def test_a_full_queue_says_when_to_come_again(worker):
 
 def test_one_request_is_let_in_however_large(worker):
     slow = Slow(worker("embed"), 0)
-    answer = post(slow, "/v1/embeddings", {"input": ["a"] * 30}, limits=Limits(queue=10))
+    answer = post(slow, "/v1/embeddings", {"input": ["a"] * 30}, queue=10)
     assert answer.status_code == 200
 
 
 def test_a_time_out_frees_its_place(worker):
     slow = Slow(worker("embed"), 30)
-    limits = Limits(seconds=0.1, queue=4)
-    answers = ask(
-        slow, *[("POST", "/v1/embeddings", {"json": {"input": ["a"] * 3}})], limits=limits
-    )
-    assert answers[0].status_code == 504
-    assert "0.1 s" in message(answers[0])
+    answer = post(slow, "/v1/embeddings", {"input": ["a"] * 3}, timeout=0.1, queue=4)
+    assert answer.status_code == 504
+    assert "0.1 s" in message(answer)
     assert slow.now == 0
 
 

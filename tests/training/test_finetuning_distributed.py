@@ -1,7 +1,6 @@
 """Fine-tuning on two processes (gloo): what one process gives."""
 
 import json
-import random
 import subprocess
 import sys
 from pathlib import Path
@@ -16,8 +15,8 @@ from hf_bert_impl.training.finetuning import Sources, finetune
 from hf_bert_impl.training.finetuning_options import FinetuningOptions
 from tests.checkpoints import save_checkpoint
 from tests.training.conftest import WORDS
-from tests.training.finetuning_cases import write_history
-from tests.training.pretraining_cases import on_this_machine
+from tests.training.finetuning_cases import squad_paragraphs, write_history
+from tests.training.pretraining_cases import LOCAL, free_port
 
 pytestmark = pytest.mark.slow
 
@@ -40,15 +39,7 @@ def still_bert(tmp_path):
 @pytest.fixture
 def questions(tmp_path, sentences):
     """A file of SQuAD's, version 2."""
-    chance, paragraphs = random.Random(11), []
-    for number, words in enumerate(sentences(29, 12)):
-        known = chance.random() < 0.6
-        name = chance.choice(["ann", "bob"])
-        words.insert(chance.randrange(len(words) + 1), name if known else "odd")
-        context = " ".join(words)
-        answers = [{"text": name, "answer_start": context.index(name)}] if known else []
-        question = {"id": str(number), "question": "who is here", "answers": answers}
-        paragraphs.append({"context": context, "qas": [question | {"is_impossible": not known}]})
+    paragraphs = squad_paragraphs(sentences(29, 12))
     file = tmp_path / "squad.json"
     file.write_text(json.dumps({"version": "v2.0", "data": [{"paragraphs": paragraphs}]}))
     return str(file)
@@ -59,6 +50,14 @@ def numbers(tmp_path, sentences):
     lines = [f"{' '.join(words)}\t{len(words)}\n" for words in sentences(31, 7)]
     (tmp_path / "numbers.tsv").write_text("".join(lines))
     return str(tmp_path / "numbers.tsv")
+
+
+def on_two(*command):
+    """Runs a command in two processes, and once more if one dies; they meet here, nowhere else."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", *LOCAL]
+    launcher += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port()}"]
+    launcher += ["--max-restarts", "1", *map(str, command)]
+    return subprocess.run(launcher, capture_output=True, text=True, timeout=280)
 
 
 def test_two_processes(still_bert, tmp_path, sentiment, questions, numbers, monkeypatch):
@@ -79,9 +78,7 @@ def test_two_processes(still_bert, tmp_path, sentiment, questions, numbers, monk
     again["options"] = again["options"] | {"gradient_accumulation": 2}
     again["options"]["output"] = str(tmp_path / "again")
     (tmp_path / "runs.json").write_text(json.dumps([again, *runs]))
-    two = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    two += [*on_this_machine(), "--max-restarts", "1", str(RUN), str(tmp_path / "runs.json")]
-    done = subprocess.run(two, capture_output=True, text=True, timeout=280)
+    done = on_two(RUN, tmp_path / "runs.json")
     assert done.returncode == 0, done.stderr[-3000:]
     assert (tmp_path / "again.killed").exists()
 
@@ -141,17 +138,8 @@ def compare(a, b):
 def test_an_error_is_printed_once(still_bert, tmp_path, sentiment, changes, said):
     options = {"--train": sentiment("train", 9, 1), "--text-column": "0", "--label-column": "1"}
     options |= {"--model": str(still_bert), "--output": str(tmp_path / "out")} | changes
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    command += [
-        *on_this_machine(),
-        "--max-restarts",
-        "1",
-        str(HF_BERT),
-        "finetune",
-        "classification",
-    ]
-    command += [word for pair in options.items() for word in pair]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    words = (word for pair in options.items() for word in pair)
+    done = on_two(HF_BERT, "finetune", "classification", *words)
     errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1, done.stderr[-3000:]
     assert said in errors[0]

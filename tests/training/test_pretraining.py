@@ -115,32 +115,24 @@ def test_epochs_and_steps(options):
     assert log[-1]["epoch"] == pytest.approx(1.5, abs=0.1)
 
 
-class Loss(PretrainingTrainer):
-    """Records the loss and the gradient of the first step."""
-
-    found = None
-
-    def training_step(self, *args, **kwargs):
-        loss = super().training_step(*args, **kwargs)
-        if type(self).found is None:
-            type(self).found = []
-        if self.state.global_step == 0:
-            type(self).found.append(float(loss))
-        return loss
-
-
 def test_the_loss_is_the_mean_of_the_step(options, monkeypatch):
     """Of its tokens and of its pairs, however it is divided, and as the model itself gives it."""
+    found, step = [], PretrainingTrainer.training_step
+
+    def recorded(self, *args, **kwargs):
+        found.append(step(self, *args, **kwargs))
+        return found[-1]
+
+    monkeypatch.setattr(PretrainingTrainer, "training_step", recorded)
     config = dict(SIZES, hidden_dropout_prob=0, attention_probs_dropout_prob=0)
     totals = []
     for parts in (1, 2, 3):
-        recorder = type("Recorder", (Loss,), {"found": None})
-        monkeypatch.setattr(pretraining, "PretrainingTrainer", recorder)
+        found.clear()
         run = options(gradient_accumulation=parts, sizes=config, max_steps=1)
         run = dataclasses.replace(run, output=run.output.with_name(f"run{parts}"))
         pretrain(run)
-        assert len(recorder.found) == parts
-        totals.append(sum(recorder.found))
+        assert len(found) == parts
+        totals.append(float(sum(found)))
     assert totals[1] == pytest.approx(totals[0], abs=1e-5)
     assert totals[2] == pytest.approx(totals[0], abs=1e-5)
     for parts in (2, 3):
@@ -167,12 +159,7 @@ def test_the_logged_loss_is_the_models_own(options, monkeypatch):
 
 def test_evaluation_is_that_of_every_position(options):
     """Scoring labelled tokens alone, without dropout, gives what a plain evaluation gives."""
-
-    class Evaluate(TrainerCallback):
-        def on_train_end(self, args, state, control, model, eval_dataloader=None, **rest):
-            self.model = model
-
-    watch = Evaluate()
+    watch = Watch()
     run = options()
     result = pretrain(run, [watch])
     model = watch.model.eval()

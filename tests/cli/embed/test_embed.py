@@ -77,7 +77,7 @@ def test_header_is_that_of_the_format(shape):
 
 
 def test_wrong_texts(hf_bert, one_error_line, model, tmp_path, output):
-    """The rest stands in data/test_text_lines.py."""
+    """The rest stands in data/test_text_input.py."""
     file = tmp_path / "a.jsonl"
     file.write_text('{"text": "a"}\n\n{"id": 1, "body": "b"}')
     result = hf_bert("embed", model, file, "-o", output)
