@@ -1,8 +1,10 @@
 """A small pre-training run on made-up text, and what it leaves."""
 
 import json
+import os
 import random
 import socket
+import subprocess
 from pathlib import Path
 
 import torch
@@ -80,3 +82,25 @@ def free_port():
 def on_this_machine():
     """Options of torchrun, whose processes meet here and nowhere else."""
     return "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port()}", *LOCAL
+
+
+def run_agents(commands, folder=None):
+    """Launchers side by side, each of which stands for a machine; gives what each has said."""
+    agents = [
+        subprocess.Popen(
+            command,
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        for command in commands
+    ]
+    try:
+        said = [agent.communicate(timeout=280)[0] for agent in agents]
+    finally:
+        for agent in agents:
+            agent.kill()
+    assert [agent.returncode for agent in agents] == [0] * len(agents), "\n".join(said)[-6000:]
+    return said

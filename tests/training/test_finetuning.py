@@ -14,10 +14,9 @@ from hf_bert_impl.tasks.registry import GLUE, TASKS, make_task
 from hf_bert_impl.training.finetuning import Sources, finetune
 from hf_bert_impl.training.finetuning_options import FinetuningOptions
 from hf_bert_impl.training.finetuning_trainer import FinetuningTrainer
+from tests.training.finetuning_cases import COLUMNS, squad_paragraphs
 
 pytestmark = pytest.mark.slow
-
-COLUMNS = Columns("0", None, "1")
 
 
 @pytest.fixture
@@ -146,15 +145,7 @@ def test_token_classification(tune, write, sentences):
 
 
 def test_question_answering_tunes_the_null_threshold(tune, write, sentences):
-    chance, questions = random.Random(11), []
-    for number, words in enumerate(sentences(120, 12)):
-        known = chance.random() < 0.6
-        name = chance.choice(["ann", "bob"])
-        words.insert(chance.randrange(len(words) + 1), name if known else "odd")
-        context = " ".join(words)
-        answers = [{"text": name, "answer_start": context.index(name)}] if known else []
-        question = {"id": str(number), "question": "who is here", "answers": answers}
-        questions.append({"context": context, "qas": [question | {"is_impossible": not known}]})
+    questions = squad_paragraphs(sentences(120, 12))
     file = write(json.dumps({"version": "v2.0", "data": [{"paragraphs": questions}]}), "squad.json")
     report, out = tune(make_task("question-answering"), file, file, file, epochs=6)
     scores = report["validation"]

@@ -1,7 +1,6 @@
 """Fine-tuning on two processes (gloo): what one process gives."""
 
 import json
-import random
 import subprocess
 import sys
 from pathlib import Path
@@ -14,9 +13,9 @@ from hf_bert_impl.tasks.registry import make_task
 from hf_bert_impl.training import finetuning
 from hf_bert_impl.training.finetuning import Sources, finetune
 from hf_bert_impl.training.finetuning_options import FinetuningOptions
-from tests.checkpoints import save_checkpoint
+from tests.checkpoints import assert_same_answers, save_checkpoint
 from tests.training.conftest import WORDS
-from tests.training.finetuning_cases import write_history
+from tests.training.finetuning_cases import squad_paragraphs, write_history
 from tests.training.pretraining_cases import on_this_machine
 
 pytestmark = pytest.mark.slow
@@ -40,15 +39,7 @@ def still_bert(tmp_path):
 @pytest.fixture
 def questions(tmp_path, sentences):
     """A file of SQuAD's, version 2."""
-    chance, paragraphs = random.Random(11), []
-    for number, words in enumerate(sentences(29, 12)):
-        known = chance.random() < 0.6
-        name = chance.choice(["ann", "bob"])
-        words.insert(chance.randrange(len(words) + 1), name if known else "odd")
-        context = " ".join(words)
-        answers = [{"text": name, "answer_start": context.index(name)}] if known else []
-        question = {"id": str(number), "question": "who is here", "answers": answers}
-        paragraphs.append({"context": context, "qas": [question | {"is_impossible": not known}]})
+    paragraphs = squad_paragraphs(sentences(29, 12))
     file = tmp_path / "squad.json"
     file.write_text(json.dumps({"version": "v2.0", "data": [{"paragraphs": paragraphs}]}))
     return str(file)
@@ -112,23 +103,7 @@ def same(one, two):
             for entry in json.loads((folder / "history.json").read_text())
         ]
     assert "loss" in reports[0]["steps"][0]
-    compare(*reports)
-
-
-def compare(a, b):
-    """Equal, numbers up to the order of sums."""
-    if isinstance(a, dict):
-        assert a.keys() == b.keys()
-        for key in a:
-            compare(a[key], b[key])
-    elif isinstance(a, list):
-        assert len(a) == len(b)
-        for x, y in zip(a, b, strict=True):
-            compare(x, y)
-    elif isinstance(a, float):
-        assert b == pytest.approx(a, abs=1e-4)
-    else:
-        assert a == b
+    assert_same_answers(*reports, tolerance=1e-4)  # numbers up to the order of sums
 
 
 @pytest.mark.parametrize(

@@ -167,12 +167,7 @@ def test_the_logged_loss_is_the_models_own(options, monkeypatch):
 
 def test_evaluation_is_that_of_every_position(options):
     """Scoring labelled tokens alone, without dropout, gives what a plain evaluation gives."""
-
-    class Evaluate(TrainerCallback):
-        def on_train_end(self, args, state, control, model, eval_dataloader=None, **rest):
-            self.model = model
-
-    watch = Evaluate()
+    watch = Watch()
     run = options()
     result = pretrain(run, [watch])
     model = watch.model.eval()
