@@ -29,14 +29,13 @@ def padded(features):
         rows = [torch.tensor(it[name]) for it in features]
         return torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=fill)
 
-    mask = [{"mask": [1] * len(it["input_ids"])} for it in features]
-    rows = [torch.tensor(it["mask"]) for it in mask]
+    real = [torch.ones(len(it["input_ids"]), dtype=torch.long) for it in features]
     labels = [torch.tensor(it["labels"]) for it in features]
     is_token = labels[0].ndim == 1 and not labels[0].is_floating_point()
     return {
         "input_ids": pad("input_ids", 0),
         "token_type_ids": pad("token_type_ids", 0),
-        "attention_mask": torch.nn.utils.rnn.pad_sequence(rows, batch_first=True),
+        "attention_mask": torch.nn.utils.rnn.pad_sequence(real, batch_first=True),
         "labels": pad("labels", -100) if is_token else torch.stack(labels),
     }
 
