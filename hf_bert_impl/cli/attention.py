@@ -13,9 +13,9 @@ from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import Model, Overwrite
 from hf_bert_impl.cli.output_checks import check_output_file
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.figures import FORMATS, check_picture
 
 PAGE = ".html"
-PICTURES = (".png", ".svg", ".pdf")
 NUMBERS = re.compile(r"\s*([0-9]{1,6})\s*(?:-\s*([0-9]{1,6})\s*)?")
 
 
@@ -53,7 +53,9 @@ def attention(
     Example: hf-bert attention google-bert/bert-base-cased "The cat sat." "It was tired."
     --output page.html --layers 0,3 --heads 1-4
     """
-    check_output(output, overwrite)
+    check_output_file("--output", output, overwrite, endings=(PAGE, *FORMATS))
+    if output.suffix != PAGE:
+        check_picture(output)
     chosen_layers = None if layers is None else parse_numbers("--layers", layers)
     chosen_heads = None if heads is None else parse_numbers("--heads", heads)
     with quiet_libraries():
@@ -72,20 +74,6 @@ def attention(
     if not quiet:
         count = sum(len(layer.heads) for layer in maps.layers)
         typer.echo(f"{output}: tokens {len(maps.tokens)}, layers {len(maps.layers)}, heads {count}")
-
-
-def check_output(output: Path, overwrite: bool) -> None:
-    """Check what can be checked before anything is loaded.
-
-    Raises:
-        InputError: The output cannot be written, or exists.
-        ValueError: A picture is asked for, and matplotlib is missing.
-    """
-    check_output_file("--output", output, overwrite, endings=(PAGE, *PICTURES))
-    if output.suffix != PAGE:
-        from hf_bert_impl.figures import check_picture
-
-        check_picture(output)
 
 
 def parse_numbers(option: str, text: str) -> list[int]:

@@ -18,6 +18,8 @@ from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import AsJson
 from hf_bert_impl.cli.output_checks import check_output_file
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.extras import require
+from hf_bert_impl.figures import FORMATS
 from hf_bert_impl.files.atomic import atomic_file
 from hf_bert_impl.tables import console
 
@@ -118,9 +120,6 @@ def benchmark(
     if output is not None:
         check_output_file("--output", output, overwrite)
     if plot is not None:
-        from hf_bert_impl.extras import require
-        from hf_bert_impl.figures import FORMATS
-
         check_output_file("--plot", plot, overwrite, endings=FORMATS)
         require("matplotlib", "bench", "a plot")
     from hf_bert_impl.benchmark.run import Benchmark, Settings

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from hf_bert_impl.cli.bulk import Where, run_in_parts
-from hf_bert_impl.cli.options import AsJson, Dtype, Overwrite, Silent, from_dataclass
+from hf_bert_impl.cli.options import AsJson, BatchTokens, Dtype, Overwrite, Silent, from_dataclass
 
 
 @from_dataclass(Where)
@@ -29,9 +29,7 @@ def classify(
         Path, typer.Option("--output", "-o", help="The folder of Parquet files to write.")
     ],
     dtype: Dtype = None,
-    batch_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Most tokens a batch.", show_default="4096")
-    ] = None,
+    batch_tokens: BatchTokens = None,
     column: Annotated[
         str | None,
         typer.Option(help="The texts.", show_default="the only column; text, for .jsonl"),

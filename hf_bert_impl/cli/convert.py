@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich import filesize
 from rich.text import Text
 
 from hf_bert_impl import checkpoints
@@ -19,7 +20,6 @@ from hf_bert_impl.tables import console, print_table
 _SOURCE = (
     "A folder, a TensorFlow prefix (bert_model.ckpt), a file, a zip or tar archive, or a hub id."
 )
-_UNITS = ("bytes", "kB", "MB", "GB")
 
 
 def convert(
@@ -157,7 +157,7 @@ def _print_tensors(listing: dict[str, Any]) -> None:
     what = listing["software"] or "unknown names"
     out.print(Text(f"{listing['path']}: {listing['format']}, {what}; {listing['container'] or ''}"))
     for file in listing["files"]:
-        out.print(Text(f"  {file['name']}, {_size(file['bytes'])}"))
+        out.print(Text(f"  {file['name']}, {filesize.decimal(file['bytes'])}"))
     rows = [
         (
             row["name"],
@@ -172,13 +172,6 @@ def _print_tensors(listing: dict[str, Any]) -> None:
     out.print(Text(f"{count}; {listing['class'] or 'no class'}"))
     if listing["problem"]:
         out.print(Text(f"cannot be converted as it is: {listing['problem']}", style="yellow"))
-
-
-def _size(count: float) -> str:
-    unit = 0
-    while count >= 1000 and unit < len(_UNITS) - 1:
-        count, unit = count / 1000, unit + 1
-    return f"{count:.{1 if unit else 0}f} {_UNITS[unit]}"
 
 
 @contextlib.contextmanager

@@ -16,6 +16,7 @@ from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import (
     AsJson,
     BatchInvariant,
+    BatchTokens,
     Dtype,
     Model,
     Overwrite,
@@ -65,9 +66,7 @@ def embed(
         ),
     ],
     dtype: Dtype = None,
-    batch_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Most tokens a batch.", show_default="4096")
-    ] = None,
+    batch_tokens: BatchTokens = None,
     normalize: Annotated[
         bool, typer.Option("--normalize/--no-normalize", help="Make vectors of length 1.")
     ] = False,

@@ -119,7 +119,7 @@ def _described(error: BaseException, command: Any) -> tuple[int, str]:
     """The exit status of an exception, and what to say of it."""
     if isinstance(error, _usage_error()):
         # Without a command there is nothing to say: the help has been printed.
-        usage = _usage(error)
+        usage = " ".join(error.format_message().split()).rstrip(".")  # type: ignore[attr-defined]
         return BAD_INPUT, usage and f"{usage}; see --help"
     if isinstance(error, ValueError | OSError):
         # The package raises these with a message for the user; so does transformers for files.
@@ -156,11 +156,6 @@ def _is_first_to_fail(error: BaseException) -> bool:
 def _usage_error() -> type[Exception]:
     """The class of wrong usage: newer versions of typer have a copy of click of their own."""
     return typer.BadParameter.__mro__[1]
-
-
-def _usage(error: BaseException) -> str:
-    message = " ".join(error.format_message().split())  # type: ignore[attr-defined]
-    return message.rstrip(".")
 
 
 @contextlib.contextmanager

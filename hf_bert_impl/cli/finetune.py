@@ -105,9 +105,8 @@ def finetune(
     train.tsv --validation dev.tsv --text-column 0 --label-column 1 --output sentiment
     """
     output = fields["output"]
-    # Only one of the processes of a distributed run speaks.
-    is_main = int(os.environ.get("RANK", 0)) == 0
-    quiet = quiet or not is_main
+    if int(os.environ.get("RANK", 0)):  # the first process of a distributed run speaks and pushes
+        quiet, as_json, push_to_hub = True, False, None
     with quiet_libraries():
         checkpoint = checkpoints.open_checkpoint(fields["model"], with_tokenizer=True)
         from hf_bert_impl.inference.progress import text_progress
@@ -127,7 +126,7 @@ def finetune(
             raise InputError("there is no --train", "labelled data", "name a file, or a --dataset")
         fields |= {"model": checkpoint.path, "output": output.expanduser()}
         options = FinetuningOptions(**fields)
-        if push_to_hub is not None and is_main:
+        if push_to_hub is not None:
             from hf_bert_impl.hub.uploading import reserve
 
             OutputFolder(options.output, options.overwrite).check()
@@ -145,13 +144,11 @@ def finetune(
             if kept.is_dir() and not quiet:
                 typer.echo(f"stopped; the best model so far is in {kept}", err=True)
             raise
-        if push_to_hub is not None and is_main:
+        if push_to_hub is not None:
             import hf_bert_impl
             from hf_bert_impl.hub.pushing import push_folder
 
             push_folder(options.output, push_to_hub, getattr(hf_bert_impl, made.head))
-    if not is_main:
-        return
     if as_json:
         from hf_bert_impl.tasks.metrics import finite
 

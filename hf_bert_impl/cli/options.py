@@ -16,13 +16,12 @@ from typing import Annotated, Any
 import typer
 
 from hf_bert_impl.data.option_ranges import RANGES
+from hf_bert_impl.figures import check_picture
 
 
 def _drawable(picture: Path | None) -> Path | None:
     """Checks that a picture can be drawn, before the command begins."""
     if picture is not None:
-        from hf_bert_impl.figures import check_picture
-
         check_picture(picture)
     return picture
 
@@ -70,6 +69,16 @@ Pooling = Annotated[
 
 PushToHub = Annotated[
     str | None, typer.Option(metavar="REPO", help="Push it at the end: hf-bert push.")
+]
+Files = Annotated[
+    list[str],
+    typer.Argument(
+        metavar="FILES...",
+        help="Text, .csv, .tsv, .jsonl or .parquet, or a folder of .txt; UTF-8.",
+    ),
+]
+BatchTokens = Annotated[
+    int | None, typer.Option(min=1, help="Most tokens a batch.", show_default="4096")
 ]
 
 # --- labelled data ----------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from hf_bert_impl.cli.errors import quiet_libraries
-from hf_bert_impl.cli.options import AsJson, PushToHub, Silent, from_dataclass
+from hf_bert_impl.cli.options import AsJson, Files, PushToHub, Silent, from_dataclass
 from hf_bert_impl.tables import console, print_table
 from hf_bert_impl.training.pretraining_options import PretrainingOptions
 
@@ -29,13 +29,7 @@ PANELS = {"tokenizer": MODEL, "layout": "The text", "max_steps": "Training", "lo
 @from_dataclass(
     PretrainingOptions,
     PANELS,
-    files=Annotated[
-        list[str],
-        typer.Argument(
-            metavar="FILES...",
-            help="Text, .csv, .tsv, .jsonl or .parquet, or a folder of .txt; UTF-8.",
-        ),
-    ],
+    files=Files,
     output=Annotated[
         Path, typer.Option("--output", "-o", metavar="DIR", help="The folder of the run.")
     ],
@@ -88,12 +82,11 @@ def pretrain(
     }
     given = {name: size for name, size in sizes.items() if size is not None}
     options = PretrainingOptions(**fields, sizes=given)
-    # Only one of the processes of a distributed run speaks.
-    is_main = int(os.environ.get("RANK", 0)) == 0
-    quiet = quiet or not is_main
+    if int(os.environ.get("RANK", 0)):  # the first process of a distributed run speaks and pushes
+        quiet, as_json, push_to_hub = True, False, None
     progress = None if quiet else Progress()
     with quiet_libraries(), dataset_bars(not quiet):
-        if push_to_hub is not None and is_main:
+        if push_to_hub is not None:
             from hf_bert_impl.hub.uploading import reserve
 
             reserve(push_to_hub, MODELS[options.objective].__name__)
@@ -106,12 +99,10 @@ def pretrain(
         finally:
             if progress is not None:
                 progress.close()
-        if push_to_hub is not None and is_main:
+        if push_to_hub is not None:
             from hf_bert_impl.hub.pushing import push_folder
 
             push_folder(options.output, push_to_hub, MODELS[options.objective])
-    if not is_main:
-        return
     if as_json:
         typer.echo(json.dumps(summary(result)))
     elif not quiet:

@@ -13,7 +13,7 @@ import typer
 
 from hf_bert_impl.checkpoints import TOKENIZERS
 from hf_bert_impl.cli.errors import quiet_libraries
-from hf_bert_impl.cli.options import AsJson
+from hf_bert_impl.cli.options import AsJson, Files
 from hf_bert_impl.cli.output_checks import check_sources
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.tables import console, print_table
@@ -32,18 +32,6 @@ app = typer.Typer(
 )
 
 
-@app.callback()
-def tokenizer() -> None:
-    """Make a vocabulary."""
-
-
-Files = Annotated[
-    list[str],
-    typer.Argument(
-        metavar="FILES...",
-        help="Text, .csv, .tsv, .jsonl or .parquet, or a folder of .txt; UTF-8.",
-    ),
-]
 Output = Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="The folder to write.")]
 Column = Annotated[
     str | None,

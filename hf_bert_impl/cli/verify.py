@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -69,32 +69,24 @@ def verify(
 
     Example: hf-bert verify google-bert/bert-base-cased --gradients
     """
+    report: Any
+    shown = {}
     with quiet_libraries():
-        from hf_bert_impl.parity.verification import verify_checkpoint
-
         checkpoint = checkpoints.open_checkpoint(model)
         if batch_invariant:
-            verify_batches(checkpoint, head, as_json)
-            return
-        report = verify_checkpoint(
-            checkpoint, head, text=text, gradients=gradients, bf16=bf16, tolerance=tolerance
-        )
+            from hf_bert_impl.parity.batch_invariance import verify_batch_invariance
+
+            report = verify_batch_invariance(checkpoint, head)
+        else:
+            from hf_bert_impl.parity.verification import verify_checkpoint
+
+            report = verify_checkpoint(
+                checkpoint, head, text=text, gradients=gradients, bf16=bf16, tolerance=tolerance
+            )
+            shown = {"heads": heads}
     if as_json:
         typer.echo(report.to_json())
     else:
-        report.render(console(), heads=heads)
-    if not report.passed:
-        raise typer.Exit(1)
-
-
-def verify_batches(checkpoint: checkpoints.Checkpoint, head: str | None, as_json: bool) -> None:
-    """Print what `verify_batch_invariance` finds; exit status 1 where a promise is broken."""
-    from hf_bert_impl.parity.batch_invariance import verify_batch_invariance
-
-    report = verify_batch_invariance(checkpoint, head)
-    if as_json:
-        typer.echo(report.to_json())
-    else:
-        report.render(console())
+        report.render(console(), **shown)
     if not report.passed:
         raise typer.Exit(1)

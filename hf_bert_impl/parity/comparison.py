@@ -341,7 +341,7 @@ def _gradient_rows(
     """A row for every parameter's gradient."""
     largest = max(gradient.abs().max().item() for gradient in reference.values())
     rows = []
-    for name in [*reference, *(name for name in ours if name not in reference)]:
+    for name in {**reference, **ours}:
         if name not in ours or name not in reference:
             side = "this implementation" if name not in ours else "upstream"
             rows.append(ParityRow.failure(case, f"grad {name}", f"{side} has no such parameter"))

@@ -85,7 +85,7 @@ def compare_outputs(
     exact = selected_tensors(precise, mask) if precise is not None else {}
     layers = _largest_by_layer(right, exact)
     report = ParityReport()
-    for name in [*right, *(name for name in left if name not in right)]:
+    for name in right | left:
         if name not in left or name not in right:
             side = "this implementation" if name not in left else "upstream"
             report.rows.append(ParityRow.failure(case, name, f"{side} does not give this output"))
@@ -122,13 +122,9 @@ def selected_tensors(outputs: ModelOutput, mask: Tensor) -> dict[str, Tensor]:
     for name, value in outputs.items():
         if not isinstance(value, Tensor):
             continue
-        here = mask.to(value.device)
-        if value.dim() == 0:
-            selected[name] = value
-        elif value.dim() >= 3 or name in PER_POSITION_2D:
-            selected[name] = value[here]
-        else:  # one vector a sequence
-            selected[name] = value
+        # All else is the loss, or one vector a sequence.
+        of_positions = value.dim() >= 3 or name in PER_POSITION_2D
+        selected[name] = value[mask.to(value.device)] if of_positions else value
     return {name: value for name, value in selected.items() if value.numel()}
 
 

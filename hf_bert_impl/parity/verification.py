@@ -59,8 +59,9 @@ def verify_checkpoint(
     """
     name = checkpoints.class_name(checkpoint, head)
     require_reference(BertConfig.from_dict(checkpoint.config))
+    choices = CHOICES if name == "BertForMultipleChoice" else 0
     # Texts are checked before the weights are loaded: that takes longest.
-    tokens, note = _tokens(checkpoint, text, CHOICES if name == "BertForMultipleChoice" else 1)
+    tokens, note = _tokens(checkpoint, text, choices or 1)
     ours, info = checkpoints.load_model(checkpoint, name, dtype=torch.float32)
     reference, reference_info = load_reference(name, checkpoint.path, dtype=torch.float32)
 
@@ -73,9 +74,7 @@ def verify_checkpoint(
         report.add_note(note)
     if report.failures:
         return report
-    batches = parity_batches(
-        tokens, ours.config, choices=CHOICES if name == "BertForMultipleChoice" else 0
-    )
+    batches = parity_batches(tokens, ours.config, choices=choices)
     labels = {case: parity_labels(name, ours.config, batch) for case, batch in batches.items()}
     report.extend(_published(checkpoint, ours))
     for dtype in (torch.float32, torch.bfloat16) if bf16 else (torch.float32,):

@@ -215,9 +215,6 @@ class MultipleChoice(_SequenceTask):
             )
         return Example(check_text(row, text), choices, number, row.place)
 
-    def number(self, label: Any) -> int:
-        return int(label)
-
     def config(self) -> dict[str, Any]:
         return {}
 

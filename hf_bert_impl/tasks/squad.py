@@ -22,6 +22,7 @@ from hf_bert_impl.files.atomic import atomic_files
 from hf_bert_impl.inference.progress import text_progress
 from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline
 from hf_bert_impl.model.json_files import check_text, read_json
+from hf_bert_impl.tasks.metrics import Metrics
 
 #: Most tokens of an answer, as in run_squad.py.
 MAX_ANSWER_LEN = 30
@@ -34,8 +35,6 @@ PREDICTIONS, SPANS, DIFFERENCES = (
     "predictions_without_null.json",
     "null_score_diffs.json",
 )
-
-Metrics = dict[str, float]
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)

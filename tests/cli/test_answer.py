@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-import hf_bert_impl
 from hf_bert_impl import QuestionAnsweringPipeline
+from tests.damage import fields
 
 CONTEXT = "Nice to meet you, the river rose over night."
 ANSWERS = {"score", "start", "end", "answer"}
@@ -89,8 +89,7 @@ def test_no_answer(hf_bert, model):
     asked = ("answer", model, "--question", "river?", "--context", CONTEXT)
     flags = ("--handle-impossible-answer", "--null-score-diff-threshold", -99)
     assert "no answer" in hf_bert(*asked, *flags).out
-    config = json.loads((model / "config.json").read_text())
-    (model / "config.json").write_text(json.dumps({**config, "null_score_diff_threshold": -99}))
+    fields("config.json", null_score_diff_threshold=-99)(model)
     assert "no answer" in hf_bert(*asked).out
     assert "no answer" not in hf_bert(*asked, "--always-answer").out
     [record] = lines(hf_bert(*asked, "--json").out)
@@ -229,10 +228,6 @@ def test_wrong_models(hf_bert, one_error_line, save_tiny, tmp_path):
     model = save_tiny("BertForQuestionAnswering", tokenizer=False)
     one_error_line(hf_bert("answer", model, *asked), "has no tokenizer")
     one_error_line(hf_bert("answer", tmp_path / "none", *asked), "there is no folder")
-
-
-def test_it_is_a_public_name():
-    assert hf_bert_impl.QuestionAnsweringPipeline is QuestionAnsweringPipeline
 
 
 def test_the_questions_are_no_output(hf_bert, one_error_line, model, questions, tmp_path):

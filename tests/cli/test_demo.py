@@ -43,10 +43,6 @@ def test_like_sentences_are_near(minilm_path):
     assert cosines.argmax(dim=-1).tolist() == [1, 0, 3, 2, 5, 4]
 
 
-def test_missing_weights_name_the_extra(hf_bert, monkeypatch):
+def test_missing_weights_name_the_extra(hf_bert, one_error_line, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    result = hf_bert("demo")
-    assert result.status == 2
-    assert result.out == ""
-    assert result.err.count("\n") == 1
-    assert "pip install 'hf_bert_impl[demo]'" in result.err
+    one_error_line(hf_bert("demo"), "pip install 'hf_bert_impl[demo]'")

@@ -78,13 +78,9 @@ def test_debug_shows_the_traceback_before_the_line(hf_bert, tmp_path):
     assert "Traceback" not in hf_bert("verify", tmp_path / "none").err
 
 
-def test_wrong_usage_is_one_line(hf_bert):
+def test_wrong_usage_is_one_line(hf_bert, one_error_line):
     for arguments in (("nosuch",), ("verify",), ("verify", "a", "b"), ("verify", "a", "--nosuch")):
-        result = hf_bert(*arguments)
-        assert result.status == 2
-        assert result.err.startswith("error: ")
-        assert result.err.endswith("see --help\n")
-        assert result.err.count("\n") == 1
+        one_error_line(hf_bert(*arguments), "; see --help\n")
 
 
 def test_no_command_prints_the_help(hf_bert):

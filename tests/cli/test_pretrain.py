@@ -125,51 +125,6 @@ def test_resuming_with_other_options(run, one_error_line, place):
     assert (place / "made" / "model.safetensors").read_bytes() == before
 
 
-def test_push(run, place, monkeypatch):
-    """The place is looked at before the run; the model, its tokenizer and its folder go there."""
-    from hf_bert_impl.hub import pushing, uploading
-
-    calls = []
-
-    def reserve(name, class_name):
-        assert not (place / "made").exists()
-        calls.append((name, class_name))
-
-    def push(model, name, *, tokenizer, source):
-        assert (source / "model.safetensors").is_file()
-        calls.append((name, type(model).__name__))
-        assert len(tokenizer) == model.config.vocab_size
-
-    monkeypatch.setattr(uploading, "reserve", reserve)
-    monkeypatch.setattr(pushing, "push", push)
-    assert run("--quiet", "--push-to-hub", "me/my-bert").status == 0
-    assert calls == [("me/my-bert", "BertForPreTraining")] * 2
-
-
-def test_push_that_cannot_be(run, one_error_line, place, monkeypatch):
-    """Said before the model is trained."""
-    from hf_bert_impl.hub import uploading
-
-    monkeypatch.setattr(uploading, "get_token", lambda: None)
-    one_error_line(run("--push-to-hub", "me/my-bert"), "there is no token", "hf auth login")
-    one_error_line(run("--push-to-hub", "a/b/c"), "a/b/c", "OWNER/NAME")
-    assert not (place / "made").exists()
-
-
-def test_push_that_fails_at_the_end(run, one_error_line, place, monkeypatch):
-    from hf_bert_impl.hub import pushing, uploading
-
-    def refuse(*_, **__):
-        raise uploading.PushError("the hub answers 503", "an answer", "wait")
-
-    monkeypatch.setattr(uploading, "reserve", lambda *_: None)
-    monkeypatch.setattr(pushing, "push", refuse)
-    one_error_line(
-        run("--quiet", "--push-to-hub", "me/my-bert"), "503", "it is whole", "hf-bert push"
-    )
-    assert (place / "made" / "model.safetensors").is_file()
-
-
 def test_every_option_is_passed_on(run, monkeypatch):
     """Under its own name, with the value that was given."""
     from hf_bert_impl.training import pretraining

@@ -10,6 +10,7 @@ from huggingface_hub import ModelCard, constants
 import hf_bert_impl
 from hf_bert_impl.hub import load_check, pushing
 from hf_bert_impl.hub.load_check import LoadingReport, LoadingRow
+from tests.damage import fields
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("hasty")]
 
@@ -86,9 +87,7 @@ def test_what_does_not_load_is_not_left_behind(hf_bert, save_tiny, tmp_path, unc
 def test_tensors_that_are_left_out_are_named(hf_bert, save_tiny, tmp_path, unchecked):
     unchecked(True)
     source = save_tiny("BertForPreTraining")
-    config = json.loads((source / "config.json").read_text())
-    config["architectures"] = ["BertForMaskedLM"]
-    (source / "config.json").write_text(json.dumps(config))
+    fields("config.json", architectures=["BertForMaskedLM"])(source)
     result = hf_bert("push", source, "me/tiny", "--dry-run", tmp_path / "out")
     assert result.status == 0, result.err
     assert "left out" in result.out
@@ -117,9 +116,7 @@ def test_bad_input_is_one_line(hf_bert, one_error_line, save_tiny, tmp_path):
 
 def test_random_weights_are_not_published(hf_bert, one_error_line, save_tiny, tmp_path):
     source = save_tiny("BertModel")
-    config = json.loads((source / "config.json").read_text())
-    config["architectures"] = ["BertForTokenClassification"]
-    (source / "config.json").write_text(json.dumps(config))
+    fields("config.json", architectures=["BertForTokenClassification"])(source)
     result = hf_bert("push", source, "me/tiny", "--dry-run", tmp_path / "out")
     one_error_line(result, "lacks 2 weights of BertForTokenClassification", "random numbers")
     assert not (tmp_path / "out").exists()

@@ -5,36 +5,22 @@ import torch
 
 import hf_bert_impl
 from hf_bert_impl import QuestionAnsweringPipeline, TextEncoder
+from tests.damage import spoil
 
 SPOILT = "encoder.layer.1.attention.output.dense.weight"
 
 
-@pytest.fixture
-def spoilt(save_tiny):
-    """Save a model of a class with NaN in one tensor, and an infinity in one behind it."""
-
-    def save(name, **fields):
-        folder = save_tiny(name, **fields)
-        model = getattr(hf_bert_impl, name).from_pretrained(folder)
-        layer = model.base_model.encoder.layer[1]
-        with torch.no_grad():
-            layer.attention.output.dense.weight[3, 7:9] = torch.nan
-            layer.output.dense.bias[-1] = torch.inf
-        model.save_pretrained(folder)
-        return folder
-
-    return save
-
-
-def test_python_computes_nothing_with_them(spoilt):
+def test_python_computes_nothing_with_them(save_tiny):
     said = (f"{SPOILT}, and 1 more", "take a checkpoint from before")
     for load, name, words in (
         (TextEncoder.from_pretrained, "BertModel", said),
         (QuestionAnsweringPipeline.from_pretrained, "BertForQuestionAnswering", said),
         (hf_bert_impl.load_any, "BertForMaskedLM", ()),
     ):
+        folder = save_tiny(name)
+        spoil(folder)
         with pytest.raises(ValueError, match="2 NaN among") as caught:
-            load(spoilt(name))
+            load(folder)
         assert all(word in str(caught.value) for word in words)
 
 

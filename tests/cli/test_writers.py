@@ -1,4 +1,7 @@
-"""What every command that writes holds to: one writer an output, and nothing left when stopped."""
+"""What every command that writes holds to: one writer an output, and nothing left when stopped.
+
+And what those that train push at their end.
+"""
 
 import os
 import signal
@@ -11,6 +14,7 @@ import pytest
 
 from hf_bert_impl.cli import errors
 from hf_bert_impl.files.lock import output_lock
+from hf_bert_impl.hub import pushing, uploading
 
 pytest.importorskip("sklearn", reason="pip install 'hf_bert_impl[train]'")
 pytest.importorskip("datasets", reason="pip install 'hf_bert_impl[train]'")
@@ -30,6 +34,8 @@ INSIDE = {
     "push": "hf_bert_impl.hub.pushing.check_loading",
     "tokenizer": "hf_bert_impl.model.tokenization_bert.BertTokenizer.save_pretrained",
 }
+#: Commands that push a model, and its class.
+PUSHED = {"finetune": "BertForSequenceClassification", "pretrain": "BertForPreTraining"}
 
 
 @pytest.fixture
@@ -121,3 +127,64 @@ def test_a_thread_handles_no_signals():
     thread.start()
     thread.join()
     assert seen == [before]
+
+
+# --- pushed at the end -----------------------------------------------------------------------
+
+
+@pytest.fixture(params=PUSHED)
+def pushing_command(request, commands):
+    """The arguments of a command, but for the repository."""
+    return (*commands[request.param], "--quiet", "--push-to-hub")
+
+
+@pytest.mark.slow
+def test_push(hf_bert, pushing_command, tmp_path, monkeypatch):
+    """The place is looked at before the run; the model, its tokenizer and its folder go there."""
+    calls, out = [], tmp_path / "new" / "out"
+
+    def reserve(name, class_name):
+        assert not out.exists()
+        calls.append((name, class_name))
+
+    def push(model, name, *, tokenizer, source):
+        assert source == out and (out / "model.safetensors").is_file()
+        assert len(tokenizer) == model.config.vocab_size
+        if pushing_command[0] == "finetune":
+            assert model.config.id2label == {0: "bad", 1: "good"}
+        calls.append((name, type(model).__name__))
+
+    monkeypatch.setattr(uploading, "reserve", reserve)
+    monkeypatch.setattr(pushing, "push", push)
+    result = hf_bert(*pushing_command, "me/my-bert")
+    assert result.status == 0, result.err
+    assert calls == [("me/my-bert", PUSHED[pushing_command[0]])] * 2
+
+
+@pytest.mark.slow
+def test_push_that_cannot_be(hf_bert, one_error_line, pushing_command, tmp_path, monkeypatch):
+    """Said before the model is trained, and before a repository is made for nothing."""
+    out = tmp_path / "new" / "out"
+    monkeypatch.setattr(uploading, "get_token", lambda: None)
+    one_error_line(hf_bert(*pushing_command, "me/my-bert"), "there is no token", "hf auth login")
+    one_error_line(hf_bert(*pushing_command, "a/b/c"), "a/b/c", "OWNER/NAME")
+    assert not out.exists()
+    if pushing_command[0] == "finetune":
+        out.mkdir()
+        (out / "file").write_text("")
+        result = hf_bert(*pushing_command, "me/my-bert")
+        one_error_line(result, "out exists and has files in it")
+
+
+@pytest.mark.slow
+def test_push_that_fails_at_the_end(
+    hf_bert, one_error_line, pushing_command, tmp_path, monkeypatch
+):
+    def refuse(*_, **__):
+        raise uploading.PushError("the hub answers 503", "an answer", "wait")
+
+    monkeypatch.setattr(uploading, "reserve", lambda *_: None)
+    monkeypatch.setattr(pushing, "push", refuse)
+    result = hf_bert(*pushing_command, "me/my-bert")
+    one_error_line(result, "503", "it is whole", "hf-bert push")
+    assert (tmp_path / "new" / "out" / "model.safetensors").is_file()

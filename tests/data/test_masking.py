@@ -18,12 +18,12 @@ def tokenizer(tokenizer_of):
     return tokenizer_of([*(f"w{n}" for n in range(WORDS)), *pieces, "##"])
 
 
-def random_rows(rows, shortest, longest, pieces=0.4, seed=0):
+def random_rows(rows, shortest, longest):
     """[CLS] words [SEP] [PAD]: words of several pieces, an [UNK] now and then."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     for _ in range(rows):
         length = rng.integers(shortest, longest + 1)
-        is_piece = rng.random(length) < pieces
+        is_piece = rng.random(length) < 0.4
         ids = np.where(is_piece, 5 + WORDS + rng.integers(0, PIECES, length), 0)
         ids = np.where(is_piece, ids, 5 + rng.integers(0, WORDS, length))
         ids[rng.random(length) < 0.03] = 1
@@ -36,9 +36,9 @@ def masked(tokenizer, rows, seed=0, **options):
     return [(ids, *masker.mask(ids, rng)) for ids in rows]
 
 
-def assert_share(count, total, share, deviations=5):
-    """A count lies within so many standard deviations of a binomial distribution."""
-    assert abs(count / total - share) < deviations * (share * (1 - share) / total) ** 0.5
+def assert_share(count, total, share):
+    """A count lies within five standard deviations of a binomial distribution."""
+    assert abs(count / total - share) < 5 * (share * (1 - share) / total) ** 0.5
 
 
 @pytest.mark.parametrize("unit", UNITS)

@@ -55,25 +55,30 @@ def batches_for(model, name: str = "BertModel"):
     return parity_batches(random_tokens(model.config), model.config, choices=choices)
 
 
-def disturb(model, layer: int, head: int, factor: float = 1.01) -> None:
+def labels_for(model, batches):
+    name = type(model).__name__
+    labels = {case: parity_labels(name, model.config, batch) for case, batch in batches.items()}
+    return {case: found for case, found in labels.items() if found}
+
+
+def disturb(model, layer: int, head: int) -> None:
     """Change the queries of one head."""
     rows = slice(head * HEAD_SIZE, (head + 1) * HEAD_SIZE)
     with torch.no_grad():
-        model.base_model.encoder.layer[layer].attention.self.query.weight[rows] *= factor
+        model.base_model.encoder.layer[layer].attention.self.query.weight[rows] *= 1.01
 
 
 @pytest.mark.parametrize("name", HEADS)
 def test_every_head_equals_upstream_with_its_loss_and_gradients(name):
     ours = tiny(name)
     batches = batches_for(ours, name)
-    labels = {case: parity_labels(name, ours.config, batch) for case, batch in batches.items()}
     report = compare_models(
         ours,
         reference_model(ours),
         batches,
         backends=("eager", "sdpa"),
         gradients=True,
-        labels={case: found for case, found in labels.items() if found},
+        labels=labels_for(ours, batches),
     )
     assert report.passed, report.summary()
     assert {row.case for row in report.rows} == {
@@ -136,10 +141,7 @@ def test_a_wrong_gradient_is_named():
     reference = reference_model(ours)
     ours.classifier.bias.register_hook(lambda gradient: gradient * 1.001)
     batches = batches_for(ours)
-    labels = {
-        case: parity_labels("BertForTokenClassification", ours.config, batch)
-        for case, batch in batches.items()
-    }
+    labels = labels_for(ours, batches)
     report = compare_models(ours, reference, batches, gradients=True, labels=labels)
     assert {row.name for row in report.failures} == {"grad classifier.bias"}
 
@@ -233,11 +235,7 @@ def test_dropout_stands_where_upstream_has_it():
     ours = tiny("BertForMaskedLM", padding_free=False, hidden_dropout_prob=0.2)
     reference = reference_model(ours)
     batches = batches_for(ours)
-    labels = {
-        case: parity_labels("BertForMaskedLM", ours.config, batch)
-        for case, batch in batches.items()
-    }
-    options = {"labels": labels, "gradients": True, "backends": ("eager",)}
+    options = {"labels": labels_for(ours, batches), "gradients": True, "backends": ("eager",)}
     report = compare_models(ours, reference, batches, seed=1, **options)
     assert report.passed, report.summary()
     ours.bert.embeddings.dropout.p = 0.0

@@ -8,7 +8,6 @@ from hf_bert_impl.tasks.probe_network import fit_networks
 from hf_bert_impl.tasks.probes import (
     Params,
     ProbeOptions,
-    _inputs,
     encoder_batcher,
     read_probe,
     run_probe,
@@ -18,7 +17,7 @@ pytest.importorskip("sklearn", reason="pip install 'hf_bert_impl[train]'")
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import GridSearchCV, StratifiedKFold
 
-COLUMNS = Columns("0", None, "1")
+COLUMNS, PAIRS = Columns("0", None, "1"), Columns("0", "1", "2")
 
 
 def batcher(params, batch):
@@ -75,9 +74,9 @@ def same(count, seed):
     ]
 
 
-def probe(protocol, named, columns, prepare=None, **options):
-    task, examples = read_probe(protocol, named, Columns(*columns))
-    return run_probe(protocol, task, examples, batcher, prepare, ProbeOptions(**options))
+def probe(protocol, named, columns, **options):
+    task, examples = read_probe(protocol, named, columns)
+    return run_probe(protocol, task, examples, batcher, options=ProbeOptions(**options))
 
 
 @pytest.mark.parametrize("classifier", ["logistic", "mlp"])
@@ -87,7 +86,7 @@ def test_classification_with_test_data(write, classifier):
         "validation": write("validation", classes(60, 2)),
         "test": write("test", classes(90, 3)),
     }
-    result = probe("classification", named, ("0", None, "1"), classifier=classifier)
+    result = probe("classification", named, COLUMNS, classifier=classifier)
     assert result.examples == {"train": 300, "validation": 60, "test": 90}
     assert result.deviations is None
     assert result.scores["accuracy"] > 0.8
@@ -97,11 +96,11 @@ def test_classification_with_test_data(write, classifier):
 def test_cross_validation_tells_signal_from_noise(write):
     clean = {"train": write("clean", classes(150, 1))}
     noisy = {"train": write("noisy", classes(150, 1, noise=1.0))}
-    result = probe("classification", clean, ("0", None, "1"), folds=5)
+    result = probe("classification", clean, COLUMNS, folds=5)
     assert result.scores["accuracy"] > 0.8
     assert 0 < result.deviations["accuracy"] < 0.2
-    assert probe("classification", noisy, ("0", None, "1"), folds=5).scores["accuracy"] < 0.55
-    again = probe("classification", clean, ("0", None, "1"), folds=5)
+    assert probe("classification", noisy, COLUMNS, folds=5).scores["accuracy"] < 0.55
+    again = probe("classification", clean, COLUMNS, folds=5)
     assert again == result
 
 
@@ -109,7 +108,7 @@ def test_cross_validation_tells_signal_from_noise(write):
 def test_pairs(write, protocol):
     named = {"train": write("train", same(300, 1)), "test": write("test", same(80, 2))}
     # The product decides, so a probe of the two vectors alone would guess.
-    assert probe(protocol, named, ("0", "1", "2")).scores["accuracy"] > 0.9
+    assert probe(protocol, named, PAIRS).scores["accuracy"] > 0.9
 
 
 @pytest.mark.slow
@@ -117,23 +116,14 @@ def test_pairs(write, protocol):
 def test_relatedness(write, classifier, least):
     named = {"train": write("train", related(400, 1)), "test": write("test", related(70, 2))}
     named["validation"] = write("validation", related(60, 3))
-    columns = ("0", "1", "2")
-    result = probe("relatedness", named, columns, classifier=classifier, epoch_size=10)
+    result = probe("relatedness", named, PAIRS, classifier=classifier, epoch_size=10)
     assert result.scores["pearson"] > least
     assert set(result.scores) == {"pearson", "spearman", "mse"}
 
 
-def test_what_each_protocol_sees():
-    left, right = np.array([[1.0, -2.0]]), np.array([[3.0, 5.0]])
-    assert _inputs("classification", left, left).tolist() == [[1, -2]]
-    assert _inputs("pair", left, right).tolist() == [[2, 7, 3, -10]]
-    assert _inputs("relatedness", left, right).tolist() == [[2, 7, 3, -10]]
-    assert _inputs("entailment", left, right).tolist() == [[1, -2, 3, 5, 2, 7, 3, -10]]
-
-
 def test_interface_is_that_of_senteval(write):
     named = {"train": write("train", same(40, 1)), "test": write("test", same(9, 2))}
-    task, examples = read_probe("pair", named, Columns("0", "1", "2"))
+    task, examples = read_probe("pair", named, PAIRS)
     seen = []
 
     def prepare(params, samples):
@@ -158,7 +148,6 @@ def test_encoder_batcher_gives_texts():
 
 def test_bad_input(write):
     train = write("train", classes(30, 1))
-    columns = Columns("0", None, "1")
     for given, words in (
         ({"classifier": "svm"}, "'svm'; expected one of logistic, mlp"),
         ({"folds": 1}, "folds is 1; expected a whole number from 2"),
@@ -168,25 +157,25 @@ def test_bad_input(write):
         with pytest.raises(ValueError, match=words):
             ProbeOptions(**given)
     with pytest.raises(ValueError, match="'parse'; expected one of classification, pair"):
-        read_probe("parse", {"train": train}, columns)
+        read_probe("parse", {"train": train}, COLUMNS)
     with pytest.raises(ValueError, match="expected a second text for pair"):
-        read_probe("pair", {"train": train}, columns)
+        read_probe("pair", {"train": train}, COLUMNS)
     with pytest.raises(ValueError, match="expected no second text"):
         read_probe("classification", {"train": train}, Columns("0", "0", "1"))
     few = write("few", [*classes(30, 1), ("1 2 3 4 5", "rare")])
     with pytest.raises(ValueError, match=r"class 'rare' has only 1 example .* 10 folds"):
-        probe("classification", {"train": few}, ("0", None, "1"))
+        probe("classification", {"train": few}, COLUMNS)
     with pytest.raises(ValueError, match="validation data but no test data"):
-        probe("classification", {"train": train, "validation": train}, ("0", None, "1"))
+        probe("classification", {"train": train, "validation": train}, COLUMNS)
     test = write("test", classes(9, 2))
     with pytest.raises(ValueError, match=r"class 'rare' has only 1 example .* each of 2 folds"):
-        probe("classification", {"train": few, "test": test}, ("0", None, "1"))
+        probe("classification", {"train": few, "test": test}, COLUMNS)
     level = write("level", [("1", "2", "3.5"), ("2", "1", "3.5")] * 9)
     with pytest.raises(ValueError, match=r"every score to train on is 3\.5"):
-        probe("relatedness", {"train": level, "test": level}, ("0", "1", "2"))
+        probe("relatedness", {"train": level, "test": level}, PAIRS)
     unseen = write("unseen", [("1 2 3 4 5", "new")])
     with pytest.raises(ValueError, match="label 'new', which no training example has"):
-        probe("classification", {"train": train, "test": unseen}, ("0", None, "1"))
+        probe("classification", {"train": train, "test": unseen}, COLUMNS)
 
 
 def test_what_an_encoder_may_not_give(write):
@@ -214,9 +203,7 @@ def test_nested_folds_equal_plain_scikit_learn(write):
             LogisticRegression(max_iter=500), {"C": [0.25, 0.5, 1, 2, 4, 8]}, cv=inner
         )
         expected.append(search.fit(points[rest], labels[rest]).score(points[held], labels[held]))
-    result = probe(
-        "classification", {"train": write("train", rows)}, ("0", None, "1"), folds=4, seed=7
-    )
+    result = probe("classification", {"train": write("train", rows)}, COLUMNS, folds=4, seed=7)
     assert result.scores["accuracy"] == pytest.approx(np.mean(expected), abs=1e-9)
     assert result.deviations["accuracy"] == pytest.approx(np.std(expected, ddof=1), abs=1e-9)
 

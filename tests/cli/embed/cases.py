@@ -9,12 +9,7 @@ import numpy as np
 from hf_bert_impl import TextEncoder
 
 LINES = ["nice to meet you", "", "the river rose over night, and you.", "a", "Nice to the river"]
-
-
 WIDTH = 30
-
-
-NEEDS_TRAIN = "pip install 'hf_bert_impl[train]'"
 
 
 def expected(model, texts=LINES, **options):

@@ -7,16 +7,10 @@ import numpy as np
 import pytest
 
 from hf_bert_impl.data import vector_file, vector_table
-from tests.cli.embed.cases import (
-    LINES,
-    NEEDS_TRAIN,
-    WIDTH,
-    expected,
-)
+from tests.cli.embed.cases import LINES, WIDTH, expected
 
-
-def read_table(path):
-    return pytest.importorskip("pyarrow.parquet", reason=NEEDS_TRAIN).read_table(path)
+pytest.importorskip("pyarrow", reason="pip install 'hf_bert_impl[train]'")
+from pyarrow.parquet import read_table
 
 
 @pytest.fixture
@@ -29,7 +23,6 @@ def people(tmp_path):
 
 
 def test_a_table_to_a_table(hf_bert, model, people, output):
-    pytest.importorskip("pyarrow", reason=NEEDS_TRAIN)
     output = output.with_suffix(".parquet")
     command = ("embed", model, people, "-o", output, "--column", "says")
     assert hf_bert(*command, "--id-column", "name").status == 0
@@ -46,7 +39,6 @@ def test_a_table_to_a_table(hf_bert, model, people, output):
 
 
 def test_in_parts(hf_bert, one_error_line, model, lines, output):
-    pytest.importorskip("pyarrow", reason=NEEDS_TRAIN)
     output = output.with_suffix(".parquet")
     command = ("embed", model, lines, "-o", output)
     assert hf_bert(*command, "--part-size", 2).status == 0
@@ -64,7 +56,6 @@ def test_smaller_numbers(hf_bert, model, lines, output):
     assert hf_bert(*command, "-o", output, "--precision", "float16").status == 0
     found = np.load(output)
     assert found.dtype == np.float16 and np.allclose(found, right, rtol=1e-3, atol=1e-6)
-    pytest.importorskip("pyarrow", reason=NEEDS_TRAIN)
     for kind, arrow_kind in (("float16", "halffloat"), ("int8", "int8")):
         output = output.with_name(f"{kind}.parquet")
         assert hf_bert(*command, "-o", output, "--precision", kind).status == 0
@@ -92,7 +83,6 @@ def test_a_number_that_does_not_fit(tmp_path, bad):
 
 
 def test_int8_of_a_vector_of_zeros(tmp_path):
-    pytest.importorskip("pyarrow", reason=NEEDS_TRAIN)
     with vector_file.VectorFile(tmp_path / "a.parquet", 3, {}, precision="int8") as file:
         file.append(["a", "b"], np.array([[0, 0, 0], [1, -2, 0.5]], np.float32))
         file.finish()
@@ -104,7 +94,6 @@ def test_int8_of_a_vector_of_zeros(tmp_path):
 @pytest.mark.parametrize("parts", [(), ("--part-size", 2)])
 def test_killed_while_the_table_is_made(hf_bert, model, lines, output, monkeypatch, parts):
     """Nothing half written is there, and the rows are not made again."""
-    pytest.importorskip("pyarrow", reason=NEEDS_TRAIN)
     output = output.with_suffix(".parquet")
     command = ("embed", model, lines, "-o", output, *parts, "--json")
     with monkeypatch.context() as patch:
@@ -130,7 +119,6 @@ def test_killed_while_the_table_is_made(hf_bert, model, lines, output, monkeypat
     ],
 )
 def test_wrong_ids(hf_bert, one_error_line, model, tmp_path, output, rows, words):
-    pytest.importorskip("pyarrow", reason=NEEDS_TRAIN)
     (tmp_path / "a.csv").write_text("text,id\n" + rows)
     output = output.with_suffix(".parquet")
     command = ("embed", model, tmp_path / "a.csv", "-o", output)
