@@ -218,11 +218,7 @@ def _by_name(folder: Path, kind: str, files: list[Candidate]) -> list[Candidate]
 
 def _named_in_state(folder: Path) -> Path | None:
     """The index that a `checkpoint` file names; its path is of the machine that wrote it."""
-    file = folder / _STATE_FILE
-    if not file.is_file():
-        return None
-    with file.open("rb") as stream:
-        text = stream.read(_MAX_STATE_BYTES).decode(errors="replace")
+    text = read_at(folder / _STATE_FILE, 0, _MAX_STATE_BYTES).decode(errors="replace")
     name = re.split(r"[/\\]", match[1])[-1] if (match := _STATE.search(text)) else ""
     index = folder / f"{name}.index"
     return index if name and index.is_file() else None

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 from hf_bert_impl.errors import InputError, one_line
 
@@ -27,16 +25,6 @@ _TF1_PART = re.compile(r"[^/]+\.(index|data-[0-9]{5}-of-[0-9]{5})|checkpoint")
 _SHARD = re.compile(r"-[0-9]{5}-of-[0-9]{5}$")
 
 
-@dataclass(frozen=True)
-class HubCopy:
-    """What was fetched of a repository."""
-
-    name: str
-    """The hub id."""
-    folder: Path
-    """In the hub's cache; its name is the commit's."""
-
-
 def is_hub_id(path: Path | str) -> bool:
     """Whether a name that is nothing here can be one of the hub's."""
     text = str(path)
@@ -49,7 +37,7 @@ def is_hub_id(path: Path | str) -> bool:
 
 def fetch(
     name: str, revision: str | None = None, from_format: str | None = None, every: bool = False
-) -> HubCopy:
+) -> Path:
     """Fetches what a conversion needs of a repository, and no other weights.
 
     Args:
@@ -58,27 +46,27 @@ def fetch(
         from_format: A key of `FORMATS`; None for the best that is there.
         every: All formats that are there.
 
+    Returns:
+        The folder in the hub's cache; its name is the commit's.
+
     Raises:
         InputError: There is no such repository, revision or format, it is not open to this user,
             or the hub cannot be reached and nothing was fetched before.
     """
     from huggingface_hub import HfApi, snapshot_download, try_to_load_from_cache
-    from huggingface_hub.errors import HfHubHTTPError
+    from huggingface_hub.errors import HfHubHTTPError, HTTPError
 
-    # What the hub's HTTP library raises without an answer; which library it is changed twice.
-    unanswered: Any = HfHubHTTPError.__bases__[0]
     try:
         files = [it.rfilename for it in HfApi().model_info(name, revision=revision).siblings or ()]
         wanted = _wanted(name, files, from_format, every)
-        folder = snapshot_download(name, revision=revision, allow_patterns=wanted)
+        return Path(snapshot_download(name, revision=revision, allow_patterns=wanted))
     except HfHubHTTPError as error:
         raise _explained(name, revision, error) from error
-    except (OSError, unanswered) as error:
+    except (OSError, HTTPError) as error:  # no answer
         config = try_to_load_from_cache(name, "config.json", revision=revision)
         if not isinstance(config, str):  # nothing was fetched before
             raise _explained(name, revision, error) from error
-        folder = str(Path(config).parent)
-    return HubCopy(name, Path(folder))
+        return Path(config).parent
 
 
 def _wanted(name: str, files: list[str], from_format: str | None, every: bool) -> list[str]:

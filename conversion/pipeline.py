@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 import hf_bert_impl
-from hf_bert_impl.errors import InputError
+from hf_bert_impl.errors import InputError, check_choice
 from hf_bert_impl.files.output_folder import REPORT, claimed, output_folder
 from hf_bert_impl.model_card import CARD
 
@@ -33,7 +33,7 @@ from .maps.google_tf1 import GOOGLE_TF1
 from .maps.keras_h5 import KERAS_H5
 from .maps.pytorch import PYTORCH_PRETRAINED_BERT
 from .planning import invert
-from .report import Report, converted_card, file_rows, make_report, write_report
+from .report import Report, converted_card, file_rows, make_report
 from .rules import Table
 from .sentence_modules import check_vectors, copy_modules, left_behind, sentence_folder
 from .source import Choice, open_source
@@ -146,8 +146,7 @@ def convert(
         True
     """
     dst, choice = Path(dst).expanduser(), Choice(revision, from_format, check_all)
-    if to not in FORMATS:
-        raise InputError(f"`to` is {to!r}", f"one of {', '.join(FORMATS)}", "choose one of these")
+    check_choice("`to`", to, FORMATS)
     shard_bytes = _byte_count(max_shard_size)
     if shard_bytes is not None and to != "safetensors":
         raise InputError(
@@ -166,9 +165,10 @@ def convert(
         target = resolve(
             source, head=head, dtype=dtype, allow_missing=allow_missing, allow_nan=allow_nan
         )
-        names = [source.name, *(place.resolve().name for place in source.folders)]
-        archive = [source.archive.name] if source.archive else []
-        vocabulary = find_vocabulary(source.folders, archive + names, do_lower_case)
+        archives = [source.archive] if source.archive else []
+        folders = [place.resolve() for place in source.folders]
+        names = [*(path.name for path in archives), source.name, *(path.name for path in folders)]
+        vocabulary = find_vocabulary(source.folders, names, do_lower_case)
         tokenizer = None
         if vocabulary is not None:
             tokenizer = make_tokenizer(vocabulary, target.config.max_position_embeddings)
@@ -189,8 +189,7 @@ def convert(
                 notes.append(f"the config has pad_token_id {said}, and the vocabulary {pad}")
         sentences = sentence_folder(source)
         with output_folder(dst) as folder, ThreadPoolExecutor(1) as pool:
-            came_with = [source.archive] if source.archive else []
-            sums = pool.submit(file_rows, [*came_with, *source.reader.files])
+            sums = pool.submit(file_rows, [*archives, *source.reader.files])
             written = _write(target, folder, to, shard_bytes, progress)
             _write_config(target, folder, to)
             if tokenizer is not None:
@@ -274,7 +273,7 @@ def load_any(
 def _byte_count(size: int | str | None) -> int | None:
     if size is None or (isinstance(size, int) and size > 0):
         return size
-    match = re.fullmatch(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([KMG]?I?)B?\s*", str(size).upper())
+    match = re.fullmatch(r"\s*([0-9]{1,18}(?:\.[0-9]+)?)\s*([KMG]?I?)B?\s*", str(size).upper())
     count = int(float(match[1]) * _UNITS.get(match[2], 0)) if match else 0
     if count < 1:
         raise InputError(f"`max_shard_size` is {size!r}", "a size such as 500MB or 5GB", "give one")
@@ -364,7 +363,7 @@ def _checks(target: Target, folder: Path, to: str) -> list[Check]:
     checks = []
     if to == "safetensors":
         checks.append(check_upstream(folder, target))
-        if references := find_references(target.source.folders):
+        if references := find_references(target.source.folders[0]):
             model = load_result(folder, target.class_name)
             checks += [_unasked(partial(check_outputs, model, target), file) for file in references]
     else:
@@ -425,4 +424,5 @@ def _finish(report: Report, folder: Path, sums: Future[list[dict[str, Any]]]) ->
     (folder / CARD).write_text(converted_card(report), encoding="utf-8")
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     report.result["files"] = file_rows(files, folder)
-    write_report(report, folder / REPORT)
+    text = json.dumps(report.to_dict(), indent=2) + "\n"
+    (folder / REPORT).write_text(text, encoding="utf-8")

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import json
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from hf_bert_impl.model_card import PIPELINE_TAGS, markdown_table, model_card, v
 from hf_bert_impl.tables import print_table
 
 from .checks import Check
-from .target import Target, parameter_count
+from .target import Target
 from .vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -51,7 +52,10 @@ class Report:
 
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON types."""
-        return _plain(dataclasses.asdict(self))
+        text = json.dumps(dataclasses.asdict(self))
+        # Numbers that JSON lacks (a NaN error) become words.
+        fields: dict[str, Any] = json.loads(text, parse_constant=lambda word: str(float(word)))
+        return fields
 
     def render(self, console: Console) -> None:
         """Print the report as tables."""
@@ -73,18 +77,17 @@ class Report:
             ("source", f"{source['name']}: {source['format']}, {source['software']}"),
             ("result", f"{result['class']} ({result['why']}), {result['format']}"),
             ("parameters", f"{result['parameters']:,} in {len(self.mapped)} tensors"),
-            ("mapped", _operations(self.mapped)),
+            ("mapped", ", ".join(_counts(row["operation"] for row in self.mapped))),
         ]
-        reasons = Counter(row["reason"] for row in self.ignored)
-        shown = [f"{count} {reason}" for reason, count in reasons.most_common(_SHOWN)]
-        rows.append(("ignored", "; ".join(shown) or "nothing"))
+        reasons = _counts(row["reason"] for row in self.ignored)
+        rows.append(("ignored", "; ".join(reasons[:_SHOWN]) or "nothing"))
         rows.append(("missing", ", ".join(self.missing) or "nothing"))
-        changes = Counter(
+        changes = _counts(
             f"{row['source_dtype']} to {row['dtype']}"
             for row in self.mapped
             if row["source_dtype"] not in (None, row["dtype"])
         )
-        rows.append(("dtype", ", ".join(f"{n} {c}" for c, n in changes.items()) or "unchanged"))
+        rows.append(("dtype", ", ".join(changes) or "unchanged"))
         ranges = [row for row in self.mapped if row["min"] is not None]
         low = min(ranges, key=lambda row: row["min"], default=None)
         high = max(ranges, key=lambda row: row["max"], default=None)
@@ -164,7 +167,7 @@ def make_report(
             "num_labels": target.architecture.num_labels,
             "hidden_act": said if isinstance(said, str) else getattr(said, "__name__", str(said)),
             "model_type": target.config.to_dict()["model_type"],
-            "parameters": parameter_count(target),
+            "parameters": sum(info.size for info in target.tensors.values()),
             "tensors": names,
             "tokenizer": _tokenizer_line(vocabulary),
             "sentence_model": False,
@@ -188,11 +191,6 @@ def file_rows(files: list[Path], root: Path | None = None) -> list[dict[str, Any
         name = path.relative_to(root).as_posix() if root else path.name
         rows.append({"name": name, "bytes": path.stat().st_size, "sha256": sha256})
     return rows
-
-
-def write_report(report: Report, path: Path) -> None:
-    """Write the report as JSON."""
-    path.write_text(json.dumps(report.to_dict(), indent=2) + "\n", encoding="utf-8")
 
 
 def converted_card(report: Report) -> str:
@@ -228,9 +226,9 @@ def converted_card(report: Report) -> str:
     )
 
 
-def _operations(mapped: list[dict[str, Any]]) -> str:
-    counts = Counter(row["operation"] for row in mapped)
-    return ", ".join(f"{count} {operation}" for operation, count in counts.most_common())
+def _counts(words: Iterable[str]) -> list[str]:
+    """How often each is there, the most frequent first."""
+    return [f"{count} {word}" for word, count in Counter(words).most_common()]
 
 
 def _tokenizer_line(vocabulary: Vocabulary | None) -> str | None:
@@ -238,14 +236,3 @@ def _tokenizer_line(vocabulary: Vocabulary | None) -> str | None:
         return None
     how = "lower-cased" if vocabulary.lower_case else "cased"
     return f"{vocabulary.path.name}, {how} ({vocabulary.reason})"
-
-
-def _plain(value: Any) -> Any:
-    """Numbers that JSON lacks (a NaN error) as words."""
-    if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_plain(item) for item in value]
-    if isinstance(value, float) and value - value != 0:
-        return str(value)
-    return value

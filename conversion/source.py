@@ -14,7 +14,7 @@ from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS, EXTENDED_MOD
 from hf_bert_impl.model.json_files import parse_json
 
 from .formats import FORMATS, Candidate, candidates, several
-from .from_hub import HubCopy, fetch, is_hub_id, missing_format
+from .from_hub import fetch, is_hub_id, missing_format
 from .maps.codertimo import CODERTIMO
 from .maps.tables import detect
 from .planning import Plan, plan, same_bits
@@ -97,10 +97,10 @@ def open_files(path: Path | str, choice: Choice | None = None) -> Iterator[Files
         InputError: There is no checkpoint, or more than one, or it is damaged.
     """
     choice = choice or Choice()
-    given, copy = Path(path).expanduser(), None
+    given, hub_id = Path(path).expanduser(), None
     if is_hub_id(path):
-        copy = fetch(str(path), choice.revision, choice.from_format, choice.every)
-        given = copy.folder
+        hub_id = str(path)
+        given = fetch(hub_id, choice.revision, choice.from_format, choice.every)
     elif choice.revision is not None:
         raise InputError(
             f"`revision` was given for {path}, which is a path",
@@ -124,13 +124,13 @@ def open_files(path: Path | str, choice: Choice | None = None) -> Iterator[Files
                     "unpack it, and give what is inside",
                 )
         if choice.from_format is not None:
-            choices = _preferred(choices, choice.from_format, copy, given)
+            choices = _preferred(choices, choice.from_format, hub_id or given)
         reader, siblings = _choose(choices[0], stack)
         folders = [reader.files[0].parent, where if where.is_dir() else where.parent]
         folders.append(given if given.is_dir() else given.parent)
         yield Files(
             given=given,
-            hub_id=copy.name if copy else None,
+            hub_id=hub_id,
             archive=archive,
             folders=tuple(dict.fromkeys(folders)),
             reader=reader,
@@ -140,12 +140,12 @@ def open_files(path: Path | str, choice: Choice | None = None) -> Iterator[Files
 
 
 def _preferred(
-    choices: list[list[Candidate]], kind: str, copy: HubCopy | None, given: Path
+    choices: list[list[Candidate]], kind: str, source: Path | str
 ) -> list[list[Candidate]]:
     """The choices with those of a format first."""
     kinds = [files[0].format for files in choices]
     if kind not in kinds:
-        raise missing_format(copy.name if copy else given, kind, kinds)
+        raise missing_format(source, kind, kinds)
     return sorted(choices, key=lambda files: files[0].format != kind)
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import hf_bert_impl
-from hf_bert_impl.errors import InputError
+from hf_bert_impl.errors import InputError, check_choice
 from hf_bert_impl.model.configuration_bert import BertConfig
 
 from .architecture import Architecture, check_config, fit, infer, require_complete
@@ -133,10 +133,8 @@ def resolve(
     Raises:
         InputError: The config does not fit the tensors, or tensors are missing.
     """
-    if dtype is not None and dtype not in SAVED_DTYPES:
-        raise InputError(
-            f"`dtype` is {dtype!r}", f"one of {', '.join(SAVED_DTYPES)}", "choose one of these"
-        )
+    if dtype is not None:
+        check_choice("`dtype`", dtype, SAVED_DTYPES)
     fields = {name: value for name, value in source.config.items() if name not in _DROPPED}
     architecture = infer(source.plan, fields, head)
     fields = check_config(fields, architecture)
@@ -200,8 +198,3 @@ def _odd_numbers(tensor: Tensor) -> str:
     infinite = int(tensor.isinf().sum())
     counts = [f"{nan} NaN"] * bool(nan) + [f"{infinite} infinities"] * bool(infinite)
     return f"{' and '.join(counts)} among {tensor.numel()} numbers"
-
-
-def parameter_count(target: Target) -> int:
-    """The numbers that the model's file holds."""
-    return sum(info.size for info in target.tensors.values())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import pickle
 import re
 import warnings
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from hf_bert_impl.data.word_vocabulary import SPECIAL_TOKENS, word_tokenizer
 from hf_bert_impl.errors import InputError, one_line
 
+from .readers.mapped import read_at
 from .readers.restricted_pickle import read_pickled_vocabulary
 from .source import read_object
 
@@ -219,9 +219,7 @@ def _in_folder(folder: Path) -> tuple[Path, str] | None:
 
 def is_pickled_vocabulary(path: Path) -> bool:
     """Whether a file is a vocabulary that codertimo's `bert-vocab` pickled, by its first bytes."""
-    with contextlib.suppress(OSError), path.open("rb") as file:
-        return _CODERTIMO_CLASS in file.read(_MAX_PICKLE_HEAD)
-    return False
+    return _CODERTIMO_CLASS in read_at(path, 0, _MAX_PICKLE_HEAD)
 
 
 def _said(folder: Path) -> tuple[bool, str] | None:

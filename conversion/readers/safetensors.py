@@ -90,8 +90,7 @@ def is_safetensors(path: Path) -> bool:
 
 def _check_names(path: Path) -> None:
     """Refuse what the library passes over: a name that stands in the table twice."""
-    with path.open("rb") as file:
-        table = file.read(int.from_bytes(file.read(8), "little"))
+    table = read_at(path, 8, int.from_bytes(read_at(path, 0, 8), "little"))
     try:
         json.loads(table, object_pairs_hook=only_once)
     except (DuplicateKeyError, ValueError, RecursionError) as error:

@@ -41,28 +41,25 @@ class Writer(Protocol):
         """
 
 
-def check_announced(info: TensorInfo, tensor: Tensor) -> None:
-    """Check that a tensor is what a writer's table says of it.
+def read_announced(info: TensorInfo, read: Read) -> Tensor:
+    """Read a tensor, and check that it is what a writer's table says of it.
 
     Raises:
         InputError: Its shape or dtype is another.
     """
+    tensor = read(info.name)
     if tuple(tensor.shape) != info.shape or tensor.dtype != DTYPES.get(info.dtype):
         raise InputError(
             f"tensor {info.name!r:.200} came as {tensor.dtype} {list(tensor.shape)}",
             f"{info.dtype} {list(info.shape)}",
             "report this: it is a fault of the conversion, not of the checkpoint",
         )
+    return tensor.detach()
 
 
-def raw_bytes(info: TensorInfo, tensor: Tensor) -> np.ndarray:
-    """The bytes of a tensor, row by row; no copy where it lies so.
-
-    Raises:
-        InputError: It is not what a writer's table says of it.
-    """
-    check_announced(info, tensor)
-    return tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy()
+def raw_bytes(info: TensorInfo, read: Read) -> np.ndarray:
+    """Read a tensor as `read_announced` does: its bytes, row by row; no copy where it lies so."""
+    return read_announced(info, read).contiguous().reshape(-1).view(torch.uint8).numpy()
 
 
 def check_unicode(name: str) -> None:

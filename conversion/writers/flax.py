@@ -18,7 +18,7 @@ from hf_bert_impl.errors import InputError
 
 from ..readers.flax import ARRAY, CHUNKED
 from ..tensors import TensorInfo
-from .checked import Read, check_announced, check_unicode
+from .checked import Read, check_unicode, read_announced
 
 #: Larger arrays are cut into flat pieces of so many bytes; MessagePack ends at 4 GiB a value.
 MAX_PIECE_BYTES = 1 << 30
@@ -63,9 +63,7 @@ def _write_table(file: IO[bytes], tree: Mapping[str, Any], read: Read) -> None:
 
 
 def _write_array(file: IO[bytes], info: TensorInfo, read: Read) -> None:
-    tensor = read(info.name)
-    check_announced(info, tensor)
-    flat = tensor.detach().contiguous().reshape(-1)
+    flat = read_announced(info, read).contiguous().reshape(-1)
     if flat.numel() * flat.element_size() <= MAX_PIECE_BYTES:
         _write_piece(file, info.shape, info.dtype, flat)
         return

@@ -12,7 +12,7 @@ from hf_bert_impl.errors import InputError
 from hf_bert_impl.extras import require
 
 from ..tensors import TensorInfo
-from .checked import Read, check_announced
+from .checked import Read, read_announced
 
 #: What the file says of its writer. Keras mends weights of versions below 2 while it loads them.
 KERAS_VERSION = "2.18.0"
@@ -57,10 +57,9 @@ def write_h5(path: Path, tensors: Mapping[str, TensorInfo], read: Read) -> tuple
 
 
 def _write(file: Any, info: TensorInfo, read: Read) -> None:
-    tensor = read(info.name)
-    check_announced(info, tensor)
+    tensor = read_announced(info, read)
     if info.dtype != "bfloat16":
-        file.create_dataset(info.name, data=tensor.detach().numpy())
+        file.create_dataset(info.name, data=tensor.numpy())
         return
     from h5py import h5d, h5p, h5s, h5t
 

@@ -94,4 +94,4 @@ def _write_file(path: Path, tensors: Mapping[str, TensorInfo], read: Read) -> No
     with path.open("wb") as file:
         file.write(len(header).to_bytes(8, "little") + header)
         for name in order:
-            file.write(raw_bytes(tensors[name], read(name)).data)
+            file.write(raw_bytes(tensors[name], read).data)

@@ -9,7 +9,7 @@ from hf_bert_impl.errors import InputError
 
 from ..readers.sstable import masked_crc32c, write_table
 from ..readers.tensor_bundle import Entry, write_entry, write_header
-from ..tensors import DTYPES, TensorInfo
+from ..tensors import TensorInfo
 from .checked import Read, check_unicode, raw_bytes
 
 
@@ -19,19 +19,12 @@ def write_tf1(prefix: Path, tensors: Mapping[str, TensorInfo], read: Read) -> tu
     The path is the prefix that TensorFlow will know the checkpoint by (`…/bert_model.ckpt`).
     """
     keys = {_key(name): info for name, info in tensors.items()}
-    for name, info in tensors.items():
-        if info.dtype not in DTYPES:
-            raise InputError(
-                f"the tensor {name!r} is of dtype {info.dtype}",
-                f"one of {', '.join(DTYPES)}",
-                "leave it out",
-            )
     index = prefix.with_name(f"{prefix.name}.index")
     data = prefix.with_name(f"{prefix.name}.data-00000-of-00001")
     records = [(b"", write_header())]
     with data.open("wb") as file:
         for key, info in sorted(keys.items()):
-            content = raw_bytes(info, read(info.name))
+            content = raw_bytes(info, read)
             entry = Entry(
                 dtype=info.dtype,
                 shape=info.shape,

@@ -12,7 +12,7 @@ from torch import Tensor
 from hf_bert_impl.errors import InputError
 
 from ..tensors import TensorInfo
-from .checked import Read, check_announced
+from .checked import Read, read_announced
 
 
 def write_torch(path: Path, tensors: Mapping[str, TensorInfo], read: Read) -> tuple[Path, ...]:
@@ -22,9 +22,8 @@ def write_torch(path: Path, tensors: Mapping[str, TensorInfo], read: Read) -> tu
     """
     state: OrderedDict[str, Tensor] = OrderedDict()
     for name, info in tensors.items():
-        tensor = read(name)
-        check_announced(info, tensor)
         # A copy: of a view torch.save would write all that it is a view of.
+        tensor = read_announced(info, read)
         state[name] = tensor.clone(memory_format=torch.contiguous_format)
     try:
         with path.open("wb") as file:  # a name given to torch.save would be in the bytes

@@ -20,6 +20,7 @@ from huggingface_hub import EvalResult, ModelCard
 import hf_bert_impl
 from hf_bert_impl.auto import MODEL_CLASSES
 from hf_bert_impl.errors import InputError, one_line
+from hf_bert_impl.files.output_folder import REPORT
 from hf_bert_impl.hub.saving import loads_in_stock
 from hf_bert_impl.inference.sentence_folder import MODULES
 from hf_bert_impl.measuring.timing import cpu_name
@@ -34,8 +35,6 @@ if TYPE_CHECKING:
 
 #: What `hf-bert finetune` leaves beside a model.
 METRICS = "metrics.json"
-#: The report of `hf-bert convert`. A card that is kept may refer to it.
-REPORT = "conversion_report.json"
 _BEGIN, _END = "<!-- begin: hf-bert push -->", "<!-- end: hf-bert push -->"
 _SECTION = re.compile(rf"\n*{re.escape(_BEGIN)}.*?{re.escape(_END)}\n*", re.DOTALL)
 _PICTURE = re.compile(r"!\[[^\]]*\]\(([\w.-]+\.(?:png|svg|jpg|jpeg))\)")
@@ -111,8 +110,9 @@ def write_card(folder: Path, facts: CardFacts) -> list[str]:
     _fill_metadata(card, facts)
     text = _SECTION.sub("\n", card.text).strip() or _title(facts, card.data)
     if facts.source is not None:
-        for name in {*_PICTURE.findall(text), REPORT} & _names(facts.source):
-            shutil.copyfile(facts.source / name, folder / name)
+        for name in {*_PICTURE.findall(text), REPORT}:  # a converted model's card names its report
+            if (facts.source / name).is_file():
+                shutil.copyfile(facts.source / name, folder / name)
     parts = "\n\n".join(filter(None, [_usage(facts), _checks(facts), _speed(facts)]))
     content = model_card(card.data, text, f"{_BEGIN}\n{parts}\n{_END}")
     (folder / CARD).write_text(content, encoding="utf-8")
@@ -136,10 +136,6 @@ def _own_card(facts: CardFacts) -> ModelCard:
             "YAML between two lines of ---",
             "mend or remove the card",
         ) from error
-
-
-def _names(folder: Path) -> set[str]:
-    return {path.name for path in folder.iterdir() if path.is_file()}
 
 
 def _fill_metadata(card: ModelCard, facts: CardFacts) -> None:

@@ -8,6 +8,7 @@ That is the way that a user's process takes, which copies the code files one by 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import os
 import shutil
@@ -85,12 +86,6 @@ class LoadingReport:
     def passed(self) -> bool:
         """Whether every Auto class gave what it should."""
         return all(row.passed for row in self.rows)
-
-    @property
-    def max_error(self) -> float | None:
-        """The largest error of all rows."""
-        errors = [row.max_error for row in self.rows if row.max_error is not None]
-        return max(errors, default=None)
 
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON types."""
@@ -299,23 +294,19 @@ def _largest_error(
     outputs: dict[str, ModelOutput], batch: dict[str, Tensor], notes: list[str]
 ) -> float | None:
     """The largest relative difference between any two; what only some give is left out."""
-    sides = list(outputs)
-    largest = None
-    for index, left in enumerate(sides):
-        for right in sides[index + 1 :]:
-            common = [name for name in outputs[left] if name in outputs[right]]
-            ours, theirs = (
-                ModelOutput(**{name: outputs[side][name] for name in common})
-                for side in (right, left)
+    largest = []
+    for left, right in itertools.combinations(outputs, 2):
+        common = [name for name in outputs[left] if name in outputs[right]]
+        ours, theirs = (
+            ModelOutput(**{name: outputs[side][name] for name in common}) for side in (right, left)
+        )
+        report = compare_outputs(ours, theirs, attended_positions(batch))
+        largest.append(max(row.max_relative for row in report.rows))
+        if not report.passed:
+            notes.append(
+                f"{left} and {right} differ by {largest[-1]:.1e} (at most {FP32_TOLERANCE:.0e})"
             )
-            report = compare_outputs(ours, theirs, attended_positions(batch))
-            errors = [row.max_relative for row in report.rows]
-            largest = max([*errors, *([] if largest is None else [largest])])
-            if not report.passed:
-                notes.append(
-                    f"{left} and {right} differ by {max(errors):.1e} (at most {FP32_TOLERANCE:.0e})"
-                )
-    return largest
+    return max(largest, default=None)
 
 
 def _tokenizer_row(name: str, sides: Mapping[str, Any], own: list[list[int]]) -> LoadingRow:

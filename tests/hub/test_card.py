@@ -16,13 +16,12 @@ VERSIONS = {"hf_bert_impl": "0", "torch": "2", "transformers": "5"}
 def facts(tiny, tmp_path):
     """Makes the facts of a model in a folder of its own."""
 
-    def make(name="BertForSequenceClassification", loader=None, **more):
-        fields = more.pop("fields", {})
-        loader = loader or name.replace("Bert", "AutoModel", 1)
+    def make(name="BertForSequenceClassification", fields=(), **more):
+        loader = name.replace("Bert", "AutoModel", 1)
         rows = [LoadingRow(loader, name, "transformers", "this code", 1.2e-6, True)]
         source = tmp_path / "source"
         source.mkdir(exist_ok=True)
-        model = tiny(name, **fields)
+        model = tiny(name, **dict(fields))
         return CardFacts("me/a.model", model, LoadingReport(rows, VERSIONS), source=source, **more)
 
     return make
@@ -137,14 +136,6 @@ def test_figures_of_fine_tuning_become_metadata(facts, tmp_path):
         assert "model-index" not in written(tmp_path, given).data.to_dict()
 
 
-def test_a_sentence_model_says_so(facts, tmp_path):
-    given = facts("BertModel", "AutoModel")
-    (given.source / "modules.json").write_text("[]")
-    data = written(tmp_path, given).data.to_dict()
-    assert data["library_name"] == "sentence-transformers"
-    assert data["pipeline_tag"] == "sentence-similarity"
-
-
 def test_where_the_model_came_from(facts, tmp_path):
     given = facts()
     for name, expected in (
@@ -183,11 +174,14 @@ def test_what_the_owner_has_to_say(facts, tmp_path):
     assert "widget" not in data  # the examples are English
 
 
-def test_sentence_models_show_both_encoders(facts, tmp_path):
+def test_a_sentence_model_says_so_and_shows_both_encoders(facts, tmp_path):
     given = facts("BertModel")
     (given.source / "modules.json").write_text("[]")
-    text = written(tmp_path, given).text
-    blocks = [block.partition("```")[0] for block in text.split("```python\n")[1:]]
+    card = written(tmp_path, given)
+    data = card.data.to_dict()
+    assert data["library_name"] == "sentence-transformers"
+    assert data["pipeline_tag"] == "sentence-similarity"
+    blocks = [block.partition("```")[0] for block in card.text.split("```python\n")[1:]]
     assert len(blocks) == 3
     for block, words in zip(
         blocks, ("AutoModel", "SentenceTransformer(", "TextEncoder"), strict=True
