@@ -7,8 +7,6 @@ Questions are `{"do": NAME, "given": {...}}`, NAME a method of `Worker`; answers
 from __future__ import annotations
 
 import ctypes
-import dataclasses
-import functools
 import gc
 import json
 import os
@@ -17,7 +15,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from hf_bert_impl.benchmark.peers import Check, Entry, reason
+from hf_bert_impl.benchmark.cases import FROM_TEXT, UPDATE, Unavailable
+from hf_bert_impl.benchmark.models import Entry
+from hf_bert_impl.errors import one_line
 from hf_bert_impl.measuring.batches import Case
 
 PR_SET_PDEATHSIG = 1
@@ -33,7 +33,7 @@ class Worker:
         self.entry = entry
         #: A `States`, `Trainer` or `TextModel`, and what it was loaded for.
         self._model: Any = None
-        self._loaded: Any = None
+        self._loaded: str | None = None
 
     def open(self, name: str) -> None:
         """Load what a case takes."""
@@ -57,19 +57,24 @@ class Worker:
         return float(result["spearman"]) if "spearman" in result else None
 
     def check(self, case: Case) -> dict[str, Any]:
-        """Its error, quality and memory on a case."""
+        """Its error, quality and memory on a case.
+
+        Returns:
+            Of a `Row` without its side: `error`, `rms`, `mib`, `spearman`, as far as there are
+            such, and further `notes`.
+        """
         import torch
 
         file = self._file(case)
         reference = torch.load(file, weights_only=True) if file.exists() else None
-        check: Check = self._take(case.name).check(case, reference)
-        return dataclasses.asdict(check)
+        found: dict[str, Any] = self._take(case.name).check(case, reference)
+        return found
 
-    def turn(self, case: Case, what: str, number: int) -> float:
+    def turn(self, case: Case, number: int) -> float:
         """Time a case: the mean of as many calls as fill a turn, after an untimed one."""
         from hf_bert_impl.measuring import timing
 
-        call = self._take(case.name).call(case, what, number)
+        call = self._take(case.name).call(case, number)
         gc.collect()
         gc.disable()
         try:
@@ -92,19 +97,18 @@ class Worker:
 
     def _take(self, case: str) -> Any:
         """The model that runs a case; another one that was loaded for other cases is dropped."""
-        from hf_bert_impl.benchmark.contestants import States
-        from hf_bert_impl.benchmark.text_models import KINDS, TextModel
-        from hf_bert_impl.benchmark.training import Trainer
+        from hf_bert_impl.benchmark.contestants import States, Trainer
+        from hf_bert_impl.benchmark.text_models import TextModel
 
-        kinds: dict[str, Any] = {
-            kind: functools.partial(TextModel, case=kind) for kind in KINDS
-        } | {"train": Trainer}
-        wanted = case if case in kinds else "states"
+        wanted = case if case in FROM_TEXT else "train" if case in ("train", UPDATE) else "states"
         if self._loaded != wanted:
             gc.unfreeze()
             self._model = self._loaded = None
             gc.collect()
-            self._model = kinds.get(case, States)(self.entry)
+            if case in FROM_TEXT:
+                self._model = TextModel(self.entry, case)
+            else:
+                self._model = (Trainer if wanted == "train" else States)(self.entry)
             self._loaded = wanted
             # Each turn collects garbage first. It need not look through all of transformers then.
             gc.collect()
@@ -113,6 +117,14 @@ class Worker:
 
     def _file(self, case: Case) -> Path:
         return Path(self.entry.scratch) / f"{case.name}-{case.rows}.pt"
+
+
+def reason(error: BaseException) -> str:
+    """Why something failed, short enough for a table."""
+    text = one_line(error)
+    if not isinstance(error, Unavailable):
+        text = f"{type(error).__name__}: {text}"
+    return text if len(text) <= 200 else text[:197] + "..."
 
 
 def die_with(parent: int) -> None:

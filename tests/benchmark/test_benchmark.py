@@ -15,8 +15,7 @@ from rich.console import Console
 from hf_bert_impl.benchmark import cases, memory, plot, texts
 from hf_bert_impl.benchmark.cases import Unavailable
 from hf_bert_impl.benchmark.contest import Contestant
-from hf_bert_impl.benchmark.models import RANDOM, Source
-from hf_bert_impl.benchmark.peers import PEERS, Entry, check_peer
+from hf_bert_impl.benchmark.models import PEERS, RANDOM, Entry, Source, check_peer
 from hf_bert_impl.benchmark.report import render
 from hf_bert_impl.benchmark.results import (
     LinePoint,
