@@ -102,7 +102,7 @@ class Contestant:
         """Let it work until it has answered.
 
         Args:
-            do: A method of `worker.Worker`.
+            do: A method of `contestants.Worker`.
             case: What about.
             given: Further arguments.
 
@@ -140,7 +140,7 @@ class Contestant:
         return seconds
 
     def check(self, case: Case) -> dict[str, Any]:
-        """What `Worker.check` gives; measured once."""
+        """What `contestants.Worker.check` gives; measured once."""
         if case not in self.checks:
             self.checks[case] = self.ask("check", case)
         return self.checks[case]

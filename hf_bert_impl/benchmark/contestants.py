@@ -7,7 +7,9 @@ and how far they are from a reference.
 from __future__ import annotations
 
 import functools
+import gc
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,10 +17,12 @@ import torch
 from torch import Tensor, nn
 
 from hf_bert_impl.benchmark import memory, texts
-from hf_bert_impl.benchmark.cases import PARTS, UPDATE, Unavailable, make_labels
+from hf_bert_impl.benchmark.cases import FROM_TEXT, PARTS, UPDATE, Unavailable, make_labels
 from hf_bert_impl.benchmark.models import Entry
 from hf_bert_impl.benchmark.runtimes import build_runner, upstream_model
+from hf_bert_impl.benchmark.text_models import TextModel, errors
 from hf_bert_impl.benchmark.texts import Batch, text_batches
+from hf_bert_impl.measuring import timing
 from hf_bert_impl.measuring.batches import TEXT_ROWS, Case, make_batch
 from hf_bert_impl.tasks.sts import evaluate_sts
 
@@ -200,9 +204,84 @@ class Trainer:
         return peak(step), with_gradients, None if cuda else memory.resident_peak(step)
 
 
-def errors(result: dict[str, Tensor], reference: dict[str, Tensor] | None) -> dict[str, Any]:
-    """The largest difference and the root of the mean squared one; none without a reference."""
-    if reference is None:
-        return {}
-    gaps = (result["values"] - reference["values"]).double()
-    return {"error": gaps.abs().max().item(), "rms": gaps.square().mean().sqrt().item()}
+class Worker:
+    """What a contestant can be asked."""
+
+    def __init__(self, entry: Entry) -> None:
+        torch.set_num_threads(entry.threads)
+        self.entry = entry
+        #: A `States`, `Trainer` or `TextModel`, and what it was loaded for.
+        self._model: Any = None
+        self._loaded: str | None = None
+
+    def open(self, name: str) -> None:
+        """Load what a case takes."""
+        self._take(name)
+
+    def lengths(self, name: str) -> list[int]:
+        """Tokens of each text of a case of texts."""
+        lengths: list[int] = self._take(name).lengths()
+        return lengths
+
+    def record(self, case: Case) -> float | None:
+        """Keep its results on a case as those that all others are compared with.
+
+        Returns:
+            Spearman's correlation where the case has one.
+        """
+        result = self._take(case.name).result(case)
+        torch.save(result, self._file(case))
+        return float(result["spearman"]) if "spearman" in result else None
+
+    def check(self, case: Case) -> dict[str, Any]:
+        """Its error, quality and memory on a case.
+
+        Returns:
+            Of a `Row` without its side: `error`, `rms`, `mib`, `spearman`, as far as there are
+            such, and further `notes`.
+        """
+        file = self._file(case)
+        reference = torch.load(file, weights_only=True) if file.exists() else None
+        found: dict[str, Any] = self._take(case.name).check(case, reference)
+        return found
+
+    def turn(self, case: Case, number: int) -> float:
+        """Time a case: the mean of as many calls as fill a turn, after an untimed one."""
+        call = self._take(case.name).call(case, number)
+        gc.collect()
+        gc.disable()
+        try:
+            wait = timing.device_wait(self.entry.source.device)
+            return timing.turn(call, self.entry.turn_seconds, wait)
+        finally:
+            gc.enable()
+
+    def products(self) -> dict[str, float]:
+        """The rates of matrix products of the model's sizes in its process."""
+        source = self.entry.source
+        sizes = source.config().hidden_size, source.config().intermediate_size
+        return timing.best_product(*sizes, self.entry.dtype, source.device)
+
+    def kernels(self) -> str | None:
+        """What computes the prepared model, in one line; None where nothing is prepared."""
+        return getattr(self._model, "kernels", None)
+
+    def _take(self, case: str) -> Any:
+        """The model that runs a case; another one that was loaded for other cases is dropped."""
+        wanted = case if case in FROM_TEXT else "train" if case in ("train", UPDATE) else "states"
+        if self._loaded != wanted:
+            gc.unfreeze()
+            self._model = self._loaded = None
+            gc.collect()
+            if case in FROM_TEXT:
+                self._model = TextModel(self.entry, case)
+            else:
+                self._model = (Trainer if wanted == "train" else States)(self.entry)
+            self._loaded = wanted
+            # Each turn collects garbage first. It need not look through all of transformers then.
+            gc.collect()
+            gc.freeze()
+        return self._model
+
+    def _file(self, case: Case) -> Path:
+        return Path(self.entry.scratch) / f"{case.name}-{case.rows}.pt"

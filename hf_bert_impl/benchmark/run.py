@@ -59,17 +59,6 @@ class Settings:
     """A quarter of the rows: to see that everything runs, not for figures."""
 
 
-def check_model(source: Source) -> Any:
-    """Load the model once and drop it: what is wrong with it is said before anyone starts.
-
-    Returns:
-        Its config.
-    """
-    model = source.load()
-    reference_model(model)
-    return model.config
-
-
 class Benchmark:
     """One run.
 
@@ -102,7 +91,10 @@ class Benchmark:
         """
         settings = self.settings
         self.say("loading the model")
-        self.config = check_model(self.source)
+        model = self.source.load()
+        reference_model(model)
+        self.config = model.config
+        del model  # it is there to say what is wrong with it before anyone starts
         self.results = Results(
             environment(self.source.device, settings.threads),
             dataclasses.asdict(settings) | {"model": self.source.name},
@@ -225,7 +217,9 @@ class Benchmark:
                 groups.insert(0, [case for case in wanted if case.name not in FROM_TEXT])
                 for group in filter(None, groups if self._alive() else []):
                     with self._peer(name, precision, group[0].name) as peer:
-                        for case in group if peer else ():
+                        if peer is None:
+                            continue
+                        for case in group:
                             if case == LINE:
                                 self._line(dtype, peer)
                                 plan.remove(LINE)
@@ -316,37 +310,33 @@ class Benchmark:
         ratios = [theirs / ours for ours, theirs in zip(*times, strict=True)]
         # Each part of the texts is other work, so their times are added up.
         seconds = [sum(side) if case.name in TEXTS else statistics.median(side) for side in times]
-        row = Row(
+        fields: dict[str, Any] = {"ours": OURS.get(what, pair[0].name), "peer": pair[1].name}
+        notes: dict[str, float] = {}
+        for side, one, taken in zip(("ours", "peer"), pair, seconds, strict=True):
+            fields |= {f"{side}_dtype": one.entry.dtype, f"{side}_ms": 1000 * taken}
+            if what == UPDATE:
+                continue
+            fields[f"{side}_gflops"] = self._flops(case) / taken / 1e9
+            check = dict(one.check(case))
+            notes |= {f"{side}_{key}": value for key, value in check.pop("notes", {}).items()}
+            fields |= {f"{side}_{key}": value for key, value in check.items()}
+            if self.spearman and "spearman" in check:
+                fields[f"{side}_kept"] = check["spearman"] / self.spearman
+        if "ours_loss" in notes:
+            notes["gradient_error"] = notes["ours_gradient_error"]
+            notes["memory_ratio"] = (fields["ours_mib"] or 0.0) / (fields["peer_mib"] or 1.0)
+        return Row(
             case=case.name,
             rows=case.rows,
             tokens=case.tokens,
             padding=case.padding,
-            ours=OURS.get(what, pair[0].name),
-            ours_dtype=pair[0].entry.dtype,
-            peer=pair[1].name,
-            peer_dtype=pair[1].entry.dtype,
-            ours_ms=1000 * seconds[0],
-            peer_ms=1000 * seconds[1],
             ratio=statistics.median(ratios),
             ratio_min=min(ratios),
             ratio_max=max(ratios),
             rounds=len(ratios),
+            notes=notes,
+            **fields,
         )
-        if what == UPDATE:
-            return row
-        flops = self._flops(case)
-        for side, one, taken in zip(("ours", "peer"), pair, seconds, strict=True):
-            check = one.check(case)
-            setattr(row, f"{side}_gflops", flops / taken / 1e9)
-            for field in ("error", "rms", "mib", "spearman"):
-                setattr(row, f"{side}_{field}", check.get(field))
-            if "spearman" in check and self.spearman:
-                setattr(row, f"{side}_kept", check["spearman"] / self.spearman)
-            row.notes |= {f"{side}_{key}": note for key, note in check.get("notes", {}).items()}
-        if case.name == "train":
-            row.notes["gradient_error"] = row.notes["ours_gradient_error"]
-            row.notes["memory_ratio"] = (row.ours_mib or 0.0) / (row.peer_mib or 1.0)
-        return row
 
     def _flops(self, case: Case) -> int:
         if case.name != "train":

@@ -24,7 +24,6 @@ from transformers.utils import ModelOutput
 import hf_bert_impl
 from hf_bert_impl.benchmark import memory, texts
 from hf_bert_impl.benchmark.cases import PARTS
-from hf_bert_impl.benchmark.contestants import errors
 from hf_bert_impl.benchmark.models import SEED, Entry, made_once
 from hf_bert_impl.benchmark.runtimes import open_vino, prepared_kernels
 from hf_bert_impl.benchmark.texts import CALIBRATION_TEXTS
@@ -147,6 +146,14 @@ class TextModel:
         return self.model.tokenizer(
             *words, truncation=True, max_length=longest, return_tensors="pt"
         )
+
+
+def errors(result: dict[str, Tensor], reference: dict[str, Tensor] | None) -> dict[str, Any]:
+    """The largest difference and the root of the mean squared one; none without a reference."""
+    if reference is None:
+        return {}
+    gaps = (result["values"] - reference["values"]).double()
+    return {"error": gaps.abs().max().item(), "rms": gaps.square().mean().sqrt().item()}
 
 
 def load(kind: Kind, folder: str, device: str = "cpu", dtype: str | None = None) -> Any:
