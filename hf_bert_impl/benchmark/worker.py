@@ -53,7 +53,7 @@ def main(parent: int, entry: str) -> None:
     for line in sys.stdin:
         request = json.loads(line)
         given = request["given"]
-        if isinstance(given.get("case"), dict):
+        if "case" in given:
             given["case"] = Case(**given["case"] | {"lengths": tuple(given["case"]["lengths"])})
         try:
             answer = {"answer": getattr(worker, request["do"])(**given)}

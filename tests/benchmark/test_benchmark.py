@@ -204,6 +204,22 @@ def test_every_row_is_measured_and_exact(results):
     ]
 
 
+def test_training_races_in_float32_alone():
+    settings = Settings(
+        cases=("train",),
+        peers=("upstream-sdpa",),
+        dtypes=("float32", "bfloat16"),
+        rounds=1,
+        batch_sizes=(2,),
+        quick=True,
+    )
+    rows = Benchmark(TINY, settings).run().rows
+    assert [(row.ours, row.ours_dtype, row.peer_dtype) for row in rows] == [
+        ("training step", "float32", "float32"),
+        ("AdamW step", "float32", "float32"),
+    ]
+
+
 def test_each_has_a_process_that_is_stopped_out_of_its_turn(run):
     _, everyone, others = run
     # Upstream's eager attention is the reference as well, and `unchanged` is there as ours.
