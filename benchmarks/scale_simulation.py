@@ -106,17 +106,7 @@ def main(
         out,
         f"The driver, with a model of one layer of 8 and parts of {SMALL_PART} rows",
         ["texts", "parts", "seconds", "parts/s", "MiB before", "MiB at most"],
-        [
-            [
-                f"{row['texts']:,}",
-                f"{row['parts']:,}",
-                f"{row['seconds']:.1f}",
-                f"{row['parts'] / row['seconds']:.0f}",
-                f"{row['before']:.0f}",
-                f"{row['most']:.0f}",
-            ]
-            for row in growth
-        ],
+        growth,
         f"finding the parts reads {limits['read']:,.0f} rows a second in one process",
     )
     print_plan(out, output, plain, limits, texts, dollars_per_core_hour)
@@ -201,10 +191,8 @@ def row_of(
     ]
 
 
-def driver_limits(
-    model: str, output: Path, most: int
-) -> tuple[dict[str, float], list[dict[str, float]]]:
-    """What one driver reads and hands out, and its memory, by the number of texts."""
+def driver_limits(model: str, output: Path, most: int) -> tuple[dict[str, float], list[list[str]]]:
+    """What one driver reads and hands out, and a line of the table for each number of texts."""
     limits: dict[str, float] = {}
     growth = []
     smallest = write_smallest(model, output / "smallest")
@@ -230,13 +218,10 @@ def driver_limits(
             seconds = time.perf_counter() - begin
             limits["parts"] = parts / seconds
             growth.append(
-                {
-                    "texts": number,
-                    "parts": parts,
-                    "seconds": seconds,
-                    "before": memory[0],
-                    "most": max(memory),
-                }
+                [
+                    *(f"{number:,}", f"{parts:,}", f"{seconds:.1f}", f"{limits['parts']:.0f}"),
+                    *(f"{memory[0]:.0f}", f"{max(memory):.0f}"),
+                ]
             )
             shutil.rmtree(output / "short")
     finally:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Unavailable(Exception):
-    """A contestant or a case cannot run here; the message says why, in a few words."""
+    """A contestant or a case cannot run, or has failed; the message says why, in a few words."""
 
 
 #: Positions of BERT itself. For a model with fewer, all lengths of a case shrink in proportion.
@@ -29,8 +29,8 @@ LINE_LOG_MEAN = 3.2
 #: One label in this many tokens, as BERT's pre-training has it (Devlin et al. 2019, section 3.1).
 LABEL_SHARE = 0.15
 IGNORED = -100
-#: What `train` measures: a forward and a backward pass, and a step of the optimizer.
-STEP, UPDATE = "training step", "AdamW step"
+#: `train` times a forward and a backward pass, and, by this name, a step of the optimizer.
+UPDATE = "AdamW step"
 #: How many parts texts are cut into. A round takes one part, so a pass over them gives 5 ratios.
 PARTS = 5
 

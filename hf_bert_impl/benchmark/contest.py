@@ -22,7 +22,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_bert_impl.benchmark.peers import Check, Entry
+from hf_bert_impl.benchmark.cases import Unavailable
+from hf_bert_impl.benchmark.models import Entry
 from hf_bert_impl.measuring.batches import Case
 
 if TYPE_CHECKING:
@@ -50,16 +51,17 @@ BUSY = (
 CLEAN_UP = "import shutil, sys; sys.stdin.read(); shutil.rmtree(sys.argv[1], ignore_errors=True)"
 
 
-class Lost(Exception):
-    """A contestant could not do what it was asked; the message says why."""
-
-
 class Contestant:
-    """One of ours, or a peer, in a process of its own, which is stopped outside `ask`."""
+    """One of ours, or a peer, in a process of its own, which is stopped outside `ask`.
 
-    def __init__(self, entry: Entry) -> None:
-        self.entry = entry
-        self.checks: dict[Case, Check] = {}
+    Args:
+        entry: Who computes in it.
+        name: What results call it; None for the entry's name.
+    """
+
+    def __init__(self, entry: Entry, name: str | None = None) -> None:
+        self.entry, self.name = entry, name or entry.name
+        self.checks: dict[Case, dict[str, Any]] = {}
         # Holds what the process prints. It is read only if the process crashes.
         self._said = Path(entry.scratch) / f"said-{os.urandom(4).hex()}"
         own_group: dict[str, Any] = {"process_group": 0} if os.name == "posix" else {}
@@ -100,7 +102,7 @@ class Contestant:
         """Let it work until it has answered.
 
         Args:
-            do: A method of `worker.Worker`.
+            do: A method of `contestants.Worker`.
             case: What about.
             given: Further arguments.
 
@@ -108,10 +110,10 @@ class Contestant:
             The answer.
 
         Raises:
-            Lost: It failed, has ended or does not answer.
+            Unavailable: It failed, has ended or does not answer.
         """
         if not self.is_alive:
-            raise Lost(self._end())
+            raise Unavailable(self._end())
         told = given | ({} if case is None else {"case": dataclasses.asdict(case)})
         try:
             self._signal("SIGCONT")
@@ -121,26 +123,26 @@ class Contestant:
             line = self._answers.get(timeout=PATIENCE_SECONDS)
         except queue.Empty:
             self.close()
-            raise Lost(f"gave no answer for {PATIENCE_SECONDS:.0f} s") from None
+            raise Unavailable(f"gave no answer for {PATIENCE_SECONDS:.0f} s") from None
         except OSError:  # the process has ended
             line = None
         if line is None:
-            raise Lost(self._end())
+            raise Unavailable(self._end())
         self._stop()
         answer = json.loads(line)
         if "failed" in answer:
-            raise Lost(answer["failed"])
+            raise Unavailable(answer["failed"])
         return answer["answer"]
 
-    def turn(self, case: Case, what: str, number: int) -> float:
+    def turn(self, case: Case, number: int) -> float:
         """Its seconds for a case in round `number`."""
-        seconds: float = self.ask("turn", case, what=what, number=number)
+        seconds: float = self.ask("turn", case, number=number)
         return seconds
 
-    def check(self, case: Case) -> Check:
-        """Its error and memory on a case; measured once."""
+    def check(self, case: Case) -> dict[str, Any]:
+        """What `contestants.Worker.check` gives; measured once."""
         if case not in self.checks:
-            self.checks[case] = Check(**self.ask("check", case))
+            self.checks[case] = self.ask("check", case)
         return self.checks[case]
 
     def _signal(self, name: str) -> None:
@@ -197,34 +199,34 @@ class Contestant:
 
 def race(
     contestants: Sequence[Contestant],
-    batches: Sequence[tuple[Case, str]],
+    cases: Sequence[Case],
     rounds: int,
-    lost: Callable[[Contestant, Lost], None],
+    lost: Callable[[Contestant, Unavailable], None],
 ) -> list[dict[Contestant, list[float]]]:
     """Time contestants in turns, the order reversed each round.
 
     Args:
         contestants: Who races.
-        batches: Cases and what is done; each round has all of them.
+        cases: Each round has all of them.
         rounds: How many times each is timed.
         lost: Told of one that drops out; the others go on.
 
     Returns:
-        For each batch the seconds of each contestant that came to the end, a round each.
+        For each case the seconds of each contestant that came to the end, a round each.
     """
-    times: list[dict[Contestant, list[float]]] = [{c: [] for c in contestants} for _ in batches]
+    times: list[dict[Contestant, list[float]]] = [{c: [] for c in contestants} for _ in cases]
 
     def turn(place: int, one: Contestant, number: int) -> None:
         if one not in times[place]:
             return
         try:
-            times[place][one].append(one.turn(*batches[place], number))
-        except Lost as error:
+            times[place][one].append(one.turn(cases[place], number))
+        except Unavailable as error:
             lost(one, error)
             for by_contestant in times:
                 del by_contestant[one]
 
-    pairs = [(place, one) for place in range(len(batches)) for one in contestants]
+    pairs = [(place, one) for place in range(len(cases)) for one in contestants]
     for place, one in pairs:  # untimed, since a first call makes the batch
         turn(place, one, 0)
     for by_contestant in times:

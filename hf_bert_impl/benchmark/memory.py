@@ -15,6 +15,11 @@ from hf_bert_impl.measuring.timing import Call
 MIB = 2**20
 
 
+def peak(call: Call, device: str, release: Call | None = None) -> float | None:
+    """What a call takes where a model computes: see `resident_peak` and `cuda_peak`."""
+    return resident_peak(call, release) if device == "cpu" else cuda_peak(call)
+
+
 def resident_peak(call: Call, release: Call | None = None) -> float | None:
     """How far this process's resident memory rises while a call runs, in MiB.
 

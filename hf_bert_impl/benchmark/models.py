@@ -1,15 +1,17 @@
-"""Where the measured models come from: a checkpoint, or random weights of a known size."""
+"""The models that race: where weights come from, who computes with them, and what each needs."""
 
 from __future__ import annotations
 
 import dataclasses
+import importlib.util
+import json
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_bert_impl.benchmark.cases import Unavailable
+from hf_bert_impl.benchmark.cases import CASES, FORWARD, FROM_TEXT, LIBRARY, Unavailable
 from hf_bert_impl.checkpoints import TOKENIZERS, demo_folder
 from hf_bert_impl.errors import InputError
 
@@ -33,6 +35,59 @@ RANDOM: dict[str, dict[str, Any]] = {
         "max_position_embeddings": 64,
     },
 }
+
+
+#: By our precision, those of transformers beside it: float32 too, since most people run it so.
+BOTH = {"bfloat16": ("float32", "bfloat16"), "int8": ("float32",)}
+NO_INT8: dict[str, tuple[str, ...]] = {"int8": ()}
+ONNX = ("onnx", "onnxscript")
+
+
+@dataclasses.dataclass(frozen=True)
+class Peer:
+    """Who ours is measured beside."""
+
+    cases: tuple[str, ...] = FORWARD
+    packages: tuple[str, ...] = ()
+    """What it needs, by the name that is imported."""
+    precisions: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    """Beside ours in this precision, those of the peer, if it is not the same one."""
+    lacks: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    """Precisions that it has no kernels for, and how that is said."""
+    device: str | None = None
+    """The only device that it computes on, if not any."""
+
+
+NO_BFLOAT16 = {"bfloat16": "has no bfloat16 kernels for the CPU"}
+#: In the order of their races. sentence-transformers has the reference of texts, so it comes first.
+#: Ours beside itself comes last. Then every case has its reference.
+PEERS = {
+    "sentence-transformers": Peer(FROM_TEXT, ("sentence_transformers",), BOTH),
+    # transformers' own BERT with each attention, and under torch.compile, which has to be asked for
+    # by name: compiling takes a minute or more.
+    "upstream-sdpa": Peer((*FORWARD, "line", "train"), precisions=BOTH),
+    "upstream-eager": Peer((*FORWARD, "train"), precisions=NO_INT8),
+    "upstream-compile": Peer(precisions=NO_INT8),
+    # All graph optimisations; int8 by its dynamic quantisation.
+    "onnxruntime": Peer(packages=("onnxruntime", *ONNX), lacks=NO_BFLOAT16, device="cpu"),
+    # Latency hint; int8 by NNCF's static quantisation.
+    "openvino": Peer((*FORWARD, *LIBRARY), ("openvino", *ONNX), device="cpu"),
+    "ctranslate2": Peer(packages=("ctranslate2",), lacks=NO_BFLOAT16, device="cpu"),
+    "flash-attention-2": Peer(
+        packages=("flash_attn",),
+        precisions=NO_INT8,
+        lacks={"float32": "computes in half precision only: choose bfloat16"},
+        device="cuda",
+    ),
+    # The prepared model beside the unchanged call.
+    "unchanged": Peer(precisions=NO_INT8),
+    # Ours beside itself: the ratio that noise alone gives.
+    "self": Peer((*FORWARD, *FROM_TEXT)),
+}
+DEFAULT_PEERS = tuple(name for name in PEERS if name != "upstream-compile")
+#: Beside these both of ours are measured: the unchanged call and the prepared model.
+UPSTREAM = ("upstream-sdpa", "upstream-eager", "upstream-compile", "flash-attention-2")
+PRECISIONS = ("float32", "bfloat16", "int8")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,6 +172,55 @@ class Source:
             tokenizer.save_pretrained(folder)
 
         return str(made_once(scratch, "sentences", save))
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """Who computes in a process, and how."""
+
+    name: str
+    """`unchanged`, `prepared` or one of `PEERS`."""
+    dtype: str
+    source: Source
+    threads: int
+    scratch: str
+    """A folder that all contestants of a run share."""
+    sentences: int | None = None
+    """Texts of a case of `cases.FROM_TEXT`; None for the case's usual number."""
+    pairs: int | None = None
+    """Of each source of `sts`; None for all."""
+    turn_seconds: float = 0.0
+    """How long a turn lasts at least."""
+
+    def texts_of(self, case: str) -> int:
+        """How many texts a case of `cases.FROM_TEXT` has."""
+        return self.sentences or CASES[case].texts
+
+    @classmethod
+    def from_json(cls, text: str) -> Entry:
+        """What `dataclasses.asdict` gave, written as JSON."""
+        fields = json.loads(text)
+        return cls(**fields | {"source": Source(**fields["source"])})
+
+
+def check_peer(name: str, dtype: str, device: str) -> None:
+    """Check what can be checked before a process is started.
+
+    Raises:
+        Unavailable: The peer cannot run here.
+    """
+    peer = PEERS[name]
+    if peer.device not in (None, device):
+        raise Unavailable(
+            "compared on the CPU only" if peer.device == "cpu" else "needs a CUDA device"
+        )
+    if dtype in peer.lacks:
+        raise Unavailable(peer.lacks[dtype])
+    packages = (*peer.packages, "nncf") if (name, dtype) == ("openvino", "int8") else peer.packages
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            shown = package.replace("_", "-")
+            raise Unavailable(f"{shown} is not installed; pip install 'hf_bert_impl[bench]'")
 
 
 def made_once(scratch: str, name: str, make: Callable[[Path], None]) -> Path:

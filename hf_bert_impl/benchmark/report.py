@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
@@ -36,27 +37,24 @@ def render(results: Results, console: Console) -> None:
         results: What was measured.
         console: Where to.
     """
+    say = functools.partial(console.print, highlight=False, markup=False)
     where = results.environment
     versions = ", ".join(
         f"{name} {where[name]}"
         for name in ("torch", "transformers", "onnxruntime", "openvino", "nncf", "ctranslate2")
         if where.get(name)
     )
-    console.print(
+    say(
         f"{results.settings.get('model', '')}; {where['cpu']}, {where['device']}, "
-        f"{where['threads']} thread(s); {versions}",
-        highlight=False,
-        markup=False,
+        f"{where['threads']} thread(s); {versions}"
     )
     if not where.get("stopped"):
-        console.print("contestants wait for their turn; this system cannot stop them")
+        say("contestants wait for their turn; this system cannot stop them")
     for dtype, rates in results.products.items():
         best = ", ".join(f"{kernel} {rate:.0f}" for kernel, rate in rates.items()) or "none"
-        console.print(f"best matrix product, {dtype}: {best} GFLOP/s", highlight=False)
+        say(f"best matrix product, {dtype}: {best} GFLOP/s")
     for dtype, kernels in results.kernels.items():
-        console.print(
-            f"kernels, {dtype}: {kernels or 'nothing is prepared'}", highlight=False, markup=False
-        )
+        say(f"kernels, {dtype}: {kernels or 'nothing is prepared'}")
     for name in CASES:
         rows = [row for row in results.rows if row.case == name]
         if rows:
@@ -65,15 +63,13 @@ def render(results: Results, console: Console) -> None:
         _print_line(console, results)
     for missing in results.missing:
         case = "" if missing.case == "all" else f", {missing.case}"
-        console.print(
+        say(
             f"{missing.peer} ({SHORT_DTYPES.get(missing.dtype, missing.dtype)}{case}): "
             f"not available: {missing.reason}",
-            highlight=False,
-            markup=False,
             style="yellow",
         )
     if results.rows:
-        console.print(LEGEND, style="dim", highlight=False, markup=False)
+        say(LEGEND, style="dim")
 
 
 def _print_case(console: Console, name: str, rows: list[Row], level: str) -> None:

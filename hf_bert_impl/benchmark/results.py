@@ -165,13 +165,10 @@ class Results:
             )
         return fits
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return dataclasses.asdict(self) | {"line_fits": self.line_fits()}
-
     def to_json(self) -> str:
         """One JSON object."""
-        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False)
+        plain = dataclasses.asdict(self) | {"line_fits": self.line_fits()}
+        return json.dumps(plain, indent=2, ensure_ascii=False)
 
 
 def straight_line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float, float]:
@@ -179,10 +176,7 @@ def straight_line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float,
     if len(set(x)) < 2:
         return 0.0, statistics.fmean(y), 1.0
     slope, fixed = statistics.linear_regression(x, y)
-    mean = statistics.fmean(y)
-    rest = sum((b - slope * a - fixed) ** 2 for a, b in zip(x, y, strict=True))
-    total = sum((b - mean) ** 2 for b in y)
-    return slope, fixed, 1 - rest / total if total else 1.0
+    return slope, fixed, statistics.correlation(x, y) ** 2 if len(set(y)) > 1 else 1.0
 
 
 def environment(device: str, threads: int) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import statistics
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,14 +15,12 @@ from hf_bert_impl.benchmark.cases import (
     FROM_TEXT,
     LIBRARY,
     PARTS,
-    STEP,
     TEXTS,
     UPDATE,
     Unavailable,
 )
-from hf_bert_impl.benchmark.contest import Contestant, Lost, neighbours, race, scratch_folder
-from hf_bert_impl.benchmark.models import Source
-from hf_bert_impl.benchmark.peers import PEERS, UPSTREAM, Entry, check_peer
+from hf_bert_impl.benchmark.contest import Contestant, neighbours, race, scratch_folder
+from hf_bert_impl.benchmark.models import PEERS, UPSTREAM, Entry, Source, check_peer
 from hf_bert_impl.benchmark.results import LinePoint, Missing, Results, Row, environment
 from hf_bert_impl.benchmark.texts import origin
 from hf_bert_impl.errors import InputError
@@ -37,8 +36,10 @@ QUICK_PAIRS = 20
 TEXT_REFERENCE = ("sentence-transformers", "float32")
 #: Stands for the batches of `line`, which race together.
 LINE = Case("line", (), 0)
-#: How a row calls ours where the case begins with text.
-OURS_OF_TEXT = {"encode": "TextEncoder"} | dict.fromkeys(LIBRARY, "optimized")
+#: How a row calls ours where that is neither the unchanged call nor the prepared model.
+OURS = {"train": "training step", UPDATE: UPDATE, "encode": "TextEncoder"} | dict.fromkeys(
+    LIBRARY, "optimized"
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,23 +57,6 @@ class Settings:
     """Texts of each case that begins with text; None for the usual numbers."""
     quick: bool = False
     """A quarter of the rows: to see that everything runs, not for figures."""
-
-    def batches(self, name: str, positions: int) -> list[Case]:
-        """A case at every batch size."""
-        usual = CASES[name].rows
-        sizes = self.batch_sizes or (max(1, usual // 4) if self.quick else usual,)
-        return [cases.make_case(name, rows, positions) for rows in sizes]
-
-
-def check_model(source: Source) -> Any:
-    """Load the model once and drop it: what is wrong with it is said before anyone starts.
-
-    Returns:
-        Its config.
-    """
-    model = source.load()
-    reference_model(model)
-    return model.config
 
 
 class Benchmark:
@@ -107,7 +91,10 @@ class Benchmark:
         """
         settings = self.settings
         self.say("loading the model")
-        self.config = check_model(self.source)
+        model = self.source.load()
+        reference_model(model)
+        self.config = model.config
+        del model  # it is there to say what is wrong with it before anyone starts
         self.results = Results(
             environment(self.source.device, settings.threads),
             dataclasses.asdict(settings) | {"model": self.source.name},
@@ -118,7 +105,7 @@ class Benchmark:
                     self.reference = stack.enter_context(
                         self._contestant("upstream-eager", "float32")
                     )
-                except Lost as error:
+                except Unavailable as error:
                     raise InputError(
                         f"transformers' own model cannot run here ({error})",
                         "it to be the reference",
@@ -134,7 +121,9 @@ class Benchmark:
         return self.results
 
     @contextlib.contextmanager
-    def _contestant(self, name: str, dtype: str, case: str = "short") -> Iterator[Contestant]:
+    def _contestant(
+        self, name: str, dtype: str, case: str = "short", called: str | None = None
+    ) -> Iterator[Contestant]:
         """A contestant that has loaded what a case takes."""
         self.say(f"preparing {name} in {dtype}")
         settings = self.settings
@@ -148,7 +137,7 @@ class Benchmark:
             QUICK_PAIRS if settings.quick else None,
             0.0 if settings.quick else timing.TURN_SECONDS,
         )
-        with Contestant(entry) as contestant:
+        with Contestant(entry, called) as contestant:
             contestant.ask("open", name=case)
             yield contestant
 
@@ -158,7 +147,10 @@ class Benchmark:
             if name == "train" and "float32" not in self.settings.dtypes:
                 self._miss("training", ",".join(self.settings.dtypes), "float32 only", name)
             elif name in cases.BATCHES:
-                yield from self.settings.batches(name, self.config.max_position_embeddings)
+                usual = CASES[name].rows
+                usual = max(1, usual // 4) if self.settings.quick else usual
+                for rows in self.settings.batch_sizes or (usual,):
+                    yield cases.make_case(name, rows, self.config.max_position_embeddings)
             elif name == "sts":
                 yield from self._texts(name, self.reference)
 
@@ -166,8 +158,8 @@ class Benchmark:
         """What a contestant answers; None, and a line in `missing`, where it cannot."""
         try:
             return one.ask(do, **given)
-        except Lost as error:
-            who = {"sts": "everyone", **OURS_OF_TEXT}.get(case, one.entry.name)
+        except Unavailable as error:
+            who = {"sts": "everyone", **OURS}.get(case, one.entry.name)
             self._miss(who, one.entry.dtype, str(error), case)
             return None
 
@@ -181,7 +173,7 @@ class Benchmark:
         self.say(f"{case.name}, {case.rows} rows, the reference")
         try:
             self.spearman = reference.ask("record", case) or self.spearman
-        except Lost as error:
+        except Unavailable as error:
             self._miss("everyone", "float32", str(error), case.name)
             return False
         return True
@@ -203,38 +195,36 @@ class Benchmark:
                 continue
             try:
                 self.ours.append(stack.enter_context(self._contestant(name, dtype, first)))
-            except Lost as error:
+            except Unavailable as error:
                 self._miss(name, dtype, str(error))
         if not self.ours:
             return
         self._products(dtype)
-        plan = self.plan + self._from_text()
+        # Training is in float32 alone.
+        plan = [case for case in self.plan if dtype == "float32" or case.name != "train"]
+        plan += self._from_text()
         if "line" in self.settings.cases:
             plan.append(LINE)
-        # sentence-transformers has the reference of texts, so it comes first. Ours beside itself
-        # comes last. Then every case has its reference.
-        order = [*self.settings.peers]
-        order.sort(key=lambda name: (name != TEXT_REFERENCE[0], name in ("self", "unchanged")))
-        for name in order:
+        for name in (peer for peer in PEERS if peer in self.settings.peers):
             for precision in PEERS[name].precisions.get(dtype, (dtype,)):
-                wanted = [case for case in plan if case.name in PEERS[name].cases]
-                if precision != "float32":
-                    wanted = [case for case in wanted if case.name != "train"]
-                if precision != dtype:
-                    wanted = [case for case in wanted if case != LINE]
+                wanted = [
+                    case
+                    for case in plan
+                    if case.name in PEERS[name].cases and (case != LINE or precision == dtype)
+                ]
                 # A process for each model that takes text: it is all that the process holds.
                 groups = [[case] for case in wanted if case.name in FROM_TEXT]
                 groups.insert(0, [case for case in wanted if case.name not in FROM_TEXT])
                 for group in filter(None, groups if self._alive() else []):
                     with self._peer(name, precision, group[0].name) as peer:
+                        if peer is None:
+                            continue
                         for case in group:
-                            if peer is None:
-                                continue
                             if case == LINE:
                                 self._line(dtype, peer)
                                 plan.remove(LINE)
                             else:
-                                self._case(case, name, peer)
+                                self._case(case, peer)
         if LINE in plan:
             self._line(dtype)
         self._products(dtype)
@@ -267,54 +257,52 @@ class Benchmark:
                     stack.callback(peer.close)  # nobody else needs it
                 else:
                     it = self.ours[-1].entry.name if name == "self" else name
-                    peer = stack.enter_context(self._contestant(it, dtype, first))
-            except (Lost, Unavailable) as error:
+                    peer = stack.enter_context(self._contestant(it, dtype, first, name))
+            except Unavailable as error:
                 self._miss(name, dtype, str(error))
             yield peer
 
-    def _case(self, case: Case, name: str, peer: Contestant) -> None:
+    def _drop(self, one: Contestant, error: Unavailable, case: str) -> None:
+        """Say that a contestant could not run a case, or, where it has ended, any."""
+        self._miss(one.name, one.entry.dtype, str(error), case if one.is_alive else "all")
+
+    def _case(self, case: Case, peer: Contestant) -> None:
         """Race ours and a peer on one case."""
-        self.say(f"{case.name}, {case.rows} rows, beside {name} in {peer.entry.dtype}")
-        best = self.ours[-1]
+        self.say(f"{case.name}, {case.rows} rows, beside {peer.name} in {peer.entry.dtype}")
         if case.name == "train":
-            sides = [one for one in self.ours if one.entry.name == "unchanged"]
+            sides = [one for one in self.ours if one.name == "unchanged"]
         else:
-            sides = self.ours if name in UPSTREAM and case.name not in TEXTS else [best]
+            both = peer.name in UPSTREAM and case.name not in TEXTS
+            sides = self.ours if both else self.ours[-1:]
         racing = [one for one in (*sides, peer) if one.is_alive]
-        if not peer.is_alive or len(racing) < 2:
+        if peer not in racing or len(racing) < 2:
             return
-
-        def lose(one: Contestant, error: Lost) -> None:
-            whole = "all" if not one.is_alive else case.name
-            self._miss(name if one is peer else one.entry.name, one.entry.dtype, str(error), whole)
-            racing.remove(one)
-
-        if case.name in FROM_TEXT and (name, peer.entry.dtype) == TEXT_REFERENCE:
+        if case.name in FROM_TEXT and (peer.name, peer.entry.dtype) == TEXT_REFERENCE:
             self._record(peer, case)
         for one in tuple(racing):
             try:
                 one.check(case)
-            except Lost as error:
-                lose(one, error)
+            except Unavailable as error:
+                self._drop(one, error, case.name)
+                racing.remove(one)
         if peer not in racing or len(racing) < 2:
             return
-        done = (STEP, UPDATE) if case.name == "train" else ("",)
+        timed = [case]
+        if case.name == "train":
+            timed.append(dataclasses.replace(case, name=UPDATE))
         rounds = PARTS if case.name in TEXTS else self.settings.rounds
-        busy = self.settings.threads if case.name == "busy" else 0
-        with neighbours(busy):
-            times = race(tuple(racing), [(case, what) for what in done], rounds, lose)
-        for what, seconds in zip(done, times, strict=True):
-            self.results.rows += [
-                self._row(case, what, name, (mine, peer), (seconds[mine], seconds[peer]))
-                for mine in racing
-                if mine is not peer and peer in racing
-            ]
+        with neighbours(self.settings.threads if case.name == "busy" else 0):
+            times = race(racing, timed, rounds, functools.partial(self._drop, case=case.name))
+        for it, seconds in zip(timed, times, strict=True):
+            theirs = seconds.pop(peer, None)
+            if theirs is not None:
+                for one, mine in seconds.items():
+                    self.results.rows.append(self._row(case, it.name, (one, peer), (mine, theirs)))
 
     def _row(
         self,
         case: Case,
         what: str,
-        name: str,
         pair: tuple[Contestant, Contestant],
         times: tuple[list[float], list[float]],
     ) -> Row:
@@ -322,37 +310,33 @@ class Benchmark:
         ratios = [theirs / ours for ours, theirs in zip(*times, strict=True)]
         # Each part of the texts is other work, so their times are added up.
         seconds = [sum(side) if case.name in TEXTS else statistics.median(side) for side in times]
-        row = Row(
+        fields: dict[str, Any] = {"ours": OURS.get(what, pair[0].name), "peer": pair[1].name}
+        notes: dict[str, float] = {}
+        for side, one, taken in zip(("ours", "peer"), pair, seconds, strict=True):
+            fields |= {f"{side}_dtype": one.entry.dtype, f"{side}_ms": 1000 * taken}
+            if what == UPDATE:
+                continue
+            fields[f"{side}_gflops"] = self._flops(case) / taken / 1e9
+            check = dict(one.check(case))
+            notes |= {f"{side}_{key}": value for key, value in check.pop("notes", {}).items()}
+            fields |= {f"{side}_{key}": value for key, value in check.items()}
+            if self.spearman and "spearman" in check:
+                fields[f"{side}_kept"] = check["spearman"] / self.spearman
+        if "ours_loss" in notes:
+            notes["gradient_error"] = notes["ours_gradient_error"]
+            notes["memory_ratio"] = (fields["ours_mib"] or 0.0) / (fields["peer_mib"] or 1.0)
+        return Row(
             case=case.name,
             rows=case.rows,
             tokens=case.tokens,
             padding=case.padding,
-            ours=OURS_OF_TEXT.get(case.name) or what or pair[0].entry.name,
-            ours_dtype=pair[0].entry.dtype,
-            peer=name,
-            peer_dtype=pair[1].entry.dtype,
-            ours_ms=1000 * seconds[0],
-            peer_ms=1000 * seconds[1],
             ratio=statistics.median(ratios),
             ratio_min=min(ratios),
             ratio_max=max(ratios),
             rounds=len(ratios),
+            notes=notes,
+            **fields,
         )
-        if what == UPDATE:
-            return row
-        flops = self._flops(case)
-        for side, one, taken in zip(("ours", "peer"), pair, seconds, strict=True):
-            check = one.check(case)
-            setattr(row, f"{side}_gflops", flops / taken / 1e9)
-            for field in ("error", "rms", "mib", "spearman"):
-                setattr(row, f"{side}_{field}", getattr(check, field))
-            if check.spearman is not None and self.spearman:
-                setattr(row, f"{side}_kept", check.spearman / self.spearman)
-            row.notes |= {f"{side}_{key}": value for key, value in check.notes.items()}
-        if case.name == "train":
-            row.notes["gradient_error"] = row.notes["ours_gradient_error"]
-            row.notes["memory_ratio"] = (row.ours_mib or 0.0) / (row.peer_mib or 1.0)
-        return row
 
     def _flops(self, case: Case) -> int:
         if case.name != "train":
@@ -369,18 +353,14 @@ class Benchmark:
     def _line(self, dtype: str, peer: Contestant | None = None) -> None:
         """The cost against tokens; all widths in turns, so that they are compared in a round."""
         rows = [n // 4 if self.settings.quick else n for n in cases.LINE_ROWS]
-
-        def lose(one: Contestant, error: Lost) -> None:
-            self._miss(one.entry.name, one.entry.dtype, str(error), "line")
-
         for widths in cases.line_cases(self.config.max_position_embeddings, rows):
             sizes = ", ".join(str(case.width) for case in widths)
             self.say(f"line, {widths[0].rows} rows of {sizes}, {dtype}")
             times = race(
                 [one for one in (*self.ours, peer) if one and one.is_alive],
-                [(case, "") for case in widths],
+                widths,
                 min(LINE_ROUNDS, self.settings.rounds),
-                lose,
+                functools.partial(self._drop, case="line"),
             )
             for case, by_contestant in zip(widths, times, strict=True):
                 for one, seconds in by_contestant.items():

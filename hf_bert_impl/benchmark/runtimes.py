@@ -20,8 +20,7 @@ import torch
 from torch import Tensor
 
 from hf_bert_impl.benchmark.cases import Unavailable
-from hf_bert_impl.benchmark.models import made_once
-from hf_bert_impl.benchmark.peers import UPSTREAM, Entry
+from hf_bert_impl.benchmark.models import UPSTREAM, Entry, made_once
 from hf_bert_impl.benchmark.texts import CALIBRATION_TEXTS, Batch, calibration_batches
 from hf_bert_impl.export.formats import FILES, write_onnx
 from hf_bert_impl.export.program import export_program, quiet
@@ -183,8 +182,16 @@ def open_vino(
     file: Any = _onnx_file(upstream, entry, inputs)
     convert = functools.partial(_arrays, inputs=inputs)
     if entry.dtype == "int8":
+        import nncf
+
         calibration = calibration_batches(entry) if samples is None else samples()
-        file = _quantised(file, [convert(batch) for batch in calibration])
+        with quiet():
+            file = nncf.quantize(
+                ov.convert_model(file),
+                nncf.Dataset([convert(batch) for batch in calibration]),
+                model_type=nncf.ModelType.TRANSFORMER,
+                subset_size=CALIBRATION_TEXTS,
+            )
     compiled = openvino_model(file, entry.threads, precision)
     request = compiled.create_infer_request()
     return Runner(
@@ -194,20 +201,6 @@ def open_vino(
         convert=convert,
         release=compiled.release_memory,
     )
-
-
-def _quantised(file: Path, samples: list[dict[str, Any]]) -> Any:
-    """An OpenVINO model whose products are int8, calibrated on these batches."""
-    import nncf
-    import openvino as ov
-
-    with quiet():
-        return nncf.quantize(
-            ov.convert_model(file),
-            nncf.Dataset(samples),
-            model_type=nncf.ModelType.TRANSFORMER,
-            subset_size=CALIBRATION_TEXTS,
-        )
 
 
 def ctranslate2(upstream: PreTrainedModel, entry: Entry) -> Runner:

@@ -24,9 +24,7 @@ from transformers.utils import ModelOutput
 import hf_bert_impl
 from hf_bert_impl.benchmark import memory, texts
 from hf_bert_impl.benchmark.cases import PARTS
-from hf_bert_impl.benchmark.contestants import errors
-from hf_bert_impl.benchmark.models import SEED, made_once
-from hf_bert_impl.benchmark.peers import Check, Entry
+from hf_bert_impl.benchmark.models import SEED, Entry, made_once
 from hf_bert_impl.benchmark.runtimes import open_vino, prepared_kernels
 from hf_bert_impl.benchmark.texts import CALIBRATION_TEXTS
 from hf_bert_impl.export.program import INPUTS
@@ -122,7 +120,7 @@ class TextModel:
         """Tokens of each text, or of each pair, as the model cuts them."""
         return [self._tokens(given)["input_ids"].shape[1] for given in self.inputs]
 
-    def call(self, case: Case, what: str, number: int) -> Callable[[], Any]:
+    def call(self, case: Case, number: int) -> Callable[[], Any]:
         """What a turn times: the part of the texts whose turn it is."""
         return functools.partial(self.run, self.inputs[number % PARTS :: PARTS])
 
@@ -131,17 +129,15 @@ class TextModel:
         found = self.run(self.inputs[:CHECKED])
         if isinstance(found, list):
             found = torch.cat(found)
-        return {"vectors": (found.to_dense() if found.is_sparse else found).float().cpu()}
+        return {"values": (found.to_dense() if found.is_sparse else found).float().cpu()}
 
-    def check(self, case: Case, reference: dict[str, Tensor] | None) -> Check:
+    def check(self, case: Case, reference: dict[str, Tensor] | None) -> dict[str, Any]:
         """Errors beside the reference's numbers; memory of a part of the texts."""
-        found = Check(*errors(self.result(case), reference, "vectors"))
-        call = self.call(case, "", 0)
-        if self.entry.source.device != "cpu":
-            return dataclasses.replace(found, mib=memory.cuda_peak(call))
-        rise = memory.resident_peak(call)
-        whole = {} if rise is None else {"process_mib": memory.process_peak()}
-        return dataclasses.replace(found, mib=rise, notes=whole)
+        found = errors(self.result(case), reference)
+        found["mib"] = memory.peak(self.call(case, 0), self.entry.source.device)
+        if self.entry.source.device == "cpu" and found["mib"] is not None:
+            found["notes"] = {"process_mib": memory.process_peak()}
+        return found
 
     def _tokens(self, given: Any) -> Any:
         """A text or a pair as a batch of one."""
@@ -150,6 +146,14 @@ class TextModel:
         return self.model.tokenizer(
             *words, truncation=True, max_length=longest, return_tensors="pt"
         )
+
+
+def errors(result: dict[str, Tensor], reference: dict[str, Tensor] | None) -> dict[str, Any]:
+    """The largest difference and the root of the mean squared one; none without a reference."""
+    if reference is None:
+        return {}
+    gaps = (result["values"] - reference["values"]).double()
+    return {"error": gaps.abs().max().item(), "rms": gaps.square().mean().sqrt().item()}
 
 
 def load(kind: Kind, folder: str, device: str = "cpu", dtype: str | None = None) -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from transformers import AutoTokenizer
 
 from hf_bert_impl.benchmark import cases
 from hf_bert_impl.benchmark.cases import Unavailable
-from hf_bert_impl.benchmark.peers import Entry
+from hf_bert_impl.benchmark.models import Entry
 from hf_bert_impl.data.squad import read_squad
 from hf_bert_impl.measuring.batches import TEXT_ROWS, log_normal_lengths, make_batch
 from hf_bert_impl.tasks.sts import StsFile, read_sts
@@ -32,10 +32,8 @@ def sentences(number: int) -> tuple[list[str], str]:
         The sentences and where they come from: the SST-2 and WikiText-2 files in the folder that
         HF_BERT_DATA names, alternating, or made-up words of log-normal numbers.
     """
-    named = os.environ.get("HF_BERT_DATA")
-    real = _real_sentences(Path(named)) if named else []
     draw = random.Random(0)
-    if real:
+    if real := _real_sentences():
         draw.shuffle(real)
         # A file that is too short is read again from its beginning.
         return [real[index % len(real)] for index in range(number)], "SST-2 and WikiText-2"
@@ -45,16 +43,22 @@ def sentences(number: int) -> tuple[list[str], str]:
     return texts, "made-up sentences (HF_BERT_DATA is not set)"
 
 
-def _real_sentences(folder: Path) -> list[str]:
-    reviews: list[str] = []
-    articles: list[str] = []
-    for file in sorted((folder / "sst2").glob("*.tsv")):
+def _data(pattern: str) -> list[Path]:
+    """What there is of a kind in the folder that HF_BERT_DATA names; nothing without it."""
+    named = os.environ.get("HF_BERT_DATA")
+    return sorted(Path(named).glob(pattern)) if named else []
+
+
+def _lines(pattern: str) -> Iterator[str]:
+    for file in _data(pattern):
         lines = file.read_text(encoding="utf-8").splitlines()
-        reviews += [line.rpartition("\t")[0] or line for line in lines if line.strip()]
-    for file in sorted((folder / "wikitext2").glob("*.txt")):
-        lines = file.read_text(encoding="utf-8").splitlines()
-        # Headings are written between equals signs.
-        articles += [line.strip() for line in lines if line.strip() and "= " not in line[:3]]
+        yield from (line for line in lines if line.strip())
+
+
+def _real_sentences() -> list[str]:
+    reviews = [line.rpartition("\t")[0] or line for line in _lines("sst2/*.tsv")]
+    # Headings are written between equals signs.
+    articles = [line.strip() for line in _lines("wikitext2/*.txt") if "= " not in line[:3]]
     if not reviews or not articles:
         return reviews or articles
     pairs = zip(reviews, articles, strict=False)
@@ -63,7 +67,7 @@ def _real_sentences(folder: Path) -> list[str]:
 
 def origin(case: str) -> str:
     """Where the texts of a case of `cases.FROM_TEXT` come from."""
-    if case == "dense" and os.environ.get("HF_BERT_DATA"):
+    if case == "dense":
         with contextlib.suppress(Unavailable):
             return f"STS 2014 and 2012, {len(sts_texts([*sts(2014), *sts(2012)]))} sentences"
     elif case not in ("encode", "dense") and _squad()[0]:
@@ -81,10 +85,10 @@ def sts(year: int, pairs: int | None = None) -> list[StsFile]:
     Raises:
         Unavailable: There is no such folder.
     """
-    folder = Path(os.environ.get("HF_BERT_DATA", "")) / "sts" / str(year)
-    if not os.environ.get("HF_BERT_DATA") or not folder.is_dir():
+    found = [it for folder in _data(f"sts/{year}") for it in read_sts(folder)]
+    if not found:
         raise Unavailable(f"needs STS {year}: HF_BERT_DATA names no folder with sts/{year}")
-    return [StsFile(it.name, it.gold[:pairs], it.pairs[:pairs]) for it in read_sts(folder)]
+    return [StsFile(it.name, it.gold[:pairs], it.pairs[:pairs]) for it in found]
 
 
 def sts_texts(files: Sequence[StsFile]) -> list[str]:
@@ -148,8 +152,7 @@ def with_questions(found: Sequence[str]) -> list[tuple[str, str]]:
 
 def _squad() -> tuple[list[str], list[str]]:
     """Paragraphs and questions of SQuAD in the folder that HF_BERT_DATA names; none without it."""
-    folder = Path(os.environ.get("HF_BERT_DATA", "")) / "squad_v2"
-    files = sorted(folder.glob("*.json")) if os.environ.get("HF_BERT_DATA") else []
+    files = _data("squad_v2/*.json")
     questions = [it for file in files for it in read_squad(file, check_places=False).questions]
     return list(dict.fromkeys(it.context for it in questions)), [it.text for it in questions]
 

@@ -12,8 +12,7 @@ from rich.live import Live
 
 from hf_bert_impl import checkpoints
 from hf_bert_impl.benchmark.cases import CASES, FROM_TEXT, LIBRARY
-from hf_bert_impl.benchmark.models import RANDOM, Source
-from hf_bert_impl.benchmark.peers import DEFAULT_PEERS, PEERS, PRECISIONS
+from hf_bert_impl.benchmark.models import DEFAULT_PEERS, PEERS, PRECISIONS, RANDOM, Source
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import AsJson
 from hf_bert_impl.cli.output_checks import check_output_file

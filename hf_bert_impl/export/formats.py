@@ -47,7 +47,7 @@ def check_format(kind: str, opset: int | None) -> None:
         require(package, "export", f"the format {kind}")
 
 
-def write(model: PreTrainedModel, folder: Path, kind: str, opset: int | None = None) -> Path:
+def write(model: PreTrainedModel, folder: Path, kind: str, opset: int | None = None) -> None:
     """Export a model into a folder.
 
     Args:
@@ -55,9 +55,6 @@ def write(model: PreTrainedModel, folder: Path, kind: str, opset: int | None = N
         folder: Where the files go.
         kind: One of `FILES`.
         opset: For ONNX, the version of its operators; None takes the exporter's own.
-
-    Returns:
-        The file to open; weights may lie beside it.
 
     Raises:
         ValueError: The model cannot be exported, or not in that opset.
@@ -75,7 +72,6 @@ def write(model: PreTrainedModel, folder: Path, kind: str, opset: int | None = N
         write_onnx(program, file, opset=opset)
     else:
         write_openvino(program, file)
-    return file
 
 
 def write_onnx(

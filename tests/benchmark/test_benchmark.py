@@ -15,8 +15,7 @@ from rich.console import Console
 from hf_bert_impl.benchmark import cases, memory, plot, texts
 from hf_bert_impl.benchmark.cases import Unavailable
 from hf_bert_impl.benchmark.contest import Contestant
-from hf_bert_impl.benchmark.models import RANDOM, Source
-from hf_bert_impl.benchmark.peers import PEERS, Entry, check_peer
+from hf_bert_impl.benchmark.models import PEERS, RANDOM, Entry, Source, check_peer
 from hf_bert_impl.benchmark.report import render
 from hf_bert_impl.benchmark.results import (
     LinePoint,
@@ -202,6 +201,22 @@ def test_every_row_is_measured_and_exact(results):
     assert [(missing.peer, missing.case, missing.reason) for missing in results.missing] == [
         ("everyone", "sts", "random weights rank nothing; name a checkpoint"),
         ("flash-attention-2", "all", "needs a CUDA device"),
+    ]
+
+
+def test_training_races_in_float32_alone():
+    settings = Settings(
+        cases=("train",),
+        peers=("upstream-sdpa",),
+        dtypes=("float32", "bfloat16"),
+        rounds=1,
+        batch_sizes=(2,),
+        quick=True,
+    )
+    rows = Benchmark(TINY, settings).run().rows
+    assert [(row.ours, row.ours_dtype, row.peer_dtype) for row in rows] == [
+        ("training step", "float32", "float32"),
+        ("AdamW step", "float32", "float32"),
     ]
 
 

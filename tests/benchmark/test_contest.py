@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 from hf_bert_impl.benchmark import contest
-from hf_bert_impl.benchmark.contest import Contestant, Lost, neighbours, race
-from hf_bert_impl.benchmark.models import Source
-from hf_bert_impl.benchmark.peers import Entry
+from hf_bert_impl.benchmark.cases import Unavailable
+from hf_bert_impl.benchmark.contest import Contestant, neighbours, race
+from hf_bert_impl.benchmark.models import Entry, Source
 from hf_bert_impl.benchmark.run import Benchmark, Settings
 from hf_bert_impl.measuring import timing
 from hf_bert_impl.measuring.batches import Case
@@ -29,8 +29,7 @@ TINY = Source(random="tiny")
 PARENT = """
 import os, signal, sys
 from hf_bert_impl.benchmark.contest import Contestant, neighbours
-from hf_bert_impl.benchmark.models import Source
-from hf_bert_impl.benchmark.peers import Entry
+from hf_bert_impl.benchmark.models import Entry, Source
 
 one = Contestant(Entry("unchanged", "float32", Source(random="tiny"), 1, sys.argv[1]))
 one.ask("products")
@@ -97,19 +96,25 @@ def test_who_is_killed_is_missing_and_an_interrupt_leaves_nobody(monkeypatch):
 def test_errors_ends_and_silence_are_losses(entry, monkeypatch):
     with Contestant(entry) as one:
         # A mistake of its own: it goes on.
-        with pytest.raises(Lost, match=r"AttributeError: .*no_such_thing"):
+        with pytest.raises(Unavailable, match=r"AttributeError: .*no_such_thing"):
             one.ask("no_such_thing")
         assert one.is_alive
         assert one.ask("products")
         assert psutil.Process(one.process.pid).status() == psutil.STATUS_STOPPED
-        with monkeypatch.context() as patch, pytest.raises(Lost, match="gave no answer for 0 s"):
+        with (
+            monkeypatch.context() as patch,
+            pytest.raises(Unavailable, match="gave no answer for 0 s"),
+        ):
             patch.setattr(contest, "PATIENCE_SECONDS", 0.01)
             one.ask("open", name="short")
         assert not one.is_alive
-        with pytest.raises(Lost, match="SIGKILL"):
+        with pytest.raises(Unavailable, match="SIGKILL"):
             one.ask("open", name="short")
     bad = Entry("unchanged", "float32", TINY, -1, entry.scratch)
-    with Contestant(bad) as one, pytest.raises(Lost, match=r"status 1: RuntimeError: .*threads"):
+    with (
+        Contestant(bad) as one,
+        pytest.raises(Unavailable, match=r"status 1: RuntimeError: .*threads"),
+    ):
         one.ask("open", name="short")
 
 
@@ -185,10 +190,10 @@ class Fake:
     def __init__(self, name, heard, fails_at=None):
         self.name, self.heard, self.fails_at, self.turns = name, heard, fails_at, 0
 
-    def turn(self, case, what, number):
+    def turn(self, case, number):
         self.turns += 1
         if self.turns == self.fails_at:
-            raise Lost("broken")
+            raise Unavailable("broken")
         self.heard.append(f"{self.name}{case.rows}")
         return float(number)
 
@@ -196,7 +201,7 @@ class Fake:
 def test_a_race_alternates_and_goes_on_without_who_is_lost():
     heard, lost = [], []
     first, second, third = Fake("a", heard), Fake("b", heard, fails_at=4), Fake("c", heard)
-    batches = [(Case("line", (3,), 3), ""), (Case("line", (3, 3), 3), "")]
+    batches = [Case("line", (3,), 3), Case("line", (3, 3), 3)]
     times = race([first, second, third], batches, 3, lambda one, error: lost.append(one.name))
     # All once untimed, then each round in the other direction; b breaks in the first timed round.
     assert heard[:6] == ["a1", "b1", "c1", "a2", "b2", "c2"]
