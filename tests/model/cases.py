@@ -167,12 +167,63 @@ def assert_same_gradients(
         assert (found[name] - gradient).abs().max() <= tolerance * scale, name
 
 
-def of_fixture(folder: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def largest(difference: Tensor) -> float:
+    return float(difference.detach().abs().max())
+
+
+def of_fixture(
+    folder: Path, file: str = "expected.npz"
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """What the software that wrote a checkpoint of the fixtures gave, and for which batch."""
-    with np.load(folder / "expected.npz") as arrays:
+    with np.load(folder / file) as arrays:
         values = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
-    names = ("input_ids", "attention_mask", "token_type_ids")
-    return values, {name: values[name] for name in names if name in values}
+    names = {name: name for name in ("input_ids", "attention_mask", "token_type_ids")}
+    names["segment_info"] = "token_type_ids"  # codertimo's word
+    return values, {ours: values[theirs] for theirs, ours in names.items() if theirs in values}
+
+
+def assert_as_fixture(
+    model: Any,
+    values: Mapping[str, Tensor],
+    batch: Mapping[str, Tensor],
+    real: Tensor | None = None,
+    tolerance: float = FP32_TOLERANCE,
+) -> set[str]:
+    """Compares all that a model gives with `values` of `of_fixture`; names what it compared.
+
+    Args:
+        model: Of either implementation.
+        values: Of the original software, which computed padding too.
+        batch: What is given to the model.
+        real: (B, S) bool, where to compare; everywhere without it.
+        tolerance: The largest difference.
+    """
+    encoded = outputs(model.base_model, batch, output_hidden_states=True)
+    heads = outputs(model, batch)
+    is_masked_lm = "MaskedLM" in type(model).__name__
+    found = {
+        "embedding_output": encoded.hidden_states[0],
+        "all_encoder_layers": torch.stack(encoded.hidden_states[1:]),
+        "sequence_output": encoded.last_hidden_state,
+        "pooled_output": encoded.get("pooler_output"),
+        "mlm_logits": heads.get("logits" if is_masked_lm else "prediction_logits"),
+        "nsp_logits": heads.get("seq_relationship_logits"),
+        "start_logits": heads.get("start_logits"),
+        "end_logits": heads.get("end_logits"),
+        "logits": heads.get("logits"),
+    }
+    for task in ("mlm", "nsp"):
+        if found[f"{task}_logits"] is not None:
+            found[f"{task}_log_probs"] = found[f"{task}_logits"].log_softmax(-1)
+    shared = {name for name, value in found.items() if value is not None and name in values}
+    for name in shared:
+        difference = found[name] - values[name]
+        if name == "all_encoder_layers":
+            difference = difference.movedim(0, 2)  # (B, S, layers, D)
+        if real is not None and difference.shape[:2] == real.shape:
+            difference = difference[real]
+        assert largest(difference) <= tolerance, name
+    return shared
 
 
 def random_labels(head: str, config: BertConfig, batch: dict[str, Tensor]) -> dict[str, Tensor]:

@@ -11,7 +11,9 @@ from tests.model.cases import (
     BACKENDS,
     CHOICES,
     HEADS,
+    assert_as_fixture,
     assert_same,
+    largest,
     masks,
     model_and_batch,
     of_fixture,
@@ -22,10 +24,6 @@ from tests.model.cases import (
 TOLERANCE = 2e-5  # of the outputs that transformers 4.49 wrote
 #: Of a model two layers of which have five heads.
 FIVE_HEADS = dict(num_attention_heads=5, hidden_size=30, num_hidden_layers=2)
-
-
-def largest(difference):
-    return difference.abs().max().item()
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -39,12 +37,8 @@ def test_relative_positions_of_transformers_4(fixtures_dir, kind, padding_free, 
     )
     assert not info["missing_keys"]
     assert not info["unexpected_keys"]
-    output = outputs(model, batch, output_hidden_states=True)
-    mask = batch["attention_mask"].bool()
-    assert largest((output.logits - values["mlm_logits"])[mask]) < TOLERANCE
-    assert largest((output.hidden_states[0] - values["embedding_output"])[mask]) < TOLERANCE
-    for ours, theirs in zip(output.hidden_states[1:], values["all_encoder_layers"], strict=True):
-        assert largest((ours - theirs)[mask]) < TOLERANCE
+    compared = assert_as_fixture(model, values, batch, batch["attention_mask"].bool())
+    assert compared == {"mlm_logits", "embedding_output", "all_encoder_layers"}
 
 
 def test_relative_positions_save_and_load(fixtures_dir, tmp_path):
@@ -171,7 +165,7 @@ def test_loads_a_model_that_transformers_4_pruned(fixtures_dir):
     model, info = BertForSequenceClassification.from_pretrained(folder, output_loading_info=True)
     assert not info["missing_keys"]
     assert not info["unexpected_keys"]
-    assert largest(outputs(model, batch).logits - values["logits"]) < TOLERANCE
+    assert assert_as_fixture(model, values, batch) == {"logits"}
 
 
 @pytest.mark.parametrize(
