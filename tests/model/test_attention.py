@@ -5,6 +5,7 @@ import torch
 
 from hf_bert_impl import BertForMaskedLM, BertForSequenceClassification, BertModel
 from hf_bert_impl.model.attention import BertSelfAttention
+from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS
 from hf_bert_impl.model.packing import Packing, RowGroup
 from hf_bert_impl.parity import attended_positions, reference_model
 from tests.model.cases import (
@@ -147,12 +148,15 @@ def test_pruning_as_transformers_4(fixtures_dir, tmp_path, backend):
         assert torch.equal(again(**batch).logits, again(**batch, head_mask=gone).logits)
 
 
-def test_pruning_equals_masking():
-    model, batch = model_and_batch("BertModel", 9, "holes", **FIVE_HEADS)
+@pytest.mark.parametrize("fields", [{}, CODERTIMO_FIELDS], ids=["bert", "codertimo"])
+def test_pruning_equals_masking(fields):
+    model, batch = model_and_batch("BertModel", 9, "holes", **FIVE_HEADS, **fields)
     head_mask = torch.ones(2, 5)
     head_mask[0, [1, 4]] = 0
     head_mask[1, 2] = 0
     masked = outputs(model, batch, head_mask=head_mask)
+    attentions = outputs(model, batch, head_mask=head_mask, output_attentions=True).attentions
+    assert not attentions[0][:, [1, 4]].any()
     model.prune_heads({0: [4], 1: [2]})
     model.prune_heads({0: [1]})
     assert_same(outputs(model, batch), masked, batch)

@@ -4,7 +4,6 @@ import itertools
 
 import pytest
 import torch
-from torch.nn import functional
 
 from hf_bert_impl import BertForPreTraining
 from tests.model.cases import (
@@ -15,12 +14,13 @@ from tests.model.cases import (
     assert_same,
     assert_same_gradients,
     gradients,
+    largest,
     outputs,
     random_batch,
     random_labels,
     random_model,
 )
-from tests.model.codertimo.test_codertimo import codertimo_batch, codertimo_config, largest
+from tests.model.codertimo.test_codertimo import codertimo_batch, codertimo_config
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -64,25 +64,6 @@ def test_without_token_types_all_is_the_first_sentence():
     assert largest(embedded - left_out) < 1e-6
 
 
-@pytest.mark.parametrize("form", ["position_ids", "cu_seq_lens_q"])
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_packed_input(backend, form):
-    config = codertimo_config(attn_implementation=backend)
-    model = random_model("BertForPreTraining", config)
-    batch, real = codertimo_batch(config)
-    lengths = real.sum(1)
-    packed = {name: x[real][None] for name, x in batch.items()}
-    if form == "position_ids":
-        packed[form] = torch.cat([torch.arange(int(n)) for n in lengths])[None]
-    else:
-        packed[form] = functional.pad(lengths.cumsum(0), (1, 0)).int()
-    together = outputs(model, packed, output_hidden_states=True)
-    apart = outputs(model, batch, output_hidden_states=True)
-    assert largest(together.prediction_logits[0] - apart.prediction_logits[real]) < 3e-5
-    assert largest(together.seq_relationship_logits - apart.seq_relationship_logits) < 1e-5
-    assert largest(together.hidden_states[1][0] - apart.hidden_states[1][real]) < 1e-5
-
-
 @pytest.mark.parametrize("head", MASKED_LM)
 def test_sparse_prediction(head):
     config = codertimo_config(head=head, **NO_DROPOUT)
@@ -97,34 +78,6 @@ def test_sparse_prediction(head):
         results.append((output.loss, gradients(model, output.loss)))
     assert largest(results[0][0] - results[1][0]) < 1e-5
     assert_same_gradients(results[0][1], results[1][1])
-
-
-def test_head_mask_and_pruning():
-    config = codertimo_config(seed=4, num_attention_heads=5, hidden_size=30)
-    model = random_model("BertForPreTraining", config)
-    batch, real = codertimo_batch(config)
-    mask = torch.ones(3, 5)
-    mask[1, [0, 3]] = 0
-    masked = outputs(model, batch, head_mask=mask)
-    attentions = outputs(model, batch, head_mask=mask, output_attentions=True).attentions
-    assert not attentions[1][:, [0, 3]].any()
-    model.prune_heads({1: [0, 3]})
-    assert_same(outputs(model, batch), masked, batch | {"attention_mask": real})
-
-
-@pytest.mark.parametrize("reentrant", [True, False])
-def test_gradient_checkpointing(reentrant):
-    config = codertimo_config()
-    model = random_model("BertForPreTraining", config).train()
-    batch, _ = codertimo_batch(config)
-    batch |= random_labels("BertForPreTraining", config, batch)
-    found = []
-    for checkpointing in (False, True):
-        if checkpointing:
-            model.gradient_checkpointing_enable({"use_reentrant": reentrant})
-        torch.manual_seed(3)
-        found.append(gradients(model, model(**batch).loss))
-    assert_same_gradients(found[1], found[0])
 
 
 @pytest.mark.slow
@@ -143,16 +96,6 @@ def test_compiled():
         assert_same(outputs(compiled, batch), outputs(model, batch), batch)
 
 
-def test_feed_forward_in_chunks():
-    config = codertimo_config(head="BertModel")
-    model = random_model("BertModel", config)
-    batch, _ = codertimo_batch(config)
-    whole = outputs(model, batch)
-    for layer in model.encoder.layer:
-        layer.chunk_size_feed_forward = 4
-    assert_same(outputs(model, batch), whole, batch)
-
-
 def test_bfloat16_stays_close():
     config = codertimo_config(head="BertModel")
     model = random_model("BertModel", config)
@@ -161,15 +104,6 @@ def test_bfloat16_stays_close():
     rounded = outputs(model.bfloat16(), batch).last_hidden_state
     assert rounded.dtype == torch.bfloat16
     assert largest((rounded.float() - precise)[real]) < 0.05 * largest(precise)
-
-
-def test_prepare_for_inference_computes_as_usual():
-    model = random_model("BertModel", codertimo_config(head="BertModel"))
-    batch, _ = codertimo_batch(model.config)
-    before = outputs(model, batch).last_hidden_state
-    model.prepare_for_inference()
-    assert model.encoder.prepared is None
-    assert torch.equal(outputs(model, batch).last_hidden_state, before)
 
 
 @pytest.mark.parametrize("head", ENCODER_HEADS)

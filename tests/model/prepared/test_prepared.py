@@ -9,6 +9,7 @@ from torch import nn
 from torch.autograd import forward_ad
 
 from hf_bert_impl.model import cpu_kernels, prepared
+from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS
 from tests.model.cases import (
     ENCODER_HEADS,
     MASKED_LM,
@@ -305,11 +306,14 @@ def test_where_it_cannot_be_prepared(caplog):
     hooked = random_model("BertModel", random_config(1))
     hooked.encoder.layer[0].register_forward_hook(lambda m, i, o: None)
     empty = random_model("BertModel", random_config(1, num_hidden_layers=0))
-    for model in (relative, decoder, hooked, empty):
+    codertimo = random_model("BertModel", random_config(1, **CODERTIMO_FIELDS))
+    batch = {"input_ids": torch.tensor([[1, 2]])}
+    for model in (relative, decoder, hooked, empty, codertimo):
         assert prepared.why_not(model.base_model.encoder)
+        before = outputs(model, batch)[0]
         model.prepare_for_inference()
         assert not is_prepared(model)
-        assert model(torch.tensor([[1, 2]]))[0].isfinite().all()
+        assert torch.equal(outputs(model, batch)[0], before)
 
 
 @pytest.mark.parametrize("dtype", ["float23", torch.int32])
