@@ -1,17 +1,21 @@
 """Random configurations and batches that the model's tests share."""
 
+import math
 import random
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.activations import ACT2FN
 
 import hf_bert_impl
 from hf_bert_impl import BertConfig
+from hf_bert_impl.model import cpu_kernels
 from hf_bert_impl.parity import FP32_TOLERANCE, attended_positions, compare_outputs
 
 BACKENDS = ("eager", "sdpa")
@@ -33,6 +37,7 @@ NO_DROPOUT = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, cla
 CHOICES = 3
 # xielu compiles a kernel of its own on first use.
 ACTIVATIONS = sorted(set(ACT2FN) - {"xielu"})
+HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 def random_config(seed: int, head: str = "BertModel", **fields: Any) -> BertConfig:
@@ -165,6 +170,31 @@ def assert_same_gradients(
     for name, gradient in expected.items():
         scale = gradient.abs().max().clamp(min=0.05 * largest)
         assert (found[name] - gradient).abs().max() <= tolerance * scale, name
+
+
+def all_by_onednn(patch: pytest.MonkeyPatch) -> None:
+    """Products by oneDNN on any processor, and of any size."""
+    patch.setattr(cpu_kernels, "most_rows_by_onednn", lambda: math.inf)
+    patch.setattr(cpu_kernels, "MANY_WEIGHTS", 0)
+
+
+def rows_through(module: torch.nn.Module) -> list[int]:
+    """A list of how many rows each call of the module is given from now on."""
+    seen: list[int] = []
+    module.register_forward_pre_hook(lambda m, args: seen.append(args[0].shape[:-1].numel()))
+    return seen
+
+
+class Operators(TorchDispatchMode):
+    """Records the names of the operators that run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
 
 
 def largest(difference: Tensor) -> float:

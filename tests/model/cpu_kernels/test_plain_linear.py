@@ -27,18 +27,7 @@ from tests.model.cases import (
 from tests.model.codertimo.test_codertimo import codertimo_batch, codertimo_config
 from tests.model.prepared.cases import WEIGHT_CHANGES
 
-pytestmark = pytest.mark.slow
-
-KERNELS = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-
-
-@pytest.fixture(autouse=True)
-def everywhere(monkeypatch):
-    """oneDNN on any processor, and for products of any size."""
-    if not KERNELS:
-        pytest.skip("this torch comes without oneDNN")
-    monkeypatch.setattr(cpu_kernels, "most_rows_by_onednn", lambda: math.inf)
-    monkeypatch.setattr(cpu_kernels, "MANY_WEIGHTS", 0)
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("by_onednn")]
 
 
 @contextmanager

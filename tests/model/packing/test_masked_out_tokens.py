@@ -4,7 +4,6 @@ import copy
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from hf_bert_impl.model import modeling_bert, prepared
 from hf_bert_impl.model import packing as packing_module
@@ -15,12 +14,14 @@ from tests.model.cases import (
     BACKENDS,
     HEADS,
     NO_DROPOUT,
+    Operators,
     assert_same_gradients,
     gradients,
     masks,
     model_and_batch,
     outputs,
     random_labels,
+    rows_through,
 )
 
 #: What the mask leaves out: some words and some padding, or words alone.
@@ -113,10 +114,7 @@ def test_embeddings_are_computed_as_the_ids_are(head):
     model, batch, real = model_and_words(head)
     table = model.get_input_embeddings()
     expected = outputs(model, batch)
-    rows = []
-    model.base_model.encoder.layer[0].intermediate.register_forward_pre_hook(
-        lambda module, args: rows.append(args[0].shape[:-1].numel())
-    )
+    rows = rows_through(model.base_model.encoder.layer[0].intermediate)
     ids = batch.pop("input_ids")
     batch["inputs_embeds"] = table(ids)
     found = outputs(model, batch)
@@ -205,19 +203,15 @@ def test_a_hook_on_the_model_changes_nothing():
 @pytest.mark.parametrize("head", ["BertForSequenceClassification", "BertForNextSentencePrediction"])
 def test_heads_of_the_pooled_vector_do_not_compute_them(head):
     model, batch, _ = model_and_words(head, "query")
-    rows = []
-    model.bert.encoder.layer[0].intermediate.register_forward_pre_hook(
-        lambda module, args: rows.append(len(args[0]))
-    )
+    rows = rows_through(model.bert.encoder.layer[0].intermediate)
     outputs(model, batch)
     assert rows == [int(batch["attention_mask"].sum())]
 
 
+@pytest.mark.usefixtures("needs_kernels")
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_prepared_layers_compute_them(layout, monkeypatch):
     model, batch, _ = model_and_words(layout=layout)
-    if prepared.why_not(model.encoder) is not None:
-        pytest.skip("prepared inference does not run here")
     calls, call = [], prepared.PreparedEncoder.__call__
 
     def counted(self, states, packing, keep):
@@ -256,18 +250,6 @@ def test_answers_beside_padding_are_batch_invariant():
     torch.testing.assert_close(found.loss, expected.loss, rtol=1e-5, atol=1e-5)
 
 
-class Operators(TorchDispatchMode):
-    """How many operators run."""
-
-    def __init__(self):
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        self.count += 1
-        return function(*args, **(kwargs or {}))
-
-
 def test_padding_is_told_by_one_operator(monkeypatch):
     mask = masks()["right"]
     counts = []
@@ -278,7 +260,7 @@ def test_padding_is_told_by_one_operator(monkeypatch):
         wanted = Wanted(first_token=True, not_padding=others)
         with Operators() as operators:
             packing, _ = plan((5, 13), mask.device, mask, wanted=wanted)
-        counts.append(operators.count)
+        counts.append(len(operators.seen))
         assert packing.tokens == int(mask.sum())
         assert packing.visible is None
     assert counts[1] - counts[0] == 1

@@ -5,7 +5,6 @@ import itertools
 
 import pytest
 import torch
-from torch import nn
 from torch.autograd import forward_ad
 
 from hf_bert_impl.model import cpu_kernels, prepared
@@ -21,13 +20,9 @@ from tests.model.cases import (
     random_config,
     random_model,
 )
-from tests.model.prepared.cases import (
-    head_is_prepared,
-    is_prepared,
-    needs_kernels,
-    pickled,
-)
+from tests.model.prepared.cases import head_is_prepared, is_prepared, pickled
 
+pytestmark = pytest.mark.usefixtures("needs_kernels")
 OTHER_ACTIVATIONS = ("gelu_new", "relu", "silu", "tanh", "gelu_10")
 
 

@@ -15,8 +15,9 @@ from tests.model.prepared.cases import (
     assert_not_stale,
     head_is_prepared,
     is_prepared,
-    needs_kernels,
 )
+
+pytestmark = pytest.mark.usefixtures("needs_kernels")
 
 
 @pytest.mark.parametrize("change", WEIGHT_CHANGES)
