@@ -85,6 +85,14 @@ def assert_equal_bits(found, expected):
         assert torch.equal(values, expected[name]), name
 
 
+def assert_as_alone(model, lengths):
+    """Holds sequences of these lengths in one batch to the bits that each has alone."""
+    torch.set_num_threads(2)
+    sequences = [torch.randint(1, model.config.vocab_size, (n,)) for n in lengths]
+    for sequence, found in zip(sequences, of_each(model, sequences), strict=True):
+        assert_equal_bits(found, of_each(model, [sequence])[0])
+
+
 @pytest.mark.slow
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(
@@ -144,11 +152,7 @@ def test_layers_with_other_numbers_of_heads(prepared, backend):
     model.prune_heads({1: [0]})
     if prepared:
         model.prepare_for_inference()
-    torch.set_num_threads(2)
-    sequences = [torch.randint(1, config.vocab_size, (n,)) for n in (9, 5, 9, 9, 13, 5, 9, 13)]
-    alone = [of_each(model, [sequence])[0] for sequence in sequences]
-    for found, expected in zip(of_each(model, sequences), alone, strict=True):
-        assert_equal_bits(found, expected)
+    assert_as_alone(model, (9, 5, 9, 9, 13, 5, 9, 13))
 
 
 @pytest.mark.slow
@@ -195,11 +199,7 @@ def test_long_sequences(prepared):
     model = random_model("BertModel", config)
     if prepared:
         model.prepare_for_inference()
-    torch.set_num_threads(2)
-    sequences = [torch.randint(1, config.vocab_size, (n,)) for n in (257, 300, 3, 257, 399)]
-    alone = [of_each(model, [sequence])[0] for sequence in sequences]
-    for found, expected in zip(of_each(model, sequences), alone, strict=True):
-        assert_equal_bits(found, expected)
+    assert_as_alone(model, (257, 300, 3, 257, 399))
 
 
 def test_with_gradients():
@@ -207,11 +207,10 @@ def test_with_gradients():
     config.batch_invariant, config.hidden_act = True, "gelu"
     model = random_model("BertModel", config)
     sequences = [torch.randint(1, config.vocab_size, (n,)) for n in (1, 7, 3, 7, 31)]
-    for sequence, columns, row in zip(
-        sequences, (batch := lay_out(sequences, "right", None))[1], range(5), strict=True
-    ):
+    batch, places = lay_out(sequences, "right", None)
+    together = model(**batch)
+    for row, (sequence, columns) in enumerate(zip(sequences, places, strict=True)):
         alone = model(input_ids=sequence[None])
-        together = model(**batch[0])
         assert torch.equal(together.last_hidden_state[row, columns], alone.last_hidden_state[0])
         assert torch.equal(together.pooler_output[row], alone.pooler_output[0])
     together.pooler_output.sum().backward()
@@ -294,10 +293,7 @@ def test_switched_on_after_preparing():
     config = random_config(8, hidden_size=35, num_attention_heads=5, hidden_act="gelu")
     model = random_model("BertModel", config).prepare_for_inference("int8")
     model.config.batch_invariant = True
-    sequences = [torch.randint(1, config.vocab_size, (n,)) for n in (3, 7, 12, 7)]
-    alone = [of_each(model, [sequence])[0] for sequence in sequences]
-    for found, expected in zip(of_each(model, sequences), alone, strict=True):
-        assert_equal_bits(found, expected)
+    assert_as_alone(model, (3, 7, 12, 7))
 
 
 @pytest.mark.parametrize(

@@ -131,46 +131,30 @@ class Scaled(nn.Linear):
         return super().forward(states) * 1.5
 
 
-def modules_of_a_kind(layer, kind):
-    return [
-        (parent, name)
-        for parent in layer.modules()
-        for name, child in parent.named_children()
-        if type(child) is kind
-    ]
+def become(module, kind):
+    """Gives a module another class, its weights as they were."""
+    module.__class__ = kind
 
 
-def as_class(kind):
-    """The module at this place with another class, its weights as they were."""
-
-    def change(model, old):
-        parent, name = modules_of_a_kind(model.encoder.layer[1], old)[0]
-        getattr(parent, name).__class__ = kind
-
-    return change
-
-
+#: What is done to a layer, and what is said of `encoder.layer.1` then.
 REPLACED = {
-    "output": (lambda m: as_class(NegativeOutput)(m, BertOutput), "encoder.layer.1.output is a"),
+    "output": (lambda layer: become(layer.output, NegativeOutput), "output is a"),
     "intermediate": (
-        lambda m: as_class(NegativeIntermediate)(m, BertIntermediate),
-        "encoder.layer.1.intermediate is a",
+        lambda layer: become(layer.intermediate, NegativeIntermediate),
+        "intermediate is a",
     ),
     "dropout": (
-        lambda m: setattr(m.encoder.layer[1].output, "dropout", Noise(0.5).eval()),
-        "encoder.layer.1.output.dropout is a",
+        lambda layer: setattr(layer.output, "dropout", Noise(0.5).eval()),
+        "output.dropout is a",
     ),
     "linear": (
-        lambda m: as_class(Scaled)(m, nn.Linear),
-        "encoder.layer.1.attention.self.query is a",
+        lambda layer: become(layer.attention.self.query, Scaled),
+        "attention.self.query is a",
     ),
-    "additional": (
-        lambda m: m.encoder.layer[1].add_module("adapter", nn.Identity()),
-        "encoder.layer.1.adapter is",
-    ),
+    "additional": (lambda layer: layer.add_module("adapter", nn.Identity()), "adapter is"),
     "no bias": (
-        lambda m: setattr(m.encoder.layer[1].output.dense, "bias", None),
-        "encoder.layer.1.output.dense has no bias",
+        lambda layer: setattr(layer.output.dense, "bias", None),
+        "output.dense has no bias",
     ),
 }
 
@@ -181,12 +165,12 @@ def test_replaced_modules(name, before, caplog):
     change, message = REPLACED[name]
     model, batch = model_and_batch("BertModel", 18, num_hidden_layers=3)
     if before:
-        change(model)
+        change(model.encoder.layer[1])
         model.prepare_for_inference()
-        assert message in caplog.text
+        assert f"encoder.layer.1.{message}" in caplog.text
     else:
         model.prepare_for_inference()
-        change(model)
+        change(model.encoder.layer[1])
     assert_not_stale(model, batch)
 
 
