@@ -111,27 +111,6 @@ def test_write(pattern, values, name):
 # --- operations ------------------------------------------------------------------------------
 
 
-def test_operations_by_definition():
-    heads, size, width = 3, 2, 5
-    kernel = torch.randn(width, heads, size)  # (I, h, d), as an einsum layer keeps it
-    shape = Operation.MERGE_OUT.shape((width, heads, size))
-    merged = Operation.MERGE_OUT.apply(kernel, shape)
-    x = torch.randn(4, width)
-    expected = torch.einsum("bi,ihd->bhd", x, kernel).reshape(4, heads * size)
-    assert torch.allclose(x @ merged.t(), expected, atol=1e-6)
-
-    kernel = torch.randn(heads, size, width)  # (h, d, O)
-    merged = Operation.MERGE_IN.apply(kernel, Operation.MERGE_IN.shape((heads, size, width)))
-    x = torch.randn(4, heads, size)
-    expected = torch.einsum("bhd,hdo->bo", x, kernel)
-    assert torch.allclose(x.reshape(4, -1) @ merged.t(), expected, atol=1e-6)
-
-    kernel = torch.randn(3, 4)
-    assert torch.equal(Operation.TRANSPOSE.apply(kernel, (4, 3)), kernel.t())
-    bias = torch.randn(3, 4)
-    assert torch.equal(Operation.MERGE.apply(bias, (12,)), bias.reshape(12))
-
-
 @given(
     operation=st.sampled_from(Operation),
     sizes=st.tuples(*[st.integers(1, 7)] * 3),
@@ -211,19 +190,6 @@ def test_plan_maps_ignores_and_reads_one_tensor_at_a_time():
     assert second.is_contiguous()
     assert source.reads == ["x/b5/w"]
     assert found.sources["step"].dtype == "int64"
-
-
-def test_inverse_gives_every_name_back():
-    source = random(SHAPES)
-    there = plan(SMALL, source.tensors)
-    ours = Memory({name: there.read(source, name) for name in there.steps})
-    back = invert(SMALL, ours.tensors, "xxxxx")
-    assert back.target_infos == {
-        n.replace("x/", "xxxx/"): TensorInfo(n.replace("x/", "xxxx/"), i.shape, i.dtype)
-        for n, i in source.tensors.items()
-    }
-    for name in back.steps:
-        assert same_bits(back.read(ours, name), source.values[name.replace("xxxx/", "x/")])
 
 
 def test_copies_are_written_beside_their_head_only():
