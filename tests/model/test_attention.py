@@ -42,15 +42,6 @@ def test_relative_positions_of_transformers_4(fixtures_dir, kind, padding_free, 
     assert compared == {"mlm_logits", "embedding_output", "all_encoder_layers"}
 
 
-def test_relative_positions_save_and_load(fixtures_dir, tmp_path):
-    model = BertForMaskedLM.from_pretrained(fixtures_dir / "positions_relative_key")
-    model.save_pretrained(tmp_path)
-    again = BertForMaskedLM.from_pretrained(tmp_path)
-    for name, value in model.state_dict().items():
-        assert torch.equal(value, again.state_dict()[name])
-    assert again.config.position_embedding_type == "relative_key"
-
-
 @pytest.mark.parametrize("backend", ["flash_attention_2", "flex_attention"])
 def test_relative_positions_need_a_backend_with_bias(backend):
     config = random_config(1, position_embedding_type="relative_key")
