@@ -56,7 +56,7 @@ def infos_of(tensors):
 
 
 COMPRESS = {"tar": bytes, "gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
-TARS = {"tar": "w", "tar.gz": "w:gz", "tar.bz2": "w:bz2", "tar.xz": "w:xz"}
+ARCHIVES = ("zip", "tar", "tar.gz", "tar.bz2", "tar.xz")
 
 
 class Checkpoint(NamedTuple):
@@ -227,30 +227,32 @@ def save_torch(path, value, zipped=True, **options):
 
 
 def tar(*members, form=tarfile.GNU_FORMAT):
-    """A tar of (name or TarInfo, content)."""
+    """A tar of (name or TarInfo, content); without content (None) it is a folder."""
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w", format=form) as out:
         for member, content in members:
             info = tarfile.TarInfo(member) if isinstance(member, str) else member
-            info.size = len(content)
-            out.addfile(info, io.BytesIO(content))
+            if content is None:
+                info.type = tarfile.DIRTYPE
+            info.size = len(content or b"")
+            out.addfile(info, io.BytesIO(content or b""))
+    return file.getvalue()
+
+
+def zipped(*members, method=zipfile.ZIP_DEFLATED):
+    """A zip of (name or ZipInfo, content); without content (None) it is a folder."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as out:
+        for member, content in members:
+            out.writestr(f"{member}/" if content is None else member, content or b"", method)
     return file.getvalue()
 
 
 def pack(path, files):
     """Write files (None: a folder) into an archive of the kind that the name says."""
-    if path.suffix == ".zip":
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as out:
-            for name, content in files.items():
-                out.writestr(name if content is not None else f"{name}/", content or b"")
-        return path
-    with tarfile.open(path, TARS[path.name.split(".", 1)[1]]) as out:
-        for name, content in files.items():
-            member = tarfile.TarInfo(name)
-            if content is None:
-                member.type = tarfile.DIRTYPE
-            member.size = len(content or b"")
-            out.addfile(member, io.BytesIO(content or b""))
+    kind = path.suffix[1:]
+    content = zipped(*files.items()) if kind == "zip" else COMPRESS[kind](tar(*files.items()))
+    path.write_bytes(content)
     return path
 
 

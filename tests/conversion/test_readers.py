@@ -37,6 +37,7 @@ from tests.conversion.cases import (
     read_all,
     refuse,
     small_checkpoint,
+    zipped,
 )
 
 #: Of pickletools, for the strings of Python 2.
@@ -164,9 +165,9 @@ def edit_pickle(file, edits):
     """Behind the checksums of PyTorch's zip container."""
     with zipfile.ZipFile(file) as old:
         entries = {name: old.read(name) for name in old.namelist()}
-    with zipfile.ZipFile(file, "w") as new:
-        for name, data in entries.items():
-            new.writestr(name, edited(data, edits) if name.endswith("data.pkl") else data)
+    name = next(name for name in entries if name.endswith("data.pkl"))
+    entries[name] = edited(entries[name], edits)
+    file.write_bytes(zipped(*entries.items(), method=zipfile.ZIP_STORED))
 
 
 def edit_records(file, edits):

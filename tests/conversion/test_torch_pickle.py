@@ -110,7 +110,6 @@ def test_tensors_are_aligned_and_in_the_mapped_file(zipped, tmp_path):
         twice = [reader.read("b") for _ in range(2)]
         assert all(tensor.data_ptr() % 4 == 0 for tensor in twice)
         assert not zipped or twice[0].data_ptr() == twice[1].data_ptr()
-    assert torch.equal(twice[0], torch.ones(3))  # as long as it is held
 
 
 @CONTAINERS
