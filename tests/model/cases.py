@@ -2,7 +2,8 @@
 
 import math
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -143,10 +144,14 @@ def outputs(model: Any, batch: Mapping[str, Any], **options: Any) -> Any:
 
 
 def assert_same(
-    found: Any, expected: Any, batch: Mapping[str, Tensor], tolerance: float = FP32_TOLERANCE
+    found: Any,
+    expected: Any,
+    where: Mapping[str, Tensor] | Tensor,
+    tolerance: float = FP32_TOLERANCE,
 ) -> None:
-    """Compares outputs at the attended positions of their batch, as `compare_outputs` does."""
-    report = compare_outputs(found, expected, attended_positions(batch), tolerance=tolerance)
+    """Compares outputs as `compare_outputs` does, at (B, S) places or a batch's attended ones."""
+    places = where if isinstance(where, Tensor) else attended_positions(where)
+    report = compare_outputs(found, expected, places, tolerance=tolerance)
     assert report.passed, report.summary()
 
 
@@ -195,6 +200,20 @@ class Operators(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         self.seen.append(func.overloadpacket.__name__)
         return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def default(what: str) -> Iterator[None]:
+    """torch's default "device" or "dtype" is another meanwhile."""
+    try:
+        if what == "device":
+            torch.set_default_device("meta")
+        else:
+            torch.set_default_dtype(torch.float64)
+        yield
+    finally:
+        torch.set_default_device(None)
+        torch.set_default_dtype(torch.float32)
 
 
 def largest(difference: Tensor) -> float:

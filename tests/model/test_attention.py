@@ -74,16 +74,13 @@ def test_head_mask_of_transformers_4(fixtures_dir, which, padding_free, backend)
         fixtures_dir / "head_mask", attn_implementation=backend, padding_free=padding_free
     )
     batch["head_mask"] = values[f"head_mask_{which}"]
-    output = outputs(model, batch, output_hidden_states=True, output_attentions=True)
-    fast = outputs(model, batch)
-    mask = batch["attention_mask"].bool()
-    assert largest(output.logits - values[f"logits_{which}"]) < TOLERANCE
-    assert largest(fast.logits - values[f"logits_{which}"]) < TOLERANCE
-    layers = values[f"all_encoder_layers_{which}"]
-    for ours, theirs in zip(output.hidden_states[1:], layers, strict=True):
-        assert largest((ours - theirs)[mask]) < TOLERANCE
+    real = batch["attention_mask"].bool()
+    expected = {name: values[f"{name}_{which}"] for name in ("logits", "all_encoder_layers")}
+    assert assert_as_fixture(model, expected, batch, real) == expected.keys()
+    output = outputs(model, batch, output_attentions=True)
+    assert largest(output.logits - expected["logits"]) < TOLERANCE
     for ours, theirs in zip(output.attentions, values[f"attentions_{which}"], strict=True):
-        assert largest((ours - theirs).transpose(1, 2)[mask]) < TOLERANCE
+        assert largest((ours - theirs).transpose(1, 2)[real]) < TOLERANCE
 
 
 def test_gradient_of_a_head_mask_is_the_heads_importance(fixtures_dir):

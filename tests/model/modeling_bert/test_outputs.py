@@ -1,7 +1,7 @@
 """What forward returns and how it is asked: tuples, chosen hidden states, chunks, checkpointing."""
 
 import inspect
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -14,6 +14,7 @@ from hf_bert_impl.parity import reference_model
 from tests.model.cases import (
     HEADS,
     assert_same,
+    default,
     gradients,
     masks,
     model_and_batch,
@@ -95,20 +96,6 @@ def test_gradient_checkpointing_changes_no_gradient(padding, reentrant, fields):
     assert len(calls) == 2  # computed again on the way back
     for name, gradient in found[0].items():
         assert torch.allclose(gradient, found[1][name], atol=1e-7), name
-
-
-@contextmanager
-def default(what):
-    """torch's default device or type is another meanwhile."""
-    if what == "device":
-        with torch.device("meta"):
-            yield
-        return
-    torch.set_default_dtype(torch.float64)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(torch.float32)
 
 
 @pytest.mark.parametrize("training", [True, False])

@@ -9,12 +9,13 @@ from hf_bert_impl.model import modeling_bert, prepared
 from hf_bert_impl.model import packing as packing_module
 from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS
 from hf_bert_impl.model.packing import Inputs, Wanted, plan
-from hf_bert_impl.parity import compare_outputs, reference_model
+from hf_bert_impl.parity import reference_model
 from tests.model.cases import (
     BACKENDS,
     HEADS,
     NO_DROPOUT,
     Operators,
+    assert_same,
     assert_same_gradients,
     gradients,
     masks,
@@ -51,11 +52,6 @@ def model_and_words(head="BertModel", layout="mixed", pad=0, **fields):
     return model, batch, real.flatten(0, -2)
 
 
-def assert_upstreams(found, expected, real, tolerance=2e-5):
-    report = compare_outputs(found, expected, real, tolerance=tolerance)
-    assert report.passed, report.summary()
-
-
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("is_prepared", [False, True])
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -65,9 +61,9 @@ def test_every_head_is_upstreams_there(head, backend, is_prepared, layout):
     expected = outputs(reference_model(model), batch, output_hidden_states=True)
     if is_prepared:
         model.prepare_for_inference()
-    assert_upstreams(outputs(model, batch, output_hidden_states=True), expected, real)
+    assert_same(outputs(model, batch, output_hidden_states=True), expected, real)
     found = outputs(model, batch)
-    assert_upstreams(found, {name: expected[name] for name in found}, real)
+    assert_same(found, {name: expected[name] for name in found}, real)
     if head == "BertModel":
         assert found.last_hidden_state[real].abs().sum(-1).all()
         assert not found.last_hidden_state[~real].any()
@@ -103,7 +99,7 @@ def test_the_pad_token_is_the_configs(pad, is_prepared):
     if is_prepared:
         model.prepare_for_inference()
     found = outputs(model, batch)
-    assert_upstreams(found, expected, real)
+    assert_same(found, expected, real)
     assert bool(real.all()) == (pad is None)
     assert not found.last_hidden_state[~real].any()
 
@@ -123,10 +119,10 @@ def test_embeddings_are_computed_as_the_ids_are(head):
     # Another number there, or no such token: then all is computed, as upstream does.
     reference = reference_model(model)
     batch["inputs_embeds"] = torch.where(real[..., None], batch["inputs_embeds"], 0.5)
-    assert_upstreams(outputs(model, batch), outputs(reference, batch), torch.ones_like(real))
+    assert_same(outputs(model, batch), outputs(reference, batch), torch.ones_like(real))
     batch["inputs_embeds"] = table(ids)
     model.config.pad_token_id = None
-    assert_upstreams(outputs(model, batch), outputs(reference, batch), torch.ones_like(real))
+    assert_same(outputs(model, batch), outputs(reference, batch), torch.ones_like(real))
 
 
 def test_derivatives_of_embeddings():
@@ -154,7 +150,7 @@ def test_rows_that_attend_to_nothing(backend, is_prepared):
     expected = outputs(reference_model(model), batch)
     if is_prepared:
         model.prepare_for_inference()
-    assert_upstreams(outputs(model, batch), expected, real)
+    assert_same(outputs(model, batch), expected, real)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -186,9 +182,9 @@ def test_what_upstream_lacks_is_as_the_padded_computation(head, fields):
     padded.config.padding_free = False
     head_mask = torch.rand(model.config.num_attention_heads)
     for options in ({}, {"head_mask": head_mask}):
-        assert_upstreams(outputs(model, batch, **options), outputs(padded, batch, **options), real)
+        assert_same(outputs(model, batch, **options), outputs(padded, batch, **options), real)
     model.prepare_for_inference()
-    assert_upstreams(outputs(model, batch), outputs(padded, batch), real)
+    assert_same(outputs(model, batch), outputs(padded, batch), real)
 
 
 def test_a_hook_on_the_model_changes_nothing():
@@ -196,7 +192,7 @@ def test_a_hook_on_the_model_changes_nothing():
     expected = outputs(model, batch)
     model.bert.register_forward_hook(lambda module, args, output: None)
     found = outputs(model, batch)
-    assert_upstreams(found, expected, real)
+    assert_same(found, expected, real)
     assert not found.logits[~real].any()
 
 
@@ -246,7 +242,7 @@ def test_answers_beside_padding_are_batch_invariant():
         pytest.skip("batch invariance does not run here")
     expected = outputs(reference_model(model), batch)
     found = outputs(model, batch)
-    assert_upstreams(found, expected, batch["attention_mask"] != 0)
+    assert_same(found, expected, batch)
     torch.testing.assert_close(found.loss, expected.loss, rtol=1e-5, atol=1e-5)
 
 

@@ -13,6 +13,7 @@ from tests.model.cases import (
     ENCODER_HEADS,
     MASKED_LM,
     assert_same,
+    default,
     masks,
     model_and_batch,
     outputs,
@@ -198,21 +199,14 @@ def test_forward_mode_derivatives(head):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
-@pytest.mark.parametrize("default", ["meta", torch.float64], ids=str)
-def test_defaults_of_torch_have_no_part_in_it(default, dtype):
+@pytest.mark.parametrize("what", ["device", "dtype"])
+def test_defaults_of_torch_have_no_part_in_it(what, dtype):
     model, batch = model_and_batch("BertModel", 24)
     expected = outputs(copy.deepcopy(model).prepare_for_inference(dtype), batch).last_hidden_state
-    try:
-        if default == "meta":
-            torch.set_default_device("meta")
-        else:
-            torch.set_default_dtype(default)
+    with default(what):
         model.prepare_for_inference(dtype)
         found = outputs(model, batch).last_hidden_state
         assert is_prepared(model)
-    finally:
-        torch.set_default_device(None)
-        torch.set_default_dtype(torch.float32)
     assert torch.equal(found, expected)
 
 
