@@ -117,6 +117,25 @@ class Format:
         where = folder if self.write is write_safetensors else folder / self.file
         return self.write(where, tensors, read)
 
+    def read_all(self, path):
+        """All tensors of a checkpoint that torch has the dtype of."""
+        with self.reader(path) as source:
+            infos = {name: info for name, info in source.tensors.items() if info.dtype in DTYPES}
+            tensors = Memory({name: source.read(name).clone() for name in infos})
+        assert tensors.tensors == infos
+        return tensors.values
+
+    def refuse(self, path, match=None):
+        """Hold that reading everything ends in one short line that names the file; the line."""
+        with pytest.raises(InputError, match=match) as raised:
+            self.read_all(path)
+        message = str(raised.value)
+        assert path.name.split(".")[0] in message
+        assert "; expected " in message
+        assert "\n" not in message
+        assert len(message) < 900
+        return message
+
 
 FORMATS = {
     "safetensors": Format(
@@ -155,27 +174,6 @@ class Memory:
 def bits(tensor):
     """The bytes of a tensor, row by row."""
     return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-
-
-def read_all(kind, path):
-    """All tensors of a checkpoint that torch has the dtype of, by a reader's class."""
-    with kind(path) as source:
-        infos = {name: info for name, info in source.tensors.items() if info.dtype in DTYPES}
-        tensors = Memory({name: source.read(name).clone() for name in infos})
-    assert tensors.tensors == infos
-    return tensors.values
-
-
-def refuse(kind, path, match=None):
-    """Hold that reading everything ends in one short line that names the file; the line."""
-    with pytest.raises(InputError, match=match) as raised:
-        read_all(kind, path)
-    message = str(raised.value)
-    assert path.name.split(".")[0] in message
-    assert "; expected " in message
-    assert "\n" not in message
-    assert len(message) < 900
-    return message
 
 
 #: Numbers that lists of a format are made of, or that are far too large.

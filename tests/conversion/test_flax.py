@@ -1,7 +1,5 @@
 """Flax weights: what Flax wrote is read bit by bit and written again, and lies are refused."""
 
-from functools import partial
-
 import msgpack
 import numpy as np
 import pytest
@@ -13,11 +11,10 @@ from hf_bert_impl.conversion.tensors import DTYPES, TensorInfo
 from hf_bert_impl.conversion.writers import flax as writer
 from hf_bert_impl.conversion.writers.flax import write_flax
 from hf_bert_impl.errors import InputError
-from tests.conversion import cases
-from tests.conversion.cases import FIXTURES, bits, infos_of
+from tests.conversion.cases import FIXTURES, FORMATS, bits, infos_of
 
 WHOLE = ("flax", "flax_classifier")
-refuse = partial(cases.refuse, FlaxReader)
+refuse = FORMATS["flax"].refuse
 
 
 def array(values, code=1):

@@ -4,7 +4,6 @@ Whatever HDF5's own library would do with a damaged file, here it is one clear e
 """
 
 import struct
-from functools import partial
 
 import h5py
 import numpy as np
@@ -16,11 +15,10 @@ from hf_bert_impl.conversion.readers.h5 import H5Reader, is_h5
 from hf_bert_impl.conversion.tensors import DTYPES, TensorInfo
 from hf_bert_impl.conversion.writers.h5 import write_h5
 from hf_bert_impl.errors import InputError
-from tests.conversion import cases
-from tests.conversion.cases import FIXTURES, infos_of
+from tests.conversion.cases import FIXTURES, FORMATS, infos_of
 
 WHOLE = ("tf2_h5", "tf2_h5_classifier", "tf2_h5_qa")
-read_all, refuse = (partial(check, H5Reader) for check in (cases.read_all, cases.refuse))
+read_all, refuse = FORMATS["h5"].read_all, FORMATS["h5"].refuse
 
 
 def datasets(path):

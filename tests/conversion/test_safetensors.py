@@ -3,7 +3,6 @@
 import json
 import shutil
 import struct
-from functools import partial
 
 import pytest
 import torch
@@ -15,14 +14,13 @@ from hf_bert_impl.conversion.readers.safetensors import SafetensorsReader, is_sa
 from hf_bert_impl.conversion.tensors import DTYPES
 from hf_bert_impl.conversion.writers.safetensors import write_safetensors
 from hf_bert_impl.errors import InputError
-from tests.conversion import cases
-from tests.conversion.cases import FIXTURES, Memory, assert_same
+from tests.conversion.cases import FIXTURES, FORMATS, Memory, assert_same
 
 FILES = sorted(path.relative_to(FIXTURES) for path in FIXTURES.rglob("*.safetensors"))
 SHARDED = FIXTURES / "hf_safetensors_sharded" / "model.safetensors.index.json"
 #: Names whose order and whose JSON are easy to get wrong.
 NAMES = ('"', "\\", "\n\t\x07\x7f", "ż", "é", "🙂", "\uffee", "B", "a", "A.b", "a.1", "a.10", "a.2")
-read_all, refuse = (partial(check, SafetensorsReader) for check in (cases.read_all, cases.refuse))
+read_all, refuse = FORMATS["safetensors"].read_all, FORMATS["safetensors"].refuse
 
 
 def random_state():

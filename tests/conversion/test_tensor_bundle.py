@@ -3,7 +3,6 @@
 import os
 import shutil
 import tracemalloc
-from functools import partial
 from pathlib import Path
 
 import cramjam
@@ -20,11 +19,10 @@ from hf_bert_impl.conversion.readers.protobuf import (
 )
 from hf_bert_impl.conversion.readers.tensor_bundle import slice_key, write_header
 from hf_bert_impl.conversion.readers.tf1 import Tf1Reader, is_tf1
-from tests.conversion import cases
-from tests.conversion.cases import FIXTURES, bits
+from tests.conversion.cases import FIXTURES, FORMATS, bits
 
 PARTITIONED = FIXTURES / "tf1_partitioned" / "model.ckpt-7"
-read_all, refuse = (partial(check, Tf1Reader) for check in (cases.read_all, cases.refuse))
+read_all, refuse = FORMATS["tf1"].read_all, FORMATS["tf1"].refuse
 
 # --- records ---------------------------------------------------------------------------------
 

@@ -9,7 +9,6 @@ import re
 import shutil
 import sys
 import warnings
-from functools import partial
 from pathlib import Path
 
 import cramjam
@@ -23,12 +22,11 @@ from hf_bert_impl.conversion.readers.tf1 import Tf1Reader, is_tf1
 from hf_bert_impl.conversion.tensors import TensorInfo
 from hf_bert_impl.conversion.writers.tf1 import write_tf1
 from hf_bert_impl.errors import InputError
-from tests.conversion import cases
-from tests.conversion.cases import FIXTURES, Memory, assert_same, bits
+from tests.conversion.cases import FIXTURES, FORMATS, Memory, assert_same, bits
 
 TF1 = FIXTURES / "tf1" / "bert_model.ckpt"
 NUMPY = {torch.bfloat16: np.uint16}
-read_all, refuse = (partial(check, Tf1Reader) for check in (cases.read_all, cases.refuse))
+read_all, refuse = FORMATS["tf1"].read_all, FORMATS["tf1"].refuse
 
 
 def write(prefix, tensors):

@@ -5,22 +5,20 @@ import os
 import pickle
 import struct
 import zipfile
-from functools import partial
 
 import pytest
 import torch
 
 from hf_bert_impl.conversion.readers.torch_pickle import TorchReader, is_torch
 from hf_bert_impl.errors import InputError
-from tests.conversion import cases
-from tests.conversion.cases import CONTAINERS, FIXTURES, Runs, assert_same, tar, zipped
+from tests.conversion.cases import CONTAINERS, FIXTURES, FORMATS, Runs, assert_same, tar, zipped
 from tests.conversion.cases import save_torch as save
 
 ZIP = FIXTURES / "hf_legacy" / "pytorch_model.bin"
 LEGACY = FIXTURES / "pytorch_pretrained_bert" / "pytorch_model.bin"
 #: Of pickletools, for the strings of Python 2.
 pytestmark = pytest.mark.filterwarnings("ignore:invalid escape")
-read_all, refuse = (partial(check, TorchReader) for check in (cases.read_all, cases.refuse))
+read_all, refuse = FORMATS["torch"].read_all, FORMATS["torch"].refuse
 
 
 def view(size, offset, shape, strides):
