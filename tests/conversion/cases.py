@@ -254,8 +254,8 @@ def pack(path, files):
     return path
 
 
-def names_only(tensors):
-    return {name: TensorInfo(name, shape, "float32") for name, shape in tensors.items()}
+def infos(shapes, dtype="float32"):
+    return {name: TensorInfo(name, shape, dtype) for name, shape in shapes.items()}
 
 
 def reader(folder, file=None):

@@ -20,7 +20,7 @@ from tests.conversion.cases import (
     PRETRAINING,
     TOKENS,
     Memory,
-    names_only,
+    infos,
     random_model,
     reader,
 )
@@ -81,10 +81,10 @@ def test_inferred_sizes():
 def test_a_classifier_trained_without_pooler_is_one_of_tokens():
     with reader("tf1_classifier") as source:
         slots = {"output_weights/adam_m": (3, 32), "output_bias/adam_m": (3,)}
-        whole = plan(GOOGLE_TF1, source.tensors | names_only(slots))
+        whole = plan(GOOGLE_TF1, source.tensors | infos(slots))
         assert infer(whole, {}).class_name == TOKENS
         slots["bert/pooler/dense/kernel/adam_m"] = (32, 32)
-        whole = plan(GOOGLE_TF1, source.tensors | names_only(slots))
+        whole = plan(GOOGLE_TF1, source.tensors | infos(slots))
         assert infer(whole, {}).class_name == CLASSIFICATION
 
 

@@ -31,7 +31,7 @@ from tests.conversion.cases import (
     Memory,
     assert_same,
     converted,
-    names_only,
+    infos,
     random_model,
     reader,
 )
@@ -259,10 +259,10 @@ def test_training_state_of_tensorflow_1_is_ignored():
         *("beta1_power", "beta2_power", "training/beta1_power_1", "local_step", "loss_scale"),
         *("current_loss_scale", "good_steps", "batch_finite", "learning_rate"),
     )
-    found = plan(detect(tensors), tensors | names_only(dict.fromkeys(extra, (1,))))
+    found = plan(detect(tensors), tensors | infos(dict.fromkeys(extra, (1,))))
     assert set(found.ignored) == {*extra, "global_step"}
     with pytest.raises(InputError, match=r"1 tensor \(bert/.*/kernel/sparsity_mask\) that google"):
-        plan(GOOGLE_TF1, tensors | names_only({f"{kernel}/sparsity_mask": (1,)}))
+        plan(GOOGLE_TF1, tensors | infos({f"{kernel}/sparsity_mask": (1,)}))
 
 
 @pytest.mark.parametrize(
@@ -355,17 +355,15 @@ def test_other_architectures_are_named(name, other):
     bert = {"bert.embeddings.word_embeddings.weight": (7, 3)}
     for tensors in ({name: (3, 3)}, bert | {name: (3, 3)}):
         with pytest.raises(InputError, match=f"is a tensor of .*{other}.*, not of BERT"):
-            detect(names_only(tensors))
+            detect(infos(tensors))
 
 
 def test_no_known_software():
     with pytest.raises(InputError, match=r"4 tensors \(conv\*\.weight \(3 times\), fc\)"):
         detect(
-            names_only(
-                {"conv1.weight": (1,), "conv2.weight": (1,), "conv3.weight": (1,), "fc": (1,)}
-            )
+            infos({"conv1.weight": (1,), "conv2.weight": (1,), "conv3.weight": (1,), "fc": (1,)})
         )
     with pytest.raises(InputError, match="the checkpoint has no tensors"):
         detect({})
     with pytest.raises(InputError, match="no tensor is the word embeddings"):
-        detect(names_only({"bert.pooler.dense.weight": (3, 3)}))
+        detect(infos({"bert.pooler.dense.weight": (3, 3)}))

@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 
 from hf_bert_impl.conversion.planning import invert, listing, plan, same_bits
 from hf_bert_impl.conversion.rules import Ignore, Operation, Rule, Table, write
-from hf_bert_impl.conversion.tensors import TensorInfo
 from hf_bert_impl.errors import InputError
-from tests.conversion.cases import Memory
+from tests.conversion.cases import Memory, infos
 
 SMALL = Table(
     software="small",
@@ -52,10 +51,6 @@ class Watched(Memory):
     def read(self, name):
         self.reads.append(name)
         return super().read(name)
-
-
-def infos(shapes, dtype="float32"):
-    return {name: TensorInfo(name, shape, dtype) for name, shape in shapes.items()}
 
 
 def random(shapes):

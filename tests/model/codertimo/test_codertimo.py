@@ -82,6 +82,12 @@ def codertimo_batch(config, lengths=(11, 4, 7, 1, 7), seed=0):
     return {"input_ids": ids, "token_type_ids": segments}, real
 
 
+def codertimo(head="BertForPreTraining", **fields):
+    """A random model, and a batch of `codertimo_batch` for it."""
+    config = codertimo_config(head=head, **fields)
+    return random_model(head, config), *codertimo_batch(config)
+
+
 @pytest.fixture(scope="module")
 def original(request):
     """The weights of the original software, its outputs, and for which batch."""
@@ -230,9 +236,8 @@ def test_auto_classes(original, saved):
 @pytest.mark.parametrize("padding_free", [True, False])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_gradients_are_the_originals(backend, padding_free):
-    config = codertimo_config(attn_implementation=backend, padding_free=padding_free)
-    model = double(random_model("BertForPreTraining", config))
-    batch, real = codertimo_batch(config)
+    model, batch, real = codertimo(attn_implementation=backend, padding_free=padding_free)
+    config = double(model).config
     labels = random_labels("BertForPreTraining", config, batch)
     labels["labels"][~real] = -100
     weights = original_weights(model)
@@ -251,9 +256,8 @@ def test_gradients_are_the_originals(backend, padding_free):
 
 def test_dropout_stands_where_the_original_has_it():
     """Same seed, same random numbers in the same order, so the same loss in train mode."""
-    config = codertimo_config(attn_implementation="eager", padding_free=False)
-    model = double(random_model("BertForPreTraining", config)).train()
-    batch, real = codertimo_batch(config)
+    model, batch, real = codertimo(attn_implementation="eager", padding_free=False)
+    config = double(model).train().config
     labels = random_labels("BertForPreTraining", config, batch)
     labels["labels"][~real] = -100
     weights = original_weights(model)
@@ -271,10 +275,8 @@ def test_dropout_stands_where_the_original_has_it():
 
 @pytest.mark.parametrize("padding_free", [True, False])
 def test_train_mode_is_deterministic(padding_free):
-    config = codertimo_config(padding_free=padding_free)
-    model = random_model("BertForPreTraining", config).train()
-    batch, _ = codertimo_batch(config)
-    labels = random_labels("BertForPreTraining", config, batch)
+    model, batch, _ = codertimo(padding_free=padding_free)
+    labels = random_labels("BertForPreTraining", model.train().config, batch)
     losses = []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)

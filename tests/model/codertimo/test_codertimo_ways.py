@@ -20,14 +20,12 @@ from tests.model.cases import (
     random_labels,
     random_model,
 )
-from tests.model.codertimo.test_codertimo import codertimo_batch, codertimo_config
+from tests.model.codertimo.test_codertimo import codertimo, codertimo_batch, codertimo_config
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_padding_free_or_not(backend):
-    config = codertimo_config(attn_implementation=backend)
-    model = random_model("BertForPreTraining", config)
-    batch, real = codertimo_batch(config)
+    model, batch, real = codertimo(attn_implementation=backend)
     wanted = dict(output_hidden_states=True, output_attentions=True)
     expected = outputs(model, batch, **wanted)
     of_queries = real[:, None, None, :].expand(-1, -1, real.shape[1], -1)
@@ -38,9 +36,7 @@ def test_padding_free_or_not(backend):
 
 
 def test_an_explicit_mask_is_used():
-    config = codertimo_config(head="BertModel")
-    model = random_model("BertModel", config)
-    batch, real = codertimo_batch(config)
+    model, batch, real = codertimo("BertModel")
     ones = torch.ones_like(batch["input_ids"])
     own = outputs(model, batch).last_hidden_state
     all_seen = outputs(model, batch, attention_mask=ones).last_hidden_state
@@ -51,9 +47,7 @@ def test_an_explicit_mask_is_used():
 
 
 def test_without_token_types_all_is_the_first_sentence():
-    config = codertimo_config(head="BertModel")
-    model = random_model("BertModel", config)
-    batch, real = codertimo_batch(config)
+    model, batch, real = codertimo("BertModel")
     ids = batch["input_ids"]
     with torch.no_grad():
         given = model(ids, token_type_ids=real.long()).last_hidden_state
@@ -66,10 +60,8 @@ def test_without_token_types_all_is_the_first_sentence():
 
 @pytest.mark.parametrize("head", MASKED_LM)
 def test_sparse_prediction(head):
-    config = codertimo_config(head=head, **NO_DROPOUT)
-    model = random_model(head, config).train()
-    batch, _ = codertimo_batch(config)
-    batch |= random_labels(head, config, batch)
+    model, batch, _ = codertimo(head, **NO_DROPOUT)
+    batch |= random_labels(head, model.train().config, batch)
     results = []
     for sparse in (True, False):
         model.config.sparse_prediction = sparse
@@ -83,11 +75,10 @@ def test_sparse_prediction(head):
 @pytest.mark.slow
 def test_compiled():
     """One trace after the other: from the second shape on, sizes are symbols."""
-    config = codertimo_config(head="BertModel")
-    model = random_model("BertModel", config)
+    model, _, _ = codertimo("BertModel")
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     for lengths, has_positions in (((11, 4, 7), False), ((5, 8), True), ((3, 9), True)):
-        batch, real = codertimo_batch(config, lengths)
+        batch, real = codertimo_batch(model.config, lengths)
         if has_positions:  # one row of them might have come packed
             batch = {name: x[:1] for name, x in batch.items()}
             batch["position_ids"] = torch.arange(max(lengths))[None] + 2
@@ -97,9 +88,7 @@ def test_compiled():
 
 
 def test_bfloat16_stays_close():
-    config = codertimo_config(head="BertModel")
-    model = random_model("BertModel", config)
-    batch, real = codertimo_batch(config)
+    model, batch, real = codertimo("BertModel")
     precise = outputs(model, batch).last_hidden_state
     rounded = outputs(model.bfloat16(), batch).last_hidden_state
     assert rounded.dtype == torch.bfloat16
@@ -125,14 +114,12 @@ def test_every_head_trains_saves_and_loads(tmp_path, head):
 
 
 def test_resized_vocabulary(tmp_path):
-    config = codertimo_config()
-    model = random_model("BertForPreTraining", config)
-    size = config.vocab_size + 6
+    model, batch, _ = codertimo()
+    size = model.config.vocab_size + 6
     keys = set(model.state_dict())
     model.resize_token_embeddings(size)
     assert set(model.state_dict()) == keys
     assert model.cls.predictions.decoder.out_features == size
-    batch, _ = codertimo_batch(config)
     model.save_pretrained(tmp_path)
     found = outputs(BertForPreTraining.from_pretrained(tmp_path), batch)
     assert found.prediction_logits.shape[-1] == size

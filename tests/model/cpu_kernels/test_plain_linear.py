@@ -24,7 +24,7 @@ from tests.model.cases import (
     random_config,
     random_model,
 )
-from tests.model.codertimo.test_codertimo import codertimo_batch, codertimo_config
+from tests.model.codertimo.test_codertimo import codertimo
 from tests.model.prepared.cases import WEIGHT_CHANGES
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("by_onednn")]
@@ -77,9 +77,7 @@ def test_the_same_numbers(head, padding_free, activation):
 
 
 def test_codertimo():
-    config = codertimo_config()
-    model = random_model("BertForPreTraining", config)
-    batch, real = codertimo_batch(config)
+    model, batch, real = codertimo()
     assert both_ways(model, batch, real) == linear_layers(model)
 
 

@@ -123,8 +123,8 @@ def test_a_sequence_alone_and_in_a_batch(
         max_position_embeddings=64,
         hidden_act=act,
         batch_invariant=True,
+        attn_implementation=backend,
     )
-    config._attn_implementation = backend
     model = random_model(head, config, seed)
     if prepared is not None:
         model.prepare_for_inference(prepared)
@@ -144,11 +144,9 @@ def test_a_sequence_alone_and_in_a_batch(
 @pytest.mark.parametrize("prepared", [False, True])
 def test_layers_with_other_numbers_of_heads(prepared, backend):
     """Where the threads divide the heads of the first layer and not those of the second."""
-    config = random_config(
-        9, hidden_size=48, num_attention_heads=2, num_hidden_layers=2, hidden_act="gelu"
-    )
-    config.batch_invariant, config._attn_implementation = True, backend
-    model = random_model("BertModel", config)
+    fields = dict(hidden_size=48, num_attention_heads=2, num_hidden_layers=2, hidden_act="gelu")
+    fields |= dict(batch_invariant=True, attn_implementation=backend)
+    model = random_model("BertModel", random_config(9, **fields))
     model.prune_heads({1: [0]})
     if prepared:
         model.prepare_for_inference()
@@ -171,8 +169,8 @@ def test_threads_change_no_bits(width, heads, act, prepared, backend):
         max_position_embeddings=320,
         hidden_act=act,
         batch_invariant=True,
+        attn_implementation=backend,
     )
-    config._attn_implementation = backend
     model = random_model("BertModel", config)
     if prepared is not None:
         model.prepare_for_inference(prepared)
@@ -194,17 +192,16 @@ def test_threads_change_no_bits(width, heads, act, prepared, backend):
 @pytest.mark.parametrize("prepared", [False, True])
 def test_long_sequences(prepared):
     """Beyond 256 tokens another kernel attends."""
-    config = random_config(3, hidden_size=48, num_attention_heads=6, max_position_embeddings=400)
-    config.batch_invariant = True
-    model = random_model("BertModel", config)
+    fields = dict(hidden_size=48, num_attention_heads=6, max_position_embeddings=400)
+    model = random_model("BertModel", random_config(3, **fields, batch_invariant=True))
     if prepared:
         model.prepare_for_inference()
     assert_as_alone(model, (257, 300, 3, 257, 399))
 
 
 def test_with_gradients():
-    config = random_config(5, hidden_size=35, num_attention_heads=5, max_position_embeddings=40)
-    config.batch_invariant, config.hidden_act = True, "gelu"
+    fields = dict(hidden_size=35, num_attention_heads=5, max_position_embeddings=40)
+    config = random_config(5, **fields, batch_invariant=True, hidden_act="gelu")
     model = random_model("BertModel", config)
     sequences = [torch.randint(1, config.vocab_size, (n,)) for n in (1, 7, 3, 7, 31)]
     batch, places = lay_out(sequences, "right", None)
