@@ -101,9 +101,8 @@ def test_one_large_batch_checks_everything(monkeypatch):
 
 @pytest.mark.parametrize("row", [1, -1])
 def test_one_token_of_tied_embeddings(row):
-    config = random_config(11, "BertForMaskedLM", tie_word_embeddings=True)
-    model = random_model("BertForMaskedLM", config).prepare_for_inference()
-    batch = {"input_ids": torch.randint(5, config.vocab_size, (2, 7))}
+    model, batch = model_and_batch("BertForMaskedLM", 11, tie_word_embeddings=True)
+    model.prepare_for_inference()
     outputs(model, batch)
     model.bert.embeddings.word_embeddings.weight.data[row] *= 2
     found = outputs(model, batch).logits
@@ -179,9 +178,7 @@ def test_replaced_modules(name, before, caplog):
 @pytest.mark.parametrize("kind", [nn.ReLU, nn.SiLU, nn.Tanhshrink])
 def test_a_replaced_activation(name, before, kind):
     """What is called is what stands in the model, whatever the config says."""
-    config = random_config(19, "BertForMaskedLM", hidden_act="gelu")
-    model = random_model("BertForMaskedLM", config)
-    batch = {"input_ids": torch.randint(5, config.vocab_size, (2, 7))}
+    model, batch = model_and_batch("BertForMaskedLM", 19, hidden_act="gelu")
     if not before:
         model.prepare_for_inference()
     if name == "head":
@@ -199,9 +196,8 @@ def test_a_replaced_activation(name, before, kind):
 
 
 def test_another_function_inside_of_an_activation():
-    config = random_config(19, "BertForMaskedLM", hidden_act="gelu")
-    model = random_model("BertForMaskedLM", config).prepare_for_inference()
-    batch = {"input_ids": torch.randint(5, config.vocab_size, (2, 7))}
+    model, batch = model_and_batch("BertForMaskedLM", 19, hidden_act="gelu")
+    model.prepare_for_inference()
     before = outputs(model, batch).logits
     for module in model.modules():
         if hasattr(module, "act"):
@@ -233,9 +229,8 @@ def test_parameters_made_in_inference_mode(caplog):
 
 def test_a_call_holds_what_it_began_with():
     """Others may change the model, and so drop the packed weights, in the middle of it."""
-    config = random_config(26, "BertForMaskedLM")
-    model = random_model("BertForMaskedLM", config).prepare_for_inference()
-    batch = {"input_ids": torch.randint(5, config.vocab_size, (2, 7))}
+    model, batch = model_and_batch("BertForMaskedLM", 26)
+    model.prepare_for_inference()
     expected = outputs(model, batch).logits
 
     class Dropping(nn.LayerNorm):
