@@ -14,7 +14,7 @@ import hf_bert_impl
 from hf_bert_impl.conversion import convert, load_any
 from hf_bert_impl.conversion.readers.restricted_pickle import read_pickled_vocabulary
 from hf_bert_impl.errors import InputError
-from tests.conversion.cases import CHECKPOINTS, FIXTURES, PRETRAINING
+from tests.conversion.cases import CHECKPOINTS, FIXTURES, PRETRAINING, assert_same
 from tests.model.cases import assert_as_fixture, of_fixture
 
 CODERTIMO_TOLERANCE = 2e-4
@@ -83,15 +83,12 @@ def test_what_a_folder_holds(results, name):
         lines = vocabulary(name).read_text(encoding="utf-8").splitlines()
         assert tokenizer.convert_tokens_to_ids(lines[7]) == 7
         assert len(tokenizer) == len(lines)
-        assert tokenizer.model_max_length == report_positions(folder)
+        config = json.loads((folder / "config.json").read_text())
+        assert tokenizer.model_max_length == config["max_position_embeddings"]
     assert {file.name for file in folder.iterdir()} == files
     assert json.loads((folder / "conversion_report.json").read_text()) == report.to_dict()
     assert {file["name"] for file in report.result["files"]} == files - {"conversion_report.json"}
     assert json.loads((folder / "config.json").read_text())["model_type"] == "bert"
-
-
-def report_positions(folder):
-    return json.loads((folder / "config.json").read_text())["max_position_embeddings"]
 
 
 def test_report_accounts_for_every_tensor(results):
@@ -178,9 +175,7 @@ def test_codertimo_goes_back_to_its_own_names(results, tmp_path):
     convert(folder, tmp_path / "there", to="torch")
     written = torch.load(tmp_path / "there/pytorch_model.bin", weights_only=True)
     original = torch.load(FIXTURES / "codertimo/bertlm.state_dict.pt", weights_only=True)
-    assert written.keys() == original.keys()  # its code loads them with strict=True
-    for name, tensor in written.items():
-        assert torch.equal(tensor, original[name]), name
+    assert_same(written, original)  # its code loads them with strict=True
     convert(tmp_path / "there", tmp_path / "back")
     bits = [(p / "model.safetensors").read_bytes() for p in (folder, tmp_path / "back")]
     assert bits[0] == bits[1]
@@ -194,8 +189,7 @@ def test_codertimos_encoder_goes_back_to_what_its_trainer_saves(results, tmp_pat
     convert(results["codertimo"][0], tmp_path / "there", to="torch", head="base")
     written = torch.load(tmp_path / "there/pytorch_model.bin", weights_only=True)
     original = torch.load(FIXTURES / "codertimo/bert.state_dict.pt", weights_only=True)
-    assert written.keys() == original.keys()
-    assert all(torch.equal(tensor, original[name]) for name, tensor in written.items())
+    assert_same(written, original)
 
 
 @pytest.mark.parametrize("to", ["tf1", "h5", "flax"])
@@ -237,8 +231,7 @@ def test_any_file_of_a_checkpoint_names_it(source):
     model = load_any(FIXTURES / source)
     folder = load_any(FIXTURES / source.partition("/")[0])
     assert type(model) is type(folder)
-    for name, tensor in model.state_dict().items():
-        assert torch.equal(tensor, folder.state_dict()[name])
+    assert_same(model.state_dict(), folder.state_dict())
 
 
 def test_format_is_told_by_content(tmp_path):
