@@ -56,7 +56,7 @@ def infos_of(tensors):
 
 
 COMPRESS = {"tar": bytes, "gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
-TARS = {"tar": "w", "tar.gz": "w:gz", "tar.bz2": "w:bz2", "tar.xz": "w:xz"}
+ARCHIVES = ("zip", "tar", "tar.gz", "tar.bz2", "tar.xz")
 
 
 class Checkpoint(NamedTuple):
@@ -117,6 +117,25 @@ class Format:
         where = folder if self.write is write_safetensors else folder / self.file
         return self.write(where, tensors, read)
 
+    def read_all(self, path):
+        """All tensors of a checkpoint that torch has the dtype of."""
+        with self.reader(path) as source:
+            infos = {name: info for name, info in source.tensors.items() if info.dtype in DTYPES}
+            tensors = Memory({name: source.read(name).clone() for name in infos})
+        assert tensors.tensors == infos
+        return tensors.values
+
+    def refuse(self, path, match=None):
+        """Hold that reading everything ends in one short line that names the file; the line."""
+        with pytest.raises(InputError, match=match) as raised:
+            self.read_all(path)
+        message = str(raised.value)
+        assert path.name.split(".")[0] in message
+        assert "; expected " in message
+        assert "\n" not in message
+        assert len(message) < 900
+        return message
+
 
 FORMATS = {
     "safetensors": Format(
@@ -155,27 +174,6 @@ class Memory:
 def bits(tensor):
     """The bytes of a tensor, row by row."""
     return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
-
-
-def read_all(kind, path):
-    """All tensors of a checkpoint that torch has the dtype of, by a reader's class."""
-    with kind(path) as source:
-        infos = {name: info for name, info in source.tensors.items() if info.dtype in DTYPES}
-        tensors = Memory({name: source.read(name).clone() for name in infos})
-    assert tensors.tensors == infos
-    return tensors.values
-
-
-def refuse(kind, path, match=None):
-    """Hold that reading everything ends in one short line that names the file; the line."""
-    with pytest.raises(InputError, match=match) as raised:
-        read_all(kind, path)
-    message = str(raised.value)
-    assert path.name.split(".")[0] in message
-    assert "; expected " in message
-    assert "\n" not in message
-    assert len(message) < 900
-    return message
 
 
 #: Numbers that lists of a format are made of, or that are far too large.
@@ -227,35 +225,37 @@ def save_torch(path, value, zipped=True, **options):
 
 
 def tar(*members, form=tarfile.GNU_FORMAT):
-    """A tar of (name or TarInfo, content)."""
+    """A tar of (name or TarInfo, content); without content (None) it is a folder."""
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w", format=form) as out:
         for member, content in members:
             info = tarfile.TarInfo(member) if isinstance(member, str) else member
-            info.size = len(content)
-            out.addfile(info, io.BytesIO(content))
+            if content is None:
+                info.type = tarfile.DIRTYPE
+            info.size = len(content or b"")
+            out.addfile(info, io.BytesIO(content or b""))
+    return file.getvalue()
+
+
+def zipped(*members, method=zipfile.ZIP_DEFLATED):
+    """A zip of (name or ZipInfo, content); without content (None) it is a folder."""
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as out:
+        for member, content in members:
+            out.writestr(f"{member}/" if content is None else member, content or b"", method)
     return file.getvalue()
 
 
 def pack(path, files):
     """Write files (None: a folder) into an archive of the kind that the name says."""
-    if path.suffix == ".zip":
-        with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as out:
-            for name, content in files.items():
-                out.writestr(name if content is not None else f"{name}/", content or b"")
-        return path
-    with tarfile.open(path, TARS[path.name.split(".", 1)[1]]) as out:
-        for name, content in files.items():
-            member = tarfile.TarInfo(name)
-            if content is None:
-                member.type = tarfile.DIRTYPE
-            member.size = len(content or b"")
-            out.addfile(member, io.BytesIO(content or b""))
+    kind = path.suffix[1:]
+    content = zipped(*files.items()) if kind == "zip" else COMPRESS[kind](tar(*files.items()))
+    path.write_bytes(content)
     return path
 
 
-def names_only(tensors):
-    return {name: TensorInfo(name, shape, "float32") for name, shape in tensors.items()}
+def infos(shapes, dtype="float32"):
+    return {name: TensorInfo(name, shape, dtype) for name, shape in shapes.items()}
 
 
 def reader(folder, file=None):

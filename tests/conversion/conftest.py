@@ -1,12 +1,10 @@
 """Archives to be refused."""
 
-import zipfile
-
 import pytest
 
 from hf_bert_impl.conversion.readers.archive import open_archive
 from hf_bert_impl.errors import InputError
-from tests.conversion.cases import COMPRESS, tar
+from tests.conversion.cases import COMPRESS, tar, zipped
 
 
 @pytest.fixture
@@ -29,11 +27,9 @@ def refuse_archive(tmp_path):
 
 @pytest.fixture
 def make_zip(tmp_path):
-    def make(*members, method=zipfile.ZIP_DEFLATED):
+    def make(*members, **options):
         path = tmp_path / "bad.zip"
-        with zipfile.ZipFile(path, "w", method) as out:
-            for member, content in members:
-                out.writestr(member, content, method)
+        path.write_bytes(zipped(*members, **options))
         return path
 
     return make

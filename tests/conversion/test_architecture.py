@@ -5,8 +5,6 @@ import re
 import pytest
 import torch
 
-import hf_bert_impl
-from hf_bert_impl.conversion import architecture
 from hf_bert_impl.conversion.architecture import check_config, fit, infer, require_complete
 from hf_bert_impl.conversion.maps import names
 from hf_bert_impl.conversion.maps.google_tf1 import GOOGLE_TF1
@@ -17,27 +15,15 @@ from hf_bert_impl.errors import InputError
 from tests.conversion.cases import (
     ANSWERING,
     CHOICE,
-    CLASSES,
     CLASSIFICATION,
     MASKED,
     PRETRAINING,
     TOKENS,
     Memory,
-    names_only,
+    infos,
     random_model,
     reader,
 )
-
-
-@pytest.mark.parametrize("class_name", CLASSES)
-def test_parts_and_ties_are_those_of_the_classes(class_name):
-    with torch.device("meta"):
-        model = getattr(hf_bert_impl, class_name)(hf_bert_impl.BertConfig(num_hidden_layers=1))
-    parts = {
-        part for part in architecture._PARTS if any(n.startswith(part) for n in model.state_dict())
-    }
-    assert architecture._PARTS_OF[class_name] == parts
-    assert (model._tied_weights_keys or {}) == (names.TIED if "cls.predictions" in parts else {})
 
 
 def whole_plan(class_name, **sizes):
@@ -67,6 +53,7 @@ def whole_plan(class_name, **sizes):
         ("BertForNextSentencePrediction", {}, None, "BertForNextSentencePrediction"),
         (ANSWERING, {}, None, ANSWERING),
         (MASKED, {"is_decoder": True}, None, "BertLMHeadModel"),
+        (MASKED, {"architectures": ["BertLMHeadModel"]}, None, "BertLMHeadModel"),
         ("BertModel", {"architectures": [ANSWERING]}, None, "BertModel"),
     ],
 )  # fmt: skip
@@ -94,10 +81,10 @@ def test_inferred_sizes():
 def test_a_classifier_trained_without_pooler_is_one_of_tokens():
     with reader("tf1_classifier") as source:
         slots = {"output_weights/adam_m": (3, 32), "output_bias/adam_m": (3,)}
-        whole = plan(GOOGLE_TF1, source.tensors | names_only(slots))
+        whole = plan(GOOGLE_TF1, source.tensors | infos(slots))
         assert infer(whole, {}).class_name == TOKENS
         slots["bert/pooler/dense/kernel/adam_m"] = (32, 32)
-        whole = plan(GOOGLE_TF1, source.tensors | names_only(slots))
+        whole = plan(GOOGLE_TF1, source.tensors | infos(slots))
         assert infer(whole, {}).class_name == CLASSIFICATION
 
 

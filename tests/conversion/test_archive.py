@@ -12,7 +12,7 @@ import torch
 
 from hf_bert_impl.conversion.readers.archive import is_archive, open_archive
 from hf_bert_impl.errors import InputError
-from tests.conversion.cases import COMPRESS, FIXTURES, TARS, pack, tar
+from tests.conversion.cases import ARCHIVES, COMPRESS, FIXTURES, pack, tar
 
 REAL = FIXTURES / "pytorch_pretrained_bert" / "bert-tiny.tar.gz"
 
@@ -45,7 +45,7 @@ def test_a_real_one(tmp_path):
 
 
 @pytest.mark.parametrize("top", ["", "./", "uncased_L-2_H-128_A-2/", "./cased//", "one/"])
-@pytest.mark.parametrize("kind", ["zip", *TARS])
+@pytest.mark.parametrize("kind", ARCHIVES)
 def test_kinds(kind, top, tmp_path):
     files = {top + name: content for name, content in CONTENT.items()}
     if top.endswith("2/"):
@@ -61,7 +61,7 @@ def test_kinds(kind, top, tmp_path):
     assert is_archive(tmp_path / "no name that says it")
 
 
-@pytest.mark.parametrize("kind", ["zip", *TARS])
+@pytest.mark.parametrize("kind", ARCHIVES)
 def test_only_one_folder_is_taken_off(kind, tmp_path):
     files = {"a/b/config.json": b"{}", "a/b/inner.tar.gz": REAL.read_bytes()}
     folder = open_archive(pack(tmp_path / f"m.{kind}", files), tmp_path)
@@ -72,7 +72,7 @@ def test_only_one_folder_is_taken_off(kind, tmp_path):
     assert tree(open_archive(pack(tmp_path / f"m.{kind}", files), tmp_path)) == files
 
 
-@pytest.mark.parametrize("kind", ["zip", *TARS])
+@pytest.mark.parametrize("kind", ARCHIVES)
 def test_what_macos_adds_is_left_out(kind, tmp_path):
     files = {
         "__MACOSX/model/._config.json": b"\0\5\x16\7" * 9,

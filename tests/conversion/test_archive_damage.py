@@ -1,7 +1,6 @@
 """Archives that are damaged or far larger than they look: refused with nothing left behind."""
 
 import gzip
-import io
 import random
 import shutil
 import tarfile
@@ -16,7 +15,7 @@ from hypothesis import strategies as st
 from hf_bert_impl.conversion.readers import archive
 from hf_bert_impl.conversion.readers.archive import is_archive, open_archive
 from hf_bert_impl.errors import InputError
-from tests.conversion.cases import COMPRESS, EDITS, FIXTURES, edited, tar
+from tests.conversion.cases import COMPRESS, EDITS, FIXTURES, edited, tar, zipped
 
 REAL = FIXTURES / "pytorch_pretrained_bert" / "bert-tiny.tar.gz"
 
@@ -198,14 +197,7 @@ def test_fuzz(edits, kind, tmp_path_factory):
     into = folder / "here" / "into"
     into.mkdir(parents=True, exist_ok=True)
     members = [("top/a", b"1" * 600), ("top/b", b"2"), ("top/c", b"")]
-    if kind == "zip":
-        file = io.BytesIO()
-        with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as out:
-            for name, text in members:
-                out.writestr(name, text)
-        content = file.getvalue()
-    else:
-        content = tar(*members)[:4096]
+    content = zipped(*members) if kind == "zip" else tar(*members)[:4096]
     content = edited(content, edits)
     path = folder / "fuzz.archive"
     path.write_bytes(gzip.compress(content) if kind == "gz" else content)

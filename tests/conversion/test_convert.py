@@ -4,7 +4,6 @@ import hashlib
 import json
 import shutil
 
-import numpy as np
 import pytest
 import torch
 import transformers
@@ -15,9 +14,9 @@ import hf_bert_impl
 from hf_bert_impl.conversion import convert, load_any
 from hf_bert_impl.conversion.readers.restricted_pickle import read_pickled_vocabulary
 from hf_bert_impl.errors import InputError
-from tests.conversion.cases import CHECKPOINTS, FIXTURES, PRETRAINING
+from tests.conversion.cases import CHECKPOINTS, FIXTURES, PRETRAINING, assert_same
+from tests.model.cases import assert_as_fixture, of_fixture
 
-TOLERANCE = 2e-5
 CODERTIMO_TOLERANCE = 2e-4
 #: Where the outputs of a model lie, if not in its own folder: one with the same weights.
 OUTPUTS_OF = {
@@ -55,44 +54,13 @@ def results(tmp_path_factory):
     return found
 
 
-def assert_outputs(model, file, tolerance):
-    """Hold the outputs of a model, of either implementation, to those in a file, and name these."""
-    arrays = dict(np.load(FIXTURES / file))
-    model.eval().config.padding_free = False  # the original computed padding, too
-    given = ("input_ids", "input_ids"), ("attention_mask", "attention_mask")
-    given += ("token_type_ids", "token_type_ids"), ("segment_info", "token_type_ids")
-    inputs = {ours: torch.from_numpy(arrays[name]) for name, ours in given if name in arrays}
-    with torch.no_grad():
-        encoded = getattr(model, "bert", model)(**inputs, output_hidden_states=True)
-        heads = model(**inputs)
-    found = {
-        "embedding_output": encoded.hidden_states[0],
-        "all_encoder_layers": torch.stack(encoded.hidden_states[1:]),
-        "sequence_output": encoded.last_hidden_state,
-        "pooled_output": encoded.get("pooler_output"),
-        "mlm_logits": heads.get("prediction_logits"),
-        "nsp_logits": heads.get("seq_relationship_logits"),
-        "start_logits": heads.get("start_logits"),
-        "end_logits": heads.get("end_logits"),
-        "mlm_logits" if "MaskedLM" in type(model).__name__ else "logits": heads.get("logits"),
-    }
-    for task in ("mlm", "nsp"):
-        if found[f"{task}_logits"] is not None:
-            found[f"{task}_log_probs"] = found[f"{task}_logits"].log_softmax(-1)
-    shared = [name for name, value in found.items() if value is not None and name in arrays]
-    for name in shared:
-        error = (found[name] - torch.from_numpy(arrays[name])).abs().max().item()
-        assert error <= tolerance, name
-    return shared
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PLAIN)
 @pytest.mark.parametrize("library", [upstream, hf_bert_impl], ids=["transformers", "here"])
 def test_outputs_are_those_of_the_original_software(results, name, library):
     folder, report = results[name]
     class_name, place = PLAIN[name], OUTPUTS_OF.get(name, name)
-    file = f"{place}/expected{'_erf_gelu' if place.startswith('tf1') else ''}.npz"
+    file = "expected_erf_gelu.npz" if place.startswith("tf1") else "expected.npz"
     assert report.passed
     assert report.result["class"] == class_name
     model, info = getattr(library, class_name).from_pretrained(
@@ -100,7 +68,8 @@ def test_outputs_are_those_of_the_original_software(results, name, library):
     )
     for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
         assert not info[kind]
-    assert len(assert_outputs(model, file, TOLERANCE)) >= 3
+    model.config.padding_free = False  # the original computed padding, too
+    assert len(assert_as_fixture(model, *of_fixture(FIXTURES / place, file))) >= 3
 
 
 @pytest.mark.parametrize("name", PLAIN)
@@ -114,15 +83,12 @@ def test_what_a_folder_holds(results, name):
         lines = vocabulary(name).read_text(encoding="utf-8").splitlines()
         assert tokenizer.convert_tokens_to_ids(lines[7]) == 7
         assert len(tokenizer) == len(lines)
-        assert tokenizer.model_max_length == report_positions(folder)
+        config = json.loads((folder / "config.json").read_text())
+        assert tokenizer.model_max_length == config["max_position_embeddings"]
     assert {file.name for file in folder.iterdir()} == files
     assert json.loads((folder / "conversion_report.json").read_text()) == report.to_dict()
     assert {file["name"] for file in report.result["files"]} == files - {"conversion_report.json"}
     assert json.loads((folder / "config.json").read_text())["model_type"] == "bert"
-
-
-def report_positions(folder):
-    return json.loads((folder / "config.json").read_text())["max_position_embeddings"]
 
 
 def test_report_accounts_for_every_tensor(results):
@@ -160,11 +126,12 @@ def test_codertimo_outputs(results, name):
     # The trainer's own file has no heads, and its state dict with heads no number of them.
     class_name = "BertForPreTraining" if whole else "BertModel"
     assert report.result["class"] == class_name
-    model = getattr(hf_bert_impl, class_name).from_pretrained(folder)
+    model = getattr(hf_bert_impl, class_name).from_pretrained(folder, padding_free=False)
     assert model.config.num_attention_heads == 4
-    shared = assert_outputs(model, "codertimo/expected.npz", CODERTIMO_TOLERANCE)
+    expected = of_fixture(FIXTURES / "codertimo")
+    compared = assert_as_fixture(model, *expected, tolerance=CODERTIMO_TOLERANCE)
     heads = {"mlm_log_probs", "nsp_log_probs"} if whole else set()
-    assert {*shared} >= {"embedding_output", "all_encoder_layers", *heads}
+    assert compared >= {"embedding_output", "all_encoder_layers", *heads}
 
 
 def test_codertimo_tokenizer_gives_its_segments(results):
@@ -208,9 +175,7 @@ def test_codertimo_goes_back_to_its_own_names(results, tmp_path):
     convert(folder, tmp_path / "there", to="torch")
     written = torch.load(tmp_path / "there/pytorch_model.bin", weights_only=True)
     original = torch.load(FIXTURES / "codertimo/bertlm.state_dict.pt", weights_only=True)
-    assert written.keys() == original.keys()  # its code loads them with strict=True
-    for name, tensor in written.items():
-        assert torch.equal(tensor, original[name]), name
+    assert_same(written, original)  # its code loads them with strict=True
     convert(tmp_path / "there", tmp_path / "back")
     bits = [(p / "model.safetensors").read_bytes() for p in (folder, tmp_path / "back")]
     assert bits[0] == bits[1]
@@ -224,8 +189,7 @@ def test_codertimos_encoder_goes_back_to_what_its_trainer_saves(results, tmp_pat
     convert(results["codertimo"][0], tmp_path / "there", to="torch", head="base")
     written = torch.load(tmp_path / "there/pytorch_model.bin", weights_only=True)
     original = torch.load(FIXTURES / "codertimo/bert.state_dict.pt", weights_only=True)
-    assert written.keys() == original.keys()
-    assert all(torch.equal(tensor, original[name]) for name, tensor in written.items())
+    assert_same(written, original)
 
 
 @pytest.mark.parametrize("to", ["tf1", "h5", "flax"])
@@ -267,8 +231,7 @@ def test_any_file_of_a_checkpoint_names_it(source):
     model = load_any(FIXTURES / source)
     folder = load_any(FIXTURES / source.partition("/")[0])
     assert type(model) is type(folder)
-    for name, tensor in model.state_dict().items():
-        assert torch.equal(tensor, folder.state_dict()[name])
+    assert_same(model.state_dict(), folder.state_dict())
 
 
 def test_format_is_told_by_content(tmp_path):

@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 from hf_bert_impl.conversion import convert, load_any
 from hf_bert_impl.errors import InputError
 from tests.conversion.cases import FIXTURES, Runs, pack
+from tests.damage import fields
 
 pytestmark = pytest.mark.slow
 
@@ -270,8 +271,7 @@ def test_broken_vocabularies(tmp_path, source):
 )
 def test_a_small_config_does_not_take_the_machine(tmp_path, field, value, said):
     convert(FIXTURES / "codertimo", tmp_path / "source")
-    file = tmp_path / "source" / "config.json"
-    file.write_text(json.dumps(json.loads(file.read_text()) | {field: value}))
+    fields("config.json", **{field: value})(tmp_path / "source")
     with pytest.raises(InputError, match=said):
         load_any(tmp_path / "source")
     assert said.split()[0] in refused(tmp_path, tmp_path / "source")

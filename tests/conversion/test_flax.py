@@ -1,7 +1,5 @@
 """Flax weights: what Flax wrote is read bit by bit and written again, and lies are refused."""
 
-from functools import partial
-
 import msgpack
 import numpy as np
 import pytest
@@ -13,17 +11,20 @@ from hf_bert_impl.conversion.tensors import DTYPES, TensorInfo
 from hf_bert_impl.conversion.writers import flax as writer
 from hf_bert_impl.conversion.writers.flax import write_flax
 from hf_bert_impl.errors import InputError
-from tests.conversion import cases
-from tests.conversion.cases import FIXTURES, bits, infos_of
+from tests.conversion.cases import FIXTURES, FORMATS, bits, infos_of
 
 WHOLE = ("flax", "flax_classifier")
-refuse = partial(cases.refuse, FlaxReader)
+refuse = FORMATS["flax"].refuse
+
+
+def lying(shape=(2,), dtype="float32", content=bytes(8), code=1):
+    """An array of whatever is given."""
+    return msgpack.ExtType(code, msgpack.packb((shape, dtype, content)))
 
 
 def array(values, code=1):
     """An array as flax.serialization packs it."""
-    packed = msgpack.packb((values.shape, values.dtype.name, values.tobytes()))
-    return msgpack.ExtType(code, packed)
+    return lying(values.shape, values.dtype.name, values.tobytes(), code)
 
 
 def unpack(content):
@@ -86,6 +87,8 @@ def test_every_kind_of_value(tmp_path):
     tree["scalar"] = array(np.array(2.5, "f4"))
     tree["numpy"] = array(np.array(-3, "i4"), code=3)
     tree["none"] = array(np.zeros((0, 7), "f2"))
+    half = torch.tensor([[1.0, -2.5, 3.140625], [float("inf"), -0.0, 1e-30]]).bfloat16()
+    tree["bfloat16"] = lying((2, 3), "bfloat16", bits(half))
     plain = {
         "half": 2.5,
         "small": 5,
@@ -103,13 +106,15 @@ def test_every_kind_of_value(tmp_path):
         assert reader.read("numpy").dtype == torch.int32
         assert reader.read("numpy").item() == -3
         assert reader.tensors["none"].shape == reader.read("none").shape == (0, 7)
+        assert reader.tensors["bfloat16"].dtype == "bfloat16"
+        assert bits(reader.read("bfloat16")) == bits(half)
         for name, value in plain.items():
             assert reader.read(f"plain/{name}").item() == value
             assert reader.tensors[f"plain/{name}"].shape == ()
             assert reader.tensors[f"plain/{name}"].dtype in ("int64", "float64", "bool")
         assert reader.read("plain/no").item() is False
         assert [reader.read(f"plain/list/{place}").item() for place in range(3)] == [1, -70, 70_000]
-        assert len(reader.tensors) == len(kinds) + 3 + len(plain) + 4
+        assert len(reader.tensors) == len(kinds) + 4 + len(plain) + 4
 
 
 def test_other_kinds_are_listed_and_not_read(tmp_path):
@@ -128,15 +133,6 @@ def test_other_kinds_are_listed_and_not_read(tmp_path):
             assert reader.tensors[name].dtype == name
             with pytest.raises(InputError, match=f"'{name}' of .* is of dtype '{name}'"):
                 reader.read(name)
-
-
-def test_bfloat16(tmp_path):
-    values = torch.tensor([[1.0, -2.5, 3.140625], [float("inf"), -0.0, 1e-30]]).bfloat16()
-    packed = msgpack.packb(((2, 3), "bfloat16", bits(values)))
-    path = write(tmp_path / "half.msgpack", {"a": {"kernel": msgpack.ExtType(1, packed)}})
-    with FlaxReader(path) as reader:
-        assert reader.tensors["a/kernel"].dtype == "bfloat16"
-        assert bits(reader.read("a/kernel")) == bits(values)
 
 
 def test_pieces(tmp_path):
@@ -166,11 +162,6 @@ def test_nothing_is_read_before_it_is_asked_for(tmp_path):
 
 
 # --- lies ------------------------------------------------------------------------------------
-
-
-def lying(shape=(2,), dtype="float32", content=bytes(8)):
-    """An array of whatever is given."""
-    return msgpack.ExtType(1, msgpack.packb((shape, dtype, content)))
 
 
 @pytest.fixture

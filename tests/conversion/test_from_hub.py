@@ -12,6 +12,7 @@ from hf_bert_impl.conversion import convert, load_any
 from hf_bert_impl.conversion.from_hub import is_hub_id
 from hf_bert_impl.conversion.listing import list_tensors
 from tests.checkpoints import save_checkpoint
+from tests.conversion.cases import assert_same
 from tests.hub_server import HubServer
 
 pytest.importorskip("h5py", reason="pip install 'hf_bert_impl[convert]'")
@@ -75,9 +76,7 @@ def test_only_the_format_that_is_read_is_fetched(server, folder, tmp_path, kind)
     assert fetched(server) & set().union(*WEIGHTS.values(), {"optimizer.pt"}) == weights
     assert not any("onnx" in file for file in fetched(server))
     found = load_file(tmp_path / "out" / "model.safetensors")
-    expected = load_file(folder / "model.safetensors")
-    assert found.keys() == expected.keys()
-    assert all(torch.equal(found[key], expected[key]) for key in found)
+    assert_same(found, load_file(folder / "model.safetensors"))
     assert (tmp_path / "out" / "vocab.txt").is_file() or (
         tmp_path / "out" / "tokenizer.json"
     ).is_file()

@@ -5,7 +5,6 @@ import torch
 from safetensors.torch import save_file
 
 from hf_bert_impl.conversion.listing import list_tensors
-from hf_bert_impl.errors import InputError
 from tests.conversion.cases import FIXTURES, pack, reader
 
 
@@ -42,12 +41,6 @@ def test_what_cannot_be_converted_is_listed_with_the_problem(tmp_path):
     assert found["tensors"] == [row]
     assert "roberta.x.weight" in found["problem"]
     assert found["class"] is None
-
-
-def test_what_is_no_checkpoint(tmp_path):
-    (tmp_path / "a.txt").write_text("hello")
-    with pytest.raises(InputError, match="no known format"):
-        list_tensors(tmp_path / "a.txt")
 
 
 def test_an_archive_is_listed_with_the_sizes_of_its_files(tmp_path):

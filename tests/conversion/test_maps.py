@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import hf_bert_impl
 from hf_bert_impl.conversion.architecture import check_config, fit, infer, require_complete
 from hf_bert_impl.conversion.maps import names
 from hf_bert_impl.conversion.maps.codertimo import CODERTIMO
@@ -31,9 +30,8 @@ from tests.conversion.cases import (
     TOKENS,
     Memory,
     assert_same,
-    config_of,
     converted,
-    names_only,
+    infos,
     random_model,
     reader,
 )
@@ -64,13 +62,6 @@ def test_every_tensor_is_mapped_or_ignored(folder, file, table, class_name, labe
     used = [step.source.name for step in cut.steps.values()]
     used += [name for step in cut.steps.values() for name, _ in step.copies]
     assert sorted([*used, *cut.ignored]) == sorted(tensors)
-    config = hf_bert_impl.BertConfig(**check_config(config_of(folder), found))
-    if class_name in ("BertForSequenceClassification", "BertForTokenClassification"):
-        assert config.num_labels == labels
-    model = getattr(hf_bert_impl, class_name)(config)
-    result = model.load_state_dict(state, strict=False)
-    assert not result.unexpected_keys
-    assert set(result.missing_keys) <= set(names.TIED)
 
 
 TRAINING = {
@@ -172,19 +163,6 @@ def test_codertimo(file, class_name, count):
         }
         assert len(whole.steps) == count
         assert set(whole.ignored.values()) == {"sinusoidal positions, which are computed"}
-        prefix = "bert." if "bertlm" in file else ""
-        second = f"{prefix}transformer_blocks.1."
-        for ours, theirs in {
-            "attention.self.query.weight": "attention.linear_layers.0.weight",
-            "attention.self.key.bias": "attention.linear_layers.1.bias",
-            "attention.self.value.weight": "attention.linear_layers.2.weight",
-            "attention.output.dense.weight": "attention.output_linear.weight",
-            "attention.output.LayerNorm.weight": "input_sublayer.norm.a_2",
-            "output.LayerNorm.bias": "output_sublayer.norm.b_2",
-            "intermediate.dense.weight": "feed_forward.w_1.weight",
-            "output.dense.weight": "feed_forward.w_2.weight",
-        }.items():
-            assert whole.steps[f"bert.encoder.layer.1.{ours}"].source.name == second + theirs
         if class_name == PRETRAINING:
             assert whole.untied(source) == ("cls.predictions.decoder.weight",)
         with pytest.raises(InputError, match="give `num_attention_heads`"):
@@ -194,7 +172,7 @@ def test_codertimo(file, class_name, count):
         require_complete(cut, class_name)
         assert len(cut.steps) == count
         back = invert(CODERTIMO, cut.target_infos, class_name)
-        pe = f"{prefix}embedding.position.pe"
+        pe = f"{'bert.' if 'bertlm' in file else ''}embedding.position.pe"
         assert back.target_infos == {n: i for n, i in source.tensors.items() if n != pe}
 
 
@@ -281,10 +259,10 @@ def test_training_state_of_tensorflow_1_is_ignored():
         *("beta1_power", "beta2_power", "training/beta1_power_1", "local_step", "loss_scale"),
         *("current_loss_scale", "good_steps", "batch_finite", "learning_rate"),
     )
-    found = plan(detect(tensors), tensors | names_only(dict.fromkeys(extra, (1,))))
+    found = plan(detect(tensors), tensors | infos(dict.fromkeys(extra, (1,))))
     assert set(found.ignored) == {*extra, "global_step"}
     with pytest.raises(InputError, match=r"1 tensor \(bert/.*/kernel/sparsity_mask\) that google"):
-        plan(GOOGLE_TF1, tensors | names_only({f"{kernel}/sparsity_mask": (1,)}))
+        plan(GOOGLE_TF1, tensors | infos({f"{kernel}/sparsity_mask": (1,)}))
 
 
 @pytest.mark.parametrize(
@@ -377,17 +355,15 @@ def test_other_architectures_are_named(name, other):
     bert = {"bert.embeddings.word_embeddings.weight": (7, 3)}
     for tensors in ({name: (3, 3)}, bert | {name: (3, 3)}):
         with pytest.raises(InputError, match=f"is a tensor of .*{other}.*, not of BERT"):
-            detect(names_only(tensors))
+            detect(infos(tensors))
 
 
 def test_no_known_software():
     with pytest.raises(InputError, match=r"4 tensors \(conv\*\.weight \(3 times\), fc\)"):
         detect(
-            names_only(
-                {"conv1.weight": (1,), "conv2.weight": (1,), "conv3.weight": (1,), "fc": (1,)}
-            )
+            infos({"conv1.weight": (1,), "conv2.weight": (1,), "conv3.weight": (1,), "fc": (1,)})
         )
     with pytest.raises(InputError, match="the checkpoint has no tensors"):
         detect({})
     with pytest.raises(InputError, match="no tensor is the word embeddings"):
-        detect(names_only({"bert.pooler.dense.weight": (3, 3)}))
+        detect(infos({"bert.pooler.dense.weight": (3, 3)}))

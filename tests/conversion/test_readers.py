@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from hf_bert_impl.conversion.readers import sstable
-from hf_bert_impl.conversion.readers.flax import FlaxReader
 from hf_bert_impl.conversion.readers.h5 import H5Reader
 from hf_bert_impl.conversion.readers.hdf5 import SIGNATURE
 from hf_bert_impl.conversion.readers.safetensors import SafetensorsReader
@@ -34,9 +33,8 @@ from tests.conversion.cases import (
     FORMATS,
     bits,
     edited,
-    read_all,
-    refuse,
     small_checkpoint,
+    zipped,
 )
 
 #: Of pickletools, for the strings of Python 2.
@@ -59,8 +57,8 @@ class Case:
     """So many of 200 flipped bits are errors at the least."""
 
     @property
-    def reader(self):
-        return FORMATS[self.format].reader
+    def form(self):
+        return FORMATS[self.format]
 
 
 def table_of(content):
@@ -94,12 +92,12 @@ CASES = {
 }
 EVERY = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 ONCE = pytest.mark.parametrize("form", FORMATS.values(), ids=FORMATS)
-#: Index and reader of checkpoints in several files.
+#: Indices of checkpoints in several files.
 SHARDED = {
-    "hf_safetensors_sharded/model.safetensors.index.json": SafetensorsReader,
-    "hf_legacy_sharded/pytorch_model.bin.index.json": TorchReader,
-    "flax_sharded/flax_model.msgpack.index.json": FlaxReader,
-    "tf2_h5_sharded/tf_model.h5.index.json": H5Reader,
+    "safetensors": "hf_safetensors_sharded/model.safetensors.index.json",
+    "torch": "hf_legacy_sharded/pytorch_model.bin.index.json",
+    "flax": "flax_sharded/flax_model.msgpack.index.json",
+    "h5": "tf2_h5_sharded/tf_model.h5.index.json",
 }
 
 
@@ -126,9 +124,9 @@ def test_truncated(case, copied):
     ends = {*range(100), *range(100, size, max(1, size // 60)), *range(max(0, size - 50), size)}
     for end in sorted(ends):
         file.write_bytes(content[:end])
-        refuse(case.reader, entry)
+        case.form.refuse(entry)
     file.unlink()
-    refuse(case.reader, entry)
+    case.form.refuse(entry)
 
 
 @pytest.mark.slow
@@ -137,14 +135,14 @@ def test_flipped_bits(case, copied):
     """Each is an error, or changes nothing; where there is no checksum, a name or number."""
     file, entry = copied(case)
     rng = random.Random(0)
-    expected, content = read_all(case.reader, entry), file.read_bytes()
+    expected, content = case.form.read_all(entry), file.read_bytes()
     refused = 0
     for _ in range(200):
         flipped = bytearray(content)
         flipped[rng.randrange(case.lists(content))] ^= 1 << rng.randrange(8)
         file.write_bytes(flipped)
         try:
-            tensors = read_all(case.reader, entry)
+            tensors = case.form.read_all(entry)
         except InputError as error:
             assert "\n" not in str(error)
             refused += 1
@@ -164,9 +162,9 @@ def edit_pickle(file, edits):
     """Behind the checksums of PyTorch's zip container."""
     with zipfile.ZipFile(file) as old:
         entries = {name: old.read(name) for name in old.namelist()}
-    with zipfile.ZipFile(file, "w") as new:
-        for name, data in entries.items():
-            new.writestr(name, edited(data, edits) if name.endswith("data.pkl") else data)
+    name = next(name for name in entries if name.endswith("data.pkl"))
+    entries[name] = edited(entries[name], edits)
+    file.write_bytes(zipped(*entries.items(), method=zipfile.ZIP_STORED))
 
 
 def edit_records(file, edits):
@@ -219,7 +217,7 @@ def test_any_edit(name, make, edit, edits, tmp_path_factory):
     edit(file, edits)
     form.is_file(file)
     try:
-        tensors = read_all(form.reader, entry)
+        tensors = form.read_all(entry)
     except InputError as error:
         assert "\n" not in str(error)
     else:
@@ -246,7 +244,7 @@ def test_anything_behind_a_good_start(name, start, rest, tmp_path_factory):
     path.write_bytes(start(rest))
     FORMATS[name].is_file(path)
     try:
-        read_all(FORMATS[name].reader, path)
+        FORMATS[name].read_all(path)
     except InputError as error:
         assert "\n" not in str(error)
 
@@ -309,8 +307,8 @@ def test_bools_are_0_or_1(form, tmp_path):
 def test_tensors_outlive_the_reader_and_never_write_to_the_file(case, copied):
     file, entry = copied(case)
     before = file.read_bytes()
-    expected = read_all(case.reader, entry)
-    with case.reader(entry) as reader:
+    expected = case.form.read_all(entry)
+    with case.form.reader(entry) as reader:
         held = {name: reader.read(name) for name in expected}
         assert all(tensor.data_ptr() % tensor.itemsize == 0 for tensor in held.values())
         assert [file for file in reader.files if not file.is_file()] == []
@@ -325,45 +323,36 @@ def test_tensors_outlive_the_reader_and_never_write_to_the_file(case, copied):
 # --- several files ---------------------------------------------------------------------------
 
 
-@pytest.fixture(params=SHARDED, ids=lambda index: SHARDED[index].format)
-def shards(request, tmp_path):
-    """Reader, a copy of the index, its table of places, and a way to write the table back."""
-    folder = tmp_path / "shards"
-    shutil.copytree((FIXTURES / request.param).parent, folder)
-    path = folder / request.param.split("/")[1]
+@pytest.mark.parametrize("kind", SHARDED)
+def test_shards_that_do_not_fit_their_index(kind, tmp_path):
+    form, index = FORMATS[kind], FIXTURES / SHARDED[kind]
+    path = shutil.copytree(index.parent, tmp_path / "shards") / index.name
     table = json.loads(path.read_text())
-    return (
-        SHARDED[request.param],
-        path,
-        table["weight_map"],
-        lambda: path.write_text(json.dumps(table)),
-    )
+    weight_map = table["weight_map"]
 
+    def refuse(match):
+        path.write_text(json.dumps(table))
+        form.refuse(path, match)
 
-def test_shards_that_do_not_fit_their_index(shards):
-    reader, path, weight_map, write = shards
-    count = len(read_all(reader, path))
-    with reader(path) as opened:
+    count = len(form.read_all(path))
+    with form.reader(path) as opened:
         assert opened.files == (path, *(path.with_name(n) for n in sorted({*weight_map.values()})))
     name = next(iter(weight_map))
-    stored = name.partition("/")[2] if reader is H5Reader else name
+    stored = name.partition("/")[2] if form.reader is H5Reader else name
     home = weight_map.pop(name)
-    write()
-    refuse(reader, path, f"hold '{stored}', which it does not list")
+    refuse(f"hold '{stored}', which it does not list")
     other = next(file for file in weight_map.values() if file != home)
     weight_map[name] = other
-    write()
-    refuse(reader, path, f"places '{stored}' in files that do not have them")
+    refuse(f"places '{stored}' in files that do not have them")
     weight_map |= {name: home, f"{name}_more": home}
-    write()
-    refuse(reader, path, f"places '{stored}_more' in files that do not have them")
+    refuse(f"places '{stored}_more' in files that do not have them")
     del weight_map[f"{name}_more"]
-    write()
-    assert len(read_all(reader, path)) == count
+    path.write_text(json.dumps(table))
+    assert len(form.read_all(path)) == count
     (path.parent / other).write_bytes((path.parent / home).read_bytes())
-    refuse(reader, path, "lies in both")
+    refuse("lies in both")
     (path.parent / other).write_bytes(b"PK\3\4" + bytes(500))
     with pytest.raises(InputError, match=other):
-        reader(path)
+        form.reader(path)
     (path.parent / other).unlink()
-    refuse(reader, path, other)
+    refuse(other)

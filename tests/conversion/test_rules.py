@@ -7,9 +7,8 @@ from hypothesis import strategies as st
 
 from hf_bert_impl.conversion.planning import invert, listing, plan, same_bits
 from hf_bert_impl.conversion.rules import Ignore, Operation, Rule, Table, write
-from hf_bert_impl.conversion.tensors import TensorInfo
 from hf_bert_impl.errors import InputError
-from tests.conversion.cases import Memory
+from tests.conversion.cases import Memory, infos
 
 SMALL = Table(
     software="small",
@@ -52,10 +51,6 @@ class Watched(Memory):
     def read(self, name):
         self.reads.append(name)
         return super().read(name)
-
-
-def infos(shapes, dtype="float32"):
-    return {name: TensorInfo(name, shape, dtype) for name, shape in shapes.items()}
 
 
 def random(shapes):
@@ -109,27 +104,6 @@ def test_write(pattern, values, name):
 
 
 # --- operations ------------------------------------------------------------------------------
-
-
-def test_operations_by_definition():
-    heads, size, width = 3, 2, 5
-    kernel = torch.randn(width, heads, size)  # (I, h, d), as an einsum layer keeps it
-    shape = Operation.MERGE_OUT.shape((width, heads, size))
-    merged = Operation.MERGE_OUT.apply(kernel, shape)
-    x = torch.randn(4, width)
-    expected = torch.einsum("bi,ihd->bhd", x, kernel).reshape(4, heads * size)
-    assert torch.allclose(x @ merged.t(), expected, atol=1e-6)
-
-    kernel = torch.randn(heads, size, width)  # (h, d, O)
-    merged = Operation.MERGE_IN.apply(kernel, Operation.MERGE_IN.shape((heads, size, width)))
-    x = torch.randn(4, heads, size)
-    expected = torch.einsum("bhd,hdo->bo", x, kernel)
-    assert torch.allclose(x.reshape(4, -1) @ merged.t(), expected, atol=1e-6)
-
-    kernel = torch.randn(3, 4)
-    assert torch.equal(Operation.TRANSPOSE.apply(kernel, (4, 3)), kernel.t())
-    bias = torch.randn(3, 4)
-    assert torch.equal(Operation.MERGE.apply(bias, (12,)), bias.reshape(12))
 
 
 @given(
@@ -211,19 +185,6 @@ def test_plan_maps_ignores_and_reads_one_tensor_at_a_time():
     assert second.is_contiguous()
     assert source.reads == ["x/b5/w"]
     assert found.sources["step"].dtype == "int64"
-
-
-def test_inverse_gives_every_name_back():
-    source = random(SHAPES)
-    there = plan(SMALL, source.tensors)
-    ours = Memory({name: there.read(source, name) for name in there.steps})
-    back = invert(SMALL, ours.tensors, "xxxxx")
-    assert back.target_infos == {
-        n.replace("x/", "xxxx/"): TensorInfo(n.replace("x/", "xxxx/"), i.shape, i.dtype)
-        for n, i in source.tensors.items()
-    }
-    for name in back.steps:
-        assert same_bits(back.read(ours, name), source.values[name.replace("xxxx/", "x/")])
 
 
 def test_copies_are_written_beside_their_head_only():

@@ -3,7 +3,6 @@
 import json
 import shutil
 import struct
-from functools import partial
 
 import pytest
 import torch
@@ -15,14 +14,13 @@ from hf_bert_impl.conversion.readers.safetensors import SafetensorsReader, is_sa
 from hf_bert_impl.conversion.tensors import DTYPES
 from hf_bert_impl.conversion.writers.safetensors import write_safetensors
 from hf_bert_impl.errors import InputError
-from tests.conversion import cases
-from tests.conversion.cases import FIXTURES, Memory, assert_same
+from tests.conversion.cases import FIXTURES, FORMATS, Memory, assert_same
 
 FILES = sorted(path.relative_to(FIXTURES) for path in FIXTURES.rglob("*.safetensors"))
 SHARDED = FIXTURES / "hf_safetensors_sharded" / "model.safetensors.index.json"
 #: Names whose order and whose JSON are easy to get wrong.
 NAMES = ('"', "\\", "\n\t\x07\x7f", "ż", "é", "🙂", "\uffee", "B", "a", "A.b", "a.1", "a.10", "a.2")
-read_all, refuse = (partial(check, SafetensorsReader) for check in (cases.read_all, cases.refuse))
+read_all, refuse = FORMATS["safetensors"].read_all, FORMATS["safetensors"].refuse
 
 
 def random_state():
@@ -164,21 +162,19 @@ def write(folder, state, **options):
     return write_safetensors(folder, given.tensors, given.read, **options)
 
 
-def test_writes_what_the_library_writes(tmp_path):
-    state = random_state()
+@pytest.mark.parametrize(
+    "make",
+    [random_state, dict, lambda: {"a": torch.zeros(0)}, lambda: {"a": torch.tensor(1)}],
+    ids=["every dtype", "none", "empty", "scalar"],
+)
+def test_writes_what_the_library_writes(make, tmp_path):
+    state = make()
     save_file(state, tmp_path / "library.safetensors", metadata={"format": "pt"})
     written = [tmp_path / "model.safetensors"]
     for order in (state, dict(reversed(state.items())), dict(sorted(state.items()))):
         assert list(write(tmp_path, order)) == written
         assert written[0].read_bytes() == (tmp_path / "library.safetensors").read_bytes()
-
-
-@pytest.mark.parametrize("state", [{}, {"a": torch.zeros(0)}, {"a": torch.tensor(1)}], ids=str)
-def test_small_files(state, tmp_path):
-    save_file(state, tmp_path / "library.safetensors", metadata={"format": "pt"})
-    (path,) = write(tmp_path, state)
-    assert path.read_bytes() == (tmp_path / "library.safetensors").read_bytes()
-    assert_same(read_all(path), state)
+    assert_same(read_all(written[0]), state)
 
 
 @pytest.mark.parametrize("size", [1, 100, 1000, 4096, 10_000, 50_000, 10**9])

@@ -2,7 +2,6 @@
 
 import json
 import os
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -11,8 +10,7 @@ from hypothesis import strategies as st
 from hf_bert_impl.conversion.readers import sharded
 from hf_bert_impl.conversion.readers.sharded import read_shard_index
 from hf_bert_impl.errors import InputError
-
-FIXTURES = Path(__file__).parents[1] / "fixtures"
+from tests.conversion.cases import FIXTURES
 
 
 @pytest.fixture

@@ -1,10 +1,8 @@
 """Tensor bundles that lie: records, parts and tables are refused in one line, in little memory."""
 
 import os
-import re
 import shutil
 import tracemalloc
-from functools import partial
 from pathlib import Path
 
 import cramjam
@@ -21,11 +19,10 @@ from hf_bert_impl.conversion.readers.protobuf import (
 )
 from hf_bert_impl.conversion.readers.tensor_bundle import slice_key, write_header
 from hf_bert_impl.conversion.readers.tf1 import Tf1Reader, is_tf1
-from tests.conversion import cases
-from tests.conversion.cases import FIXTURES, bits
+from tests.conversion.cases import FIXTURES, FORMATS, bits
 
 PARTITIONED = FIXTURES / "tf1_partitioned" / "model.ckpt-7"
-read_all, refuse = (partial(check, Tf1Reader) for check in (cases.read_all, cases.refuse))
+read_all, refuse = FORMATS["tf1"].read_all, FORMATS["tf1"].refuse
 
 # --- records ---------------------------------------------------------------------------------
 
@@ -162,14 +159,6 @@ ABSURD = {
 }
 
 
-@pytest.mark.parametrize("case", ABSURD)
-def test_records_that_lie(tmp_path, case):
-    records, message = ABSURD[case]
-    found = refuse(bundle(tmp_path, *records))
-    assert re.search(message, found), found
-    assert "/m." in found
-
-
 def test_unknown_fields_and_dtypes_are_passed_over(tmp_path):
     unknown = number_field(99, 5) + bytes_field(98, b"xyz") + b"\x81\x06" + bytes(8)
     prefix = bundle(
@@ -233,11 +222,13 @@ IN_PARTS = {
 }
 
 
-@pytest.mark.parametrize("case", IN_PARTS)
-def test_parts_that_lie(tmp_path, case):
-    records, message = IN_PARTS[case]
-    found = refuse(bundle(tmp_path, *records))
-    assert re.search(message, found), found
+@pytest.mark.parametrize(
+    ("records", "message"),
+    [*ABSURD.values(), *IN_PARTS.values()],
+    ids=[*ABSURD, *(f"part {case}" for case in IN_PARTS)],
+)
+def test_records_that_lie(tmp_path, records, message):
+    assert "/m." in refuse(bundle(tmp_path, *records), message)
 
 
 def test_parts_in_several_dimensions(tmp_path):
@@ -270,11 +261,9 @@ BLOCKS = {
 }
 
 
-@pytest.mark.parametrize("case", BLOCKS)
-def test_blocks_that_lie(tmp_path, case):
-    blocks, message = BLOCKS[case]
-    found = refuse(table(tmp_path / "m.index", *blocks))
-    assert re.search(message, found), found
+@pytest.mark.parametrize(("blocks", "message"), BLOCKS.values(), ids=BLOCKS)
+def test_blocks_that_lie(tmp_path, blocks, message):
+    refuse(table(tmp_path / "m.index", *blocks), message)
 
 
 @pytest.mark.parametrize("restarts", [(), (0, 0, 0), (1,), ((1 << 32) - 1,) * 9, (7, 3)])
@@ -297,7 +286,7 @@ def test_restart_points_are_not_followed(tmp_path, restarts):
 def test_lists_of_blocks_that_lie(tmp_path, handles, message):
     (tmp_path / "m.data-00000-of-00001").write_bytes(DATA)
     prefix = table(tmp_path / "m.index", block(*ENTRIES), handles=handles)
-    assert message in refuse(prefix)
+    refuse(prefix, message)
 
 
 @pytest.mark.parametrize(
@@ -311,13 +300,12 @@ def test_lists_of_blocks_that_lie(tmp_path, handles, message):
     ],
 )
 def test_snappy_that_lies(tmp_path, content, message):
-    prefix = table(tmp_path / "m.index", content, kind=sstable.SNAPPY)
-    assert re.search(message, refuse(prefix))
+    refuse(table(tmp_path / "m.index", content, kind=sstable.SNAPPY), message)
 
 
 def test_other_compression(tmp_path):
     prefix = table(tmp_path / "m.index", block(*ENTRIES), kind=2)
-    assert "compressed by method 2" in refuse(prefix)
+    refuse(prefix, "compressed by method 2")
 
 
 def test_memory_is_bounded_by_the_file(tmp_path):

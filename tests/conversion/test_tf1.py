@@ -9,7 +9,6 @@ import re
 import shutil
 import sys
 import warnings
-from functools import partial
 from pathlib import Path
 
 import cramjam
@@ -23,12 +22,11 @@ from hf_bert_impl.conversion.readers.tf1 import Tf1Reader, is_tf1
 from hf_bert_impl.conversion.tensors import TensorInfo
 from hf_bert_impl.conversion.writers.tf1 import write_tf1
 from hf_bert_impl.errors import InputError
-from tests.conversion import cases
-from tests.conversion.cases import FIXTURES, Memory, assert_same, bits
+from tests.conversion.cases import FIXTURES, FORMATS, Memory, assert_same, bits
 
 TF1 = FIXTURES / "tf1" / "bert_model.ckpt"
 NUMPY = {torch.bfloat16: np.uint16}
-read_all, refuse = (partial(check, Tf1Reader) for check in (cases.read_all, cases.refuse))
+read_all, refuse = FORMATS["tf1"].read_all, FORMATS["tf1"].refuse
 
 
 def write(prefix, tensors):
@@ -66,8 +64,6 @@ def test_what_is_listed():
             InputError, match=r"_OBJECT_GRAPH' of .* is of dtype 'string'; expected"
         ):
             reader.read("_CHECKPOINTABLE_OBJECT_GRAPH")
-        with pytest.raises(InputError, match="has no tensor 'nosuch'"):
-            reader.read("nosuch")
     with Tf1Reader(FIXTURES / "tf1_partitioned" / "model.ckpt-7") as reader:
         assert [file.name for file in reader.files] == [
             "model.ckpt-7.index",
@@ -95,18 +91,13 @@ def test_known_by_its_bytes(tmp_path):
     assert not is_tf1(other)
 
 
-def test_tensors_lie_in_the_file_and_outlive_the_reader(tmp_path):
-    tensors = {f"{i}": torch.full((3000, 5), i) for i in range(4)}
-    index, data = write(tmp_path / "m", tensors)
-    content = data.read_bytes()
+def test_tensors_lie_in_the_file(tmp_path):
+    index, _ = write(tmp_path / "m", {f"{i}": torch.full((3000, 5), i) for i in range(2)})
     with warnings.catch_warnings(), Tf1Reader(index) as reader:
         warnings.simplefilter("error")  # of torch, on memory that cannot be written to
         held = {name: reader.read(name) for name in reader.tensors}
         assert held["1"].data_ptr() - held["0"].data_ptr() == 3000 * 5 * 8
         assert reader.read("0").data_ptr() == held["0"].data_ptr()
-        held["3"].zero_()
-    assert_same({**held, "3": tensors["3"]}, tensors)
-    assert data.read_bytes() == content
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux's accounting")
@@ -122,14 +113,6 @@ def test_what_was_read_before_takes_no_memory(tmp_path):
         held = [reader.read(name) for name in reader.tensors]
         assert (1 << 22) * 0.9 < resident() - before < (1 << 22) * 2
     assert len(held) == 8
-
-
-def test_tensors_that_are_not_aligned(tmp_path):
-    tensors = {"a": torch.tensor(True), "b": torch.randn(3, 5, dtype=torch.float64)}
-    write(tmp_path / "m", tensors)
-    found = read_all(tmp_path / "m")
-    assert found["b"].data_ptr() % 8 == 0
-    assert_same(found, tensors)
 
 
 @pytest.mark.slow

@@ -1,28 +1,24 @@
 """Containers of torch.save, old and new: damage and lies are one line, and nothing runs."""
 
 import collections
-import io
 import os
 import pickle
 import struct
-import tarfile
 import zipfile
-from functools import partial
 
 import pytest
 import torch
 
 from hf_bert_impl.conversion.readers.torch_pickle import TorchReader, is_torch
 from hf_bert_impl.errors import InputError
-from tests.conversion import cases
-from tests.conversion.cases import CONTAINERS, FIXTURES, Runs, assert_same
+from tests.conversion.cases import CONTAINERS, FIXTURES, FORMATS, Runs, assert_same, tar, zipped
 from tests.conversion.cases import save_torch as save
 
 ZIP = FIXTURES / "hf_legacy" / "pytorch_model.bin"
 LEGACY = FIXTURES / "pytorch_pretrained_bert" / "pytorch_model.bin"
 #: Of pickletools, for the strings of Python 2.
 pytestmark = pytest.mark.filterwarnings("ignore:invalid escape")
-read_all, refuse = (partial(check, TorchReader) for check in (cases.read_all, cases.refuse))
+read_all, refuse = FORMATS["torch"].read_all, FORMATS["torch"].refuse
 
 
 def view(size, offset, shape, strides):
@@ -37,10 +33,8 @@ def entries(path):
         return {name: archive.read(name) for name in archive.namelist()}
 
 
-def pack(path, content, compression=zipfile.ZIP_STORED):
-    with zipfile.ZipFile(path, "w", compression) as archive:
-        for name, data in content.items():
-            archive.writestr(name, data)
+def pack(path, content, method=zipfile.ZIP_STORED):
+    path.write_bytes(zipped(*content.items(), method=method))
     return path
 
 
@@ -105,30 +99,22 @@ def test_legacy_list_of_storages(tmp_path):
 def test_big_endian(tmp_path):
     with pytest.raises(InputError, match="another byte order"):
         TorchReader(legacy(tmp_path / "old.bin", {}, {}, little=False))
-    source, path = save(tmp_path / "new.bin", {"a": torch.ones(3)}), tmp_path / "big.bin"
-    with zipfile.ZipFile(source) as old, zipfile.ZipFile(path, "w") as new:
-        for info in old.infolist():
-            big = info.filename.endswith("/byteorder")
-            new.writestr(info.filename, b"big" if big else old.read(info))
+    content = entries(save(tmp_path / "new.bin", {"a": torch.ones(3)}))
     with pytest.raises(InputError, match="another byte order"):
-        TorchReader(path)
+        TorchReader(pack(tmp_path / "big.bin", content | {"new/byteorder": b"big"}))
 
 
 def test_tar_of_torch_0_1(tmp_path):
     path = tmp_path / "old.pt"
-    with tarfile.open(path, "w") as archive:
-        for name in ("sys_info", "pickle", "tensors", "storages"):
-            archive.addfile(tarfile.TarInfo(name), io.BytesIO())
+    path.write_bytes(tar(*((name, b"") for name in ("sys_info", "pickle", "tensors", "storages"))))
     assert is_torch(path)
     with pytest.raises(InputError, match=r"a tar file of torch 0\.1"):
         TorchReader(path)
 
 
 def test_torchscript(tmp_path):
-    path = tmp_path / "script.pt"
-    with zipfile.ZipFile(path, "w") as archive:
-        for name in ("data.pkl", "constants.pkl", "code/__torch__.py"):
-            archive.writestr(f"script/{name}", b"N.")
+    names = ("data.pkl", "constants.pkl", "code/__torch__.py")
+    path = pack(tmp_path / "script.pt", {f"script/{name}": b"N." for name in names})
     with pytest.raises(InputError, match="TorchScript"):
         TorchReader(path)
 

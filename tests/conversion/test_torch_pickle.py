@@ -1,7 +1,6 @@
 """Checkpoints of torch.save: read as torch.load reads them, or refused, and nothing runs."""
 
 import collections
-from functools import partial
 
 import numpy as np
 import pytest
@@ -11,8 +10,7 @@ from hf_bert_impl.conversion.readers.torch_pickle import TorchReader, is_torch
 from hf_bert_impl.conversion.tensors import DTYPES, TensorInfo
 from hf_bert_impl.conversion.writers.torch_zip import write_torch
 from hf_bert_impl.errors import InputError
-from tests.conversion import cases
-from tests.conversion.cases import CONTAINERS, FIXTURES, assert_same
+from tests.conversion.cases import CONTAINERS, FIXTURES, FORMATS, assert_same
 from tests.conversion.cases import save_torch as save
 
 STATE_DICTS = (
@@ -31,7 +29,7 @@ STATE_DICTS = (
 pytestmark = pytest.mark.filterwarnings("ignore:invalid escape")
 #: What any dtype can hold.
 NUMBERS = [[0, 1, 2], [3, 100, 5]]
-read_all, refuse = (partial(check, TorchReader) for check in (cases.read_all, cases.refuse))
+read_all, refuse = FORMATS["torch"].read_all, FORMATS["torch"].refuse
 
 
 # --- the checkpoints of the original software ------------------------------------------------
@@ -110,7 +108,6 @@ def test_tensors_are_aligned_and_in_the_mapped_file(zipped, tmp_path):
         twice = [reader.read("b") for _ in range(2)]
         assert all(tensor.data_ptr() % 4 == 0 for tensor in twice)
         assert not zipped or twice[0].data_ptr() == twice[1].data_ptr()
-    assert torch.equal(twice[0], torch.ones(3))  # as long as it is held
 
 
 @CONTAINERS

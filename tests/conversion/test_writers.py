@@ -57,7 +57,9 @@ def assert_comes_back(form, folder, tensors):
     with form.reader(folder / form.file) as reader:
         assert dict(reader.tensors) == given.tensors
         for name, tensor in tensors.items():
-            assert bits(reader.read(name)) == bits(tensor.detach()), name
+            found = reader.read(name)
+            assert bits(found) == bits(tensor.detach()), name
+            assert found.data_ptr() % found.itemsize == 0, name
 
 
 @EVERY

@@ -4,7 +4,6 @@
 """
 
 import copy
-import math
 import os
 from typing import Any
 
@@ -12,13 +11,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from hf_bert_impl.model import cpu_kernels
 from hf_bert_impl.parity.comparison import reference_class, reference_model
 from hf_bert_impl.parity.tensors import PER_POSITION_2D
 from tests.fuzz.batches import Batch, draw_batch
 from tests.fuzz.changes import Site, apply, saved_and_loaded, scale_heads
 from tests.fuzz.trial import PLAIN_FORMS, Trial, draw
-from tests.model.cases import random_model
+from tests.model.cases import HAS_ONEDNN, all_by_onednn, random_model
 
 SEED = int(os.environ.get("HF_BERT_FUZZ_SEED", "0"))
 TRIALS = int(os.environ.get("HF_BERT_FUZZ_TRIALS", "1200"))
@@ -28,7 +26,6 @@ TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}
 INT8_TOLERANCE = 0.05
 #: Our error stays below so many times upstream's own error, plus such a share.
 LOW_PRECISION = (3, 0.05)
-KERNELS = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 MODES = {"inference_mode": torch.inference_mode, "grad": torch.enable_grad}
 Numbers = dict[str, Tensor]
 
@@ -36,9 +33,8 @@ Numbers = dict[str, Tensor]
 @pytest.mark.parametrize("seed", range(SEED, SEED + TRIALS))
 def test_trial(seed, monkeypatch):
     trial = draw(seed)
-    if trial.by_onednn and KERNELS:
-        monkeypatch.setattr(cpu_kernels, "most_rows_by_onednn", lambda: math.inf)
-        monkeypatch.setattr(cpu_kernels, "MANY_WEIGHTS", 0)
+    if trial.by_onednn and HAS_ONEDNN:
+        all_by_onednn(monkeypatch)
     try:
         run(trial)
     except Exception as error:

@@ -1,17 +1,22 @@
 """Random configurations and batches that the model's tests share."""
 
+import math
 import random
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.activations import ACT2FN
 
 import hf_bert_impl
 from hf_bert_impl import BertConfig
+from hf_bert_impl.model import cpu_kernels
 from hf_bert_impl.parity import FP32_TOLERANCE, attended_positions, compare_outputs
 
 BACKENDS = ("eager", "sdpa")
@@ -33,6 +38,7 @@ NO_DROPOUT = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, cla
 CHOICES = 3
 # xielu compiles a kernel of its own on first use.
 ACTIVATIONS = sorted(set(ACT2FN) - {"xielu"})
+HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 
 def random_config(seed: int, head: str = "BertModel", **fields: Any) -> BertConfig:
@@ -138,10 +144,14 @@ def outputs(model: Any, batch: Mapping[str, Any], **options: Any) -> Any:
 
 
 def assert_same(
-    found: Any, expected: Any, batch: Mapping[str, Tensor], tolerance: float = FP32_TOLERANCE
+    found: Any,
+    expected: Any,
+    where: Mapping[str, Tensor] | Tensor,
+    tolerance: float = FP32_TOLERANCE,
 ) -> None:
-    """Compares outputs at the attended positions of their batch, as `compare_outputs` does."""
-    report = compare_outputs(found, expected, attended_positions(batch), tolerance=tolerance)
+    """Compares outputs as `compare_outputs` does, at (B, S) places or a batch's attended ones."""
+    places = where if isinstance(where, Tensor) else attended_positions(where)
+    report = compare_outputs(found, expected, places, tolerance=tolerance)
     assert report.passed, report.summary()
 
 
@@ -167,12 +177,102 @@ def assert_same_gradients(
         assert (found[name] - gradient).abs().max() <= tolerance * scale, name
 
 
-def of_fixture(folder: Path) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def all_by_onednn(patch: pytest.MonkeyPatch) -> None:
+    """Products by oneDNN on any processor, and of any size."""
+    patch.setattr(cpu_kernels, "most_rows_by_onednn", lambda: math.inf)
+    patch.setattr(cpu_kernels, "MANY_WEIGHTS", 0)
+
+
+def rows_through(module: torch.nn.Module) -> list[int]:
+    """A list of how many rows each call of the module is given from now on."""
+    seen: list[int] = []
+    module.register_forward_pre_hook(lambda m, args: seen.append(args[0].shape[:-1].numel()))
+    return seen
+
+
+class Operators(TorchDispatchMode):
+    """Records the names of the operators that run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.seen.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def default(what: str) -> Iterator[None]:
+    """torch's default "device" or "dtype" is another meanwhile."""
+    try:
+        if what == "device":
+            torch.set_default_device("meta")
+        else:
+            torch.set_default_dtype(torch.float64)
+        yield
+    finally:
+        torch.set_default_device(None)
+        torch.set_default_dtype(torch.float32)
+
+
+def largest(difference: Tensor) -> float:
+    return float(difference.detach().abs().max())
+
+
+def of_fixture(
+    folder: Path, file: str = "expected.npz"
+) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """What the software that wrote a checkpoint of the fixtures gave, and for which batch."""
-    with np.load(folder / "expected.npz") as arrays:
+    with np.load(folder / file) as arrays:
         values = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
-    names = ("input_ids", "attention_mask", "token_type_ids")
-    return values, {name: values[name] for name in names if name in values}
+    names = {name: name for name in ("input_ids", "attention_mask", "token_type_ids")}
+    names["segment_info"] = "token_type_ids"  # codertimo's word
+    return values, {ours: values[theirs] for theirs, ours in names.items() if theirs in values}
+
+
+def assert_as_fixture(
+    model: Any,
+    values: Mapping[str, Tensor],
+    batch: Mapping[str, Tensor],
+    real: Tensor | None = None,
+    tolerance: float = FP32_TOLERANCE,
+) -> set[str]:
+    """Compares all that a model gives with `values` of `of_fixture`; names what it compared.
+
+    Args:
+        model: Of either implementation.
+        values: Of the original software, which computed padding too.
+        batch: What is given to the model.
+        real: (B, S) bool, where to compare; everywhere without it.
+        tolerance: The largest difference.
+    """
+    encoded = outputs(model.base_model, batch, output_hidden_states=True)
+    heads = outputs(model, batch)
+    is_masked_lm = "MaskedLM" in type(model).__name__
+    found = {
+        "embedding_output": encoded.hidden_states[0],
+        "all_encoder_layers": torch.stack(encoded.hidden_states[1:]),
+        "sequence_output": encoded.last_hidden_state,
+        "pooled_output": encoded.get("pooler_output"),
+        "mlm_logits": heads.get("logits" if is_masked_lm else "prediction_logits"),
+        "nsp_logits": heads.get("seq_relationship_logits"),
+        "start_logits": heads.get("start_logits"),
+        "end_logits": heads.get("end_logits"),
+        "logits": heads.get("logits"),
+    }
+    for task in ("mlm", "nsp"):
+        if found[f"{task}_logits"] is not None:
+            found[f"{task}_log_probs"] = found[f"{task}_logits"].log_softmax(-1)
+    shared = {name for name, value in found.items() if value is not None and name in values}
+    for name in shared:
+        difference = found[name] - values[name]
+        if name == "all_encoder_layers":
+            difference = difference.movedim(0, 2)  # (B, S, layers, D)
+        if real is not None and difference.shape[:2] == real.shape:
+            difference = difference[real]
+        assert largest(difference) <= tolerance, name
+    return shared
 
 
 def random_labels(head: str, config: BertConfig, batch: dict[str, Tensor]) -> dict[str, Tensor]:

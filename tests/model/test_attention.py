@@ -5,13 +5,16 @@ import torch
 
 from hf_bert_impl import BertForMaskedLM, BertForSequenceClassification, BertModel
 from hf_bert_impl.model.attention import BertSelfAttention
+from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS
 from hf_bert_impl.model.packing import Packing, RowGroup
 from hf_bert_impl.parity import attended_positions, reference_model
 from tests.model.cases import (
     BACKENDS,
     CHOICES,
     HEADS,
+    assert_as_fixture,
     assert_same,
+    largest,
     masks,
     model_and_batch,
     of_fixture,
@@ -22,10 +25,6 @@ from tests.model.cases import (
 TOLERANCE = 2e-5  # of the outputs that transformers 4.49 wrote
 #: Of a model two layers of which have five heads.
 FIVE_HEADS = dict(num_attention_heads=5, hidden_size=30, num_hidden_layers=2)
-
-
-def largest(difference):
-    return difference.abs().max().item()
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -39,21 +38,8 @@ def test_relative_positions_of_transformers_4(fixtures_dir, kind, padding_free, 
     )
     assert not info["missing_keys"]
     assert not info["unexpected_keys"]
-    output = outputs(model, batch, output_hidden_states=True)
-    mask = batch["attention_mask"].bool()
-    assert largest((output.logits - values["mlm_logits"])[mask]) < TOLERANCE
-    assert largest((output.hidden_states[0] - values["embedding_output"])[mask]) < TOLERANCE
-    for ours, theirs in zip(output.hidden_states[1:], values["all_encoder_layers"], strict=True):
-        assert largest((ours - theirs)[mask]) < TOLERANCE
-
-
-def test_relative_positions_save_and_load(fixtures_dir, tmp_path):
-    model = BertForMaskedLM.from_pretrained(fixtures_dir / "positions_relative_key")
-    model.save_pretrained(tmp_path)
-    again = BertForMaskedLM.from_pretrained(tmp_path)
-    for name, value in model.state_dict().items():
-        assert torch.equal(value, again.state_dict()[name])
-    assert again.config.position_embedding_type == "relative_key"
+    compared = assert_as_fixture(model, values, batch, batch["attention_mask"].bool())
+    assert compared == {"mlm_logits", "embedding_output", "all_encoder_layers"}
 
 
 @pytest.mark.parametrize("backend", ["flash_attention_2", "flex_attention"])
@@ -88,16 +74,13 @@ def test_head_mask_of_transformers_4(fixtures_dir, which, padding_free, backend)
         fixtures_dir / "head_mask", attn_implementation=backend, padding_free=padding_free
     )
     batch["head_mask"] = values[f"head_mask_{which}"]
-    output = outputs(model, batch, output_hidden_states=True, output_attentions=True)
-    fast = outputs(model, batch)
-    mask = batch["attention_mask"].bool()
-    assert largest(output.logits - values[f"logits_{which}"]) < TOLERANCE
-    assert largest(fast.logits - values[f"logits_{which}"]) < TOLERANCE
-    layers = values[f"all_encoder_layers_{which}"]
-    for ours, theirs in zip(output.hidden_states[1:], layers, strict=True):
-        assert largest((ours - theirs)[mask]) < TOLERANCE
+    real = batch["attention_mask"].bool()
+    expected = {name: values[f"{name}_{which}"] for name in ("logits", "all_encoder_layers")}
+    assert assert_as_fixture(model, expected, batch, real) == expected.keys()
+    output = outputs(model, batch, output_attentions=True)
+    assert largest(output.logits - expected["logits"]) < TOLERANCE
     for ours, theirs in zip(output.attentions, values[f"attentions_{which}"], strict=True):
-        assert largest((ours - theirs).transpose(1, 2)[mask]) < TOLERANCE
+        assert largest((ours - theirs).transpose(1, 2)[real]) < TOLERANCE
 
 
 def test_gradient_of_a_head_mask_is_the_heads_importance(fixtures_dir):
@@ -153,12 +136,15 @@ def test_pruning_as_transformers_4(fixtures_dir, tmp_path, backend):
         assert torch.equal(again(**batch).logits, again(**batch, head_mask=gone).logits)
 
 
-def test_pruning_equals_masking():
-    model, batch = model_and_batch("BertModel", 9, "holes", **FIVE_HEADS)
+@pytest.mark.parametrize("fields", [{}, CODERTIMO_FIELDS], ids=["bert", "codertimo"])
+def test_pruning_equals_masking(fields):
+    model, batch = model_and_batch("BertModel", 9, "holes", **FIVE_HEADS, **fields)
     head_mask = torch.ones(2, 5)
     head_mask[0, [1, 4]] = 0
     head_mask[1, 2] = 0
     masked = outputs(model, batch, head_mask=head_mask)
+    attentions = outputs(model, batch, head_mask=head_mask, output_attentions=True).attentions
+    assert not attentions[0][:, [1, 4]].any()
     model.prune_heads({0: [4], 1: [2]})
     model.prune_heads({0: [1]})
     assert_same(outputs(model, batch), masked, batch)
@@ -171,7 +157,7 @@ def test_loads_a_model_that_transformers_4_pruned(fixtures_dir):
     model, info = BertForSequenceClassification.from_pretrained(folder, output_loading_info=True)
     assert not info["missing_keys"]
     assert not info["unexpected_keys"]
-    assert largest(outputs(model, batch).logits - values["logits"]) < TOLERANCE
+    assert assert_as_fixture(model, values, batch) == {"logits"}
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import transformers
 from transformers import BertConfig as UpstreamConfig
 
 from hf_bert_impl import BertConfig, BertModel
-from hf_bert_impl.model.configuration_bert import EXTENDED_MODEL_TYPE
+from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS, EXTENDED_MODEL_TYPE
 
 SMALL = dict(hidden_size=24, num_attention_heads=3, num_hidden_layers=1, intermediate_size=29)
 IDS = torch.tensor([[5, 6, 7]])
@@ -66,13 +66,18 @@ def test_the_base_class_may_ask_for_the_fields_while_it_is_made(tmp_path, varian
     assert states.shape == (1, 24)
 
 
-@pytest.mark.parametrize("kind", ["relative_key", "relative_key_query", "sinusoidal"])
-def test_what_upstream_would_compute_wrongly_does_not_load_there(tmp_path, kind):
-    BertConfig(position_embedding_type=kind).save_pretrained(tmp_path)
+KINDS = ("relative_key", "relative_key_query", "sinusoidal")
+
+
+@pytest.mark.parametrize(
+    "fields", [*({"position_embedding_type": kind} for kind in KINDS), CODERTIMO_FIELDS], ids=str
+)
+def test_what_upstream_would_compute_wrongly_does_not_load_there(tmp_path, fields):
+    BertConfig(**fields).save_pretrained(tmp_path)
     assert json.loads((tmp_path / "config.json").read_text())["model_type"] == EXTENDED_MODEL_TYPE
     with pytest.raises(ValueError, match=EXTENDED_MODEL_TYPE):
         transformers.AutoConfig.from_pretrained(tmp_path)
-    assert BertConfig.from_pretrained(tmp_path).position_embedding_type == kind
+    assert fields.items() <= vars(BertConfig.from_pretrained(tmp_path)).items()
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,6 @@
 """The codertimo variant: outputs of its own software, and its formulas written anew in float64."""
 
-import json
 import math
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -16,17 +13,17 @@ from hf_bert_impl import (
     BertForPreTraining,
     BertModel,
 )
-from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS, EXTENDED_MODEL_TYPE
+from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS
 from tests.model.cases import (
     BACKENDS,
+    assert_as_fixture,
+    largest,
     of_fixture,
-    outputs,
     random_config,
     random_labels,
     random_model,
 )
 
-TOLERANCE = 2e-5
 #: Sizes of tests/fixtures/codertimo; 512 positions are hard-wired in the original.
 FIXTURE_SIZES = dict(
     vocab_size=139,
@@ -85,17 +82,22 @@ def codertimo_batch(config, lengths=(11, 4, 7, 1, 7), seed=0):
     return {"input_ids": ids, "token_type_ids": segments}, real
 
 
+def codertimo(head="BertForPreTraining", **fields):
+    """A random model, and a batch of `codertimo_batch` for it."""
+    config = codertimo_config(head=head, **fields)
+    return random_model(head, config), *codertimo_batch(config)
+
+
 @pytest.fixture(scope="module")
 def original(request):
-    """The weights and the outputs of the original software."""
+    """The weights of the original software, its outputs, and for which batch."""
     folder = request.path.parents[2] / "fixtures" / "codertimo"
-    weights = torch.load(folder / "bertlm.state_dict.pt", weights_only=True)
-    return weights, of_fixture(folder)[0]
+    return torch.load(folder / "bertlm.state_dict.pt", weights_only=True), *of_fixture(folder)
 
 
 @pytest.fixture(scope="module")
 def saved(original, tmp_path_factory):
-    weights, _ = original
+    weights, _, _ = original
     model = BertForPreTraining(BertConfig(**CODERTIMO_FIELDS, **FIXTURE_SIZES))
     table = names(2)
     assert set(weights) == {*table, "bert.embedding.position.pe"}
@@ -103,15 +105,6 @@ def saved(original, tmp_path_factory):
     folder = tmp_path_factory.mktemp("codertimo")
     model.save_pretrained(folder)
     return folder
-
-
-def batch_of(values):
-    """The batch whose outputs the original software wrote."""
-    return {"input_ids": values["input_ids"], "token_type_ids": values["segment_info"]}
-
-
-def largest(difference):
-    return float(difference.detach().abs().max())
 
 
 # What follows is the original's arithmetic, from its formulas. `p` are the dropout probabilities.
@@ -207,37 +200,20 @@ def original_loss(weights, config, batch, labels, **dropout):
 @pytest.mark.parametrize("padding_free", [True, False])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_outputs_of_the_original(original, saved, backend, padding_free, masked):
-    _, values = original
+    _, values, batch = original
     model, info = BertForPreTraining.from_pretrained(
         saved, attn_implementation=backend, padding_free=padding_free, output_loading_info=True
     )
     assert not any(info.values()), info
-    real = values["input_ids"] > 0
-    mask = {"attention_mask": real.long()} if masked else {}
-    batch = batch_of(values) | mask
-    output = outputs(model, batch, output_hidden_states=True)
-    bare = outputs(model.bert, batch)
-    embedded, *layers = output.hidden_states
-    assert largest((embedded - values["embedding_output"])[real]) < TOLERANCE
-    for ours, theirs in zip(layers, values["all_encoder_layers"], strict=True):
-        assert largest((ours - theirs)[real]) < TOLERANCE
-    assert largest((bare.last_hidden_state - values["sequence_output"])[real]) < TOLERANCE
-    assert largest(bare.pooler_output - values["sequence_output"][:, 0]) < TOLERANCE
-    nsp = output.seq_relationship_logits.log_softmax(-1)
-    assert largest(nsp - values["nsp_log_probs"]) < TOLERANCE
-    mlm = output.prediction_logits.log_softmax(-1)
-    assert largest((mlm - values["mlm_log_probs"])[real]) < TOLERANCE
-
-
-def test_padding_too_is_computed_as_the_original_does(original, saved):
-    _, values = original
-    model = BertForPreTraining.from_pretrained(saved, padding_free=False)
-    output = outputs(model, batch_of(values))
-    assert largest(output.prediction_logits.log_softmax(-1) - values["mlm_log_probs"]) < TOLERANCE
+    real = batch["input_ids"] > 0
+    batch = batch | ({"attention_mask": real.long()} if masked else {})
+    values = values | {"pooled_output": values["sequence_output"][:, 0]}
+    compared = assert_as_fixture(model, values, batch, real if padding_free else None)
+    assert values.keys() - compared == {"input_ids", "segment_info"}
 
 
 def test_its_position_table(original):
-    weights, _ = original
+    weights, _, _ = original
     model = BertModel(BertConfig(**CODERTIMO_FIELDS, **FIXTURE_SIZES))
     table = model.embeddings.position_embeddings(torch.arange(512))
     # The original has rounded angles of up to 511 radians to float32.
@@ -246,47 +222,12 @@ def test_its_position_table(original):
 
 @pytest.mark.usefixtures("registered")
 def test_auto_classes(original, saved):
-    _, values = original
+    _, values, batch = original
     bare = AutoModel.from_pretrained(saved)
     heads = AutoModelForPreTraining.from_pretrained(saved)
     assert (type(bare), type(heads)) == (BertModel, BertForPreTraining)
-    real = values["input_ids"] > 0
-    states, nsp = outputs(bare, batch_of(values))[0], outputs(heads, batch_of(values))[1]
-    assert largest((states - values["sequence_output"])[real]) < TOLERANCE
-    assert largest(nsp.log_softmax(-1) - values["nsp_log_probs"]) < TOLERANCE
-
-
-STOCK = """
-import sys, transformers
-for name in ("AutoConfig", "AutoModel", "AutoModelForPreTraining"):
-    try:
-        getattr(transformers, name).from_pretrained(sys.argv[1])
-    except ValueError as error:
-        assert "hf_bert_impl" in str(error), error
-        print("refused", name)
-"""
-
-
-@pytest.mark.slow
-def test_stock_transformers_refuses_it(saved):
-    assert json.loads((saved / "config.json").read_text())["model_type"] == EXTENDED_MODEL_TYPE
-    ran = subprocess.run(
-        [sys.executable, "-c", STOCK, str(saved)],
-        capture_output=True,
-        text=True,
-        env={"HF_HUB_OFFLINE": "1", "PATH": "/usr/bin:/bin"},
-    )
-    assert ran.returncode == 0, ran.stderr[-2000:]
-    assert ran.stdout.count("refused") == 3
-
-
-def test_keys(original, saved):
-    model = BertForPreTraining.from_pretrained(saved)
-    assert sorted(model.state_dict()) == sorted(names(2).values())
-    assert len(dict(model.named_parameters())) == len(names(2))
-    weights, _ = original
-    for theirs, ours in names(2).items():
-        assert torch.equal(model.state_dict()[ours], weights[theirs])
+    for model in (bare, heads):
+        assert_as_fixture(model, values, batch, batch["input_ids"] > 0)
 
 
 # The formulas, in float64.
@@ -295,9 +236,8 @@ def test_keys(original, saved):
 @pytest.mark.parametrize("padding_free", [True, False])
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_gradients_are_the_originals(backend, padding_free):
-    config = codertimo_config(attn_implementation=backend, padding_free=padding_free)
-    model = double(random_model("BertForPreTraining", config))
-    batch, real = codertimo_batch(config)
+    model, batch, real = codertimo(attn_implementation=backend, padding_free=padding_free)
+    config = double(model).config
     labels = random_labels("BertForPreTraining", config, batch)
     labels["labels"][~real] = -100
     weights = original_weights(model)
@@ -316,9 +256,8 @@ def test_gradients_are_the_originals(backend, padding_free):
 
 def test_dropout_stands_where_the_original_has_it():
     """Same seed, same random numbers in the same order, so the same loss in train mode."""
-    config = codertimo_config(attn_implementation="eager", padding_free=False)
-    model = double(random_model("BertForPreTraining", config)).train()
-    batch, real = codertimo_batch(config)
+    model, batch, real = codertimo(attn_implementation="eager", padding_free=False)
+    config = double(model).train().config
     labels = random_labels("BertForPreTraining", config, batch)
     labels["labels"][~real] = -100
     weights = original_weights(model)
@@ -336,10 +275,8 @@ def test_dropout_stands_where_the_original_has_it():
 
 @pytest.mark.parametrize("padding_free", [True, False])
 def test_train_mode_is_deterministic(padding_free):
-    config = codertimo_config(padding_free=padding_free)
-    model = random_model("BertForPreTraining", config).train()
-    batch, _ = codertimo_batch(config)
-    labels = random_labels("BertForPreTraining", config, batch)
+    model, batch, _ = codertimo(padding_free=padding_free)
+    labels = random_labels("BertForPreTraining", model.train().config, batch)
     losses = []
     for seed in (1, 1, 2):
         torch.manual_seed(seed)

@@ -4,7 +4,6 @@ import itertools
 
 import pytest
 import torch
-from torch.nn import functional
 
 from hf_bert_impl import BertForPreTraining
 from tests.model.cases import (
@@ -15,32 +14,29 @@ from tests.model.cases import (
     assert_same,
     assert_same_gradients,
     gradients,
+    largest,
     outputs,
     random_batch,
     random_labels,
     random_model,
 )
-from tests.model.codertimo.test_codertimo import codertimo_batch, codertimo_config, largest
+from tests.model.codertimo.test_codertimo import codertimo, codertimo_batch, codertimo_config
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_padding_free_or_not(backend):
-    config = codertimo_config(attn_implementation=backend)
-    model = random_model("BertForPreTraining", config)
-    batch, real = codertimo_batch(config)
+    model, batch, real = codertimo(attn_implementation=backend)
     wanted = dict(output_hidden_states=True, output_attentions=True)
     expected = outputs(model, batch, **wanted)
     of_queries = real[:, None, None, :].expand(-1, -1, real.shape[1], -1)
     for padding_free, mask in itertools.product((True, False), (None, real.long(), of_queries)):
         model.config.padding_free = padding_free
         found = outputs(model, batch, attention_mask=mask, **wanted)
-        assert_same(found, expected, batch | {"attention_mask": real})
+        assert_same(found, expected, real)
 
 
 def test_an_explicit_mask_is_used():
-    config = codertimo_config(head="BertModel")
-    model = random_model("BertModel", config)
-    batch, real = codertimo_batch(config)
+    model, batch, real = codertimo("BertModel")
     ones = torch.ones_like(batch["input_ids"])
     own = outputs(model, batch).last_hidden_state
     all_seen = outputs(model, batch, attention_mask=ones).last_hidden_state
@@ -51,9 +47,7 @@ def test_an_explicit_mask_is_used():
 
 
 def test_without_token_types_all_is_the_first_sentence():
-    config = codertimo_config(head="BertModel")
-    model = random_model("BertModel", config)
-    batch, real = codertimo_batch(config)
+    model, batch, real = codertimo("BertModel")
     ids = batch["input_ids"]
     with torch.no_grad():
         given = model(ids, token_type_ids=real.long()).last_hidden_state
@@ -64,31 +58,10 @@ def test_without_token_types_all_is_the_first_sentence():
     assert largest(embedded - left_out) < 1e-6
 
 
-@pytest.mark.parametrize("form", ["position_ids", "cu_seq_lens_q"])
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_packed_input(backend, form):
-    config = codertimo_config(attn_implementation=backend)
-    model = random_model("BertForPreTraining", config)
-    batch, real = codertimo_batch(config)
-    lengths = real.sum(1)
-    packed = {name: x[real][None] for name, x in batch.items()}
-    if form == "position_ids":
-        packed[form] = torch.cat([torch.arange(int(n)) for n in lengths])[None]
-    else:
-        packed[form] = functional.pad(lengths.cumsum(0), (1, 0)).int()
-    together = outputs(model, packed, output_hidden_states=True)
-    apart = outputs(model, batch, output_hidden_states=True)
-    assert largest(together.prediction_logits[0] - apart.prediction_logits[real]) < 3e-5
-    assert largest(together.seq_relationship_logits - apart.seq_relationship_logits) < 1e-5
-    assert largest(together.hidden_states[1][0] - apart.hidden_states[1][real]) < 1e-5
-
-
 @pytest.mark.parametrize("head", MASKED_LM)
 def test_sparse_prediction(head):
-    config = codertimo_config(head=head, **NO_DROPOUT)
-    model = random_model(head, config).train()
-    batch, _ = codertimo_batch(config)
-    batch |= random_labels(head, config, batch)
+    model, batch, _ = codertimo(head, **NO_DROPOUT)
+    batch |= random_labels(head, model.train().config, batch)
     results = []
     for sparse in (True, False):
         model.config.sparse_prediction = sparse
@@ -99,42 +72,13 @@ def test_sparse_prediction(head):
     assert_same_gradients(results[0][1], results[1][1])
 
 
-def test_head_mask_and_pruning():
-    config = codertimo_config(seed=4, num_attention_heads=5, hidden_size=30)
-    model = random_model("BertForPreTraining", config)
-    batch, real = codertimo_batch(config)
-    mask = torch.ones(3, 5)
-    mask[1, [0, 3]] = 0
-    masked = outputs(model, batch, head_mask=mask)
-    attentions = outputs(model, batch, head_mask=mask, output_attentions=True).attentions
-    assert not attentions[1][:, [0, 3]].any()
-    model.prune_heads({1: [0, 3]})
-    assert_same(outputs(model, batch), masked, batch | {"attention_mask": real})
-
-
-@pytest.mark.parametrize("reentrant", [True, False])
-def test_gradient_checkpointing(reentrant):
-    config = codertimo_config()
-    model = random_model("BertForPreTraining", config).train()
-    batch, _ = codertimo_batch(config)
-    batch |= random_labels("BertForPreTraining", config, batch)
-    found = []
-    for checkpointing in (False, True):
-        if checkpointing:
-            model.gradient_checkpointing_enable({"use_reentrant": reentrant})
-        torch.manual_seed(3)
-        found.append(gradients(model, model(**batch).loss))
-    assert_same_gradients(found[1], found[0])
-
-
 @pytest.mark.slow
 def test_compiled():
     """One trace after the other: from the second shape on, sizes are symbols."""
-    config = codertimo_config(head="BertModel")
-    model = random_model("BertModel", config)
+    model, _, _ = codertimo("BertModel")
     compiled = torch.compile(model, backend="eager", fullgraph=True)
     for lengths, has_positions in (((11, 4, 7), False), ((5, 8), True), ((3, 9), True)):
-        batch, real = codertimo_batch(config, lengths)
+        batch, real = codertimo_batch(model.config, lengths)
         if has_positions:  # one row of them might have come packed
             batch = {name: x[:1] for name, x in batch.items()}
             batch["position_ids"] = torch.arange(max(lengths))[None] + 2
@@ -143,33 +87,12 @@ def test_compiled():
         assert_same(outputs(compiled, batch), outputs(model, batch), batch)
 
 
-def test_feed_forward_in_chunks():
-    config = codertimo_config(head="BertModel")
-    model = random_model("BertModel", config)
-    batch, _ = codertimo_batch(config)
-    whole = outputs(model, batch)
-    for layer in model.encoder.layer:
-        layer.chunk_size_feed_forward = 4
-    assert_same(outputs(model, batch), whole, batch)
-
-
 def test_bfloat16_stays_close():
-    config = codertimo_config(head="BertModel")
-    model = random_model("BertModel", config)
-    batch, real = codertimo_batch(config)
+    model, batch, real = codertimo("BertModel")
     precise = outputs(model, batch).last_hidden_state
     rounded = outputs(model.bfloat16(), batch).last_hidden_state
     assert rounded.dtype == torch.bfloat16
     assert largest((rounded.float() - precise)[real]) < 0.05 * largest(precise)
-
-
-def test_prepare_for_inference_computes_as_usual():
-    model = random_model("BertModel", codertimo_config(head="BertModel"))
-    batch, _ = codertimo_batch(model.config)
-    before = outputs(model, batch).last_hidden_state
-    model.prepare_for_inference()
-    assert model.encoder.prepared is None
-    assert torch.equal(outputs(model, batch).last_hidden_state, before)
 
 
 @pytest.mark.parametrize("head", ENCODER_HEADS)
@@ -191,14 +114,12 @@ def test_every_head_trains_saves_and_loads(tmp_path, head):
 
 
 def test_resized_vocabulary(tmp_path):
-    config = codertimo_config()
-    model = random_model("BertForPreTraining", config)
-    size = config.vocab_size + 6
+    model, batch, _ = codertimo()
+    size = model.config.vocab_size + 6
     keys = set(model.state_dict())
     model.resize_token_embeddings(size)
     assert set(model.state_dict()) == keys
     assert model.cls.predictions.decoder.out_features == size
-    batch, _ = codertimo_batch(config)
     model.save_pretrained(tmp_path)
     found = outputs(BertForPreTraining.from_pretrained(tmp_path), batch)
     assert found.prediction_logits.shape[-1] == size

@@ -33,16 +33,19 @@ ACTIVATIONS = {
 }
 
 
+def forget():
+    """Measurements are made anew from here on."""
+    for value in vars(cpu_kernels).values():
+        if hasattr(value, "cache_clear"):
+            value.cache_clear()
+
+
 @pytest.fixture
 def fresh_choice(monkeypatch):
-    """Measurements are made anew, and forgotten afterwards."""
-    caches = [value for value in vars(cpu_kernels).values() if hasattr(value, "cache_clear")]
-    for cache in caches:
-        cache.cache_clear()
+    forget()
     yield monkeypatch
     monkeypatch.undo()
-    for cache in caches:
-        cache.cache_clear()
+    forget()
 
 
 def kernels(dtype):
@@ -172,9 +175,7 @@ def test_one_library_less(fresh_choice):
             raise RuntimeError("no such operator")
 
     expected = [cpu_kernels.choose(kind).few for kind in (torch.float32, torch.int8)]
-    for value in list(vars(cpu_kernels).values()):
-        if hasattr(value, "cache_clear"):
-            value.cache_clear()
+    forget()
     fresh_choice.setattr(cpu_kernels, "_has_fbgemm_float16", lambda: False)
     fresh_choice.setattr(cpu_kernels, "FbgemmSums", Absent)
     assert cpu_kernels.choose(torch.float32).few == expected[0]

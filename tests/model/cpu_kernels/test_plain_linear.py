@@ -24,21 +24,10 @@ from tests.model.cases import (
     random_config,
     random_model,
 )
-from tests.model.codertimo.test_codertimo import codertimo_batch, codertimo_config
+from tests.model.codertimo.test_codertimo import codertimo
 from tests.model.prepared.cases import WEIGHT_CHANGES
 
-pytestmark = pytest.mark.slow
-
-KERNELS = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-
-
-@pytest.fixture(autouse=True)
-def everywhere(monkeypatch):
-    """oneDNN on any processor, and for products of any size."""
-    if not KERNELS:
-        pytest.skip("this torch comes without oneDNN")
-    monkeypatch.setattr(cpu_kernels, "most_rows_by_onednn", lambda: math.inf)
-    monkeypatch.setattr(cpu_kernels, "MANY_WEIGHTS", 0)
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("by_onednn")]
 
 
 @contextmanager
@@ -58,6 +47,16 @@ def counted() -> Iterator[list[str]]:
     found += [event.name for event in profile.events() if "_linear_pointwise" in event.name]
 
 
+def both_ways(model, batch, where=None, **options) -> int:
+    """Holds outputs by oneDNN to the usual ones; gives how many products it made."""
+    with usual():
+        expected = outputs(model, batch, **options)
+    with counted() as products:
+        found = outputs(model, batch, **options)
+    assert_same(found, expected, batch if where is None else where)
+    return len(products)
+
+
 def linear_layers(model) -> int:
     return sum(type(module) is nn.Linear for module in model.modules())
 
@@ -72,36 +71,20 @@ def test_the_same_numbers(head, padding_free, activation):
     for padding in masks():
         fields = dict(hidden_act=activation, padding_free=padding_free)
         model, batch = model_and_batch(head, 2, padding, **fields)
-        with usual():
-            expected = outputs(model, batch, output_hidden_states=True)
-        with counted() as products:
-            found = outputs(model, batch, output_hidden_states=True)
+        products = both_ways(model, batch, output_hidden_states=True)
         # Classifiers on top are small and called as they are.
-        assert len(products) >= 6 * model.config.num_hidden_layers
-        assert_same(found, expected, batch)
+        assert products >= 6 * model.config.num_hidden_layers
 
 
 def test_codertimo():
-    config = codertimo_config()
-    model = random_model("BertForPreTraining", config)
-    batch, real = codertimo_batch(config)
-    with usual():
-        expected = outputs(model, batch)
-    with counted() as products:
-        found = outputs(model, batch)
-    assert len(products) == linear_layers(model)
-    assert_same(found, expected, batch | {"attention_mask": real})
+    model, batch, real = codertimo()
+    assert both_ways(model, batch, real) == linear_layers(model)
 
 
 def test_cross_attention():
     model, batch = model_and_batch("BertLMHeadModel", 3, add_cross_attention=True)
     batch["encoder_hidden_states"] = torch.randn(5, 7, model.config.hidden_size)
-    with usual():
-        expected = outputs(model, batch)
-    with counted() as products:
-        found = outputs(model, batch)
-    assert len(products) == linear_layers(model)
-    assert_same(found, expected, batch)
+    assert both_ways(model, batch) == linear_layers(model)
 
 
 def test_gelu_is_exact():

@@ -8,17 +8,14 @@ from torch import nn
 from torch.autograd import forward_ad
 from torch.nn.utils import prune
 from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 from torch.utils.hooks import RemovableHandle
 
 from hf_bert_impl.model import cpu_kernels
-from tests.model.cases import assert_same, model_and_batch, outputs, random_model
-from tests.model.cpu_kernels.test_plain_linear import (
-    counted,
-    everywhere,  # noqa: F401 (a fixture)
-    linear_layers,
-)
+from tests.model.cases import Operators, assert_same, model_and_batch, outputs, random_model
+from tests.model.cpu_kernels.test_plain_linear import counted, linear_layers
+
+pytestmark = pytest.mark.usefixtures("by_onednn")
 
 
 def hook(model, seen):
@@ -109,18 +106,6 @@ class Functions(TorchFunctionMode):
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         self.seen.append(func.__name__)
-        return func(*args, **(kwargs or {}))
-
-
-class Operators(TorchDispatchMode):
-    """Records the operators that run."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[str] = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.seen.append(func.overloadpacket.__name__)
         return func(*args, **(kwargs or {}))
 
 

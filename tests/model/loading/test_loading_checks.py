@@ -11,6 +11,7 @@ from safetensors.torch import load_file, save_file
 import hf_bert_impl
 from hf_bert_impl import BertConfig, BertForSequenceClassification, BertModel
 from hf_bert_impl.model.loading import CheckpointMismatch, check_finite, not_finite
+from tests.damage import fields
 from tests.model.cases import random_config, random_model
 
 
@@ -20,11 +21,6 @@ def folder(tmp_path):
     model = random_model("BertForSequenceClassification", random_config(1, num_labels=3))
     model.save_pretrained(tmp_path)
     return tmp_path
-
-
-def change_config(folder, **fields):
-    path = folder / "config.json"
-    path.write_text(json.dumps(json.loads(path.read_text()) | fields))
 
 
 def into_shards(folder, weight_map):
@@ -128,7 +124,7 @@ class TestConfigsTooLarge:
         if shards:
             names = load_file(folder / "model.safetensors")
             into_shards(folder, dict.fromkeys(names, "model-00001-of-00001.safetensors"))
-        change_config(folder, id2label=None, label2id=None, **{field: value})
+        fields("config.json", id2label=None, label2id=None, **{field: value})(folder)
         for options in ({}, {"ignore_mismatched_sizes": True}):
             refuses(ValueError, said, folder, head, **options)
 
@@ -138,13 +134,13 @@ class TestConfigsTooLarge:
         torch.save(state, folder / "pytorch_model.bin")
         model = BertForSequenceClassification.from_pretrained(folder)
         assert torch.equal(model.classifier.weight, state["classifier.weight"])
-        change_config(folder, vocab_size=10**9)
+        fields("config.json", vocab_size=10**9)(folder)
         refuses(ValueError, r"makes a model of .* give the config that belongs", folder)
 
     def test_a_computed_table_counts(self, tmp_path):
         config = random_config(1, position_embedding_type="sinusoidal")
         random_model("BertModel", config).save_pretrained(tmp_path)
-        change_config(tmp_path, max_position_embeddings=10**9)
+        fields("config.json", max_position_embeddings=10**9)(tmp_path)
         refuses(ValueError, r"position_embeddings.table is", tmp_path, "BertModel")
 
     @pytest.mark.slow

@@ -85,6 +85,14 @@ def assert_equal_bits(found, expected):
         assert torch.equal(values, expected[name]), name
 
 
+def assert_as_alone(model, lengths):
+    """Holds sequences of these lengths in one batch to the bits that each has alone."""
+    torch.set_num_threads(2)
+    sequences = [torch.randint(1, model.config.vocab_size, (n,)) for n in lengths]
+    for sequence, found in zip(sequences, of_each(model, sequences), strict=True):
+        assert_equal_bits(found, of_each(model, [sequence])[0])
+
+
 @pytest.mark.slow
 @settings(max_examples=40, deadline=None, derandomize=True)
 @given(
@@ -115,8 +123,8 @@ def test_a_sequence_alone_and_in_a_batch(
         max_position_embeddings=64,
         hidden_act=act,
         batch_invariant=True,
+        attn_implementation=backend,
     )
-    config._attn_implementation = backend
     model = random_model(head, config, seed)
     if prepared is not None:
         model.prepare_for_inference(prepared)
@@ -136,19 +144,13 @@ def test_a_sequence_alone_and_in_a_batch(
 @pytest.mark.parametrize("prepared", [False, True])
 def test_layers_with_other_numbers_of_heads(prepared, backend):
     """Where the threads divide the heads of the first layer and not those of the second."""
-    config = random_config(
-        9, hidden_size=48, num_attention_heads=2, num_hidden_layers=2, hidden_act="gelu"
-    )
-    config.batch_invariant, config._attn_implementation = True, backend
-    model = random_model("BertModel", config)
+    fields = dict(hidden_size=48, num_attention_heads=2, num_hidden_layers=2, hidden_act="gelu")
+    fields |= dict(batch_invariant=True, attn_implementation=backend)
+    model = random_model("BertModel", random_config(9, **fields))
     model.prune_heads({1: [0]})
     if prepared:
         model.prepare_for_inference()
-    torch.set_num_threads(2)
-    sequences = [torch.randint(1, config.vocab_size, (n,)) for n in (9, 5, 9, 9, 13, 5, 9, 13)]
-    alone = [of_each(model, [sequence])[0] for sequence in sequences]
-    for found, expected in zip(of_each(model, sequences), alone, strict=True):
-        assert_equal_bits(found, expected)
+    assert_as_alone(model, (9, 5, 9, 9, 13, 5, 9, 13))
 
 
 @pytest.mark.slow
@@ -167,8 +169,8 @@ def test_threads_change_no_bits(width, heads, act, prepared, backend):
         max_position_embeddings=320,
         hidden_act=act,
         batch_invariant=True,
+        attn_implementation=backend,
     )
-    config._attn_implementation = backend
     model = random_model("BertModel", config)
     if prepared is not None:
         model.prepare_for_inference(prepared)
@@ -190,28 +192,22 @@ def test_threads_change_no_bits(width, heads, act, prepared, backend):
 @pytest.mark.parametrize("prepared", [False, True])
 def test_long_sequences(prepared):
     """Beyond 256 tokens another kernel attends."""
-    config = random_config(3, hidden_size=48, num_attention_heads=6, max_position_embeddings=400)
-    config.batch_invariant = True
-    model = random_model("BertModel", config)
+    fields = dict(hidden_size=48, num_attention_heads=6, max_position_embeddings=400)
+    model = random_model("BertModel", random_config(3, **fields, batch_invariant=True))
     if prepared:
         model.prepare_for_inference()
-    torch.set_num_threads(2)
-    sequences = [torch.randint(1, config.vocab_size, (n,)) for n in (257, 300, 3, 257, 399)]
-    alone = [of_each(model, [sequence])[0] for sequence in sequences]
-    for found, expected in zip(of_each(model, sequences), alone, strict=True):
-        assert_equal_bits(found, expected)
+    assert_as_alone(model, (257, 300, 3, 257, 399))
 
 
 def test_with_gradients():
-    config = random_config(5, hidden_size=35, num_attention_heads=5, max_position_embeddings=40)
-    config.batch_invariant, config.hidden_act = True, "gelu"
+    fields = dict(hidden_size=35, num_attention_heads=5, max_position_embeddings=40)
+    config = random_config(5, **fields, batch_invariant=True, hidden_act="gelu")
     model = random_model("BertModel", config)
     sequences = [torch.randint(1, config.vocab_size, (n,)) for n in (1, 7, 3, 7, 31)]
-    for sequence, columns, row in zip(
-        sequences, (batch := lay_out(sequences, "right", None))[1], range(5), strict=True
-    ):
+    batch, places = lay_out(sequences, "right", None)
+    together = model(**batch)
+    for row, (sequence, columns) in enumerate(zip(sequences, places, strict=True)):
         alone = model(input_ids=sequence[None])
-        together = model(**batch[0])
         assert torch.equal(together.last_hidden_state[row, columns], alone.last_hidden_state[0])
         assert torch.equal(together.pooler_output[row], alone.pooler_output[0])
     together.pooler_output.sum().backward()
@@ -294,10 +290,7 @@ def test_switched_on_after_preparing():
     config = random_config(8, hidden_size=35, num_attention_heads=5, hidden_act="gelu")
     model = random_model("BertModel", config).prepare_for_inference("int8")
     model.config.batch_invariant = True
-    sequences = [torch.randint(1, config.vocab_size, (n,)) for n in (3, 7, 12, 7)]
-    alone = [of_each(model, [sequence])[0] for sequence in sequences]
-    for found, expected in zip(of_each(model, sequences), alone, strict=True):
-        assert_equal_bits(found, expected)
+    assert_as_alone(model, (3, 7, 12, 7))
 
 
 @pytest.mark.parametrize(

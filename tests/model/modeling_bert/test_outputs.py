@@ -1,7 +1,7 @@
 """What forward returns and how it is asked: tuples, chosen hidden states, chunks, checkpointing."""
 
 import inspect
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 
 import pytest
 import torch
@@ -9,10 +9,12 @@ from transformers.models.bert import modeling_bert as upstream
 
 import hf_bert_impl
 from hf_bert_impl import BertModel
+from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS
 from hf_bert_impl.parity import reference_model
 from tests.model.cases import (
     HEADS,
     assert_same,
+    default,
     gradients,
     masks,
     model_and_batch,
@@ -62,21 +64,27 @@ def test_hidden_states_by_number(padding):
                 assert torch.equal(states, everything[number])
 
 
+VARIANTS = pytest.mark.parametrize("fields", [{}, CODERTIMO_FIELDS], ids=["bert", "codertimo"])
+
+
+@VARIANTS
 @pytest.mark.parametrize("padding", ["right", "none"])
 @pytest.mark.parametrize("chunk", [1, 4, 100])
-def test_chunked_feed_forward(padding, chunk):
+def test_chunked_feed_forward(padding, chunk, fields):
     """Any chunk size, not only a divisor of the length."""
-    whole, batch = model_and_batch("BertModel", 3, padding)
-    chunked, _ = model_and_batch("BertModel", 3, padding, chunk_size_feed_forward=chunk)
+    whole, batch = model_and_batch("BertModel", 3, padding, **fields)
+    fields = fields | {"chunk_size_feed_forward": chunk}
+    chunked, _ = model_and_batch("BertModel", 3, padding, **fields)
     assert_same(outputs(chunked, batch), outputs(whole, batch), batch, tolerance=1e-6)
 
 
+@VARIANTS
 @pytest.mark.parametrize("reentrant", [True, False])
 @pytest.mark.parametrize("padding", ["right", "left", "none"])
-def test_gradient_checkpointing_changes_no_gradient(padding, reentrant):
+def test_gradient_checkpointing_changes_no_gradient(padding, reentrant, fields):
     found = []
     for checkpointing in (False, True):
-        model, batch = model_and_batch("BertForPreTraining", 4, padding, labels=True)
+        model, batch = model_and_batch("BertForPreTraining", 4, padding, labels=True, **fields)
         model.train()
         if checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": reentrant})
@@ -88,20 +96,6 @@ def test_gradient_checkpointing_changes_no_gradient(padding, reentrant):
     assert len(calls) == 2  # computed again on the way back
     for name, gradient in found[0].items():
         assert torch.allclose(gradient, found[1][name], atol=1e-7), name
-
-
-@contextmanager
-def default(what):
-    """torch's default device or type is another meanwhile."""
-    if what == "device":
-        with torch.device("meta"):
-            yield
-        return
-    torch.set_default_dtype(torch.float64)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(torch.float32)
 
 
 @pytest.mark.parametrize("training", [True, False])

@@ -1,7 +1,5 @@
 """Training scores labelled tokens only, and the last layer computes only what is read."""
 
-import math
-
 import pytest
 import torch
 
@@ -18,19 +16,13 @@ from tests.model.cases import (
     model_and_batch,
     outputs,
     random_labels,
+    rows_through,
 )
 
 
 def scores(output):
     """The masked-LM logits of either head."""
     return output["prediction_logits" if "prediction_logits" in output else "logits"]
-
-
-def rows_through(module):
-    """A list of how many rows each call of the module is given."""
-    seen = []
-    module.register_forward_pre_hook(lambda m, args: seen.append(args[0].shape[:-1].numel()))
-    return seen
 
 
 @pytest.mark.parametrize("padding", ["right", "none"])
@@ -120,15 +112,6 @@ def test_only_masked_tokens_reach_the_last_feed_forward():
     last = rows_through(model.bert.encoder.layer[-1].intermediate)
     model.train()(**batch)
     assert last == [int((batch["labels"] != -100).sum())]
-
-
-@pytest.fixture
-def by_onednn(monkeypatch):
-    """oneDNN's products on any processor and of any size, as `test_plain_linear.py` has them."""
-    if not hasattr(torch.ops.mkldnn, "_linear_pointwise"):
-        pytest.skip("this torch comes without oneDNN")
-    monkeypatch.setattr(cpu_kernels, "most_rows_by_onednn", lambda: math.inf)
-    monkeypatch.setattr(cpu_kernels, "MANY_WEIGHTS", 0)
 
 
 @pytest.mark.parametrize("padding", ["right", "few", "none"])

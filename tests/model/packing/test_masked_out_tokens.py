@@ -4,23 +4,25 @@ import copy
 
 import pytest
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from hf_bert_impl.model import modeling_bert, prepared
 from hf_bert_impl.model import packing as packing_module
 from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS
 from hf_bert_impl.model.packing import Inputs, Wanted, plan
-from hf_bert_impl.parity import compare_outputs, reference_model
+from hf_bert_impl.parity import reference_model
 from tests.model.cases import (
     BACKENDS,
     HEADS,
     NO_DROPOUT,
+    Operators,
+    assert_same,
     assert_same_gradients,
     gradients,
     masks,
     model_and_batch,
     outputs,
     random_labels,
+    rows_through,
 )
 
 #: What the mask leaves out: some words and some padding, or words alone.
@@ -50,11 +52,6 @@ def model_and_words(head="BertModel", layout="mixed", pad=0, **fields):
     return model, batch, real.flatten(0, -2)
 
 
-def assert_upstreams(found, expected, real, tolerance=2e-5):
-    report = compare_outputs(found, expected, real, tolerance=tolerance)
-    assert report.passed, report.summary()
-
-
 @pytest.mark.parametrize("layout", LAYOUTS)
 @pytest.mark.parametrize("is_prepared", [False, True])
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -64,9 +61,9 @@ def test_every_head_is_upstreams_there(head, backend, is_prepared, layout):
     expected = outputs(reference_model(model), batch, output_hidden_states=True)
     if is_prepared:
         model.prepare_for_inference()
-    assert_upstreams(outputs(model, batch, output_hidden_states=True), expected, real)
+    assert_same(outputs(model, batch, output_hidden_states=True), expected, real)
     found = outputs(model, batch)
-    assert_upstreams(found, {name: expected[name] for name in found}, real)
+    assert_same(found, {name: expected[name] for name in found}, real)
     if head == "BertModel":
         assert found.last_hidden_state[real].abs().sum(-1).all()
         assert not found.last_hidden_state[~real].any()
@@ -102,7 +99,7 @@ def test_the_pad_token_is_the_configs(pad, is_prepared):
     if is_prepared:
         model.prepare_for_inference()
     found = outputs(model, batch)
-    assert_upstreams(found, expected, real)
+    assert_same(found, expected, real)
     assert bool(real.all()) == (pad is None)
     assert not found.last_hidden_state[~real].any()
 
@@ -113,10 +110,7 @@ def test_embeddings_are_computed_as_the_ids_are(head):
     model, batch, real = model_and_words(head)
     table = model.get_input_embeddings()
     expected = outputs(model, batch)
-    rows = []
-    model.base_model.encoder.layer[0].intermediate.register_forward_pre_hook(
-        lambda module, args: rows.append(args[0].shape[:-1].numel())
-    )
+    rows = rows_through(model.base_model.encoder.layer[0].intermediate)
     ids = batch.pop("input_ids")
     batch["inputs_embeds"] = table(ids)
     found = outputs(model, batch)
@@ -125,10 +119,10 @@ def test_embeddings_are_computed_as_the_ids_are(head):
     # Another number there, or no such token: then all is computed, as upstream does.
     reference = reference_model(model)
     batch["inputs_embeds"] = torch.where(real[..., None], batch["inputs_embeds"], 0.5)
-    assert_upstreams(outputs(model, batch), outputs(reference, batch), torch.ones_like(real))
+    assert_same(outputs(model, batch), outputs(reference, batch), torch.ones_like(real))
     batch["inputs_embeds"] = table(ids)
     model.config.pad_token_id = None
-    assert_upstreams(outputs(model, batch), outputs(reference, batch), torch.ones_like(real))
+    assert_same(outputs(model, batch), outputs(reference, batch), torch.ones_like(real))
 
 
 def test_derivatives_of_embeddings():
@@ -156,7 +150,7 @@ def test_rows_that_attend_to_nothing(backend, is_prepared):
     expected = outputs(reference_model(model), batch)
     if is_prepared:
         model.prepare_for_inference()
-    assert_upstreams(outputs(model, batch), expected, real)
+    assert_same(outputs(model, batch), expected, real)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -188,9 +182,9 @@ def test_what_upstream_lacks_is_as_the_padded_computation(head, fields):
     padded.config.padding_free = False
     head_mask = torch.rand(model.config.num_attention_heads)
     for options in ({}, {"head_mask": head_mask}):
-        assert_upstreams(outputs(model, batch, **options), outputs(padded, batch, **options), real)
+        assert_same(outputs(model, batch, **options), outputs(padded, batch, **options), real)
     model.prepare_for_inference()
-    assert_upstreams(outputs(model, batch), outputs(padded, batch), real)
+    assert_same(outputs(model, batch), outputs(padded, batch), real)
 
 
 def test_a_hook_on_the_model_changes_nothing():
@@ -198,26 +192,22 @@ def test_a_hook_on_the_model_changes_nothing():
     expected = outputs(model, batch)
     model.bert.register_forward_hook(lambda module, args, output: None)
     found = outputs(model, batch)
-    assert_upstreams(found, expected, real)
+    assert_same(found, expected, real)
     assert not found.logits[~real].any()
 
 
 @pytest.mark.parametrize("head", ["BertForSequenceClassification", "BertForNextSentencePrediction"])
 def test_heads_of_the_pooled_vector_do_not_compute_them(head):
     model, batch, _ = model_and_words(head, "query")
-    rows = []
-    model.bert.encoder.layer[0].intermediate.register_forward_pre_hook(
-        lambda module, args: rows.append(len(args[0]))
-    )
+    rows = rows_through(model.bert.encoder.layer[0].intermediate)
     outputs(model, batch)
     assert rows == [int(batch["attention_mask"].sum())]
 
 
+@pytest.mark.usefixtures("needs_kernels")
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_prepared_layers_compute_them(layout, monkeypatch):
     model, batch, _ = model_and_words(layout=layout)
-    if prepared.why_not(model.encoder) is not None:
-        pytest.skip("prepared inference does not run here")
     calls, call = [], prepared.PreparedEncoder.__call__
 
     def counted(self, states, packing, keep):
@@ -252,20 +242,8 @@ def test_answers_beside_padding_are_batch_invariant():
         pytest.skip("batch invariance does not run here")
     expected = outputs(reference_model(model), batch)
     found = outputs(model, batch)
-    assert_upstreams(found, expected, batch["attention_mask"] != 0)
+    assert_same(found, expected, batch)
     torch.testing.assert_close(found.loss, expected.loss, rtol=1e-5, atol=1e-5)
-
-
-class Operators(TorchDispatchMode):
-    """How many operators run."""
-
-    def __init__(self):
-        super().__init__()
-        self.count = 0
-
-    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
-        self.count += 1
-        return function(*args, **(kwargs or {}))
 
 
 def test_padding_is_told_by_one_operator(monkeypatch):
@@ -278,7 +256,7 @@ def test_padding_is_told_by_one_operator(monkeypatch):
         wanted = Wanted(first_token=True, not_padding=others)
         with Operators() as operators:
             packing, _ = plan((5, 13), mask.device, mask, wanted=wanted)
-        counts.append(operators.count)
+        counts.append(len(operators.seen))
         assert packing.tokens == int(mask.sum())
         assert packing.visible is None
     assert counts[1] - counts[0] == 1

@@ -6,6 +6,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import DataCollatorWithFlattening
 
 from hf_bert_impl import BertModel
+from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS
 from hf_bert_impl.parity import reference_model
 from tests.model.cases import (
     BACKENDS,
@@ -95,6 +96,7 @@ KINDS = {
     "sinusoidal, padded": dict(position_embedding_type="sinusoidal", padding_free=False),
     "decoder": dict(is_decoder=True),
     "no pooler": dict(is_decoder=True),
+    "codertimo": dict(head="BertForPreTraining", **CODERTIMO_FIELDS),
 }
 
 

@@ -3,11 +3,9 @@
 import copy
 import io
 
-import pytest
 import torch
 
-from hf_bert_impl.model import prepared
-from tests.model.cases import outputs, random_config, random_model
+from tests.model.cases import outputs
 
 #: Ways to change a weight.
 WEIGHT_CHANGES = {
@@ -20,14 +18,6 @@ WEIGHT_CHANGES = {
     "two rows exchanged": lambda w: w.data.__setitem__(slice(1, 3), w.data[1:3].flip(0)),
     "NumPy": lambda w: w.detach().numpy()[1:-1].__imul__(1.5),
 }
-
-
-@pytest.fixture(autouse=True)
-def needs_kernels():
-    model = random_model("BertModel", random_config(1))
-    reason = prepared.why_not(model.encoder)
-    if reason is not None:
-        pytest.skip(f"prepared inference does not run here: {reason}")
 
 
 def is_prepared(model):

@@ -5,14 +5,15 @@ import itertools
 
 import pytest
 import torch
-from torch import nn
 from torch.autograd import forward_ad
 
 from hf_bert_impl.model import cpu_kernels, prepared
+from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS
 from tests.model.cases import (
     ENCODER_HEADS,
     MASKED_LM,
     assert_same,
+    default,
     masks,
     model_and_batch,
     outputs,
@@ -20,13 +21,9 @@ from tests.model.cases import (
     random_config,
     random_model,
 )
-from tests.model.prepared.cases import (
-    head_is_prepared,
-    is_prepared,
-    needs_kernels,
-    pickled,
-)
+from tests.model.prepared.cases import head_is_prepared, is_prepared, pickled
 
+pytestmark = pytest.mark.usefixtures("needs_kernels")
 OTHER_ACTIVATIONS = ("gelu_new", "relu", "silu", "tanh", "gelu_10")
 
 
@@ -202,21 +199,14 @@ def test_forward_mode_derivatives(head):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
-@pytest.mark.parametrize("default", ["meta", torch.float64], ids=str)
-def test_defaults_of_torch_have_no_part_in_it(default, dtype):
+@pytest.mark.parametrize("what", ["device", "dtype"])
+def test_defaults_of_torch_have_no_part_in_it(what, dtype):
     model, batch = model_and_batch("BertModel", 24)
     expected = outputs(copy.deepcopy(model).prepare_for_inference(dtype), batch).last_hidden_state
-    try:
-        if default == "meta":
-            torch.set_default_device("meta")
-        else:
-            torch.set_default_dtype(default)
+    with default(what):
         model.prepare_for_inference(dtype)
         found = outputs(model, batch).last_hidden_state
         assert is_prepared(model)
-    finally:
-        torch.set_default_device(None)
-        torch.set_default_dtype(torch.float32)
     assert torch.equal(found, expected)
 
 
@@ -305,11 +295,14 @@ def test_where_it_cannot_be_prepared(caplog):
     hooked = random_model("BertModel", random_config(1))
     hooked.encoder.layer[0].register_forward_hook(lambda m, i, o: None)
     empty = random_model("BertModel", random_config(1, num_hidden_layers=0))
-    for model in (relative, decoder, hooked, empty):
+    codertimo = random_model("BertModel", random_config(1, **CODERTIMO_FIELDS))
+    batch = {"input_ids": torch.tensor([[1, 2]])}
+    for model in (relative, decoder, hooked, empty, codertimo):
         assert prepared.why_not(model.base_model.encoder)
+        before = outputs(model, batch)[0]
         model.prepare_for_inference()
         assert not is_prepared(model)
-        assert model(torch.tensor([[1, 2]]))[0].isfinite().all()
+        assert torch.equal(outputs(model, batch)[0], before)
 
 
 @pytest.mark.parametrize("dtype", ["float23", torch.int32])

@@ -15,8 +15,9 @@ from tests.model.prepared.cases import (
     assert_not_stale,
     head_is_prepared,
     is_prepared,
-    needs_kernels,
 )
+
+pytestmark = pytest.mark.usefixtures("needs_kernels")
 
 
 @pytest.mark.parametrize("change", WEIGHT_CHANGES)
@@ -100,9 +101,8 @@ def test_one_large_batch_checks_everything(monkeypatch):
 
 @pytest.mark.parametrize("row", [1, -1])
 def test_one_token_of_tied_embeddings(row):
-    config = random_config(11, "BertForMaskedLM", tie_word_embeddings=True)
-    model = random_model("BertForMaskedLM", config).prepare_for_inference()
-    batch = {"input_ids": torch.randint(5, config.vocab_size, (2, 7))}
+    model, batch = model_and_batch("BertForMaskedLM", 11, tie_word_embeddings=True)
+    model.prepare_for_inference()
     outputs(model, batch)
     model.bert.embeddings.word_embeddings.weight.data[row] *= 2
     found = outputs(model, batch).logits
@@ -130,46 +130,30 @@ class Scaled(nn.Linear):
         return super().forward(states) * 1.5
 
 
-def modules_of_a_kind(layer, kind):
-    return [
-        (parent, name)
-        for parent in layer.modules()
-        for name, child in parent.named_children()
-        if type(child) is kind
-    ]
+def become(module, kind):
+    """Gives a module another class, its weights as they were."""
+    module.__class__ = kind
 
 
-def as_class(kind):
-    """The module at this place with another class, its weights as they were."""
-
-    def change(model, old):
-        parent, name = modules_of_a_kind(model.encoder.layer[1], old)[0]
-        getattr(parent, name).__class__ = kind
-
-    return change
-
-
+#: What is done to a layer, and what is said of `encoder.layer.1` then.
 REPLACED = {
-    "output": (lambda m: as_class(NegativeOutput)(m, BertOutput), "encoder.layer.1.output is a"),
+    "output": (lambda layer: become(layer.output, NegativeOutput), "output is a"),
     "intermediate": (
-        lambda m: as_class(NegativeIntermediate)(m, BertIntermediate),
-        "encoder.layer.1.intermediate is a",
+        lambda layer: become(layer.intermediate, NegativeIntermediate),
+        "intermediate is a",
     ),
     "dropout": (
-        lambda m: setattr(m.encoder.layer[1].output, "dropout", Noise(0.5).eval()),
-        "encoder.layer.1.output.dropout is a",
+        lambda layer: setattr(layer.output, "dropout", Noise(0.5).eval()),
+        "output.dropout is a",
     ),
     "linear": (
-        lambda m: as_class(Scaled)(m, nn.Linear),
-        "encoder.layer.1.attention.self.query is a",
+        lambda layer: become(layer.attention.self.query, Scaled),
+        "attention.self.query is a",
     ),
-    "additional": (
-        lambda m: m.encoder.layer[1].add_module("adapter", nn.Identity()),
-        "encoder.layer.1.adapter is",
-    ),
+    "additional": (lambda layer: layer.add_module("adapter", nn.Identity()), "adapter is"),
     "no bias": (
-        lambda m: setattr(m.encoder.layer[1].output.dense, "bias", None),
-        "encoder.layer.1.output.dense has no bias",
+        lambda layer: setattr(layer.output.dense, "bias", None),
+        "output.dense has no bias",
     ),
 }
 
@@ -180,12 +164,12 @@ def test_replaced_modules(name, before, caplog):
     change, message = REPLACED[name]
     model, batch = model_and_batch("BertModel", 18, num_hidden_layers=3)
     if before:
-        change(model)
+        change(model.encoder.layer[1])
         model.prepare_for_inference()
-        assert message in caplog.text
+        assert f"encoder.layer.1.{message}" in caplog.text
     else:
         model.prepare_for_inference()
-        change(model)
+        change(model.encoder.layer[1])
     assert_not_stale(model, batch)
 
 
@@ -194,9 +178,7 @@ def test_replaced_modules(name, before, caplog):
 @pytest.mark.parametrize("kind", [nn.ReLU, nn.SiLU, nn.Tanhshrink])
 def test_a_replaced_activation(name, before, kind):
     """What is called is what stands in the model, whatever the config says."""
-    config = random_config(19, "BertForMaskedLM", hidden_act="gelu")
-    model = random_model("BertForMaskedLM", config)
-    batch = {"input_ids": torch.randint(5, config.vocab_size, (2, 7))}
+    model, batch = model_and_batch("BertForMaskedLM", 19, hidden_act="gelu")
     if not before:
         model.prepare_for_inference()
     if name == "head":
@@ -214,9 +196,8 @@ def test_a_replaced_activation(name, before, kind):
 
 
 def test_another_function_inside_of_an_activation():
-    config = random_config(19, "BertForMaskedLM", hidden_act="gelu")
-    model = random_model("BertForMaskedLM", config).prepare_for_inference()
-    batch = {"input_ids": torch.randint(5, config.vocab_size, (2, 7))}
+    model, batch = model_and_batch("BertForMaskedLM", 19, hidden_act="gelu")
+    model.prepare_for_inference()
     before = outputs(model, batch).logits
     for module in model.modules():
         if hasattr(module, "act"):
@@ -248,9 +229,8 @@ def test_parameters_made_in_inference_mode(caplog):
 
 def test_a_call_holds_what_it_began_with():
     """Others may change the model, and so drop the packed weights, in the middle of it."""
-    config = random_config(26, "BertForMaskedLM")
-    model = random_model("BertForMaskedLM", config).prepare_for_inference()
-    batch = {"input_ids": torch.randint(5, config.vocab_size, (2, 7))}
+    model, batch = model_and_batch("BertForMaskedLM", 26)
+    model.prepare_for_inference()
     expected = outputs(model, batch).logits
 
     class Dropping(nn.LayerNorm):
