@@ -6,10 +6,9 @@ import contextlib
 import dataclasses
 import itertools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from hf_bert_impl.distributed.on_ray import connected, cut_inputs, make_parts
 from hf_bert_impl.distributed.parts import BulkJob, Part
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.extras import require
@@ -93,13 +92,8 @@ def run_job(
     # With many inputs a shard takes whole ones, and reads no other.
     whole_inputs = count > 1 and len(job.inputs) >= INPUTS_A_SHARD * count
     files = range(len(job.inputs))[index if whole_inputs else 0 :: count if whole_inputs else 1]
-    # Ray starts once for all that follows, if it is the engine.
-    is_on_ray = engine.name == "ray"
-    with connected(engine.address) if is_on_ray else contextlib.nullcontext() as ray:
-        if ray is not None and len(files) > 1:
-            cuts = cut_inputs(ray, job, files, not overwrite, engine.workers)
-        else:
-            cuts = {file: job.cut(file, not overwrite) for file in files}
+    with _started(engine):
+        cuts = _cut(job, files, not overwrite, engine)
         parts = list(itertools.chain.from_iterable(cuts.values()))
         if not parts and not whole_inputs:
             named = ", ".join(job.inputs[file] for file in files[:3])
@@ -110,7 +104,7 @@ def run_job(
         done = {"rows": 0, "rejected": 0, "tokens": 0}
         before = sum(part.rows for part in own) - sum(part.rows for part in missing)
         with text_progress(progress, sum(part.rows for part in own), start=before) as advance:
-            for entry in _made(job, missing, ray, engine.workers):
+            for entry in _made(job, missing, engine):
                 done["rows"] += entry["written"]
                 done["rejected"] += len(entry["rejects"])
                 done["tokens"] += entry["tokens"]
@@ -131,11 +125,32 @@ def run_job(
     }
 
 
-def _made(job: BulkJob, parts: list[Part], ray: Any, workers: int) -> Iterator[dict[str, Any]]:
+def _started(engine: Engine) -> contextlib.AbstractContextManager[Any]:
+    """Ray runs inside, if it is the engine: it starts once."""
+    if engine.name != "ray":
+        return contextlib.nullcontext()
+    from hf_bert_impl.distributed.on_ray import connected
+
+    return connected(engine.address)
+
+
+def _cut(job: BulkJob, files: Sequence[int], stored: bool, engine: Engine) -> dict[int, list[Part]]:
+    """The parts of inputs; on Ray the inputs are read side by side."""
+    if engine.name == "ray" and len(files) > 1:
+        from hf_bert_impl.distributed.on_ray import cut_inputs
+
+        cuts = dict(cut_inputs(job, files, stored, engine.workers))
+        return {file: cuts[file] for file in files}
+    return {file: job.cut(file, stored) for file in files}
+
+
+def _made(job: BulkJob, parts: list[Part], engine: Engine) -> Iterator[dict[str, Any]]:
     if not parts:
         return
-    if ray is not None:
-        yield from make_parts(ray, job, parts, workers)
+    if engine.name == "ray":
+        from hf_bert_impl.distributed.on_ray import make_parts
+
+        yield from make_parts(job, parts, engine.workers)
         return
     task = job.task(**job.options)
     for part in parts:

@@ -12,7 +12,7 @@ import os
 import pickle
 import socket
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from hf_bert_impl.distributed.batch_tasks import BatchTask
@@ -39,13 +39,17 @@ def _make_part(job: BulkJob, part: Part) -> dict[str, Any]:
     return job.entry(part) or job.make(part, _loaded[key])
 
 
+def _cut_input(job: BulkJob, file: int, stored: bool) -> list[Part]:
+    """Reads an input in a worker."""
+    return job.cut(file, stored)
+
+
 def cut_inputs(
-    ray: Any, job: BulkJob, files: Sequence[int], stored: bool, workers: int
-) -> dict[int, list[Part]]:
-    """The parts of inputs, which are read side by side, by the number of the input.
+    job: BulkJob, files: Iterable[int], stored: bool, workers: int
+) -> Iterator[tuple[int, list[Part]]]:
+    """The parts of inputs, in any order, each with the number of its input.
 
     Args:
-        ray: As `connected` gives it.
         job: Whose inputs.
         files: Numbers of inputs.
         stored: As of `BulkJob.cut`.
@@ -54,24 +58,22 @@ def cut_inputs(
     Raises:
         InputError: As `BulkJob.cut`, or no node has room for a worker.
     """
-    cuts: dict[int, list[Part]] = {}
-    todo = [(file, stored) for file in files]
-    for (file, _), parts in _results(ray, BulkJob.cut, job, todo, workers, 1):
-        if isinstance(parts, Exception):
-            raise InputError(
-                f"workers died {RETRIES + 1} times that read {job.inputs[file]}",
-                "an input that workers can read",
-                "look whether it can be read, and whether there is memory",
-            )
-        cuts[file] = parts
-    return {file: cuts[file] for file in files}
+    with connected(None) as ray:
+        todo = [(file, stored) for file in files]
+        for (file, _), parts in _results(ray, _cut_input, job, todo, workers, 1):
+            if isinstance(parts, Exception):
+                raise InputError(
+                    f"workers died {RETRIES + 1} times that read {job.inputs[file]}",
+                    "an input that workers can read",
+                    "look whether it can be read, and whether there is memory",
+                )
+            yield file, parts
 
 
-def make_parts(ray: Any, job: BulkJob, parts: list[Part], workers: int) -> Iterator[dict[str, Any]]:
-    """Makes parts in any order.
+def make_parts(job: BulkJob, parts: list[Part], workers: int) -> Iterator[dict[str, Any]]:
+    """Makes parts in any order, by the Ray that is connected.
 
     Args:
-        ray: As `connected` gives it.
         job: What they are of.
         parts: One or more.
         workers: Most that work at once. Fewer do where there is no room for all.
@@ -84,13 +86,14 @@ def make_parts(ray: Any, job: BulkJob, parts: list[Part], workers: int) -> Itera
             made then.
     """
     killed = []
-    cpus = cpus_of_worker([node["Resources"] for node in _nodes(ray)], workers)
-    todo = [(part,) for part in parts]
-    for (part,), entry in _results(ray, _make_part, job, todo, workers, cpus):
-        if isinstance(entry, Exception):
-            killed.append(part.name)
-        else:
-            yield entry
+    with connected(None) as ray:
+        cpus = cpus_of_worker([node["Resources"] for node in _nodes(ray)], workers)
+        todo = [(part,) for part in parts]
+        for (part,), entry in _results(ray, _make_part, job, todo, workers, cpus):
+            if isinstance(entry, Exception):
+                killed.append(part.name)
+            else:
+                yield entry
     if killed:
         raise InputError(
             f"the workers of {', '.join(killed[:3])} died {RETRIES + 1} times (memory, mostly)",

@@ -1,10 +1,8 @@
 """A small pre-training run on made-up text, and what it leaves."""
 
 import json
-import os
 import random
 import socket
-import subprocess
 from pathlib import Path
 
 import torch
@@ -79,23 +77,6 @@ def free_port():
         return free.getsockname()[1]
 
 
-def run_side_by_side(commands, folder=None):
-    """What processes say that begin at once, each of which stands for a machine."""
-    agents = [
-        subprocess.Popen(
-            command,
-            cwd=folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-        for command in commands
-    ]
-    try:
-        said = [agent.communicate(timeout=280)[0] for agent in agents]
-    finally:
-        for agent in agents:
-            agent.kill()
-    assert not any(agent.returncode for agent in agents), "\n".join(said)[-6000:]
-    return said
+def on_this_machine():
+    """Options of torchrun, whose processes meet here and nowhere else."""
+    return "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port()}", *LOCAL

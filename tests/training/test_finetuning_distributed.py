@@ -16,7 +16,7 @@ from hf_bert_impl.training.finetuning_options import FinetuningOptions
 from tests.checkpoints import save_checkpoint
 from tests.training.conftest import WORDS
 from tests.training.finetuning_cases import squad_paragraphs, write_history
-from tests.training.pretraining_cases import LOCAL, free_port
+from tests.training.pretraining_cases import on_this_machine
 
 pytestmark = pytest.mark.slow
 
@@ -52,14 +52,6 @@ def numbers(tmp_path, sentences):
     return str(tmp_path / "numbers.tsv")
 
 
-def on_two(*command):
-    """Runs a command in two processes, and once more if one dies; they meet here, nowhere else."""
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", *LOCAL]
-    launcher += ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port()}"]
-    launcher += ["--max-restarts", "1", *map(str, command)]
-    return subprocess.run(launcher, capture_output=True, text=True, timeout=280)
-
-
 def test_two_processes(still_bert, tmp_path, sentiment, questions, numbers, monkeypatch):
     """Same losses, scores and files; the last examples are no whole batch for each process."""
     settings = {"model": str(still_bert), "batch_size": 12, "learning_rate": 1e-3, "epochs": 2}
@@ -78,7 +70,9 @@ def test_two_processes(still_bert, tmp_path, sentiment, questions, numbers, monk
     again["options"] = again["options"] | {"gradient_accumulation": 2}
     again["options"]["output"] = str(tmp_path / "again")
     (tmp_path / "runs.json").write_text(json.dumps([again, *runs]))
-    done = on_two(RUN, tmp_path / "runs.json")
+    two = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    two += [*on_this_machine(), "--max-restarts", "1", str(RUN), str(tmp_path / "runs.json")]
+    done = subprocess.run(two, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr[-3000:]
     assert (tmp_path / "again.killed").exists()
 
@@ -138,8 +132,17 @@ def compare(a, b):
 def test_an_error_is_printed_once(still_bert, tmp_path, sentiment, changes, said):
     options = {"--train": sentiment("train", 9, 1), "--text-column": "0", "--label-column": "1"}
     options |= {"--model": str(still_bert), "--output": str(tmp_path / "out")} | changes
-    words = (word for pair in options.items() for word in pair)
-    done = on_two(HF_BERT, "finetune", "classification", *words)
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    command += [
+        *on_this_machine(),
+        "--max-restarts",
+        "1",
+        str(HF_BERT),
+        "finetune",
+        "classification",
+    ]
+    command += [word for pair in options.items() for word in pair]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
     errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1, done.stderr[-3000:]
     assert said in errors[0]

@@ -1,7 +1,9 @@
 """The commands of docs/training.md for several processes and machines, run as they stand there."""
 
+import os
 import re
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import torch
 from transformers import AutoModel
 
 from tests.checkpoints import SPECIAL_TOKENS, save_checkpoint
-from tests.training.pretraining_cases import LOCAL, WORDS, free_port, run_side_by_side, write_text
+from tests.training.pretraining_cases import LOCAL, WORDS, free_port, write_text
 from tests.training.test_pretraining_distributed import SHARDED
 
 pytestmark = pytest.mark.slow
@@ -71,8 +73,23 @@ def test_command(command, folder):
         save_checkpoint(folder / "my-bert", words=(*SPECIAL_TOKENS, *WORDS))
     machines = 2 if re.search("nnodes 2|num_machines 2", command) else 1
     port = free_port()
-    commands = (here(command, machine, port) for machine in range(machines))
-    said = run_side_by_side(commands, folder)
+    agents = [
+        subprocess.Popen(
+            here(command, machine, port),
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        for machine in range(machines)
+    ]
+    try:
+        said = [agent.communicate(timeout=280)[0] for agent in agents]
+    finally:
+        for agent in agents:
+            agent.kill()
+    assert [agent.returncode for agent in agents] == [0] * machines, "\n".join(said)[-5000:]
     output = command.split("--output ")[1]
     AutoModel.from_pretrained(folder / output)
     # One process speaks: its table is printed once.

@@ -15,7 +15,7 @@ from transformers import AutoModel
 from hf_bert_impl import BertModel
 from hf_bert_impl.training.checkpointing import last_checkpoint
 from hf_bert_impl.training.pretraining import pretrain
-from tests.training.pretraining_cases import RUN, SIZES, free_port, run_side_by_side, small_run
+from tests.training.pretraining_cases import RUN, SIZES, free_port, small_run
 
 if not torch.distributed.is_available():
     pytest.skip("this torch has no distributed package", allow_module_level=True)
@@ -92,7 +92,22 @@ def on_two_machines(run, launcher, die_at=None):
     file = run.output.with_name(f"{run.output.name}.json")
     file.write_text(json.dumps([dataclasses.asdict(run) | {"die_at": die_at}], default=str))
     port = free_port()
-    run_side_by_side([*launcher(machine, port), str(RUN), str(file)] for machine in range(2))
+    agents = [
+        subprocess.Popen(
+            [*launcher(machine, port), str(RUN), str(file)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        for machine in range(2)
+    ]
+    try:
+        said = [agent.communicate(timeout=280)[0] for agent in agents]
+    finally:
+        for agent in agents:
+            agent.kill()
+    assert [agent.returncode for agent in agents] == [0, 0], "\n".join(said)[-6000:]
 
 
 def same(one, other):
