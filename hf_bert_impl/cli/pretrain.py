@@ -70,6 +70,7 @@ def pretrain(
     Example: hf-bert pretrain corpus.txt --tokenizer my-tokenizer --layers 4 --hidden-size 256
     --max-steps 5000 --output my-bert
     """
+    from hf_bert_impl.training.pretraining import check_new
     from hf_bert_impl.training.pretraining import pretrain as run
     from hf_bert_impl.training.pretraining_model import MODELS
     from hf_bert_impl.training.reporting import Progress
@@ -89,6 +90,7 @@ def pretrain(
         if push_to_hub is not None:
             from hf_bert_impl.hub.uploading import reserve
 
+            check_new(options)
             reserve(push_to_hub, MODELS[options.objective].__name__)
         try:
             result = run(options, [progress] if progress else [])

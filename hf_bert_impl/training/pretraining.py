@@ -209,19 +209,27 @@ def _begin(options: PretrainingOptions, config: BertConfig, tokenizer: BertToken
     words: they go on with what they began.
     """
     settings = run_settings(options, config, tokenizer)
+    check_new(options)
     resume = options.resume
     if launch().has_begun(options.output):
         remove_leftovers(options.output)
         resume = resume or (options.output / SETTINGS).exists()
     if not resume:
-        _check_new(options.output)
         return _Beginning(settings, False, None)
     check_settings(options.output, settings)
     return _Beginning(settings, True, last_checkpoint(options.output))
 
 
-def _check_new(output: Path) -> None:
-    if output.exists() and (not output.is_dir() or any(output.iterdir())):
+def check_new(options: PretrainingOptions) -> None:
+    """Checks that a run that begins finds nothing where it writes.
+
+    Raises:
+        InputError: There is something.
+    """
+    output = options.output
+    if options.resume or launch().has_begun(output) or not output.exists():
+        return
+    if not output.is_dir() or any(output.iterdir()):
         raise InputError(
             f"{output} exists and is no empty folder",
             "a new one",

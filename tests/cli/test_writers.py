@@ -169,11 +169,10 @@ def test_push_that_cannot_be(hf_bert, one_error_line, pushing_command, tmp_path,
     one_error_line(hf_bert(*pushing_command, "me/my-bert"), "there is no token", "hf auth login")
     one_error_line(hf_bert(*pushing_command, "a/b/c"), "a/b/c", "OWNER/NAME")
     assert not out.exists()
-    if pushing_command[0] == "finetune":
-        out.mkdir()
-        (out / "file").write_text("")
-        result = hf_bert(*pushing_command, "me/my-bert")
-        one_error_line(result, "out exists and has files in it")
+    out.mkdir(parents=True)
+    (out / "file").write_text("")
+    monkeypatch.setattr(uploading, "reserve", lambda *_: pytest.fail("a repository was made"))
+    one_error_line(hf_bert(*pushing_command, "me/my-bert"), "out exists and")
 
 
 @pytest.mark.slow
