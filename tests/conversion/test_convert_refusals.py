@@ -232,6 +232,7 @@ def test_damage_that_is_found_while_writing_leaves_the_old_result(tmp_path, sour
         ({"dtype": "int8"}, "`dtype` is 'int8'"),
         ({"max_shard_size": "many"}, "`max_shard_size` is 'many'"),
         ({"max_shard_size": "0MB"}, "`max_shard_size`"),
+        ({"max_shard_size": "9" * 400}, "`max_shard_size`"),
         ({"max_shard_size": "1GB", "to": "h5"}, "`max_shard_size`"),
         ({"config": "/nowhere/config.json"}, "`config` is"),
         ({"num_attention_heads": 8}, "`num_attention_heads` is 8"),
