@@ -261,7 +261,7 @@ def _difference(target: Target, plan: Plan, reader: Reader, name: str) -> tuple[
     """Largest difference of a tensor, 0 for the same bits, and what rounding may make of it."""
     mine = target.plan.read(target.source.reader, name)
     theirs = plan.read(reader, name)
-    if same_bits(mine, theirs) or not mine.numel():
+    if same_bits(mine, theirs) or not (mine.numel() or theirs.numel()):
         return 0.0, 0.0
     coarse = max((mine.dtype, theirs.dtype), key=lambda dtype: torch.finfo(dtype).eps)
     a, b = mine.double(), theirs.double()
