@@ -18,7 +18,8 @@ def bound(*, strict: T, loose: T) -> T:
 
     Args:
         strict: For a full run on real data.
-        loose: For a small run, and for a generated sample.
+        loose: For a small run, and for a generated sample. Some ten steps of training end
+            elsewhere on another processor, so what they reach is hardly a claim.
 
     Returns:
         One of the two.
