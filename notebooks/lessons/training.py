@@ -50,7 +50,7 @@ def train(
     *,
     epochs: int,
     batch_size: int = 64,
-    learning_rate: float = 2e-3,
+    learning_rate: float = 5e-3,
     loss: Callable[[Tensor, Tensor], Tensor] = token_loss,
     schedule: Callable[[int], float] | None = None,
     seed: int = 0,

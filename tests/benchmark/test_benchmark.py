@@ -13,6 +13,7 @@ import torch
 from rich.console import Console
 
 from hf_bert_impl.benchmark import cases, memory, plot, texts
+from hf_bert_impl.benchmark import run as run_module
 from hf_bert_impl.benchmark.cases import Unavailable
 from hf_bert_impl.benchmark.contest import Contestant
 from hf_bert_impl.benchmark.models import PEERS, RANDOM, Entry, Source, check_peer
@@ -204,19 +205,42 @@ def test_every_row_is_measured_and_exact(results):
     ]
 
 
-def test_training_races_in_float32_alone():
-    settings = Settings(
-        cases=("train",),
-        peers=("upstream-sdpa",),
-        dtypes=("float32", "bfloat16"),
-        rounds=1,
-        batch_sizes=(2,),
-        quick=True,
-    )
-    rows = Benchmark(TINY, settings).run().rows
-    assert [(row.ours, row.ours_dtype, row.peer_dtype) for row in rows] == [
-        ("training step", "float32", "float32"),
-        ("AdamW step", "float32", "float32"),
+class Idle:
+    """A contestant that starts no process and answers nothing."""
+
+    is_alive = True
+
+    def __init__(self, entry, name=None):
+        self.entry, self.name = entry, name or entry.name
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        pass
+
+    def ask(self, *words, **given):
+        pass
+
+    check = close = ask
+
+
+def test_training_races_in_float32_alone(monkeypatch):
+    raced = []
+
+    def race(racing, timed, rounds, drop):
+        raced.extend((case.name, one.name, one.entry.dtype) for case in timed for one in racing)
+        return [{} for _ in timed]
+
+    monkeypatch.setattr(run_module, "Contestant", Idle)
+    monkeypatch.setattr(run_module, "race", race)
+    dtypes = ("float32", "bfloat16")
+    settings = Settings(cases=("train",), peers=("upstream-sdpa",), dtypes=dtypes, batch_sizes=(2,))
+    Benchmark(TINY, settings).run()
+    assert raced == [
+        (case, name, "float32")
+        for case in ("train", "AdamW step")
+        for name in ("unchanged", "upstream-sdpa")
     ]
 
 
