@@ -43,7 +43,7 @@ def code_files() -> list[Path]:
 
 def loads_in_stock(config: Any) -> bool:
     """Whether transformers' own classes can load and rightly compute a model of this config."""
-    return not config.is_extended and not any(config.pruned_heads.values())
+    return not config.is_extended and not config.pruned_heads
 
 
 def save_with_code(

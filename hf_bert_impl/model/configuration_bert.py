@@ -189,8 +189,12 @@ class BertConfig(PreTrainedConfig):
         # These come first: the base class's constructor may call `to_dict`, which reads them.
         self.position_embedding_type = position_embedding_type
         self.variant = variant
-        # JSON has made strings of the keys.
-        self.pruned_heads = {int(k): sorted(v) for k, v in (pruned_heads or {}).items()}
+        # JSON has made strings of the keys. A layer that lost no heads is not pruned.
+        self.pruned_heads = {
+            int(layer): heads
+            for layer, given in (pruned_heads or {}).items()
+            if (heads := sorted(given))
+        }
         self.null_score_diff_threshold = null_score_diff_threshold
         super().__init__(**kwargs)
         self.vocab_size = vocab_size

@@ -8,6 +8,7 @@ import transformers
 from transformers import BertConfig as UpstreamConfig
 
 from hf_bert_impl import BertConfig, BertModel
+from hf_bert_impl.hub.saving import loads_in_stock
 from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS, EXTENDED_MODEL_TYPE
 
 SMALL = dict(hidden_size=24, num_attention_heads=3, num_hidden_layers=1, intermediate_size=29)
@@ -34,6 +35,13 @@ def test_json_round_trip_keeps_unknown_fields(tmp_path):
     assert again.pruned_heads == {1: [0, 3]}
     assert again.to_dict() == config.to_dict()
     assert BertConfig.from_dict(json.loads(config.to_json_string())).to_dict() == config.to_dict()
+
+
+def test_a_layer_that_lost_no_heads_is_not_pruned():
+    config = BertConfig(pruned_heads={"0": [], "2": (1,)})
+    assert config.pruned_heads == {2: [1]}
+    assert loads_in_stock(BertConfig(pruned_heads={0: []}))
+    assert not loads_in_stock(config)
 
 
 def test_equal_by_value():
