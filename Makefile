@@ -21,7 +21,8 @@ SEED ?= 0
 # More words for pytest: make test ARGS="tests/test_pipelines.py -k mask"
 ARGS ?=
 
-# A worker takes the tests of whole files, whose fixtures it makes once, and in the end some of the other's.
+# A worker takes neighbouring tests, whose shared fixtures it makes once, and in the end some of the
+# other's.
 PYTEST := -m pytest -n $(WORKERS) --dist worksteal
 # One number for a cell, whose own limit is 300 s otherwise, and for a whole notebook.
 NBMAKE := --nbmake --nbmake-timeout=1500 --timeout=1500
