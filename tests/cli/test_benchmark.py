@@ -31,33 +31,36 @@ def hide(monkeypatch):
     return hide_package
 
 
-def test_table(hf_bert, hide, monkeypatch):
+def test_table_json_and_the_file(hf_bert, hide, save_tiny, tmp_path, monkeypatch):
+    """Of a checkpoint; the file replaces an older one when told to."""
     hide("onnxruntime")
     monkeypatch.setenv("COLUMNS", "160")
-    peers = "upstream-sdpa,onnxruntime,flash-attention-2"
-    result = hf_bert("benchmark", *QUICK, "--peers", peers)
-    assert result.status == 0, result.err
-    assert result.err == ""
-    assert "random weights, tiny size" in result.out
-    assert "times as fast" in result.out
-    assert "not available: needs a CUDA device" in result.out
-    assert "onnxruntime (fp32): not available: onnxruntime is not installed" in result.out
-
-
-def test_json_of_a_checkpoint_and_the_file(hf_bert, save_tiny, tmp_path):
-    """Which replaces an older one when told to."""
     folder, file = save_tiny("BertModel"), tmp_path / "results.json"
     file.write_text("old")
     arguments = ("--cases", "short", "--rounds", "1", "--batch-sizes", "2,3", "--threads", "1")
-    arguments = (*arguments, "--peers", "upstream-eager", "--output", file, "--overwrite")
-    result = hf_bert("benchmark", folder, *arguments, "--json")
+    arguments = (*arguments, "--output", file, "--overwrite")
+    peers = "upstream-eager,onnxruntime,flash-attention-2"
+    result = hf_bert("benchmark", folder, *arguments, "--peers", peers)
     assert result.status == 0, result.err
-    data = json.loads(result.out)
-    assert data == json.loads(file.read_text(encoding="utf-8"))
+    assert result.err == ""
+    assert folder.name in result.out
+    assert "times as fast" in result.out
+    assert "not available: needs a CUDA device" in result.out
+    assert "onnxruntime (fp32): not available: onnxruntime is not installed" in result.out
+    data = json.loads(file.read_text(encoding="utf-8"))
     assert {row["rows"] for row in data["rows"]} == {2, 3}
     assert {row["peer"] for row in data["rows"]} == {"upstream-eager"}
     assert data["settings"]["model"] == folder.name
-    assert str(tmp_path) not in result.out
+    assert str(tmp_path) not in result.out + file.read_text(encoding="utf-8")
+
+
+def test_json(hf_bert, tmp_path):
+    file = tmp_path / "results.json"
+    result = hf_bert("benchmark", *QUICK, "--peers", "none", "--output", file, "--json")
+    assert result.status == 0, result.err
+    data = json.loads(result.out)
+    assert data == json.loads(file.read_text(encoding="utf-8"))
+    assert (data["settings"]["model"], data["rows"]) == ("random weights, tiny size", [])
 
 
 def test_quality_of_low_precision_beside_its_speed(hf_bert, save_tiny, tmp_path, monkeypatch):

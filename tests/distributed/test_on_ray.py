@@ -30,6 +30,15 @@ def ray():
     library.shutdown()
 
 
+@pytest.fixture(scope="class")
+def running():
+    """Ray as a program has started it: on two processors."""
+    library = pytest.importorskip("ray", reason="the extra 'ray' is not installed")
+    library.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    yield library
+    library.shutdown()
+
+
 def test_a_missing_extra_is_named(job, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(InputError, match=r"pip install 'hf_bert_impl\[ray\]'"):
@@ -65,28 +74,6 @@ def test_two_actors_on_this_machine(ray, job, rows, expected):
     assert [entry["id"] for entry in rejects(job.output)] == ["t7"]
     good = np.array([n for n in range(len(TEXTS)) if n != 7])
     assert np.array_equal(vectors(finished(job.output), [IDS[n] for n in good]), expected[good])
-
-
-@pytest.mark.slow
-def test_many_inputs_are_read_side_by_side(ray, job, tmp_path, expected):
-    """By the workers: what cannot be read is an error before anything is written."""
-    folder = tmp_path / "many"
-    folder.mkdir()
-    for number in range(3):
-        (folder / f"{number}.jsonl").write_text(
-            "".join(json.dumps({"text": text}) + "\n" for text in TEXTS[number::3])
-        )
-    here = dataclasses.replace(job, inputs=find_inputs(str(folder)), id_column=None)
-    (folder / "1.jsonl").rename(tmp_path / "good")
-    (folder / "1.jsonl").write_text('{"txt": "no such column"}\n')
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
-    with pytest.raises(InputError, match=r"1\.jsonl.*text"):
-        run_job(here, Engine("ray", workers=2))
-    assert not here.output.exists()
-    (tmp_path / "good").replace(folder / "1.jsonl")
-    assert run_job(here, Engine("ray", workers=2))["complete"]
-    keys = [(here.inputs[n % 3], n // 3) for n in range(len(TEXTS))]
-    assert np.array_equal(vectors(finished(here.output), keys), expected)
 
 
 @pytest.mark.slow
@@ -188,31 +175,48 @@ def test_the_driver_is_killed(ray, job, rows, tmp_path, expected):
 
 
 @pytest.mark.slow
-def test_on_a_data_set_of_ray(ray, models, expected):
-    """Plain `map_batches`; an actor computes with as many threads as it has CPUs."""
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
-    data = ray.data.from_items([{"id": n, "text": text} for n, text in enumerate(TEXTS)])
-    data = data.map_batches(
-        EmbedTexts,
-        fn_constructor_args=(models("BertModel"),),
-        batch_size=10,
-        num_cpus=1,
-        concurrency=2,
-    ).map_batches(lambda batch: batch)
-    found = sorted(data.take_all(), key=lambda row: row["id"])
-    assert np.array_equal(np.array([row["vector"] for row in found]), expected)
+class TestOnRayThatRuns:
+    """What does not start Ray, and does not end it."""
 
+    def test_many_inputs_are_read_side_by_side(self, running, job, tmp_path, expected):
+        """By the workers: what cannot be read is an error before anything is written."""
+        folder = tmp_path / "many"
+        folder.mkdir()
+        for number in range(3):
+            (folder / f"{number}.jsonl").write_text(
+                "".join(json.dumps({"text": text}) + "\n" for text in TEXTS[number::3])
+            )
+        here = dataclasses.replace(job, inputs=find_inputs(str(folder)), id_column=None)
+        (folder / "1.jsonl").rename(tmp_path / "good")
+        (folder / "1.jsonl").write_text('{"txt": "no such column"}\n')
+        with pytest.raises(InputError, match=r"1\.jsonl.*text"):
+            run_job(here, Engine("ray", workers=2))
+        assert not here.output.exists()
+        (tmp_path / "good").replace(folder / "1.jsonl")
+        assert run_job(here, Engine("ray", workers=2))["complete"]
+        keys = [(here.inputs[n % 3], n // 3) for n in range(len(TEXTS))]
+        assert np.array_equal(vectors(finished(here.output), keys), expected)
 
-@pytest.mark.slow
-def test_threads_of_an_actor(ray, models):
-    import torch
+    def test_on_a_data_set_of_ray(self, running, models, expected):
+        """Plain `map_batches`; an actor computes with as many threads as it has CPUs."""
+        data = running.data.from_items([{"id": n, "text": text} for n, text in enumerate(TEXTS)])
+        data = data.map_batches(
+            EmbedTexts,
+            fn_constructor_args=(models("BertModel"),),
+            batch_size=10,
+            num_cpus=1,
+            concurrency=2,
+        ).map_batches(lambda batch: batch)
+        found = sorted(data.take_all(), key=lambda row: row["id"])
+        assert np.array_equal(np.array([row["vector"] for row in found]), expected)
 
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    def test_threads_of_an_actor(self, running, models):
+        import torch
 
-    def threads(model):
-        EmbedTexts(model)
-        return torch.get_num_threads()
+        def threads(model):
+            EmbedTexts(model)
+            return torch.get_num_threads()
 
-    remote = ray.remote(threads)
-    counts = [remote.options(num_cpus=n).remote(models("BertModel")) for n in (0.5, 1, 2)]
-    assert ray.get(counts) == [1, 1, 2]
+        remote = running.remote(threads)
+        counts = [remote.options(num_cpus=n).remote(models("BertModel")) for n in (0.5, 1, 2)]
+        assert running.get(counts) == [1, 1, 2]
