@@ -1,8 +1,10 @@
 """From raw IMDB reviews to a sentiment model of one's own, by `hf-bert`'s commands.
 
     python benchmarks/imdb_end_to_end.py $HF_BERT_DATA/imdb/imdb_first_1999.csv --output imdb
+    python benchmarks/imdb_end_to_end.py aclImdb --output imdb  # the whole data set, as published
 
-1. The reviews are divided, and a vocabulary is learnt from those to train on.
+1. The reviews are divided, and a vocabulary is learnt from those to train on. Of the whole data set
+   these are the 75,000 of `aclImdb/train`, and those to test on come from `aclImdb/test`.
 2. What pre-training sees is shown: a next-sentence pair of each kind out of the reviews, and the
    five cases of masking on a real sentence, with how often each occurs.
 3. `hf-bert pretrain` is killed with SIGKILL in the middle, goes on with `--resume`, and comes to
@@ -42,9 +44,11 @@ from hf_bert_impl.data.documents import read_documents, without_breaks
 from hf_bert_impl.data.examples import ExampleOptions, cut_examples
 from hf_bert_impl.data.masking import MASK_SHARE, RANDOM_SHARE, Masker, MaskingOptions
 from hf_bert_impl.data.task_files import read_rows
+from hf_bert_impl.data.text_folder import UNLABELLED, text_files
 from hf_bert_impl.data.tokenized_documents import tokenize
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.atomic import atomic_file
+from hf_bert_impl.files.text import read_text
 from hf_bert_impl.tables import console, print_table
 from hf_bert_impl.training.checkpointing import last_checkpoint, step_of
 from hf_bert_impl.training.finetuning import spread
@@ -57,6 +61,8 @@ LOOK_SECONDS = 0.05
 #: Tokens of the sentence whose masks are shown, and of the pairs.
 SENTENCE_TOKENS = range(24, 41)
 PAIR_TOKENS = 48
+#: Reviews among which pairs are shown.
+PAIR_REVIEWS = 100
 #: Masks drawn to count how often each case occurs.
 DRAWS = 5_000
 
@@ -133,7 +139,9 @@ EXPECTED = (
 
 
 def main(
-    reviews: Annotated[Path, typer.Argument(help="A CSV with columns review and sentiment.")],
+    reviews: Annotated[
+        Path, typer.Argument(help="A CSV with columns review and sentiment, or the folder aclImdb.")
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", help="A new folder.")],
     small: Annotated[bool, typer.Option("--small", help="Some minutes; figures mean little.")] = (
         False
@@ -150,7 +158,7 @@ def run(reviews: Path, output: Path, sizes: Sizes) -> dict[str, Any]:
     """Does all of it.
 
     Args:
-        reviews: A CSV with columns `review` and `sentiment`.
+        reviews: A CSV with columns `review` and `sentiment`, or the folder aclImdb.
         output: A new folder.
         sizes: How much.
 
@@ -183,25 +191,25 @@ def run(reviews: Path, output: Path, sizes: Sizes) -> dict[str, Any]:
 
 def divide(reviews: Path, output: Path, sizes: Sizes) -> tuple[Path, Path, Path]:
     """Writes the reviews to train on, those of them with labels, and those to test on."""
-    rows = [row.values for row in read_rows(reviews, COLUMNS)]
-    needed = sizes.test + sizes.labelled
-    # The published file holds some reviews twice: none may be on both sides.
-    rows = list({text: (text, label) for text, label in rows}.values())
-    if len(rows) < needed:
-        raise InputError(
-            f"{reviews} holds {len(rows)} different reviews",
-            f"at least {needed}",
-            "give more, or ask for --small",
-        )
     if output.exists():
         raise InputError(f"{output} exists", "a new folder", "name another")
-    random.Random(0).shuffle(rows)
-    parts = {
-        "train": rows[sizes.test :],
-        "labelled": rows[sizes.test : needed],
-        "test": rows[: sizes.test],
-    }
+    train, test = read_folder(reviews) if reviews.is_dir() else read_table(reviews, sizes)
+    # The published files hold some reviews twice: none may be on both sides.
+    train = {text: label for text, label in train.items() if text not in test}
+    labelled = [(text, label) for text, label in train.items() if label]
+    for found, needed in ((labelled, sizes.labelled), (test, sizes.test)):
+        if len(found) < needed:
+            raise InputError(
+                f"{reviews} holds {len(train) + len(test)} different reviews",
+                f"at least {sizes.labelled} to learn from and {sizes.test} to test on",
+                "give more, or ask for --small",
+            )
     output.mkdir(parents=True)
+    parts = {
+        "train": [*train.items()],
+        "labelled": labelled[: sizes.labelled],
+        "test": [*test.items()][: sizes.test],
+    }
     files = []
     for name, part in parts.items():
         files.append(output / f"{name}.csv")
@@ -210,9 +218,36 @@ def divide(reviews: Path, output: Path, sizes: Sizes) -> tuple[Path, Path, Path]
     return files[0], files[1], files[2]
 
 
+def read_table(reviews: Path, sizes: Sizes) -> tuple[dict[str, str], dict[str, str]]:
+    """The reviews to train and to test on, with their sentiments, in an order drawn once."""
+    rows = shuffled({row.values[0]: row.values[1] for row in read_rows(reviews, COLUMNS)})
+    items = [*rows.items()]
+    return dict(items[sizes.test :]), dict(items[: sizes.test])
+
+
+def read_folder(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """The same of the folder aclImdb; what is unlabelled there has no sentiment."""
+    for part in ("train", "test"):
+        if not (folder / part).is_dir():
+            raise InputError(f"{folder} has no folder {part}", "train and test", "name aclImdb")
+    train, test = (
+        {row.values[0]: row.values[1] for row in read_rows(folder / part, ("text", "label"))}
+        for part in ("train", "test")
+    )
+    unlabelled = dict.fromkeys(map(read_text, text_files(folder / "train" / UNLABELLED)), "")
+    return shuffled(unlabelled | train), shuffled(test)
+
+
+def shuffled(reviews: dict[str, str]) -> dict[str, str]:
+    items = [*reviews.items()]
+    random.Random(0).shuffle(items)
+    return dict(items)
+
+
 def show_pairs(reviews: Path, tokenizer: Any) -> None:
     """Prints a next-sentence pair of each kind."""
-    documents = tokenize([*read_documents([reviews], column="review")], tokenizer)
+    read = read_documents([reviews], column="review")
+    documents = tokenize([*itertools.islice(read, PAIR_REVIEWS)], tokenizer)
     options = ExampleOptions(max_length=PAIR_TOKENS)
     rows: dict[str, list[str]] = {}
     for example in cut_examples(
