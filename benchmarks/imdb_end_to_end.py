@@ -4,7 +4,7 @@
     python benchmarks/imdb_end_to_end.py aclImdb --output imdb  # the whole data set, as published
 
 1. The reviews are divided, and a vocabulary is learnt from those to train on. Of the whole data set
-   these are the 75,000 of `aclImdb/train`, and those to test on come from `aclImdb/test`.
+   these are all of `aclImdb/train` that are not in `aclImdb/test`, where those to test on are from.
 2. What pre-training sees is shown: a next-sentence pair of each kind out of the reviews, and the
    five cases of masking on a real sentence, with how often each occurs.
 3. `hf-bert pretrain` is killed with SIGKILL in the middle, goes on with `--resume`, and comes to
@@ -239,6 +239,7 @@ def read_folder(folder: Path) -> tuple[dict[str, str], dict[str, str]]:
 
 
 def shuffled(reviews: dict[str, str]) -> dict[str, str]:
+    """The same reviews in an order that is the same each time."""
     items = [*reviews.items()]
     random.Random(0).shuffle(items)
     return dict(items)

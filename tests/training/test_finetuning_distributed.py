@@ -122,9 +122,16 @@ def compare(a, b):
         assert a == b
 
 
-def test_an_error_is_printed_once(still_bert, tmp_path, sentiment):
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"--batch-size": "7"}, "--batch-size=7 cannot be divided into 2 parts (2 processes"),
+        ({"--train": "none.tsv"}, "none.tsv"),
+    ],
+)
+def test_an_error_is_printed_once(still_bert, tmp_path, sentiment, changes, said):
     options = {"--train": sentiment("train", 9, 1), "--text-column": "0", "--label-column": "1"}
-    options |= {"--model": str(still_bert), "--output": str(tmp_path / "out"), "--batch-size": "7"}
+    options |= {"--model": str(still_bert), "--output": str(tmp_path / "out")} | changes
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
     command += [
         *on_this_machine(),
@@ -138,6 +145,6 @@ def test_an_error_is_printed_once(still_bert, tmp_path, sentiment):
     done = subprocess.run(command, capture_output=True, text=True, timeout=200)
     errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1, done.stderr[-3000:]
-    assert "--batch-size=7 cannot be divided into 2 parts (2 processes" in errors[0]
+    assert said in errors[0]
     assert "exitcode  : 2" in done.stderr
     assert not [*tmp_path.glob("out*")]
