@@ -1,16 +1,18 @@
 """From raw IMDB reviews to a sentiment model of one's own, by `hf-bert`'s commands.
 
-    python benchmarks/imdb_end_to_end.py $HF_BERT_DATA/imdb/imdb_first_1999.csv --output imdb
-    python benchmarks/imdb_end_to_end.py aclImdb --output imdb  # the whole data set, as published
+    python -m benchmarks.imdb_end_to_end $HF_BERT_DATA/imdb/imdb_first_1999.csv --output imdb
+    python -m benchmarks.imdb_end_to_end aclImdb --output imdb  # the whole data set, as published
+    python -m benchmarks.imdb_end_to_end aclImdb --output imdb --start MODEL  # not from nothing
 
 1. The reviews are divided, and a vocabulary is learnt from those to train on. Of the whole data set
    these are all of `aclImdb/train` that are not in `aclImdb/test`, where those to test on are from.
+   With `--start` pre-training goes on from a published model, with the vocabulary of that.
 2. What pre-training sees is shown: a next-sentence pair of each kind out of the reviews, and the
    five cases of masking on a real sentence, with how often each occurs.
 3. `hf-bert pretrain` is killed with SIGKILL in the middle, goes on with `--resume`, and comes to
    its accuracies on held-out reviews.
 4. The sentiment is learnt from a part of the reviews with their labels: from the pre-trained
-   model, and from random weights of the same architecture with the same commands, with the same
+   model, from MODEL as it is, and from random weights of the same architecture, with the same
    seeds. Counted words with a logistic regression stand beside them.
 
 `--small` takes some minutes on two cores and only shows that everything runs. FOLDER keeps all
@@ -21,7 +23,6 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import itertools
 import json
 import random
 import shlex
@@ -32,23 +33,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.linear_model import LogisticRegression
 from sklearn.pipeline import make_pipeline
 from transformers import set_seed
 
+from benchmarks.pretraining_examples import show_masking, show_pairs
 from hf_bert_impl import BertConfig, BertModel, BertTokenizer, cli
-from hf_bert_impl.data.documents import read_documents, without_breaks
-from hf_bert_impl.data.examples import ExampleOptions, cut_examples
-from hf_bert_impl.data.masking import MASK_SHARE, RANDOM_SHARE, Masker, MaskingOptions
+from hf_bert_impl.data.documents import without_breaks
 from hf_bert_impl.data.task_files import read_rows
 from hf_bert_impl.data.text_folder import UNLABELLED, text_files
-from hf_bert_impl.data.tokenized_documents import tokenize
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.atomic import atomic_file
 from hf_bert_impl.files.text import read_text
+from hf_bert_impl.inference.loading import load_tokenizer
 from hf_bert_impl.tables import console, print_table
 from hf_bert_impl.training.checkpointing import last_checkpoint, step_of
 from hf_bert_impl.training.finetuning import spread
@@ -58,13 +57,6 @@ COMMAND = str(Path(sys.executable).with_name("hf-bert"))
 COLUMNS = ("review", "sentiment")
 #: How often the log of the run that will be killed is looked at.
 LOOK_SECONDS = 0.05
-#: Tokens of the sentence whose masks are shown, and of the pairs.
-SENTENCE_TOKENS = range(24, 41)
-PAIR_TOKENS = 48
-#: Reviews among which pairs are shown.
-PAIR_REVIEWS = 100
-#: Masks drawn to count how often each case occurs.
-DRAWS = 5_000
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,9 +67,6 @@ class Sizes:
     """Reviews that are only scored."""
     labelled: int
     """Reviews whose sentiment is known; pre-training reads all that are not for the test."""
-    vocab_size: int
-    layers: int
-    hidden_size: int
     max_length: int
     """Tokens at which reviews and pairs are cut."""
     dupe_factor: int
@@ -87,6 +76,12 @@ class Sizes:
     epochs: int
     """Of the fine-tuning."""
     finetuning_rate: float
+    nothing_rate: float
+    """The rate of fine-tuning from random weights."""
+    vocab_size: int = 0
+    """This and the next two are those of a published model where one is gone on from."""
+    layers: int = 0
+    hidden_size: int = 0
     batch_size: int = 16
     seeds: tuple[int, ...] = (1, 2, 3)
 
@@ -94,9 +89,6 @@ class Sizes:
 FULL = Sizes(
     test=500,
     labelled=1000,
-    vocab_size=6000,
-    layers=4,
-    hidden_size=256,
     max_length=256,
     dupe_factor=10,
     steps=3000,
@@ -104,13 +96,27 @@ FULL = Sizes(
     learning_rate=1e-3,
     epochs=4,
     finetuning_rate=2e-4,
+    nothing_rate=2e-4,
+    vocab_size=6000,
+    layers=4,
+    hidden_size=256,
+)
+#: Of a published model.
+FURTHER = Sizes(
+    test=500,
+    labelled=1000,
+    max_length=128,
+    dupe_factor=5,
+    steps=600,
+    save_steps=100,
+    learning_rate=2e-4,
+    epochs=2,
+    finetuning_rate=1e-4,
+    nothing_rate=2e-4,
 )
 SMALL = Sizes(
     test=200,
     labelled=200,
-    vocab_size=2000,
-    layers=2,
-    hidden_size=64,
     max_length=64,
     dupe_factor=2,
     steps=300,
@@ -118,23 +124,10 @@ SMALL = Sizes(
     learning_rate=2e-3,
     epochs=2,
     finetuning_rate=5e-4,
-)
-
-#: What can happen to a token.
-CASES = (
-    "special token: never guessed",
-    "not chosen: seen, not guessed",
-    "guessed behind [MASK]",
-    "guessed behind a random token",
-    "guessed, and seen as it is",
-)
-CHOSEN = MaskingOptions().probability
-#: The shares of all but the first, of the tokens that can be masked.
-EXPECTED = (
-    1 - CHOSEN,
-    CHOSEN * MASK_SHARE,
-    CHOSEN * RANDOM_SHARE,
-    CHOSEN * (1 - MASK_SHARE - RANDOM_SHARE),
+    nothing_rate=5e-4,
+    vocab_size=2000,
+    layers=2,
+    hidden_size=64,
 )
 
 
@@ -143,45 +136,55 @@ def main(
         Path, typer.Argument(help="A CSV with columns review and sentiment, or the folder aclImdb.")
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="A new folder.")],
+    start: Annotated[
+        str | None, typer.Option(help="The folder or hub id of a model to go on from.")
+    ] = None,
     small: Annotated[bool, typer.Option("--small", help="Some minutes; figures mean little.")] = (
         False
     ),
 ) -> None:
     """Pre-train, kill, resume and fine-tune on IMDB reviews, and print what came of it."""
     try:
-        run(reviews, output, SMALL if small else FULL)
-    except InputError as error:
+        run(reviews, output, SMALL if small else FURTHER if start else FULL, start)
+    except (InputError, OSError) as error:
         raise typer.BadParameter(str(error)) from None
 
 
-def run(reviews: Path, output: Path, sizes: Sizes) -> dict[str, Any]:
+def run(reviews: Path, output: Path, sizes: Sizes, start: str | None = None) -> dict[str, Any]:
     """Does all of it.
 
     Args:
         reviews: A CSV with columns `review` and `sentiment`, or the folder aclImdb.
         output: A new folder.
         sizes: How much.
+        start: A model to go on from; None for random weights and a vocabulary of the reviews.
 
     Returns:
         What results.json holds.
 
     Raises:
-        InputError: The reviews cannot be read or are too few, or the folder exists.
+        InputError, OSError: The reviews or the model cannot be read, the reviews are too few, or
+            the folder exists.
         typer.Exit: A command failed; it has said why.
     """
+    tokenizer = load_tokenizer(start, {}) if start else None
     train, labelled, test = divide(reviews, output, sizes)
     begin = time.perf_counter()
-    words = output / "words"
-    hf_bert(
-        *("tokenizer", "train", train, "--column", "review"),
-        *("--vocab-size", sizes.vocab_size, "--lowercase", "--output", words),
-    )
-    tokenizer = BertTokenizer.from_pretrained(words)
-    show_pairs(train, tokenizer)
-    found: dict[str, Any] = {"sizes": dataclasses.asdict(sizes)}
-    found["masking"] = show_masking(train, tokenizer)
-    found["pretraining"] = pretrain(train, words, output / "bert", sizes)
-    found["sentiment"] = sentiment(labelled, test, output, sizes)
+    origin: tuple[object, ...] = ("--model", start)
+    if tokenizer is None:
+        words, config = output / "words", output / "config.json"
+        hf_bert(
+            *("tokenizer", "train", train, "--column", "review"),
+            *("--vocab-size", sizes.vocab_size, "--lowercase", "--output", words),
+        )
+        tokenizer = BertTokenizer.from_pretrained(words)
+        config.write_text(json.dumps(architecture(sizes, len(tokenizer))))
+        origin = ("--tokenizer", words, "--config", config)
+    show_pairs(train, "review", tokenizer)
+    found: dict[str, Any] = {"start": start, "sizes": dataclasses.asdict(sizes)}
+    found["masking"] = show_masking(train, "review", tokenizer)
+    found["pretraining"] = pretrain(train, origin, output / "bert", sizes)
+    found["sentiment"] = sentiment(labelled, test, output, sizes, start)
     found["seconds"] = round(time.perf_counter() - begin)
     with atomic_file(output / "results.json") as fresh:
         fresh.write_text(json.dumps(found, indent=1), encoding="utf-8")
@@ -245,82 +248,16 @@ def shuffled(reviews: dict[str, str]) -> dict[str, str]:
     return dict(items)
 
 
-def show_pairs(reviews: Path, tokenizer: Any) -> None:
-    """Prints a next-sentence pair of each kind."""
-    read = read_documents([reviews], column="review")
-    documents = tokenize([*itertools.islice(read, PAIR_REVIEWS)], tokenizer)
-    options = ExampleOptions(max_length=PAIR_TOKENS)
-    rows: dict[str, list[str]] = {}
-    for example in cut_examples(
-        documents, range(len(documents)), random.Random(0), tokenizer, options
-    ):
-        kind = "of another review" if example["next_sentence_label"] else "of the same review"
-        second = example["token_type_ids"] == 1
-        ids = example["input_ids"]
-        rows.setdefault(kind, [kind, tokenizer.decode(ids[~second]), tokenizer.decode(ids[second])])
-        if len(rows) == 2:
-            break
-    print_table(
-        console(), "Next-sentence pairs", ["B is", "A", "B"], rows.values(), words=(0, 1, 2)
-    )
-
-
-def show_masking(reviews: Path, tokenizer: Any) -> dict[str, float]:
-    """Prints the five cases on the first fitting sentence, and returns the share of each."""
-    documents = read_documents([reviews], column="review")
-    sentences = itertools.chain.from_iterable(documents)
-    coded = (np.array(tokenizer(text)["input_ids"]) for text in sentences)
-    ids = next((ids for ids in coded if len(ids) in SENTENCE_TOKENS), None)
-    if ids is None:
-        low, high = SENTENCE_TOKENS[0], SENTENCE_TOKENS[-1]
-        raise InputError("no review has a sentence to show", f"{low} to {high} tokens", "add some")
-    masker = Masker(tokenizer)
-    special = np.isin(ids, tokenizer.all_special_ids)
-    counts = np.zeros(len(CASES))
-    shown: list[list[str]] = []
-    for seed in range(DRAWS):
-        seen, labels = masker.mask(ids, np.random.default_rng(seed))
-        cases = cases_of(ids, seen, labels, special, masker.mask_id)
-        counts += np.bincount(cases, minlength=len(CASES))
-        if not shown and len({*cases}) == len(CASES):
-            tokens, given = map(tokenizer.convert_ids_to_tokens, (ids, seen))
-            names = [CASES[case] for case in cases]
-            shown = [list(row) for row in zip(tokens, given, names, strict=True)]
-    title = "Masks of one sentence: the first draw with all five cases"
-    print_table(console(), title, ["token", "the model sees", ""], shown, words=(0, 1, 2))
-    shares = counts[1:] / counts[1:].sum()  # of the tokens that can be masked
-    print_table(
-        console(),
-        f"How often each occurs in {DRAWS:,} draws",
-        ["", "share", "expected"],
-        [
-            [name, f"{share:.2%}", f"{expected:.2%}"]
-            for name, share, expected in zip(CASES[1:], shares, EXPECTED, strict=True)
-        ],
-    )
-    return dict(zip(CASES[1:], shares.tolist(), strict=True))
-
-
-def cases_of(
-    ids: np.ndarray, seen: np.ndarray, labels: np.ndarray, special: np.ndarray, mask_id: int
-) -> np.ndarray:
-    """(S,) the number of each token's case in `CASES`."""
-    chosen = labels >= 0
-    return np.select([special, ~chosen, seen == mask_id, seen != ids], [0, 1, 2, 3], default=4)
-
-
-def pretrain(reviews: Path, words: Path, bert: Path, sizes: Sizes) -> dict[str, Any]:
+def pretrain(reviews: Path, origin: Sequence[object], bert: Path, sizes: Sizes) -> dict[str, Any]:
     """Pre-trains, with a crash in the middle, and returns what the log says."""
-    config = bert.with_name("config.json")
     command = [
-        *("pretrain", reviews, "--column", "review", "--tokenizer", words, "--config", config),
+        *("pretrain", reviews, "--column", "review", *origin),
         *("--max-length", sizes.max_length, "--dupe-factor", sizes.dupe_factor),
         *("--validation-share", 0.05, "--batch-size", sizes.batch_size),
         *("--learning-rate", sizes.learning_rate, "--warmup", 0.1),
         *("--max-steps", sizes.steps, "--save-steps", sizes.save_steps),
         *("--eval-steps", sizes.save_steps, "--output", bert),
     ]
-    config.write_text(json.dumps(architecture(sizes, len(BertTokenizer.from_pretrained(words)))))
     killed = run_and_kill(command, bert, sizes.steps // 2)
     checkpoint = last_checkpoint(bert)
     resumed = 0 if checkpoint is None else step_of(checkpoint)
@@ -395,33 +332,42 @@ def read_log(output: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines]
 
 
-def sentiment(labelled: Path, test: Path, output: Path, sizes: Sizes) -> dict[str, Any]:
-    """Fine-tunes from the pre-trained model and from nothing, and returns the accuracies."""
-    accuracies: dict[str, list[float]] = {"the pre-trained model": [], "nothing": []}
+def sentiment(
+    labelled: Path, test: Path, output: Path, sizes: Sizes, start: str | None
+) -> dict[str, Any]:
+    """Fine-tunes from the pre-trained model, the published one and nothing, and returns the
+    accuracies."""
+    accuracies: dict[str, list[float]] = {}
     for seed in sizes.seeds:
         nothing = write_random(output / "bert", output / f"nothing-{seed}", seed)
-        for start, folder in zip(accuracies, (output / "bert", nothing), strict=True):
-            made = output / f"sentiment-{folder.name}-seed-{seed}"
+        for name, model, rate in (
+            ("the pre-trained model", output / "bert", sizes.finetuning_rate),
+            ("the published model", start, sizes.finetuning_rate),
+            ("nothing", nothing, sizes.nothing_rate),
+        ):
+            if model is None:
+                continue
+            made = output / f"sentiment-from-{name.replace(' ', '-')}-seed-{seed}"
             hf_bert(
-                *("finetune", "classification", "--model", folder, "--train", labelled),
+                *("finetune", "classification", "--model", model, "--train", labelled),
                 *("--test", test, "--column", "review", "--label-column", "sentiment"),
                 *("--max-length", sizes.max_length, "--epochs", sizes.epochs),
-                *("--batch-size", sizes.batch_size, "--learning-rate", sizes.finetuning_rate),
+                *("--batch-size", sizes.batch_size, "--learning-rate", rate),
                 *("--seed", seed, "--output", made, "--quiet"),
             )
             metrics = json.loads((made / "metrics.json").read_text(encoding="utf-8"))
-            accuracies[start].append(metrics["test"]["accuracy"])
+            accuracies.setdefault(name, []).append(metrics["test"]["accuracy"])
     counted = counted_words(labelled, test)
     found: dict[str, Any] = {
-        start: {"accuracies": values, **spread(values)} for start, values in accuracies.items()
+        name: {"accuracies": values, **spread(values)} for name, values in accuracies.items()
     }
     rows = [
         [
-            f"BERT from {start}",
+            f"BERT from {name}",
             *(f"{value:.1%}" for value in values["accuracies"]),
             f"{values['mean']:.1%} ± {100 * values['std']:.1f}",
         ]
-        for start, values in found.items()
+        for name, values in found.items()
     ]
     rows.append(["counted words, logistic regression", *[""] * len(sizes.seeds), f"{counted:.1%}"])
     print_table(

@@ -1,6 +1,7 @@
 """From raw reviews to a sentiment model, with sizes at which nothing is learnt."""
 
 import csv
+import dataclasses
 import json
 import random
 
@@ -12,15 +13,13 @@ pytest.importorskip("matplotlib", reason="pip install 'hf_bert_impl[train]'")
 pytest.importorskip("sklearn", reason="pip install 'hf_bert_impl[train]'")
 pytest.importorskip("tensorboard", reason="pip install 'hf_bert_impl[train]'")
 
-from benchmarks import imdb_end_to_end
+from benchmarks import imdb_end_to_end, pretraining_examples
+from hf_bert_impl import BertConfig
 from hf_bert_impl.errors import InputError
 
 TINY = imdb_end_to_end.Sizes(
     test=20,
     labelled=24,
-    vocab_size=200,
-    layers=1,
-    hidden_size=32,
     max_length=48,
     dupe_factor=4,
     steps=200,
@@ -28,6 +27,10 @@ TINY = imdb_end_to_end.Sizes(
     learning_rate=1e-3,
     epochs=1,
     finetuning_rate=1e-3,
+    nothing_rate=2e-3,
+    vocab_size=200,
+    layers=1,
+    hidden_size=32,
     seeds=(1, 2),
 )
 WORDS = 'the film a plot was and its so music ending actor in of with scene long "laugh",'
@@ -63,7 +66,7 @@ def test_end_to_end(reviews, tmp_path, capfd):
     assert labelled < train and train & test == {"review"}
     assert (len(train), len(labelled), len(test)) == (61, 25, 21)  # with their headers
 
-    shares = zip(found["masking"].values(), imdb_end_to_end.EXPECTED, strict=True)
+    shares = zip(found["masking"].values(), pretraining_examples.EXPECTED, strict=True)
     assert all(share == pytest.approx(expected, rel=0.1) for share, expected in shares)
     run = found["pretraining"]
     assert run["killed_after_step"] > 100
@@ -78,9 +81,27 @@ def test_end_to_end(reviews, tmp_path, capfd):
     assert found["sentiment"]["counted words"] > 0.9  # each sentence says it
 
     shown = capfd.readouterr().out
-    assert all(case in shown for case in imdb_end_to_end.CASES)
-    assert "of another review" in shown and "of the same review" in shown
+    assert all(case in shown for case in pretraining_examples.CASES)
+    assert "of another document" in shown and "of the same document" in shown
     assert "<br" not in shown and "BERT from nothing" in shown
+    rates = [
+        line.split("--learning-rate ")[1].split()[0]
+        for line in shown.splitlines()
+        if line.startswith("$ hf-bert finetune")
+    ]
+    assert rates == ["0.001", "0.002"] * 2
+
+    bert = tmp_path / "imdb" / "bert"
+    sizes = dataclasses.replace(TINY, steps=50, vocab_size=0, layers=0, hidden_size=0)
+    further = imdb_end_to_end.run(reviews, tmp_path / "further", sizes, start=str(bert))
+    assert [*further["sentiment"]] == [
+        *("the pre-trained model", "the published model", "nothing", "counted words")
+    ]
+    assert BertConfig.from_pretrained(tmp_path / "further" / "bert").hidden_size == 32
+    begins = [run["pretraining"]["held_out"][0]["eval_mlm_loss"] for run in (found, further)]
+    assert begins[1] < begins[0]  # it goes on where the other one ended
+    shown = capfd.readouterr().out
+    assert "tokenizer train" not in shown and f"--model {bert}" in shown
 
 
 def test_the_whole_data_set_as_a_folder(tmp_path):
@@ -114,6 +135,8 @@ def test_bad_input(reviews, tmp_path):
         imdb_end_to_end.run(tmp_path, tmp_path / "imdb", TINY)
     with pytest.raises(InputError, match="exists; expected a new folder"):
         imdb_end_to_end.run(reviews, tmp_path, TINY)
+    with pytest.raises(typer.BadParameter, match="no-model"):
+        imdb_end_to_end.main(reviews, tmp_path / "imdb", start=str(tmp_path / "no-model"))
     reviews.write_text("text,label\nGood.,1\n")
     with pytest.raises(typer.BadParameter, match="no column 'review'"):
         imdb_end_to_end.main(reviews, tmp_path / "imdb", small=True)
