@@ -25,7 +25,7 @@ ARGS ?=
 # other's.
 PYTEST := -m pytest -n $(WORKERS) --dist worksteal
 # One number for a cell, whose own limit is 300 s otherwise, and for a whole notebook.
-NBMAKE := --nbmake --nbmake-timeout=1500 --timeout=1500
+NBMAKE := --nbmake --nbmake-timeout=1500 --timeout=1500 --durations=0
 test quick isa fuzz floor notebooks: export OMP_NUM_THREADS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Python compiles what is imported, which is a small part of what is installed.
@@ -68,11 +68,13 @@ bench: $(VENV)/.installed-bench ## measure the speed beside other runtimes (ARGS
 	$(VENV)/bin/hf-bert benchmark $(ARGS)
 
 # From clean kernels; a failing cell ends it. The notebook that measures the speed runs alone, with
-# all processors. A kernel starts in notebooks/, hence the absolute path of the data.
+# all processors, in a full run. A kernel starts in notebooks/, hence the absolute path of the data.
+ALONE := $(if $(filter small,$(HF_BERT_NOTEBOOKS)),,notebooks/09_speed.ipynb)
 notebooks: export HF_BERT_DATA := $(if $(HF_BERT_DATA),$(abspath $(HF_BERT_DATA)))
 notebooks: $(VENV)/.installed-notebooks ## run all notebooks and draw their pictures anew
-	$(VENV)/bin/python $(PYTEST) $(NBMAKE) --exitfirst notebooks --ignore=notebooks/09_speed.ipynb
-	env -u OMP_NUM_THREADS $(VENV)/bin/python -m pytest $(NBMAKE) notebooks/09_speed.ipynb
+	$(VENV)/bin/python $(PYTEST) --dist load --maxschedchunk 1 $(NBMAKE) --exitfirst \
+		notebooks $(addprefix --ignore=,$(ALONE))
+	$(if $(ALONE),env -u OMP_NUM_THREADS $(VENV)/bin/python -m pytest $(NBMAKE) $(ALONE))
 
 # From what the repository and the environment have: nothing is fetched, and the pages fetch nothing.
 docs: $(VENV)/.installed-docs ## build the documentation site into build/site, and follow its links

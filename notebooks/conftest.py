@@ -11,9 +11,20 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from lessons import claims, outputs
 
+#: They are begun first, so that no process is left to wait for a long one at the end.
+LONGEST = (
+    *("09_speed", "06_fine_tuning", "01_attention_seq2seq", "03_transformer"),
+    *("08_looking_inside", "04_bert_from_scratch", "05_bert_in_practice"),
+)
+
 
 def pytest_configure(config: pytest.Config) -> None:
     config.option.overwrite = claims.STRICT
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    rank = {name: place for place, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: rank.get(item.path.stem, len(rank)))
 
 
 @pytest.hookimpl(wrapper=True)
