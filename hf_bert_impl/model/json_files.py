@@ -122,16 +122,29 @@ def explained(check: Callable[..., None], path: Any, options: Mapping[str, Any])
         check: Raises an error that says what is wrong: `check_tokenizer`, `check_model`.
 
     Raises:
-        ValueError, OSError: By the check. If it finds nothing, what was raised inside.
+        ValueError, OSError: By the check, or the path does not exist. If nothing is found, what was
+            raised inside.
     """
     try:
         yield
     except Exception as error:
         try:
+            check_exists(path)
             check(path, options)
         except (ValueError, OSError) as found:
             raise found from error
         raise
+
+
+def check_exists(path: Any) -> None:
+    """Raises OSError if something that cannot be a name on the hub does not exist here."""
+    path = os.fspath(path)
+    # A hub id has one slash at most and does not begin like a path.
+    is_path = os.path.isabs(path) or path.startswith((".", "~")) or path.count("/") > 1
+    if is_path and not os.path.exists(path):
+        raise OSError(
+            f"{path} does not exist; give the folder of a checkpoint, or the name of one on the hub"
+        )
 
 
 def check_config_file(path: Any, options: Mapping[str, Any]) -> None:

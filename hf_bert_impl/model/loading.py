@@ -20,7 +20,14 @@ from transformers.utils import (
     WEIGHTS_NAME,
 )
 
-from .json_files import check_config_file, check_text, find_file, parse_json, read_json
+from .json_files import (
+    check_config_file,
+    check_exists,
+    check_text,
+    find_file,
+    parse_json,
+    read_json,
+)
 
 #: A model has at most `NUMBERS_PER_BYTE` numbers for each byte of its weights, and `SPARE_NUMBERS`
 #: more. That leaves room for weights of few bits, a larger vocabulary, more layers, a new head.
@@ -76,14 +83,7 @@ def check_folder(path: Any, options: dict[str, Any]) -> None:
     if path is None:
         return
     path = os.fspath(path)
-    if not os.path.exists(path):
-        # A hub id has one slash at most and does not begin like a path.
-        if os.path.isabs(path) or path.startswith((".", "~")) or path.count("/") > 1:
-            raise OSError(
-                f"{path} does not exist; give a folder with {CONFIG_NAME} and weights, or the name "
-                "of a model on the hub"
-            )
-        return
+    check_exists(path)
     if not os.path.isdir(path) or options.get("gguf_file") or options.get("subfolder"):
         return
     if options.get("config") is None and not os.path.isfile(os.path.join(path, CONFIG_NAME)):

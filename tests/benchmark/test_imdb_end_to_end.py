@@ -135,7 +135,7 @@ def test_bad_input(reviews, tmp_path):
         imdb_end_to_end.run(tmp_path, tmp_path / "imdb", TINY)
     with pytest.raises(InputError, match="exists; expected a new folder"):
         imdb_end_to_end.run(reviews, tmp_path, TINY)
-    with pytest.raises(typer.BadParameter, match="no-model"):
+    with pytest.raises(typer.BadParameter, match="no-model does not exist"):
         imdb_end_to_end.main(reviews, tmp_path / "imdb", start=str(tmp_path / "no-model"))
     reviews.write_text("text,label\nGood.,1\n")
     with pytest.raises(typer.BadParameter, match="no column 'review'"):

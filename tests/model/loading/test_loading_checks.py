@@ -43,6 +43,12 @@ def refuses(error, said, folder, head="BertForSequenceClassification", **options
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("name", ["BertConfig", "BertTokenizer", "BertModel", "TextEncoder"])
+@pytest.mark.parametrize("path", ["/no/model", "./model", "a/b/c"])
+def test_a_path_that_does_not_exist(path, name):
+    refuses(OSError, f"^{path} does not exist; give the folder of a checkpoint", path, name)
+
+
 @pytest.mark.parametrize(
     ("damage", "said"),
     [
