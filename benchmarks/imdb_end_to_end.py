@@ -13,7 +13,7 @@
    its accuracies on held-out reviews.
 4. The sentiment is learnt from a part of the reviews with their labels: from the pre-trained
    model, from MODEL as it is, and from random weights of the same architecture, with the same
-   seeds. Counted words with a logistic regression stand beside them.
+   commands and seeds. Counted words with a logistic regression stand beside them.
 
 `--small` takes some minutes on two cores and only shows that everything runs. FOLDER keeps all
 files and gets results.json.
@@ -41,13 +41,13 @@ from transformers import set_seed
 
 from benchmarks.pretraining_examples import show_masking, show_pairs
 from hf_bert_impl import BertConfig, BertModel, BertTokenizer, cli
+from hf_bert_impl.checkpoints import load_tokenizer, open_checkpoint
 from hf_bert_impl.data.documents import without_breaks
 from hf_bert_impl.data.task_files import read_rows
 from hf_bert_impl.data.text_folder import UNLABELLED, text_files
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.atomic import atomic_file
 from hf_bert_impl.files.text import read_text
-from hf_bert_impl.inference.loading import load_tokenizer
 from hf_bert_impl.tables import console, print_table
 from hf_bert_impl.training.checkpointing import last_checkpoint, step_of
 from hf_bert_impl.training.finetuning import spread
@@ -67,6 +67,9 @@ class Sizes:
     """Reviews that are only scored."""
     labelled: int
     """Reviews whose sentiment is known; pre-training reads all that are not for the test."""
+    vocab_size: int
+    layers: int
+    hidden_size: int
     max_length: int
     """Tokens at which reviews and pairs are cut."""
     dupe_factor: int
@@ -76,12 +79,6 @@ class Sizes:
     epochs: int
     """Of the fine-tuning."""
     finetuning_rate: float
-    nothing_rate: float
-    """The rate of fine-tuning from random weights."""
-    vocab_size: int = 0
-    """This and the next two are those of a published model where one is gone on from."""
-    layers: int = 0
-    hidden_size: int = 0
     batch_size: int = 16
     seeds: tuple[int, ...] = (1, 2, 3)
 
@@ -89,6 +86,9 @@ class Sizes:
 FULL = Sizes(
     test=500,
     labelled=1000,
+    vocab_size=6000,
+    layers=4,
+    hidden_size=256,
     max_length=256,
     dupe_factor=10,
     steps=3000,
@@ -96,15 +96,10 @@ FULL = Sizes(
     learning_rate=1e-3,
     epochs=4,
     finetuning_rate=2e-4,
-    nothing_rate=2e-4,
-    vocab_size=6000,
-    layers=4,
-    hidden_size=256,
 )
-#: Of a published model.
-FURTHER = Sizes(
-    test=500,
-    labelled=1000,
+#: To go on from a published model, whose own sizes take the place of those above.
+FURTHER = dataclasses.replace(
+    FULL,
     max_length=128,
     dupe_factor=5,
     steps=600,
@@ -112,11 +107,13 @@ FURTHER = Sizes(
     learning_rate=2e-4,
     epochs=2,
     finetuning_rate=1e-4,
-    nothing_rate=2e-4,
 )
 SMALL = Sizes(
     test=200,
     labelled=200,
+    vocab_size=2000,
+    layers=2,
+    hidden_size=64,
     max_length=64,
     dupe_factor=2,
     steps=300,
@@ -124,10 +121,6 @@ SMALL = Sizes(
     learning_rate=2e-3,
     epochs=2,
     finetuning_rate=5e-4,
-    nothing_rate=5e-4,
-    vocab_size=2000,
-    layers=2,
-    hidden_size=64,
 )
 
 
@@ -146,7 +139,7 @@ def main(
     """Pre-train, kill, resume and fine-tune on IMDB reviews, and print what came of it."""
     try:
         run(reviews, output, SMALL if small else FURTHER if start else FULL, start)
-    except (InputError, OSError) as error:
+    except (OSError, ValueError) as error:
         raise typer.BadParameter(str(error)) from None
 
 
@@ -163,15 +156,23 @@ def run(reviews: Path, output: Path, sizes: Sizes, start: str | None = None) -> 
         What results.json holds.
 
     Raises:
-        InputError, OSError: The reviews or the model cannot be read, the reviews are too few, or
+        OSError, ValueError: The reviews or the model cannot be read, the reviews are too few, or
             the folder exists.
         typer.Exit: A command failed; it has said why.
     """
-    tokenizer = load_tokenizer(start, {}) if start else None
+    published = open_checkpoint(start, with_tokenizer=True) if start else None
     train, labelled, test = divide(reviews, output, sizes)
     begin = time.perf_counter()
-    origin: tuple[object, ...] = ("--model", start)
-    if tokenizer is None:
+    origin: tuple[object, ...]
+    if published:
+        origin, tokenizer = ("--model", start), load_tokenizer(published)
+        sizes = dataclasses.replace(
+            sizes,
+            vocab_size=published.config["vocab_size"],
+            layers=published.config["num_hidden_layers"],
+            hidden_size=published.config["hidden_size"],
+        )
+    else:
         words, config = output / "words", output / "config.json"
         hf_bert(
             *("tokenizer", "train", train, "--column", "review"),
@@ -340,10 +341,10 @@ def sentiment(
     accuracies: dict[str, list[float]] = {}
     for seed in sizes.seeds:
         nothing = write_random(output / "bert", output / f"nothing-{seed}", seed)
-        for name, model, rate in (
-            ("the pre-trained model", output / "bert", sizes.finetuning_rate),
-            ("the published model", start, sizes.finetuning_rate),
-            ("nothing", nothing, sizes.nothing_rate),
+        for name, model in (
+            ("the pre-trained model", output / "bert"),
+            ("the published model", start),
+            ("nothing", nothing),
         ):
             if model is None:
                 continue
@@ -352,7 +353,7 @@ def sentiment(
                 *("finetune", "classification", "--model", model, "--train", labelled),
                 *("--test", test, "--column", "review", "--label-column", "sentiment"),
                 *("--max-length", sizes.max_length, "--epochs", sizes.epochs),
-                *("--batch-size", sizes.batch_size, "--learning-rate", rate),
+                *("--batch-size", sizes.batch_size, "--learning-rate", sizes.finetuning_rate),
                 *("--seed", seed, "--output", made, "--quiet"),
             )
             metrics = json.loads((made / "metrics.json").read_text(encoding="utf-8"))

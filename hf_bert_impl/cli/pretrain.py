@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import AsJson, Files, PushToHub, Silent, from_dataclass
 from hf_bert_impl.tables import console, print_table
@@ -87,6 +88,8 @@ def pretrain(
         quiet, as_json, push_to_hub = True, False, None
     progress = None if quiet else Progress()
     with quiet_libraries(), dataset_bars(not quiet):
+        if options.model is not None:
+            checkpoints.open_checkpoint(options.model)
         if push_to_hub is not None:
             from hf_bert_impl.hub.uploading import reserve
 

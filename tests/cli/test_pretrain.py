@@ -107,6 +107,7 @@ def test_wrong_arguments(run, hf_bert, one_error_line, place):
     one_error_line(run("--batch-size", 400), "fewer than a batch of 400")
     one_error_line(run("--max-steps", 0), "max-steps")
     one_error_line(run("--config", place / "none"), "none")
+    one_error_line(run("--model", place / "none"), "there is no folder", "a hub id")
     one_error_line(run(files=("none.txt",)), "there is no file")
     (place / "empty.txt").write_text("")
     one_error_line(run(files=("empty.txt",)), "is empty")
