@@ -13,7 +13,8 @@
    its accuracies on held-out reviews.
 4. The sentiment is learnt from a part of the reviews with their labels: from the pre-trained
    model, from MODEL as it is, and from random weights of the same architecture, with the same
-   commands and seeds. Counted words with a logistic regression stand beside them.
+   commands and seeds; random weights get more epochs beside a published model, since they begin to
+   learn later. Counted words with a logistic regression stand beside them.
 
 `--small` takes some minutes on two cores and only shows that everything runs. FOLDER keeps all
 files and gets results.json.
@@ -78,6 +79,8 @@ class Sizes:
     learning_rate: float
     epochs: int
     """Of the fine-tuning."""
+    epochs_from_nothing: int
+    """Of the fine-tuning of random weights, which begin to learn later."""
     finetuning_rate: float
     batch_size: int = 16
     seeds: tuple[int, ...] = (1, 2, 3)
@@ -95,6 +98,7 @@ FULL = Sizes(
     save_steps=500,
     learning_rate=1e-3,
     epochs=4,
+    epochs_from_nothing=4,
     finetuning_rate=2e-4,
 )
 #: To go on from a published model, whose own sizes take the place of those above.
@@ -106,6 +110,7 @@ FURTHER = dataclasses.replace(
     save_steps=100,
     learning_rate=2e-4,
     epochs=2,
+    epochs_from_nothing=5,
     finetuning_rate=1e-4,
 )
 SMALL = Sizes(
@@ -120,7 +125,12 @@ SMALL = Sizes(
     save_steps=100,
     learning_rate=2e-3,
     epochs=2,
+    epochs_from_nothing=2,
     finetuning_rate=5e-4,
+)
+#: What random weights can take would undo what a published model has learnt.
+SMALL_FURTHER = dataclasses.replace(
+    SMALL, learning_rate=FURTHER.learning_rate, finetuning_rate=FURTHER.finetuning_rate
 )
 
 
@@ -138,7 +148,8 @@ def main(
 ) -> None:
     """Pre-train, kill, resume and fine-tune on IMDB reviews, and print what came of it."""
     try:
-        run(reviews, output, SMALL if small else FURTHER if start else FULL, start)
+        further, beginning = (SMALL_FURTHER, SMALL) if small else (FURTHER, FULL)
+        run(reviews, output, further if start else beginning, start)
     except (OSError, ValueError) as error:
         raise typer.BadParameter(str(error)) from None
 
@@ -338,13 +349,13 @@ def sentiment(
 ) -> dict[str, Any]:
     """Fine-tunes from the pre-trained model, the published one and nothing, and returns the
     accuracies."""
-    accuracies: dict[str, list[float]] = {}
+    starts: dict[str, dict[str, Any]] = {}
     for seed in sizes.seeds:
         nothing = write_random(output / "bert", output / f"nothing-{seed}", seed)
-        for name, model in (
-            ("the pre-trained model", output / "bert"),
-            ("the published model", start),
-            ("nothing", nothing),
+        for name, model, epochs in (
+            ("the pre-trained model", output / "bert", sizes.epochs),
+            ("the published model", start, sizes.epochs),
+            ("nothing", nothing, sizes.epochs_from_nothing),
         ):
             if model is None:
                 continue
@@ -352,33 +363,35 @@ def sentiment(
             hf_bert(
                 *("finetune", "classification", "--model", model, "--train", labelled),
                 *("--test", test, "--column", "review", "--label-column", "sentiment"),
-                *("--max-length", sizes.max_length, "--epochs", sizes.epochs),
+                *("--max-length", sizes.max_length, "--epochs", epochs),
                 *("--batch-size", sizes.batch_size, "--learning-rate", sizes.finetuning_rate),
                 *("--seed", seed, "--output", made, "--quiet"),
             )
             metrics = json.loads((made / "metrics.json").read_text(encoding="utf-8"))
-            accuracies.setdefault(name, []).append(metrics["test"]["accuracy"])
+            found = starts.setdefault(name, {"epochs": epochs, "accuracies": []})
+            found["accuracies"].append(metrics["test"]["accuracy"])
     counted = counted_words(labelled, test)
-    found: dict[str, Any] = {
-        name: {"accuracies": values, **spread(values)} for name, values in accuracies.items()
-    }
+    for found in starts.values():
+        found |= spread(found["accuracies"])
     rows = [
         [
             f"BERT from {name}",
-            *(f"{value:.1%}" for value in values["accuracies"]),
-            f"{values['mean']:.1%} ± {100 * values['std']:.1f}",
+            str(found["epochs"]),
+            *(f"{value:.1%}" for value in found["accuracies"]),
+            f"{found['mean']:.1%} ± {100 * found['std']:.1f}",
         ]
-        for name, values in found.items()
+        for name, found in starts.items()
     ]
-    rows.append(["counted words, logistic regression", *[""] * len(sizes.seeds), f"{counted:.1%}"])
+    empty = [""] * (1 + len(sizes.seeds))
+    rows.append(["counted words, logistic regression", *empty, f"{counted:.1%}"])
     print_table(
         console(),
         f"Sentiment of {sizes.test} reviews, learnt from {sizes.labelled}: accuracy, and the "
         "standard deviation over seeds",
-        ["", *(f"seed {seed}" for seed in sizes.seeds), "mean"],
+        ["", "epochs", *(f"seed {seed}" for seed in sizes.seeds), "mean"],
         rows,
     )
-    return found | {"counted words": counted}
+    return starts | {"counted words": counted}
 
 
 def write_random(like: Path, folder: Path, seed: int) -> Path:

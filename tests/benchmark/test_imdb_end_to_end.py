@@ -29,6 +29,7 @@ TINY = imdb_end_to_end.Sizes(
     save_steps=25,
     learning_rate=1e-3,
     epochs=1,
+    epochs_from_nothing=2,
     finetuning_rate=1e-3,
     seeds=(1, 2),
 )
@@ -73,8 +74,11 @@ def test_end_to_end(reviews, tmp_path, capfd):
     assert [entry["step"] for entry in run["held_out"]] == [*range(25, 201, 25)]
     losses = [entry["eval_mlm_loss"] for entry in run["held_out"]]
     assert losses[-1] < losses[0]
-    for start in ("the pre-trained model", "nothing"):
+    for start, epochs in (("the pre-trained model", 1), ("nothing", 2)):
         values = found["sentiment"][start]
+        metrics = tmp_path / "imdb" / f"sentiment-from-{start.replace(' ', '-')}-seed-2"
+        trained = json.loads((metrics / "metrics.json").read_text())["training"]["epochs"]
+        assert values["epochs"] == trained == epochs
         assert len(values["accuracies"]) == 2
         assert values["mean"] == pytest.approx(sum(values["accuracies"]) / 2)
     assert found["sentiment"]["counted words"] > 0.9  # each sentence says it
