@@ -47,7 +47,7 @@ test: $(VENV)/.installed upstream-tests ## set up and run the tests
 
 # Slow tests and transformers' own suite are left out whole, and of many cases of one test a few run.
 quick: $(VENV)/.installed ## run the tests for the edit loop: under two minutes, without slow ones
-	HF_BERT_FUZZ_TRIALS=60 $(VENV)/bin/python $(PYTEST) -m "not slow" --cases 4 \
+	HF_BERT_FUZZ_TRIALS=30 $(VENV)/bin/python $(PYTEST) -m "not slow" --cases 2 \
 		--ignore=tests/upstream $(ARGS)
 
 # The limit of a test leaves time for models of up to 1.8 GB.

@@ -18,6 +18,8 @@ bert_pytorch = pytest.importorskip("bert_pytorch", reason="pip install 'hf_bert_
 from bert_pytorch.dataset import BERTDataset, WordVocab  # noqa: E402
 from bert_pytorch.model import BERT, BERTLM  # noqa: E402
 
+pytestmark = pytest.mark.slow
+
 SIZES = {
     "num_hidden_layers": 2,
     "hidden_size": 32,
