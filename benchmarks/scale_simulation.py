@@ -38,6 +38,7 @@ from hf_bert_impl.benchmark.texts import sentences
 from hf_bert_impl.distributed import EmbedTexts
 from hf_bert_impl.distributed.bulk import Engine, run_job
 from hf_bert_impl.distributed.parts import PART_ROWS, BulkJob
+from hf_bert_impl.extras import set_up_ray
 from hf_bert_impl.inference.loading import load_tokenizer
 from hf_bert_impl.tables import console, print_table
 
@@ -77,7 +78,8 @@ def main(
     if output.exists():
         raise typer.BadParameter(f"{output} exists; name a new folder")
     output.mkdir(parents=True)
-    os.environ.update(OMP_NUM_THREADS="1", RAY_USAGE_STATS_ENABLED="0")
+    os.environ["OMP_NUM_THREADS"] = "1"
+    set_up_ray()
     out = console()
     lines, origin = sentences(texts)
     source = write_lines(output / "texts.txt", lines)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import pickle
 import socket
 import time
@@ -18,7 +17,7 @@ from typing import Any
 from hf_bert_impl.distributed.batch_tasks import BatchTask
 from hf_bert_impl.distributed.parts import BulkJob, Part
 from hf_bert_impl.errors import InputError
-from hf_bert_impl.extras import require
+from hf_bert_impl.extras import require, set_up_ray
 
 #: So long no node may have room for a worker before the job ends.
 STARVED_SECONDS = 60.0
@@ -190,7 +189,7 @@ def connected(address: str | None) -> Iterator[Any]:
     Raises:
         InputError: There is no cluster at the address.
     """
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # sends nothing unless it is asked to
+    set_up_ray()
     ray = require("ray", "ray", "the engine 'ray'")
     if ray.is_initialized():
         yield ray

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from hf_bert_impl.errors import InputError
-from hf_bert_impl.extras import require
+from hf_bert_impl.extras import require, set_up_ray
 from hf_bert_impl.serving.model_worker import (
     Computed,
     ModelInfo,
@@ -139,7 +139,7 @@ class _Workers:
 @contextlib.contextmanager
 def _workers(replicas: int, arguments: tuple[Any, ...]) -> Iterator[_Workers]:
     """Ray Serve with the model, on this machine, without a proxy of its own."""
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # sends nothing unless it is asked to
+    set_up_ray()
     import ray
     from ray import serve
 
