@@ -77,6 +77,13 @@ def test_two_actors_on_this_machine(ray, job, rows, expected):
 
 
 @pytest.mark.slow
+def test_workers_are_no_slower_than_their_driver_on_a_busy_machine(ray, monkeypatch):
+    monkeypatch.delenv("RAY_worker_niceness", raising=False)
+    with on_ray.connected(None):
+        assert ray.get(ray.remote(lambda: os.nice(0)).remote()) == os.nice(0)
+
+
+@pytest.mark.slow
 def test_actors_and_a_node_die(ray, job, tmp_path, expected):
     """Ray goes on by itself; every row is there once, with the same bits."""
     from ray.cluster_utils import Cluster
