@@ -9,8 +9,9 @@ FLOOR_EXTRAS := dev,demo,convert,train
 # make splits the arguments of a call at commas.
 comma := ,
 NEWEST_ONLY := upstream ecosystem fuzz notebooks benchmark distributed serving data files measuring \
-	cli/test_benchmark.py cli/embed/test_resumed.py model/test_memory.py tasks/test_sts.py \
-	test_figures.py test_packaging.py test_site.py test_structure.py test_types.py \
+	export tasks visualization cli/test_benchmark.py cli/embed/test_resumed.py cli/test_export.py \
+	cli/test_push.py model/test_memory.py test_examples.py test_figures.py test_packaging.py \
+	test_site.py test_structure.py test_types.py \
 	training/test_finetuning_distributed.py training/test_launch_commands.py \
 	training/test_pretraining_distributed.py
 # What a test run may take of the machine: two processes of one thread each.

@@ -1,6 +1,7 @@
 """`make notebooks`: a full run on real data leaves in each notebook what its cells print."""
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +21,8 @@ LONGEST = (
 
 def pytest_configure(config: pytest.Config) -> None:
     config.option.overwrite = claims.STRICT
+    # Pictures stay as files of `figures/`: none is drawn a second time into a cell.
+    os.environ["MPLBACKEND"] = "agg"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -2,6 +2,7 @@
 
 import collections
 import functools
+import gc
 import os
 import urllib.error
 import urllib.request
@@ -49,12 +50,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # See `pytest_collection_finish`.
+    gc.disable()
     # Several processes run tests side by side, and sums of one thread are reproducible.
     torch.set_num_threads(1)
     transformers_logging.disable_progress_bar()
     # transformers' own test-suite sets these marks, and pytest refuses unknown ones.
     for mark in UPSTREAM_MARKS:
         config.addinivalue_line("markers", f"{mark}: set by transformers' own test-suite")
+
+
+def pytest_collection_finish() -> None:
+    # Modules and tests stay. To look for garbage among their two million objects again and again
+    # took a tenth of the time of all tests.
+    gc.freeze()
+    gc.set_threshold(10_000)
+    gc.enable()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

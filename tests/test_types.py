@@ -1,4 +1,4 @@
-"""What mypy and pyright know of a program that uses the package as installed."""
+"""What mypy and pyright know of programs that use the package as installed."""
 
 import os
 import re
@@ -43,6 +43,53 @@ TYPES = [
     *("BertTokenizer", "TextEncoder", "Tensor", "Tensor", "list[Tensor]"),
     *("PreTrainedModel", "None"),
 ]
+TYPICAL = """
+from typing import Any, assert_type
+
+import numpy as np
+from torch import Tensor
+
+from hf_bert_impl import TextEncoder
+
+encoder = TextEncoder.from_pretrained("folder", truncate_dim=7, revision="main")
+assert_type(encoder, TextEncoder)
+texts = ["a", "b"]
+assert_type(encoder.encode(texts), np.ndarray)
+assert_type(encoder.encode("a"), np.ndarray)
+assert_type(encoder.encode(np.array(texts), "query", None, 32), np.ndarray)
+assert_type(encoder.encode_query(texts, normalize_embeddings=True), np.ndarray)
+assert_type(encoder.encode(texts, precision="int8"), np.ndarray)
+assert_type(encoder.encode(texts, "query", convert_to_tensor=True), Tensor)
+assert_type(encoder.encode_document("a", convert_to_tensor=True, device="cpu"), Tensor)
+assert_type(encoder.encode(texts, convert_to_numpy=False), list[Tensor])
+assert_type(encoder.encode("a", convert_to_numpy=False), Tensor)
+assert_type(encoder.encode(texts, output_value="token_embeddings"), list[Tensor])
+assert_type(encoder.encode("a", output_value="token_embeddings"), Tensor)
+assert_type(encoder.encode(texts, output_value=None), list[dict[str, Tensor]])
+assert_type(encoder.encode("a", output_value=None), dict[str, Tensor])
+as_tensor: bool = bool(texts)
+assert_type(encoder.encode(texts, convert_to_tensor=as_tensor), Any)
+
+async def awaited() -> None:
+    assert_type(await encoder.encode_async(texts, "query", truncate_dim=7), np.ndarray)
+    assert_type(await encoder.encode_async("a", convert_to_tensor=True), Tensor)
+    assert_type(await encoder.encode_async(texts, convert_to_numpy=False), list[Tensor])
+    assert_type(await encoder.encode_async("a", convert_to_numpy=False), Tensor)
+
+vectors = encoder.encode(texts)
+assert_type(encoder.similarity(vectors, encoder.encode(texts, convert_to_tensor=True)), Tensor)
+assert_type(encoder.similarity_pairwise(list(vectors), [[1.0, 2.0]]), Tensor)
+assert_type(encoder.max_seq_length, int)
+encoder.max_seq_length = encoder.max_length = 7
+assert_type(encoder.similarity_fn_name, str)
+assert_type(encoder.to("cpu"), TextEncoder)
+"""
+WRONG = (
+    "encoder.encode(5)",
+    "encoder.encode(texts, 'query', 32)",
+    "encoder.encode(texts, normalise=True)",
+    "encoder.encode(texts, convert_to_tensor=True).argpartition(3)",
+)
 
 
 @pytest.fixture
@@ -55,27 +102,33 @@ def program(tmp_path):
     return file
 
 
-def revealed(program, pattern, *command):
-    """The types that a checker gives, by line, without the names of modules."""
+def told(folder, *command):
+    """What a checker says."""
     # Nothing but the installation may say where the package is.
     environment = {k: v for k, v in os.environ.items() if k not in ("MYPYPATH", "PYTHONPATH")}
-    done = subprocess.run(
-        [*command, program.name],
-        cwd=program.parent,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
-    found = re.findall(pattern, done.stdout)
-    assert len(found) == len(TYPES), done.stdout + done.stderr
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    return done.stdout + done.stderr
+
+
+def revealed(said, pattern):
+    """The types that a checker gives, by line, without the names of modules."""
+    found = re.findall(pattern, said)
+    assert len(found) == len(TYPES), said
     return [re.sub(r"\b(?:\w+\.)+(?=\w)", "", kind) for kind in found]
 
 
 @pytest.mark.timeout(900)
 def test_mypy(program):
-    command = (sys.executable, "-m", "mypy", "--cache-dir", program.parent)
-    # mypy follows transformers too; what it finds there is not asked.
-    assert revealed(program, r'Revealed type is "(.*)"', *command) == TYPES
+    calls = "\n".join((TYPICAL, *WRONG))
+    program.with_name("calls.py").write_text(calls)
+    # mypy follows transformers too, most of its time; so it reads both programs in one run.
+    command = (sys.executable, "-m", "mypy", "--cache-dir", os.devnull, program.name, "calls.py")
+    said = told(program.parent, *command)
+    assert revealed(said, r'Revealed type is "(.*)"') == TYPES
+    last = len(calls.splitlines())
+    # What mypy finds in transformers itself is not asked.
+    lines = {int(line) for line in re.findall(r"^calls\.py:(\d+): error: ", said, re.MULTILINE)}
+    assert lines == set(range(last - len(WRONG) + 1, last + 1)), said
 
 
 @pytest.mark.timeout(900)
@@ -83,5 +136,5 @@ def test_pyright(program):
     checker = shutil.which("basedpyright", path=str(Path(sys.executable).parent))
     if checker is None:
         pytest.skip("basedpyright is not installed: pip install 'hf_bert_impl[dev]'")
-    pattern = r'information: Type of ".*" is "(.*)"'
-    assert revealed(program, pattern, checker, "--pythonpath", sys.executable) == TYPES
+    said = told(program.parent, checker, "--pythonpath", sys.executable, program.name)
+    assert revealed(said, r'information: Type of ".*" is "(.*)"') == TYPES

@@ -4,6 +4,7 @@ It reads one JSON file: the repository, the classes to load, a batch for each, a
 what each class gave: its module, the weights that were missing, and the outputs.
 """
 
+import gc
 import json
 import sys
 from pathlib import Path
@@ -98,3 +99,4 @@ if __name__ == "__main__":
     work = Path(sys.argv[1])
     given = json.loads((work / "task.json").read_text(encoding="utf-8"))
     (work / "results.json").write_text(json.dumps(check(given, work)), encoding="utf-8")
+    gc.freeze()  # else the end would look for garbage among all that was imported, for a second

@@ -1,5 +1,7 @@
 """The command line itself: help, versions, exit statuses and errors of one line."""
 
+import atexit
+import gc
 import os
 import subprocess
 import sys
@@ -41,6 +43,18 @@ def test_help_lists_the_commands_and_is_quick():
     result = run_script(code=code)
     assert result.returncode == 0, result.stderr
     assert all(words[0] in result.stdout for words in COMMANDS)
+
+
+def test_imported_objects_are_seldom_looked_at_again(hf_bert, monkeypatch):
+    at_the_end, before = [], gc.get_threshold()
+    monkeypatch.setattr(atexit, "register", at_the_end.append)
+    try:
+        gc.set_threshold(701, 11, 12)
+        assert hf_bert("--version").status == 0
+        assert gc.get_threshold() == (701, 11, 100)
+    finally:
+        gc.set_threshold(*before)
+    assert at_the_end == [gc.freeze]
 
 
 @pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
