@@ -48,11 +48,10 @@ def main(parent: int, entry: str) -> None:
     # Answers have a channel of their own, so that nothing a library prints gets between them.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
-    # What is imported stays: there is no garbage to look for.
+    # What is imported stays; `Worker` freezes it with its model.
     gc.disable()
     from hf_bert_impl.benchmark.contestants import Worker
 
-    gc.freeze()
     gc.enable()
     worker = Worker(Entry.from_json(entry))
     for line in sys.stdin:

@@ -144,8 +144,8 @@ def _seldom_collect_all() -> None:
     again and again was a quarter of the time of a short command. Young garbage, such as that of a
     training step, is collected as often as before.
     """
-    youngest, middle, _ = gc.get_threshold()
-    gc.set_threshold(youngest, middle, 100)
+    youngest, middle, oldest = gc.get_threshold()
+    gc.set_threshold(youngest, middle, max(oldest, 100))
     atexit.register(gc.freeze)
 
 

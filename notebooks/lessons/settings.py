@@ -1,7 +1,7 @@
 """How large a run of the notebooks is.
 
 The environment variable HF_BERT_NOTEBOOKS is `full` (about half an hour for all notebooks on two
-cores; the figures in git come from such runs) or `small` (some five minutes, for CI).
+cores; the figures in git come from such runs) or `small` (three to five minutes, for CI).
 """
 
 from __future__ import annotations
