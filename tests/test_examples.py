@@ -126,7 +126,10 @@ def test_python_of_a_page(page: str, checkpoints: Path) -> None:
 @pytest.mark.parametrize("page", HOW_TO)
 def test_how_to(page: str, checkpoints: Path) -> None:
     names: dict[str, Any] = {}
-    paths = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+    paths = {
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONPATH": f"{ROOT}:{os.environ['PYTHONPATH']}",
+    }
     for kind, block in BLOCK.findall(PAGES[page]):
         if kind == "bash":
             done = subprocess.run(

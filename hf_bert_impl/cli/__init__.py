@@ -6,6 +6,7 @@ Commands import torch and transformers when they run, so that `hf-bert --help` a
 from __future__ import annotations
 
 import atexit
+import functools
 import gc
 import os
 import sys
@@ -149,8 +150,14 @@ def _seldom_collect_all() -> None:
     atexit.register(gc.freeze)
 
 
+@functools.cache
+def _command() -> Any:
+    """The commands with all their options, which take 40 ms to make."""
+    return typer.main.get_command(app)
+
+
 def _run(arguments: list[str]) -> int:
-    command: Any = typer.main.get_command(app)
+    command = _command()
     try:
         status = command.main(arguments, prog_name="hf-bert", standalone_mode=False)
         sys.stdout.flush()

@@ -121,27 +121,6 @@ def test_actors_and_a_node_die(ray, job, tmp_path, expected):
 
 
 @pytest.mark.slow
-def test_no_room_for_a_worker_is_said(ray, job, monkeypatch):
-    monkeypatch.setattr(on_ray, "STARVED_SECONDS", 2.0)
-    monkeypatch.setattr(on_ray, "LOOK_SECONDS", 1.0)
-    monkeypatch.setattr(on_ray, "cpus_of_worker", lambda nodes, workers: 64)
-    with pytest.raises(InputError, match=r"a worker needs 64 CPUs, and the largest node"):
-        run_job(job, Engine("ray"))
-
-
-@pytest.mark.slow
-def test_a_part_that_kills_its_workers_is_named(ray, job, tmp_path, monkeypatch):
-    """The others are made, and a run that does not die on it makes this one."""
-    monkeypatch.setattr(on_ray, "RETRIES", 1)
-    deadly = {**job.options, "word": TEXTS[20]}
-    here = dataclasses.replace(job, task=Deadly, options=deadly)
-    with pytest.raises(InputError, match=r"workers of part-00000-00002 died 2 times"):
-        run_job(here, Engine("ray", workers=2))
-    assert len(list(here.output.glob("part-*.parquet"))) == 5
-    assert not (here.output / "manifest.json").exists()
-
-
-@pytest.mark.slow
 def test_nobody_listens_at_the_address(job):
     pytest.importorskip("ray", reason="the extra 'ray' is not installed")
     with pytest.raises(InputError, match=r"Ray cannot be reached at '127.0.0.1:1'"):
@@ -227,3 +206,20 @@ class TestOnRayThatRuns:
         remote = running.remote(threads)
         counts = [remote.options(num_cpus=n).remote(models("BertModel")) for n in (0.5, 1, 2)]
         assert running.get(counts) == [1, 1, 2]
+
+    def test_no_room_for_a_worker_is_said(self, running, job, monkeypatch):
+        monkeypatch.setattr(on_ray, "STARVED_SECONDS", 2.0)
+        monkeypatch.setattr(on_ray, "LOOK_SECONDS", 1.0)
+        monkeypatch.setattr(on_ray, "cpus_of_worker", lambda nodes, workers: 64)
+        with pytest.raises(InputError, match=r"a worker needs 64 CPUs, and the largest node"):
+            run_job(job, Engine("ray"))
+
+    def test_a_part_that_kills_its_workers_is_named(self, running, job, monkeypatch):
+        """The others are made, and a run that does not die on it makes this one."""
+        monkeypatch.setattr(on_ray, "RETRIES", 1)
+        deadly = {**job.options, "word": TEXTS[20]}
+        here = dataclasses.replace(job, task=Deadly, options=deadly)
+        with pytest.raises(InputError, match=r"workers of part-00000-00002 died 2 times"):
+            run_job(here, Engine("ray", workers=2))
+        assert len(list(here.output.glob("part-*.parquet"))) == 5
+        assert not (here.output / "manifest.json").exists()

@@ -280,7 +280,7 @@ OPTIONS = {
 @pytest.mark.parametrize("name", OPTIONS)
 def test_options_of_encode(library, folders, name):
     model = library("sentence_transformers").SentenceTransformer(folders["dense"], device="cpu")
-    texts = [*TEXTS, *(f"Sentence {i} " * (i % 7) for i in range(60))]
+    texts = [*TEXTS, *(f"Sentence {i} " * (i % 7) for i in range(13))]
     before = model.encode(texts, **OPTIONS[name])
     found = hf_bert_impl.optimize(model, "float32").encode(texts, **OPTIONS[name])
     assert type(found) is type(before) and len(found) == len(before)
