@@ -28,11 +28,13 @@ PYTEST := -m pytest -n $(WORKERS) --dist worksteal
 # One number for a cell, whose own limit is 300 s otherwise, and for a whole notebook.
 NBMAKE := --nbmake --nbmake-timeout=1500 --timeout=1500 --durations=0
 test quick isa fuzz floor notebooks: export OMP_NUM_THREADS := 1
+# They start hundreds of processes, which begin sooner by what stands there.
+test quick isa fuzz floor notebooks: export PYTHONPATH := $(CURDIR)/tests/starts$(addprefix :,$(PYTHONPATH))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Python compiles what is imported, which is a small part of what is installed. A Python brings a pip
 # of its own age: with that of 3.11 this takes a third longer.
 PIP_INSTALL := python -m pip install --quiet --no-compile
-# The tests start hundreds of processes: each would compile the package anew.
+# Each process would compile the package anew.
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help

@@ -26,7 +26,6 @@ from tests.checkpoints import save_checkpoint
 
 HUB = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
 HUB_TIMEOUT_SECONDS = 5
-QUICK_STARTS = str(Path(__file__).parent / "starts")
 UPSTREAM_MARKS = (
     "accelerate_tests",
     "all_flash_attn_test",
@@ -53,9 +52,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     # See `pytest_collection_finish`.
     gc.disable()
-    # The processes that tests start begin sooner: see the file in this folder.
-    paths = [path for path in os.environ.get("PYTHONPATH", "").split(os.pathsep) if path]
-    os.environ["PYTHONPATH"] = os.pathsep.join(dict.fromkeys((QUICK_STARTS, *paths)))
     # Several processes run tests side by side, and sums of one thread are reproducible.
     torch.set_num_threads(1)
     transformers_logging.disable_progress_bar()

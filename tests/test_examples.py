@@ -128,7 +128,7 @@ def test_how_to(page: str, checkpoints: Path) -> None:
     names: dict[str, Any] = {}
     paths = {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-        "PYTHONPATH": f"{ROOT}:{os.environ['PYTHONPATH']}",
+        "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.getenv("PYTHONPATH")))),
     }
     for kind, block in BLOCK.findall(PAGES[page]):
         if kind == "bash":

@@ -1,4 +1,4 @@
-"""Python imports this first in each process that a test starts (see PYTHONPATH in conftest.py).
+"""Python imports this first in each process of a test run that the Makefile starts (PYTHONPATH).
 
 Importing torch and transformers makes half a million objects that stay. Python's garbage collector
 looks at all of them several times meanwhile, and once more at the end: a third of the time of a

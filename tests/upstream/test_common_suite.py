@@ -149,3 +149,9 @@ class SinusoidalPositionsSuiteTest(Variant, BertCommonSuiteTest):
     variant: ClassVar = {"position_embedding_type": "sinusoidal"}
     # Positions of size one beside word vectors of 0.02 take longer to learn by heart.
     training_overfit_steps = 600
+
+
+# Attention does not know of them: it is the one of learned positions.
+for name in vars(modeling_common.ModelTesterMixin):
+    if name.startswith("test_eager_matches_sdpa_inference"):
+        setattr(SinusoidalPositionsSuiteTest, name, None)
