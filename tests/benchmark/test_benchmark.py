@@ -360,13 +360,16 @@ def test_what_is_not_installed_is_unavailable(monkeypatch):
         check_peer("onnxruntime", "float32", "cpu")
 
 
-def test_what_a_peer_lacks_is_said():
+def test_what_a_peer_lacks_is_said(monkeypatch):
     with pytest.raises(Unavailable, match="no bfloat16"):
         check_peer("ctranslate2", "bfloat16", "cpu")
     with pytest.raises(Unavailable, match="on the CPU only"):
         check_peer("openvino", "float32", "cuda")
     with pytest.raises(Unavailable, match="half precision only"):
         check_peer("flash-attention-2", "float32", "cuda")
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    with pytest.raises(Unavailable, match="ONEDNN_MAX_CPU_ISA is set"):
+        check_peer("openvino", "float32", "cpu")
     # transformers has no int8, and in low precision its float32 is raced as well.
     assert PEERS["upstream-sdpa"].precisions == {
         "bfloat16": ("float32", "bfloat16"),

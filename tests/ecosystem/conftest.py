@@ -24,6 +24,8 @@ def library():
     """Imports a library. Where it is missing the test skips; in CI it fails."""
 
     def load(name):
+        if name == "openvino" and os.environ.get("ONEDNN_MAX_CPU_ISA"):
+            pytest.skip("OpenVINO cannot compute where ONEDNN_MAX_CPU_ISA is set")
         try:
             return importlib.import_module(name)
         except ModuleNotFoundError:
