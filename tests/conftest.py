@@ -3,7 +3,9 @@
 import collections
 import functools
 import gc
+import getpass
 import os
+import tempfile
 import urllib.error
 import urllib.request
 import zlib
@@ -15,6 +17,11 @@ from typing import Any
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+# torch's compiler keeps its programs by names that do not tell a lowered instruction set from the
+# processor's own, and a program of the one computes wrong numbers by the other.
+if lowered := os.environ.get("ATEN_CPU_CAPABILITY"):
+    programs = Path(tempfile.gettempdir()) / f"torchinductor_{getpass.getuser()}_{lowered}"
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(programs))
 
 import pytest
 import torch
