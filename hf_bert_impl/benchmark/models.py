@@ -216,9 +216,6 @@ def check_peer(name: str, dtype: str, device: str) -> None:
         )
     if dtype in peer.lacks:
         raise Unavailable(peer.lacks[dtype])
-    if name == "openvino" and os.environ.get("ONEDNN_MAX_CPU_ISA"):
-        # Its own oneDNN obeys that variable as well: it then finds no product, or crashes.
-        raise Unavailable("it cannot compute where ONEDNN_MAX_CPU_ISA is set")
     packages = (*peer.packages, "nncf") if (name, dtype) == ("openvino", "int8") else peer.packages
     for package in packages:
         if importlib.util.find_spec(package) is None:

@@ -42,9 +42,12 @@ def fresh_compiler():
     torch._dynamo.reset()
 
 
-# Compiling takes its time: the head whose outputs are of both kinds, and a program without breaks,
-# which is the same one where breaks are allowed.
-COMPILED = [pytest.param("BertForPreTraining", "compiled whole", marks=pytest.mark.slow)]
+# Compiling takes its time: the head whose outputs are of both kinds. By positions the two ways give
+# other programs: five pieces where breaks are allowed, else one.
+COMPILED = [
+    pytest.param("BertForPreTraining", way, marks=pytest.mark.slow)
+    for way in ("compiled", "compiled whole")
+]
 
 
 @pytest.mark.parametrize("given", GIVEN)
