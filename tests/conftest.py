@@ -75,6 +75,8 @@ def pytest_collection_finish() -> None:
     gc.enable()
 
 
+# After `-k` and `-m`: a case that they leave out must not stand for its test.
+@pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.option.cases is not None:
         chosen = some_cases(items, config.option.cases)

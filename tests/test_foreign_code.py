@@ -1,6 +1,7 @@
 """Code that comes with a checkpoint is not run, and nobody is asked on standard input."""
 
 import ast
+import io
 import json
 import os
 import re
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 
 import hf_bert_impl
+from hf_bert_impl.cli import main
 from hf_bert_impl.conversion import convert
 from hf_bert_impl.hub.saving import save_with_code
 from hf_bert_impl.inference.text_encoder import TextEncoder
@@ -144,21 +146,20 @@ for command in json.loads(sys.argv[1]):
     results.append([status, said.getvalue()])
 print(json.dumps([results, len(sys.stdin.read().splitlines())]))
 """
-MAIN = "import sys; from hf_bert_impl.cli import main; sys.exit(main(sys.argv[1:]))"
 CONSENT = ["yes"] * 50
 
 
-def run(arguments, texts, tmp_path):
-    """Runs Python in a process of its own, with these lines on its standard input."""
-    environment = os.environ | {"HF_MODULES_CACHE": str(tmp_path / "modules")}
-    return subprocess.run(
-        [sys.executable, *map(str, arguments)],
-        input="".join(f"{text}\n" for text in texts),
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+@pytest.fixture
+def embed(monkeypatch, capsys):
+    """Runs `hf-bert embed` with these lines on its standard input: the status and what it says."""
+
+    def run(folder, texts, output):
+        lines = io.BytesIO("".join(f"{text}\n" for text in texts).encode())
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(lines))
+        status = main(["embed", str(folder), "-", "-o", str(output)])
+        return status, capsys.readouterr()
+
+    return run
 
 
 def commands(lm, qa, tmp_path):
@@ -207,7 +208,15 @@ def test_no_command_runs_it_or_asks(with_code, marker, tmp_path, model_type, tok
     qa = with_code("BertForQuestionAnswering", model_type, tokenizer_class)
     every = commands(lm, qa, tmp_path)
     lines = json.dumps([[str(word) for word in command] for command in every.values()])
-    done = run(["-c", RUN, lines], CONSENT, tmp_path)
+    # In a process of its own, where it could be asked for consent by other ways than `sys.stdin`.
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, lines],
+        input="".join(f"{word}\n" for word in CONSENT),
+        env=os.environ | {"HF_MODULES_CACHE": str(tmp_path / "modules")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
     results, left = json.loads(done.stdout.splitlines()[-1])
     assert not marker.exists()
@@ -219,7 +228,6 @@ def test_no_command_runs_it_or_asks(with_code, marker, tmp_path, model_type, tok
             assert said.count("error: ") == 1 and "is code of its own, which is not run" in said
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model_type", "tokenizer_class", "works"),
     [
@@ -228,25 +236,26 @@ def test_no_command_runs_it_or_asks(with_code, marker, tmp_path, model_type, tok
         (None, "PreTrainedTokenizerFast", True),
     ],
 )
-def test_every_line_is_a_text(with_code, marker, tmp_path, model_type, tokenizer_class, works):
+def test_every_line_is_a_text(
+    with_code, marker, embed, tmp_path, model_type, tokenizer_class, works
+):
     folder = with_code("BertModel", model_type, tokenizer_class)
     texts = ["yes", "y", "you and the river", "nice"]
     output = tmp_path / "vectors.npy"
-    done = run(["-c", MAIN, "embed", folder, "-", "-o", output], texts, tmp_path)
+    status, said = embed(folder, texts, output)
     assert not marker.exists()
     if not works:
-        assert done.returncode == 2
-        assert done.stderr.splitlines()[-1].startswith("error: the tokenizer of")
-        assert "[y/N]" not in done.stdout + done.stderr
+        assert status == 2
+        assert said.err.splitlines()[-1].startswith("error: the tokenizer of")
+        assert "[y/N]" not in said.out + said.err
         return
-    assert done.returncode == 0, done.stderr
+    assert status == 0, said.err
     expected = TextEncoder.from_pretrained(folder).encode(texts)
     assert expected.shape == (4, 30)
     assert np.allclose(np.load(output), expected, atol=1e-6)
 
 
-@pytest.mark.slow
-def test_a_pushed_codertimo_model_embeds_every_text(fixtures_dir, tmp_path):
+def test_a_pushed_codertimo_model_embeds_every_text(fixtures_dir, embed, tmp_path):
     convert(fixtures_dir / "codertimo", tmp_path / "converted")
     name = json.loads((tmp_path / "converted/config.json").read_text())["architectures"][0]
     model = getattr(hf_bert_impl, name).from_pretrained(tmp_path / "converted")
@@ -255,9 +264,8 @@ def test_a_pushed_codertimo_model_embeds_every_text(fixtures_dir, tmp_path):
     config = json.loads((tmp_path / "pushed/config.json").read_text())
     assert config["model_type"] == "hf_bert_impl" and "AutoConfig" in config["auto_map"]
     output = tmp_path / "vectors.npy"
-    arguments = ["-c", MAIN, "embed", tmp_path / "pushed", "-", "-o", output]
-    done = run(arguments, ["a", "b", "c"], tmp_path)
-    assert done.returncode == 0, done.stderr
+    status, said = embed(tmp_path / "pushed", ["a", "b", "c"], output)
+    assert status == 0, said.err
     assert np.load(output).shape == (3, model.config.hidden_size)
 
 

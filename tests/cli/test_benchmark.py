@@ -54,15 +54,6 @@ def test_table_json_and_the_file(hf_bert, hide, save_tiny, tmp_path, monkeypatch
     assert str(tmp_path) not in result.out + file.read_text(encoding="utf-8")
 
 
-def test_json(hf_bert, tmp_path):
-    file = tmp_path / "results.json"
-    result = hf_bert("benchmark", *QUICK, "--peers", "none", "--output", file, "--json")
-    assert result.status == 0, result.err
-    data = json.loads(result.out)
-    assert data == json.loads(file.read_text(encoding="utf-8"))
-    assert (data["settings"]["model"], data["rows"]) == ("random weights, tiny size", [])
-
-
 def test_quality_of_low_precision_beside_its_speed(hf_bert, save_tiny, tmp_path, monkeypatch):
     pytest.importorskip("sentence_transformers")
     sets = tmp_path / "data" / "sts" / "2014"
@@ -74,11 +65,12 @@ def test_quality_of_low_precision_beside_its_speed(hf_bert, save_tiny, tmp_path,
     monkeypatch.setenv("HF_BERT_DATA", str(tmp_path / "data"))
     folder = save_tiny("BertModel")
     arguments = ("--cases", "sts,encode", "--dtype", "int8", "--threads", "1", "--sentences", "10")
-    result = hf_bert(
-        "benchmark", folder, *arguments, "--peers", "self,sentence-transformers", "--json"
-    )
+    peers = ("--peers", "self,sentence-transformers")
+    file = tmp_path / "results.json"
+    result = hf_bert("benchmark", folder, *arguments, *peers, "--json", "--output", file)
     assert result.status == 0, result.err
     data = json.loads(result.out)
+    assert data == json.loads(file.read_text(encoding="utf-8"))
     assert data["missing"] == []
     assert list(data["kernels"]) == ["int8"]
     rows = {(row["case"], row["peer"], row["peer_dtype"]): row for row in data["rows"]}
@@ -122,11 +114,12 @@ def test_models_of_sentence_transformers(hf_bert, save_tiny, monkeypatch):
         assert row["ours_gflops"] > 0
 
 
-def test_random_weights_are_not_asked_to_rank(hf_bert, save_tiny, monkeypatch):
+def test_what_runs_where_little_is_asked_for(hf_bert, save_tiny, monkeypatch):
     def stop(self):
-        raise ValueError(f"{self.settings.cases} were to run")
+        raise ValueError(f"{self.settings.cases} beside {self.settings.peers}")
 
     monkeypatch.setattr(Benchmark, "run", stop)
+    assert "beside ()" in hf_bert("benchmark", *QUICK, "--peers", "none").err
     # Neither are models of sentence-transformers run unless they are asked for.
     usual = hf_bert("benchmark", "--random", "tiny").err
     assert "'encode'" in usual

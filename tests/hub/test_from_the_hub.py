@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -19,8 +20,19 @@ pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 NAME = "someone/small-bert"
-#: `hf-bert` in this Python.
-HF_BERT = ("-c", "import sys; from hf_bert_impl.cli import main; sys.exit(main(sys.argv[1:]))")
+#: `hf-bert` with each of these arguments: the status, standard output and standard error.
+HF_BERT = """
+import contextlib, io, json, sys
+from hf_bert_impl.cli import main
+
+results = []
+for arguments in json.loads(sys.argv[1]):
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        with contextlib.redirect_stderr(io.StringIO()) as err:
+            status = main(arguments)
+    results.append([status, out.getvalue(), err.getvalue()])
+print(json.dumps(results))
+"""
 READING = """
 import json, sys
 import torch
@@ -47,6 +59,14 @@ print(json.dumps(found))
 """
 
 
+class Result(NamedTuple):
+    """What a command left behind."""
+
+    status: int
+    out: str
+    err: str
+
+
 def run(server, home, *arguments):
     """Runs Python in a process of its own."""
     return subprocess.run(
@@ -58,6 +78,21 @@ def run(server, home, *arguments):
         timeout=300,
         check=False,
     )
+
+
+def hf_bert(server, home, *commands):
+    """Runs commands one after the other in one process, whose start takes longer than they do."""
+    told = json.dumps([[str(word) for word in command] for command in commands])
+    done = run(server, home, "-c", HF_BERT, told)
+    assert done.returncode == 0, done.stderr
+    return [Result(*result) for result in json.loads(done.stdout.splitlines()[-1])]
+
+
+def one_error(result):
+    assert result.status == 2
+    assert "Traceback" not in result.err
+    (line,) = (line for line in result.err.splitlines() if line.startswith("error: "))
+    return line
 
 
 @pytest.fixture(scope="module")
@@ -92,30 +127,43 @@ def test_auto_classes_text_encoder_and_an_earlier_commit(folder, tmp_path):
     assert not any(request.startswith(("POST", "PUT")) for request in asked)
 
 
-def test_verify(folder, tmp_path):
-    command = (*HF_BERT, "verify", NAME, "--no-bf16", "--json")
+@pytest.fixture(scope="module")
+def commands(folder, tmp_path_factory):
+    """What commands give that read from the hub, and one that writes to it.
+
+    Returns:
+        The server, the folder with what was written and pushed, a commit, and results by name.
+    """
+    place = tmp_path_factory.mktemp("commands")
+    masked = save_checkpoint(place / "masked")
     with HubServer() as server:
-        server.add(NAME, folder)
-        done = run(server, tmp_path / "home", *command)
-        unknown = run(server, tmp_path / "home", *HF_BERT, "verify", "someone/else")
-    assert done.returncode == 0, done.stderr
-    report = json.loads(done.stdout)
+        first = server.add(NAME, folder)
+        server.add(NAME, save_checkpoint(place / "later", "BertModel", seed=1))
+        server.add("google-bert/bert-base-cased", masked)
+        given = {
+            "verify": ("verify", NAME, "--no-bf16", "--json"),
+            "unknown": ("verify", "someone/else"),
+            "published": ("verify", "google-bert/bert-base-cased", "--no-bf16", "--json"),
+            "convert": ("convert", NAME, place / "out", "--revision", first, "--json"),
+            "push": ("push", masked, "a-model", "--private", "--json"),
+        }
+        results = hf_bert(server, place / "home", *given.values())
+    return server, place, first, dict(zip(given, results, strict=True))
+
+
+def test_verify(commands):
+    *_, results = commands
+    assert results["verify"].status == 0, results["verify"].err
+    report = json.loads(results["verify"].out)
     assert report["passed"] and f"BertModel of {NAME}" in report["title"]
-    assert unknown.returncode == 2
-    errors = [line for line in unknown.stderr.splitlines() if line.startswith("error: ")]
-    assert len(errors) == 1 and "someone/else" in errors[0]
-    assert "Traceback" not in unknown.stderr
+    assert "someone/else" in one_error(results["unknown"])
 
 
-def test_verify_checks_published_figures(tmp_path):
+def test_verify_checks_published_figures(commands):
     """Of the repository with that name; the small model in it is another one, so they differ."""
-    folder = save_checkpoint(tmp_path / "masked", "BertForMaskedLM")
-    command = (*HF_BERT, "verify", "google-bert/bert-base-cased", "--no-bf16", "--json")
-    with HubServer() as server:
-        server.add("google-bert/bert-base-cased", folder)
-        done = run(server, tmp_path / "home", *command)
-    assert done.returncode == 1, done.stderr
-    rows = json.loads(done.stdout)["rows"]
+    *_, results = commands
+    assert results["published"].status == 1, results["published"].err
+    rows = json.loads(results["published"].out)["rows"]
     published = {row["name"]: row["passed"] for row in rows if row["case"] == "published"}
     assert len(published) == 20
     assert "Nice to [MASK] you: meet" in published
@@ -123,38 +171,30 @@ def test_verify_checks_published_figures(tmp_path):
     assert all(row["passed"] for row in rows if row["case"] != "published")
 
 
-def test_convert(folder, tmp_path):
-    command = (*HF_BERT, "convert", NAME)
-    with HubServer() as server:
-        first = server.add(NAME, folder)
-        server.add(NAME, save_checkpoint(tmp_path / "later", "BertModel", seed=1))
-        done = run(
-            server, tmp_path / "home", *command, tmp_path / "out", "--revision", first, "--json"
-        )
-    gone = run(server, tmp_path / "empty", *command, tmp_path / "none")
-    assert done.returncode == 0, done.stderr
-    assert f"{NAME} of the hub, commit {first}" in json.loads(done.stdout)["notes"]
-    saved = (tmp_path / "out" / "model.safetensors").read_bytes()
+def test_convert(commands, folder):
+    _, place, first, results = commands
+    assert results["convert"].status == 0, results["convert"].err
+    assert f"{NAME} of the hub, commit {first}" in json.loads(results["convert"].out)["notes"]
+    saved = (place / "out" / "model.safetensors").read_bytes()
     assert saved == (folder / "model.safetensors").read_bytes()
-    assert gone.returncode == 2
-    (line,) = (line for line in gone.stderr.splitlines() if line.startswith("error: "))
-    assert f"no file or folder {NAME}, and the hub could not be read" in line
-    assert "Traceback" not in gone.stderr
 
 
-def test_push(tmp_path):
-    folder = save_checkpoint(tmp_path / "masked")
+def test_no_hub(tmp_path):
     with HubServer() as server:
-        done = run(
-            server, tmp_path / "home", *HF_BERT, "push", folder, "a-model", "--private", "--json"
-        )
-    assert done.returncode == 0, done.stderr
+        pass  # nobody listens any more
+    (gone,) = hf_bert(server, tmp_path / "empty", ("convert", NAME, tmp_path / "none"))
+    assert f"no file or folder {NAME}, and the hub could not be read" in one_error(gone)
+
+
+def test_push(commands):
+    server, place, _, results = commands
+    assert results["push"].status == 0, results["push"].err
     held = server.repositories["me/a-model"]
     files = held.at("main")[1]
     assert held.private
-    assert files["model.safetensors"] == (folder / "model.safetensors").read_bytes()
+    assert files["model.safetensors"] == (place / "masked" / "model.safetensors").read_bytes()
     assert {"config.json", "README.md", "modeling_bert.py", "vocab.txt"} <= set(files)
-    assert server.address in json.loads(done.stdout)["place"]
+    assert server.address in json.loads(results["push"].out)["place"]
 
 
 def test_what_an_upload_replaces_and_what_another_branch_keeps(tmp_path, monkeypatch):

@@ -56,7 +56,7 @@ COMPILED = [
     ("head", "way"), [(head, "as it comes") for head in ONE_ROW_HEADS] + COMPILED
 )
 def test_every_head_as_upstream_computes_each_sequence_alone(head, way, backend, given):
-    model, rows = model_and_rows(head, 5, attn_implementation=backend)
+    model, rows = model_and_rows(head, 5, way, attn_implementation=backend)
     found = outputs(WAYS[way](model), packed(rows), **GIVEN[given]())
     assert_as_alone(found, alone(reference_model(model), rows, given))
 
@@ -69,7 +69,7 @@ def test_every_head_as_upstream_computes_each_sequence_alone(head, way, backend,
 )
 def test_masks_of_ones_are_as_none(head, way, dtype):
     """Whatever their type; a mask of keys may have four dimensions."""
-    model, rows = model_and_rows(head, 5)
+    model, rows = model_and_rows(head, 5, way)
     batch, way = packed(rows) | {"position_ids": positions()}, WAYS[way]
     expected = outputs(model, batch)
     kinds = [ones().to(dtype)]
@@ -109,7 +109,7 @@ KINDS = {
     + [pytest.param("decoder", "compiled whole", marks=pytest.mark.slow)],
 )
 def test_other_models_as_each_sequence_alone(kind, way, backend, given):
-    model, rows = model_and_rows(attn_implementation=backend, **KINDS[kind])
+    model, rows = model_and_rows(way=way, attn_implementation=backend, **KINDS[kind])
     if kind == "no pooler":
         model = BertModel(model.config, add_pooling_layer=False).eval()
     options = dict(output_hidden_states=True, use_cache=False)
@@ -171,7 +171,7 @@ def test_losses_equal_those_of_the_padded_batch(head, training):
 @pytest.mark.parametrize("head", ["BertForSequenceClassification", "BertForNextSentencePrediction"])
 def test_losses_of_programs(head, way, given):
     """One label a sequence, as in the call that is computed as it comes."""
-    model, rows = model_and_rows(head, num_labels=2)
+    model, rows = model_and_rows(head, way=way, num_labels=2)
     batch = packed(rows) | {"labels": torch.tensor([0, 1, 1, 0, 1])}
     expected = outputs(model, batch, position_ids=positions())
     found = outputs(WAYS[way](model), batch, **GIVEN[given]())
