@@ -6,8 +6,6 @@ VENV := .venv
 FLOOR_VENV := .venv-floor
 EXTRAS ?= dev,demo,convert,train
 FLOOR_EXTRAS := dev,demo,convert,train
-# make splits the arguments of a call at commas.
-comma := ,
 NEWEST_ONLY := upstream ecosystem fuzz notebooks benchmark cli distributed serving data files \
 	measuring export tasks visualization conversion/test_archive_damage.py \
 	conversion/test_readers.py conversion/test_rules.py model/test_memory.py test_examples.py \
@@ -126,6 +124,11 @@ define install
 	@test -x $(@D)/bin/pip || { $(PYTHON) -m venv $(@D) && $(@D)/bin/$(PIP_INSTALL) --upgrade pip; }
 	@echo "make: installing into $(@D) under $(2) (a few minutes the first time)"
 	@$(@D)/bin/$(PIP_INSTALL) -c $(2) -e '.[$(1)]'
+	@echo $(1) >$@
+endef
+# The stamp names the extras that are there.
+define install_more
+	@grep -qw $(1) $< || { echo "make: installing $(1) into $(VENV)"; $(VENV)/bin/$(PIP_INSTALL) -c constraints.txt -e '.[$(1)]'; }
 	@touch $@
 endef
 
@@ -133,13 +136,13 @@ $(VENV)/.installed: setup.cfg constraints.txt
 	$(call install,$(EXTRAS),constraints.txt)
 
 $(VENV)/.installed-bench: $(VENV)/.installed
-	$(call install,$(EXTRAS)$(comma)bench,constraints.txt)
+	$(call install_more,bench)
 
 $(VENV)/.installed-notebooks: $(VENV)/.installed
-	$(call install,$(EXTRAS)$(comma)notebooks,constraints.txt)
+	$(call install_more,notebooks)
 
 $(VENV)/.installed-docs: $(VENV)/.installed
-	$(call install,$(EXTRAS)$(comma)docs,constraints.txt)
+	$(call install_more,docs)
 
 $(FLOOR_VENV)/.installed: setup.cfg constraints-floor.txt
 	$(call install,$(FLOOR_EXTRAS),constraints-floor.txt)
