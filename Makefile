@@ -8,8 +8,9 @@ EXTRAS ?= dev,demo,convert,train
 FLOOR_EXTRAS := dev,demo,convert,train
 NEWEST_ONLY := upstream ecosystem fuzz notebooks benchmark cli distributed serving data files \
 	measuring export tasks visualization conversion/test_archive_damage.py \
-	conversion/test_readers.py conversion/test_rules.py model/test_memory.py test_examples.py \
-	test_figures.py test_packaging.py test_site.py test_structure.py test_types.py \
+	conversion/test_readers.py conversion/test_rules.py hub/test_load_check.py \
+	model/test_memory.py test_examples.py test_figures.py test_packaging.py test_site.py \
+	test_structure.py test_types.py \
 	training/test_finetuning_distributed.py training/test_launch_commands.py \
 	training/test_pretraining_distributed.py
 # What a test run may take of the machine: two processes of one thread each.

@@ -57,6 +57,7 @@ def open_checkpoint(model: str, with_tokenizer: bool = False) -> Checkpoint:
     """
     if not model.strip():
         raise InputError("the model's name is empty", "a folder or a hub id", "name one")
+    from hf_bert_impl.model.json_files import is_path
     from hf_bert_impl.model.loading import check_folder
 
     folder = Path(model).expanduser()
@@ -68,7 +69,7 @@ def open_checkpoint(model: str, with_tokenizer: bool = False) -> Checkpoint:
         raise InputError(
             f"{model} is a file", "the folder that it lies in", f"give {folder.parent} instead"
         )
-    elif model.startswith((".", "/", "~")) or model.count("/") > 1 or model.endswith("/"):
+    elif is_path(model):
         raise InputError(
             f"there is no folder {model}",
             "a folder with config.json and weights, or a hub id (google-bert/bert-base-cased)",

@@ -136,12 +136,16 @@ def explained(check: Callable[..., None], path: Any, options: Mapping[str, Any])
         raise
 
 
+def is_path(name: str) -> bool:
+    """Whether this cannot be an id of the hub, which has one slash at most, between two names."""
+    begins_so = os.path.isabs(name) or name.startswith((".", "~"))
+    return begins_so or name.endswith("/") or name.count("/") > 1
+
+
 def check_exists(path: Any) -> None:
     """Raises OSError if something that cannot be a name on the hub does not exist here."""
     path = os.fspath(path)
-    # A hub id has one slash at most and does not begin like a path.
-    is_path = os.path.isabs(path) or path.startswith((".", "~")) or path.count("/") > 1
-    if is_path and not os.path.exists(path):
+    if is_path(path) and not os.path.exists(path):
         raise OSError(
             f"{path} does not exist; give the folder of a checkpoint, or the name of one on the hub"
         )

@@ -69,25 +69,28 @@ def test_what_differs_between_runs_goes():
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("size", "source", "is_changed"),
-    [("full", "print(1 + 1)", True), ("small", "print(1)", False), ("full", "1 / 0", False)],
+    ("size", "sources", "changed"),
+    [("full", ("print(1 + 1)", "1 / 0"), {"0.ipynb"}), ("small", ("print(1)",), set())],
 )
-def test_only_a_full_run_without_errors_writes(tmp_path, size, source, is_changed):
+def test_only_a_full_run_without_errors_writes(tmp_path, size, sources, changed):
     pytest.importorskip("nbmake")
     shutil.copy(NOTEBOOKS / "conftest.py", tmp_path)
     (tmp_path / "lessons").symlink_to(NOTEBOOKS / "lessons")
-    file = tmp_path / "lesson.ipynb"
-    before = json.dumps(outputs.cleaned(notebook(source=source)))
-    file.write_text(before, encoding="utf-8")
+    before = {
+        f"{number}.ipynb": json.dumps(outputs.cleaned(notebook(source=source)))
+        for number, source in enumerate(sources)
+    }
+    for name, text in before.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-n1", "--nbmake", "--rootdir", tmp_path, file],
+        [sys.executable, "-m", "pytest", "-n1", "--nbmake", "--rootdir", tmp_path, *before],
         env=os.environ | {"HF_BERT_NOTEBOOKS": size, "HF_BERT_DATA": str(tmp_path)},
         cwd=tmp_path,
         capture_output=True,
         text=True,
     )
-    assert done.returncode == ("/ 0" in source), done.stdout
-    after = file.read_text(encoding="utf-8")
-    assert (after != before) is is_changed
-    if is_changed:
-        assert json.loads(after)["cells"][0]["outputs"][0]["text"] == ["2\n"]
+    assert done.returncode == ("1 / 0" in sources), done.stdout
+    after = {name: (tmp_path / name).read_text(encoding="utf-8") for name in before}
+    assert {name for name in before if after[name] != before[name]} == changed
+    for name in changed:
+        assert json.loads(after[name])["cells"][0]["outputs"][0]["text"] == ["2\n"]

@@ -44,7 +44,7 @@ def refuses(error, said, folder, head="BertForSequenceClassification", **options
 
 
 @pytest.mark.parametrize("name", ["BertConfig", "BertTokenizer", "BertModel", "TextEncoder"])
-@pytest.mark.parametrize("path", ["/no/model", "./model", "a/b/c"])
+@pytest.mark.parametrize("path", ["/no/model", "./model", "a/b/c", "a/"])
 def test_a_path_that_does_not_exist(path, name):
     refuses(OSError, f"^{path} does not exist; give the folder of a checkpoint", path, name)
 
