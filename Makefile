@@ -6,10 +6,10 @@ VENV := .venv
 FLOOR_VENV := .venv-floor
 EXTRAS ?= dev,demo,convert,train
 FLOOR_EXTRAS := dev,demo,convert,train
-NEWEST_ONLY := upstream ecosystem fuzz notebooks benchmark cli distributed serving data files \
-	measuring export tasks visualization conversion/test_archive_damage.py \
-	conversion/test_readers.py conversion/test_rules.py hub/test_load_check.py \
-	model/test_memory.py test_examples.py test_figures.py test_packaging.py test_site.py \
+NEWEST_ONLY := upstream ecosystem fuzz notebooks benchmark distributed serving data files \
+	measuring export tasks visualization cli/test_benchmark.py cli/embed/test_resumed.py \
+	cli/test_export.py cli/test_push.py conversion/test_archive_damage.py \
+	conversion/test_readers.py conversion/test_rules.py model/test_memory.py test_examples.py test_figures.py test_packaging.py test_site.py \
 	test_structure.py test_types.py \
 	training/test_finetuning_distributed.py training/test_launch_commands.py \
 	training/test_pretraining_distributed.py
@@ -95,11 +95,9 @@ format: $(VENV)/.installed ## mend what ruff can mend
 	$(VENV)/bin/ruff format .
 
 # What depends little on transformers' release runs with the newest one only, as its own suite and the
-# other libraries do, and of many cases of one test one: this is kept short. torch, and so what it
-# compiles, is the same in both environments.
+# other libraries do, and of many cases of one test one: this is kept short.
 floor: $(FLOOR_VENV)/.installed ## run the tests with the oldest supported transformers
-	$(FLOOR_VENV)/bin/python $(PYTEST) --cases 1 -k "not compiled and not flex and not one_program" \
-		$(addprefix --ignore=tests/,$(NEWEST_ONLY)) $(ARGS)
+	$(FLOOR_VENV)/bin/python $(PYTEST) --cases 1 $(addprefix --ignore=tests/,$(NEWEST_ONLY)) $(ARGS)
 
 # A clean environment: what setup.cfg asks for is all that there is.
 smoke: ## build sdist and wheel, install the wheel alone and use it

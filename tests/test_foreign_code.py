@@ -1,12 +1,9 @@
 """Code that comes with a checkpoint is not run, and nobody is asked on standard input."""
 
 import ast
-import io
 import json
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +14,8 @@ from hf_bert_impl.cli import main
 from hf_bert_impl.conversion import convert
 from hf_bert_impl.hub.saving import save_with_code
 from hf_bert_impl.inference.text_encoder import TextEncoder
+from tests.cli.embed.cases import give_input
+from tests.commands import run_commands
 
 ROOT = Path(__file__).parent.parent
 FILES = sorted(
@@ -131,20 +130,12 @@ def with_code(save_tiny, marker):
     return save
 
 
-RUN = """
-import contextlib, io, json, sys
-from hf_bert_impl.measuring import timing
-from hf_bert_impl.cli import main
+#: What takes long, and is of no interest here.
+HASTY = """
 from hf_bert_impl.hub import load_check
+from hf_bert_impl.measuring import timing
 timing.TURN_SECONDS = 0.0
 load_check.MODEL_CLASSES = {"AutoModelForMaskedLM": "BertForMaskedLM"}
-results = []
-for command in json.loads(sys.argv[1]):
-    said = io.StringIO()
-    with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(said):
-        status = main(command)
-    results.append([status, said.getvalue()])
-print(json.dumps([results, len(sys.stdin.read().splitlines())]))
 """
 CONSENT = ["yes"] * 50
 
@@ -154,8 +145,7 @@ def embed(monkeypatch, capsys):
     """Runs `hf-bert embed` with these lines on its standard input: the status and what it says."""
 
     def run(folder, texts, output):
-        lines = io.BytesIO("".join(f"{text}\n" for text in texts).encode())
-        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(lines))
+        give_input(monkeypatch, texts)
         status = main(["embed", str(folder), "-", "-o", str(output)])
         return status, capsys.readouterr()
 
@@ -207,21 +197,11 @@ def test_no_command_runs_it_or_asks(with_code, marker, tmp_path, model_type, tok
     lm = with_code("BertForMaskedLM", model_type, tokenizer_class)
     qa = with_code("BertForQuestionAnswering", model_type, tokenizer_class)
     every = commands(lm, qa, tmp_path)
-    lines = json.dumps([[str(word) for word in command] for command in every.values()])
-    # In a process of its own, where it could be asked for consent by other ways than `sys.stdin`.
-    done = subprocess.run(
-        [sys.executable, "-c", RUN, lines],
-        input="".join(f"{word}\n" for word in CONSENT),
-        env=os.environ | {"HF_MODULES_CACHE": str(tmp_path / "modules")},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    results, left = json.loads(done.stdout.splitlines()[-1])
+    environment = os.environ | {"HF_MODULES_CACHE": str(tmp_path / "modules")}
+    results, left = run_commands(every.values(), environment, before=HASTY, lines=CONSENT)
     assert not marker.exists()
-    assert left == len(CONSENT)
-    for name, (status, said) in zip(every, results, strict=True):
+    assert left == CONSENT
+    for name, (status, _, said) in zip(every, results, strict=True):
         if status != 0:
             assert tokenizer_class == "MyTokenizer" and name not in OWN_TOKENIZER, (name, said)
             assert status == 2

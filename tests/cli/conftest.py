@@ -1,26 +1,18 @@
 """The command line run inside the test's process."""
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 import pytest
 
 from hf_bert_impl.cli import main
 from hf_bert_impl.measuring import timing
+from tests.commands import Result
 
 
 @pytest.fixture
 def hasty(monkeypatch):
     """Nothing is timed longer than one call takes: figures are of no interest here."""
     monkeypatch.setattr(timing, "TURN_SECONDS", 0.0)
-
-
-class Result(NamedTuple):
-    """What a command left behind."""
-
-    status: int
-    out: str
-    err: str
 
 
 @pytest.fixture

@@ -3,8 +3,6 @@
 import json
 import subprocess
 import sys
-from pathlib import Path
-from typing import NamedTuple
 
 import pytest
 import torch
@@ -14,25 +12,12 @@ from huggingface_hub import HfApi, constants
 from hf_bert_impl.hub.uploading import PushError, open_repository, upload
 from hf_bert_impl.inference.text_encoder import TextEncoder
 from tests.checkpoints import save_checkpoint
+from tests.commands import run_commands
 from tests.hub_server import TOKEN, HubServer
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).parents[2]
 NAME = "someone/small-bert"
-#: `hf-bert` with each of these arguments: the status, standard output and standard error.
-HF_BERT = """
-import contextlib, io, json, sys
-from hf_bert_impl.cli import main
-
-results = []
-for arguments in json.loads(sys.argv[1]):
-    with contextlib.redirect_stdout(io.StringIO()) as out:
-        with contextlib.redirect_stderr(io.StringIO()) as err:
-            status = main(arguments)
-    results.append([status, out.getvalue(), err.getvalue()])
-print(json.dumps(results))
-"""
 READING = """
 import json, sys
 import torch
@@ -59,33 +44,9 @@ print(json.dumps(found))
 """
 
 
-class Result(NamedTuple):
-    """What a command left behind."""
-
-    status: int
-    out: str
-    err: str
-
-
-def run(server, home, *arguments):
-    """Runs Python in a process of its own."""
-    return subprocess.run(
-        [sys.executable, *arguments],
-        env=server.environment(home) | {"COLUMNS": "200"},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-
-
 def hf_bert(server, home, *commands):
-    """Runs commands one after the other in one process, whose start takes longer than they do."""
-    told = json.dumps([[str(word) for word in command] for command in commands])
-    done = run(server, home, "-c", HF_BERT, told)
-    assert done.returncode == 0, done.stderr
-    return [Result(*result) for result in json.loads(done.stdout.splitlines()[-1])]
+    results, _ = run_commands(commands, server.environment(home) | {"COLUMNS": "200"})
+    return results
 
 
 def one_error(result):
@@ -105,7 +66,14 @@ def test_auto_classes_text_encoder_and_an_earlier_commit(folder, tmp_path):
     with HubServer() as server:
         first = server.add(NAME, earlier)
         server.add(NAME, folder)
-        done = run(server, tmp_path / "home", "-c", READING, NAME, first)
+        done = subprocess.run(
+            [sys.executable, "-c", READING, NAME, first],
+            env=server.environment(tmp_path / "home"),
+            capture_output=True,
+            text=True,
+            timeout=300,
+            check=False,
+        )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout.splitlines()[-1])
     assert found["stock"].startswith("transformers.")

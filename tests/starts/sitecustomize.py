@@ -15,7 +15,7 @@ import sys
 gc.set_threshold(10_000, 10, 100)
 atexit.register(gc.freeze)
 
-# transformers imports torchao wherever it finds it, an eighth of what is left. What a test starts
+# transformers imports torchao wherever it finds it, a tenth of what is left. What a test starts
 # finds none: only pytest's own process, in which the tests of torchao run, began before any test.
 if "PYTEST_CURRENT_TEST" in os.environ:
     sys.modules["torchao"] = None  # type: ignore[assignment]

@@ -11,25 +11,12 @@ import hf_bert_impl
 from hf_bert_impl.tasks.base import Columns
 from hf_bert_impl.tasks.evaluation import evaluate_task, task_for_model
 from hf_bert_impl.tasks.registry import GLUE, TASKS, make_task
-from hf_bert_impl.training import finetuning
 from hf_bert_impl.training.finetuning import Sources, finetune
 from hf_bert_impl.training.finetuning_options import FinetuningOptions
 from hf_bert_impl.training.finetuning_trainer import FinetuningTrainer
 from tests.training.finetuning_cases import COLUMNS, squad_paragraphs
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def pictures():
-    """They are drawn for a test that asks for this."""
-
-
-@pytest.fixture(autouse=True)
-def no_pictures(request, monkeypatch):
-    """Drawing them takes as long as a tiny model learns."""
-    if "pictures" not in request.fixturenames:
-        monkeypatch.setattr(finetuning, "write_pictures", lambda *drawn: None)
 
 
 @pytest.fixture
@@ -57,7 +44,7 @@ def again(report, folder, part, source, columns=None):
     assert scores == pytest.approx(report[part], abs=1e-6)
 
 
-def test_classification(tune, pictures, sentiment):
+def test_classification(tune, sentiment):
     train, dev, test = sentiment("train", 480, 1), sentiment("dev", 31, 2), sentiment("test", 37, 3)
     report, out = tune(make_task("classification", COLUMNS), train, dev, test)
     assert report["test"]["accuracy"] > 0.9
@@ -108,7 +95,7 @@ def test_pairs_and_label_order_of_the_checkpoint(tune, write, sentences, tiny_be
     assert finetune(task, Sources(file), options)["labels"] == ["yes", "no"]
 
 
-def test_several_labels(tune, pictures, write, sentences):
+def test_several_labels(tune, write, sentences):
     chance = random.Random(6)
     records = []
     for words in sentences(200, 7):
@@ -124,7 +111,7 @@ def test_several_labels(tune, pictures, write, sentences):
     again(report, out, "test", file)
 
 
-def test_regression(tune, pictures, write, sentences):
+def test_regression(tune, write, sentences):
     rows = ["text,label\n"]
     for words in sentences(200, 8):
         goods = random.Random(" ".join(words)).randint(0, 3)
@@ -138,7 +125,7 @@ def test_regression(tune, pictures, write, sentences):
     again(report, out, "validation", file)
 
 
-def test_token_classification(tune, pictures, write, sentences):
+def test_token_classification(tune, write, sentences):
     chance, lines = random.Random(9), []
     for words in sentences(150, 10):
         tags = ["O"] * len(words)

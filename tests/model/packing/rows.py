@@ -12,7 +12,7 @@ TWO_ROWS = torch.tensor([[0, 1, 2, 0, 1, 2, 3], [0, 1, 2, 3, 4, 5, 6]])
 
 def model_and_rows(head="BertModel", seed=1, way="as it comes", **fields):
     """A random model, and five sequences for it as (S,) tensors of ids and token types."""
-    # Tracing a layer takes its time, and a second one is traced by the same lines.
+    # Tracing a layer takes its time. Where every layer computes all tokens, one stands for all.
     layers = 2 if way == "as it comes" else 1
     sizes = dict(type_vocab_size=3, num_hidden_layers=layers, max_position_embeddings=33)
     config = random_config(seed, head, **(sizes | fields))
