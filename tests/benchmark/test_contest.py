@@ -73,12 +73,15 @@ def children_with(process, words):
 def test_who_is_killed_is_missing_and_an_interrupt_leaves_nobody(monkeypatch):
     monkeypatch.setattr(timing, "TURN_SECONDS", 0.0)
 
+    killed = []
+
     def say(text):
-        if text.startswith("short, 2 rows, beside upstream-sdpa"):
-            (one,) = children_with(psutil.Process(), '"name": "upstream-sdpa"')
-            one.kill()
-        if "beside self" in text:
+        if killed and "beside upstream-sdpa" not in text:  # the next peer's turn
             raise KeyboardInterrupt
+        if text.startswith("short, 2 rows, beside upstream-sdpa"):
+            killed.extend(children_with(psutil.Process(), '"name": "upstream-sdpa"'))
+            (one,) = killed
+            one.kill()
 
     settings = Settings(
         cases=("short", "sentence"), peers=("upstream-sdpa", "self"), rounds=1, batch_sizes=(2,)
@@ -118,8 +121,7 @@ def test_errors_ends_and_silence_are_losses(entry, monkeypatch):
         one.ask("open", name="short")
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_who_lost_the_parent_ends(number, tmp_path):
+def test_who_lost_the_parent_ends(tmp_path):
     parent = subprocess.Popen(
         [sys.executable, "-c", PARENT, str(tmp_path)],
         stdin=subprocess.PIPE,
@@ -131,7 +133,7 @@ def test_who_lost_the_parent_ends(number, tmp_path):
         children = psutil.Process(parent.pid).children(recursive=True)
         assert len(children) == 2
         assert psutil.STATUS_STOPPED in {child.status() for child in children}
-        os.kill(parent.pid, number)
+        parent.kill()
         parent.wait()
         wait_for(lambda: not any(child.is_running() for child in children))
 

@@ -15,6 +15,7 @@ import pyarrow.parquet as parquet
 import pytest
 
 from hf_bert_impl import TextEncoder
+from hf_bert_impl.cli import main
 from hf_bert_impl.data.text_input import RecordInput
 from hf_bert_impl.distributed import Classify, EmbedTexts
 from hf_bert_impl.distributed.bulk import Engine, run_job
@@ -299,7 +300,7 @@ def test_killed_and_resumed(job, rows, expected):
         *("--part-size", "2", "--quiet"),
     ]
     draw = random.Random(5)
-    for _ in range(3):
+    for _ in range(2):
         process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
         count = len(list(job.output.glob("_parts/*.json")))
         end = time.monotonic() + 120
@@ -310,7 +311,7 @@ def test_killed_and_resumed(job, rows, expected):
         process.wait()
     done = {file: file.stat().st_mtime_ns for file in job.output.glob("_parts/*.json")}
     assert done
-    subprocess.run(command, check=True, timeout=120, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    assert main(command[3:]) == 0
     assert np.array_equal(vectors(finished(job.output), IDS), expected)
     assert done == {file: file.stat().st_mtime_ns for file in done}
     assert json.loads((job.output / JOB).read_text())["part_rows"] == 2

@@ -2,10 +2,7 @@
 
 import dataclasses
 import json
-import os
 import shutil
-import subprocess
-import sys
 
 import pytest
 import torch
@@ -15,19 +12,11 @@ from transformers import AutoModel
 from hf_bert_impl import BertModel
 from hf_bert_impl.training.checkpointing import last_checkpoint
 from hf_bert_impl.training.pretraining import pretrain
-from tests.training.pretraining_cases import RUN, SIZES, free_port, small_run
+from tests.training.launch_commands import REPLICATED, SHARDED, command_with, launch
+from tests.training.pretraining_cases import RUN, SIZES, small_run
 
 if not torch.distributed.is_available():
     pytest.skip("this torch has no distributed package", allow_module_level=True)
-
-#: `--multi_gpu` means torchrun, on GPUs or not; with `--cpu` accelerate starts one process, or MPI.
-REPLICATED = ("--multi_gpu",)
-SHARDED = (
-    *("--use_fsdp", "--fsdp_version", "2", "--fsdp_reshard_after_forward", "true"),
-    *("--fsdp_auto_wrap_policy", "TRANSFORMER_BASED_WRAP"),
-    *("--fsdp_transformer_layer_cls_to_wrap", "BertLayer"),
-    *("--fsdp_state_dict_type", "FULL_STATE_DICT"),
-)
 
 
 @pytest.fixture(scope="module")
@@ -53,61 +42,16 @@ def one(options):
     return options
 
 
-def launch(*runs, how=REPLICATED, stop_first_at=None):
-    """Two processes, for one run after the other: starting them takes longer than the runs."""
+def run_all(command, *runs, **first):
+    """One run after the other by a launcher of docs/training.md: its start takes longer than they.
+
+    `first` are further fields of the first run, such as `die_at`.
+    """
     file = runs[0].output.with_name(f"{runs[0].output.name}.json")
     fields = [dataclasses.asdict(run) for run in runs]
-    fields[0]["stop_at"] = stop_first_at
+    fields[0] |= first
     file.write_text(json.dumps(fields, default=str))
-    command = [sys.executable, "-m", "accelerate.commands.launch", *how, "--num_processes", "2"]
-    command += ["--num_machines", "1", "--mixed_precision", "no", "--dynamo_backend", "no"]
-    command += ["--main_process_port", "0", str(RUN), str(file)]
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=280,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-
-
-def torchrun(machine, port):
-    """The command of one of two machines."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2"]
-    command += ["--nproc-per-node", "1", "--rdzv-backend", "c10d", "--local-addr", "127.0.0.1"]
-    return [*command, "--rdzv-endpoint", f"127.0.0.1:{port}", "--max-restarts", "1"]
-
-
-def accelerate(machine, port):
-    """The command of one of two machines; FSDP."""
-    command = [sys.executable, "-m", "accelerate.commands.launch", *SHARDED, "--num_machines", "2"]
-    command += ["--num_processes", "2", "--machine_rank", str(machine), "--same_network"]
-    command += ["--main_process_ip", "127.0.0.1", "--main_process_port", str(port)]
-    return [*command, "--mixed_precision", "no", "--dynamo_backend", "no"]
-
-
-def on_two_machines(run, launcher, die_at=None):
-    """A run by two agents, each of which stands for a machine."""
-    file = run.output.with_name(f"{run.output.name}.json")
-    file.write_text(json.dumps([dataclasses.asdict(run) | {"die_at": die_at}], default=str))
-    port = free_port()
-    agents = [
-        subprocess.Popen(
-            [*launcher(machine, port), str(RUN), str(file)],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-        for machine in range(2)
-    ]
-    try:
-        said = [agent.communicate(timeout=280)[0] for agent in agents]
-    finally:
-        for agent in agents:
-            agent.kill()
-    assert [agent.returncode for agent in agents] == [0, 0], "\n".join(said)[-6000:]
+    launch(command, [RUN, file])
 
 
 def same(one, other):
@@ -143,7 +87,7 @@ def test_two_processes(one):
     two = dataclasses.replace(one, output=one.output.with_name("two"), gradient_accumulation=2)
     # One process began, two go on.
     one_two = stopped(one, "one-two")
-    launch(two, one_two)
+    run_all(command_with("num_processes 2"), two, one_two)
     same(one, two)
     same(one, one_two)
     states = sorted(file.name for file in (two.output / "checkpoint-6").glob("rng*"))
@@ -159,7 +103,8 @@ def test_sharded(one):
     """FSDP: parameters, gradients and optimizer states lie in pieces on both processes."""
     sharded = dataclasses.replace(one, output=one.output.with_name("sharded"))
     resumed = dataclasses.replace(sharded, resume=True)
-    launch(sharded, resumed, how=SHARDED, stop_first_at=4)
+    command = command_with("num_processes 2").replace(REPLICATED, SHARDED)
+    run_all(command, sharded, resumed, stop_at=4)
     assert (sharded.output / "checkpoint-6" / "pytorch_model_fsdp.bin").is_file()
     same(one, sharded)
 
@@ -168,7 +113,7 @@ def test_sharded(one):
 def test_a_killed_process_on_two_machines(one):
     """torchrun starts all processes anew, and they go on from the last whole checkpoint."""
     run = dataclasses.replace(one, output=one.output.with_name("restarted"))
-    on_two_machines(run, torchrun, die_at=5)
+    run_all(command_with("torchrun", "--nnodes 2"), run, die_at=5)
     killed = run.output.with_suffix(".killed")
     # The checkpoint from before was not made again.
     assert (run.output / "checkpoint-3").stat().st_mtime < killed.stat().st_mtime
@@ -178,7 +123,7 @@ def test_a_killed_process_on_two_machines(one):
 @pytest.mark.slow
 def test_sharded_on_two_machines(one):
     run = dataclasses.replace(one, output=one.output.with_name("sharded-on-two"))
-    on_two_machines(run, accelerate)
+    run_all(command_with("--num_machines 2").replace(REPLICATED, SHARDED), run)
     assert (run.output / "checkpoint-6" / "pytorch_model_fsdp.bin").is_file()
     same(one, run)
     # What comes of it is a plain BERT.

@@ -1,0 +1,84 @@
+"""The commands of docs/training.md for several processes and machines, and how tests run them."""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.training.pretraining_cases import LOCAL, free_port
+
+PAGE = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
+SECTIONS = PAGE.partition("## Several processes")[2].partition("## Fine-tuning")[0]
+COMMANDS = [
+    line
+    for block in re.findall(r"```bash\n(.*?)```", SECTIONS, re.DOTALL)
+    for line in block.replace("\\\n", " ").splitlines()
+]
+HF_BERT = " $(which hf-bert) "
+LAUNCHERS = {
+    "torchrun": "-m torch.distributed.run",
+    "accelerate launch": "-m accelerate.commands.launch --mixed_precision no --dynamo_backend no",
+}
+#: In place of this the page names SHARDED. It means torchrun, on GPUs or not.
+REPLICATED = "--multi_gpu"
+SHARDED = (
+    "--use_fsdp --fsdp_version 2 --fsdp_reshard_after_forward true "
+    "--fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP "
+    "--fsdp_transformer_layer_cls_to_wrap BertLayer --fsdp_state_dict_type FULL_STATE_DICT"
+)
+ON_TWO_MACHINES = r"--nnodes 2|--num_machines 2"
+
+
+def command_with(*words):
+    """The one command of the page that has all these words."""
+    (found,) = (command for command in COMMANDS if all(word in command for word in words))
+    return found
+
+
+def here(command, machine, port, program):
+    """How this machine, which stands for several, launches a program as a command of the page."""
+    launcher = command.split(HF_BERT)[0]
+    name = next(name for name in LAUNCHERS if launcher.startswith(name))
+    launcher = launcher.replace(name, LAUNCHERS[name]).replace("first-machine", "127.0.0.1")
+    launcher = re.sub(r"29[45]00", str(port), launcher).replace("_rank 0", f"_rank {machine}")
+    launcher = launcher.replace("-node 8", "-node 1").replace("processes 16", "processes 2")
+    if "--rdzv-endpoint" in launcher:
+        launcher += f" {' '.join(LOCAL)}"
+    elif "_port" not in launcher and name == "accelerate launch":
+        launcher += f" --main_process_port {port}"
+    return [sys.executable, *shlex.split(launcher), *map(str, program)]
+
+
+def launch(command, program, folder=None):
+    """Runs a program with the launcher of a command, by an agent for each machine.
+
+    Args:
+        command: One of the page.
+        program: What stands for `hf-bert` and its arguments.
+        folder: Where it runs.
+
+    Returns:
+        What each agent and its processes said.
+    """
+    machines = 2 if re.search(ON_TWO_MACHINES, command) else 1
+    port = free_port()
+    agents = [
+        subprocess.Popen(
+            here(command, machine, port, program),
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        for machine in range(machines)
+    ]
+    try:
+        said = [agent.communicate(timeout=280)[0] for agent in agents]
+    finally:
+        for agent in agents:
+            agent.kill()
+    assert [agent.returncode for agent in agents] == [0] * machines, "\n".join(said)[-6000:]
+    return said
