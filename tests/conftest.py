@@ -24,12 +24,9 @@ if lowered := os.environ.get("ATEN_CPU_CAPABILITY"):
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(programs))
 
 import pytest
-import torch
-from transformers.utils import logging as transformers_logging
 
-import hf_bert_impl
-from hf_bert_impl.checkpoints import demo_folder
-from tests.checkpoints import save_checkpoint
+# torch and all that imports it is imported where it is used: the process that hands out tests to
+# the others runs none, and they wait for it.
 
 HUB = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
 HUB_TIMEOUT_SECONDS = 5
@@ -59,15 +56,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     # See `pytest_collection_finish`.
     gc.disable()
-    # Several processes run tests side by side, and sums of one thread are reproducible.
-    torch.set_num_threads(1)
-    transformers_logging.disable_progress_bar()
     # transformers' own test-suite sets these marks, and pytest refuses unknown ones.
     for mark in UPSTREAM_MARKS:
         config.addinivalue_line("markers", f"{mark}: set by transformers' own test-suite")
 
 
 def pytest_collection_finish() -> None:
+    import torch
+    from transformers.utils import logging as transformers_logging
+
+    # Several processes run tests side by side, and sums of one thread are reproducible.
+    torch.set_num_threads(1)
+    transformers_logging.disable_progress_bar()
     # Modules and tests stay. To look for garbage among their two million objects again and again
     # took a tenth of the time of all tests.
     gc.freeze()
@@ -153,6 +153,8 @@ def fixtures_dir() -> Path:
 @pytest.fixture(scope="session")
 def minilm_path() -> Path:
     """A trained BERT of six layers (all-MiniLM-L6-v2) as a folder with weights and tokenizer."""
+    from hf_bert_impl.checkpoints import demo_folder
+
     try:
         return demo_folder()
     except ValueError as error:
@@ -162,6 +164,8 @@ def minilm_path() -> Path:
 @pytest.fixture
 def save_tiny(tmp_path: Path) -> Callable[..., Path]:
     """Saves a random model of a class as a folder of that name; see `save_checkpoint`."""
+    from tests.checkpoints import save_checkpoint
+
     return lambda name="BertForMaskedLM", **options: save_checkpoint(
         tmp_path / name, name, **options
     )
@@ -170,6 +174,8 @@ def save_tiny(tmp_path: Path) -> Callable[..., Path]:
 @pytest.fixture
 def registered() -> Iterator[None]:
     """This package's classes stand behind transformers' Auto classes."""
+    import hf_bert_impl
+
     hf_bert_impl.register()
     yield
     hf_bert_impl.unregister()

@@ -34,7 +34,8 @@ def check_format(kind: str, opset: int | None) -> None:
         opset: The version of ONNX's operators that was asked for.
 
     Raises:
-        ValueError: There is no such format, it has no opset, or a package is missing.
+        ValueError: There is no such format, it has no opset or not that one, or a package is
+            missing.
     """
     check_choice("`kind`", kind, FILES)
     if opset is not None and kind != "onnx":
@@ -45,6 +46,12 @@ def check_format(kind: str, opset: int | None) -> None:
         )
     for package in PACKAGES[kind]:
         require(package, "export", f"the format {kind}")
+    if opset is not None:
+        import onnx
+
+        known = onnx.defs.onnx_opset_version()
+        if not 1 <= opset <= known:
+            raise _no_opset(opset, f"the installed onnx knows 1 to {known}")
 
 
 def write(model: PreTrainedModel, folder: Path, kind: str, opset: int | None = None) -> None:

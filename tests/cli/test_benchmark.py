@@ -1,6 +1,5 @@
 """`hf-bert benchmark`: its outputs, and what it refuses before anything is measured."""
 
-import importlib.util
 import json
 import sys
 
@@ -14,44 +13,6 @@ from hf_bert_impl.tasks.sts import evaluate_sts, read_sts
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("hasty")]
 
 QUICK = ("--random", "tiny", "--cases", "sentence", "--rounds", "1", "--threads", "1")
-
-
-@pytest.fixture
-def hide(monkeypatch):
-    """Make a package seem not installed."""
-    find = importlib.util.find_spec
-
-    def hide_package(hidden):
-        monkeypatch.setattr(
-            importlib.util,
-            "find_spec",
-            lambda name, *rest: None if name == hidden else find(name, *rest),
-        )
-
-    return hide_package
-
-
-def test_table_json_and_the_file(hf_bert, hide, save_tiny, tmp_path, monkeypatch):
-    """Of a checkpoint; the file replaces an older one when told to."""
-    hide("onnxruntime")
-    monkeypatch.setenv("COLUMNS", "160")
-    folder, file = save_tiny("BertModel"), tmp_path / "results.json"
-    file.write_text("old")
-    arguments = ("--cases", "short", "--rounds", "1", "--batch-sizes", "2,3", "--threads", "1")
-    arguments = (*arguments, "--output", file, "--overwrite")
-    peers = "upstream-eager,onnxruntime,flash-attention-2"
-    result = hf_bert("benchmark", folder, *arguments, "--peers", peers)
-    assert result.status == 0, result.err
-    assert result.err == ""
-    assert folder.name in result.out
-    assert "times as fast" in result.out
-    assert "not available: needs a CUDA device" in result.out
-    assert "onnxruntime (fp32): not available: onnxruntime is not installed" in result.out
-    data = json.loads(file.read_text(encoding="utf-8"))
-    assert {row["rows"] for row in data["rows"]} == {2, 3}
-    assert {row["peer"] for row in data["rows"]} == {"upstream-eager"}
-    assert data["settings"]["model"] == folder.name
-    assert str(tmp_path) not in result.out + file.read_text(encoding="utf-8")
 
 
 def test_quality_of_low_precision_beside_its_speed(hf_bert, save_tiny, tmp_path, monkeypatch):
@@ -92,17 +53,24 @@ def test_quality_of_low_precision_beside_its_speed(hf_bert, save_tiny, tmp_path,
     assert row["ours_spearman"] / row["ours_kept"] == pytest.approx(expected.spearman)
 
 
-def test_models_of_sentence_transformers(hf_bert, save_tiny, monkeypatch):
+def test_models_of_sentence_transformers(hf_bert, save_tiny, tmp_path, monkeypatch):
+    """Their table, and a file that replaces an older one when told to."""
     pytest.importorskip("sentence_transformers")
     monkeypatch.delenv("HF_BERT_DATA", raising=False)
     monkeypatch.setenv("COLUMNS", "200")
-    folder = save_tiny("BertForMaskedLM")
+    folder, file = save_tiny("BertForMaskedLM"), tmp_path / "run.json"
+    file.write_text("old", encoding="utf-8")
     arguments = ("--cases", "cross-encoder,sparse", "--threads", "1", "--sentences", "11")
-    peers = ("--peers", "sentence-transformers", "--output", folder / "run.json")
-    result = hf_bert("benchmark", folder, *arguments, *peers)
+    arguments = (*arguments, "--output", file, "--overwrite")
+    result = hf_bert("benchmark", folder, *arguments, "--peers", "sentence-transformers")
     assert result.status == 0, result.err
+    assert result.err == ""
+    assert folder.name in result.out
+    assert "times as fast" in result.out
     assert "its whole process held" in result.out
-    data = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    data = json.loads(file.read_text(encoding="utf-8"))
+    assert data["settings"]["model"] == folder.name
+    assert str(tmp_path) not in result.out + file.read_text(encoding="utf-8")
     assert data["missing"] == []
     assert {*data["settings"]["texts_from"]} == {"cross-encoder", "sparse"}
     rows = {(row["case"], row["peer"]): row for row in data["rows"]}
@@ -116,10 +84,12 @@ def test_models_of_sentence_transformers(hf_bert, save_tiny, monkeypatch):
 
 def test_what_runs_where_little_is_asked_for(hf_bert, save_tiny, monkeypatch):
     def stop(self):
-        raise ValueError(f"{self.settings.cases} beside {self.settings.peers}")
+        raise ValueError(f"{self.settings.cases} beside {self.settings.peers}; {self.settings}")
 
     monkeypatch.setattr(Benchmark, "run", stop)
     assert "beside ()" in hf_bert("benchmark", *QUICK, "--peers", "none").err
+    given = hf_bert("benchmark", *QUICK, "--batch-sizes", "2,3").err
+    assert "batch_sizes=(2, 3)" in given and "rounds=1" in given
     # Neither are models of sentence-transformers run unless they are asked for.
     usual = hf_bert("benchmark", "--random", "tiny").err
     assert "'encode'" in usual

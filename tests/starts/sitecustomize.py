@@ -40,9 +40,10 @@ def remembering(define_import_structure):
                 return structure
         structure = define_import_structure(module_path, prefix)
         written = f"{seen}.{os.getpid()}"
-        with open(written, "wb") as file:
-            marshal.dump((known, structure), file)
-        os.replace(written, seen)
+        with contextlib.suppress(OSError):  # nobody may write there
+            with open(written, "wb") as file:
+                marshal.dump((known, structure), file)
+            os.replace(written, seen)
         return structure
 
     return define
