@@ -72,7 +72,6 @@ def children_with(process, words):
 
 def test_who_is_killed_is_missing_and_an_interrupt_leaves_nobody(monkeypatch):
     monkeypatch.setattr(timing, "TURN_SECONDS", 0.0)
-
     killed = []
 
     def say(text):

@@ -109,6 +109,16 @@ def test_nobody_listens_at_the_address(job):
         run_job(job, Engine("ray", address="127.0.0.1:1"))
 
 
+def workers_of(driver):
+    """The processes that compute, without those that Ray has for itself."""
+    found = []
+    for child in psutil.Process(driver.pid).children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it ended meanwhile
+            if " ".join(child.cmdline()).startswith(("ray::IDLE", "ray::_make_part")):
+                found.append(child)
+    return found
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # two starts of Ray, which reads a gigabyte where nothing is cached
 def test_the_driver_is_killed(ray, job, rows, expected, capsys):
@@ -132,9 +142,7 @@ def test_the_driver_is_killed(ray, job, rows, expected, capsys):
         assert process.poll() is None
         assert time.monotonic() < end
         time.sleep(0.02)
-    children = psutil.Process(process.pid).children(recursive=True)
-    titles = ("ray::IDLE", "ray::_make_part")
-    workers = [child for child in children if " ".join(child.cmdline()).startswith(titles)]
+    workers = workers_of(process)
     assert {worker.nice() for worker in workers} == {os.nice(0)}
     process.send_signal(signal.SIGKILL)
     process.wait()
