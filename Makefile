@@ -9,8 +9,8 @@ FLOOR_EXTRAS := dev,demo,convert,train
 NEWEST_ONLY := upstream ecosystem fuzz notebooks benchmark distributed serving data files \
 	measuring export tasks visualization cli/test_benchmark.py cli/embed/test_resumed.py \
 	cli/test_export.py cli/test_push.py conversion/test_archive_damage.py \
-	conversion/test_readers.py conversion/test_rules.py model/test_memory.py test_examples.py test_figures.py test_packaging.py test_site.py \
-	test_structure.py test_types.py \
+	conversion/test_readers.py conversion/test_rules.py model/test_memory.py test_examples.py \
+	test_figures.py test_packaging.py test_site.py test_structure.py test_types.py \
 	training/test_finetuning_distributed.py training/test_launch_commands.py \
 	training/test_pretraining_distributed.py
 # What a test run may take of the machine: two processes of one thread each.
@@ -117,14 +117,12 @@ clean: ## remove the environments, build results and caches
 	rm -rf $(VENV) $(FLOOR_VENV) .venv-smoke build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-# One recipe for both environments. The first import compiles what it reads, for which tests would wait.
-# The stamp is written last, so a broken installation is tried again.
+# One recipe for both environments. The stamp is written last, so a broken installation is tried again.
 define install
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { echo "make: '$(PYTHON)' is not a Python of 3.11 or newer; name one: make PYTHON=python3.12 ..." >&2; exit 1; }
 	@test -x $(@D)/bin/pip || { $(PYTHON) -m venv $(@D) && $(@D)/bin/$(PIP_INSTALL) --upgrade pip; }
 	@echo "make: installing into $(@D) under $(2) (a few minutes the first time)"
 	@$(@D)/bin/$(PIP_INSTALL) -c $(2) -e '.[$(1)]'
-	@$(@D)/bin/python -c 'from hf_bert_impl import BertModel'
 	@echo $(1) >$@
 endef
 # The stamp names the extras that are there.

@@ -198,6 +198,7 @@ def test_no_command_runs_it_or_asks(with_code, marker, tmp_path, model_type, tok
     qa = with_code("BertForQuestionAnswering", model_type, tokenizer_class)
     every = commands(lm, qa, tmp_path)
     environment = os.environ | {"HF_MODULES_CACHE": str(tmp_path / "modules")}
+    # In a process of its own, where it could be asked for consent by other ways than `sys.stdin`.
     results, left = run_commands(every.values(), environment, before=HASTY, lines=CONSENT)
     assert not marker.exists()
     assert left == CONSENT

@@ -79,9 +79,9 @@ def test_actors_and_a_node_die(ray, job, tmp_path, expected):
     draw = random.Random(3)
 
     def disturb():
-        for number in range(5):
+        for number in range(7):
             time.sleep(0.5 + 1.5 * draw.random())
-            if number == 2:
+            if number == 4:
                 cluster.remove_node(second)
                 continue
             for file in list(pids.iterdir())[-1:]:

@@ -300,7 +300,7 @@ def test_killed_and_resumed(job, rows, expected):
         *("--part-size", "2", "--quiet"),
     ]
     draw = random.Random(5)
-    for _ in range(2):
+    for _ in range(3):
         process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
         count = len(list(job.output.glob("_parts/*.json")))
         end = time.monotonic() + 120

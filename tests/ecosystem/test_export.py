@@ -47,7 +47,8 @@ def test_onnx_of_a_certain_opset(library, tmp_path):
     export_model(model, tmp_path / "out", "onnx", opset=18)
     made = library("onnx").load(tmp_path / "out/model.onnx").opset_import
     assert made[0].version == 18
-    for opset in (99, 7):  # one that there is not, which is refused before anything is traced
+    # Two that there are not, which are refused before anything is traced, and one.
+    for opset in (0, 99, 7):
         said = rf"`opset` is {opset}, in which this model cannot be written"
         with pytest.raises(ValueError, match=said):
             export_model(model, tmp_path / "other", "onnx", opset=opset)

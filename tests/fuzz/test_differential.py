@@ -19,7 +19,7 @@ from tests.fuzz.trial import PLAIN_FORMS, Trial, draw
 from tests.model.cases import HAS_ONEDNN, all_by_onednn, random_model
 
 SEED = int(os.environ.get("HF_BERT_FUZZ_SEED", "0"))
-TRIALS = int(os.environ.get("HF_BERT_FUZZ_TRIALS", "400"))
+TRIALS = int(os.environ.get("HF_BERT_FUZZ_TRIALS", "600"))
 #: The largest error, as a share of the largest number (or of 1, where that is more).
 TOLERANCE = {torch.float32: 1e-4, torch.float64: 1e-9}
 #: The mean error, as such a share.

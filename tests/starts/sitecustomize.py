@@ -52,7 +52,7 @@ def remembering(define_import_structure):
 class Remember(PathFinder):
     """Has transformers look once for what its models define, and not at each start.
 
-    It reads all 2,200 files of its models for that, a fifth of what is left. Another release makes
+    It reads all 2,200 files of its models for that, a sixth of what is left. Another release makes
     their folder anew.
     """
 

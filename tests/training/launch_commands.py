@@ -28,7 +28,6 @@ SHARDED = (
     "--fsdp_auto_wrap_policy TRANSFORMER_BASED_WRAP "
     "--fsdp_transformer_layer_cls_to_wrap BertLayer --fsdp_state_dict_type FULL_STATE_DICT"
 )
-ON_TWO_MACHINES = r"--nnodes 2|--num_machines 2"
 
 
 def command_with(*words):
@@ -62,7 +61,7 @@ def launch(command, program, folder=None):
     Returns:
         What each agent and its processes said.
     """
-    machines = 2 if re.search(ON_TWO_MACHINES, command) else 1
+    machines = 2 if re.search("--nnodes 2|--num_machines 2", command) else 1
     port = free_port()
     agents = [
         subprocess.Popen(
