@@ -58,10 +58,12 @@ def open_checkpoint(model: str, with_tokenizer: bool = False) -> Checkpoint:
     if not model.strip():
         raise InputError("the model's name is empty", "a folder or a hub id", "name one")
     from hf_bert_impl.model.json_files import is_path
-    from hf_bert_impl.model.loading import check_folder
 
     folder = Path(model).expanduser()
     if folder.is_dir():
+        # Not before: a name with a slip of the pen is refused without an import of torch.
+        from hf_bert_impl.model.loading import check_folder
+
         check_folder(folder, {})
         config = _local_config(folder)
         path = str(folder)

@@ -16,6 +16,7 @@ from typing import Any
 import typer
 
 from hf_bert_impl.errors import one_line
+from hf_bert_impl.training.launch import launch
 
 BAD_INPUT = 2
 BUG = 1
@@ -147,10 +148,10 @@ def _is_first_to_fail(error: BaseException) -> bool:
     """Whether this process is to speak: of those that a launcher started, the first that fails."""
     if "LOCAL_RANK" not in os.environ:
         return True
-    processes = sys.modules.get("hf_bert_impl.training.processes")
-    if processes is None:  # all of them were started with the same words, which are wrong
-        return os.environ["LOCAL_RANK"] == "0"
-    return bool(processes.launch().is_first_to_fail(error))
+    try:
+        return launch().is_first_to_fail(error)
+    except RuntimeError:  # the agent has gone: nobody can say who was first
+        return True
 
 
 def _usage_error() -> type[Exception]:

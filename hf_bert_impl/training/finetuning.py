@@ -35,7 +35,8 @@ from hf_bert_impl.training.finetuning_trainer import (
     class_weights,
     predict_together,
 )
-from hf_bert_impl.training.processes import check_shared, join, launch
+from hf_bert_impl.training.launch import launch
+from hf_bert_impl.training.processes import check_shared, join
 
 #: What a checkpoint for another head lacks, or has in another size.
 HEAD_KEYS = ("classifier.", "qa_outputs.", "cls.", "bert.pooler.")

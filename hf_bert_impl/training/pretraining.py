@@ -46,6 +46,7 @@ from hf_bert_impl.training.checkpointing import (
     writing,
 )
 from hf_bert_impl.training.curves import draw_curves
+from hf_bert_impl.training.launch import launch
 from hf_bert_impl.training.pretraining_model import (
     build_config,
     build_model,
@@ -59,7 +60,6 @@ from hf_bert_impl.training.processes import (
     from_main,
     in_turn,
     join,
-    launch,
     trainer_arguments,
 )
 from hf_bert_impl.training.reporting import JsonLog, tensorboard_callback
