@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from hf_bert_impl.model.cpu_kernels import has_onednn
+from hf_bert_impl.model.cpu_kernels import choose, has_onednn, why_no_kernels
 
 Call = Callable[[], Any]
 
@@ -103,9 +103,9 @@ def best_product(hidden: int, inner: int, dtype: str, device: str = "cpu") -> di
         device: Where.
 
     Returns:
-        By kernel the rate of its best shape in GFLOP/s (median of 5): `linear` (`F.linear`),
-        `packed` (oneDNN with weights reordered once) and for int8 `int_mm`. Kernels that this
-        torch lacks are left out.
+        By kernel the rate of its best shape in GFLOP/s (median of 5): `linear` (`F.linear`) and
+        `packed` (oneDNN with weights reordered once); for int8 `int_mm`, and `packed` is a layer of
+        a prepared model, which quantises its states. Kernels that this torch lacks are left out.
     """
     wait = device_wait(device)
     rates: dict[str, float] = {}
@@ -126,11 +126,17 @@ def _products(inputs: int, outputs: int, dtype: str, device: str) -> dict[str, C
     if dtype == "int8":
         left = torch.randint(-127, 127, (PRODUCT_ROWS, inputs), dtype=torch.int8, device=device)
         right = torch.randint(-127, 127, (outputs, inputs), dtype=torch.int8, device=device).t()
-        return {"int_mm": lambda: torch._int_mm(left, right)}
+        calls: dict[str, Call] = {"int_mm": lambda: torch._int_mm(left, right)}
+        # Without VNNI instructions `int_mm` is a plain loop, and bounds nothing.
+        if device == "cpu" and why_no_kernels(torch.int8) is None:
+            layer = choose(torch.int8).pack(torch.nn.Linear(inputs, outputs))
+            floats = left.float()
+            calls["packed"] = lambda: layer(floats)
+        return calls
     kind = getattr(torch, dtype)
     states = torch.randn(PRODUCT_ROWS, inputs, dtype=kind, device=device)
     weight = torch.randn(outputs, inputs, dtype=kind, device=device)
-    calls: dict[str, Call] = {"linear": lambda: torch.nn.functional.linear(states, weight)}
+    calls = {"linear": lambda: torch.nn.functional.linear(states, weight)}
     if device == "cpu" and has_onednn():
         mkldnn: Any = torch.ops.mkldnn
         try:

@@ -1,10 +1,12 @@
 """Turns, products and the processor's name; how long anything took decides nothing."""
 
 import pytest
+import torch
 
 from hf_bert_impl.benchmark.models import Source
 from hf_bert_impl.measuring import beside, timing
 from hf_bert_impl.measuring.batches import Case
+from hf_bert_impl.model import cpu_kernels
 
 pytestmark = pytest.mark.slow
 
@@ -24,6 +26,8 @@ def test_products_are_measured_by_kernel():
         rates = timing.best_product(30, 44, dtype)
         assert all(rate > 0 for rate in rates.values())
         assert set(rates) <= {"linear", "packed", "int_mm"}
+    # What bounds a model in int8 is no slower than its own kernels.
+    assert ("packed" in rates) == (cpu_kernels.why_no_kernels(torch.int8) is None)
 
 
 def test_a_model_beside_another_runner(monkeypatch):
