@@ -149,7 +149,7 @@ def _is_first_to_fail(error: BaseException) -> bool:
     if "LOCAL_RANK" not in os.environ:
         return True
     try:
-        return launch().is_first_to_fail(error)
+        return launch().is_first_to_fail(isinstance(error, ValueError | _usage_error()))
     except RuntimeError:  # the agent has gone: nobody can say who was first
         return True
 

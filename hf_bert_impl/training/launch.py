@@ -107,17 +107,17 @@ class Launch:
         if self.lasting is not None:
             self.lasting.set(f"output/{output.resolve()}", self._start)
 
-    def is_first_to_fail(self, error: BaseException) -> bool:
+    def is_first_to_fail(self, is_refused: bool) -> bool:
         """Whether no other process has failed before, so that this one is to speak.
 
         Args:
-            error: Why it fails. Where that is what was given, the launcher's further starts fail
+            is_refused: Whether it fails for what was given. Then the launcher's further starts fail
                 at once, and without a word.
         """
         if self.fresh is None or self.is_hopeless:
             return not self.is_hopeless
         mine = str(self.rank)
-        if isinstance(error, ValueError):
+        if is_refused:
             self.lasting.set("hopeless", "")
         return bool(self.fresh.compare_set("failed", "", mine).decode() == mine)
 
