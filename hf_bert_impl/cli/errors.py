@@ -148,8 +148,12 @@ def _is_first_to_fail(error: BaseException) -> bool:
     """Whether this process is to speak: of those that a launcher started, the first that fails."""
     if "LOCAL_RANK" not in os.environ:
         return True
+    # Who has not asked the launcher may be the only one here, and must not wait for the others. If
+    # all were started with the same words, which are wrong, one is enough.
+    if not launch.cache_info().currsize:
+        return os.environ["LOCAL_RANK"] == "0"
     try:
-        return launch().is_first_to_fail(isinstance(error, ValueError | _usage_error()))
+        return launch().is_first_to_fail(isinstance(error, ValueError))
     except RuntimeError:  # the agent has gone: nobody can say who was first
         return True
 

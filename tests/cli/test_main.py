@@ -1,6 +1,7 @@
 """The command line itself: help, versions, exit statuses and errors of one line."""
 
 import atexit
+import functools
 import gc
 import os
 import subprocess
@@ -9,7 +10,8 @@ import sys
 import pytest
 import typer
 
-from hf_bert_impl.cli import app, errors, main, verify
+from hf_bert_impl.cli import app, errors, finetune, main, pretrain, verify
+from hf_bert_impl.training.launch import Launch
 
 
 def commands(group, *words):
@@ -38,11 +40,36 @@ def run_script(*arguments, code="import sys; from hf_bert_impl.cli import main; 
 def test_help_lists_the_commands_and_is_quick():
     code = (
         "import sys; from hf_bert_impl.cli import main; status = main(['--help']);"
-        "assert not {'torch', 'transformers'} & set(sys.modules); sys.exit(status)"
+        "assert not {'torch', 'transformers'} & set(sys.modules);"
+        "assert main(['verify', './nowhere']) == 2 and 'torch' not in sys.modules;"
+        "sys.exit(status)"
     )
     result = run_script(code=code)
     assert result.returncode == 0, result.stderr
     assert all(words[0] in result.stdout for words in COMMANDS)
+
+
+@pytest.mark.parametrize("command", [finetune, pretrain])
+def test_a_start_in_vain_ends_before_anything_else(hf_bert, monkeypatch, command):
+    again = Launch({})
+    again.is_hopeless = True
+    monkeypatch.setattr(command, "launch", lambda: again)
+    words = {finetune: ("finetune", "classification"), pretrain: ("pretrain", "none.txt")}
+    result = hf_bert(*words[command], "--model", "./nowhere", "--output", "out")
+    assert (result.status, result.out) == (2, "")
+    assert "what was refused before" in result.err
+
+
+def test_who_has_not_asked_the_launcher_waits_for_nobody(hf_bert, monkeypatch):
+    def wait():
+        raise AssertionError("it would wait for processes that may not be there")
+
+    wait.cache_info = functools.cache(wait).cache_info
+    monkeypatch.setattr(errors, "launch", wait)
+    for rank, said in (("0", 1), ("1", 0)):
+        monkeypatch.setenv("LOCAL_RANK", rank)
+        result = hf_bert("verify", "./nowhere")
+        assert (result.status, result.err.count("error: ")) == (2, said)
 
 
 @pytest.mark.parametrize(("oldest", "raised"), [(12, 100), (103, 103)])
