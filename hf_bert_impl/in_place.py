@@ -24,7 +24,10 @@ Pairs: TypeAlias = list[tuple[nn.Module, nn.Module]]
 #: Where the stock classes are. They are told by name, so that nothing of it is imported.
 STOCK_HOME = "transformers.models.bert.modeling_bert"
 #: What a module holds, which stays. A stock module's buffers are positions, which ours makes.
-_HELD = frozenset(vars(nn.Module())) - {"_buffers", "_non_persistent_buffers_set"}
+_HELD = frozenset(vars(nn.Module())) - {"_buffers", "_non_persistent_buffers_set"} | {
+    "gradient_checkpointing",
+    "_gradient_checkpointing_func",
+}
 #: What a model was given from outside.
 _GIVEN = frozenset({"name_or_path", "generation_config"})
 #: What saving writes into a configuration.
@@ -79,13 +82,10 @@ def convert(model: Any, pairs: Pairs) -> None:
     """
     if not pairs:
         return
-    checkpointing = _is_checkpointing(model)
     for part, stock in pairs:
         if is_stock(stock):
             _swap(stock, part)
     vars(model)[_BEFORE].settings = model.config.to_dict()
-    if checkpointing:
-        model.gradient_checkpointing_enable()
 
 
 def check(model: Any) -> Pairs:
@@ -126,15 +126,12 @@ def revert(model: Any) -> None:
     before = vars(model).get(_BEFORE)
     if before is None:
         return
-    config, checkpointing = model.config, _is_checkpointing(model)
-    device = model.device
+    config, device = model.config, model.device
     for part in list(model.modules()):
         _swap_back(part, device)
     for name, value in config.to_dict().items():  # what was set in the meantime, a label for one
         if name not in _SAVING and value != before.settings.get(name, value):
             setattr(model.config, name, value)
-    if checkpointing != _is_checkpointing(model):
-        getattr(model, f"gradient_checkpointing_{'enable' if checkpointing else 'disable'}")()
 
 
 def prepare(model: Any, dtype: str | torch.dtype | None, callers: Iterable[nn.Module] = ()) -> None:
@@ -276,10 +273,6 @@ def _names(module: nn.Module) -> list[str]:
     """Of children and own parameters, but those that are None."""
     held = (*module._modules.items(), *module._parameters.items())
     return [name for name, value in held if value is not None]
-
-
-def _is_checkpointing(model: nn.Module) -> bool:
-    return any(getattr(part, "gradient_checkpointing", False) for part in model.modules())
 
 
 def _swap(stock: nn.Module, part: nn.Module) -> None:

@@ -5,20 +5,32 @@ Notation: B batch, S sequence, Q queries, K keys, H heads, d head size, D = H·d
 (see `packing.py`).
 """
 
+import functools
+import inspect
 import math
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from typing import Any
+from dataclasses import fields
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache, EncoderDecoderCache
 from transformers.masking_utils import create_bidirectional_mask, create_causal_mask
+from transformers.modeling_outputs import BaseModelOutputWithPoolingAndCrossAttentions
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .configuration_bert import BertConfig, is_batch_invariant
 from .cpu_kernels import linear
 from .packing import Packing, RowGroup, Sequences, is_traced
+
+#: The installed transformers' name of a decoder's cache, in arguments and in outputs: `cache` from
+#: 5.24 on, `past_key_values` before.
+CACHE = {field.name for field in fields(BaseModelOutputWithPoolingAndCrossAttentions)}.intersection(
+    ("cache", "past_key_values")
+).pop()
+Forward = TypeVar("Forward", bound=Callable[..., Any])
 
 varlen_attn: Any = None
 with suppress(ImportError):  # torch 2.10 and later
@@ -41,6 +53,33 @@ SHORTEST_LAST_SOFTMAX = 16
 #: How many values 16 bits of `drop` have, and the least of them as a signed integer.
 VALUES, LEAST = 1 << 16, -(1 << 15)
 ALL_64_BITS = -(1 << 63)
+
+
+def takes_cache(forward: Forward) -> Forward:
+    """Lets a `forward` take its `cache` as `past_key_values` too; its signature says `CACHE`."""
+
+    @functools.wraps(forward)
+    def renamed(*args: Any, **kwargs: Any) -> Any:
+        given = kwargs.pop("past_key_values", None)
+        if given is not None:
+            if kwargs.get("cache") is not None:
+                raise ValueError(
+                    "cache and past_key_values are two names of one argument; give one of them"
+                )
+            if CACHE == "cache" and not torch.compiler.is_compiling():
+                words = "`past_key_values` is deprecated by transformers 5.24; use `cache`"
+                warnings.warn(words, FutureWarning, stacklevel=2)
+            kwargs["cache"] = given
+        return forward(*args, **kwargs)
+
+    signature = inspect.signature(forward)
+    renamed.__signature__ = signature.replace(  # type: ignore[attr-defined]
+        parameters=[
+            value.replace(name=CACHE) if name == "cache" else value
+            for name, value in signature.parameters.items()
+        ]
+    )
+    return renamed  # type: ignore[return-value]
 
 
 class BertSelfAttention(nn.Module):
@@ -110,12 +149,13 @@ class BertSelfAttention(nn.Module):
         """Width of the queries, keys and values."""
         return len(self.heads) * self.attention_head_size
 
+    @takes_cache
     def forward(
         self,
         hidden_states: Tensor,
         attention_mask: Any = None,
         key_value_states: Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         packing: Packing | None = None,
         head_mask: Tensor | None = None,
         output_attentions: bool = False,
@@ -129,7 +169,7 @@ class BertSelfAttention(nn.Module):
             attention_mask: As the backend takes it; None when everything is attended. Not read by
                 the packed backends.
             key_value_states: (B, K, D), the encoder's output, in cross-attention.
-            past_key_values: Cache to read and extend.
+            cache: Cache to read and extend.
             packing: Layout of packed hidden states.
             head_mask: (number of original heads,): factor of each head's output (Michel et al.
                 2019, equation 2).
@@ -154,9 +194,7 @@ class BertSelfAttention(nn.Module):
             value = linear(self.value, hidden_states, None, invariant).unflatten(-1, split)
             context = self.attend_packed(query, key, value, packing)  # (T, H, d)
         else:
-            key, value = self._keys_and_values(
-                hidden_states, key_value_states, past_key_values, packing
-            )
+            key, value = self._keys_and_values(hidden_states, key_value_states, cache, packing)
             query = self._to_heads(query, packing)  # (B, H, Q, d)
             attention_mask, score_mask = self._of_heads(attention_mask), self._of_heads(score_mask)
             if self.distance_embedding is not None:
@@ -342,23 +380,23 @@ class BertSelfAttention(nn.Module):
         self,
         hidden_states: Tensor,
         key_value_states: Tensor | None,
-        past_key_values: Cache | None,
+        cache: Cache | None,
         packing: Packing | None,
     ) -> tuple[Tensor, Tensor]:
         """Keys and values (B, H, K, d), through the cache if there is one."""
-        cache: Any = past_key_values
-        if isinstance(past_key_values, EncoderDecoderCache):
-            cache = (
-                past_key_values.cross_attention_cache
+        own: Any = cache
+        if isinstance(cache, EncoderDecoderCache):
+            own = (
+                cache.cross_attention_cache
                 if self.is_cross_attention
-                else past_key_values.self_attention_cache
+                else cache.self_attention_cache
             )
-            if self.is_cross_attention and past_key_values.is_updated.get(self.layer_idx):
+            if self.is_cross_attention and cache.is_updated.get(self.layer_idx):
                 # The encoder's keys do not change from token to token.
-                layer = cache.layers[self.layer_idx]
+                layer = own.layers[self.layer_idx]
                 return layer.keys, layer.values
         elif self.is_cross_attention:
-            cache = None  # a plain cache holds self-attention only
+            own = None  # a plain cache holds self-attention only
 
         source = hidden_states
         if self.is_cross_attention:
@@ -367,10 +405,10 @@ class BertSelfAttention(nn.Module):
         split = (-1, self.attention_head_size)
         key = self._to_heads(linear(self.key, source).unflatten(-1, split), packing)
         value = self._to_heads(linear(self.value, source).unflatten(-1, split), packing)
-        if cache is not None:
-            key, value = cache.update(key, value, self.layer_idx)
-            if self.is_cross_attention and isinstance(past_key_values, EncoderDecoderCache):
-                past_key_values.is_updated[self.layer_idx] = True
+        if own is not None:
+            key, value = own.update(key, value, self.layer_idx)
+            if self.is_cross_attention and isinstance(cache, EncoderDecoderCache):
+                cache.is_updated[self.layer_idx] = True
         return key, value
 
     def _position_bias(self, query: Tensor, key: Tensor) -> Tensor:
@@ -662,7 +700,7 @@ def layer_masks(
     config: BertConfig,
     attention_mask: Tensor | None,
     embeddings: Tensor,
-    past_key_values: Cache | None,
+    cache: Cache | None,
     encoder_hidden_states: Tensor | None,
     encoder_attention_mask: Tensor | None,
     sequences: Sequences | None,
@@ -686,7 +724,7 @@ def layer_masks(
             attention_mask = dense
     masks: dict[str, Any] = {
         "attention_mask": backend_mask(
-            config, attention_mask, embeddings, past_key_values, None, causal, sequences
+            config, attention_mask, embeddings, cache, None, causal, sequences
         )
     }
     if encoder_hidden_states is not None and encoder_attention_mask is not None:
@@ -698,7 +736,7 @@ def layer_masks(
             encoder_hidden_states=encoder_hidden_states,
         )
     if output_attentions and backend != "eager":
-        cached = 0 if past_key_values is None else int(past_key_values.get_seq_length())
+        cached = 0 if cache is None else int(cache.get_seq_length())
         masks["score_mask"] = score_mask(dense, queries, queries + cached, device, causal)
         if encoder_hidden_states is not None:
             masks["encoder_score_mask"] = score_mask(
@@ -711,7 +749,7 @@ def backend_mask(
     config: BertConfig,
     attention_mask: Tensor | None,
     embeddings: Tensor,
-    past_key_values: Cache | None = None,
+    cache: Cache | None = None,
     encoder_hidden_states: Tensor | None = None,
     is_causal: bool = False,
     sequences: Sequences | None = None,
@@ -723,7 +761,7 @@ def backend_mask(
             zeros where a query must not look, used as it is, or added to the scores if it is a 4-D
             tensor of floats; or None.
         embeddings: (B, Q, D), for its shape, dtype and device.
-        past_key_values: Cache of a decoder.
+        cache: Cache of a decoder.
         encoder_hidden_states: (B, K, D) in cross-attention.
         is_causal: Whether a query sees only keys up to its own position.
         sequences: Those of a packed row, for backends that take no 3-D mask.
@@ -752,7 +790,7 @@ def backend_mask(
         "and_mask_function": together,
     }
     if is_causal:
-        return create_causal_mask(past_key_values=past_key_values, **given)
+        return create_causal_mask(**given, **{CACHE: cache})
     return create_bidirectional_mask(encoder_hidden_states=encoder_hidden_states, **given)
 
 

@@ -356,12 +356,12 @@ class BertConfig(PreTrainedConfig):
 def is_batch_invariant(config: BertConfig) -> bool:
     """`config.batch_invariant`, past transformers' own lookup.
 
-    Every linear layer asks for it, and that lookup takes some microseconds.
+    Every linear layer asks for it, and that lookup takes some microseconds. False for a stock
+    config, such as `EncoderDecoderModel` gives its parts.
     """
     if torch.compiler.is_compiling():  # which does not trace the short way
-        return config.batch_invariant
-    value: bool = object.__getattribute__(config, "batch_invariant")
-    return value
+        return getattr(config, "batch_invariant", False)
+    return bool(config.__dict__.get("batch_invariant"))
 
 
 def _check_shared(fields: Mapping[str, Any]) -> None:

@@ -18,7 +18,7 @@ from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache
 from transformers.modeling_layers import GradientCheckpointingLayer
 
-from .attention import BertSelfAttention, Dropout, prune_linear
+from .attention import CACHE, BertSelfAttention, Dropout, prune_linear, takes_cache
 from .configuration_bert import BertConfig, is_batch_invariant
 from .cpu_kernels import is_hooked, linear, takes_onednn
 from .packing import Packing, is_traced
@@ -260,13 +260,14 @@ class BertLayer(GradientCheckpointingLayer):
         self.intermediate = BertIntermediate(config)
         self.output = self.output_class(config)
 
+    @takes_cache
     def forward(
         self,
         hidden_states: Tensor,
         attention_mask: Any = None,
         encoder_hidden_states: Tensor | None = None,
         encoder_attention_mask: Any = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         packing: Packing | None = None,
         head_mask: Tensor | None = None,
         output_attentions: bool = False,
@@ -288,7 +289,7 @@ class BertLayer(GradientCheckpointingLayer):
         hidden_states, probabilities = self.attention(
             hidden_states,
             attention_mask=attention_mask,
-            past_key_values=past_key_values,
+            cache=cache,
             packing=packing,
             head_mask=head_mask,
             output_attentions=output_attentions,
@@ -302,7 +303,7 @@ class BertLayer(GradientCheckpointingLayer):
                 hidden_states,
                 attention_mask=encoder_attention_mask,
                 key_value_states=encoder_hidden_states,
-                past_key_values=past_key_values,
+                cache=cache,
                 output_attentions=output_attentions,
                 score_mask=encoder_score_mask,
                 **kwargs,
@@ -364,13 +365,14 @@ class BertEncoder(nn.Module):
         #: Set by `prepare_for_inference`: packed layers to run in place of `layer`.
         self.prepared: Any = None
 
+    @takes_cache
     def forward(
         self,
         hidden_states: Tensor,
         attention_mask: Any = None,
         encoder_hidden_states: Tensor | None = None,
         encoder_attention_mask: Any = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         packing: Packing | None = None,
         head_mask: Tensor | None = None,
         output_hidden_states: bool | int | Sequence[int] = False,
@@ -420,11 +422,11 @@ class BertEncoder(nn.Module):
                 attention_mask,
                 encoder_hidden_states,
                 encoder_attention_mask=encoder_attention_mask,
-                past_key_values=past_key_values,
                 packing=packing,
                 head_mask=None if head_mask is None else head_mask[index],
                 output_attentions=output_attentions,
                 kept=kept,
+                **{CACHE: cache},  # by a name that gradient checkpointing knows
                 **kwargs,
             )
             if output_attentions:

@@ -33,7 +33,7 @@ from transformers.utils.generic import can_return_tuple
 
 # Older releases of transformers copy only the files that this one names when they load code from a
 # folder, so all are named here, needed or not.
-from .attention import PACKED_BACKENDS, check_bias, layer_masks
+from .attention import CACHE, PACKED_BACKENDS, check_bias, layer_masks, takes_cache
 from .checks import check_inputs, check_labels, check_masks, expand_head_mask
 from .codertimo import architecture
 from .configuration_bert import BertConfig, is_batch_invariant
@@ -316,7 +316,7 @@ class Encoded:
     hidden_states: tuple[Tensor, ...] | None
     attentions: tuple[Tensor, ...] | None
     cross_attentions: tuple[Tensor, ...] | None = None
-    past_key_values: Cache | None = None
+    cache: Cache | None = None
 
     def pad(self, rows: Tensor) -> Tensor:
         """Rows computed from `states`, (N, ...) or (B, S, ...), to (B, S, ...), zero elsewhere."""
@@ -375,6 +375,7 @@ class BertModel(BertPreTrainedModel):
         """Replaces the word embeddings."""
         self.embeddings.word_embeddings = value
 
+    @takes_cache
     @can_return_tuple
     def forward(
         self,
@@ -385,7 +386,7 @@ class BertModel(BertPreTrainedModel):
         inputs_embeds: Tensor | None = None,
         encoder_hidden_states: Tensor | None = None,
         encoder_attention_mask: Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         use_cache: bool | None = None,
         head_mask: Tensor | None = None,
         required_positions: Tensor | None = None,
@@ -411,7 +412,7 @@ class BertModel(BertPreTrainedModel):
             inputs_embeds: (B, S, D) in place of word embeddings.
             encoder_hidden_states: (B, K, D), what a decoder's cross-attention reads.
             encoder_attention_mask: (B, K), its padding.
-            past_key_values: Cache of a decoder, read and extended.
+            cache: Cache of a decoder, read and extended.
             use_cache: Whether a decoder returns its cache; `config.use_cache` if None.
             head_mask: (H,) or (layers, H): factor of each head's output, 0 switches it off.
             required_positions: (B, S) bool: positions whose hidden state is wanted although they
@@ -431,7 +432,7 @@ class BertModel(BertPreTrainedModel):
 
         Returns:
             `last_hidden_state` (B, S, D), `pooler_output` (B, D), or (R, D) of packed input, and
-            where asked for `past_key_values`, `hidden_states` (layers + 1 times (B, S, D)),
+            where asked for `cache`, `hidden_states` (layers + 1 times (B, S, D)),
             `attentions` and `cross_attentions` (layers times (B, H, S, K)).
 
         With `config.batch_invariant` the bits of everything that belongs to one sequence (states of
@@ -462,7 +463,7 @@ class BertModel(BertPreTrainedModel):
             output_attentions = config.output_attentions
         output_attentions = bool(output_attentions)
         # What comes in beside the tokens of the batch: cached ones, or those of an encoder.
-        is_alone = not config.is_decoder and past_key_values is None
+        is_alone = not config.is_decoder and cache is None
         is_alone = is_alone and encoder_hidden_states is None
 
         inputs = Inputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
@@ -472,9 +473,9 @@ class BertModel(BertPreTrainedModel):
             options,
             is_decoder=config.is_decoder,
             has_pooler=self.pooler is not None,
-            has_cache=past_key_values is not None,
+            has_cache=cache is not None,
         )
-        past_length = 0 if past_key_values is None else int(past_key_values.get_seq_length())
+        past_length = 0 if cache is None else int(cache.get_seq_length())
         if inputs.position_ids is None and sequences is not None:
             inputs = replace(inputs, position_ids=sequences.position)
         words = self.embeddings.word_embeddings
@@ -495,7 +496,7 @@ class BertModel(BertPreTrainedModel):
             encoder_hidden_states,
             encoder_attention_mask,
             (batch_size, length, length + past_length),
-            exact=past_key_values is None,
+            exact=cache is None,
         )
         if not config.is_decoder:  # in a decoder a 4-D mask replaces causality as well
             attention_mask = key_mask(attention_mask, batch_size)
@@ -524,10 +525,10 @@ class BertModel(BertPreTrainedModel):
                     not_padding=others,
                 ),
                 whole_if_empty=backend == "eager",
-                packs_whole=config.batch_invariant or self.encoder.prepared is not None,
+                packs_whole=is_batch_invariant(config) or self.encoder.prepared is not None,
             )
         on_packed = backend in PACKED_BACKENDS and not output_attentions
-        if config.batch_invariant:
+        if is_batch_invariant(config):
             self._check_batch_invariant(packing, attention_mask, on_packed, is_alone, device)
             packing = packing or Packing.dense(shape, device)
             packing = replace(packing, batch_invariant=True)
@@ -554,10 +555,10 @@ class BertModel(BertPreTrainedModel):
             use_cache = config.use_cache
         if not config.is_decoder or (self.gradient_checkpointing and self.training):
             use_cache = False  # checkpointing's second pass would extend the cache again
-        if use_cache and past_key_values is None:
-            past_key_values = DynamicCache(config=config)
+        if use_cache and cache is None:
+            cache = DynamicCache(config=config)
             if encoder_hidden_states is not None:
-                past_key_values = EncoderDecoderCache(past_key_values, DynamicCache(config=config))
+                cache = EncoderDecoderCache(cache, DynamicCache(config=config))
         attends_packed = prepared is not None or (
             on_packed and packing is not None and self._attends_packed(backend, device)
         )
@@ -570,7 +571,7 @@ class BertModel(BertPreTrainedModel):
                 config,
                 mask,
                 like,
-                past_key_values,
+                cache,
                 encoder_hidden_states,
                 encoder_attention_mask,
                 sequences,
@@ -579,7 +580,7 @@ class BertModel(BertPreTrainedModel):
         left = self.encoder(
             embeddings,
             encoder_hidden_states=encoder_hidden_states,
-            past_key_values=past_key_values,
+            cache=cache,
             packing=packing,
             head_mask=layer_head_mask,
             output_hidden_states=output_hidden_states,
@@ -593,14 +594,14 @@ class BertModel(BertPreTrainedModel):
             packing,
             sequences,
             None if is_planned else attention_mask,
-            past_key_values if use_cache else None,
+            cache if use_cache else None,
         )
         if packed:
             return encoded
         return BaseModelOutputWithPoolingAndCrossAttentions(
             last_hidden_state=encoded.pad(encoded.states),
             pooler_output=encoded.pooled,
-            past_key_values=encoded.past_key_values,
+            **{CACHE: encoded.cache},
             hidden_states=encoded.hidden_states,
             attentions=encoded.attentions,
             cross_attentions=encoded.cross_attentions,
@@ -671,7 +672,7 @@ class BertModel(BertPreTrainedModel):
             hidden_states=all_states,
             attentions=left.attentions,
             cross_attentions=left.cross_attentions,
-            past_key_values=cache,
+            cache=cache,
         )
 
     def _attends_packed(self, backend: str, device: torch.device) -> bool:
@@ -730,7 +731,7 @@ class _BertHead(BertPreTrainedModel):
             output.hidden_states,
             output.attentions,
             getattr(output, "cross_attentions", None),
-            getattr(output, "past_key_values", None),
+            getattr(output, CACHE, None),
         )
 
 
@@ -884,6 +885,7 @@ class BertLMHeadModel(_LanguageModelHead, GenerationMixin):
         self.cls = BertOnlyMLMHead(self.config, architecture(self.config).prediction_head)
         self.post_init()
 
+    @takes_cache
     @can_return_tuple
     def forward(
         self,
@@ -895,7 +897,7 @@ class BertLMHeadModel(_LanguageModelHead, GenerationMixin):
         encoder_hidden_states: Tensor | None = None,
         encoder_attention_mask: Tensor | None = None,
         labels: Tensor | None = None,
-        past_key_values: Cache | None = None,
+        cache: Cache | None = None,
         use_cache: bool | None = None,
         logits_to_keep: int | Tensor = 0,
         **kwargs: Unpack[TransformersKwargs],
@@ -917,9 +919,9 @@ class BertLMHeadModel(_LanguageModelHead, GenerationMixin):
             inputs,
             encoder_hidden_states=encoder_hidden_states,
             encoder_attention_mask=encoder_attention_mask,
-            past_key_values=past_key_values,
             use_cache=use_cache if labels is None else False,
             required_positions=labelled(predicted),
+            **{CACHE: cache},
             **kwargs,
         )
         states = encoded.pad(encoded.states)  # (B, S, D)
@@ -934,7 +936,7 @@ class BertLMHeadModel(_LanguageModelHead, GenerationMixin):
         return CausalLMOutputWithCrossAttentions(
             loss,
             logits,
-            encoded.past_key_values,
+            encoded.cache,
             encoded.hidden_states,
             encoded.attentions,
             encoded.cross_attentions,

@@ -666,7 +666,7 @@ def find_sequences(
             if no backend is to read them.
         is_decoder: Whether a token sees only those before it.
         has_pooler: Whether the pooler asks where the sequences begin.
-        has_cache: Whether there are `past_key_values`.
+        has_cache: Whether there is a cache.
 
     Returns:
         The lengths, to unpad by them; or, for a decoder and for a recorded program, which does not
@@ -691,7 +691,7 @@ def find_sequences(
     if has_cache and (totals is not None or lengths is not None):
         raise ValueError(
             "packed input (cu_seq_lens_q, or position_ids that start again at 0) comes with "
-            "past_key_values, which hold one sequence a row; leave them out"
+            "a cache, which holds one sequence a row; leave them out"
         )
     if lengths is not None and not is_decoder:
         for name in ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"):

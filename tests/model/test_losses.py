@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
+from hf_bert_impl.model.attention import CACHE
 from hf_bert_impl.parity import reference_model
 from tests.model.cases import LOSS_HEADS, gradients, model_and_batch, random_labels
 
@@ -102,5 +103,5 @@ def test_shifted_labels_may_be_given():
 def test_the_cache_is_off_while_training():
     model, _ = model_and_batch("BertLMHeadModel")
     ids = torch.tensor([[3, 4, 5]])
-    assert model(ids).past_key_values is not None
-    assert model(ids, labels=ids).past_key_values is None
+    assert CACHE in model(ids)
+    assert CACHE not in model(ids, labels=ids)

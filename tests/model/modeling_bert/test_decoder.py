@@ -1,9 +1,14 @@
 """BERT as a decoder: causal mask, cache, generation, cross-attention."""
 
+import inspect
+
 import pytest
 import torch
-from transformers import DynamicCache, EncoderDecoderCache
+from transformers import DynamicCache, EncoderDecoderCache, EncoderDecoderModel
+from transformers.models.bert import modeling_bert
 
+from hf_bert_impl import BertLMHeadModel, BertModel
+from hf_bert_impl.model.attention import CACHE
 from hf_bert_impl.parity import reference_model
 from tests.model.cases import BACKENDS, random_config, random_model
 
@@ -34,20 +39,21 @@ def test_a_token_sees_no_later_one(backend, kind):
     assert not torch.allclose(a[:, 5:], b[:, 5:], atol=1e-3)
 
 
+@pytest.mark.parametrize("name", ["cache", "past_key_values"])
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_cache_changes_nothing(backend, kind):
+def test_the_cache_changes_nothing(backend, kind, name):
     model = decoder(attn_implementation=backend, position_embedding_type=kind)
     tokens = ids()
     with torch.no_grad():
         whole = model(tokens, output_attentions=True, output_hidden_states=True)
         first = model(tokens[:, :4], use_cache=True)
-        rest = model(tokens[:, 4:], past_key_values=first.past_key_values, output_attentions=True)
+        rest = model(tokens[:, 4:], output_attentions=True, **{name: first[CACHE]})
     assert torch.allclose(whole.logits[:, 4:], rest.logits, atol=1e-5)
     for a, b in zip(whole.attentions, rest.attentions, strict=True):
         assert b.shape == (3, a.shape[1], 3, 7)
         assert torch.allclose(a[:, :, 4:], b, atol=1e-5)
-    assert rest.past_key_values.get_seq_length() == 7
+    assert rest[CACHE].get_seq_length() == 7
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -65,6 +71,34 @@ def test_generates_what_upstream_generates(backend, beams):
     assert tokens.shape[1] > 6
     assert torch.equal(tokens, theirs.generate(prompt, **options))
     assert torch.equal(tokens, ours.generate(prompt, use_cache=False, **options))
+
+
+@pytest.mark.parametrize("kind", [BertModel, BertLMHeadModel])
+def test_the_cache_has_the_name_of_the_installed_release(kind):
+    stock = getattr(modeling_bert, kind.__name__)
+    shared = inspect.signature(stock.forward).parameters
+    ours = inspect.signature(kind.forward).parameters
+    assert [name for name in ours if name in shared] == list(shared)
+    assert CACHE in shared
+    model = decoder()
+    past = model(ids(), use_cache=True)[CACHE]
+    with pytest.raises(ValueError, match="two names of one argument"):
+        model(ids(), cache=past, past_key_values=DynamicCache(config=model.config))
+
+
+def test_generates_in_an_encoder_decoder_model():
+    encoder = random_model("BertModel", random_config(1, "BertModel", vocab_size=61))
+    ours = EncoderDecoderModel(
+        encoder=encoder, decoder=decoder(add_cross_attention=True, vocab_size=61)
+    ).eval()
+    theirs = EncoderDecoderModel(
+        encoder=reference_model(encoder), decoder=reference_model(ours.decoder)
+    ).eval()
+    theirs.enc_to_dec_proj = ours.enc_to_dec_proj
+    options = dict(max_new_tokens=9, do_sample=False, pad_token_id=0, decoder_start_token_id=1)
+    tokens = ours.generate(ids(), eos_token_id=None, **options)
+    assert torch.equal(tokens, theirs.generate(ids(), eos_token_id=None, **options))
+    assert torch.equal(tokens, ours.generate(ids(), eos_token_id=None, use_cache=False, **options))
 
 
 def test_generates_with_a_static_cache():
@@ -122,9 +156,9 @@ def test_cross_attention_equals_upstream(backend, masked):
         a = ours(tokens, **given, output_attentions=True)
         b = theirs(tokens, **given)
         assert torch.allclose(a.logits, b.logits, atol=1e-5)
-        assert isinstance(a.past_key_values, EncoderDecoderCache)
+        assert isinstance(a[CACHE], EncoderDecoderCache)
         first = ours(tokens[:, :3], **given, use_cache=True)
-        rest = ours(tokens[:, 3:], **given, past_key_values=first.past_key_values)
+        rest = ours(tokens[:, 3:], **given, past_key_values=first[CACHE])
         assert torch.allclose(rest.logits, a.logits[:, 3:], atol=1e-5)
         plain = ours(tokens, **given, past_key_values=DynamicCache(config=ours.config))
         assert torch.allclose(plain.logits, a.logits, atol=1e-5)

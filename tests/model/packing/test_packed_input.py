@@ -6,6 +6,7 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import DataCollatorWithFlattening
 
 from hf_bert_impl import BertModel
+from hf_bert_impl.model.attention import CACHE
 from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS
 from hf_bert_impl.parity import reference_model
 from tests.model.cases import (
@@ -223,7 +224,7 @@ def test_recorded_programs_take_other_lengths(way, given, head):
         def forward(self, input_ids, token_type_ids, told):
             name = "position_ids" if given == "positions" else "cu_seq_lens_q"
             out = self.model(input_ids, token_type_ids=token_type_ids, **{name: told})
-            return {k: v for k, v in out.items() if k != "past_key_values"}
+            return {k: v for k, v in out.items() if k != CACHE}
 
     tell = positions if given == "positions" else totals
     example = (batch["input_ids"], batch["token_type_ids"], tell((9, 2, 4, 4, 3)))
@@ -264,9 +265,9 @@ def test_a_compiled_decoder_with_a_cache_sees_its_past():
     model, _ = model_and_rows("BertLMHeadModel")
     tokens = torch.tensor([[3, 4, 5, 6, 7]])
     whole = outputs(model, {"input_ids": tokens}).logits[:, 3:]
-    past = outputs(model, {"input_ids": tokens[:, :3]}).past_key_values
+    past = outputs(model, {"input_ids": tokens[:, :3]})[CACHE]
     batch = {"input_ids": tokens[:, 3:], "position_ids": torch.tensor([[3, 4]])}
-    step = outputs(torch.compile(model, backend="eager"), batch, past_key_values=past).logits
+    step = outputs(torch.compile(model, backend="eager"), batch, cache=past).logits
     assert (whole - step).abs().max() < 1e-5
 
 
