@@ -262,9 +262,9 @@ def make_app(
         front.check("rerank", body.model)
         if (body.documents is None) == (body.texts is None):
             raise Problem(400, "give `documents` (as Cohere) or `texts` (as TEI), and not both")
-        texts = body.texts or [
+        texts = [
             _text_of(index, document, body.rank_fields)
-            for index, document in enumerate(body.documents or [])
+            for index, document in enumerate(body.documents or body.texts or [])
         ]
         found = await front.compute(
             [(body.query, text) for text in texts],

@@ -40,18 +40,14 @@ def _texts(value: Any) -> Any:
     return value
 
 
-def _list_of_texts(value: Any) -> Any:
-    if not isinstance(value, list):
-        raise ValueError("send a list of texts")
-    return _texts(value)
-
-
 def _compared(value: Any) -> Any:
     if not isinstance(value, dict):
         return _texts(value)
-    if not isinstance(value.get("source_sentence"), str):
-        raise ValueError("`source_sentence` has to be a text")
-    return value | {"sentences": _list_of_texts(value.get("sentences"))}
+    source, others = value.get("source_sentence"), value.get("sentences")
+    if not isinstance(source, str) or not isinstance(others, list):
+        raise ValueError("send `source_sentence`, a text, and `sentences`, a list of texts")
+    _check_each(others)
+    return value
 
 
 def _documents(value: Any) -> Any:
@@ -136,7 +132,7 @@ class RerankRequest(_Cut):
 
     query: str
     documents: Annotated[Any, AfterValidator(_documents)] = None
-    texts: Annotated[Any, AfterValidator(_list_of_texts)] = None
+    texts: Annotated[Any, AfterValidator(_documents)] = None
     model: str | None = None
     top_n: Count | None = None
     return_documents: bool = False
