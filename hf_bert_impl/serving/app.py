@@ -402,6 +402,8 @@ def make_app(
         said = str(error.detail)
         if error.status_code == 400:  # of what decodes the body
             said = f"{said}; send JSON in UTF-8"
+        elif error.status_code == 404:
+            said = f"{said}; post to {PATHS[backend.info.task]}"
         elif error.status_code == 405:
             said = f"{said}; use {(error.headers or {}).get('Allow', 'another method')}"
         return Problem(error.status_code, said).response()

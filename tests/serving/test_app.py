@@ -220,7 +220,7 @@ def test_the_config_tells_what_a_model_is_for(served, task):
         ("embed", "/v1/embeddings", {"input": "a" * 3000}, 413, "3,000 characters"),
         ("embed", "/v1/embeddings", {"input": "a" * 9000}, 413, "more than 8,192 bytes"),
         ("embed", "/rerank", {"query": "a", "texts": ["b"]}, 404, "post to /v1/embeddings"),
-        ("embed", "/other", {}, 404, "Not Found"),
+        ("embed", "/other", {}, 404, "Not Found; post to /v1/embeddings"),
         ("rerank", "/rerank", {"query": "a"}, 400, "not both"),
         ("rerank", "/rerank", {"query": "a", "texts": ["b"], "documents": ["b"]}, 400, "not both"),
         ("rerank", "/rerank", {"query": "a", "texts": []}, 400, "no text"),

@@ -1,11 +1,15 @@
 """The clients that exist, each against a server of its own shape, without Ray."""
 
+import asyncio
 import base64
 import functools
 import importlib
+import json
 import os
+import socket
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -19,12 +23,26 @@ import uvicorn
 from hf_bert_impl import TextEncoder
 from hf_bert_impl.distributed import Answer, Classify, ScorePairs
 from hf_bert_impl.serving.app import make_app
-from hf_bert_impl.serving.model_worker import ModelWorker
+from hf_bert_impl.serving.model_worker import ModelInfo, ModelWorker
+from hf_bert_impl.serving.options import ServingOptions
 from hf_bert_impl.serving.server import _listening, _protocol
 from tests.serving.conftest import TEXTS
 
 #: Longer than the models take.
 LONG = "nice to meet you, " + "the river rose over " * 12 + "night and a."
+
+
+def run(app, seconds, listener, **options):
+    """A server in a thread, once it listens."""
+    config = uvicorn.Config(
+        app, log_level="error", lifespan="off", http=_protocol(seconds), **options
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, args=([listener],))
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    return server, thread
 
 
 @pytest.fixture(scope="module")
@@ -35,15 +53,9 @@ def address(served):
     @functools.cache
     def start(task):
         app = make_app(ModelWorker("small", task, served(task)))
-        config = uvicorn.Config(app, log_level="warning", lifespan="off", http=_protocol(20))
-        server = uvicorn.Server(config)
         taken = _listening("127.0.0.1", 0)
         listener = taken.__enter__()
-        thread = threading.Thread(target=server.run, args=([listener],))
-        thread.start()
-        running.append((server, thread, taken))
-        while not server.started:
-            time.sleep(0.01)
+        running.append((*run(app, 20, listener), taken))
         return f"http://127.0.0.1:{listener.getsockname()[1]}"
 
     yield start
@@ -51,6 +63,45 @@ def address(served):
         server.should_exit = True
         thread.join()
         taken.__exit__(None, None, None)
+
+
+def test_requests_that_stop_coming():
+    """Heads and bodies have their time, and after SIGTERM what is left of the drain time."""
+
+    class Nothing:
+        info = ModelInfo("small", "embed", dimension=4)
+
+        async def compute(self, items, options):
+            await asyncio.sleep(60)
+
+    head = b"POST /v1/embeddings HTTP/1.1\r\nHost: here\r\nContent-Type: application/json\r\n"
+    body = b'{"input": "a"}'
+    whole = head + b"Content-Length: 14\r\n\r\n" + body
+
+    def until_closed(sent):
+        with socket.create_connection(listener.getsockname()) as client:
+            client.settimeout(30)
+            client.sendall(sent)
+            return b"".join(iter(lambda: client.recv(65536), b"")).partition(b"\r\n\r\n")
+
+    with _listening("127.0.0.1", 0) as listener:
+        server, thread = run(make_app(Nothing(), ServingOptions(timeout=1)), 1, listener)
+        assert until_closed(b"")[2] == until_closed(head)[2] == b""
+        start, _, found = until_closed(whole[:-3])
+        assert b" 408 " in start and json.loads(found)["error"]["code"] == 408
+        server.should_exit = True
+        thread.join()
+    with _listening("127.0.0.1", 0) as listener, ThreadPoolExecutor() as pool:
+        server, thread = run(make_app(Nothing()), 20, listener, timeout_graceful_shutdown=1)
+        calls = [pool.submit(until_closed, sent) for sent in (whole[:-3], whole)]
+        time.sleep(0.5)
+        begin, server.should_exit = time.monotonic(), True
+        thread.join()
+        assert time.monotonic() - begin < 5
+        for call in calls:
+            start, _, found = call.result()
+            assert b" 503 " in start and b"\r\nretry-after: 5\r\n" in start
+            assert json.loads(found)["error"]["type"] == "server_error"
 
 
 @pytest.fixture(scope="module")
