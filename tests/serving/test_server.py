@@ -151,7 +151,7 @@ def test_nobody_gets_what_another_asked_for(running, expected):
 
 @pytest.mark.slow
 def test_clients_that_go_away_keep_nobody_waiting(running, expected):
-    """Their texts are not computed, though the workers stand still meanwhile."""
+    """Their places are free at once, though the workers stand still meanwhile."""
     workers = running.workers()
     for worker in workers:
         worker.suspend()
@@ -161,14 +161,11 @@ def test_clients_that_go_away_keep_nobody_waiting(running, expected):
                 running.post(["over and over " * 10] * 1000, timeout=1)
             begin = time.monotonic()
             wait_until(lambda: running.queued() == 0)
-            print("FREE after", time.monotonic() - begin, flush=True)
-            assert time.monotonic() - begin < 5
+            assert time.monotonic() - begin < 20  # `--timeout` is 60
     finally:
         for worker in workers:
             worker.resume()
-    begin = time.monotonic()
     assert np.array_equal(running.vectors(TEXTS), expected)
-    print("ANSWER after", time.monotonic() - begin, flush=True)
 
 
 @pytest.mark.slow
