@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from hf_bert_impl.data.token_budget import cut_batches
+from hf_bert_impl.errors import InputError
 
 #: Texts are handed to the tokenizer in chunks of so many, or of so many characters.
 CHUNK_TEXTS = 256
@@ -45,6 +46,7 @@ def token_batches(
 
     Raises:
         TypeError: An entry is no str.
+        ValueError: An entry holds half a surrogate pair, which no tokenizer takes.
     """
     ahead = _tokenized(texts, tokenize)
     try:
@@ -76,9 +78,17 @@ def _tokenized(
 
 
 def check_text(index: int, text: object) -> None:
-    """Raises TypeError if an entry of `texts` is no str."""
+    """Raises TypeError if an entry of `texts` is no str, and ValueError if it cannot be encoded."""
     if not isinstance(text, str):
         raise TypeError(f"texts[{index}] is {type(text).__name__}; give each text as a str")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"texts[{index}] has half a surrogate pair ({text[error.start]!r})",
+            "whole characters",
+            "replace it, e.g. text.encode('utf-8', 'replace').decode()",
+        ) from error
 
 
 def packed_inputs(

@@ -10,7 +10,9 @@ The thread ends with the object, or with the interpreter; there is nothing to cl
 """
 
 import asyncio
+import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence, Sized
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -90,6 +92,7 @@ class JoinedCalls:
         compute: Callable[[list[Any], int], Iterable[Any]],
         token_budget: int,
     ) -> None:
+        _ALIVE.add(self)
         self._arguments = (tokenize, compute, token_budget)
         self._tokenize, self._compute, self._token_budget = self._arguments
         # Below: what the lock guards. The end of a coroutine, in which it is taken, can come by the
@@ -130,7 +133,12 @@ class JoinedCalls:
             self._queue.extend((call, index) for index in range(len(items)))
         # After the other coroutines that are ready now, whose texts then share the first batch.
         asyncio.get_running_loop().call_soon(self._start)
-        return await asyncio.wrap_future(call.future)
+        try:
+            return await asyncio.wrap_future(call.future)
+        except (asyncio.CancelledError, Exception):  # a closed loop's calls are dropped in a batch
+            call.future.cancel()
+            self._drop(call)
+            raise
 
     async def _make_room(self, texts: int) -> None:
         with self._lock:
@@ -157,6 +165,13 @@ class JoinedCalls:
                 if not room.loop.is_closed() and room.future.set_running_or_notify_cancel():
                     self._held += room.texts
                     room.future.set_result(None)
+
+    def _drop(self, call: _Call) -> None:
+        """Takes the items of a call that has ended out of the queue, and frees their slots."""
+        with self._lock:
+            before = len(self._queue)
+            self._queue = deque(item for item in self._queue if item[0] is not call)
+            self._let_go(before - len(self._queue))
 
     def _start(self) -> None:
         with self._lock:
@@ -236,6 +251,19 @@ class JoinedCalls:
             except BaseException as error:
                 call.fail(error)
         return []
+
+
+_ALIVE: weakref.WeakSet[JoinedCalls] = weakref.WeakSet()
+
+
+def _start_again() -> None:
+    """In a forked child: threads of the parent are not there, and its calls are nobody's."""
+    for joined in list(_ALIVE):
+        joined.__setstate__(joined.__getstate__())
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_start_again)
 
 
 def _apart(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import itertools
+import operator
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -231,7 +232,7 @@ class QuestionAnsweringPipeline(Pipeline):
 
         Args:
             pairs: One question or more, each with its context.
-            **parameters: As a call takes them, but for those that cut windows.
+            **parameters: As a call takes them.
 
         Returns:
             What a call gives for each question, and how many tokens their windows had.
@@ -240,21 +241,18 @@ class QuestionAnsweringPipeline(Pipeline):
             ValueError: A question or a context is empty, or a number is out of its range.
             TypeError: Other arguments than these.
         """
-        cutting, post = self._sanitize_parameters(**parameters)[::2]
-        if cutting:
-            raise TypeError(
-                f"{next(iter(cutting))!r} is given to one call of many that share batches; give it "
-                "to the pipeline"
-            )
-        post = {**self._postprocess_params, **post}
+        cutting, post = self._by_step(parameters)
 
         def finish(scored: list[Scored]) -> list[Any]:
             return [self.postprocess(_best(one, post), **post) for one in scored]
 
-        return await self._joined.run(pairs, 0, finish)
+        return await self._joined.run([(pair, cutting) for pair in pairs], 0, finish)
 
-    def _cut_questions(self, pairs: list[Pair]) -> list[_Question]:
-        return [_Question(windows) for windows in self.preprocess(pairs, **self._preprocess_params)]
+    def _cut_questions(self, items: list[tuple[Pair, dict[str, Any]]]) -> list[_Question]:
+        found: list[_Question] = []
+        for cutting, alike in itertools.groupby(items, key=operator.itemgetter(1)):
+            found.extend(map(_Question, self.preprocess([pair for pair, _ in alike], **cutting)))
+        return found
 
     def _question_logits(self, questions: list[_Question], kind: int) -> list[Scored]:
         return list(self._scored([question.windows for question in questions], None))

@@ -8,7 +8,7 @@ import hmac
 import math
 import time
 import uuid
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable, Coroutine, MutableMapping
 from typing import Any, Protocol
 
 import numpy as np
@@ -25,15 +25,17 @@ from prometheus_client import (
 )
 from starlette.exceptions import HTTPException
 
+from hf_bert_impl import __version__
 from hf_bert_impl.errors import one_line
+from hf_bert_impl.inference.encoding import TOKEN_BUDGET
 from hf_bert_impl.model.json_files import check_text
 from hf_bert_impl.serving.model_worker import Computed, ModelInfo, Refused, scores_in_order
 from hf_bert_impl.serving.options import PATHS, ServingOptions
 from hf_bert_impl.serving.requests import (
     AnswerRequest,
-    Asked,
     ClassifyRequest,
     EmbeddingsRequest,
+    EmbedRequest,
     RerankRequest,
 )
 
@@ -41,6 +43,8 @@ from hf_bert_impl.serving.requests import (
 OPEN_PATHS = {"/health"}
 #: How long a worker may take to say that it lives.
 HEALTH_SECONDS = 10.0
+#: The status that counts requests whose clients went away.
+GONE = 499
 #: Bounds of the histogram of seconds.
 BOUNDS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60)
 
@@ -105,12 +109,13 @@ class _Front:
         #: Since when there is work, and how many texts are done since then.
         self._busy_since, self._done = 0.0, 0
 
-    def check(self, request: Request, model: str | None = None) -> None:
+    def check(self, task: str, model: str | None = None) -> None:
         """Raises Problem if the model of this server is not the one that was meant."""
         info = self.backend.info
-        path = PATHS[info.task]
-        if not request.url.path.endswith(path.removeprefix("/v1")):
-            raise Problem(404, f"this server's model is for {info.task}; post to {path}")
+        if task != info.task:
+            raise Problem(
+                404, f"this server's model is for {info.task}; post to {PATHS[info.task]}"
+            )
         if model is not None and model != info.name:
             raise Problem(404, f"there is no model {model!r:.100} here; name {info.name!r}")
 
@@ -154,20 +159,27 @@ class _Front:
         most = self.options.max_texts
         if len(items) > most:
             raise Problem(413, f"there are {len(items)} texts; send at most {most} at once")
+        # The query of all pairs is one text.
+        pair = {"rerank": ("the query", "text {}"), "answer": ("question {}", "context {}")}.get(
+            self.backend.info.task, ("text {}", "text {}")
+        )
         for index, item in enumerate(items):
-            for text in [item] if isinstance(item, str) else item:
-                if not text.strip():
-                    raise Problem(400, f"text {index} is empty")
-                if len(text) > self.options.max_characters:
-                    raise Problem(
-                        413,
-                        f"text {index} has {len(text):,} characters; cut it into texts of at most "
-                        f"{self.options.max_characters:,}",
-                    )
-                try:
-                    check_text(text, f"text {index}")
-                except ValueError as error:
-                    raise Problem(400, str(error)) from None
+            for text, name in zip([item] if isinstance(item, str) else item, pair, strict=False):
+                self._check_text(text, name.format(index), not name.startswith("text"))
+
+    def _check_text(self, text: str, name: str, is_needed: bool) -> None:
+        if is_needed and not text.strip():
+            raise Problem(400, f"{name} is empty; send a text")
+        if len(text) > self.options.max_characters:
+            raise Problem(
+                413,
+                f"{name} has {len(text):,} characters; cut it into texts of at most "
+                f"{self.options.max_characters:,}",
+            )
+        try:
+            check_text(text, name)
+        except ValueError as error:
+            raise Problem(400, str(error)) from None
 
     def _wait(self) -> int:
         """Seconds until half of what waits is likely to be done."""
@@ -190,37 +202,76 @@ def make_app(
     app = FastAPI(title="hf_bert_impl", docs_url=None, redoc_url=None)
     app.add_middleware(_Door, front=front, key=key)
 
-    @app.post("/v1/embeddings")
-    async def embeddings(body: EmbeddingsRequest, request: Request) -> Response:
-        front.check(request, body.model)
+    async def vectors(
+        texts: list[str], body: EmbeddingsRequest | EmbedRequest, normalize: bool | None
+    ) -> Computed:
         info = backend.info
-        if body.dimensions not in (None, info.dimension):
+        if body.dimensions is not None and body.dimensions > (info.dimension or 0):
             raise Problem(400, f"`dimensions` is {body.dimensions}; this model's vectors have "
                           f"{info.dimension}")  # fmt: skip
         if body.prompt_name is not None and body.prompt_name not in info.prompts:
             known = ", ".join(info.prompts) or "none"
             raise Problem(400, f"`prompt_name` is {body.prompt_name!r:.100}; there are: {known}")
+        return await front.compute(
+            texts,
+            prompt_name=body.prompt_name,
+            normalize=normalize,
+            dimensions=body.dimensions,
+            **body.cut(),
+        )
+
+    @app.post("/v1/embeddings")
+    async def embeddings(body: EmbeddingsRequest) -> Response:
+        front.check("embed", body.model)
         texts = [body.input] if isinstance(body.input, str) else body.input
-        found = await front.compute(texts, prompt_name=body.prompt_name)
+        found = await vectors(texts, body, None)
         is_packed = body.encoding_format == "base64"
-        vectors = [_base64(row) if is_packed else row.tolist() for row in found.values]
         data = [
-            {"object": "embedding", "index": index, "embedding": vector}
-            for index, vector in enumerate(vectors)
+            {
+                "object": "embedding",
+                "index": index,
+                "embedding": _base64(row) if is_packed else row.tolist(),
+            }
+            for index, row in enumerate(found.values)
         ]
         usage = {"prompt_tokens": found.tokens, "total_tokens": found.tokens}
-        return JSONResponse({"object": "list", "data": data, "model": info.name, "usage": usage})
+        name = backend.info.name
+        return JSONResponse({"object": "list", "data": data, "model": name, "usage": usage})
+
+    @app.post("/embed")
+    @app.post("/similarity")
+    async def embed(body: EmbedRequest, request: Request) -> Response:
+        front.check("embed")
+        given = body.inputs
+        if isinstance(given, dict):
+            texts = [given["source_sentence"], *given["sentences"]]
+            first, *others = (await vectors(texts, body, True)).values
+            return JSONResponse([float(first @ other) for other in others])
+        if request.url.path == "/similarity":
+            raise Problem(400, "`inputs` has no `source_sentence` and `sentences`; send both")
+        normalize = body.normalize
+        if normalize is None and request.url.path == "/embed":
+            normalize = True  # TEI's default; at / the hub's, which is the model's own length
+        texts = [given] if isinstance(given, str) else given
+        return JSONResponse((await vectors(texts, body, normalize)).values.tolist())
 
     @app.post("/rerank")
     @app.post("/v1/rerank")
     @app.post("/v2/rerank")
-    async def rerank(body: RerankRequest, request: Request) -> Response:
-        front.check(request, body.model)
+    async def rerank(body: RerankRequest) -> Response:
+        front.check("rerank", body.model)
         if (body.documents is None) == (body.texts is None):
             raise Problem(400, "give `documents` (as Cohere) or `texts` (as TEI), and not both")
-        texts = body.texts or [_text_of(document) for document in body.documents or []]
-        pairs = [(body.query, text) for text in texts]
-        found = await front.compute(pairs, raw_scores=body.raw_scores)
+        texts = [
+            _text_of(index, document, body.rank_fields)
+            for index, document in enumerate(body.documents or body.texts or [])
+        ]
+        found = await front.compute(
+            [(body.query, text) for text in texts],
+            raw_scores=body.raw_scores,
+            max_tokens_per_doc=body.max_tokens_per_doc,
+            **body.cut(),
+        )
         order = scores_in_order(found.values)[: body.top_n]
         scores = [float(found.values[index]) for index in order]
         if body.texts is not None:
@@ -238,10 +289,15 @@ def make_app(
         return JSONResponse({"id": str(uuid.uuid4()), "results": results, "meta": meta})
 
     @app.post("/classify")
+    @app.post("/predict")
     async def classify(body: ClassifyRequest, request: Request) -> Response:
-        front.check(request)
-        items = [body.inputs] if isinstance(body.inputs, str) else list(body.inputs)
-        found = await front.compute(items)
+        front.check("classify")
+        items, is_one = body.items(as_tei=request.url.path == "/predict")
+        if any(len(item) > 2 for item in items if not isinstance(item, str)):
+            raise Problem(400, "there are more than two texts; send each in a list of its own")
+        found = await front.compute(
+            items, function="none" if body.raw_scores else body.function_to_apply, **body.cut()
+        )
         labels = backend.info.labels
         rows = [
             [
@@ -250,36 +306,75 @@ def make_app(
             ]
             for scores in found.values
         ]
-        return JSONResponse(rows[0] if isinstance(body.inputs, str) else rows)
+        # The hub's clients, which always send `parameters`, expect a list for each text.
+        return JSONResponse(rows[0] if is_one and body.parameters is None else rows)
 
     @app.post("/answer")
-    async def answer(body: AnswerRequest, request: Request) -> Response:
-        front.check(request)
+    async def answer(body: AnswerRequest) -> Response:
+        front.check("answer")
         if (body.inputs is None) == (body.question is None) or (
             (body.question is None) != (body.context is None)
         ):
             raise Problem(400, "give `question` and `context`, or `inputs` of such")
         asked = body.inputs
         if asked is None:
-            asked = Asked(question=body.question or "", context=body.context or "")
+            asked = {"question": body.question, "context": body.context}
         several = asked if isinstance(asked, list) else [asked]
-        pairs = [(one.question, one.context) for one in several]
-        found = await front.compute(pairs, top_k=body.top_k)
+        pairs = [(one["question"], one["context"]) for one in several]
+        options = body.model_dump(exclude={"inputs", "question", "context"}, exclude_none=True)
+        found = await front.compute(pairs, **options)
         rows = found.values if body.top_k > 1 else [answers[0] for answers in found.values]
         return JSONResponse(rows if isinstance(asked, list) else rows[0])
 
+    handlers: dict[str, Callable[..., Any]] = {
+        "embed": embed,
+        "rerank": rerank,
+        "classify": classify,
+        "answer": answer,
+    }
+    app.post("/")(handlers[backend.info.task])  # where clients of the hub and of TEI post to
+
+    def own_model() -> dict[str, Any]:
+        name = backend.info.name
+        return {"id": name, "object": "model", "created": 0, "owned_by": "hf_bert_impl"}
+
     @app.get("/v1/models")
     async def models() -> dict[str, Any]:
-        own = {"id": backend.info.name, "object": "model", "created": 0, "owned_by": "hf_bert_impl"}
-        return {"object": "list", "data": [own]}
+        return {"object": "list", "data": [own_model()]}
 
-    @app.get("/health")
+    @app.get("/v1/models/{name:path}")
+    async def model(name: str) -> dict[str, Any]:
+        front.check(backend.info.task, name)
+        return own_model()
+
+    @app.get("/info")
+    async def info() -> dict[str, Any]:
+        """TEI's."""
+        known, limits = backend.info, front.options
+        ids = dict(enumerate(known.labels))
+        labels = {"id2label": ids, "label2id": {label: index for index, label in ids.items()}}
+        kinds = {"embed": "embedding", "rerank": "reranker", "classify": "classifier"}
+        return {
+            "model_id": known.name,
+            "model_sha": None,
+            "model_dtype": known.dtype,
+            "model_type": {kinds.get(known.task, known.task): labels if known.labels else {}},
+            "max_concurrent_requests": limits.queue,
+            "max_input_length": known.max_length,
+            "max_batch_tokens": TOKEN_BUDGET,
+            "max_batch_requests": None,
+            "max_client_batch_size": limits.max_texts,
+            "auto_truncate": True,
+            "version": __version__,
+        }
+
+    @app.api_route("/health", methods=["GET", "HEAD"])
     async def health() -> dict[str, Any]:
         try:
             async with asyncio.timeout(HEALTH_SECONDS):
                 await backend.check()
         except (TimeoutError, Unavailable):
-            raise Problem(503, "no worker answers") from None
+            raise Problem(503, "no worker answers", Retry_After="5") from None
         return {"status": "ok", "model": backend.info.name, "task": backend.info.task}
 
     @app.get("/metrics")
@@ -294,11 +389,24 @@ def make_app(
 
     @app.exception_handler(RequestValidationError)
     async def _invalid(request: Request, error: RequestValidationError) -> Response:
+        kind = request.headers.get("content-type")
+        if kind is None or "json" not in kind:
+            given = "no Content-Type" if kind is None else f"the Content-Type {kind!r:.100}"
+            return Problem(
+                400, f"the request has {given}; send `Content-Type: application/json`"
+            ).response()
         return Problem(400, _first(error)).response()
 
     @app.exception_handler(HTTPException)
     async def _missing(request: Request, error: HTTPException) -> Response:
-        return Problem(error.status_code, str(error.detail)).response()
+        said = str(error.detail)
+        if error.status_code == 400:  # of what decodes the body
+            said = f"{said}; send JSON in UTF-8"
+        elif error.status_code == 404:
+            said = f"{said}; post to {PATHS[backend.info.task]}"
+        elif error.status_code == 405:
+            said = f"{said}; use {(error.headers or {}).get('Allow', 'another method')}"
+        return Problem(error.status_code, said).response()
 
     @app.exception_handler(Exception)
     async def _bug(request: Request, error: Exception) -> Response:
@@ -308,7 +416,10 @@ def make_app(
 
 
 class _Door:
-    """Looks at a request before its body is read: its key and its size; and counts answers."""
+    """Takes a request in, and gives it up where its client or the server goes away.
+
+    Its key and its size are looked at before its body is read, and answers are counted.
+    """
 
     def __init__(self, app: Any, front: _Front, key: str | None) -> None:
         self.app, self.front = app, front
@@ -318,7 +429,7 @@ class _Door:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        begin, status = time.monotonic(), 500
+        begin, status = time.monotonic(), 0
         path = scope["path"] if scope["path"] in self._paths(scope) else "other"
 
         async def watched(message: MutableMapping[str, Any]) -> None:
@@ -329,6 +440,19 @@ class _Door:
 
         try:
             await self._enter(scope, receive, watched)
+        except Problem as problem:
+            await problem.response()(scope, receive, watched)
+        except asyncio.CancelledError:
+            if status:
+                raise
+            # The server ends, and its time to answer is over.
+            end = Problem(503, "the server ends; send the request again", Retry_After="5")
+            await end.response()(scope, receive, watched)
+        except _Gone:
+            status = GONE
+        except BaseException:
+            status = status or 500
+            raise
         finally:
             self.front.metrics.requests.labels(path, str(status)).inc()
             self.front.metrics.seconds.labels(path).observe(time.monotonic() - begin)
@@ -342,42 +466,79 @@ class _Door:
         sent = headers.get(b"authorization", b"")
         is_asked = self.key is not None and scope["path"] not in OPEN_PATHS
         if is_asked and not hmac.compare_digest(sent, self.key or b""):
-            problem = Problem(401, "send this server's key as `Authorization: Bearer KEY`")
-            await problem.response()(scope, receive, send)
-            return
-        most = self.front.options.max_bytes
+            raise Problem(401, "send this server's key as `Authorization: Bearer KEY`")
+        most, seconds = self.front.options.max_bytes, self.front.options.read_seconds
         length = headers.get(b"content-length", b"0")
         if length.isdigit() and int(length) > most:
-            await _too_large(most).response()(scope, receive, send)
-        else:
-            await self.app(scope, _bounded(receive, most), send)
+            raise _too_large(most)
+        try:
+            async with asyncio.timeout(seconds):
+                body = await _read(receive, most)
+        except TimeoutError:
+            raise Problem(
+                408, f"the body did not come within {seconds:g} s; send less at once",
+                Connection="close",
+            ) from None  # fmt: skip
+
+        async def read() -> MutableMapping[str, Any]:
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        await _while_there(self.app(scope, read, send), receive)
+
+
+class _Gone(Exception):
+    """The client went away."""
 
 
 def _too_large(most: int) -> Problem:
     return Problem(413, f"the request has more than {most:,} bytes; send fewer texts at once")
 
 
-def _bounded(receive: Receive, most: int) -> Receive:
-    taken = 0
-
-    async def bounded() -> MutableMapping[str, Any]:
-        nonlocal taken
+async def _read(receive: Receive, most: int) -> bytes:
+    """The body of a request."""
+    body, more = bytearray(), True
+    while more:
         message = await receive()
-        taken += len(message.get("body", b""))
-        if taken > most:
-            # FastAPI lets no other exception through while it reads.
-            raise HTTPException(413, _too_large(most).message)
-        return message
+        if message["type"] == "http.disconnect":
+            raise _Gone
+        body += message.get("body", b"")
+        if len(body) > most:
+            raise _too_large(most)
+        more = message.get("more_body", False)
+    return bytes(body)
 
-    return bounded
+
+async def _while_there(work: Coroutine[Any, Any, None], receive: Receive) -> None:
+    """Awaits the answer to a request, and cancels what it asked for if its client goes away."""
+    answer, gone = (asyncio.ensure_future(one) for one in (work, _left(receive)))
+    try:
+        await asyncio.wait([answer, gone], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        is_done = answer.done()
+        answer.cancel()
+        gone.cancel()
+        await asyncio.wait([answer, gone])
+    if not is_done:
+        raise _Gone
+    answer.result()
 
 
-def _text_of(document: str | dict[str, str]) -> str:
+async def _left(receive: Receive) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def _text_of(index: int, document: str | dict[str, Any], fields: list[str]) -> str:
     if isinstance(document, str):
         return document
-    if "text" not in document:
-        raise Problem(400, 'a document has no `text`; give each as a text or as {"text": ...}')
-    return document["text"]
+    values = [document[field] for field in fields if field in document]
+    if not values or not all(isinstance(value, str) for value in values):
+        names = " or ".join(f"`{field}`" for field in fields)
+        raise Problem(
+            400,
+            f'document {index} has no {names} that is a text; give it as a text or {{"text": ...}}',
+        )
+    return "\n".join(values)
 
 
 def _base64(vector: np.ndarray[Any, Any]) -> str:
@@ -388,7 +549,8 @@ def _first(error: RequestValidationError) -> str:
     """The first thing that is wrong with a body, in one line."""
     first = error.errors()[0]
     if first["type"] == "json_invalid":
-        return f"the body is no JSON: {first.get('ctx', {}).get('error', first['msg'])}"
+        reason = first.get("ctx", {}).get("error", first["msg"])
+        return one_line(f"the body is no JSON: {reason} at character {first['loc'][-1]}")
     names = [str(part) for part in first["loc"] if part != "body"]
     where = f"`{'.'.join(names)}`: " if names else ""
-    return one_line(f"{where}{first['msg']}")
+    return one_line(f"{where}{first['msg'].removeprefix('Value error, ')}")

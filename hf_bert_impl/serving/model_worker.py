@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import copy
 import dataclasses
+import functools
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from tokenizers import Tokenizer
 
 from hf_bert_impl.checkpoints import open_checkpoint
 from hf_bert_impl.distributed.batch_tasks import Answer, Classify, EmbedTexts, ScorePairs
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.inference.text_encoder import TextEncoder
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +33,10 @@ class ModelInfo:
     """Of vectors."""
     prompts: tuple[str, ...] = ()
     """Names of what can be put before a text."""
+    max_length: int | None = None
+    """Tokens at which a text or a pair is cut."""
+    dtype: str = "float32"
+    """What it computes in."""
 
 
 class Computed(NamedTuple):
@@ -87,20 +98,21 @@ class ModelWorker:
     ) -> None:
         self.normalize = normalize
         options: dict[str, Any] = {"dtype": dtype, "threads": threads}
+        known: dict[str, Any] = {}
         if task == "embed":
             self.encoder = EmbedTexts(model, **options).encoder
-            self.info = ModelInfo(
-                name, task, dimension=self.encoder.width, prompts=tuple(self.encoder.prompts)
-            )
+            known = {"dimension": self.encoder.width, "prompts": tuple(self.encoder.prompts)}
+            self._tool: Any = self.encoder
         elif task == "rerank":
-            self.classifier = ScorePairs(model, **options).classifier
-            self.info = ModelInfo(name, task)
+            self._tool = self.classifier = ScorePairs(model, **options).classifier
         elif task == "classify":
-            self.classifier = Classify(model, **options).classifier
-            self.info = ModelInfo(name, task, labels=tuple(self.classifier.labels))
+            self._tool = self.classifier = Classify(model, **options).classifier
+            known = {"labels": tuple(self.classifier.labels)}
         else:
-            self.answering = Answer(model, **options).answering
-            self.info = ModelInfo(name, task)
+            self._tool = self.answering = Answer(model, **options).answering
+        known["max_length"] = getattr(self._tool, "max_length", None)
+        known["dtype"] = str(self._tool.model.dtype).removeprefix("torch.")
+        self.info = ModelInfo(name, task, **known)
         self._compute = getattr(self, f"_{task}")
 
     async def check(self) -> ModelInfo:
@@ -112,7 +124,7 @@ class ModelWorker:
 
         Args:
             items: Texts; or pairs of texts: query and document, question and context.
-            options: `prompt_name` of vectors, `raw_scores` of scores, `top_k` of answers.
+            options: Those of the method of this task below.
 
         Returns:
             The results, in the order of the items.
@@ -122,30 +134,120 @@ class ModelWorker:
         except (ValueError, TypeError) as error:
             return Refused(str(error))
 
-    async def _embed(self, texts: list[str], prompt_name: str | None = None) -> tuple[Any, int]:
-        return await self.encoder.encode_async(
-            texts, prompt_name, normalize_embeddings=self.normalize, return_tokens=True
+    async def _embed(
+        self,
+        texts: list[str],
+        prompt_name: str | None = None,
+        normalize: bool | None = None,
+        dimensions: int | None = None,
+        **cut: Any,
+    ) -> tuple[Any, int]:
+        name = prompt_name or self.encoder.default_prompt_name
+        before = self.encoder.prompts[name] if name else ""
+        encoder = await self._cutting([before + text for text in texts], **cut)
+        return await encoder.encode_async(
+            texts,
+            prompt_name,
+            normalize_embeddings=self.normalize if normalize is None else normalize,
+            truncate_dim=dimensions,
+            return_tokens=True,
         )
 
-    async def _rerank(self, pairs: list[Any], raw_scores: bool = False) -> tuple[Any, int]:
+    async def _rerank(
+        self,
+        pairs: list[Any],
+        raw_scores: bool = False,
+        max_tokens_per_doc: int | None = None,
+        **cut: Any,
+    ) -> tuple[Any, int]:
+        queries: Sequence[str]
+        texts: Sequence[str]
         queries, texts = zip(*pairs, strict=True)
-        logits, tokens = await self.classifier.logits_async(queries, texts)
+        if max_tokens_per_doc is not None and max_tokens_per_doc < self.classifier.max_length:
+            texts = await asyncio.to_thread(self._first_tokens, texts, max_tokens_per_doc)
+        classifier = await self._cutting(list(zip(queries, texts, strict=True)), **cut)
+        logits, tokens = await classifier.logits_async(queries, texts)
         scores = logits if raw_scores else self.classifier.probabilities(logits)
         return scores[:, 0], tokens
 
-    async def _classify(self, items: list[Any]) -> tuple[Any, int]:
+    async def _classify(
+        self, items: list[Any], function: str | None = None, **cut: Any
+    ) -> tuple[Any, int]:
         pairs = [item for item in items if not isinstance(item, str)]
         if pairs and len(pairs) < len(items):
             raise InputError(
                 "texts and pairs of texts stand beside each other", "one of both", "send two calls"
             )
         columns = zip(*pairs, strict=True) if pairs else (items,)
-        logits, tokens = await self.classifier.logits_async(*columns)
-        return self.classifier.probabilities(logits), tokens
+        classifier = await self._cutting(items, **cut)
+        logits, tokens = await classifier.logits_async(*columns)
+        if function is None:
+            return self.classifier.probabilities(logits), tokens
+        scores = torch.from_numpy(logits).double()
+        scores = {"none": scores, "sigmoid": scores.sigmoid(), "softmax": scores.softmax(-1)}[
+            function
+        ]
+        return scores.float().numpy(), tokens
 
     async def _answer(self, pairs: list[Any], **options: Any) -> tuple[Any, int]:
         found, tokens = await self.answering.answer_async(pairs, **options)
         return [one if isinstance(one, list) else [one] for one in found], tokens
+
+    async def _cutting(
+        self, items: list[Any], truncate: bool = True, direction: str | None = None
+    ) -> Any:
+        """The encoder or classifier that cuts long items as a request asks.
+
+        Raises:
+            InputError: An item is longer than the model takes, and is not to be cut.
+        """
+        if not truncate:
+            limit = self._tool.max_length
+            for index, length in enumerate(await asyncio.to_thread(self._lengths, items)):
+                if length > limit:
+                    raise InputError(
+                        f"text {index} has {length} tokens",
+                        f"at most {limit}",
+                        'cut it, or send "truncate": true',
+                    )
+        return self._tool if direction in (None, self._side) else self._turned
+
+    @property
+    def _side(self) -> str:
+        return str(self._tool.tokenizer.truncation_side)
+
+    @functools.cached_property
+    def _turned(self) -> Any:
+        """The same with the same model, which cuts long texts on their other side."""
+        turned = self._copy()
+        turned.tokenizer.truncation_side = "left" if self._side == "right" else "right"
+        if isinstance(turned, TextEncoder):
+            turned.max_length = turned.max_length  # its own copy of the tokenizer cuts so too
+        return turned
+
+    def _copy(self) -> Any:
+        return copy.deepcopy(self._tool, {id(self._tool.model): self._tool.model})
+
+    @functools.cached_property
+    def _whole(self) -> Tokenizer:
+        """Cuts nothing, and is never changed, so that any thread may use it."""
+        tool = self._tool
+        inner = tool._backend if isinstance(tool, TextEncoder) else tool.tokenizer.backend_tokenizer
+        whole = Tokenizer.from_str(inner.to_str())
+        whole.no_truncation()
+        whole.no_padding()
+        return whole
+
+    def _lengths(self, items: list[Any]) -> list[int]:
+        return [len(encoding) for encoding in self._whole.encode_batch_fast(items)]
+
+    def _first_tokens(self, texts: Sequence[str], count: int) -> Sequence[str]:
+        """Texts, cut after so many tokens."""
+        encoded = self._whole.encode_batch(texts, add_special_tokens=False)
+        return [
+            text if len(tokens) <= count else text[: tokens.offsets[count - 1][1]]
+            for text, tokens in zip(texts, encoded, strict=True)
+        ]
 
 
 def scores_in_order(scores: np.ndarray[Any, Any]) -> list[int]:

@@ -9,6 +9,8 @@ from hf_bert_impl.errors import InputError, check_choice
 
 #: The environment variable that holds the key of clients.
 KEY_VARIABLE = "HF_BERT_API_KEY"
+#: Most seconds that a request's head takes to come, and its body.
+READ_SECONDS = 20.0
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 #: What a served model does, and the path of its requests.
 PATHS = {
@@ -49,6 +51,11 @@ class ServingOptions:
     """Seconds after which a request is given up, with status 504."""
     drain: int = 60
     """Seconds that requests which were taken have to end after SIGTERM or Ctrl-C."""
+
+    @property
+    def read_seconds(self) -> float:
+        """Seconds that the head of a request may take to come, and its body."""
+        return min(READ_SECONDS, self.timeout)
 
     def check(self) -> None:
         """Raises InputError if a number is out of its range, or a name is empty."""

@@ -1,69 +1,180 @@
 """What a request of each kind holds, in the shapes that clients exist for.
 
-They are OpenAI's of `/v1/embeddings`, Cohere's and text embeddings inference's of `/rerank`, and
-those of the hub's inference of `/classify` and `/answer`.
+They are OpenAI's of `/v1/embeddings`, Cohere's and text embeddings inference's (TEI) of `/rerank`,
+TEI's of `/embed`, `/similarity` and `/predict`, and the hub's inference of all others. A field that
+is null is one that was not sent, and fields that change no number here are ignored.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, Field, model_validator
 
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid")
-
-
-Texts = str | list[str]
-#: Texts are cut at the length of the model, which some clients ask for.
-Cut = Literal[True]
+TOKEN_IDS = (
+    "holds token ids; send texts (langchain's OpenAIEmbeddings does with "
+    "check_embedding_ctx_length=False)"
+)
 
 
-class EmbeddingsRequest(_Strict):
+def _check_each(items: list[Any]) -> None:
+    """Raises ValueError for the first that is no text."""
+    for index, item in enumerate(items):
+        if not isinstance(item, str):
+            ids = item if isinstance(item, list) else [item]
+            if all(type(number) is int for number in ids):
+                raise ValueError(TOKEN_IDS)
+            raise ValueError(f"text {index} is {_kind(item)}; send each as a text")
+
+
+def _kind(value: Any) -> str:
+    names = {dict: "an object", bool: "a boolean", type(None): "null", list: "a list"}
+    return names.get(type(value), "a number")
+
+
+def _texts(value: Any) -> Any:
+    if not isinstance(value, str | list):
+        raise ValueError(f"it is {_kind(value)}; send a text or a list of texts")
+    if not isinstance(value, str):
+        _check_each(value)
+    return value
+
+
+def _compared(value: Any) -> Any:
+    if not isinstance(value, dict):
+        return _texts(value)
+    source, others = value.get("source_sentence"), value.get("sentences")
+    if not isinstance(source, str) or not isinstance(others, list):
+        raise ValueError("send `source_sentence`, a text, and `sentences`, a list of texts")
+    _check_each(others)
+    return value
+
+
+def _documents(value: Any) -> Any:
+    if not isinstance(value, list):
+        raise ValueError("send a list of texts")
+    for index, item in enumerate(value):
+        if not isinstance(item, str | dict):
+            raise ValueError(f"document {index} is {_kind(item)}; send each as a text")
+    return value
+
+
+def _classified(value: Any) -> Any:
+    if not isinstance(value, list):
+        return _texts(value)
+    for index, item in enumerate(value):
+        texts = item if isinstance(item, list) and len(item) in (1, 2) else [item]
+        if not all(isinstance(text, str) for text in texts):
+            raise ValueError(f"input {index} is no text and no pair of texts; send one")
+    return value
+
+
+def _asked(value: Any) -> Any:
+    for index, item in enumerate(value if isinstance(value, list) else [value]):
+        if not isinstance(item, dict) or not all(
+            isinstance(item.get(name), str) for name in ("question", "context")
+        ):
+            raise ValueError(
+                f'input {index} is not {{"question": TEXT, "context": TEXT}}; send it so'
+            )
+    return value
+
+
+Count = Annotated[int, Field(ge=1)]
+
+
+class _Body(BaseModel):
+    @model_validator(mode="before")
+    @classmethod
+    def _sent(cls, body: Any) -> Any:
+        if not isinstance(body, dict):
+            return body
+        if isinstance(body.get("parameters"), dict):  # of the hub's clients
+            body = {**body, **body["parameters"]}
+        return {name: value for name, value in body.items() if value is not None}
+
+
+class _Cut(_Body):
+    """How texts that are longer than the model takes are cut."""
+
+    truncate: bool = True
+    truncation_direction: Annotated[
+        Literal["left", "right"] | None,
+        BeforeValidator(lambda value: value.lower() if isinstance(value, str) else value),
+    ] = None
+
+    def cut(self) -> dict[str, Any]:
+        """The same as options of a worker."""
+        return {"truncate": self.truncate, "direction": self.truncation_direction}
+
+
+class EmbeddingsRequest(_Cut):
     """OpenAI's."""
 
-    input: Texts
+    input: Annotated[Any, AfterValidator(_texts)]
     model: str | None = None
     encoding_format: Literal["float", "base64"] = "float"
-    dimensions: int | None = None
-    user: str | None = None
+    dimensions: Count | None = None
     prompt_name: str | None = None
 
 
-class RerankRequest(_Strict):
-    """Cohere's, with `documents`, or text embeddings inference's, with `texts`."""
+class EmbedRequest(_Cut):
+    """TEI's and the hub's: texts, or a sentence and those that it is compared with."""
+
+    inputs: Annotated[Any, AfterValidator(_compared)]
+    normalize: bool | None = None
+    dimensions: Count | None = None
+    prompt_name: str | None = None
+
+
+class RerankRequest(_Cut):
+    """Cohere's, with `documents`, or TEI's, with `texts`."""
 
     query: str
-    documents: list[str | dict[str, str]] | None = None
-    texts: list[str] | None = None
+    documents: Annotated[Any, AfterValidator(_documents)] = None
+    texts: Annotated[Any, AfterValidator(_documents)] = None
     model: str | None = None
-    top_n: Annotated[int, Field(ge=1)] | None = None
+    top_n: Count | None = None
     return_documents: bool = False
     return_text: bool = False
     raw_scores: bool = False
-    truncate: Cut = True
+    rank_fields: list[str] = ["text"]
+    max_tokens_per_doc: Count | None = None
 
 
-class ClassifyRequest(_Strict):
-    """The hub's: a text, or several, or pairs of texts."""
+class ClassifyRequest(_Cut):
+    """The hub's and TEI's: a text, or several, or pairs of texts."""
 
-    inputs: str | list[str | tuple[str, str]]
-    top_k: Annotated[int, Field(ge=1)] | None = None
-    truncate: Cut = True
+    inputs: Annotated[Any, AfterValidator(_classified)]
+    parameters: dict[str, Any] | None = None
+    top_k: Count | None = None
+    function_to_apply: Literal["sigmoid", "softmax", "none"] | None = None
+    raw_scores: bool = False
+
+    def items(self, as_tei: bool) -> tuple[list[Any], bool]:
+        """Texts and pairs, and whether one alone was given.
+
+        A list of texts is one input in TEI's form, a text or a pair; elsewhere it is many.
+        """
+        given = self.inputs
+        is_one = isinstance(given, str)
+        if as_tei and given and all(isinstance(item, str) for item in given):
+            is_one = True
+        several = [given] if is_one else given
+        lists = [[item] if isinstance(item, str) else item for item in several]
+        return [item[0] if len(item) == 1 else tuple(item) for item in lists], is_one
 
 
-class Asked(_Strict):
-    """A question and the text that answers it."""
-
-    question: str
-    context: str
-
-
-class AnswerRequest(_Strict):
+class AnswerRequest(_Body):
     """The hub's `inputs`, one or several, or a question and its context."""
 
-    inputs: Asked | list[Asked] | None = None
+    inputs: Annotated[Any, AfterValidator(_asked)] = None
     question: str | None = None
     context: str | None = None
     top_k: Annotated[int, Field(ge=1, le=100)] = 1
+    align_to_words: bool | None = None
+    doc_stride: int | None = None
+    handle_impossible_answer: bool | None = None
+    max_answer_len: int | None = None
+    max_question_len: int | None = None
+    max_seq_len: int | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import logging
 import os
@@ -59,6 +60,8 @@ def serve(model: str, options: ServingOptions, ready: Callable[[str, ModelInfo],
     ):
         config = uvicorn.Config(
             make_app(workers, options, key),
+            http=_protocol(options.read_seconds),
+            ws="none",
             log_level="warning",
             timeout_graceful_shutdown=options.drain,
             lifespan="off",
@@ -68,6 +71,40 @@ def serve(model: str, options: ServingOptions, ready: Callable[[str, ModelInfo],
         with _quiet_signals():
             ready(f"http://{shown}:{port}", workers.info)
             uvicorn.Server(config).run(sockets=[listener])
+
+
+def _protocol(seconds: float) -> type[asyncio.Protocol]:
+    """uvicorn's HTTP, which closes a connection whose next head takes longer to come."""
+    from uvicorn.protocols.http.auto import AutoHTTPProtocol
+
+    class Protocol(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
+        _timer: asyncio.TimerHandle | None = None
+
+        def _expect_head(self) -> None:
+            self._timer = asyncio.get_running_loop().call_later(seconds, self.transport.close)
+
+        def _stop(self) -> None:
+            if self._timer is not None:
+                self._timer.cancel()
+                self._timer = None
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(transport)
+            self._expect_head()
+
+        def data_received(self, data: bytes) -> None:
+            before = self.cycle
+            super().data_received(data)
+            if self.cycle is not before:
+                self._stop()
+            elif self._timer is None and before.response_complete:
+                self._expect_head()
+
+        def connection_lost(self, error: Exception | None) -> None:
+            self._stop()
+            super().connection_lost(error)
+
+    return Protocol
 
 
 @contextlib.contextmanager

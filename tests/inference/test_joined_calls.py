@@ -6,6 +6,7 @@ The model's thread is held by events, so that no test depends on how quick anyth
 import asyncio
 import copy
 import gc
+import multiprocessing
 import pickle
 import threading
 import weakref
@@ -242,24 +243,53 @@ def test_a_call_that_is_cancelled_while_it_is_computed(encoder, watched):
     assert_near(run(calls()), encoder.encode(TEXTS))
 
 
-def test_an_error_comes_to_its_own_caller(encoder, watched):
-    half = "nice \ud83d"  # no text that can be encoded
+def test_a_cancelled_call_frees_its_slots_at_once(encoder, watched, monkeypatch):
+    monkeypatch.setattr(joined_calls, "QUEUED_TEXTS", 3)
+    joined = encoder._joined
 
     async def calls():
         held = await watched.hold(encoder)
-        texts = (SHORT, ["a", half], half, TEXTS)
-        others = [asyncio.ensure_future(encoder.encode_async(text)) for text in texts]
+        dropped = asyncio.ensure_future(encoder.encode_async(TEXTS))
+        waits = asyncio.ensure_future(encoder.encode_async(TEXTS[:2]))
         await asyncio.sleep(0)
+        assert (joined._held, len(joined._waiting)) == (len(TEXTS), 1)
+        dropped.cancel()
+        await asyncio.wait([dropped])
+        # The model is held still.
+        assert (joined._held, len(joined._waiting)) == (2, 0)
         watched.gate.set()
-        return await asyncio.gather(held, *others, return_exceptions=True)
+        await held
+        return await waits
 
-    _, short, first, second, texts = run(calls())
-    assert isinstance(first, Exception) and isinstance(second, Exception)
-    with pytest.raises(type(first)):
-        encoder.encode(half)
-    assert_near(short, encoder.encode(SHORT))
-    assert_near(texts, encoder.encode(TEXTS))
-    assert encoder._joined._held == 0
+    assert_near(run(calls()), encoder.encode(TEXTS[:2]))
+    assert watched.batches == [1, 2] and joined._held == 0
+
+
+def test_an_error_comes_to_its_own_caller(encoder):
+    def tokenize(texts):
+        if "river" in texts:
+            raise ZeroDivisionError
+        return encoder._tokenize(texts)
+
+    joined = JoinedCalls(tokenize, encoder._vectors, 4096)
+
+    async def calls():
+        texts = (SHORT, ["a", "river"], ["river"], TEXTS)
+        every = (result(joined, text, 0, len) for text in texts)
+        return await asyncio.gather(*every, return_exceptions=True)
+
+    found = run(calls())
+    assert [type(one) for one in found] == [int, ZeroDivisionError, ZeroDivisionError, int]
+    assert joined._held == 0
+
+
+@pytest.mark.parametrize("name", ["encode", "encode_async", "encode_stream"])
+def test_half_a_character_is_named_by_its_index(encoder, name):
+    texts = ["a"] * 122
+    texts[77] = "nice \ud83d"
+    with pytest.raises(InputError, match=r"texts\[77\] has half a surrogate pair \('\\ud83d'\)"):
+        found = getattr(encoder, name)(texts)
+        run(found) if name == "encode_async" else list(found)
 
 
 def test_an_error_of_the_model_comes_to_its_own_caller(encoder):
@@ -418,6 +448,34 @@ def test_the_thread_ends_with_the_encoder(tiny):
         if not thread.is_alive():
             break
     assert gone() is None and not thread.is_alive()
+
+
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="needs fork")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_child_has_a_thread_of_its_own(encoder, watched):
+    """Also where the parent's is at work."""
+    context = multiprocessing.get_context("fork")
+
+    def child(results):
+        results.put(run(encoder.encode_async(TEXTS)))
+
+    async def calls():
+        held = await watched.hold(encoder)
+        waits = asyncio.ensure_future(encoder.encode_async(TEXTS))
+        await asyncio.sleep(0)
+        results = context.SimpleQueue()
+        process = context.Process(target=child, args=(results,))
+        process.start()
+        process.join(SECONDS)
+        process.kill()
+        assert process.exitcode == 0
+        watched.gate.set()
+        await held
+        return results.get(), await waits
+
+    found, waited = run(calls())
+    assert_near(found, encoder.encode(TEXTS))
+    assert_near(waited, found)
 
 
 def test_copies_have_a_queue_of_their_own(encoder):

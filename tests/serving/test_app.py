@@ -20,6 +20,7 @@ from hf_bert_impl.serving.model_worker import ModelWorker, task_of
 from hf_bert_impl.serving.options import ServingOptions
 from tests.serving.conftest import TEXTS
 
+QUESTION = {"question": "a", "context": "b"}
 QUESTIONS = [("who sat on the mat?", TEXTS[5]), ("where is the cat?", TEXTS[6] * 9)]
 
 
@@ -110,6 +111,52 @@ def test_pairs_are_scored_best_first(worker, served, path):
     assert np.allclose(1 / (1 + np.exp(-logits)), expected[order], atol=1e-6)
 
 
+def test_fields_that_clients_send(worker, served):
+    """What is null or unknown changes nothing; what changes numbers is honoured."""
+    scored = functools.partial(post, worker("rerank"), "/rerank")
+    texts = ["river " * 50 + "rose", "", "the night"]
+    plain = {"query": "nice to meet you", "texts": texts}
+    usual = scored(plain).json()
+    assert usual == scored(plain | {"truncation_direction": "Right", "new": 1}).json()
+    assert usual == scored(plain | {"truncate": None, "return_text": None, "top_n": None}).json()
+    left = scored(plain | {"truncation_direction": "Left"}).json()
+    last = scored(plain | {"texts": ["river " * 23 + "rose", *texts[1:]], "truncate": False}).json()
+    assert left == last != usual
+    first = scored(plain | {"max_tokens_per_doc": 3}).json()
+    assert first == scored(plain | {"texts": ["river river river", *texts[1:]]}).json()
+    # What litellm sends.
+    litellm = {"raw_scores": False, "truncate": False, "truncation_direction": "Right"}
+    short = plain | {"texts": TEXTS[:3]}
+    assert scored(short | litellm).json() == scored(short).json()
+    fields = {"documents": [{"a": "the", "b": "night", "text": "x"}], "rank_fields": ["a", "b"]}
+    (row,) = scored({"query": plain["query"]} | fields).json()["results"]
+    assert row["relevance_score"] in [row["score"] for row in usual if row["index"] == 2]
+    null = {"input": TEXTS[0], "encoding_format": None, "dimensions": None, "store": True}
+    answer = post(worker("embed"), "/v1/embeddings", null)
+    assert answer.json() == post(worker("embed"), "/v1/embeddings", {"input": TEXTS[0]}).json()
+
+
+def test_empty_texts_are_computed(worker, served):
+    texts = ["a", "", " ", "b"]
+    expected = TextEncoder.from_pretrained(served("embed"), batch_invariant=True).encode(texts)
+    found = post(worker("embed"), "/v1/embeddings", {"input": texts}).json()["data"]
+    assert np.array_equal(np.array([row["embedding"] for row in found], np.float32), expected)
+    assert len(post(worker("classify"), "/classify", {"inputs": texts}).json()) == 4
+
+
+def test_the_forms_of_tei(worker):
+    predict = functools.partial(post, worker("classify"), "/predict")
+    one, pair = predict({"inputs": "a"}).json(), predict({"inputs": ["a", "b"]}).json()
+    assert predict({"inputs": ["a"]}).json() == one
+    assert predict({"inputs": [["a"]]}).json() == [one]
+    assert predict({"inputs": [["a", "b"]]}).json() == [pair]
+    raw = predict({"inputs": "a", "raw_scores": True, "truncate": False}).json()
+    assert raw[0]["label"] == one[0]["label"] and raw[0]["score"] != one[0]["score"]
+    info = ask(worker("classify"), ("GET", "/info", {}))[0].json()
+    assert info["model_type"]["classifier"]["id2label"]["0"] == "LABEL_0"
+    assert len(post(worker("embed"), "/embed", {"inputs": "a"}).json()) == 1
+
+
 def test_labels_are_those_of_the_model(worker, served):
     expected = Classify(served("classify"))({"text": TEXTS})
     found = post(worker("classify"), "/classify", {"inputs": TEXTS}).json()
@@ -148,11 +195,13 @@ def test_the_config_tells_what_a_model_is_for(served, task):
     ("task", "path", "body", "status", "words"),
     [
         ("embed", "/v1/embeddings", {"input": []}, 400, "no text"),
-        ("embed", "/v1/embeddings", {"input": ["a", "  "]}, 400, "text 1 is empty"),
-        ("embed", "/v1/embeddings", {"input": [1, 2]}, 400, "`input"),
+        ("embed", "/v1/embeddings", {"input": [1, 2]}, 400, "`input`: holds token ids; send texts"),
+        ("embed", "/v1/embeddings", {"input": [[1], [2]]}, 400, "token ids; send texts"),
+        ("embed", "/v1/embeddings", {"input": ["a", None]}, 400, "text 1 is null; send each as"),
+        ("embed", "/v1/embeddings", {"input": ["a", "b", {}]}, 400, "text 2 is an object"),
+        ("embed", "/v1/embeddings", {"input": {}}, 400, "`input`: it is an object; send a text or"),
         ("embed", "/v1/embeddings", {"input": None}, 400, "`input"),
         ("embed", "/v1/embeddings", {}, 400, "`input`: Field required"),
-        ("embed", "/v1/embeddings", {"input": "a", "inptu": 1}, 400, "`inptu`: Extra"),
         (
             "embed",
             "/v1/embeddings",
@@ -160,25 +209,45 @@ def test_the_config_tells_what_a_model_is_for(served, task):
             404,
             "'gpt' here; name 'small'",
         ),
-        ("embed", "/v1/embeddings", {"input": "a", "dimensions": 3}, 400, "`dimensions` is 3"),
+        ("embed", "/v1/embeddings", {"input": "a", "dimensions": 31}, 400, "`dimensions` is 31"),
+        ("embed", "/embed", {"inputs": "a", "dimensions": 0}, 400, "`dimensions`"),
+        ("embed", "/embed", {"inputs": [1]}, 400, "`inputs`: holds token ids"),
+        ("embed", "/", {"inputs": {"sentences": ["a"]}}, 400, "send `source_sentence`"),
+        ("embed", "/similarity", {"inputs": ["a"]}, 400, "no `source_sentence`"),
         ("embed", "/v1/embeddings", {"input": "a", "prompt_name": "x"}, 400, "`prompt_name`"),
         ("embed", "/v1/embeddings", {"input": "a", "encoding_format": "x"}, 400, "'base64'"),
         ("embed", "/v1/embeddings", {"input": ["a"] * 8}, 413, "at most 7"),
         ("embed", "/v1/embeddings", {"input": "a" * 3000}, 413, "3,000 characters"),
         ("embed", "/v1/embeddings", {"input": "a" * 9000}, 413, "more than 8,192 bytes"),
         ("embed", "/rerank", {"query": "a", "texts": ["b"]}, 404, "post to /v1/embeddings"),
-        ("embed", "/other", {}, 404, "Not Found"),
+        ("embed", "/other", {}, 404, "Not Found; post to /v1/embeddings"),
         ("rerank", "/rerank", {"query": "a"}, 400, "not both"),
         ("rerank", "/rerank", {"query": "a", "texts": ["b"], "documents": ["b"]}, 400, "not both"),
         ("rerank", "/rerank", {"query": "a", "texts": []}, 400, "no text"),
-        ("rerank", "/rerank", {"query": "a", "documents": [{"t": "b"}]}, 400, "no `text`"),
+        (
+            "rerank",
+            "/rerank",
+            {"query": "a", "documents": ["b", {"t": "b"}]},
+            400,
+            "document 1 has no `text`",
+        ),
+        ("rerank", "/rerank", {"query": "a", "texts": ["b", 3]}, 400, "document 1 is a number"),
         ("rerank", "/rerank", {"query": "a", "texts": ["b"], "top_n": 0}, 400, "`top_n`"),
-        ("rerank", "/rerank", {"query": "a", "texts": ["b"], "truncate": False}, 400, "`truncate`"),
-        ("rerank", "/rerank", {"query": "", "texts": ["b"]}, 400, "empty"),
+        (
+            "rerank",
+            "/rerank",
+            {"query": "a", "texts": ["b", "b " * 90], "truncate": False},
+            400,
+            "text 1 has 94 tokens",
+        ),
+        ("rerank", "/rerank", {"query": " ", "texts": ["b"]}, 400, "the query is empty"),
         ("classify", "/classify", {"inputs": ["a", ["b", "c"]]}, 400, "beside each other"),
-        ("classify", "/classify", {"inputs": [["b", "c", "d"]]}, 400, "`inputs"),
+        ("classify", "/classify", {"inputs": [["b"], ["b", "c", "d"]]}, 400, "input 1 is no text"),
+        ("classify", "/predict", {"inputs": ["b", "c", "d"]}, 400, "more than two texts"),
         ("answer", "/answer", {"question": "a"}, 400, "`question` and `context`"),
-        ("answer", "/answer", {"question": "a", "context": " "}, 400, "empty"),
+        ("answer", "/answer", {"question": "a", "context": " "}, 400, "context 0 is empty"),
+        ("answer", "/answer", {"inputs": [QUESTION, {"question": "a"}]}, 400, "input 1 is not"),
+        ("answer", "/answer", QUESTION | {"max_seq_len": 99999}, 400, "max_seq_len"),
         ("answer", "/answer", {"inputs": []}, 400, "no text"),
         ("answer", "/answer", {"question": "a", "context": "b", "top_k": 101}, 400, "`top_k`"),
     ],
@@ -193,11 +262,11 @@ def test_bad_requests(worker, task, path, body, status, words):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b'{"input": "a', "no JSON"),
+        (b'{"input": "a', "no JSON: Unterminated string starting at at character 10"),
         (b"", "required"),
         (b"[1]", "dictionary"),
-        (b'{"input": "\\ud83d"}', "half a surrogate pair"),
-        (b"\xff\xfe{", "parsing the body"),
+        (b'{"input": ["a", "\\ud83d"]}', "text 1 has half a surrogate pair"),
+        (b"\xff\xfe{", "parsing the body; send JSON in UTF-8"),
     ],
 )
 def test_bad_bodies(worker, content, words):
@@ -205,6 +274,26 @@ def test_bad_bodies(worker, content, words):
     (answer,) = ask(worker("embed"), ("POST", "/v1/embeddings", given))
     assert answer.status_code == 400
     assert words in message(answer)
+
+
+@pytest.mark.parametrize(
+    ("headers", "words"),
+    [
+        ({}, "the request has no Content-Type; send `Content-Type: application/json`"),
+        ({"content-type": "text/plain"}, "the Content-Type 'text/plain'; send"),
+    ],
+)
+def test_content_types(worker, headers, words):
+    given = {"content": b'{"input": "a"}', "headers": headers}
+    (answer,) = ask(worker("embed"), ("POST", "/v1/embeddings", given))
+    assert answer.status_code == 400
+    assert words in message(answer)
+
+
+def test_other_methods(worker):
+    head, get = ask(worker("embed"), ("HEAD", "/health", {}), ("GET", "/v1/embeddings", {}))
+    assert head.status_code == 200
+    assert get.status_code == 405 and "use POST" in message(get)
 
 
 def test_a_body_of_unknown_length_is_cut_off(worker):
@@ -296,6 +385,67 @@ def test_a_time_out_frees_its_place(worker):
     assert slow.now == 0
 
 
+async def exchange(app, messages, wait):
+    """The messages that an application sends for a POST of which some have come."""
+    given, sent = list(messages), []
+
+    async def receive():
+        if not given:
+            await asyncio.sleep(wait)
+            return {"type": "http.disconnect"}
+        return given.pop(0)
+
+    async def send(message):
+        sent.append(message)
+
+    headers = [(b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": "/v1/embeddings", "headers": headers}
+    await app(scope | {"query_string": b"", "root_path": ""}, receive, send)
+    return sent
+
+
+WHOLE = {"type": "http.request", "body": b'{"input": ["a", "b"]}'}
+HALF = WHOLE | {"more_body": True}
+
+
+@pytest.mark.parametrize("message", [WHOLE, HALF])
+def test_a_client_that_goes_away_frees_its_place(worker, message):
+    slow = Slow(worker("embed"), 30)
+    app = make_app(slow, ServingOptions(queue=2))
+
+    async def run():
+        assert await exchange(app, [message], 0.1) == []
+        assert slow.now == 0 and slow.most == (2 if message is WHOLE else 0)
+        slow.seconds = 0
+        assert (await exchange(app, [WHOLE], 30))[0]["status"] == 200
+
+    asyncio.run(asyncio.wait_for(run(), 20))
+
+
+def test_a_body_that_does_not_come(worker):
+    app = make_app(worker("embed"), ServingOptions(timeout=0.1))
+    start, body = asyncio.run(exchange(app, [HALF], 30))
+    assert start["status"] == 408
+    assert "did not come within 0.1 s" in json.loads(body["body"])["error"]["message"]
+
+
+@pytest.mark.parametrize("message", [WHOLE, HALF])
+def test_what_the_end_of_a_server_cuts(worker, message):
+    """uvicorn cancels what is left after the drain time."""
+    slow = Slow(worker("embed"), 30)
+
+    async def run():
+        task = asyncio.ensure_future(exchange(make_app(slow), [message], 30))
+        await asyncio.sleep(0.1)
+        task.cancel()
+        return await task
+
+    start, body = asyncio.run(run())
+    assert start["status"] == 503 and (b"retry-after", b"5") in start["headers"]
+    assert "the server ends" in json.loads(body["body"])["error"]["message"]
+    assert slow.now == 0
+
+
 @pytest.mark.parametrize(
     ("error", "status", "words"),
     [(Unavailable(), 503, "started again"), (RuntimeError("secret path"), 500, "its log")],
@@ -332,6 +482,9 @@ def test_metrics(worker):
 
 
 def test_models_are_listed(worker):
-    (answer,) = ask(worker("answer"), ("GET", "/v1/models", {}))
+    paths = ("/v1/models", "/v1/models/small", "/v1/models/org/large")
+    answer, own, other = ask(worker("answer"), *(("GET", path, {}) for path in paths))
+    assert answer.json()["data"] == [own.json()]
+    assert other.status_code == 404 and "no model 'org/large'" in message(other)
     assert [one["id"] for one in answer.json()["data"]] == ["small"]
     assert json.loads(answer.text)["object"] == "list"

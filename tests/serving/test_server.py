@@ -150,6 +150,25 @@ def test_nobody_gets_what_another_asked_for(running, expected):
 
 
 @pytest.mark.slow
+def test_clients_that_go_away_keep_nobody_waiting(running, expected):
+    """Their places are free at once, though the workers stand still meanwhile."""
+    workers = running.workers()
+    for worker in workers:
+        worker.suspend()
+    try:
+        for _ in range(4):
+            with pytest.raises(TimeoutError):
+                running.post(["over and over " * 10] * 1000, timeout=1)
+            begin = time.monotonic()
+            wait_until(lambda: running.queued() == 0)
+            assert time.monotonic() - begin < 20  # `--timeout` is 60
+    finally:
+        for worker in workers:
+            worker.resume()
+    assert np.array_equal(running.vectors(TEXTS), expected)
+
+
+@pytest.mark.slow
 def test_a_worker_that_dies_is_replaced(running, expected):
     """What it was computing is computed again by the other one."""
     before = running.workers()

@@ -1,0 +1,262 @@
+"""The clients that exist, each against a server of its own shape, without Ray."""
+
+import asyncio
+import base64
+import functools
+import importlib
+import json
+import os
+import socket
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+pytest.importorskip("fastapi", reason="the extra 'serve' is not installed")
+
+import huggingface_hub
+import openai
+import uvicorn
+
+from hf_bert_impl import TextEncoder
+from hf_bert_impl.distributed import Answer, Classify, ScorePairs
+from hf_bert_impl.serving.app import make_app
+from hf_bert_impl.serving.model_worker import ModelInfo, ModelWorker
+from hf_bert_impl.serving.options import ServingOptions
+from hf_bert_impl.serving.server import _listening, _protocol
+from tests.serving.conftest import TEXTS
+
+#: Longer than the models take.
+LONG = "nice to meet you, " + "the river rose over " * 12 + "night and a."
+
+
+def run(app, seconds, listener, **options):
+    """A server in a thread, once it listens."""
+    config = uvicorn.Config(
+        app, log_level="error", lifespan="off", http=_protocol(seconds), **options
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, args=([listener],))
+    thread.start()
+    while not server.started:
+        time.sleep(0.01)
+    return server, thread
+
+
+@pytest.fixture(scope="module")
+def address(served):
+    """The addresses of servers by task."""
+    running = []
+
+    @functools.cache
+    def start(task):
+        app = make_app(ModelWorker("small", task, served(task)))
+        taken = _listening("127.0.0.1", 0)
+        listener = taken.__enter__()
+        running.append((*run(app, 20, listener), taken))
+        return f"http://127.0.0.1:{listener.getsockname()[1]}"
+
+    yield start
+    for server, thread, taken in running:
+        server.should_exit = True
+        thread.join()
+        taken.__exit__(None, None, None)
+
+
+def test_requests_that_stop_coming():
+    """Heads and bodies have their time, and after SIGTERM what is left of the drain time."""
+
+    class Nothing:
+        info = ModelInfo("small", "embed", dimension=4)
+
+        async def compute(self, items, options):
+            await asyncio.sleep(60)
+
+    head = b"POST /v1/embeddings HTTP/1.1\r\nHost: here\r\nContent-Type: application/json\r\n"
+    body = b'{"input": "a"}'
+    whole = head + b"Content-Length: 14\r\n\r\n" + body
+
+    def until_closed(sent):
+        with socket.create_connection(listener.getsockname()) as client:
+            client.settimeout(30)
+            client.sendall(sent)
+            return b"".join(iter(lambda: client.recv(65536), b"")).partition(b"\r\n\r\n")
+
+    with _listening("127.0.0.1", 0) as listener:
+        server, thread = run(make_app(Nothing(), ServingOptions(timeout=1)), 1, listener)
+        assert until_closed(b"")[2] == until_closed(head)[2] == b""
+        start, _, found = until_closed(whole[:-3])
+        assert b" 408 " in start and json.loads(found)["error"]["code"] == 408
+        server.should_exit = True
+        thread.join()
+    with _listening("127.0.0.1", 0) as listener, ThreadPoolExecutor() as pool:
+        server, thread = run(make_app(Nothing()), 20, listener, timeout_graceful_shutdown=1)
+        calls = [pool.submit(until_closed, sent) for sent in (whole[:-3], whole)]
+        time.sleep(0.5)
+        begin, server.should_exit = time.monotonic(), True
+        thread.join()
+        assert time.monotonic() - begin < 5
+        for call in calls:
+            start, _, found = call.result()
+            assert b" 503 " in start and b"\r\nretry-after: 5\r\n" in start
+            assert json.loads(found)["error"]["type"] == "server_error"
+
+
+@pytest.fixture(scope="module")
+def encoder(served):
+    return TextEncoder.from_pretrained(served("embed"), batch_invariant=True)
+
+
+@pytest.fixture
+def hub(address, monkeypatch):
+    """Makes the hub's client of a served task, at the address alone or at a path."""
+    # The servers are on this machine.
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    huggingface_hub.close_session()
+    yield lambda task, path="": huggingface_hub.InferenceClient(
+        provider="hf-inference", model=address(task) + path
+    )
+    huggingface_hub.close_session()
+
+
+def library(name):
+    """A library; where it is missing the test skips, and in CI it fails."""
+    if os.environ.get("CI"):
+        return importlib.import_module(name)
+    return pytest.importorskip(name, reason=f"needs {name}: pip install 'hf_bert_impl[ecosystem]'")
+
+
+@pytest.mark.parametrize("encoding_format", ["float", "base64", None, openai.omit])
+def test_openai(address, encoder, encoding_format):
+    client = openai.OpenAI(base_url=f"{address('embed')}/v1", api_key="any")
+    found = client.embeddings.create(
+        model="small", input=TEXTS, encoding_format=encoding_format, dimensions=5, user="me"
+    )
+    rows = [row.embedding for row in found.data]
+    if encoding_format == "base64":  # then the client hands it on
+        rows = [np.frombuffer(base64.b64decode(row), "<f4") for row in rows]
+    vectors = np.array(rows, np.float32)
+    assert np.array_equal(vectors, encoder.encode(TEXTS, truncate_dim=5))
+    assert client.models.retrieve("small").id == "small"
+    with pytest.raises(openai.NotFoundError, match="name 'small'"):
+        client.models.retrieve("org/large")
+    with pytest.raises(openai.BadRequestError, match="token ids; send texts"):
+        client.embeddings.create(model="small", input=[[101, 102]])
+
+
+def test_openai_of_langchain(address, encoder):
+    client = library("langchain_openai").OpenAIEmbeddings(
+        model="small",
+        base_url=f"{address('embed')}/v1",
+        api_key="any",
+        check_embedding_ctx_length=False,
+    )
+    assert np.allclose(client.embed_documents(TEXTS), encoder.encode(TEXTS), atol=1e-6)
+    assert np.allclose(client.embed_query(TEXTS[3]), encoder.encode(TEXTS[3]), atol=1e-6)
+
+
+@pytest.mark.parametrize("path", ["", "/embed"])
+def test_feature_extraction_of_the_hub(hub, encoder, path):
+    client, texts = hub("embed", path), [*TEXTS, LONG, ""]
+    for normalize in (True, False):
+        found = client.feature_extraction(texts, normalize=normalize)
+        expected = encoder.encode(texts, normalize_embeddings=normalize)
+        assert np.array_equal(found, expected)
+    usual = client.feature_extraction(LONG, dimensions=7, truncate=True)
+    expected = encoder.encode([LONG], truncate_dim=7, normalize_embeddings=path == "/embed")
+    assert np.array_equal(usual, expected)
+    ids = encoder.tokenizer(LONG, add_special_tokens=False)["input_ids"]
+    last = encoder.tokenizer.decode(ids[2 - encoder.max_length :])
+    assert not np.array_equal(encoder.encode([last]), encoder.encode([LONG]))
+    left = client.feature_extraction(LONG, truncation_direction="left", normalize=False)
+    assert np.array_equal(left, encoder.encode([last]))
+    right = client.feature_extraction(LONG, truncation_direction="right", normalize=False)
+    assert np.array_equal(right, encoder.encode([LONG]))
+    with pytest.raises(huggingface_hub.errors.HfHubHTTPError) as refused:
+        client.feature_extraction(["short", LONG], truncate=False)
+    assert f"text 1 has {len(ids) + 2} tokens" in refused.value.response.text
+    assert len(client.feature_extraction(["short"], truncate=False)) == 1
+
+
+@pytest.mark.parametrize("path", ["", "/similarity"])
+def test_sentence_similarity_of_the_hub(hub, encoder, path):
+    found = hub("embed", path).sentence_similarity(TEXTS[0], other_sentences=TEXTS[1:])
+    vectors = encoder.encode(TEXTS)
+    assert np.allclose(found, encoder.similarity(vectors[:1], vectors[1:])[0], atol=1e-6)
+
+
+@pytest.mark.parametrize("path", ["", "/classify", "/predict"])
+def test_text_classification_of_the_hub(hub, served, path):
+    worker = Classify(served("classify"))
+    logits = worker.classifier.logits(TEXTS[:1])[0]
+    client = hub("classify", path)
+    for function, expected in (
+        (None, np.exp(logits) / np.exp(logits).sum()),
+        ("sigmoid", 1 / (1 + np.exp(-logits))),
+        ("none", logits),
+    ):
+        found = client.text_classification(TEXTS[0], function_to_apply=function, top_k=2)
+        assert np.allclose([one.score for one in found], np.sort(expected)[:0:-1], atol=1e-6)
+    assert found[0].label == worker.classifier.labels[int(logits.argmax())]
+
+
+@pytest.mark.parametrize("path", ["", "/answer"])
+def test_question_answering_of_the_hub(hub, served, path):
+    asked = {"question": "who sat on the mat?", "context": TEXTS[6] * 9}
+    own = Answer(served("answer")).answering
+    for options in (
+        {},
+        {"max_answer_len": 1},
+        {"doc_stride": 3, "max_seq_len": 20},
+        {"top_k": 3, "align_to_words": False},
+        {"handle_impossible_answer": True, "top_k": 9},
+    ):
+        found = hub("answer", path).question_answering(**asked, **options)
+        found = [dict(one) for one in found] if isinstance(found, list) else dict(found)
+        expected = own(**asked, **options)
+        assert found == expected
+
+
+def test_what_the_hub_asks_of_a_server(hub):
+    for task, kind in (("embed", "embedding"), ("rerank", "reranker"), ("classify", "classifier")):
+        info = hub(task).get_endpoint_info()
+        assert info["model_id"] == "small" and list(info["model_type"]) == [kind]
+        assert info["max_input_length"] > 0
+        assert hub(task).health_check()
+
+
+@pytest.fixture
+def scores(served):
+    pairs = {"query": ["who sat?"] * len(TEXTS), "text": TEXTS}
+    return ScorePairs(served("rerank"))(pairs)["score"]
+
+
+@pytest.mark.parametrize("version", ["Client", "ClientV2"])
+def test_cohere(address, scores, version):
+    client = getattr(library("cohere"), version)("any", base_url=address("rerank"))
+    options = {"return_documents": True, "rank_fields": ["text"]} if version == "Client" else {}
+    found = client.rerank(model="small", query="who sat?", documents=TEXTS, top_n=4, **options)
+    order = np.argsort(-scores, kind="stable")[:4]
+    assert [row.index for row in found.results] == order.tolist()
+    assert np.allclose([row.relevance_score for row in found.results], scores[order])
+    if options:
+        assert [row.document.text for row in found.results] == [TEXTS[n] for n in order]
+    cut = client.rerank(
+        model="small", query="who sat?", documents=["the river rose", "the river"],
+        **({"max_tokens_per_doc": 2} if version == "ClientV2" else {}),
+    )  # fmt: skip
+    alike = cut.results[0].relevance_score == cut.results[1].relevance_score
+    assert alike == (version == "ClientV2")
+
+
+def test_cohere_of_langchain(address, scores):
+    library("cohere")
+    client = library("langchain_cohere").CohereRerank(
+        model="small", base_url=address("rerank"), cohere_api_key="any", top_n=5
+    )
+    found = client.rerank(TEXTS, "who sat?")
+    order = np.argsort(-scores, kind="stable")[:5]
+    assert [row["index"] for row in found] == order.tolist()
+    assert np.allclose([row["relevance_score"] for row in found], scores[order])
