@@ -73,7 +73,7 @@ BLOCK_ROWS = 32
 #: The largest number of rows in one call of `SteadyProduct`.
 MOST_ROWS = 512
 #: How many numbers of each row are compared at least. Rows of few outputs are compared repeatedly.
-COMPARED = 64
+COMPARED = 16
 #: torch allocates memory at multiples of this many bytes.
 ALIGNMENT = 64
 #: oneDNN's layout is chosen for so many rows; it serves any number.

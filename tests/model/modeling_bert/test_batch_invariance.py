@@ -244,9 +244,7 @@ FAULTS = {
     "rows that are no multiple of 16": lambda out: len(out) % 16 > 0,
     "the last rows of many": lambda out: slice(64, None),
     "one column, beyond 33 rows": lambda out: (slice(len(out) if len(out) < 34 else 0, None), -1),
-    "with two threads, beyond 64 rows": lambda out: (
-        torch.get_num_threads() == 2 and len(out) > 64
-    ),
+    "with two threads, beyond 64 rows": lambda out: torch.get_num_threads() == 2 and len(out) > 64,
 }
 
 
@@ -256,8 +254,8 @@ def make_differ(monkeypatch):
 
     def make(fault):
         class Differing(cpu_kernels.OnednnProduct):
-            def __call__(self, *arguments):
-                output = super().__call__(*arguments)
+            def __call__(self, *arguments, **options):
+                output = super().__call__(*arguments, **options)
                 return one_up(output, fault(output))
 
         multiply = cpu_kernels._multiply
@@ -280,18 +278,18 @@ def test_kernels_that_differ(make_differ, name, width, count):
     layer = torch.nn.Linear(width, count)
     packed = cpu_kernels.choose(torch.float32, batch_invariant=True).pack(layer)
     torch.manual_seed(0)
-    states = torch.randn(1100, width)
+    states = torch.randn(530, width)
 
     def plain(states):
         return cpu_kernels.linear(layer, states, None, batch_invariant=True)
 
     with torch.no_grad():
-        for threads in (1, 2):
+        for threads in (1, 2) if "threads" in name else (1,):
             torch.set_num_threads(threads)
             for product in (packed, plain):
                 alone = torch.cat([product(row.clone()) for row in states.split(1)])
                 torch.testing.assert_close(alone, layer(states))
-                for rows in (2, 7, 31, 33, 34, 40, 48, 77, 129, 500, 512, 530, 1100):
+                for rows in (2, 7, 31, 33, 34, 40, 48, 77, 501, 530):
                     assert torch.equal(product(states[-rows:].clone()), alone[-rows:]), rows
 
 
@@ -317,7 +315,9 @@ def test_kernels_that_keep_nothing_are_refused(make_differ, prepared):
     model = random_model("BertModel", random_config(4, hidden_act="gelu", batch_invariant=True))
     if prepared:
         model.prepare_for_inference()
-    with pytest.raises(ValueError, match="cannot be kept on this CPU: a product of .* float32") as e:
+    with pytest.raises(
+        ValueError, match=r"cannot be kept on this CPU: a product of .* float32"
+    ) as e:
         outputs(model, {"input_ids": torch.ones(2, 4, dtype=torch.long)})
     assert "\n" not in str(e.value)
 
