@@ -350,11 +350,12 @@ class PlainProduct:
         self, states: Tensor, residual: Tensor | None = None, activation: Fused = NOT_FUSED
     ) -> Tensor:
         """See `Product`."""
-        if torch.is_grad_enabled() and (states.requires_grad or self.parameters[0].requires_grad):
-            return _finish(_Product.apply(states, *self.parameters), residual, activation)
+        weight, bias = self.parameters
+        if torch.is_grad_enabled() and (states.requires_grad or weight.requires_grad):
+            return _finish(_Product.apply(states, weight, bias), residual, activation)
         if residual is None and (has_avx512() or activation not in STEADY_ACTIVATIONS):
-            return _multiply(states, *self.parameters, *activation)
-        return _finish(_multiply(states, *self.parameters), residual, activation)
+            return _multiply(states, weight, bias, activation.name, activation.algorithm)
+        return _finish(_multiply(states, weight, bias), residual, activation)
 
 
 @dataclass(frozen=True)
