@@ -15,6 +15,7 @@ from hf_bert_impl.errors import InputError
 from hf_bert_impl.inference.batching import check_text, packed_inputs
 from hf_bert_impl.inference.encoding import TOKEN_BUDGET
 from hf_bert_impl.inference.joined_calls import JoinedCalls
+from hf_bert_impl.model.loading import check_numbers
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,12 +69,15 @@ class TextClassifier:
         Raises:
             TypeError: An entry is no str.
             InputError: There are other numbers of texts and of pairs.
+            ValueError: A logit is NaN or infinite.
         """
         rows = self._tokenize(self._items(texts, pairs))
         found = [np.empty((0, self.model.config.num_labels), np.float32)]
         for batch in cut_batches(rows, len, token_budget=self.token_budget):
             found.append(self._compute(batch))
-        return np.concatenate(found)
+        logits = np.concatenate(found)
+        check_numbers(logits, self.model)
+        return logits
 
     async def logits_async(
         self, texts: Sequence[str], pairs: Sequence[str] | None = None
@@ -88,9 +92,11 @@ class TextClassifier:
             (N, L) float32, and how many tokens the texts had.
 
         Raises:
-            TypeError, InputError: As `logits`.
+            TypeError, ValueError: As `logits`.
         """
-        return await self._joined.run(self._items(texts, pairs), 0, np.stack)
+        logits, tokens = await self._joined.run(self._items(texts, pairs), 0, np.stack)
+        check_numbers(logits, self.model)
+        return logits, tokens
 
     def _items(
         self, texts: Sequence[str], pairs: Sequence[str] | None

@@ -19,6 +19,7 @@ from hf_bert_impl.inference.joined_calls import JoinedCalls
 from hf_bert_impl.inference.progress import text_progress
 from hf_bert_impl.inference.quantization import check_count, quantize_embeddings
 from hf_bert_impl.inference.vector_model import VectorModel
+from hf_bert_impl.model.loading import check_numbers
 
 #: Tokens a batch where the caller says nothing.
 TOKEN_BUDGET = 4096
@@ -211,7 +212,7 @@ class Encoding(VectorModel):
         def finish(vectors: list[Tensor]) -> Any:
             empty = torch.empty(0, dimension, device=self.device)
             stacked = torch.stack(vectors) if vectors else empty
-            cut = _cut(stacked, dimension, normalize_embeddings)
+            cut = self._cut(stacked, dimension, normalize_embeddings)
             return _in_form(cut, precision, on_cpu, convert_to_tensor)
 
         rows, tokens = finish([]), 0
@@ -299,7 +300,7 @@ class Encoding(VectorModel):
     ) -> Callable[[list[Ids]], Tensor]:
         """From N tokenized texts to (N, dimension) float32."""
         length = self._prompt_length(before)
-        return lambda batch: _cut(self._vectors(batch, length), dimension, normalize)
+        return lambda batch: self._cut(self._vectors(batch, length), dimension, normalize)
 
     def _tokens(self, batch: list[Ids]) -> list[Tensor]:
         """The states of each text's tokens, (n, D) float32."""
@@ -308,6 +309,7 @@ class Encoding(VectorModel):
     def _of_each_text(self, states: Tensor, batch: list[Ids]) -> list[Tensor]:
         """(T, D) of BERT to the token embeddings of each text, which can be trained on."""
         tokens = self.pooling.token_states(states, batch)
+        check_numbers(tokens, self.model)
         return list(tokens.float().clone().split(list(map(len, batch))))
 
     def _features(
@@ -315,7 +317,7 @@ class Encoding(VectorModel):
     ) -> list[dict[str, Tensor]]:
         """All that is known of each text."""
         states = self._states(batch)
-        vectors = _cut(self._pooled(states, batch, prompt_length), dimension, False)
+        vectors = self._cut(self._pooled(states, batch, prompt_length), dimension, False)
         embeddings = self._of_each_text(states, batch)
         features = []
         for ids, tokens, vector in zip(batch, embeddings, vectors, strict=True):
@@ -330,6 +332,14 @@ class Encoding(VectorModel):
                 }
             )
         return features
+
+    def _cut(self, vectors: Tensor, dimension: int, normalize: bool) -> Tensor:
+        """The first numbers of vectors, of length 1 if wanted."""
+        check_numbers(vectors, self.model)
+        if normalize:
+            return nn.functional.normalize(vectors[:, :dimension], dim=-1)
+        # A copy, because nobody can train on a tensor of inference mode.
+        return vectors[:, :dimension].clone()
 
     def _dimension(self, truncate_dim: int | None) -> int:
         """How many numbers a vector of a call has."""
@@ -384,14 +394,6 @@ def _sequence(texts: Any) -> Any:
             "encode_stream"
         )
     return texts
-
-
-def _cut(vectors: Tensor, dimension: int, normalize: bool) -> Tensor:
-    """The first numbers of vectors, of length 1 if wanted."""
-    if normalize:
-        return nn.functional.normalize(vectors[:, :dimension], dim=-1)
-    # A copy, because nobody can train on a tensor of inference mode.
-    return vectors[:, :dimension].clone()
 
 
 def _in_form(vectors: Tensor, precision: str, as_numpy: bool, as_tensor: bool) -> Any:

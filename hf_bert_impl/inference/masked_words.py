@@ -8,6 +8,7 @@ import torch
 
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.inference.batching import Ids, packed_inputs
+from hf_bert_impl.model.loading import check_numbers
 
 if TYPE_CHECKING:
     from transformers import BatchEncoding, PreTrainedModel
@@ -69,6 +70,7 @@ def predict_masks(
     here = batch["input_ids"][0] == tokenizer.mask_token_id  # (S,)
     with torch.inference_mode():
         logits = model(**batch, return_dict=True).logits[0, here]  # (masks, V)
+    check_numbers(logits, model)
     best = logits.float().softmax(dim=-1).topk(min(top_k, logits.shape[-1]))
     return [
         {
@@ -104,11 +106,13 @@ def best_tokens(
     inputs = packed_inputs(rows, None, model.device)
     here = inputs["input_ids"] == tokenizer.mask_token_id  # (1, T)
     states = model.base_model(**inputs, return_dict=True).last_hidden_state[here]  # (masks, D)
-    best = model.cls(states).float().softmax(dim=-1).topk(top_k)  # not the scores of all tokens
+    scores = model.cls(states).float()  # (masks, V), not the scores of all tokens
+    check_numbers(scores, model)
+    best = scores.softmax(dim=-1).topk(top_k)
     tokens = [tokenizer.convert_ids_to_tokens(row) for row in best.indices.tolist()]
-    scores = best.values.tolist()
+    probabilities = best.values.tolist()
     found, done = [], 0
     for row in rows:
         masks = slice(done, done := done + row.count(tokenizer.mask_token_id))
-        found.append((tokens[masks], scores[masks]))
+        found.append((tokens[masks], probabilities[masks]))
     return found

@@ -34,7 +34,7 @@ from hf_bert_impl.inference.encoding import TOKEN_BUDGET
 from hf_bert_impl.inference.joined_calls import JoinedCalls
 from hf_bert_impl.inference.loading import load_tokenizer, loading_options
 from hf_bert_impl.inference.question_answering_inputs import Pair, parse_inputs
-from hf_bert_impl.model.loading import check_finite, check_folder
+from hf_bert_impl.model.loading import check_finite, check_folder, check_numbers
 from hf_bert_impl.model.modeling_bert import BertForQuestionAnswering, BertPreTrainedModel
 
 #: Questions whose windows are sorted and computed together.
@@ -244,7 +244,7 @@ class QuestionAnsweringPipeline(Pipeline):
         cutting, post = self._by_step(parameters)
 
         def finish(scored: list[Scored]) -> list[Any]:
-            return [self.postprocess(_best(one, post), **post) for one in scored]
+            return [self.postprocess(_best(one, post, self.model), **post) for one in scored]
 
         return await self._joined.run([(pair, cutting) for pair in pairs], 0, finish)
 
@@ -287,7 +287,7 @@ class QuestionAnsweringPipeline(Pipeline):
         remaining = iter(pairs)
         while chunk := list(itertools.islice(remaining, QUESTIONS_AT_ONCE)):
             for scored in self._scored(self.preprocess(chunk, **preprocess), batch_size):
-                yield _best(scored, postprocess)
+                yield _best(scored, postprocess, self.model)
 
     def _scored(self, cut: list[list[Window]], batch_size: int | None) -> Iterator[Scored]:
         """The windows of each question with their logits."""
@@ -414,9 +414,11 @@ class QuestionAnsweringPipeline(Pipeline):
         return pre, {}, post
 
 
-def _best(scored: Scored, parameters: dict[str, Any]) -> Answers:
+def _best(scored: Scored, parameters: dict[str, Any], model: Any) -> Answers:
     """The answers to a question, by those of the parameters that choose among spans."""
     windows, logits = scored
+    for pair in logits:
+        check_numbers(np.stack(pair), model)
     starts, ends = zip(*logits, strict=True)
     scoring = {name: parameters[name] for name in _POSTPROCESS if name in parameters}
     return best_answers(windows, starts, ends, **scoring)

@@ -19,6 +19,7 @@ from torch.utils.checkpoint import checkpoint
 
 from hf_bert_impl.errors import InputError, check_choice
 from hf_bert_impl.model.layers import LARGEST_BLOCK
+from hf_bert_impl.model.loading import check_numbers
 from hf_bert_impl.model.modeling_bert import BertForMaskedLM, Encoded, Inputs
 from hf_bert_impl.model.packing import packed_lengths
 
@@ -126,7 +127,10 @@ def splade_vectors(
         else (logarithm(one) if is_max else one)
         for one in best
     ]
-    return torch.stack(vectors)
+    stacked = torch.stack(vectors)
+    if not torch.is_grad_enabled():
+        check_numbers(stacked, model)
+    return stacked
 
 
 def _by_text(

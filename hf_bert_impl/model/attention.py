@@ -45,8 +45,6 @@ LONGEST_PRODUCT = 256
 #: Shorter rows of equal length are gathered into one product, since the start of a product costs
 #: the most there. Each longer row has a product of its own, which reads the row in place.
 SHORTEST_ALONE = 32
-#: Numbers of float32 in a vector of the CPU (AVX2).
-VECTOR = 8
 #: Fewer keys than this do not fill a vector of the CPU. A softmax over keys that are the rows of
 #: the scores then takes a third of the time of one over keys that are the columns.
 SHORTEST_LAST_SOFTMAX = 16
@@ -125,20 +123,6 @@ class BertSelfAttention(nn.Module):
     def num_attention_heads(self) -> int:
         """Heads that are left after pruning."""
         return len(self.heads)
-
-    def _is_steady(self, packing: Packing) -> bool:
-        """Whether a sequence gets the same bits alone as in one product with others.
-
-        Such a product has a matrix for each head and sequence. Threads take whole matrices, and
-        split those that are left over, which changes the order of summation. The order also
-        changes if a matrix begins in the middle of a vector of the CPU, or if it has rows of
-        queries that nobody attends to.
-        """
-        return (
-            len(self.heads) % torch.get_num_threads() == 0
-            and self.attention_head_size % VECTOR == 0
-            and all(group.queries <= group.keys for group in packing.groups)
-        )
 
     @property
     def _dropout(self) -> float:
@@ -287,14 +271,16 @@ class BertSelfAttention(nn.Module):
         empty_as_mean = backend == "eager"
         if packing.batch_invariant:
             backend = "sdpa"  # "eager" is not steady
-        is_alone = packing.batch_invariant and not self._is_steady(packing)
+        # A product of several sequences may be summed in another order. Alone, a sequence is always
+        # computed by the same calls.
+        is_alone = packing.batch_invariant
         groups = packing.single_groups if is_alone else packing.groups
         sizes = [group.rows * group.queries for group in groups]
         contexts: list[Tensor] = []
         for group, q, k, v in zip(
             groups, query.split(sizes), key.split(sizes), value.split(sizes), strict=True
         ):
-            if is_alone:  # copies: a view may begin in the middle of a vector
+            if is_alone:  # copies: a view may begin anywhere in a vector of the CPU
                 q, k, v = q.clone(), k.clone(), v.clone()
             keys, mask, parts = group.keys, None, [q]
             if keys == 0 and empty_as_mean:
@@ -332,7 +318,7 @@ class BertSelfAttention(nn.Module):
             states: (T, D), of the dtype and on the device of the queries.
             packing: Where each sequence lies.
         """
-        if packing.batch_invariant and not self._is_steady(packing):
+        if packing.batch_invariant:
             return False
         longest = self._longest_product(states, packing)
         return bool(packing.groups) and all(

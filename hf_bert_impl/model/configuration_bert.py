@@ -125,11 +125,10 @@ class BertConfig(PreTrainedConfig):
             does.
         batch_invariant: The numbers of a sequence (states of attended tokens, pooled vector,
             logits) have the same bits whatever else is in its batch, and however it is padded or
-            packed; see `BertModel.forward`. It is an error where this cannot be kept. In eval mode
-            without gradients they are the same for 1, 2, 3 and 4 threads as well, as long as each
-            layer has two heads or more: a layer's only head is cut into as many pieces as there are
-            threads. Nothing is promised across processors, instruction sets, versions of the
-            libraries, precisions, or between a prepared model and one that is not.
+            packed; see `BertModel.forward`. Whether the kernels keep it is found out by a probe,
+            once for each shape and number of threads. It is an error where this cannot be kept.
+            Nothing is promised across numbers of threads, processors, instruction sets, versions of
+            the libraries, precisions, or between a prepared model and one that is not.
         sparse_prediction: In training with labels, the masked-LM heads score the labelled tokens
             only (a fifth of the forward work); `logits` are then (labelled tokens, V) in the order
             of the flattened labels. The loss is the same. False scores every position.

@@ -35,7 +35,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple, Protocol
 
@@ -68,9 +68,14 @@ MARGIN = 1.07
 FEW_ROWS = 64
 #: The lowest signed byte. Libraries for x86 take states as unsigned bytes, shifted by it.
 LEAST = -128
-#: oneDNN sums a single row in another order than several rows. From two rows on, a row has the same
-#: bits in any number of rows. That is not so for torch's own product, nor for two kernels.
-LEAST_ROWS = 2
+#: `SteadyProduct` compares every other number of rows with calls of this many.
+BLOCK_ROWS = 32
+#: The largest number of rows in one call of `SteadyProduct`.
+MOST_ROWS = 512
+#: How many numbers of each row are compared at least. Rows of few outputs are compared repeatedly.
+COMPARED = 16
+#: torch allocates memory at multiples of this many bytes.
+ALIGNMENT = 64
 #: oneDNN's layout is chosen for so many rows; it serves any number.
 TYPICAL_ROWS = 512
 _engine_lock = threading.Lock()
@@ -160,7 +165,7 @@ class OnednnProduct:
 
     Args:
         layers: Side by side.
-        batch_invariant: Whether a row has the same bits in any number of rows.
+        batch_invariant: Whether activations are computed in one way for any number of rows.
     """
 
     def __init__(self, layers: Sequence[nn.Linear], batch_invariant: bool = False) -> None:
@@ -181,8 +186,6 @@ class OnednnProduct:
     ) -> Tensor:
         """See `Product`."""
         rows = states.shape[0]
-        if rows < LEAST_ROWS:
-            return _with_more_rows(self, states, residual, activation)
         if residual is not None:
             return self.multiply_and_add(states, residual, self.weight, self.bias, "add")
         is_unsteady = self.batch_invariant and activation not in STEADY_ACTIVATIONS
@@ -229,7 +232,7 @@ class Int8Product:
         layers: Side by side.
         multiply: Packs V and multiplies by it.
         limit: The largest |V|: 127, or 63 (7 bits) where larger sums would saturate.
-        batch_invariant: Whether a row has the same bits in any number of rows, by any library.
+        batch_invariant: Whether every library rounds alike.
     """
 
     def __init__(
@@ -239,7 +242,6 @@ class Int8Product:
         limit: int,
         batch_invariant: bool = False,
     ) -> None:
-        self.batch_invariant = batch_invariant
         weight, self.bias = (part.float() for part in _joined(layers))
         scale = weight.abs().amax(dim=1).clamp(min=1e-12) / limit  # (N,)
         whole = (weight / scale[:, None]).round()
@@ -251,8 +253,6 @@ class Int8Product:
         self, states: Tensor, residual: Tensor | None = None, activation: Fused = NOT_FUSED
     ) -> Tensor:
         """See `Product`."""
-        if self.batch_invariant and len(states) < LEAST_ROWS:
-            return _with_more_rows(self, states, residual, activation)
         # Not `aminmax`, which is ten times slower on the CPU.
         low, high = states.amin(-1, keepdim=True), states.amax(-1, keepdim=True)  # (T, 1)
         scale = (high - low).clamp_(min=1e-12).div_(255)
@@ -340,21 +340,208 @@ class ProductByRows:
         return product(states, residual, activation)
 
 
+class PlainProduct:
+    """One layer by oneDNN on its weight as it lies, with gradients where they are recorded."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        self.parameters: Any = (layer._parameters["weight"], layer._parameters["bias"])
+
+    def __call__(
+        self, states: Tensor, residual: Tensor | None = None, activation: Fused = NOT_FUSED
+    ) -> Tensor:
+        """See `Product`."""
+        weight, bias = self.parameters
+        if torch.is_grad_enabled() and (states.requires_grad or weight.requires_grad):
+            return _finish(_Product.apply(states, weight, bias), residual, activation)
+        if residual is None and (has_avx512() or activation not in STEADY_ACTIVATIONS):
+            return _multiply(states, weight, bias, activation.name, activation.algorithm)
+        return _finish(_multiply(states, weight, bias), residual, activation)
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What decides how a product is summed, besides the number of rows."""
+
+    #: None for `PlainProduct`.
+    kernels: "Kernels | None"
+    #: The classes and functions that compute. What was found of them is not said of others.
+    code: tuple[Any, ...]
+    inputs: int
+    outputs: int
+    #: Of the states.
+    dtype: torch.dtype
+    has_bias: bool
+    activation: Fused
+    has_residual: bool
+    threads: int
+
+
+class SteadyProduct:
+    """Gives a row the same bits in any number of rows, at any place among them.
+
+    A kernel may choose another order of summation for another number of rows. So rows are cut and
+    filled up to one of a few numbers, see `rounded_up`. Before the first call with such a number,
+    a probe compares it with calls of `BLOCK_ROWS`, at every place. If any bit differs, its rows
+    are computed `BLOCK_ROWS` at a time. Neither the name of the kernel nor the CPU decides.
+
+    Args:
+        product: Computes.
+        probe: Its kind. The activation, the residual and the threads are those of the call.
+    """
+
+    def __init__(self, product: Product, probe: Probe) -> None:
+        self.product, self.probe = product, probe
+        # By call: hashing a probe takes a time that can be measured.
+        self.sizes: dict[tuple[int, Fused, bool, int], int] = {}
+
+    def __call__(
+        self, states: Tensor, residual: Tensor | None = None, activation: Fused = NOT_FUSED
+    ) -> Tensor:
+        """See `Product`.
+
+        Raises:
+            ValueError: A row has other bits at another place among `BLOCK_ROWS`.
+        """
+        if states.data_ptr() % ALIGNMENT:
+            states = states.clone()
+        parts = states.split(MOST_ROWS)
+        added = [None] * len(parts) if residual is None else residual.split(MOST_ROWS)
+        outputs: list[Tensor] = []
+        for part, addend in zip(parts, added, strict=True):
+            size = self._size(len(part), activation, residual is not None)
+            blocks = part.split(size)
+            addends = [None] * len(blocks) if addend is None else addend.split(size)
+            for block, more in zip(blocks, addends, strict=True):
+                outputs.append(_call_with(self.product, size, block, more, activation))
+        return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
+
+    def _size(self, rows: int, activation: Fused, has_residual: bool) -> int:
+        """How many rows a call has, for so many."""
+        key = (rows, activation, has_residual, torch.get_num_threads())
+        size = self.sizes.get(key)
+        if size is None:
+            probe = replace(
+                self.probe, activation=activation, has_residual=has_residual, threads=key[-1]
+            )
+            if not _is_steady(probe):
+                kind = str(self.probe.kernels or self.probe.dtype).removeprefix("torch.")
+                raise ValueError(
+                    "batch_invariant=True cannot be kept on this CPU: a product of "
+                    f"{probe.outputs} outputs from {probe.inputs} inputs in {kind}, with "
+                    f"{probe.threads} threads, gives a row other bits at another place of the "
+                    "batch; use another dtype, call torch.set_num_threads(1), or set "
+                    "batch_invariant=False"
+                )
+            size = rounded_up(rows)
+            size = self.sizes[key] = size if _agrees(probe, size) else BLOCK_ROWS
+        return size
+
+
+def rounded_up(rows: int) -> int:
+    """The number of rows of a call for so many rows, at most `MOST_ROWS`."""
+    step = 4 if rows <= 64 else 16
+    return max(step, -(-rows // step) * step)
+
+
+def _call_with(
+    product: Product, rows: int, states: Tensor, residual: Tensor | None, activation: Fused
+) -> Tensor:
+    """The product, computed with so many rows. Those that are missing are zeros."""
+    count = len(states)
+    if count == rows:
+        return product(states, residual, activation)
+    missing = (0, 0, 0, rows - count)
+    residual = None if residual is None else nn.functional.pad(residual, missing)
+    output = product(nn.functional.pad(states, missing), residual, activation)
+    if output.requires_grad:
+        return output[:count].clone()
+    return output.resize_(count, output.shape[1])  # in place: copies nothing
+
+
+def _probe(
+    layer: nn.Linear, outputs: int, kernels: "Kernels | None", code: tuple[Any, ...]
+) -> Probe:
+    """The probe of a layer's products, or of layers like it side by side."""
+    dtype = layer.weight.dtype
+    if kernels is not None and kernels.dtype == torch.int8:
+        dtype = torch.float32
+    has_bias = layer.bias is not None
+    return Probe(kernels, code, layer.in_features, outputs, dtype, has_bias, NOT_FUSED, False, 1)
+
+
+@cache
+@torch.no_grad()
+def _is_steady(probe: Probe) -> bool:
+    """Whether a row has the same bits at every place of a call of `BLOCK_ROWS`."""
+    rows = max(4, COMPARED // probe.outputs)
+    compute = _trial(probe, rows)
+    calls = (
+        compute(torch.full((BLOCK_ROWS,), row, device="cpu"), BLOCK_ROWS) for row in range(rows)
+    )
+    return all(torch.equal(bits, bits[:1].expand_as(bits)) for bits in calls)
+
+
+@cache
+@torch.no_grad()
+def _agrees(probe: Probe, rows: int) -> bool:
+    """Whether a call of so many rows gives the bits of calls of `BLOCK_ROWS`, at every place."""
+    turns = max(2, COMPARED // probe.outputs)
+    places = torch.arange(rows + turns - 1, device="cpu")
+    compute = _trial(probe, len(places))
+    blocks = torch.cat([compute(part, BLOCK_ROWS) for part in places.split(BLOCK_ROWS)])
+    return all(torch.equal(compute(part, rows), blocks[part]) for part in places.unfold(0, rows, 1))
+
+
+def _trial(probe: Probe, count: int) -> Callable[[Tensor, int], Tensor]:
+    """Numbers for a product of this kind, that tell one order of summation from another.
+
+    All terms of every other row cancel, so its outputs are the rounding errors of the sums. They
+    differ with the order even where ordinary outputs, rounded to half precision, seldom do. The
+    factors keep errors and partial sums within float16.
+
+    Args:
+        probe: The kind.
+        count: How many different rows there are.
+
+    Returns:
+        A function of the numbers of some of these rows, and of the number of rows to call with. It
+        gives the bits of their outputs.
+    """
+    inputs, outputs, dtype = probe.inputs, probe.outputs, probe.dtype
+    generator = torch.Generator("cpu").manual_seed(0)
+
+    def draw(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, device="cpu", dtype=torch.float32)
+
+    order = torch.randperm(inputs, generator=generator, device="cpu")
+    half, odd = draw(count, inputs // 2), draw(count, inputs % 2)
+    states = torch.cat((half, half, odd), dim=1)[:, order] / inputs**0.5 / 32
+    states[::2] = torch.cat((half, -half, 0 * odd), dim=1)[::2, order] * 16
+    half, odd = draw(min(outputs, COMPARED), inputs // 2), draw(min(outputs, COMPARED), inputs % 2)
+    weight = 32 * torch.cat((half, half, odd), dim=1)[:, order]
+    layer = nn.utils.skip_init(
+        nn.Linear, inputs, outputs, bias=probe.has_bias, device="cpu", dtype=dtype
+    )
+    layer.weight.copy_(weight.repeat(-(-outputs // len(weight)), 1)[:outputs])
+    if probe.has_bias:
+        layer.bias.copy_(draw(outputs) / 1024)
+    states, residual = states.to(dtype), (draw(count, outputs) / 1024).to(dtype)
+    kernels = probe.kernels
+    product = PlainProduct(layer) if kernels is None else kernels.pack_bare(layer)
+
+    def compute(places: Tensor, rows: int) -> Tensor:
+        added = residual[places] if probe.has_residual else None
+        output = _call_with(product, rows, states[places], added, probe.activation)
+        return output.view(torch.int16 if output.itemsize == 2 else torch.int32)
+
+    return compute
+
+
 def _joined(layers: Sequence[nn.Linear]) -> tuple[Tensor, Tensor]:
     """The weights (N, in) and biases (N,) of layers side by side."""
     if len(layers) == 1:
         return layers[0].weight, layers[0].bias
     return torch.cat([layer.weight for layer in layers]), torch.cat([la.bias for la in layers])
-
-
-def _with_more_rows(
-    product: Product, states: Tensor, residual: Tensor | None, activation: Fused
-) -> Tensor:
-    """The product of fewer rows than `LEAST_ROWS`, computed with rows of zeros beside them."""
-    missing = (0, 0, 0, LEAST_ROWS - len(states))
-    residual = None if residual is None else nn.functional.pad(residual, missing)
-    filled = nn.functional.pad(states, missing)
-    return product(filled, residual, activation)[: len(states)].clone()
 
 
 def _finish(output: Tensor, residual: Tensor | None, activation: Fused) -> Tensor:
@@ -387,6 +574,15 @@ class Kernels:
 
     def pack(self, *layers: nn.Linear) -> Product:
         """The layers, whose outputs are joined, with their weights as these kernels read them."""
+        product = self.pack_bare(*layers)
+        if not self.batch_invariant:
+            return product
+        code = (OnednnProduct, Int8Product, OnednnSums, FbgemmSums)
+        outputs = sum(layer.out_features for layer in layers)
+        return SteadyProduct(product, _probe(layers[0], outputs, self, code))
+
+    def pack_bare(self, *layers: nn.Linear) -> Product:
+        """The same, but for `batch_invariant`: without `SteadyProduct`."""
         few = self._product(self.few, layers)
         if self.few == self.many:
             return few
@@ -401,12 +597,6 @@ class Kernels:
         if library == "onednn":
             return OnednnProduct(layers, self.batch_invariant)
         return TorchProduct(layers)
-
-    @property
-    def is_batch_invariant(self) -> bool:
-        """Whether a row has the same bits in any number of rows, asked for or not."""
-        is_one = self.few == self.many == "onednn"
-        return self.batch_invariant or (is_one and self.dtype != torch.int8 and has_avx512())
 
     def __str__(self) -> str:
         kind = str(self.dtype).removeprefix("torch.")
@@ -688,44 +878,33 @@ def linear(
 
 
 def _batch_invariant_linear(layer: nn.Module, states: Tensor, activation: Any) -> Tensor:
-    """`linear`, always by the same kernel and on two rows or more."""
+    """`linear` by a `SteadyProduct`."""
     if not (has_onednn() and _is_plain(layer, states)):
         raise ValueError(
             "batch_invariant=True needs linear layers of torch on the CPU, without hooks, autocast "
             f"or a tracer; here one is a {type_name(type(layer))} of {states.dtype} on "
             f"{states.device.type}: undo that, or set batch_invariant=False"
         )
-    parameters: Any = layer._parameters
-    weight, bias = parameters["weight"], parameters["bias"]
-    has_gradient = torch.is_grad_enabled() and (states.requires_grad or weight.requires_grad)
-    function = NOT_FUSED
-    if activation is not None:
-        function = fused(activation)
-        is_called = function is NOT_FUSED or has_gradient or is_hooked(activation)
-        is_steady = function is not NOT_FUSED and function in STEADY_ACTIVATIONS
-        if is_called and not is_steady:
+    plain: Any = layer
+    has_gradient = torch.is_grad_enabled() and (states.requires_grad or plain.weight.requires_grad)
+    function = NOT_FUSED if activation is None else fused(activation)
+    if activation is not None and (
+        function is NOT_FUSED or has_gradient or is_hooked(activation)
+    ):  # it is called
+        if function is NOT_FUSED or function not in STEADY_ACTIVATIONS:
             kind = type_name(type(activation))
             raise ValueError(
                 f"batch_invariant=True has no kernel for the activation {kind}; set hidden_act to "
                 "'gelu' or 'relu', or batch_invariant=False"
             )
-        if is_called or (is_steady and not has_avx512()):
-            function = NOT_FUSED
-    rows, is_matrix = states, states.ndim == 2
-    if not (is_matrix and states.is_contiguous()):
-        rows = states.reshape(-1, states.shape[-1]).contiguous()  # (T, in)
-    count = rows.shape[0]
-    if count < LEAST_ROWS:
-        rows = torch.cat((rows, rows))
-    if has_gradient:
-        output = _Product.apply(rows, weight, bias)
-    else:
-        output = _multiply(rows, weight, bias, *function)
+        function = NOT_FUSED
+    probe = _probe(plain, plain.out_features, None, (PlainProduct, _multiply))
+    product = SteadyProduct(PlainProduct(plain), probe)
+    rows = states.reshape(-1, states.shape[-1]).contiguous()  # (T, in)
+    output = product(rows, activation=function)
     if activation is not None and function is NOT_FUSED:
         output = activation(output)
-    if count < LEAST_ROWS:
-        output = output[:count].clone()
-    if is_matrix:
+    if states.ndim == 2:
         return output
     return torch.ops.aten._unsafe_view.default(output, (*states.shape[:-1], output.shape[-1]))
 

@@ -219,6 +219,27 @@ def check_finite(module: nn.Module, name: Any) -> None:
     )
 
 
+def check_numbers(numbers: Any, model: Any) -> None:
+    """Checks what a model has computed: finite weights can still exceed the range of its dtype.
+
+    Args:
+        numbers: A tensor or an array.
+        model: The model, whose dtype the message names.
+
+    Raises:
+        ValueError: A number is NaN or infinite.
+    """
+    if bool(torch.as_tensor(numbers).isfinite().all()):
+        return
+    kind = str(model.dtype).removeprefix("torch.")
+    wide = model.dtype in (torch.float32, torch.float64)
+    advice = "take a checkpoint with smaller weights" if wide else "use `dtype='float32'`"
+    raise ValueError(
+        f"the model's outputs in {kind} are NaN or infinite; expected numbers below "
+        f"{torch.finfo(model.dtype).max:.3g}, in every layer; {advice}"
+    )
+
+
 def mismatch_message(path: Any, mismatched: Any) -> str:
     """One line that names the tensors whose sizes differ between checkpoint and config.
 

@@ -437,11 +437,10 @@ class BertModel(BertPreTrainedModel):
 
         With `config.batch_invariant` the bits of everything that belongs to one sequence (states of
         its attended tokens, pooled vector, logits of a head) depend on that sequence and its
-        positions, the weights, the number of threads (for which see `BertConfig`), the processor
-        and the libraries, and on whether the model is prepared or gradients are recorded; not on
-        what else is computed, in which order, or on where padding stands. It holds in eval mode on
-        the CPU, in float32, bfloat16 where the CPU multiplies it, and int8, under "eager" and
-        "sdpa".
+        positions, the weights, the number of threads, the processor and the libraries, and on
+        whether the model is prepared or gradients are recorded; not on what else is computed, in
+        which order, or on where padding stands. It holds in eval mode on the CPU, in float32,
+        bfloat16 and float16 where the CPU multiplies them, and int8, under "eager" and "sdpa".
 
         Raises:
             ValueError: The input does not fit the model, or the call cannot be batch-invariant; one

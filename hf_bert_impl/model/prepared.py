@@ -284,7 +284,7 @@ class Prepared:
         """
         if torch.is_grad_enabled() or is_intercepted():
             return None
-        is_served = self.kernels.is_batch_invariant or not holder.config.batch_invariant
+        is_served = self.kernels.batch_invariant or not holder.config.batch_invariant
         if is_served and self.is_current(tokens):
             return self
         logger.warning(
@@ -328,7 +328,7 @@ class Prepared:
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Packed weights belong to this machine and to the memory of these weights.
-        invariant = self.kernels.is_batch_invariant
+        invariant = self.kernels.batch_invariant
         return NotYetPacked, (type(self), self.kernels.dtype, self.weights[0].dtype, invariant)
 
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from hf_bert_impl import checkpoints
 from hf_bert_impl.checkpoints import Checkpoint
 from hf_bert_impl.model.configuration_bert import BertConfig
-from hf_bert_impl.model.cpu_kernels import why_no_kernels
+from hf_bert_impl.model.cpu_kernels import DTYPES, why_no_kernels
 from hf_bert_impl.parity.batches import Tokens, padded, random_tokens
 from hf_bert_impl.parity.comparison import load_reference, require_reference
 from hf_bert_impl.parity.tensors import PER_POSITION_2D
@@ -116,8 +116,9 @@ def verify_batch_invariance(checkpoint: Checkpoint, head: str | None = None) -> 
         return model if way is None else model.prepare_for_inference(way)
 
     ways = [(None, "unchanged"), ("float32", "prepared float32")]
-    if why_no_kernels(torch.int8) is None:
-        ways.append(("int8", "prepared int8"))
+    for kind in ("bfloat16", "float16", "int8"):
+        if why_no_kernels(DTYPES[kind], batch_invariant=True) is None:
+            ways.append((kind, f"prepared {kind}"))
     # First what may be refused.
     promises = [_row(load(way, True), label, True, texts) for way, label in ways]
     reference, _ = load_reference(name, checkpoint.path, dtype=torch.float32)

@@ -17,6 +17,7 @@ from hf_bert_impl.data.masking import Masker, MaskingOptions
 from hf_bert_impl.data.task_collator import Collator, Feature
 from hf_bert_impl.data.task_files import Row, read_lines
 from hf_bert_impl.files.text import JSON_SUFFIXES
+from hf_bert_impl.model.loading import check_numbers
 from hf_bert_impl.model.losses import IGNORE_INDEX
 from hf_bert_impl.tasks.base import Columns, Example, RowTask, Split, check_text, encode
 from hf_bert_impl.tasks.metrics import Metrics, perplexity
@@ -94,6 +95,7 @@ class MaskedLanguageModeling(RowTask):
         chosen = gold != IGNORE_INDEX  # (B, S)
         # Logits are as wide as the vocabulary, so only the masked tokens get them.
         logits = model.cls(model.bert(**batch).last_hidden_state[chosen]).float()  # (M, V)
+        check_numbers(logits, model)
         loss = nn.functional.cross_entropy(logits, gold[chosen], reduction="none")
         right = logits.argmax(dim=-1) == gold[chosen]
         sizes = chosen.sum(dim=1).tolist()

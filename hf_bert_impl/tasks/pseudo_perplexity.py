@@ -19,6 +19,7 @@ from hf_bert_impl.data.option_ranges import check_length
 from hf_bert_impl.data.task_collator import Collator, Feature, token_count
 from hf_bert_impl.data.token_budget import cut_batches
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.model.loading import check_numbers
 from hf_bert_impl.tasks.metrics import perplexity
 
 TOKEN_BUDGET = 8192
@@ -104,6 +105,7 @@ def pseudo_perplexity(
         states = model.bert(**batch, return_dict=True).last_hidden_state  # (R, S, D)
         own = torch.arange(len(features), device=model.device)
         logits = model.cls(states[own, places]).float()  # (R, V)
+        check_numbers(logits, model)
         losses += torch.nn.functional.cross_entropy(logits, gold, reduction="none").tolist()
         right += int((logits.argmax(dim=-1) == gold).sum())
     count = len(losses)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from hf_bert_impl.data.task_collator import Feature
 from hf_bert_impl.data.task_files import Row
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.model.loading import check_numbers
 from hf_bert_impl.tasks import metrics, pictures
 from hf_bert_impl.tasks.base import (
     Columns,
@@ -69,7 +70,9 @@ class _SequenceTask(RowTask):
         return features
 
     def outputs(self, model: Any, batch: dict[str, Tensor], features: list[Feature]) -> list[Any]:
-        return list(model(**batch, return_dict=True).logits.float().cpu().numpy())
+        logits = model(**batch, return_dict=True).logits
+        check_numbers(logits, model)
+        return list(logits.float().cpu().numpy())
 
     def gold(self, split: Split) -> np.ndarray[Any, Any]:
         """The labels of all examples as the loss takes them."""

@@ -13,6 +13,7 @@ from torch import Tensor
 from hf_bert_impl.data.task_collator import Feature
 from hf_bert_impl.data.task_files import CONLL_SUFFIXES, Row
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.model.loading import check_numbers
 from hf_bert_impl.model.losses import IGNORE_INDEX
 from hf_bert_impl.tasks import metrics, pictures
 from hf_bert_impl.tasks.base import Example, RowTask, Split, label_name
@@ -89,7 +90,9 @@ class TokenClassification(RowTask):
         return features
 
     def outputs(self, model: Any, batch: dict[str, Tensor], features: list[Feature]) -> list[Any]:
-        best = model(**batch, return_dict=True).logits.argmax(dim=-1).cpu().numpy()  # (B, S)
+        logits = model(**batch, return_dict=True).logits
+        check_numbers(logits, model)
+        best = logits.argmax(dim=-1).cpu().numpy()  # (B, S)
         return [
             {word: int(row[position]) for word, position in feature["first_pieces"].items()}
             for row, feature in zip(best, features, strict=True)

@@ -19,6 +19,7 @@ from hf_bert_impl.checkpoints import Checkpoint
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.inference.eval_mode import eval_mode
 from hf_bert_impl.model.configuration_bert import BertConfig
+from hf_bert_impl.model.loading import check_numbers
 from hf_bert_impl.model.modeling_bert import BertPreTrainedModel
 
 
@@ -137,6 +138,8 @@ def attention_maps(
         }  # (1, S)
         output = base(**inputs, output_attentions=True, return_dict=True)
         attentions = output.attentions  # L of (1, H, S, S)
+        for layer in chosen_layers:
+            check_numbers(attentions[layer], base)
 
     maps = []
     for layer, left in present.items():

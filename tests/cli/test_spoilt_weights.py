@@ -1,10 +1,17 @@
 """A checkpoint with NaN in it is refused, but for what is not taken from it."""
 
+import asyncio
+
 import pytest
 import torch
+from transformers import AutoTokenizer
 
 import hf_bert_impl
+import hf_bert_impl.inference
 from hf_bert_impl import QuestionAnsweringPipeline, TextEncoder
+from hf_bert_impl.inference.classifier import TextClassifier
+from hf_bert_impl.inference.masked_words import best_tokens, encode_masked, predict_masks
+from hf_bert_impl.tasks.pseudo_perplexity import pseudo_perplexity
 from tests.damage import spoil
 
 SPOILT = "encoder.layer.1.attention.output.dense.weight"
@@ -41,5 +48,86 @@ def test_narrow_types_make_infinities(hf_bert, one_error_line, save_tiny):
     model.bert.encoder.layer[0].output.dense.weight.data[4, 5] = 1e6
     model.save_pretrained(folder)
     command = ("answer", folder, "--question", "river?", "--context", "the river")
-    one_error_line(hf_bert(*command, "--dtype", "float16"), "load it in float32")
+    one_error_line(hf_bert(*command, "--dtype", "float16"), "float32")
     assert hf_bert(*command).status == 0
+
+
+def overflow(model, dtype=torch.float32):
+    """All weights are finite. The states beyond the first layer are not, in this dtype."""
+    model.to(dtype).base_model.encoder.layer[0].output.LayerNorm.weight.data.fill_(
+        torch.finfo(dtype).max
+    )
+    return model.eval()
+
+
+TEXTS = ["nice to [MASK] you", "the river [MASK]"]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_no_pipeline_gives_numbers_that_are_not_finite(dtype, save_tiny):
+    """Weights that are finite; each dtype is computed by torch itself, so on any CPU."""
+
+    def load(name):
+        folder = save_tiny(name)
+        tokenizer = AutoTokenizer.from_pretrained(folder)
+        return overflow(getattr(hf_bert_impl, name).from_pretrained(folder), dtype), tokenizer
+
+    encoder = TextEncoder(*load("BertModel"))
+    answering = QuestionAnsweringPipeline(*load("BertForQuestionAnswering"))
+    classifier = TextClassifier(*load("BertForSequenceClassification"))
+    masked, tokenizer = load("BertForMaskedLM")
+    batch = encode_masked(tokenizer, TEXTS[0], 32)
+    pair = {"question": "river?", "context": "the river"}
+
+    @torch.no_grad()
+    def sparse():
+        return hf_bert_impl.inference.splade_vectors(masked, batch["input_ids"])
+
+    calls = [
+        sparse,
+        lambda: encoder.encode(TEXTS),
+        lambda: encoder.encode(TEXTS, output_value="token_embeddings"),
+        lambda: next(encoder.encode_stream(TEXTS, normalize_embeddings=True)),
+        lambda: asyncio.run(encoder.encode_async(TEXTS)),
+        lambda: answering(**pair),
+        lambda: asyncio.run(answering.answer_async([pair])),
+        lambda: classifier.logits(TEXTS),
+        lambda: asyncio.run(classifier.logits_async(TEXTS, TEXTS)),
+        lambda: predict_masks(masked, tokenizer, batch, 2),
+        lambda: best_tokens(masked, tokenizer, [batch["input_ids"][0].tolist()], 2),
+        lambda: pseudo_perplexity(masked, tokenizer, TEXTS),
+    ]
+    kind = str(dtype).removeprefix("torch.")
+    for number, call in enumerate(calls):
+        with pytest.raises(
+            ValueError, match=f"outputs in {kind} are NaN or infinite; expected .*"
+        ) as e:
+            pytest.fail(f"call {number} gave {call()}")
+        assert ("use `dtype='float32'`" in str(e.value)) == (dtype != torch.float32)
+
+
+@pytest.mark.parametrize(
+    ("head", "command"),
+    [
+        ("BertModel", ("embed", "FOLDER", "TEXTS", "-o", "vectors.npy")),
+        (
+            "BertForQuestionAnswering",
+            ("answer", "FOLDER", "--question", "a?", "--context", "river"),
+        ),
+        ("BertForMaskedLM", ("fill-mask", "FOLDER", TEXTS[0])),
+        ("BertForMaskedLM", ("evaluate", "masked-lm", "FOLDER", "--data", "TEXTS")),
+        (
+            "BertForSequenceClassification",
+            ("classify", "TEXTS", "-m", "FOLDER", "-o", "labels.jsonl"),
+        ),
+    ],
+)
+def test_commands_say_so_in_one_line(
+    hf_bert, one_error_line, save_tiny, tmp_path, monkeypatch, head, command
+):
+    monkeypatch.chdir(tmp_path)
+    folder = save_tiny(head)
+    overflow(getattr(hf_bert_impl, head).from_pretrained(folder)).save_pretrained(folder)
+    (tmp_path / "texts.txt").write_text("nice to meet you\nthe river\n")
+    words = [{"FOLDER": folder, "TEXTS": "texts.txt"}.get(word, word) for word in command]
+    one_error_line(hf_bert(*words), "outputs in float32 are NaN or infinite")

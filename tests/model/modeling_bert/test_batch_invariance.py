@@ -143,7 +143,6 @@ def test_a_sequence_alone_and_in_a_batch(
 @pytest.mark.parametrize("backend", ["sdpa", "eager"])
 @pytest.mark.parametrize("prepared", [False, True])
 def test_layers_with_other_numbers_of_heads(prepared, backend):
-    """Where the threads divide the heads of the first layer and not those of the second."""
     fields = dict(hidden_size=48, num_attention_heads=2, num_hidden_layers=2, hidden_act="gelu")
     fields |= dict(batch_invariant=True, attn_implementation=backend)
     model = random_model("BertModel", random_config(9, **fields))
@@ -151,41 +150,6 @@ def test_layers_with_other_numbers_of_heads(prepared, backend):
     if prepared:
         model.prepare_for_inference()
     assert_as_alone(model, (9, 5, 9, 9, 13, 5, 9, 13))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("backend", ["sdpa", "eager"])
-@pytest.mark.parametrize("prepared", [None, "float32", "bfloat16", "int8"])
-@pytest.mark.parametrize(
-    ("width", "heads", "act"), [(96, 12, "gelu"), (24, 3, "silu"), (80, 2, "relu"), (35, 5, "gelu")]
-)
-def test_threads_change_no_bits(width, heads, act, prepared, backend):
-    """With two heads or more, for the numbers of threads that `BertConfig` names."""
-    config = random_config(
-        11,
-        hidden_size=width,
-        num_attention_heads=heads,
-        intermediate_size=2 * width + 13,
-        max_position_embeddings=320,
-        hidden_act=act,
-        batch_invariant=True,
-        attn_implementation=backend,
-    )
-    model = random_model("BertModel", config)
-    if prepared is not None:
-        model.prepare_for_inference(prepared)
-    batches = [
-        [torch.randint(1, config.vocab_size, (length,)) for length in lengths]
-        for lengths in ([1], [2], [67], [311], [5, 300, 1, 33, 33, 130])
-    ]
-    by_one = []
-    with torch.inference_mode():
-        for threads in (1, 2, 3, 4):
-            torch.set_num_threads(threads)
-            found = [each for batch in batches for each in of_each(model, batch)]
-            by_one = by_one or found
-            for values, expected in zip(found, by_one, strict=True):
-                assert_equal_bits(values, expected)
 
 
 @pytest.mark.slow
@@ -242,7 +206,7 @@ def test_kernels_that_are_called_batch_invariant_are(dtype, width, count, thread
         return
     torch.set_num_threads(threads)
     kernels = cpu_kernels.choose(kind, batch_invariant=True)
-    assert kernels.is_batch_invariant
+    assert kernels.batch_invariant
     of_states = torch.float32 if kind == torch.int8 else kind
     torch.manual_seed(1)
     layer = torch.nn.Linear(width, count, dtype=of_states)
@@ -265,25 +229,138 @@ def test_linear_layers_that_are_not_packed(count):
     assert not rows_that_differ(product, 384)
 
 
-def test_a_kernel_that_is_not_is_found():
-    """torch's own product: what the test above would say of it, were it in the table."""
-    product = cpu_kernels.TorchProduct([torch.nn.Linear(384, 1)])
-    assert rows_that_differ(product, 384)
+def one_up(output, where):
+    """The next larger number in those places."""
+    output[where] = torch.nextafter(output[where], torch.full_like(output[where], torch.inf))
+    return output
 
 
-@pytest.mark.slow
-def test_what_prepared_models_keep_without_being_asked():
-    """States of all tokens, where one kernel of floats serves every number of rows."""
-    config = random_config(8, hidden_size=64, num_attention_heads=4, hidden_act="gelu")
-    model = random_model("BertModel", config).prepare_for_inference()
-    prepared = model.encoder.prepared
-    if prepared is None or not prepared.kernels.is_batch_invariant:
-        pytest.skip("here prepared models compute few rows by another kernel than many")
+#: How kernels differ: where a call of so many rows gives other bits than a call of others.
+FAULTS = {
+    "beyond 33 rows": lambda out: len(out) > 33,
+    "beyond 500 rows": lambda out: len(out) > 500,
+    "below 8 rows": lambda out: len(out) < 8,
+    "48 rows": lambda out: len(out) == 48,
+    "rows that are no multiple of 16": lambda out: len(out) % 16 > 0,
+    "the last rows of many": lambda out: slice(64, None),
+    "one column, beyond 33 rows": lambda out: (slice(len(out) if len(out) < 34 else 0, None), -1),
+    "with two threads, beyond 64 rows": lambda out: torch.get_num_threads() == 2 and len(out) > 64,
+}
+
+
+@pytest.fixture
+def make_differ(monkeypatch):
+    """Makes the kernels of floats differ, packed and plain."""
+
+    def make(fault):
+        class Differing(cpu_kernels.OnednnProduct):
+            def __call__(self, *arguments, **options):
+                output = super().__call__(*arguments, **options)
+                return one_up(output, fault(output))
+
+        multiply = cpu_kernels._multiply
+
+        def differing(*arguments):
+            output = multiply(*arguments)
+            return one_up(output, fault(output)) if output.ndim == 2 else output
+
+        monkeypatch.setattr(cpu_kernels, "OnednnProduct", Differing)
+        monkeypatch.setattr(cpu_kernels, "_multiply", differing)
+
+    return make
+
+
+@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.parametrize(("width", "count"), [(24, 37), (49, 1)])
+def test_kernels_that_differ(make_differ, name, width, count):
+    """The probe finds in which calls, and the bits are those of other calls."""
+    make_differ(FAULTS[name])
+    layer = torch.nn.Linear(width, count)
+    packed = cpu_kernels.choose(torch.float32, batch_invariant=True).pack(layer)
+    torch.manual_seed(0)
+    states = torch.randn(530, width)
+
+    def plain(states):
+        return cpu_kernels.linear(layer, states, None, batch_invariant=True)
+
+    with torch.no_grad():
+        for threads in (1, 2) if "threads" in name else (1,):
+            torch.set_num_threads(threads)
+            for product in (packed, plain):
+                alone = torch.cat([product(row.clone()) for row in states.split(1)])
+                torch.testing.assert_close(alone, layer(states))
+                for rows in (2, 7, 31, 33, 34, 40, 48, 77, 501, 530):
+                    assert torch.equal(product(states[-rows:].clone()), alone[-rows:]), rows
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+@pytest.mark.parametrize("name", ["beyond 33 rows", "rows that are no multiple of 16"])
+def test_a_model_whose_kernels_differ(make_differ, name, prepared):
+    make_differ(FAULTS[name])
+    fields = dict(hidden_size=48, num_attention_heads=6, max_position_embeddings=60)
+    config = random_config(3, **fields, batch_invariant=True, hidden_act="gelu")
+    model = random_model("BertForMaskedLM", config)
+    if prepared:
+        model.prepare_for_inference()
     torch.set_num_threads(2)
-    sequences = [torch.randint(1, config.vocab_size, (n,)) for n in (3, 7, 12, 7, 3, 9)]
-    alone = [of_each(model, [sequence])[0]["last_hidden_state"] for sequence in sequences]
-    for found, expected in zip(of_each(model, sequences), alone, strict=True):
-        assert torch.equal(found["last_hidden_state"], expected)
+    sequences = [torch.randint(1, config.vocab_size, (n,)) for n in (3, 7, 12, 7, 59, 31)]
+    for sequence, found in zip(sequences, of_each(model, sequences), strict=True):
+        assert_equal_bits(found, of_each(model, [sequence])[0])
+
+
+@pytest.mark.parametrize("prepared", [False, True])
+def test_kernels_that_keep_nothing_are_refused(make_differ, prepared):
+    """A row has other bits at one place of every call."""
+    make_differ(lambda out: slice(2, 3))
+    model = random_model("BertModel", random_config(4, hidden_act="gelu", batch_invariant=True))
+    if prepared:
+        model.prepare_for_inference()
+    with pytest.raises(
+        ValueError, match=r"cannot be kept on this CPU: a product of .* float32"
+    ) as e:
+        outputs(model, {"input_ids": torch.ones(2, 4, dtype=torch.long)})
+    assert "\n" not in str(e.value)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_orders_of_summation_are_told_apart_in_every_precision(monkeypatch, dtype):
+    """Rounded to half precision, few ordinary outputs show in which order they were summed."""
+
+    class InTwoOrders:
+        def __init__(self, layers, batch_invariant):
+            (self.layer,) = layers
+
+        def __call__(self, states, residual=None, activation=cpu_kernels.NOT_FUSED):
+            terms = states.float()[:, None] * self.layer.weight.float()
+            terms = terms.flip(-1) if len(states) > 40 else terms
+            return (terms.sum(-1) + self.layer.bias.float()).to(dtype)
+
+    monkeypatch.setattr(cpu_kernels, "OnednnProduct", InTwoOrders)
+    kernels = cpu_kernels.Kernels(dtype, "onednn", "onednn", batch_invariant=True)
+    product = kernels.pack(torch.nn.Linear(203, 5, dtype=dtype))
+    with torch.no_grad():
+        product(torch.zeros(12, 203, dtype=dtype)), product(torch.zeros(41, 203, dtype=dtype))
+    assert list(product.sizes.values()) == [12, cpu_kernels.BLOCK_ROWS]
+
+
+def test_probing_is_done_once_and_leaves_random_numbers(monkeypatch):
+    layer = torch.nn.Linear(31, 17)
+    before = torch.get_rng_state()
+    rows = []
+    multiply = cpu_kernels._multiply
+
+    def counted(states, *arguments):
+        rows.append(len(states))
+        return multiply(states, *arguments)
+
+    monkeypatch.setattr(cpu_kernels, "_multiply", counted)
+    with torch.no_grad():
+        for _ in range(2):
+            cpu_kernels.linear(layer, torch.ones(9, 31), None, batch_invariant=True)
+            count = len(rows)
+        cpu_kernels.linear(layer, torch.ones(9, 31), None, batch_invariant=True)
+    assert rows[count:] == [12]
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_switched_on_after_preparing():
