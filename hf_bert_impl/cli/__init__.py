@@ -133,7 +133,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug = "--debug" in arguments[:end]
     arguments = [item for item in arguments[:end] if item != "--debug"] + arguments[end:]
     errors.set_debug(debug)
-    with errors.stopped_in_order() as signals:
+    with errors.stopped_in_order() as signals, errors.shown_notes():
         status = _run(arguments)
     return errors.SIGNALLED + signals[0] if signals else status
 

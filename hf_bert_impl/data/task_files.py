@@ -39,8 +39,9 @@ def read_rows(file: str | Path, columns: Sequence[str]) -> list[Row]:
 
     Args:
         file: The file, in UTF-8, or the folder.
-        columns: Names out of the first line (of the JSON objects); or numbers from 0, where the
-            file has no header. In CoNLL they are numbers, and negative ones count from the end.
+        columns: Names out of the first line (of the JSON objects); or numbers from 0, where it
+            has no such names and is a row. In CoNLL they are numbers, and negative ones count from
+            the end.
 
     Returns:
         A row a record, in order. Empty lines are passed over.
@@ -171,13 +172,6 @@ def _named(value: Any, classes: list[str] | None) -> Any:
 
 
 def _table_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
-    by_number = all(column.isdecimal() for column in columns)
-    if not by_number and any(column.isdecimal() for column in columns):
-        raise InputError(
-            f"the columns are {', '.join(columns)}",
-            "names for a file with a header, or numbers from 0 for one without",
-            "choose one way",
-        )
     with path.open("rb") as stream:
         lines = Lines(stream, mended=str(path))
         tabs = path.suffix in TAB_SUFFIXES

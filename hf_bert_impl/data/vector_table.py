@@ -67,22 +67,34 @@ def write_columns(file: Path, columns: dict[str, Any]) -> None:
         file: The file.
         columns: By name: lists or arrays; one of two dimensions becomes lists of a fixed size.
     """
+    parquet = require("pyarrow.parquet", "ray", PURPOSE)
+    table = arrow_table(columns)
+    parquet.write_table(table, file, row_group_size=GROUP_ROWS, use_dictionary=["file", "label"])
+
+
+def arrow_table(columns: dict[str, Any]) -> Any:
+    """A table of pyarrow.
+
+    Args:
+        columns: By name: lists, columns of pyarrow or arrays; an array of two dimensions becomes
+            lists of a fixed size.
+    """
     import numpy as np
 
     arrow = require("pyarrow", "ray", PURPOSE)
-    parquet = require("pyarrow.parquet", "ray", PURPOSE)
     arrays = {}
     for name, values in columns.items():
         if isinstance(values, np.ndarray) and values.ndim == 2:
             kind = arrow.list_(arrow.from_numpy_dtype(values.dtype), values.shape[1])
             flat = arrow.array(np.ascontiguousarray(values).reshape(-1))
             arrays[name] = arrow.FixedSizeListArray.from_arrays(flat, type=kind)
+        elif hasattr(values, "to_pylist"):
+            arrays[name] = values
         else:
             # Without a value arrow would not know that the others of the column are texts.
             has_kind = len(values) or getattr(values, "dtype", np.dtype(object)).kind != "O"
             arrays[name] = arrow.array(values, None if has_kind else arrow.string())
-    table = arrow.table(arrays)
-    parquet.write_table(table, file, row_group_size=GROUP_ROWS, use_dictionary=["file", "label"])
+    return arrow.table(arrays)
 
 
 def write_parquet(
