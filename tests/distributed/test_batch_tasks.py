@@ -121,7 +121,9 @@ def test_an_empty_batch_and_bad_rows(models, kind, head, labels, columns):
     for single in (*rows, {"a"}, iter(["a"])):  # the batch of a map that is not batched
         with pytest.raises(InputError, match=r"a single row; .*batched=True.*map_batches"):
             task({**{name: ["a [MASK]"] for name in columns}, columns[-1]: single})
-    with pytest.raises(InputError, match=r"the batch is \['a'\] \(list\); expected columns by name"):
+    with pytest.raises(
+        InputError, match=r"the batch is \['a'\] \(list\); expected columns by name"
+    ):
         task(["a"])
     again = pickle.loads(pickle.dumps(task))
     assert type(again) is kind
