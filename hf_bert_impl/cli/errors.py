@@ -179,7 +179,7 @@ def shown_notes() -> Iterator[None]:
     with warnings.catch_warnings():
         before = warnings.showwarning
         warnings.simplefilter("always", InputNote)
-        warnings.showwarning = show
+        warnings.showwarning = show  # type: ignore[assignment]
         yield
 
 

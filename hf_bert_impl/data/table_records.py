@@ -13,7 +13,7 @@ import itertools
 import shutil
 import tempfile
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
@@ -75,8 +75,18 @@ class Lines(Iterator[bytes]):
         return line
 
 
+def say(note: str) -> None:
+    """Warns of what an input was taken for."""
+    warnings.warn(note, InputNote, stacklevel=3)
+
+
 def table_records(
-    lines: Lines, name: str, tabs: bool, column: Wanted, id_column: str | None
+    lines: Lines,
+    name: str,
+    tabs: bool,
+    column: Wanted,
+    id_column: str | None,
+    say: Callable[[str], None] = say,
 ) -> Iterator[Record]:
     """Rows of CSV, or of TSV, which knows no quotes.
 
@@ -87,6 +97,7 @@ def table_records(
         column: The texts: a name in the first line, or else a number from 0, with which the first
             line is a row as any other; an `InputNote` says so. None takes the only column.
         id_column: The ids, likewise.
+        say: Gets that note.
 
     Raises:
         InputError: There is no such column, or what follows cannot be told apart.
@@ -105,8 +116,9 @@ def table_records(
             known = fields if has_header else [str(place) for place in range(width)]
             places = [known.index(it) for it in choose_columns(name, known, column, id_column)]
             is_begun = lines.pass_over()
-            if not is_begun:
-                _note_numbers(name, names, fields, has_header, places)
+            note = _note_of_numbers(name, names, fields, has_header, places)
+            if note and not is_begun:
+                say(note)
             if is_begun or has_header:
                 continue
         where = f"line {number} of {name}"
@@ -131,23 +143,21 @@ def _check_one_field(fields: list[str], name: str, tabs: bool) -> None:
         )
 
 
-def _note_numbers(
+def _note_of_numbers(
     name: str, names: list[str], fields: list[str], has_header: bool, places: list[int]
-) -> None:
-    """Says what the first line was taken for, where columns are given as numbers."""
+) -> str | None:
+    """What the first line was taken for, where columns are given as numbers."""
     if not has_header:
-        note = (
+        return (
             f"the first line of {name} is taken as a text ({fields[places[0]][:40]!r}), since "
             f"column {names[0]} is a number; name a column if this line is a header"
         )
-    elif names and all(it.isdecimal() and int(it) < len(fields) for it in names):
-        note = (
+    if names and all(it.isdecimal() and int(it) < len(fields) for it in names):
+        return (
             f"the first line of {name} is taken as a header, since it has the name {names[0]!r}, "
             f"which is column number {places[0]}"
         )
-    else:
-        return
-    warnings.warn(note, InputNote, stacklevel=2)
+    return None
 
 
 def _several(column: Wanted) -> tuple[str | None, ...]:

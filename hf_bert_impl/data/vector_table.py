@@ -68,8 +68,9 @@ def write_columns(file: Path, columns: dict[str, Any]) -> None:
         columns: By name: lists or arrays; one of two dimensions becomes lists of a fixed size.
     """
     parquet = require("pyarrow.parquet", "ray", PURPOSE)
-    table = arrow_table(columns)
-    parquet.write_table(table, file, row_group_size=GROUP_ROWS, use_dictionary=["file", "label"])
+    options = {"row_group_size": GROUP_ROWS, "use_dictionary": ["file", "label"]}
+    with file.open("wb") as stream:  # pyarrow takes no name that is not UTF-8
+        parquet.write_table(arrow_table(columns), stream, **options)
 
 
 def arrow_table(columns: dict[str, Any]) -> Any:
@@ -151,7 +152,10 @@ def _write_part(
     if scales is not None:
         fields.append(arrow.field("scale", arrow.float32(), nullable=False))
     schema = arrow.schema(fields)
-    with parquet.ParquetWriter(file, schema, use_dictionary=False) as writer:
+    with (
+        file.open("wb") as stream,
+        parquet.ParquetWriter(stream, schema, use_dictionary=False) as writer,
+    ):
         for first in range(start, stop, GROUP_ROWS):
             end = min(first + GROUP_ROWS, stop)
             flat = arrow.array(vectors[first:end].reshape(-1))

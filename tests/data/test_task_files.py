@@ -1,6 +1,7 @@
 """Rows of labelled data: every form of file, and what is wrong with the others."""
 
 import json
+import warnings
 
 import pytest
 
@@ -66,6 +67,9 @@ def test_names_that_are_numbers(write):
     assert values(read_rows(file, ["2024", "label"])) == [("y", "good")]
     with pytest.warns(InputNote, match="is taken as a text"):
         assert len(read_rows(file, ["0", "1"])) == 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a label that is a number shows that there is no header
+        assert len(read_rows(write("b.tsv", "x\t-2.5\ny\t1\n"), ["0", "1"])) == 2
 
 
 @pytest.mark.parametrize(
