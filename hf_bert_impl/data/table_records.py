@@ -332,7 +332,7 @@ def _plain(file: Any, stream: IO[bytes]) -> Any:
     footer = io.BytesIO()
     try:
         parquet.write_metadata(pyarrow.schema(fields), footer, metadata_collector=[file.metadata])
-    except RuntimeError:  # its other columns were written by other rules than this release has
+    except (RuntimeError, pyarrow.ArrowException):  # other columns have kinds of another release
         return file
     footer.seek(0)
     metadata = parquet.read_metadata(footer)

@@ -127,11 +127,11 @@ def test_a_first_line_that_is_taken_as_a_text_is_said_once(hf_bert, save_tiny, t
     """In a file for one array and in parts, with names that are not UTF-8; also beside a header."""
     model, file = save_tiny("BertModel"), tmp_path / "odd\udcc9.csv"
     file.write_text("text,id\nnice,7\nriver,8\n")
-    for more in (["-o", tmp_path / "a.parquet"], ["-o", tmp_path / "\udcc9", "--shard", "0/1"]):
+    for more in (["-o", tmp_path / "a.parquet"], ["-o", tmp_path / "\udcc9", "--resume"]):
         result = hf_bert("embed", model, file, "--column", 0, "--id-column", 1, *more)
         assert result.status == 0
         assert result.err.count("note: the first line of ") == 1
         assert "is taken as a text ('text'), since column 0 is a number" in result.err
         result = hf_bert("embed", model, file, "--column", "text", *more, "--overwrite", "-q")
         assert (result.status, result.err) == (0, "")
-    assert len(finished(tmp_path / "\udcc9")) == 2
+    assert json.loads((tmp_path / "\udcc9" / "manifest.json").read_text())["rows"] == 2
