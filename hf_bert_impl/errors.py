@@ -34,6 +34,10 @@ class MissingFile(InputError, FileNotFoundError):
     """A file that was named is not there."""
 
 
+class InputNote(UserWarning):
+    """How an input was read, where another reading is possible. Commands print it as one line."""
+
+
 def check_choice(name: str, value: Any, allowed: Iterable[str]) -> None:
     """Checks that a value is one of those that there are.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import atexit
 import functools
 import gc
+import io
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -133,7 +134,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     debug = "--debug" in arguments[:end]
     arguments = [item for item in arguments[:end] if item != "--debug"] + arguments[end:]
     errors.set_debug(debug)
-    with errors.stopped_in_order() as signals:
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.encoding.lower() == "utf-8":
+        sys.stdout.reconfigure(errors="backslashreplace")  # of names that are not UTF-8
+    with errors.stopped_in_order() as signals, errors.shown_notes():
         status = _run(arguments)
     return errors.SIGNALLED + signals[0] if signals else status
 

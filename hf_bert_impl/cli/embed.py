@@ -74,8 +74,8 @@ def embed(
     column: Annotated[
         str | None,
         typer.Option(
-            help="The texts: a name, or a number from 0 in a .csv or .tsv without header. Plain "
-            "lines are then read as JSON lines.",
+            help="The texts: a name in the first line, or a number from 0 in a .csv or .tsv "
+            "without header. Plain lines are then read as JSON lines.",
             show_default="the only column; text, for .jsonl",
         ),
     ] = None,

@@ -15,7 +15,7 @@ from typing import Any
 
 import typer
 
-from hf_bert_impl.errors import one_line
+from hf_bert_impl.errors import InputNote, one_line
 from hf_bert_impl.training.launch import launch
 
 BAD_INPUT = 2
@@ -164,6 +164,26 @@ def _usage_error() -> type[Exception]:
 
 
 @contextlib.contextmanager
+def shown_notes() -> Iterator[None]:
+    """Print each `InputNote` to standard error, once, as one line."""
+    shown: set[str] = set()
+
+    def show(message: Warning | str, category: type[Warning], *place: Any) -> None:
+        line = f"note: {one_line(message)}"
+        if not issubclass(category, InputNote):
+            before(message, category, *place)
+        elif line not in shown:
+            shown.add(line)
+            typer.echo(line, err=True)
+
+    with warnings.catch_warnings():
+        before = warnings.showwarning
+        warnings.simplefilter("always", InputNote)
+        warnings.showwarning = show  # type: ignore[assignment]
+        yield
+
+
+@contextlib.contextmanager
 def quiet_libraries() -> Iterator[None]:
     """Silence transformers' and the hub's messages and progress bars, except with `--debug`."""
     if _debug:
@@ -181,6 +201,7 @@ def quiet_libraries() -> Iterator[None]:
     verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        warnings.simplefilter("always", InputNote)
         logging.set_verbosity_error()
         hub_logging.set_verbosity_error()
         logging.disable_progress_bar()

@@ -88,7 +88,7 @@ Text = Annotated[
     typer.Option(
         "--text-column",
         "--column",
-        help="The text: a name in the header, or a number from 0 where there is none.",
+        help="The text: a name in the first line, or a number from 0 where that is no header.",
         show_default="text; tokens",
     ),
 ]

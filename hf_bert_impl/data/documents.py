@@ -7,6 +7,7 @@ here.
 """
 
 import hashlib
+import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -152,7 +153,7 @@ def content_digest(files: Iterable[str | Path]) -> str:
             with part.open("rb") as stream:
                 digest.update(hashlib.file_digest(stream, "blake2b").digest())
         # The same bytes make other texts under another ending.
-        digest.update("".join(file.suffixes[-2:]).encode() if has_records(file) else b"text")
+        digest.update(os.fsencode("".join(file.suffixes[-2:])) if has_records(file) else b"text")
     return digest.hexdigest()
 
 

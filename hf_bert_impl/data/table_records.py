@@ -7,15 +7,17 @@ Nothing is read whole, and reading can begin at any row. Parquet and data sets n
 from __future__ import annotations
 
 import contextlib
-import csv
+import importlib.util
+import io
 import itertools
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from hf_bert_impl.errors import InputError, one_line
+from hf_bert_impl.errors import InputError, InputNote, one_line
 from hf_bert_impl.extras import require
 from hf_bert_impl.files.text import decode, mended_lines
 
@@ -25,8 +27,15 @@ READ_BYTES = 1 << 20
 #: Most characters of a field of CSV: what is beyond is taken for a quote that nobody closed.
 LONGEST_FIELD = 1 << 24
 
+# A copy of the module behind `csv`, since its limit is shared by all readers of a process.
+_spec: Any = importlib.util.find_spec("_csv")
+_csv: Any = importlib.util.module_from_spec(_spec)
+_spec.loader.exec_module(_csv)
+_csv.field_size_limit(LONGEST_FIELD)
+
 #: Where a record stands; its text, a list of texts where several columns are asked for, or the
 #: error that says what is wrong with it; and its id (None where no column of ids is asked for).
+#: A text or an id that is not UTF-8 is bytes.
 Record = tuple[str, Any, Any]
 #: The columns of the texts that are asked for: one, the only one that there is, or several.
 Wanted = str | None | tuple[str, ...]
@@ -66,8 +75,18 @@ class Lines(Iterator[bytes]):
         return line
 
 
+def say(note: str) -> None:
+    """Warns of what an input was taken for."""
+    warnings.warn(note, InputNote, stacklevel=3)
+
+
 def table_records(
-    lines: Lines, name: str, tabs: bool, column: Wanted, id_column: str | None
+    lines: Lines,
+    name: str,
+    tabs: bool,
+    column: Wanted,
+    id_column: str | None,
+    say: Callable[[str], None] = say,
 ) -> Iterator[Record]:
     """Rows of CSV, or of TSV, which knows no quotes.
 
@@ -75,31 +94,70 @@ def table_records(
         lines: Of the file, in UTF-8.
         name: The file, for messages.
         tabs: Whether fields have tabs between them.
-        column: The texts: a name in the header, or a number from 0 where there is none; None takes
-            the only column that there is.
+        column: The texts: a name in the first line, or else a number from 0, with which the first
+            line is a row as any other; an `InputNote` says so. None takes the only column.
         id_column: The ids, likewise.
+        say: Gets that note.
 
     Raises:
         InputError: There is no such column, or what follows cannot be told apart.
     """
     names = [it for it in (*_several(column), id_column) if it is not None]
-    has_header = not names or not all(it.isdecimal() for it in names)
     places: list[int] = []
     width = 0
-    for number, fields in _fields(lines, name, tabs):
+    for number, fields, problem in _fields(lines, name, tabs):
         if not width:
             width = len(fields)
+            has_header = set(names) <= set(fields) or not all(it.isdecimal() for it in names)
+            if has_header and problem is not None:
+                raise problem
+            if not names:
+                _check_one_field(fields, name, tabs)
             known = fields if has_header else [str(place) for place in range(width)]
             places = [known.index(it) for it in choose_columns(name, known, column, id_column)]
-            if lines.pass_over() or has_header:
+            is_begun = lines.pass_over()
+            note = _note_of_numbers(name, names, fields, has_header, places)
+            if note and not is_begun:
+                say(note)
+            if is_begun or has_header:
                 continue
         where = f"line {number} of {name}"
+        if problem is not None:
+            yield where, problem, None
+            continue
         if len(fields) != width:
             given = f"{where} has {len(fields)} fields"
             yield where, InputError(given, f"{width} as in its first line", "mend the line"), None
             continue
         values = [fields[place] for place in places]
         yield where, *_record(values, column, id_column)
+
+
+def _check_one_field(fields: list[str], name: str, tabs: bool) -> None:
+    """Raises InputError if a first line of one field looks like several of another form."""
+    if len(fields) == 1 and any(mark in fields[0] for mark in (";,|" if tabs else ";\t|")):
+        raise InputError(
+            f"the first line of {name} is one field, {fields[0][:60]!r}",
+            f"fields with {'tabs' if tabs else 'commas'} between them",
+            "write the file so, or name this column with `column`",
+        )
+
+
+def _note_of_numbers(
+    name: str, names: list[str], fields: list[str], has_header: bool, places: list[int]
+) -> str | None:
+    """What the first line was taken for, where columns are given as numbers."""
+    if not has_header:
+        return (
+            f"the first line of {name} is taken as a text ({fields[places[0]][:40]!r}), since "
+            f"column {names[0]} is a number; name a column if this line is a header"
+        )
+    if names and all(it.isdecimal() and int(it) < len(fields) for it in names):
+        return (
+            f"the first line of {name} is taken as a header, since it has the name {names[0]!r}, "
+            f"which is column number {places[0]}"
+        )
+    return None
 
 
 def _several(column: Wanted) -> tuple[str | None, ...]:
@@ -112,35 +170,39 @@ def _record(values: list[Any], column: Wanted, id_column: str | None) -> tuple[A
     return values if isinstance(column, tuple) else values[0], identifier
 
 
-def _fields(lines: Lines, name: str, tabs: bool) -> Iterator[tuple[int, list[str]]]:
-    """Line number and fields of each row that is not empty."""
-    if not tabs:
-        yield from _csv_fields(lines, name)
-        return
-    for line in lines:
-        text = decode(line, name, lines.lines).removesuffix("\n").removesuffix("\r")
-        if text:
-            yield lines.lines, text.split("\t")
+def _fields(
+    lines: Lines, name: str, tabs: bool
+) -> Iterator[tuple[int, list[str], InputError | None]]:
+    """Line number and fields of each row that is not empty, and what is wrong with its bytes."""
+    problem: InputError | None = None
 
+    def texts() -> Iterator[str]:
+        nonlocal problem
+        for line in lines:
+            try:
+                yield decode(line, name, lines.lines)
+            except InputError as error:
+                problem = error
+                # No byte of a character, a comma or a quote is lost, so the fields are right.
+                yield line.decode("utf-8", "surrogateescape")
 
-def _csv_fields(lines: Lines, name: str) -> Iterator[tuple[int, list[str]]]:
     # Line ends stay: within quotes they belong to the text.
-    reader = csv.reader((decode(line, name, lines.lines) for line in lines), strict=True)
-    before = csv.field_size_limit(LONGEST_FIELD)
+    rows: Iterable[list[str]] = _csv.reader(texts(), strict=True)
+    if tabs:
+        stripped = (text.removesuffix("\n").removesuffix("\r") for text in texts())
+        rows = (text.split("\t") if text else [] for text in stripped)
+    first = 1
     try:
-        first = 1
-        for fields in reader:
+        for fields in rows:
             if fields:
-                yield first, fields
-            first = lines.lines + 1
-    except csv.Error as error:
+                yield first, fields, problem
+            first, problem = lines.lines + 1, None
+    except _csv.Error as error:
         raise InputError(
             f"line {first} of {name} is no CSV ({error})",
             "fields with commas between them, in double quotes where they hold any",
             "mend the line",
         ) from error
-    finally:
-        csv.field_size_limit(before)
 
 
 def parquet_records(
@@ -172,6 +234,8 @@ def parquet_records(
         file = parquet.ParquetFile(stream, buffer_size=READ_BYTES)
     schema = file.schema_arrow
     chosen = choose_columns(name, schema.names, column, id_column)
+    if any(arrow.types.is_dictionary(schema.field(it).type) for it in chosen):
+        file = _plain(file, stream)
     is_text = (arrow.types.is_string, arrow.types.is_large_string, arrow.types.is_string_view)
     for text in chosen[: len(_several(column))]:
         kind = schema.field(text).type
@@ -185,7 +249,7 @@ def parquet_records(
     def rows() -> Iterator[list[Any]]:
         with reading():
             for batch in file.iter_batches(batch_size=ROWS, row_groups=groups, columns=columns):
-                yield from _transposed([batch[it].to_pylist() for it in chosen])
+                yield from _transposed([column_values(batch[it]) for it in chosen])
 
     wanted = itertools.islice(rows(), start - first, None)
     return file.metadata.num_rows, _numbered(wanted, name, start, column, id_column)
@@ -232,9 +296,10 @@ def dataset_records(
         if getattr(feature, "dtype", None) not in ("string", "large_string"):
             raise no_texts(name, text, getattr(feature, "dtype", type(feature).__name__))
     count = len(table)
-    part = table.with_format(None).select_columns(list(dict.fromkeys(chosen)))
+    part = table.with_format("arrow").select_columns(list(dict.fromkeys(chosen)))
     part = part.select(range(min(start, count), count))
-    rows = (row for b in part.iter(ROWS) for row in _transposed([b[it] for it in chosen]))
+    columns = ([column_values(b[it]) for it in chosen] for b in part.iter(ROWS))
+    rows = itertools.chain.from_iterable(map(_transposed, columns))
     return count, _numbered(rows, name, start, column, id_column)
 
 
@@ -252,6 +317,45 @@ def _groups(metadata: Any, start: int) -> tuple[list[int], int]:
             return list(range(group, metadata.num_row_groups)), first
         first += rows
     return [], start
+
+
+def _plain(file: Any, stream: IO[bytes]) -> Any:
+    """A Parquet file whose dictionaries are read as texts: one bad byte would spoil them whole."""
+    import pyarrow
+    from pyarrow import parquet
+
+    is_dictionary = pyarrow.types.is_dictionary
+    fields = [
+        (it.name, it.type.value_type if is_dictionary(it.type) else it.type)
+        for it in file.schema_arrow
+    ]
+    footer = io.BytesIO()
+    try:
+        parquet.write_metadata(pyarrow.schema(fields), footer, metadata_collector=[file.metadata])
+    except (RuntimeError, pyarrow.ArrowException):  # other columns have kinds of another release
+        return file
+    footer.seek(0)
+    metadata = parquet.read_metadata(footer)
+    return parquet.ParquetFile(stream, metadata=metadata, buffer_size=READ_BYTES)
+
+
+def column_values(column: Any) -> list[Any]:
+    """A column of pyarrow as a list, in which bytes stand for a text that is not UTF-8."""
+    try:
+        return list(column.to_pylist())
+    except UnicodeDecodeError:
+        import pyarrow
+
+        if pyarrow.types.is_dictionary(column.type):
+            column = column.cast(column.type.value_type)
+        return list(map(_decoded, column.cast(pyarrow.binary()).to_pylist()))
+
+
+def _decoded(value: bytes | None) -> str | bytes | None:
+    try:
+        return None if value is None else value.decode()
+    except UnicodeDecodeError:
+        return value
 
 
 def _transposed(columns: list[list[Any]]) -> Iterator[list[Any]]:
@@ -311,7 +415,7 @@ def no_column(where: str, column: str, known: Sequence[str]) -> InputError:
     return InputError(
         f"{where} has {'several columns' if column in known else 'no column'} {column!r}",
         f"one of {names}",
-        "name one of these, or give numbers from 0 where a file has no header",
+        "give names for a file with a header, or numbers from 0 for one without",
     )
 
 

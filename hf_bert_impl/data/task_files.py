@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_bert_impl.data.table_records import Lines, no_column, table_records
+from hf_bert_impl.data.table_records import Lines, no_column, say, table_records
 from hf_bert_impl.data.text_folder import labelled_text_files, text_files
 from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.extras import require
@@ -39,8 +39,9 @@ def read_rows(file: str | Path, columns: Sequence[str]) -> list[Row]:
 
     Args:
         file: The file, in UTF-8, or the folder.
-        columns: Names out of the first line (of the JSON objects); or numbers from 0, where the
-            file has no header. In CoNLL they are numbers, and negative ones count from the end.
+        columns: Names out of the first line (of the JSON objects); or numbers from 0, where it
+            has no such names and is a row. In CoNLL they are numbers, and negative ones count from
+            the end.
 
     Returns:
         A row a record, in order. Empty lines are passed over.
@@ -63,7 +64,7 @@ def read_rows(file: str | Path, columns: Sequence[str]) -> list[Row]:
     elif path.suffix in JSON_SUFFIXES:
         rows = list(_json_rows(path, columns))
     else:
-        rows = list(_table_rows(path, columns))
+        rows = _table_rows(path, columns)
     if not rows:
         raise InputError(f"{path} is empty", "a record a line", "give a file with data")
     return rows
@@ -170,21 +171,27 @@ def _named(value: Any, classes: list[str] | None) -> Any:
     return classes[value] if value is not None and value >= 0 else None
 
 
-def _table_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
-    by_number = all(column.isdecimal() for column in columns)
-    if not by_number and any(column.isdecimal() for column in columns):
-        raise InputError(
-            f"the columns are {', '.join(columns)}",
-            "names for a file with a header, or numbers from 0 for one without",
-            "choose one way",
-        )
+def _table_rows(path: Path, columns: Sequence[str]) -> list[Row]:
+    rows: list[Row] = []
+    notes: list[str] = []
     with path.open("rb") as stream:
         lines = Lines(stream, mended=str(path))
         tabs = path.suffix in TAB_SUFFIXES
-        for place, values, _ in table_records(lines, str(path), tabs, tuple(columns), None):
+        records = table_records(lines, str(path), tabs, tuple(columns), None, notes.append)
+        for place, values, _ in records:
             if isinstance(values, InputError):
                 raise values
-            yield Row(tuple(values), place)
+            rows.append(Row(tuple(values), place))
+    labels = [row.values[-1] for row in rows]
+    # A label that is a number, or that other rows have too, is not the name of its column.
+    is_row = len(columns) > 1 and rows and (_is_number(labels[0]) or labels[0] in labels[1:])
+    for note in () if is_row else notes:
+        say(note)
+    return rows
+
+
+def _is_number(text: str) -> bool:
+    return text.strip().lstrip("+-").replace(".", "", 1).isdecimal()
 
 
 def _json_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:

@@ -273,6 +273,9 @@ def check_record_text(place: str, text: Any) -> None:
     from hf_bert_impl.model.json_files import check_text
 
     if not isinstance(text, str):
+        if isinstance(text, bytes):
+            shown = f"the text in {place} is not UTF-8 ({text!r:.60})"
+            raise InputError(shown, "UTF-8", "mend it")
         shown = "nothing (null)" if text is None else f"a {type(text).__name__}"
         raise InputError(f"{place} has {shown} for a text", "a text", "mend it")
     if not text.isascii():

@@ -67,22 +67,35 @@ def write_columns(file: Path, columns: dict[str, Any]) -> None:
         file: The file.
         columns: By name: lists or arrays; one of two dimensions becomes lists of a fixed size.
     """
+    parquet = require("pyarrow.parquet", "ray", PURPOSE)
+    options = {"row_group_size": GROUP_ROWS, "use_dictionary": ["file", "label"]}
+    with file.open("wb") as stream:  # pyarrow takes no name that is not UTF-8
+        parquet.write_table(arrow_table(columns), stream, **options)
+
+
+def arrow_table(columns: dict[str, Any]) -> Any:
+    """A table of pyarrow.
+
+    Args:
+        columns: By name: lists, columns of pyarrow or arrays; an array of two dimensions becomes
+            lists of a fixed size.
+    """
     import numpy as np
 
     arrow = require("pyarrow", "ray", PURPOSE)
-    parquet = require("pyarrow.parquet", "ray", PURPOSE)
     arrays = {}
     for name, values in columns.items():
         if isinstance(values, np.ndarray) and values.ndim == 2:
             kind = arrow.list_(arrow.from_numpy_dtype(values.dtype), values.shape[1])
             flat = arrow.array(np.ascontiguousarray(values).reshape(-1))
             arrays[name] = arrow.FixedSizeListArray.from_arrays(flat, type=kind)
+        elif hasattr(values, "to_pylist"):
+            arrays[name] = values
         else:
             # Without a value arrow would not know that the others of the column are texts.
             has_kind = len(values) or getattr(values, "dtype", np.dtype(object)).kind != "O"
             arrays[name] = arrow.array(values, None if has_kind else arrow.string())
-    table = arrow.table(arrays)
-    parquet.write_table(table, file, row_group_size=GROUP_ROWS, use_dictionary=["file", "label"])
+    return arrow.table(arrays)
 
 
 def write_parquet(
@@ -139,7 +152,10 @@ def _write_part(
     if scales is not None:
         fields.append(arrow.field("scale", arrow.float32(), nullable=False))
     schema = arrow.schema(fields)
-    with parquet.ParquetWriter(file, schema, use_dictionary=False) as writer:
+    with (
+        file.open("wb") as stream,
+        parquet.ParquetWriter(stream, schema, use_dictionary=False) as writer,
+    ):
         for first in range(start, stop, GROUP_ROWS):
             end = min(first + GROUP_ROWS, stop)
             flat = arrow.array(vectors[first:end].reshape(-1))

@@ -29,12 +29,15 @@ import torch
 
 from hf_bert_impl import checkpoints
 from hf_bert_impl.data.option_ranges import COUNT
+from hf_bert_impl.data.table_records import column_values
 from hf_bert_impl.data.token_budget import cut_batches
+from hf_bert_impl.data.vector_table import arrow_table
 from hf_bert_impl.distributed.digests import weights_digest
-from hf_bert_impl.errors import InputError
+from hf_bert_impl.errors import InputError, one_line
 
-#: Columns by name: arrays or lists, as long as each other.
-Batch = Mapping[str, Any]
+#: Columns by name, as long as each other: a dictionary of lists or arrays, a DataFrame of pandas,
+#: or a table of pyarrow.
+Batch = Any
 
 
 class BatchTask(abc.ABC):
@@ -81,14 +84,23 @@ class BatchTask(abc.ABC):
         model = made_by.args[0] if made_by.args else made_by.keywords["model"]
         return _make_again, (made_by, weights_digest(model))
 
-    def __call__(self, batch: Batch) -> dict[str, Any]:
-        """The columns of the batch and its results.
+    def __call__(self, batch: Batch) -> Any:
+        """The columns of the batch and its results, as a dictionary; a table for one of pyarrow.
 
         Raises:
-            InputError: A column is missing, or a row of it is no text.
+            InputError: A column is missing, is a single row, or a row of it is no text.
         """
-        texts = [self._texts(batch, column) for column in self.columns]
-        return {**batch, **dict(zip(self.output_columns, self.compute(*texts), strict=True))}
+        names = batch.keys() if hasattr(batch, "keys") else getattr(batch, "column_names", None)
+        if names is None:
+            raise InputError(
+                f"the batch is {one_line(repr(batch)):.40} ({type(batch).__name__})",
+                "columns by name: a dictionary, or a table of pandas or pyarrow",
+                "leave `input_columns` out, or make a dictionary of it",
+            )
+        columns = {name: batch[name] for name in names}
+        texts = [self._texts(columns, column) for column in self.columns]
+        results = dict(zip(self.output_columns, self.compute(*texts), strict=True))
+        return {**columns, **results} if hasattr(batch, "keys") else arrow_table(columns | results)
 
     @abc.abstractmethod
     def compute(self, *texts: list[str]) -> tuple[Any, ...]:
@@ -102,11 +114,20 @@ class BatchTask(abc.ABC):
     def tokens(self) -> int:
         """How many were computed so far."""
 
-    def _texts(self, batch: Batch, column: str) -> list[str]:
+    def _texts(self, batch: Mapping[str, Any], column: str) -> list[str]:
         if column not in batch:
             known = ", ".join(map(repr, batch)) or "none"
             raise InputError(f"there is no column {column!r}", f"one of {known}", "name another")
-        texts = list(batch[column])
+        values = batch[column]
+        is_single = isinstance(values, str | bytes | bytearray | Mapping)
+        if is_single or not hasattr(values, "__getitem__") or getattr(values, "ndim", 1) == 0:
+            shown = one_line(repr(values))
+            raise InputError(
+                f"column {column!r} is {shown:.40} ({type(values).__name__}), a single row",
+                "a batch: a list or an array of texts",
+                "call `datasets.map` with batched=True, or map_batches in place of map in Ray Data",
+            )
+        texts = column_values(values) if hasattr(values, "to_pylist") else list(values)
         for row, text in enumerate(texts):
             if not isinstance(text, str):
                 raise InputError(

@@ -11,12 +11,13 @@ import logging
 import pickle
 import socket
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from hf_bert_impl.distributed.batch_tasks import BatchTask
 from hf_bert_impl.distributed.parts import BulkJob, Part
-from hf_bert_impl.errors import InputError
+from hf_bert_impl.errors import InputError, InputNote
 from hf_bert_impl.extras import require, set_up_ray
 
 #: So long no node may have room for a worker before the job ends.
@@ -38,9 +39,12 @@ def _make_part(job: BulkJob, part: Part) -> dict[str, Any]:
     return job.entry(part) or job.make(part, _loaded[key])
 
 
-def _cut_input(job: BulkJob, file: int, stored: bool) -> list[Part]:
-    """Reads an input in a worker."""
-    return job.cut(file, stored)
+def _cut_input(job: BulkJob, file: int, stored: bool) -> tuple[list[Part], list[str]]:
+    """Reads an input in a worker; what is to be said of it goes to the driver."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", InputNote)
+        parts = job.cut(file, stored)
+    return parts, [str(it.message) for it in caught if it.category is InputNote]
 
 
 def cut_inputs(
@@ -59,13 +63,16 @@ def cut_inputs(
     """
     with connected(None) as ray:
         todo = [(file, stored) for file in files]
-        for (file, _), parts in _results(ray, _cut_input, job, todo, workers, 1):
-            if isinstance(parts, Exception):
+        for (file, _), found in _results(ray, _cut_input, job, todo, workers, 1):
+            if isinstance(found, Exception):
                 raise InputError(
                     f"workers died {RETRIES + 1} times that read {job.inputs[file]}",
                     "an input that workers can read",
                     "look whether it can be read, and whether there is memory",
                 )
+            parts, notes = found
+            for note in notes:
+                warnings.warn(note, InputNote, stacklevel=2)
             yield file, parts
 
 

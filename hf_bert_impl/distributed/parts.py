@@ -36,8 +36,9 @@ from hf_bert_impl.data.text_input import RecordInput, Start, check_record_text, 
 from hf_bert_impl.data.vector_table import as_stored, write_columns
 from hf_bert_impl.distributed.batch_tasks import BatchTask
 from hf_bert_impl.distributed.digests import file_digest, weights_digest
-from hf_bert_impl.errors import InputError
+from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.files.atomic import atomic_file
+from hf_bert_impl.files.text import escaped
 from hf_bert_impl.model.json_files import check_text, read_json
 
 #: Rows of a part where nobody says.
@@ -67,6 +68,16 @@ class Part:
     def name(self) -> str:
         """Of its files, without an ending."""
         return f"part-{self.file:05}-{self.number:05}"
+
+
+@dataclasses.dataclass(frozen=True)
+class _Row:
+    """A row that can be computed, as far as one can see."""
+
+    number: int
+    place: str
+    id: Any
+    texts: list[str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,8 +147,7 @@ class BulkJob:
     def make(self, part: Part, task: BatchTask) -> dict[str, Any]:
         """Computes a part, writes it, and then its entry, which is returned."""
         begin, tokens = time.perf_counter(), task.tokens
-        ids: list[Any] = []
-        texts: list[Any] = []
+        rows: list[_Row] = []
         rejects: list[dict[str, Any]] = []
         kind = int if self.id_column is None else self._id_type()
         source = RecordInput(self.inputs[part.file], self.columns, self.id_column, part.start)
@@ -151,33 +161,38 @@ class BulkJob:
                     task.check(*values)
                     _check_id(place, named, kind)
                 except ValueError as error:
-                    shown = named if isinstance(named, str | int) else None
-                    rejects.append(
-                        {"file": source.name, "row": row, "id": shown, "reason": str(error)}
-                    )
+                    rejects.append(_reject(source.name, row, named, error))
                     continue
-                ids.append(named)
-                texts.append(values)
-        if len(ids) + len(rejects) != part.rows:
+                rows.append(_Row(row, place, named, values))
+        if len(rows) + len(rejects) != part.rows:
             raise InputError(
                 f"{source.name} has fewer rows than when the work began", "the same file", "restore"
             )
+        ids: list[Any] = []
+        pieces: list[dict[str, Any]] = []
+        failed: list[Exception] = []
+        for some, results in self._computed(task, rows):
+            if isinstance(results, Exception):
+                failed.append(results)
+                reason = results if some[0].place in str(results) else f"{some[0].place}: {results}"
+                rejects.append(_reject(source.name, some[0].number, some[0].id, reason))
+            else:
+                ids += [row.id for row in some]
+                pieces.append(results)
+        if len(failed) > 1 and not ids and not any(isinstance(it, ValueError) for it in failed):
+            raise failed[0]  # the fault is hardly in the rows
+        rejects.sort(key=lambda reject: reject["row"])
         columns: dict[str, Any] = {"id": np.array(ids, np.int64) if kind is int else ids}
         if len(self.inputs) > 1:
-            columns["file"] = [self.inputs[part.file]] * len(ids)
-        done = task({name: [row[k] for row in texts] for k, name in enumerate(task.columns)})
-        for name in task.output_columns:
-            columns[name] = done[name]
-            if getattr(done[name], "ndim", 1) == 2:  # vectors
-                columns[name], scales = as_stored(done[name], self.precision)
-                columns |= {} if scales is None else {"scale": scales}
+            columns["file"] = [escaped(self.inputs[part.file])] * len(ids)
+        columns |= _joined(pieces or [self._results(task, [])])
         file = self.output / f"{part.name}.parquet"
         with atomic_file(file) as fresh:
             write_columns(fresh, columns)
             size, digest = fresh.stat().st_size, file_digest(fresh)
         entry = {
             "part": part.name,
-            "file": self.inputs[part.file],
+            "file": escaped(self.inputs[part.file]),
             "first_row": part.start.rows,
             "rows": part.rows,
             "written": len(ids),
@@ -191,6 +206,35 @@ class BulkJob:
         with atomic_file(self._entry(part.name)) as fresh:
             fresh.write_text(json.dumps(entry, ensure_ascii=False), encoding="utf-8")
         return entry
+
+    def _computed(
+        self, task: BatchTask, rows: list[_Row]
+    ) -> Iterator[tuple[list[_Row], dict[str, Any] | Exception]]:
+        """Results of rows in order; of rows that cannot be computed together those of each half."""
+        if not rows:
+            return
+        results: dict[str, Any] | Exception
+        try:
+            results = self._results(task, [row.texts for row in rows])
+        except Exception as error:  # whatever it is, the other rows can do without it
+            results = error
+        if isinstance(results, Exception) and len(rows) > 1:
+            half = len(rows) // 2
+            yield from self._computed(task, rows[:half])
+            yield from self._computed(task, rows[half:])
+        else:
+            yield rows, results
+
+    def _results(self, task: BatchTask, texts: list[list[str]]) -> dict[str, Any]:
+        """The columns that are written beside the ids."""
+        done = task({name: [row[k] for row in texts] for k, name in enumerate(task.columns)})
+        columns = {}
+        for name in task.output_columns:
+            columns[name] = done[name]
+            if getattr(done[name], "ndim", 1) == 2:  # vectors
+                columns[name], scales = as_stored(done[name], self.precision)
+                columns |= {} if scales is None else {"scale": scales}
+        return columns
 
     def _id_type(self) -> type:
         """That of the first id: a column has one type, in all parts."""
@@ -357,6 +401,26 @@ def computed_by() -> str:
     """What the bits of a result depend on beside the job: others may come out on another kind."""
     level = torch.backends.cpu.get_cpu_capability()
     return f"{platform.machine()} {level}, torch {torch.__version__}"
+
+
+def _joined(pieces: list[dict[str, Any]]) -> dict[str, Any]:
+    """Columns of several pieces, below each other."""
+    if len(pieces) == 1:
+        return pieces[0]
+    return {
+        name: np.concatenate([piece[name] for piece in pieces])
+        if isinstance(values, np.ndarray)
+        else [value for piece in pieces for value in piece[name]]
+        for name, values in pieces[0].items()
+    }
+
+
+def _reject(file: str, row: int, identifier: Any, reason: object) -> dict[str, Any]:
+    """What is written of a row that is set apart."""
+    if isinstance(identifier, str | bytes):
+        identifier = escaped(identifier)
+    shown = identifier if isinstance(identifier, str | int) else None
+    return {"file": escaped(file), "row": row, "id": shown, "reason": one_line(reason)}
 
 
 def _check_texts(place: str, texts: list[Any]) -> None:

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from hf_bert_impl.errors import InputError, MissingFile
+from hf_bert_impl.errors import InputError, InputNote, MissingFile
 
 #: Endings of files with an object of JSON a line.
 JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
@@ -79,7 +79,8 @@ def mended_lines(lines: Iterable[bytes], name: str) -> Iterator[bytes]:
                 line = line.decode("utf-8", "replace").encode("utf-8")
         yield line
     if mended:
-        warnings.warn(f"{mended} line(s) of {name} have bytes that are not UTF-8", stacklevel=2)
+        note = f"{mended} line(s) of {name} have bytes that are not UTF-8"
+        warnings.warn(note, InputNote, stacklevel=2)
 
 
 def read_text(path: str | Path) -> str:
@@ -90,6 +91,12 @@ def read_text(path: str | Path) -> str:
         OSError: It cannot be read.
     """
     return decode(Path(path).read_bytes(), str(path))
+
+
+def escaped(text: str | bytes) -> str:
+    r"""A text that can be written: what is no character is spelled out, as in \xc9 or \ud83d."""
+    content = text if isinstance(text, bytes) else text.encode("utf-8", "backslashreplace")
+    return content.decode("utf-8", "backslashreplace")
 
 
 def decode(content: bytes, name: str, first_line: int = 1) -> str:

@@ -121,3 +121,17 @@ def test_a_missing_ray_names_its_extra(
     result = hf_bert("embed", model, lines, "-o", tmp_path / "out", "--engine", "ray")
     one_error_line(result, "ray, which is not installed", "pip install 'hf_bert_impl[ray]'")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_first_line_that_is_taken_as_a_text_is_said_once(hf_bert, save_tiny, tmp_path):
+    """In a file for one array and in parts, with names that are not UTF-8; also beside a header."""
+    model, file = save_tiny("BertModel"), tmp_path / "odd\udcc9.csv"
+    file.write_text("text,id\nnice,7\nriver,8\n")
+    for more in (["-o", tmp_path / "a.parquet"], ["-o", tmp_path / "\udcc9", "--resume"]):
+        result = hf_bert("embed", model, file, "--column", 0, "--id-column", 1, *more)
+        assert result.status == 0
+        assert result.err.count("note: the first line of ") == 1
+        assert "is taken as a text ('text'), since column 0 is a number" in result.err
+        result = hf_bert("embed", model, file, "--column", "text", *more, "--overwrite", "-q")
+        assert (result.status, result.err) == (0, "")
+    assert json.loads((tmp_path / "\udcc9" / "manifest.json").read_text())["rows"] == 2

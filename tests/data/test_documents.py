@@ -5,6 +5,7 @@ import gzip
 import pytest
 
 from hf_bert_impl.data.documents import LAYOUTS, check_files, content_digest, read_documents
+from hf_bert_impl.errors import InputNote
 
 
 @pytest.mark.parametrize(
@@ -103,6 +104,19 @@ def test_files_of_a_folder_are_documents(tmp_path, layout):
     check_files([tmp_path])
     assert list(read_documents([tmp_path], layout)) == [["Bad."], SENTENCES]
     assert list(read_documents([tmp_path / "pos"], layout)) == [SENTENCES]
+
+
+def test_files_beside_subfolders_are_documents(tmp_path):
+    """What is not read is said."""
+    for name in ("a.txt", "notes/b.TXT", "notes/deep/c.txt", "z.txt", "t.md", ".git/x.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    with pytest.warns(InputNote, match=r"not read \(no \.txt, or a list\): t\.md$"):
+        documents = list(read_documents([tmp_path]))
+    assert documents == [["a.txt"], ["notes/b.TXT"], ["notes/deep/c.txt"], ["z.txt"]]
+    odd = tmp_path / "a.\udcc9.csv"
+    odd.write_text("text\nOne.\n")
+    assert len(content_digest([odd])) == 32
 
 
 def test_a_folder_of_datasets(tmp_path):

@@ -1,10 +1,12 @@
 """Rows of labelled data: every form of file, and what is wrong with the others."""
 
 import json
+import warnings
 
 import pytest
 
 from hf_bert_impl.data.task_files import read_dataset, read_lines, read_rows
+from hf_bert_impl.errors import InputNote
 
 
 def values(rows):
@@ -60,6 +62,16 @@ def test_plain_lines(write):
     assert values(rows) == [("one\ttwo",), ("three",)]
 
 
+def test_names_that_are_numbers(write):
+    file = write("a.tsv", "2023\tlabel\t2024\nx\tgood\ty\n")
+    assert values(read_rows(file, ["2024", "label"])) == [("y", "good")]
+    with pytest.warns(InputNote, match="is taken as a text"):
+        assert len(read_rows(file, ["0", "1"])) == 2
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # a label that is a number shows that there is no header
+        assert len(read_rows(write("b.tsv", "x\t-2.5\ny\t1\n"), ["0", "1"])) == 2
+
+
 @pytest.mark.parametrize(
     ("name", "text", "columns", "words"),
     [
@@ -106,6 +118,8 @@ def test_folder_of_classes(tmp_path):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(f"{name}<br />")
     (tmp_path / "urls_neg.txt").write_text("http://example.org\n")
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git" / "a.txt").write_text("hidden")
     rows = read_rows(tmp_path, ["text", "label"])
     assert values(rows) == [
         ("neg/1_3.txt<br />", "neg"),
@@ -114,6 +128,10 @@ def test_folder_of_classes(tmp_path):
     ]
     assert rows[2].place == str(tmp_path / "pos" / "10_9.txt")
     assert len(read_rows(tmp_path, ["text"])) == 4
+    (tmp_path / "notes.txt").write_text("no class")
+    assert len(read_rows(tmp_path, ["text"])) == 5
+    with pytest.warns(InputNote, match=r"not read \(in no subfolder .*: notes\.txt$"):
+        assert len(read_rows(tmp_path, ["text", "label"])) == 3
     with pytest.raises(ValueError, match="has no column 'words'; expected one of 'text', 'label'"):
         read_rows(tmp_path, ["words"])
     with pytest.raises(ValueError, match="without subfolders with texts in them"):

@@ -12,7 +12,8 @@ import sys
 import pytest
 
 from hf_bert_impl.data import table_records
-from hf_bert_impl.data.text_input import TextInput
+from hf_bert_impl.data.text_input import RecordInput, TextInput
+from hf_bert_impl.errors import InputNote
 
 TEXTS = ["a, b", 'say "hi"', "two\r\nlines", "café 👍", "", "NA", "7"]
 FORMS = ("csv", "tsv", "jsonl", "ndjson", "parquet")
@@ -139,6 +140,49 @@ def test_numbers_are_columns_without_a_header(tmp_path):
         TextInput(str(file), "2")
 
 
+@pytest.mark.parametrize("ending", ["csv", "tsv", "csv.gz", "tsv.bz2"])
+def test_a_name_in_the_first_line_wins_over_a_number(tmp_path, recwarn, ending):
+    """And it is said what the first line is taken for, where it could be another thing."""
+    between = "," if ending.startswith("c") else "\t"
+    packed = {"gz": gzip.compress, "z2": bz2.compress}.get(ending[-2:], bytes)
+    file = tmp_path / f"a.{ending}"
+
+    def read_ids(content, column, id_column):
+        recwarn.clear()
+        file.write_bytes(packed(content.replace(",", between).encode()))
+        ids = []
+        with TextInput(str(file), column, id_column, lambda _, found: ids.append(found)) as texts:
+            found = list(texts)
+        notes = [str(it.message) for it in recwarn if it.category is InputNote]
+        return found, ids, " ".join(notes)
+
+    assert read_ids("id,2024\n7,x\n8,y\n", "2024", "id") == (["x", "y"], ["7", "8"], "")
+    assert read_ids("id,2024\n7,x\n", "2024", None) == (["x"], [], "")
+    found, ids, note = read_ids("text,id\nx,7\n", "0", "1")
+    assert (found, ids) == (["text", "x"], ["id", "7"])
+    assert "is taken as a text ('text'), since column 0 is a number" in note
+    found, ids, note = read_ids("1,0\n7,x\n", "0", "1")
+    assert (found, ids) == (["x"], ["7"])
+    assert "is taken as a header, since it has the name '0', which is column number 1" in note
+    assert read_ids("good,1\nbad,0\n", "0", "1")[0] == ["good", "bad"]  # only one is a name
+    assert read(file, "1") == ["0"]
+    with pytest.raises(ValueError, match=r"no column '3'.*names for a file with a header, or"):
+        read_ids("text,id\nx,7\n", "text", "3")
+
+
+def test_the_limit_of_other_readers_stays(tmp_path):
+    """Fields longer than Python's own limit, in two files at once."""
+    before = csv.field_size_limit()
+    for name in ("a.csv", "b.csv"):
+        (tmp_path / name).write_text(f"text\nshort\n{'x' * (before + 1)}\n")
+    with TextInput(str(tmp_path / "a.csv")) as one, TextInput(str(tmp_path / "b.csv")) as other:
+        next(other)
+        assert csv.field_size_limit() == before
+        assert len(list(one)) == 2
+        assert len(next(other)) == before + 1
+    assert csv.field_size_limit() == before
+
+
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
@@ -146,6 +190,10 @@ def test_numbers_are_columns_without_a_header(tmp_path):
         ("a.csv", b'text,id\n"a,1\n', "line 2 of .* is no CSV"),
         ("a.csv", b"text,text\na,1\n", "several columns 'text'"),
         ("a.csv", b"text,id\na,1\n\xe9,2\n", "line 3 of .* is not UTF-8"),
+        ("a.csv", b"id;text\n1;a\n", "first line of .* is one field, 'id;text'; .* commas"),
+        ("a.csv", b"id\ttext\n1\ta\n", "first line of .* is one field, .*name this column"),
+        ("a.tsv", b"id;text\n1;a\n", "first line of .* is one field, .*; expected .* tabs"),
+        ("a.csv.gz", gzip.compress(b"id;text\n1;a\n"), "first line of .* is one field"),
         ("a.csv", b"text\n", "is empty"),
         ("a.tsv", b"text\tid\na\tb\tc\n", "line 2 of .* has 3 fields; expected 2"),
         (
@@ -182,7 +230,29 @@ def test_what_is_wrong_is_said_with_its_place(tmp_path, name, content, words):
     if ".parquet" in name:
         pytest.importorskip("pyarrow", reason="pip install 'hf_bert_impl[train]'")
     with pytest.raises(ValueError, match=words):
-        read(file, None if name.endswith((".txt", ".jsonl")) else "text")
+        plain = name.endswith((".txt", ".jsonl")) or "one field" in words
+        read(file, None if plain else "text")
+
+
+def test_bytes_that_are_not_utf8_spoil_their_row_alone(tmp_path):
+    """Also within quotes, over several lines, and in a file that has no header."""
+    file = tmp_path / "a.csv"
+    file.write_bytes(b'x,1\n"caf\xc9,\n""more""",2\n\n"y\nz",3\nw,\xc9\nv,5\n')
+    with RecordInput(str(file), "0", "1") as source:
+        records = list(source.records)
+    assert [it[0].split(" of ")[0] for it in records] == [
+        *("line 1", "line 2", "line 5"),
+        *("line 7", "line 8"),
+    ]
+    assert [it[1:] for it in records if isinstance(it[1], str)] == [
+        ("x", "1"),
+        ("y\nz", "3"),
+        ("v", "5"),
+    ]
+    assert all("is not UTF-8" in str(records[n][1]) for n in (1, 3))
+    file.write_bytes(b"caf\xc9,text\nx,y\n")
+    with pytest.raises(ValueError, match=r"line 1 of .* is not UTF-8"):
+        RecordInput(str(file), "text").records.__next__()
 
 
 def test_nulls_and_numbers_in_parquet(tmp_path):

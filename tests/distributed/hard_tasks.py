@@ -22,6 +22,19 @@ class SlowEmbed(EmbedTexts):
         return super().compute(*texts)
 
 
+class Failing(EmbedTexts):
+    """Cannot compute texts with certain words, nor any batch that holds one."""
+
+    def __init__(self, model: str, column: str = "text", *, words: tuple[str, ...]) -> None:
+        super().__init__(model, column)
+        self.words = words
+
+    def compute(self, *texts: list[str]) -> tuple[Any, ...]:
+        if any(word in text.split() for word in self.words for text in texts[0]):
+            raise RuntimeError("the model\nfailed \ud83d")
+        return super().compute(*texts)
+
+
 class Deadly(EmbedTexts):
     """Ends its process at a certain text."""
 

@@ -117,9 +117,47 @@ def test_an_empty_batch_and_bad_rows(models, kind, head, labels, columns):
         task({"another": ["a"]})
     with pytest.raises(InputError, match=r"row 1 of column .* is None; expected a text"):
         task({name: ["a [MASK]", None] for name in columns})
+    rows = ("a [MASK]", np.str_("a"), np.array("a"), b"ab", bytearray(b"a"), 3, None, {"a": "b"})
+    for single in (*rows, {"a"}, iter(["a"])):  # the batch of a map that is not batched
+        with pytest.raises(InputError, match=r"a single row; .*batched=True.*map_batches"):
+            task({**{name: ["a [MASK]"] for name in columns}, columns[-1]: single})
+    with pytest.raises(
+        InputError, match=r"the batch is \['a'\] \(list\); expected columns by name"
+    ):
+        task(["a"])
     again = pickle.loads(pickle.dumps(task))
     assert type(again) is kind
     assert len(pickle.dumps(task)) < 2000  # the arguments, not the weights
+
+
+@pytest.mark.parametrize("form", ["table", "record batch", "dictionary", "pandas", "numpy"])
+def test_forms_of_batches(models, form):
+    """A table of pyarrow gives a table, with the types of all its columns."""
+    arrow, pandas = pytest.importorskip("pyarrow"), pytest.importorskip("pandas")
+    texts, numbers = arrow.array(TEXTS), arrow.array(range(len(TEXTS)), arrow.int16())
+    if form == "dictionary":
+        texts = texts.dictionary_encode()
+    batch = arrow.table({"text": texts, "n": numbers})
+    if form == "record batch":
+        batch = batch.to_batches()[0]
+    elif form == "pandas":
+        batch = batch.to_pandas()
+    elif form == "numpy":
+        batch = {"text": np.array(TEXTS), "n": np.arange(len(TEXTS), dtype=np.int16)}
+    task = EmbedTexts(models("BertModel"), normalize=True)
+    found = task(batch)
+    expected = task({"text": TEXTS})["vector"]
+    if form in ("pandas", "numpy"):
+        assert found["n"].dtype == np.int16
+        assert np.array_equal(found["vector"], expected)
+        assert len(pandas.DataFrame({"n": found["n"], "text": found["text"]})) == len(TEXTS)
+    else:
+        assert found.schema.field("n").type == arrow.int16()
+        assert found["text"].to_pylist() == TEXTS
+        assert np.array_equal(np.array(found["vector"].to_pylist(), np.float32), expected)
+    bad = arrow.array([b"fine", b"caf\xc9"]).view(arrow.string())
+    with pytest.raises(InputError, match=r"row 1 of column 'text' of a batch is b'caf\\xc9'"):
+        task(arrow.table({"text": bad}))
 
 
 def test_a_cross_encoder_has_one_label(models):
@@ -148,6 +186,11 @@ def test_maps_a_data_set_in_two_processes(models, tmp_path):
     mapped = table.map(task, cache_file_name=str(tmp_path / "a.arrow"), **maps)
     expected = TextEncoder.from_pretrained(models("BertModel"), batch_invariant=True).encode(TEXTS)
     assert np.array_equal(np.array(mapped["vector"], np.float32), expected)
+    mapped = table.with_format("arrow").map(task, batched=True, load_from_cache_file=False)
+    mapped = mapped.with_format(None)
+    assert np.array_equal(np.array(mapped["vector"], np.float32), expected)
+    with pytest.raises(InputError, match="batched=True"):
+        table.map(task, load_from_cache_file=False)
     hashes = {
         datasets.fingerprint.Hasher.hash(EmbedTexts(models("BertModel"), threads=1))
         for _ in range(2)

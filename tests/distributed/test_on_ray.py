@@ -186,13 +186,15 @@ class TestOnRayThatRuns:
         keys = [(here.inputs[n % 3], n // 3) for n in range(len(TEXTS))]
         assert np.array_equal(vectors(finished(here.output), keys), expected)
 
-    def test_on_a_data_set_of_ray(self, running, models, expected):
+    @pytest.mark.parametrize("form", ["default", "pyarrow"])
+    def test_on_a_data_set_of_ray(self, running, models, expected, form):
         """Plain `map_batches`; an actor computes with as many threads as it has CPUs."""
         data = running.data.from_items([{"id": n, "text": text} for n, text in enumerate(TEXTS)])
         data = data.map_batches(
             EmbedTexts,
             fn_constructor_args=(models("BertModel"),),
             batch_size=10,
+            batch_format=form,
             num_cpus=1,
             concurrency=2,
         ).map_batches(lambda batch: batch)

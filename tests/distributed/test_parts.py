@@ -17,11 +17,12 @@ import pytest
 from hf_bert_impl import TextEncoder
 from hf_bert_impl.cli import main
 from hf_bert_impl.data.text_input import RecordInput
-from hf_bert_impl.distributed import Classify, EmbedTexts
+from hf_bert_impl.distributed import Answer, Classify, EmbedTexts
 from hf_bert_impl.distributed.bulk import Engine, run_job
 from hf_bert_impl.distributed.parts import CUTS, JOB, LONGEST_TEXT, BulkJob, find_inputs
 from hf_bert_impl.errors import InputError
 from tests.distributed.conftest import IDS, RUN, TEXTS
+from tests.distributed.hard_tasks import Failing
 from tests.distributed.results import finished, rejects, vectors
 
 
@@ -190,6 +191,125 @@ def test_bad_rows_are_set_apart(job, rows, expected):
     assert np.array_equal(
         vectors(finished(job.output), [IDS[n] for n in good]), expected[np.array(good)]
     )
+
+
+def spoilt(folder, form, column):
+    """Four rows, of which the third has the byte 0xC9 in one of its columns."""
+    columns = {"text": [b"a", b"b", b"c", b"d"], "key": [b"k0", b"k1", b"k2", b"k3"]}
+    columns[column][2] = b"caf\xc9"
+    file = folder / f"t.{form}"
+    if form in ("csv", "tsv"):
+        between = b"," if form == "csv" else b"\t"
+        rows = zip([b"text", *columns["text"]], [b"key", *columns["key"]], strict=True)
+        file.write_bytes(b"".join(between.join(row) + b"\n" for row in rows))
+    elif form == "jsonl":
+        rows = zip(columns["text"], columns["key"], strict=True)
+        file.write_bytes(b"".join(b'{"text": "%s", "key": "%s"}\n' % row for row in rows))
+    else:
+        import pyarrow
+        import pyarrow.parquet
+
+        kinds = {
+            "large": (pyarrow.large_binary(), pyarrow.large_string()),
+            "view": (pyarrow.binary_view(), pyarrow.string_view()),
+        }
+        binary, text = kinds.get(form, (pyarrow.binary(), pyarrow.string()))
+        arrays = {name: pyarrow.array(it, binary).view(text) for name, it in columns.items()}
+        if form == "dictionary":
+            places = pyarrow.array(range(4), pyarrow.int8())
+            made = pyarrow.DictionaryArray.from_arrays
+            arrays = {name: made(places, it) for name, it in arrays.items()}
+        if form == "dataset":
+            import datasets
+
+            datasets.Dataset(pyarrow.table(arrays)).save_to_disk(str(file))
+        else:
+            file = folder / f"{form}.parquet"
+            pyarrow.parquet.write_table(pyarrow.table(arrays), file, row_group_size=2)
+    return file
+
+
+FORMS = ("csv", "tsv", "jsonl", "parquet", "large", "view", "dictionary", "dataset")
+
+
+@pytest.mark.parametrize("column", ["text", "key"])
+@pytest.mark.parametrize("form", FORMS)
+def test_a_row_that_is_not_utf8_is_set_apart(tmp_path, job, form, column):
+    file = str(spoilt(tmp_path, form, column))
+    here = dataclasses.replace(job, inputs=(file,), id_column="key", part_rows=3)
+    report = run_job(here, Engine())
+    assert (report["rows"], report["rejected"], report["parts"]) == (3, 1, 2)
+    (found,) = rejects(job.output)
+    assert found["row"] == 2
+    known = form not in ("csv", "tsv", "jsonl")
+    assert found["id"] == (("caf\\xc9" if column == "key" else "k2") if known else None)
+    assert "xc9" in found["reason"]
+    encoder = TextEncoder.from_pretrained(job.options["model"], batch_invariant=True)
+    expected = encoder.encode(["a", "b", "d"])
+    assert np.array_equal(vectors(finished(job.output), ["k0", "k1", "k3"]), expected)
+
+
+def test_what_cannot_be_written_is_escaped(job, tmp_path, expected):
+    """Half a surrogate pair as an id, and names of files that are not UTF-8."""
+    folder = os.fsencode(tmp_path / "many")
+    os.mkdir(folder)
+    lines = [json.dumps({"text": TEXTS[n], "id": n and "\ud83d"}) for n in range(2)]
+    for name in (b"a\xc9.jsonl", b"b.jsonl"):
+        with open(os.path.join(folder, name), "w") as stream:
+            stream.write(lines[0].replace("0}", '"t0"}') + "\n" + lines[1] + "\n")
+    inputs = find_inputs(os.fsdecode(folder))
+    report = run_job(dataclasses.replace(job, inputs=inputs), Engine())
+    assert (report["rows"], report["rejected"]) == (2, 2)
+    assert [entry["id"] for entry in rejects(job.output)] == ["\\ud83d"] * 2
+    assert rejects(job.output)[0]["file"].endswith("a\\udcc9.jsonl")
+    assert {os.path.basename(file) for file, _ in finished(job.output)} == {
+        *("a\\udcc9.jsonl", "b.jsonl")
+    }
+    assert run_job(dataclasses.replace(job, inputs=inputs), Engine(), resume=True)["complete"]
+
+
+def test_rows_that_cannot_be_computed_are_set_apart(job, expected):
+    """By themselves: the others have the same bits."""
+    words = {**job.options, "words": ("0", "4", "21", "52")}
+    run_job(dataclasses.replace(job, task=Failing, options=words), Engine())
+    found = rejects(job.output)
+    assert [entry["row"] for entry in found] == [0, 4, 21, 52]
+    assert [entry["id"] for entry in found] == ["t0", "t4", "t21", "t52"]
+    assert found[1]["reason"].endswith("rows.jsonl: the model failed \\ud83d")
+    assert "line 5 of" in found[1]["reason"]
+    good = [n for n in range(len(TEXTS)) if n not in (0, 4, 21, 52)]
+    assert np.array_equal(vectors(finished(job.output), [IDS[n] for n in good]), expected[good])
+    fault = dataclasses.replace(job, task=Failing, options={**job.options, "words": ("number",)})
+    with pytest.raises(RuntimeError, match="the model"):  # and not 53 rejects
+        run_job(fault, Engine(), overwrite=True)
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_contexts_without_a_token_are_set_apart(job, models, rows, count):
+    lines = [{"question": "what sat ?", "context": text, "id": n} for n, text in enumerate(TEXTS)]
+    for line in lines[:count]:
+        line["context"] = "\u200b\u200d\ufeff"
+    rows.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    options, columns = {"model": models("BertForQuestionAnswering", 2)}, ("question", "context")
+    here = dataclasses.replace(job, task=Answer, options=options, columns=columns, part_rows=5)
+    run_job(here, Engine())
+    assert [entry["id"] for entry in rejects(job.output)] == list(range(count))
+    assert all("is empty" in entry["reason"] for entry in rejects(job.output))
+    answers = finished(job.output)
+    assert sorted(answers) == list(range(count, len(TEXTS)))
+    assert all(TEXTS[n][it["start"] : it["end"]] == it["answer"] for n, it in answers.items())
+
+
+def test_a_vector_that_cannot_be_stored_is_set_apart(job, monkeypatch):
+    compute = EmbedTexts.compute
+
+    def large(self, *texts):
+        return (compute(self, *texts)[0] * [[1e7 if "number 7" in it else 1] for it in texts[0]],)
+
+    monkeypatch.setattr(EmbedTexts, "compute", large)
+    run_job(dataclasses.replace(job, precision="float16"), Engine())
+    assert [entry["row"] for entry in rejects(job.output)] == [7]
+    assert len(finished(job.output)) == len(TEXTS) - 1
 
 
 @pytest.mark.parametrize("kind", [str, int])
