@@ -200,7 +200,8 @@ def convert(
             if vocabulary is not None:
                 save_tokenizer(vocabulary, tokenizer, folder)
             if tokenizer is not None and _is_codertimos(target, to):
-                if words := pickled_vocabulary(tokenizer):
+                words = pickled_vocabulary(tokenizer)
+                if words:
                     (folder / _WORDS).write_bytes(words)
             keeps = sentences is not None and to == "safetensors"
             if sentences is not None:

@@ -70,8 +70,10 @@ def find_vocabulary(
 ) -> Vocabulary | None:
     """Look for a vocabulary, and decide whether it is one of lower-cased words.
 
-    A folder whose tokenizer is not BERT's own decides for itself. What decides otherwise: `lower_case`; else `tokenizer_config.json` (or `tokenizer.json`); else "uncased"
-    or "cased" in one of the names; else whether words with capitals are in the vocabulary.
+    A folder whose tokenizer is not BERT's own decides for itself. What decides otherwise:
+    `lower_case`; else `tokenizer_config.json` (or `tokenizer.json`); else, for a folder that
+    transformers loads, AutoTokenizer's default; else "uncased" or "cased" in one of the names; else
+    whether words with capitals are in the vocabulary.
 
     Args:
         folders: Where to look, in this order.
@@ -95,8 +97,8 @@ def find_vocabulary(
                     "its files as they are",
                     "leave it out, or set it in tokenizer_config.json",
                 )
-            said = f"{', '.join(file.name for file in files)} copied as they are"
-            return Vocabulary(folder, found.name, False, said, found)
+            copied = f"{', '.join(file.name for file in files)} copied as they are"
+            return Vocabulary(folder, found.name, False, copied, found)
         if has_own:
             break
     place = next((pair for folder in folders if (pair := _in_folder(folder))), None)

@@ -182,7 +182,7 @@ def commands(lm, qa, tmp_path):
     }
 
 
-#: Commands that need no tokenizer, or always take BERT's own.
+#: Commands that need no tokenizer, or copy its files without running them.
 OWN_TOKENIZER = {"inspect", "convert"}
 
 

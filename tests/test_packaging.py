@@ -63,7 +63,7 @@ FROM_THE_INDEX = re.compile(r"\b(pip3?|pipx|uv)\s+(install|add)\b[^\n#&;|`]*\bhf
 
 
 def test_no_text_installs_the_package_by_its_name():
-    """Until it is published: whoever took its name on the index would run code on other machines."""
+    """Until it is published, whoever takes its name on the index runs code on other machines."""
     assert FROM_THE_INDEX.search("pip install -U 'hf_bert_impl[train]'")
     kept = (".py", ".md", ".ipynb", ".cfg", ".toml", ".yml", ".cff", ".txt", "Makefile")
     files = [

@@ -305,9 +305,7 @@ def _largest_error(
     return max(largest, default=None)
 
 
-def _tokenizer_row(
-    tokenizer: Any, sides: Mapping[str, Any], own: list[list[int]]
-) -> LoadingRow:
+def _tokenizer_row(tokenizer: Any, sides: Mapping[str, Any], own: list[list[int]]) -> LoadingRow:
     notes = []
     words = {}
     for side, result in sides.items():

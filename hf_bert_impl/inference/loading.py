@@ -45,7 +45,7 @@ _NOT_TOKENIZER = re.compile(
 
 
 class UnusableTokenizer(InputError):
-    """A tokenizer that is whole, and cannot be loaded here: code of its own, or a missing library."""
+    """A whole tokenizer that cannot be loaded here: code of its own, or a missing library."""
 
 
 class _SentenceBert(BertModel):
@@ -195,7 +195,9 @@ def tokenizer_class(settings: Mapping[str, Any], config: Mapping[str, Any]) -> T
 
 def named_tokenizer(path: str, place: Mapping[str, Any]) -> TokenizerClass:
     """The class of the tokenizer of a folder or hub id; arguments as for `load_tokenizer`."""
-    return tokenizer_class(_fields(path, TOKENIZER_CONFIG, place), _fields(path, CONFIG_NAME, place))
+    return tokenizer_class(
+        _fields(path, TOKENIZER_CONFIG, place), _fields(path, CONFIG_NAME, place)
+    )
 
 
 def _fields(path: str, name: str, place: Mapping[str, Any]) -> dict[str, Any]:

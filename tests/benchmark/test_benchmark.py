@@ -357,7 +357,9 @@ def test_speeds_of_the_plot(results):
 
 def test_what_is_not_installed_is_unavailable(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(Unavailable, match=r"onnxruntime is not installed; .*pip install .*\[bench\]"):
+    with pytest.raises(
+        Unavailable, match=r"onnxruntime is not installed; .*pip install .*\[bench\]"
+    ):
         check_peer("onnxruntime", "float32", "cpu")
 
 
