@@ -8,9 +8,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor
 
 import hf_bert_impl
 from hf_bert_impl.errors import InputError, one_line
+from hf_bert_impl.inference.loading import load_tokenizer
 
 from .architecture import fit
 from .planning import Plan, same_bits
@@ -26,7 +27,7 @@ from .target import Target
 from .tensors import Reader
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 #: Largest absolute difference from outputs that the original software computed in float32.
 OUTPUT_TOLERANCE = 2e-5
@@ -102,6 +103,39 @@ def check_upstream(folder: Path, target: Target) -> Check:
         FP32_TOLERANCE,
         f"largest error of {len(report.rows)} tensors, relative; {worst.name}",
     )
+
+
+def check_tokens(before: PreTrainedTokenizerBase | None, why_none: str, folder: Path) -> Check:
+    """Compare the token ids of a result with its source's, on texts and words of the vocabulary.
+
+    Args:
+        before: The source's tokenizer; None where it cannot be loaded here.
+        why_none: Why it cannot. Its files are then copied as they are.
+        folder: The result, which is loaded by this package and by AutoTokenizer.
+    """
+    from transformers import AutoTokenizer
+
+    from hf_bert_impl.parity.batches import token_ids, tokenizer_texts
+
+    name = "token ids beside the source"
+    if before is None:
+        return Check(name, None, note=f"not compared: {why_none}")
+    texts = tokenizer_texts(before)
+    expected = token_ids(before, texts)
+    loaders: dict[str, Callable[[], Any]] = {
+        "AutoTokenizer": lambda: AutoTokenizer.from_pretrained(folder, trust_remote_code=False),
+        "hf_bert_impl": lambda: load_tokenizer(str(folder), {}),
+    }
+    for loader, load in loaders.items():
+        try:
+            ids = token_ids(load(), texts)
+        except Exception as error:  # a class that does not fit the files may raise anything
+            return Check(name, False, note=f"{loader} cannot load it: {one_line(error)[:200]}")
+        wrong = [text for text, a, b in zip(texts, expected, ids, strict=True) if a != b]
+        if wrong:
+            note = f"{loader} gives other ids for {len(wrong)} of {len(texts)} texts"
+            return Check(name, False, note=f"{note}, {wrong[0][:40]!r} among them")
+    return Check(name, True, note=f"{type(before).__name__}, {len(texts)} texts")
 
 
 def load_result(folder: Path, class_name: str) -> PreTrainedModel:

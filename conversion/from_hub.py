@@ -18,7 +18,8 @@ _FILE = re.compile(
     r".*\.(ckpt|json|zip|tar|gz|tgz|npz|" + r"bin|pt|pth|pkl|msgpack|h5|safetensors)"
 )
 #: What a checkpoint is converted with: config, tokenizer, the further modules of a sentence model.
-_BESIDE = re.compile(r"[^/]+\.(json|txt)|[0-9]+_[^/]+/.*")
+#: Tokenizers of other classes than BERT's have models of sentencepiece, dictionaries and code.
+_BESIDE = re.compile(r"[^/]+\.(json|txt|model|spm|vocab|bpe|dic|tiktoken|jinja|py)|[0-9]+_[^/]+/.*")
 #: The weights of sentence-transformers' first releases lie one below.
 _BELOW = re.compile(r"0_[^/]+/[^/]+\.(bin|safetensors)")
 _TF1_PART = re.compile(r"[^/]+\.(index|data-[0-9]{5}-of-[0-9]{5})|checkpoint")

@@ -15,6 +15,7 @@ from torch import Tensor
 import hf_bert_impl
 from hf_bert_impl.errors import InputError, check_choice
 from hf_bert_impl.files.output_folder import REPORT, claimed, output_folder
+from hf_bert_impl.inference.loading import UnusableTokenizer
 from hf_bert_impl.model_card import CARD
 
 from .checks import (
@@ -22,6 +23,7 @@ from .checks import (
     check_checkpoint,
     check_outputs,
     check_read_back,
+    check_tokens,
     check_upstream,
     find_references,
     load_result,
@@ -168,10 +170,13 @@ def convert(
         archives = [source.archive] if source.archive else []
         folders = [place.resolve() for place in source.folders]
         names = [*(path.name for path in archives), source.name, *(path.name for path in folders)]
-        vocabulary = find_vocabulary(source.folders, names, do_lower_case)
-        tokenizer = None
+        vocabulary = find_vocabulary(source.folders, names, do_lower_case, source.config)
+        tokenizer, why_none = None, ""
         if vocabulary is not None:
-            tokenizer = make_tokenizer(vocabulary, target.config.max_position_embeddings)
+            try:
+                tokenizer = make_tokenizer(vocabulary, target.config.max_position_embeddings)
+            except UnusableTokenizer as error:  # its files are copied all the same
+                why_none = error.args[0]
         notes = []
         if source.hub_id is not None:
             notes.append(f"{source.hub_id} of the hub, commit {source.given.name}")
@@ -192,9 +197,11 @@ def convert(
             sums = pool.submit(file_rows, [*archives, *source.reader.files])
             written = _write(target, folder, to, shard_bytes, progress)
             _write_config(target, folder, to)
-            if tokenizer is not None:
-                save_tokenizer(tokenizer, folder)
-                if _is_codertimos(target, to) and (words := pickled_vocabulary(tokenizer)):
+            if vocabulary is not None:
+                save_tokenizer(vocabulary, tokenizer, folder)
+            if tokenizer is not None and _is_codertimos(target, to):
+                words = pickled_vocabulary(tokenizer)
+                if words:
                     (folder / _WORDS).write_bytes(words)
             keeps = sentences is not None and to == "safetensors"
             if sentences is not None:
@@ -206,6 +213,8 @@ def convert(
                 report.checks += _other_formats(target, binding=True)
             if check:
                 report.checks += _checks(target, folder, to)
+                if vocabulary is not None:
+                    report.checks.append(check_tokens(tokenizer, why_none, folder))
                 if not check_all:
                     report.checks += _other_formats(target, binding=False)
                 if sentences is not None and keeps:

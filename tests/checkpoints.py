@@ -1,5 +1,6 @@
 """Small random checkpoints on disk, and what several folders compare answers by."""
 
+import json
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -14,6 +15,29 @@ WORDS = (
     *SPECIAL_TOKENS,
     *("nice", "to", "meet", "you", "the", "river", "rose", "over", "night", "and", "a", ".", ","),
 )
+
+
+#: A tokenizer of another class than BERT's, which is written in Python and needs no library.
+JAPANESE = {
+    "tokenizer_class": "BertJapaneseTokenizer",
+    "word_tokenizer_type": "basic",
+    "subword_tokenizer_type": "character",
+}
+#: A vocabulary of words for the one and of letters for the other.
+LETTERS = (*SPECIAL_TOKENS, *"nicetomyuhrvg.,", "nice", "to", "the", "river", "##s", "rose")
+#: Texts on which the two differ.
+LETTER_TEXTS = ["nice to meet the rivers", "The river rose.", "the " * 40, ""]
+
+
+def name_tokenizer(
+    folder: Path, settings: dict[str, Any] | None = None, config: dict[str, Any] | None = None
+) -> Path:
+    """Writes tokenizer_config.json, and fields into config.json."""
+    if settings is not None:
+        (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    fields = json.loads((folder / "config.json").read_text()) | (config or {})
+    (folder / "config.json").write_text(json.dumps(fields))
+    return folder
 
 
 def tiny_config(library: ModuleType = hf_bert_impl, **fields: Any) -> Any:

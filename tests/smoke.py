@@ -55,7 +55,7 @@ def main() -> None:
             assert result.returncode == 0, result.stderr
         result = run("convert", FIXTURES / "flax", f"{folder}/h5", "--to", "h5")
         assert result.returncode == 2
-        assert "pip install 'hf_bert_impl[convert]'" in result.stderr, result.stderr
+        assert "pip install -e '.[convert]'" in result.stderr, result.stderr
     assert "hf_bert_impl" in run("--version").stdout
     assert "Usage" in run("--help").stdout
     print("smoke: the wheel works by itself")

@@ -7,7 +7,7 @@ import pytest
 from hf_bert_impl import figures
 from hf_bert_impl.errors import InputError
 
-pytest.importorskip("matplotlib", reason="pip install 'hf_bert_impl[train]'")
+pytest.importorskip("matplotlib", reason="pip install -e '.[train]'")
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def test_a_missing_library_names_the_extra(tmp_path, monkeypatch):
     figures.check_picture(tmp_path / "a.png")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     for call in (lambda: figures.check_picture("a.svg"), lambda: figures.new_figure(1, 1, "")):
-        with pytest.raises(InputError, match=r"matplotlib.*pip install 'hf_bert_impl\[train\]'"):
+        with pytest.raises(InputError, match=r"matplotlib.*pip install -e '\.\[train\]'"):
             call()
 
 

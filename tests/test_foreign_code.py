@@ -182,7 +182,7 @@ def commands(lm, qa, tmp_path):
     }
 
 
-#: Commands that need no tokenizer, or always take BERT's own.
+#: Commands that need no tokenizer, or copy its files without running them.
 OWN_TOKENIZER = {"inspect", "convert"}
 
 
@@ -193,7 +193,7 @@ OWN_TOKENIZER = {"inspect", "convert"}
 )
 def test_no_command_runs_it_or_asks(with_code, marker, tmp_path, model_type, tokenizer_class):
     for library in ("sklearn", "datasets", "matplotlib", "tensorboard"):
-        pytest.importorskip(library, reason="pip install 'hf_bert_impl[train]'")
+        pytest.importorskip(library, reason="pip install -e '.[train]'")
     lm = with_code("BertForMaskedLM", model_type, tokenizer_class)
     qa = with_code("BertForQuestionAnswering", model_type, tokenizer_class)
     every = commands(lm, qa, tmp_path)

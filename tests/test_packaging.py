@@ -2,6 +2,7 @@
 
 import configparser
 import importlib.metadata
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -52,9 +53,31 @@ def test_pinned_versions_install_with_the_oldest_python():
 
 
 def test_a_missing_library_names_its_extra():
-    with pytest.raises(ValueError, match=r"pip install 'hf_bert_impl\[train\]'"):
+    with pytest.raises(ValueError, match=r"pip install -e '\.\[train\]'"):
         require("no_such_library", "train", "training")
     assert require("json", "train", "training").dumps(1) == "1"
+
+
+#: A command that takes this package, by its name, from an index that anybody can write to.
+FROM_THE_INDEX = re.compile(r"\b(pip3?|pipx|uv)\s+(install|add)\b[^\n#&;|`]*\bhf[-_.]bert")
+
+
+def test_no_text_installs_the_package_by_its_name():
+    """Until it is published, whoever takes its name on the index runs code on other machines."""
+    assert FROM_THE_INDEX.search("pip install -U 'hf_bert_impl[train]'")
+    kept = (".py", ".md", ".ipynb", ".cfg", ".toml", ".yml", ".cff", ".txt", "Makefile")
+    files = [
+        path
+        for folder in ("hf_bert_impl", "conversion", "docs", "notebooks", "benchmarks", "tests")
+        for path in (ROOT / folder).rglob("*")
+    ]
+    found = [
+        f"{path.relative_to(ROOT)}: {match[0]}"
+        for path in [*files, *ROOT.glob("*")]
+        if path.is_file() and path.name.endswith(kept) and path != Path(__file__)
+        for match in FROM_THE_INDEX.finditer(path.read_text(encoding="utf-8"))
+    ]
+    assert found == []
 
 
 @pytest.mark.slow

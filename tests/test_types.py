@@ -143,6 +143,6 @@ def test_mypy(program):
 def test_pyright(program):
     checker = shutil.which("basedpyright", path=str(Path(sys.executable).parent))
     if checker is None:
-        pytest.skip("basedpyright is not installed: pip install 'hf_bert_impl[dev]'")
+        pytest.skip("basedpyright is not installed: pip install -e '.[dev]'")
     said = told(program.parent, checker, "--pythonpath", sys.executable, program.name)
     assert revealed(said, r'information: Type of ".*" is "(.*)"') == TYPES

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from hf_bert_impl.benchmark.cases import CASES, FORWARD, FROM_TEXT, LIBRARY, Unavailable
 from hf_bert_impl.checkpoints import TOKENIZERS, demo_folder
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.extras import install_remedy
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -220,7 +221,7 @@ def check_peer(name: str, dtype: str, device: str) -> None:
     for package in packages:
         if importlib.util.find_spec(package) is None:
             shown = package.replace("_", "-")
-            raise Unavailable(f"{shown} is not installed; pip install 'hf_bert_impl[bench]'")
+            raise Unavailable(f"{shown} is not installed; {install_remedy('bench')}")
 
 
 def made_once(scratch: str, name: str, make: Callable[[Path], None]) -> Path:

@@ -28,7 +28,7 @@ from hf_bert_impl.data.documents import (
 )
 from hf_bert_impl.data.epochs import GROUP, TOKENIZER_BATCH
 from hf_bert_impl.data.examples import ExampleOptions, check_pairs, cut_examples
-from hf_bert_impl.data.tokenized_documents import TokenizedDocument, tokenize
+from hf_bert_impl.data.tokenized_documents import TokenizedDocument, tokenize, tokenizer_state
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.extras import require
 
@@ -108,7 +108,7 @@ def tokenize_documents(
         num_proc=_useful(processes, len(texts)),
         remove_columns=texts.column_names,
         fn_kwargs={"tokenizer": tokenizer},
-        new_fingerprint=_fingerprint(source, tokenizer.backend_tokenizer.to_str()),
+        new_fingerprint=_fingerprint(source, tokenizer_state(tokenizer)),
         desc="tokenizing",
     )
     if not len(tokenized):

@@ -24,6 +24,16 @@ Feature = dict[str, Any]
 WHOLE = ("labels", "start_positions", "end_positions")
 
 
+def ids_and_types(encoded: Any) -> tuple[list[Any], list[Any]]:
+    """Token ids and token types of tokenized texts; zeros if the tokenizer gives a model no types.
+
+    Args:
+        encoded: What a tokenizer's call returns for a list.
+    """
+    ids = encoded["input_ids"]
+    return ids, encoded.get("token_type_ids") or [[0] * len(row) for row in ids]
+
+
 def pad(rows: Sequence[Any], fill: int) -> Tensor:
     """(B, S) of rows of whole numbers of any lengths, filled on the right."""
     tensors = [torch.as_tensor(row, dtype=torch.long) for row in rows]

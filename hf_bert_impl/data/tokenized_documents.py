@@ -1,5 +1,6 @@
 """Documents as token ids, with the borders of their sentences."""
 
+import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -42,6 +43,17 @@ class TokenizedDocument:
         """The end of the fewest sentences from `start` on with `target` tokens, or of them all."""
         end = int(np.searchsorted(self._borders, self._borders[start] + target))
         return min(max(end, start + 1), len(self))
+
+
+def tokenizer_state(tokenizer: Any) -> str:
+    """All that decides the ids of a tokenizer, to see whether it has changed."""
+    if tokenizer.is_fast:
+        return str(tokenizer.backend_tokenizer.to_str())
+    settings = {name: str(value) for name, value in tokenizer.init_kwargs.items()}
+    for place in ("name_or_path", *tokenizer.vocab_files_names):
+        settings.pop(place, None)  # the vocabulary itself counts
+    state = [type(tokenizer).__name__, sorted(tokenizer.get_vocab().items()), settings]
+    return json.dumps(state, sort_keys=True)
 
 
 def tokenize(documents: Sequence[Document], tokenizer: Any) -> list[TokenizedDocument]:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hf_bert_impl.data.option_ranges import COUNT, MILLION, Range
-from hf_bert_impl.errors import InputError
+from hf_bert_impl.errors import InputError, check_offsets
 
 #: Defaults, as in Google's run_squad.py and transformers 4.
 MAX_SEQ_LEN = 384
@@ -139,15 +139,10 @@ def cut_windows(
     Raises:
         ValueError: A context is empty, a question leaves no room for it, or `doc_stride` is not
             smaller than that room.
-        TypeError: The tokenizer does not say where its tokens stand in the text.
+        UnfitTokenizer: The tokenizer does not say where its tokens stand in the text.
     """
     check_lengths(max_seq_len, doc_stride, max_question_len)
-    if not getattr(tokenizer, "is_fast", False):
-        raise TypeError(
-            f"the tokenizer is {type(tokenizer).__name__}, which does not say where its tokens "
-            "stand in the text; give one that runs on the tokenizers library, such as "
-            "hf_bert_impl.BertTokenizer"
-        )
+    check_offsets(tokenizer)
     contexts = _tokenize_contexts(tokenizer, [context for _, context in pairs])
     frames = _frames(tokenizer, [question for question, _ in pairs], max_question_len)
     cut = []

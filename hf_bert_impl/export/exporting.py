@@ -14,8 +14,9 @@ from hf_bert_impl.errors import InputError
 from hf_bert_impl.export.formats import FILES, check_format, write
 from hf_bert_impl.export.running import open_file
 from hf_bert_impl.files.output_folder import claimed, output_folder
-from hf_bert_impl.hub.saving import CONFIG, TOKENIZER_CONFIG, file_sizes, set_auto_map
+from hf_bert_impl.hub.saving import CONFIG, file_sizes, set_auto_map
 from hf_bert_impl.inference.eval_mode import eval_mode
+from hf_bert_impl.inference.loading import TOKENIZER_CONFIG, brings_code
 from hf_bert_impl.inference.sentence_folder import copy_sentence_modules
 from hf_bert_impl.parity import ParityReport, attended_positions, compare_outputs
 from hf_bert_impl.parity.batches import (
@@ -123,7 +124,8 @@ def export_model(
             _write_config(model, fresh)
             if tokenizer is not None:
                 tokenizer.save_pretrained(fresh)
-                set_auto_map(fresh / TOKENIZER_CONFIG, None)
+                if not brings_code(tokenizer):
+                    set_auto_map(fresh / TOKENIZER_CONFIG, None)
             if source is not None:
                 copy_sentence_modules(source, fresh)
             files = file_sizes(fresh)

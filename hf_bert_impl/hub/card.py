@@ -20,6 +20,7 @@ from huggingface_hub import EvalResult, ModelCard
 import hf_bert_impl
 from hf_bert_impl.auto import MODEL_CLASSES
 from hf_bert_impl.errors import InputError, one_line
+from hf_bert_impl.extras import NOT_PUBLISHED, install_command
 from hf_bert_impl.files.output_folder import REPORT
 from hf_bert_impl.hub.saving import loads_in_stock
 from hf_bert_impl.inference.sentence_folder import MODULES
@@ -209,7 +210,7 @@ def _usage(facts: CardFacts) -> str:
     trust = ", trust_remote_code=True"
     code = [f"from transformers import {imports}", ""]
     if not (stock or facts.code):
-        register = "hf_bert_impl.register()  # pip install hf_bert_impl"
+        register = "hf_bert_impl.register()  # install it as below"
         code = ["import hf_bert_impl", *code, register, ""]
     if facts.has_tokenizer:
         # Where the config is unknown without the code, transformers would ask for consent.
@@ -250,7 +251,7 @@ def _other_usage(facts: CardFacts, trust: str) -> list[str]:
         code = ["from hf_bert_impl import TextEncoder", ""]
         code.append(f'encoder = TextEncoder.from_pretrained("{facts.repo_id}")')
         code.append(f"vectors = encoder.encode({texts})")
-    blocks.append("With `pip install hf_bert_impl`:")
+    blocks.append(f"With hf_bert_impl. {NOT_PUBLISHED}: `{install_command()}`.")
     return [*blocks, "\n".join(["```python", *code, "```"])]
 
 

@@ -28,9 +28,15 @@ from transformers.utils import ModelOutput
 from hf_bert_impl.auto import MODEL_CLASSES
 from hf_bert_impl.hub import load_check_child
 from hf_bert_impl.hub.saving import loads_in_stock
+from hf_bert_impl.inference.loading import brings_code
 from hf_bert_impl.model_card import versions
 from hf_bert_impl.parity import FP32_TOLERANCE, attended_positions, compare_outputs
-from hf_bert_impl.parity.batches import TEXTS, parity_batches, random_tokens
+from hf_bert_impl.parity.batches import (
+    parity_batches,
+    random_tokens,
+    token_ids,
+    tokenizer_texts,
+)
 from hf_bert_impl.tables import print_table
 
 if TYPE_CHECKING:
@@ -43,7 +49,6 @@ _COMMIT = f"{1:040x}"
 _STOCK_MODELS = "transformers.models.bert.modeling_bert"
 #: Where transformers puts code from a repository.
 _REMOTE = "transformers_modules."
-_MORE_TEXTS = ("Crème brûlée, naïve façade: 2½ €!", "東京タワー and the Eiffel tower")
 
 
 class LoadingFailed(RuntimeError):
@@ -137,7 +142,7 @@ def check_loading(
     # Read from the file in float32, as everybody who loads it does.
     saved = type(model).from_pretrained(folder, dtype=torch.float32, **_options(model)).eval()
     batches = {name: _batch(name, saved.config) for name in dict.fromkeys(MODEL_CLASSES.values())}
-    texts = _texts(tokenizer)
+    texts = [] if tokenizer is None else tokenizer_texts(tokenizer)
     with tempfile.TemporaryDirectory() as scratch:
         work = Path(scratch)
         _lay_out(work / "hub", repo_id, folder)
@@ -158,8 +163,7 @@ def check_loading(
             for auto_name, name in MODEL_CLASSES.items()
         ]
     if texts:
-        own = [tokenizer(text)["input_ids"] for text in texts]
-        rows.append(_tokenizer_row(type(tokenizer).__name__, results["tokenizers"], own))
+        rows.append(_tokenizer_row(tokenizer, results["tokenizers"], token_ids(tokenizer, texts)))
     wrong = _different_weights(model, saved)
     if wrong:
         note = f"{len(wrong)} weights are not those of the model, {wrong[0]} among them"
@@ -176,14 +180,6 @@ def _batch(name: str, config: Any) -> dict[str, Tensor]:
     choices = 2 if name == "BertForMultipleChoice" else 0
     tokens = random_tokens(config, _LENGTHS)
     return parity_batches(tokens, config, choices=choices)["padded right"]
-
-
-def _texts(tokenizer: Any) -> list[str]:
-    if tokenizer is None:
-        return []
-    pairs = [text if isinstance(text, str) else " ".join(text) for text in TEXTS]
-    whole = " ".join(getattr(tokenizer, "never_split", None) or ())
-    return [*pairs, *_MORE_TEXTS, *([whole] if whole else [])]
 
 
 def _lay_out(cache: Path, repo_id: str, folder: Path) -> None:
@@ -309,20 +305,22 @@ def _largest_error(
     return max(largest, default=None)
 
 
-def _tokenizer_row(name: str, sides: Mapping[str, Any], own: list[list[int]]) -> LoadingRow:
+def _tokenizer_row(tokenizer: Any, sides: Mapping[str, Any], own: list[list[int]]) -> LoadingRow:
     notes = []
     words = {}
     for side, result in sides.items():
+        binding = side == "trusted" or not brings_code(tokenizer)
         if "error" in result:
-            notes.append(f"{side}: {result['error']}")
             words[side] = "refused"
+            if binding:
+                notes.append(f"{side}: {result['error']}")
             continue
         words[side] = "this code" if result["module"].startswith(_REMOTE) else "transformers"
-        if result["ids"] != own:
+        if binding and result["ids"] != own:
             notes.append(f"{result['module']}.{result['name']} gives other ids than the tokenizer")
     return LoadingRow(
         "AutoTokenizer",
-        name,
+        type(tokenizer).__name__,
         words["stock"],
         words.get("trusted"),
         None,

@@ -88,7 +88,7 @@ def check(task: dict[str, Any], folder: Path) -> dict[str, Any]:
             except ERRORS as error:
                 results["tokenizers"][side] = refusal(error)
                 continue
-            encoded = [tokenizer(text)["input_ids"] for text in task["texts"]]
+            encoded = [tokenizer(text, verbose=False)["input_ids"] for text in task["texts"]]
             results["tokenizers"][side] = describe(tokenizer) | {"ids": encoded}
     return results
 

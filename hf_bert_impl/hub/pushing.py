@@ -111,7 +111,10 @@ def push(
     if source is not None and (source / CARD).is_file():
         card = (source / CARD).read_text(encoding="utf-8", errors="replace")
     with eval_mode(model), _folder(dry_run, source) as folder:
-        save_with_code(model, folder, tokenizer, code=code)
+        # A tokenizer from elsewhere, or changed since, is saved as it is in memory.
+        is_from = tokenizer is not None and source == Path(tokenizer.name_or_path)
+        origin = source if is_from else None
+        save_with_code(model, folder, tokenizer, code=code, source=origin)
         if source is not None:
             copy_sentence_modules(source, folder)
         loading = check_loading(folder, repo_id, model, tokenizer, code=code)

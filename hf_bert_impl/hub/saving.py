@@ -19,13 +19,18 @@ from safetensors import SafetensorError
 import hf_bert_impl.model
 from hf_bert_impl.auto import MODEL_CLASSES
 from hf_bert_impl.errors import InputError, one_line
+from hf_bert_impl.inference.loading import (
+    TOKENIZER_CONFIG,
+    brings_code,
+    named_tokenizer,
+    tokenizer_files,
+)
 from hf_bert_impl.model.json_files import read_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 CONFIG = "config.json"
-TOKENIZER_CONFIG = "tokenizer_config.json"
 #: By Auto class the file and the class that it finds, as transformers writes them into a config.
 AUTO_MAP = {
     "AutoConfig": "configuration_bert.BertConfig",
@@ -47,7 +52,12 @@ def loads_in_stock(config: Any) -> bool:
 
 
 def save_with_code(
-    model: PreTrainedModel, folder: Path, tokenizer: Any = None, *, code: bool = True
+    model: PreTrainedModel,
+    folder: Path,
+    tokenizer: Any = None,
+    *,
+    code: bool = True,
+    source: Path | None = None,
 ) -> None:
     """Save a model as a hub repository has it.
 
@@ -60,9 +70,12 @@ def save_with_code(
         folder: Where to; it is made if it is missing.
         tokenizer: Saved beside the model.
         code: Whether the code comes along. Without it the folder is what `save_pretrained` writes.
+        source: The folder that the tokenizer was loaded from. If it is not BERT's own, its files
+            are copied from there as they are.
 
     Raises:
-        InputError: The model's class is none of this package's own, so its code would not be there.
+        InputError: The model's class is none of this package's own, so its code would not be there;
+            or the tokenizer has code of its own, which the folder cannot take.
         OSError: The disk is full.
     """
     cls = type(model)
@@ -82,13 +95,36 @@ def save_with_code(
         ) from error
     set_auto_map(folder / CONFIG, AUTO_MAP if code else None)
     if tokenizer is not None:
-        tokenizer.save_pretrained(folder)
-        # transformers itself loads a tokenizer of another kind, such as sentencepiece.
-        is_ours = isinstance(tokenizer, hf_bert_impl.BertTokenizer)
-        set_auto_map(folder / TOKENIZER_CONFIG, TOKENIZER_AUTO_MAP if code and is_ours else None)
+        _save_tokenizer(tokenizer, folder, code, source)
     if code:
         for path in code_files():
+            if (folder / path.name).exists():
+                raise InputError(
+                    f"the tokenizer's code has a file {path.name}, as this package's code has",
+                    "files of other names",
+                    "rename it, in auto_map too, or push without code",
+                )
             shutil.copyfile(path, folder / path.name)
+
+
+def _save_tokenizer(tokenizer: Any, folder: Path, code: bool, source: Path | None) -> None:
+    named = None if source is None else named_tokenizer(str(source), {})
+    if named is not None and named.code is not None and not brings_code(tokenizer):
+        raise InputError(
+            f"the tokenizer of {source} has code of its own ({named.code}), which is not run",
+            "a tokenizer of BERT's or transformers' own, whose token ids can be compared",
+            "if you trust the code, load it by AutoTokenizer with trust_remote_code=True, and call "
+            "hf_bert_impl.hub.pushing.push(model, repo_id, tokenizer=tokenizer)",
+        )
+    is_ours = isinstance(tokenizer, hf_bert_impl.BertTokenizer)
+    if source is not None and named is not None and not is_ours:
+        for file in tokenizer_files(source, named):
+            shutil.copyfile(file, folder / file.name)
+        return
+    tokenizer.save_pretrained(folder)
+    # transformers itself loads a tokenizer of another kind, such as sentencepiece.
+    if is_ours or not brings_code(tokenizer):
+        set_auto_map(folder / TOKENIZER_CONFIG, TOKENIZER_AUTO_MAP if code and is_ours else None)
 
 
 def set_auto_map(file: Path, auto_map: Mapping[str, Any] | None) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from hf_bert_impl.data.task_collator import ids_and_types
 from hf_bert_impl.data.token_budget import cut_batches
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.inference.batching import check_text, packed_inputs
@@ -121,13 +122,9 @@ class TextClassifier:
             items,
             truncation="longest_first",
             max_length=self.max_length,
-            return_token_type_ids=True,
             return_attention_mask=False,
         )
-        return [
-            _Row(ids, types)
-            for ids, types in zip(encoded["input_ids"], encoded["token_type_ids"], strict=True)
-        ]
+        return [_Row(ids, types) for ids, types in zip(*ids_and_types(encoded), strict=True)]
 
     @torch.inference_mode()
     def _compute(self, rows: list[_Row], kind: int = 0) -> np.ndarray[Any, Any]:

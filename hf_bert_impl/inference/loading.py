@@ -1,19 +1,20 @@
 """What an encoder is loaded by: its BERT in a precision and on a device, and its tokenizer."""
 
+import dataclasses
+import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoTokenizer, PreTrainedTokenizerFast
-from transformers.models.auto.tokenization_auto import (
-    get_tokenizer_config,
-    tokenizer_class_from_name,
-)
+from transformers import AutoTokenizer
+from transformers.models.auto.tokenization_auto import tokenizer_class_from_name
+from transformers.utils import CONFIG_NAME, cached_file
 
 from hf_bert_impl.errors import InputError, check_choice, check_whole, one_line
 from hf_bert_impl.model.configuration_bert import BertConfig
 from hf_bert_impl.model.cpu_kernels import DTYPES as FLOAT_DTYPES
-from hf_bert_impl.model.json_files import explained
+from hf_bert_impl.model.json_files import explained, read_json
 from hf_bert_impl.model.loading import check_finite, check_tokenizer
 from hf_bert_impl.model.modeling_bert import BertModel
 from hf_bert_impl.model.tokenization_bert import BertTokenizer
@@ -22,8 +23,29 @@ from hf_bert_impl.model.tokenization_bert import BertTokenizer
 DTYPES = {**FLOAT_DTYPES, "int8": torch.float32, "auto": torch.float32}
 #: The names of `DTYPES` that only a prepared model can have.
 PREPARED_DTYPES = ("int8", "auto")
-#: Tokenizer classes that are all in tokenizer.json: no config says which they are.
-GENERIC = ("PreTrainedTokenizerFast", "TokenizersBackend")
+TOKENIZER_CONFIG = "tokenizer_config.json"
+#: BERT's own tokenizer, by the names that transformers has had for it.
+_OWN = ("BertTokenizer", "BertTokenizerFast")
+#: The code that `hf-bert push` puts beside a model is this package's.
+_OWN_CODE = "tokenization_bert.BertTokenizer"
+#: Tokenizer files that every class has.
+_COMMON_FILES = (
+    TOKENIZER_CONFIG,
+    "tokenizer.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "chat_template.jinja",
+)
+#: Files that are no part of a tokenizer, whatever its code reads.
+_NOT_TOKENIZER = re.compile(
+    r"\..*|(bert_)?config\.json|generation_config\.json|.*\.index\.json|README\.md|modules\.json|"
+    r"config_sentence_transformers\.json|sentence_bert_config\.json|conversion_report\.json|"
+    r".*\.(safetensors|bin|pt|pth|ckpt|h5|msgpack|onnx|npz|npy|index|data-\d+-of-\d+)",
+)
+
+
+class UnusableTokenizer(InputError):
+    """A whole tokenizer that cannot be loaded here: code of its own, or a missing library."""
 
 
 class _SentenceBert(BertModel):
@@ -130,49 +152,146 @@ def load_bert(
     return bert
 
 
-def load_tokenizer(path: str, place: Mapping[str, Any]) -> Any:
-    """This package's tokenizer, or transformers' where the vocabulary is not BERT's own.
+@dataclasses.dataclass(frozen=True)
+class TokenizerClass:
+    """The class of a checkpoint's tokenizer."""
 
-    Some BERTs, multilingual-e5 for one, have another model's sentencepiece, and those of
-    codertimo/BERT-pytorch have words. Code that a checkpoint brings along is not run.
+    name: str
+    """What AutoTokenizer takes without trust."""
+    code: str | None
+    """Its place in code that the checkpoint brings along, as in "own.Words"; None without any."""
+
+    @property
+    def is_own(self) -> bool:
+        """Whether it is BERT's own tokenizer, with trust and without."""
+        return self.name in _OWN and self.code is None
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether only the checkpoint's code has it."""
+        return self.code is not None and tokenizer_class_from_name(self.name) is None
+
+
+def tokenizer_class(settings: Mapping[str, Any], config: Mapping[str, Any]) -> TokenizerClass:
+    """Decide the class of a checkpoint's tokenizer, with AutoTokenizer's precedence.
+
+    tokenizer_config.json goes before config.json, and a BERT without either has BERT's own. A
+    class that tokenizer_config.json finds in code of the checkpoint is used only with trust.
+
+    Args:
+        settings: The content of tokenizer_config.json.
+        config: The content of config.json.
+    """
+    code = settings.get("auto_map")
+    if isinstance(code, Mapping):
+        code = code.get("AutoTokenizer")
+    if isinstance(code, list | tuple):  # of a slow and a fast class; the fast one goes first
+        code = next(filter(None, reversed(code)), None)
+    if code and code.rpartition("--")[2] == _OWN_CODE:
+        code = None
+    named = settings.get("tokenizer_class") or config.get("tokenizer_class")
+    return TokenizerClass(named or (code or _OWN_CODE).rpartition(".")[2], code or None)
+
+
+def named_tokenizer(path: str, place: Mapping[str, Any]) -> TokenizerClass:
+    """The class of the tokenizer of a folder or hub id; arguments as for `load_tokenizer`."""
+    return tokenizer_class(
+        _fields(path, TOKENIZER_CONFIG, place), _fields(path, CONFIG_NAME, place)
+    )
+
+
+def _fields(path: str, name: str, place: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of a checkpoint's JSON file; {} where it has none."""
+    file = cached_file(
+        path,
+        name,
+        _raise_exceptions_for_gated_repo=False,
+        _raise_exceptions_for_missing_entries=False,
+        _raise_exceptions_for_connection_errors=False,
+        **place,
+    )
+    return {} if file is None else dict(read_json(file))
+
+
+def tokenizer_files(folder: Path, found: TokenizerClass) -> list[Path]:
+    """The files of a folder that its tokenizer is made of.
+
+    Which vocabulary a checkpoint's own code reads is not known without running it. All files
+    beside it count then, except weights, configs and the card.
+
+    Args:
+        folder: The folder.
+        found: The class of its tokenizer.
+    """
+    if found.code is not None:
+        files = (file for file in folder.iterdir() if not _NOT_TOKENIZER.fullmatch(file.name))
+        return sorted(file for file in files if file.is_file())
+    cls = tokenizer_class_from_name(found.name)
+    names = getattr(cls, "vocab_files_names", {}).values()
+    files = (folder / name for name in dict.fromkeys((*_COMMON_FILES, *names)))
+    return [file for file in files if file.is_file()]
+
+
+def has_vocabulary(folder: Path) -> bool:
+    """Whether a folder holds more of a tokenizer than its settings."""
+    files = tokenizer_files(folder, named_tokenizer(str(folder), {}))
+    return any(file.suffix not in (".json", ".jinja") for file in files)
+
+
+def brings_code(tokenizer: Any) -> bool:
+    """Whether a tokenizer was loaded from a checkpoint's own code, which is saved along with it."""
+    return getattr(tokenizer, "_auto_class", None) is not None
+
+
+def load_tokenizer(path: str, place: Mapping[str, Any]) -> Any:
+    """This package's tokenizer, or transformers' where the checkpoint names another class.
+
+    Some BERTs, multilingual-e5 for one, have another model's sentencepiece, Japanese ones cut words
+    with MeCab, and those of codertimo/BERT-pytorch have words. Code that a checkpoint brings along
+    is not run.
 
     Args:
         path: A folder or a hub id.
         place: `revision`, `token`, `subfolder` and the like for `from_pretrained`.
 
     Raises:
-        ValueError, OSError: The tokenizer's class is in the checkpoint's own code, or its files are
-            damaged or missing.
+        ValueError, OSError: The tokenizer's class is in the checkpoint's own code, a library that
+            it needs is not installed, or its files are damaged or missing.
     """
     with explained(check_tokenizer, path, place):
-        return _load_tokenizer(path, place)
+        return open_tokenizer(path, place, named_tokenizer(path, place))
 
 
-def _load_tokenizer(path: str, place: Mapping[str, Any]) -> Any:
-    settings = get_tokenizer_config(path, **place)
-    kind = settings.get("tokenizer_class")
-    if kind in (None, "BertTokenizer", "BertTokenizerFast"):
-        return BertTokenizer.from_pretrained(path, **place)
-    if "auto_map" in settings and tokenizer_class_from_name(kind) is None:
+def open_tokenizer(path: str, place: Mapping[str, Any], found: TokenizerClass) -> Any:
+    """Load a tokenizer of a known class; arguments and errors as for `load_tokenizer`."""
+    if found.is_remote:
         # transformers might put a plain tokenizer in its place, with other ids.
-        raise InputError(
-            f"the tokenizer of {path}, {kind}, is code of its own, which is not run",
+        raise UnusableTokenizer(
+            f"the tokenizer of {path}, {found.name}, is code of its own, which is not run",
             "one of BERT's or transformers' own",
             "if you trust the code, load it by AutoTokenizer with trust_remote_code=True, for "
             "TextEncoder(model, tokenizer)",
         )
+    if found.name in _OWN:
+        return BertTokenizer.from_pretrained(path, **place)
+    config = BertConfig()
+    config.tokenizer_class = found.name
     try:
-        if kind in GENERIC:
-            return PreTrainedTokenizerFast.from_pretrained(path, **place)
-        config = BertConfig.from_pretrained(path, **place)  # this class checks its limits
         # Without the argument transformers would ask on standard input, which holds the texts.
         return AutoTokenizer.from_pretrained(path, config=config, trust_remote_code=False, **place)
     except OSError:
         raise
+    except ImportError as error:
+        raise UnusableTokenizer(
+            f"the tokenizer of {path}, {found.name}, needs a library that is missing "
+            f"({one_line(error)})",
+            "all that this tokenizer imports",
+            "install it with pip",
+        ) from error
     # A class that does not fit the files may raise anything.
     except Exception as error:
         raise InputError(
-            f"the tokenizer of {path}, {kind}, cannot be loaded ({' '.join(str(error).split())})",
+            f"the tokenizer of {path}, {found.name}, cannot be loaded ({one_line(error)})",
             "the files of that class",
             "copy them again, or mend tokenizer_class in its tokenizer_config.json",
         ) from error

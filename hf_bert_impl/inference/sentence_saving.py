@@ -13,6 +13,7 @@ from torch import nn
 
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.output_folder import claimed, output_folder
+from hf_bert_impl.inference.loading import TOKENIZER_CONFIG, brings_code
 from hf_bert_impl.inference.pooling import Dense, LayerNorm, Normalize, Pooling
 from hf_bert_impl.inference.sentence_folder import (
     MODULES,
@@ -59,7 +60,8 @@ def save_sentence_model(
         _edit(fresh / "config.json", architectures=["BertModel"], auto_map=None)
         tokenizer.save_pretrained(fresh)
         length = described.max_length
-        _edit(fresh / "tokenizer_config.json", model_max_length=length, auto_map=None)
+        dropped = {} if brings_code(tokenizer) else {"auto_map": None}
+        _edit(fresh / TOKENIZER_CONFIG, model_max_length=length, **dropped)
         lengths = {"max_seq_length": length, "do_lower_case": described.do_lower_case}
         _write(fresh / TRANSFORMER_CONFIG, lengths)
         _write(fresh / MODULES, listed)

@@ -26,6 +26,7 @@ from hf_bert_impl.inference.similarity import (
     similarity,
     similarity_pairwise,
 )
+from hf_bert_impl.inference.vector_model import PythonTokenizer
 from hf_bert_impl.model.loading import check_finite, check_folder
 from hf_bert_impl.model.modeling_bert import BertPreTrainedModel
 
@@ -82,14 +83,16 @@ class TextEncoder(Encoding):
         if not isinstance(model, BertPreTrainedModel):
             # With another class the texts of a batch would attend to each other unnoticed.
             raise TypeError(f"model is {type(model).__name__}; give an hf_bert_impl.BertModel")
-        # A copy, because other users of the tokenizer may change its truncation.
-        backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
-        backend.no_padding()
-        if do_lower_case:
-            steps = [normalizers.Lowercase()]
-            if backend.normalizer is not None:
-                steps.append(backend.normalizer)
-            backend.normalizer = normalizers.Sequence(steps)
+        backend: Any = PythonTokenizer(tokenizer, do_lower_case)
+        if tokenizer.is_fast:
+            # A copy, because other users of the tokenizer may change its truncation.
+            backend = Tokenizer.from_str(tokenizer.backend_tokenizer.to_str())
+            backend.no_padding()
+            if do_lower_case:
+                steps = [normalizers.Lowercase()]
+                if backend.normalizer is not None:
+                    steps.append(backend.normalizer)
+                backend.normalizer = normalizers.Sequence(steps)
         super().__init__(
             model.eval(),
             tokenizer,

@@ -16,6 +16,33 @@ from hf_bert_impl.inference.pooling import Dense, Pooling
 from hf_bert_impl.model.prepared import drop_prepared
 
 
+class PythonTokenizer:
+    """What an encoder asks of a `tokenizers.Tokenizer`, by a tokenizer that is written in Python.
+
+    Args:
+        tokenizer: One of transformers, such as BertJapaneseTokenizer.
+        do_lower_case: Lower-case texts before the tokenizer's own steps.
+    """
+
+    def __init__(self, tokenizer: Any, do_lower_case: bool) -> None:
+        self._tokenizer, self._lower = tokenizer, do_lower_case
+        self.truncation: dict[str, Any] = {}
+
+    def enable_truncation(self, max_length: int, direction: str) -> None:
+        """Sets where texts are cut; the side is the tokenizer's own."""
+        self.truncation = {"max_length": max_length, "direction": direction}
+
+    def ids(self, texts: list[str]) -> list[Ids]:
+        """The token ids of each text."""
+        if not texts:
+            return []
+        if self._lower:
+            texts = [text.lower() for text in texts]
+        length = self.truncation["max_length"]
+        encoded: list[Ids] = self._tokenizer(texts, truncation=True, max_length=length)["input_ids"]
+        return encoded
+
+
 class VectorModel:
     """Computes the vectors of tokenized texts, without padding.
 
@@ -31,7 +58,7 @@ class VectorModel:
         self,
         model: Any,
         tokenizer: Any,
-        backend: Tokenizer,
+        backend: Tokenizer | PythonTokenizer,
         pooling: Pooling,
         modules: nn.Sequential,
     ) -> None:
@@ -103,4 +130,6 @@ class VectorModel:
         return states
 
     def _tokenize(self, texts: list[str]) -> list[Ids]:
+        if isinstance(self._backend, PythonTokenizer):
+            return self._backend.ids(texts)
         return [encoding.ids for encoding in self._backend.encode_batch_fast(texts)]

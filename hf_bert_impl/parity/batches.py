@@ -34,8 +34,30 @@ TEXTS: tuple[str | tuple[str, str], ...] = (
     ),
     "The transformer reads the whole sentence at once, from both directions.",
 )
+#: More scripts, accents and signs, on which tokenizers differ.
+_MORE_TEXTS = ("Crème brûlée, naïve façade: 2½ €!", "東京タワー and the Eiffel tower", "")
+#: How many tokens of a vocabulary are compared as words.
+_WORDS = 200
 MAX_LENGTH = 128
 IGNORED = -100
+
+
+def token_ids(tokenizer: Any, texts: Sequence[str]) -> list[list[int]]:
+    """The token ids of each text, as a list of lists that JSON holds."""
+    return [list(tokenizer(text, verbose=False)["input_ids"]) for text in texts]
+
+
+def tokenizer_texts(tokenizer: Any) -> list[str]:
+    """Texts by which two tokenizers are compared: several scripts, and words of the vocabulary.
+
+    Args:
+        tokenizer: The one whose vocabulary counts.
+    """
+    pairs = [text if isinstance(text, str) else " ".join(text) for text in TEXTS]
+    vocabulary = sorted(tokenizer.get_vocab())
+    words = vocabulary[:: max(1, len(vocabulary) // _WORDS)]
+    whole = [*(getattr(tokenizer, "never_split", None) or ()), *tokenizer.get_added_vocab()]
+    return [*pairs, *_MORE_TEXTS, " ".join(words), " ".join(whole)]
 
 
 def text_tokens(

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from hf_bert_impl.data.documents import without_breaks
 from hf_bert_impl.data.option_ranges import check_length
-from hf_bert_impl.data.task_collator import Collator, Feature, token_count
+from hf_bert_impl.data.task_collator import Collator, Feature, ids_and_types, token_count
 from hf_bert_impl.data.task_files import Row, read_dataset, read_rows
 from hf_bert_impl.data.token_budget import cut_batches
 from hf_bert_impl.errors import InputError
@@ -360,10 +360,9 @@ def encode(
         truncation=True,
         max_length=max_length,
         return_attention_mask=False,
-        return_token_type_ids=True,
         **options,
     )
     return [
         {"input_ids": ids, "token_type_ids": types}
-        for ids, types in zip(encoded["input_ids"], encoded["token_type_ids"], strict=True)
+        for ids, types in zip(*ids_and_types(encoded), strict=True)
     ]

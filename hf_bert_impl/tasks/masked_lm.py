@@ -66,7 +66,10 @@ class MaskedLanguageModeling(RowTask):
         self, examples: Sequence[Example], tokenizer: Any, max_length: int
     ) -> list[Feature]:
         texts = [example.text for example in examples]
-        cut = encode(tokenizer, texts, None, max_length, return_overflowing_tokens=True)
+        if tokenizer.is_fast:
+            cut = encode(tokenizer, texts, None, max_length, return_overflowing_tokens=True)
+        else:
+            cut = _cut_by_ids(tokenizer, texts, max_length)
         return [feature | {"number": number} for number, feature in enumerate(cut)]
 
     def collator(self, tokenizer: Any) -> Callable[[Sequence[Feature]], dict[str, Tensor]]:
@@ -111,6 +114,18 @@ class MaskedLanguageModeling(RowTask):
             "perplexity": perplexity(loss, count),
             "accuracy": right / max(count, 1),
         }
+
+
+def _cut_by_ids(tokenizer: Any, texts: list[str], max_length: int) -> list[Feature]:
+    """All pieces of all texts, by a tokenizer that drops what is beyond the first one."""
+    room = max_length - tokenizer.num_special_tokens_to_add()
+    encoded = tokenizer(texts, add_special_tokens=False, verbose=False)["input_ids"]
+    pieces = [
+        tokenizer.prepare_for_model(ids[start : start + room], return_token_type_ids=True)
+        for ids in encoded
+        for start in range(0, max(1, len(ids)), room)
+    ]
+    return [{name: piece[name] for name in ("input_ids", "token_type_ids")} for piece in pieces]
 
 
 def _mask(

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hf_bert_impl.data.task_collator import Feature
 from hf_bert_impl.data.task_files import CONLL_SUFFIXES, Row
-from hf_bert_impl.errors import InputError
+from hf_bert_impl.errors import InputError, check_offsets
 from hf_bert_impl.model.loading import check_numbers
 from hf_bert_impl.model.losses import IGNORE_INDEX
 from hf_bert_impl.tasks import metrics, pictures
@@ -61,6 +61,7 @@ class TokenClassification(RowTask):
     def features(
         self, examples: Sequence[Example], tokenizer: Any, max_length: int
     ) -> list[Feature]:
+        check_offsets(tokenizer)
         encoded = tokenizer(
             [example.text for example in examples],
             is_split_into_words=True,

@@ -30,6 +30,7 @@ from hf_bert_impl.data.pretraining_data import (
     make_examples,
     tokenize_documents,
 )
+from hf_bert_impl.data.tokenized_documents import tokenizer_state
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.extras import require
 from hf_bert_impl.files.atomic import atomic_files
@@ -189,7 +190,7 @@ def run_settings(
     options: PretrainingOptions, config: BertConfig, tokenizer: BertTokenizer
 ) -> dict[str, Any]:
     """Everything that makes a different run where it changes; files count by their content."""
-    words = tokenizer.backend_tokenizer.to_str().encode()
+    words = tokenizer_state(tokenizer).encode()
     model = config.to_dict()
     model.pop("transformers_version", None)
     return {

@@ -154,7 +154,11 @@ def attention_maps(
         model=Path(base.config._name_or_path).name or type(model).__name__,
         texts=(text,) if text_pair is None else (text, text_pair),
         tokens=tuple(tokenizer.convert_ids_to_tokens(encoded["input_ids"])),
-        segments=_segments(encoded.sequence_ids()),
+        segments=_segments(
+            encoded.sequence_ids()
+            if tokenizer.is_fast
+            else encoded.get("token_type_ids", [0] * len(encoded["input_ids"]))
+        ),
         layers=tuple(maps),
     )
 
@@ -214,7 +218,7 @@ def tokenize(tokenizer: Any, text: str, text_pair: str | None, limit: int) -> An
             f"at most {limit}, for which the model has positions",
             "shorten it",
         )
-    if all(sequence is None for sequence in encoded.sequence_ids()):
+    if count <= tokenizer.num_special_tokens_to_add(pair=text_pair is not None):
         raise InputError(f"the text {text[:40]!r} has no tokens", "words", "write some")
     return encoded
 

@@ -22,6 +22,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
+from hf_bert_impl.extras import install_remedy
 from hf_bert_impl.figures import COLOURS, DOTS_PER_INCH
 
 from . import data, settings
@@ -144,8 +145,8 @@ def save(figure: Figure, name: str) -> None:
             figure.savefig(file, dpi=DOTS_PER_INCH, metadata={"Software": None})
         except UserWarning as missing:
             raise ValueError(
-                f"the picture {name} would show an empty box: {missing}; install the font by "
-                "pip install 'hf_bert_impl[notebooks]'"
+                f"the picture {name} would show an empty box: {missing}; install the font, "
+                f"{install_remedy('notebooks')}"
             ) from missing
 
 

@@ -8,10 +8,10 @@ import random
 import pytest
 import typer
 
-pytest.importorskip("datasets", reason="pip install 'hf_bert_impl[train]'")
-pytest.importorskip("matplotlib", reason="pip install 'hf_bert_impl[train]'")
-pytest.importorskip("sklearn", reason="pip install 'hf_bert_impl[train]'")
-pytest.importorskip("tensorboard", reason="pip install 'hf_bert_impl[train]'")
+pytest.importorskip("datasets", reason="pip install -e '.[train]'")
+pytest.importorskip("matplotlib", reason="pip install -e '.[train]'")
+pytest.importorskip("sklearn", reason="pip install -e '.[train]'")
+pytest.importorskip("tensorboard", reason="pip install -e '.[train]'")
 
 from benchmarks import imdb_end_to_end, pretraining_examples
 from hf_bert_impl import BertConfig

@@ -131,4 +131,4 @@ def test_bad_arguments_are_one_line(hf_bert, one_error_line, arguments, words):
 def test_a_plot_without_matplotlib_names_the_extra(hf_bert, one_error_line, monkeypatch):
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     result = hf_bert("benchmark", *QUICK, "--plot", "plot.png")
-    one_error_line(result, "matplotlib", "hf_bert_impl[bench]")
+    one_error_line(result, "matplotlib", "pip install -e '.[bench]'")

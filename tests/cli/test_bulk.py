@@ -119,7 +119,7 @@ def test_a_missing_ray_names_its_extra(
 
     monkeypatch.setattr(extras, "import_module", missing)
     result = hf_bert("embed", model, lines, "-o", tmp_path / "out", "--engine", "ray")
-    one_error_line(result, "ray, which is not installed", "pip install 'hf_bert_impl[ray]'")
+    one_error_line(result, "ray, which is not installed", "pip install -e '.[ray]'")
     assert not (tmp_path / "out").exists()
 
 

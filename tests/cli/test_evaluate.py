@@ -10,8 +10,8 @@ import hf_bert_impl
 from hf_bert_impl.inference import encoding
 from hf_bert_impl.tasks import base, pseudo_perplexity
 
-pytest.importorskip("sklearn", reason="pip install 'hf_bert_impl[train]'")
-pytest.importorskip("matplotlib", reason="pip install 'hf_bert_impl[train]'")
+pytest.importorskip("sklearn", reason="pip install -e '.[train]'")
+pytest.importorskip("matplotlib", reason="pip install -e '.[train]'")
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import pytest
 
 from tests.tasks.senteval_folder import write_senteval
 
-pytest.importorskip("sklearn", reason="pip install 'hf_bert_impl[train]'")
+pytest.importorskip("sklearn", reason="pip install -e '.[train]'")
 
 
 @pytest.fixture(scope="module")

@@ -83,4 +83,4 @@ def test_a_missing_package_names_the_extra(
     for name in ("onnx", "onnxscript", package):
         monkeypatch.setitem(sys.modules, name, None)
     result = hf_bert("export", save_tiny(), tmp_path / "out", "--format", kind)
-    one_error_line(result, f"the format {kind} needs onnx", "pip install 'hf_bert_impl[export]'")
+    one_error_line(result, f"the format {kind} needs onnx", "pip install -e '.[export]'")

@@ -9,8 +9,8 @@ import hf_bert_impl
 
 pytestmark = pytest.mark.slow
 
-pytest.importorskip("sklearn", reason="pip install 'hf_bert_impl[train]'")
-pytest.importorskip("matplotlib", reason="pip install 'hf_bert_impl[train]'")
+pytest.importorskip("sklearn", reason="pip install -e '.[train]'")
+pytest.importorskip("matplotlib", reason="pip install -e '.[train]'")
 
 
 @pytest.fixture
@@ -124,4 +124,4 @@ def test_missing_library_names_the_extra(hf_bert, one_error_line, arguments, mon
     import sys
 
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    one_error_line(hf_bert(*arguments), "matplotlib", "pip install 'hf_bert_impl[train]'")
+    one_error_line(hf_bert(*arguments), "matplotlib", "pip install -e '.[train]'")

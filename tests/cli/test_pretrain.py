@@ -10,8 +10,8 @@ from tests.checkpoints import SPECIAL_TOKENS
 
 pytestmark = pytest.mark.slow
 
-pytest.importorskip("datasets", reason="pip install 'hf_bert_impl[train]'")
-pytest.importorskip("tensorboard", reason="pip install 'hf_bert_impl[train]'")
+pytest.importorskip("datasets", reason="pip install -e '.[train]'")
+pytest.importorskip("tensorboard", reason="pip install -e '.[train]'")
 
 WORDS = ("nice", "to", "meet", "you", "the", "river", "rose")
 

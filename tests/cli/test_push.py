@@ -10,6 +10,7 @@ from huggingface_hub import ModelCard, constants
 import hf_bert_impl
 from hf_bert_impl.hub import load_check, pushing
 from hf_bert_impl.hub.load_check import LoadingReport, LoadingRow
+from tests.checkpoints import JAPANESE, LETTERS, name_tokenizer
 from tests.damage import fields
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("hasty")]
@@ -155,3 +156,24 @@ def test_what_the_card_lacks_is_said_in_one_line(hf_bert, save_tiny, tmp_path, u
     assert (result.status, result.err) == (0, "")
     data = ModelCard.load(tmp_path / "b" / "README.md").data.to_dict()
     assert data["language"] == ["en", "nl"]
+
+
+@pytest.mark.parametrize("settings", [JAPANESE, {"tokenizer_class": "DistilBertTokenizer"}])
+def test_a_tokenizer_of_another_class_is_copied(hf_bert, save_tiny, tmp_path, one_head, settings):
+    source, folder = save_tiny(words=LETTERS), tmp_path / "repository"
+    named = settings["tokenizer_class"]
+    rest = {name: value for name, value in settings.items() if name != "tokenizer_class"}
+    name_tokenizer(source, rest, {"tokenizer_class": named})
+    result = hf_bert("push", source, "me/tiny", "--dry-run", folder, "--no-speed")
+    assert result.status == 0, result.err
+    for name in ("vocab.txt", "tokenizer_config.json"):
+        assert (folder / name).read_bytes() == (source / name).read_bytes()
+    assert json.loads((folder / "config.json").read_text())["tokenizer_class"] == named
+
+
+def test_a_tokenizer_with_code_is_not_pushed(hf_bert, save_tiny, tmp_path, one_head):
+    settings = {"tokenizer_class": "BertTokenizer", "auto_map": {"AutoTokenizer": ["own.X", None]}}
+    source = name_tokenizer(save_tiny(), settings)
+    (source / "own.py").write_text("raise SystemExit('the code ran')")
+    result = hf_bert("push", source, "me/tiny", "--dry-run", tmp_path / "out", "--no-speed")
+    assert result.status == 2 and "has code of its own (own.X)" in result.err

@@ -16,10 +16,10 @@ from hf_bert_impl.cli import errors
 from hf_bert_impl.files.lock import output_lock
 from hf_bert_impl.hub import pushing, uploading
 
-pytest.importorskip("sklearn", reason="pip install 'hf_bert_impl[train]'")
-pytest.importorskip("datasets", reason="pip install 'hf_bert_impl[train]'")
-pytest.importorskip("tensorboard", reason="pip install 'hf_bert_impl[train]'")
-pytest.importorskip("matplotlib", reason="pip install 'hf_bert_impl[train]'")
+pytest.importorskip("sklearn", reason="pip install -e '.[train]'")
+pytest.importorskip("datasets", reason="pip install -e '.[train]'")
+pytest.importorskip("tensorboard", reason="pip install -e '.[train]'")
+pytest.importorskip("matplotlib", reason="pip install -e '.[train]'")
 pytest.importorskip("fcntl", reason="locks files as Unix does")
 
 TEXT = "nice to meet you\nthe river rose over night\n\nyou meet the night\nand a nice river\n"

@@ -15,7 +15,7 @@ from tests.checkpoints import save_checkpoint
 from tests.conversion.cases import assert_same
 from tests.hub_server import HubServer
 
-pytest.importorskip("h5py", reason="pip install 'hf_bert_impl[convert]'")
+pytest.importorskip("h5py", reason="pip install -e '.[convert]'")
 NAME = "someone/small-bert"
 WEIGHTS = {
     "safetensors": {"model.safetensors"},

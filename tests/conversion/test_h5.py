@@ -361,5 +361,5 @@ def test_bfloat16_is_a_number_to_others(tmp_path):
 
 def test_h5py_missing(tmp_path, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "h5py", None)
-    with pytest.raises(ValueError, match=r"pip install 'hf_bert_impl\[convert\]'"):
+    with pytest.raises(ValueError, match=r"pip install -e '\.\[convert\]'"):
         write_h5(tmp_path / "model.h5", {}, {}.__getitem__)

@@ -1,12 +1,16 @@
-"""Lower-casing, inferred or told."""
+"""Lower-casing, inferred or told, and tokenizers of other classes, which are copied."""
 
 import json
 import shutil
 
 import pytest
+from transformers import AutoTokenizer
 
+from hf_bert_impl.conversion import convert
 from hf_bert_impl.conversion.vocabulary import find_vocabulary, make_tokenizer
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.extras import NOT_PUBLISHED
+from tests.checkpoints import JAPANESE, LETTER_TEXTS, LETTERS, name_tokenizer
 from tests.conversion.cases import FIXTURES
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused1]", "[unusedX]"]
@@ -72,3 +76,68 @@ def test_codertimo_has_no_case(tmp_path):
     assert make_tokenizer(found, 16).tokenize("the of zz") == ["the", "of", "<unk>"]
     with pytest.raises(InputError, match="`do_lower_case`"):
         find_vocabulary([tmp_path], [], True)
+
+
+CODE = """
+from transformers import BertTokenizer
+class Shouting(BertTokenizer):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        from tokenizers import normalizers
+        self._tokenizer.normalizer = normalizers.Replace("e", "o")
+"""
+
+
+@pytest.mark.parametrize(
+    ("settings", "config", "code"),
+    [
+        (JAPANESE, {}, None),
+        ({**JAPANESE, "tokenizer_class": None}, {"tokenizer_class": "BertJapaneseTokenizer"}, None),
+        ({"tokenizer_class": "DistilBertTokenizer", "do_lower_case": False}, {}, None),
+        ({"tokenizer_class": "Shouting"}, {}, CODE),
+        ({"tokenizer_class": "BertTokenizer"}, {}, CODE),
+        ({}, {}, CODE),
+    ],
+)
+def test_a_tokenizer_of_another_class_is_copied(save_tiny, tmp_path, settings, config, code):
+    folder = save_tiny(words=LETTERS)
+    if code is not None:
+        (folder / "own.py").write_text(code)
+        settings = settings | {"auto_map": {"AutoTokenizer": [None, "own.Shouting"]}}
+    name_tokenizer(folder, settings, config)
+    report = convert(folder, tmp_path / "out")
+    for name in ("vocab.txt", "tokenizer_config.json", *(["own.py"] if code else [])):
+        assert (tmp_path / "out" / name).read_bytes() == (folder / name).read_bytes()
+    before, after = (
+        AutoTokenizer.from_pretrained(place, trust_remote_code=code is not None)
+        for place in (folder, tmp_path / "out")
+    )
+    assert type(before).__name__ == type(after).__name__
+    for text in LETTER_TEXTS:
+        assert before(text)["input_ids"] == after(text)["input_ids"]
+    (check,) = [check for check in report.checks if check.name == "token ids beside the source"]
+    runs = code is None or settings.get("tokenizer_class") == "BertTokenizer"
+    assert check.passed is (True if runs else None)
+    with pytest.raises(InputError, match="`do_lower_case` was given for the tokenizer"):
+        convert(folder, tmp_path / "lower", do_lower_case=True)
+
+
+def test_other_token_ids_are_a_failure(save_tiny, tmp_path, monkeypatch):
+    def spoil(vocabulary, tokenizer, folder):
+        tokenizer.save_pretrained(folder)
+        write(folder, LOWER[::-1])
+        (folder / "tokenizer.json").unlink()
+
+    monkeypatch.setattr("hf_bert_impl.conversion.pipeline.save_tokenizer", spoil)
+    with pytest.raises(InputError, match="token ids beside the source: AutoTokenizer gives other"):
+        convert(save_tiny(words=tuple(LOWER)), tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_of_transformers_keeps_its_case(save_tiny, tmp_path):
+    """AutoTokenizer lower-cases unless a file says otherwise, also with capitals in vocab.txt."""
+    folder = save_tiny(words=tuple(CASED))
+    convert(folder, tmp_path / "cased")
+    before, after = (AutoTokenizer.from_pretrained(it) for it in (folder, tmp_path / "cased"))
+    assert before("The Paris")["input_ids"] == after("The Paris")["input_ids"]
+    assert NOT_PUBLISHED in (tmp_path / "cased/README.md").read_text(encoding="utf-8")

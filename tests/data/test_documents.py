@@ -120,7 +120,7 @@ def test_files_beside_subfolders_are_documents(tmp_path):
 
 
 def test_a_folder_of_datasets(tmp_path):
-    datasets = pytest.importorskip("datasets", reason="pip install 'hf_bert_impl[train]'")
+    datasets = pytest.importorskip("datasets", reason="pip install -e '.[train]'")
     datasets.Dataset.from_dict({"review": [REVIEW, "Bad."]}).save_to_disk(tmp_path / "set")
     check_files([tmp_path / "set"])
     assert list(read_documents([tmp_path / "set"])) == [SENTENCES, ["Bad."]]

@@ -148,7 +148,7 @@ def test_no_file(tmp_path):
 
 
 def test_data_set_gives_the_names_of_classes(tmp_path):
-    datasets = pytest.importorskip("datasets", reason="pip install 'hf_bert_impl[train]'")
+    datasets = pytest.importorskip("datasets", reason="pip install -e '.[train]'")
     features = datasets.Features(
         text=datasets.Value("string"),
         label=datasets.ClassLabel(names=["bad", "good"]),

@@ -35,7 +35,7 @@ def write(folder, form, packing=""):
     file = folder / f"a.{form}"
     rows = list(enumerate(texts_of(form)))
     if form == "parquet":
-        arrow = pytest.importorskip("pyarrow", reason="pip install 'hf_bert_impl[train]'")
+        arrow = pytest.importorskip("pyarrow", reason="pip install -e '.[train]'")
         from pyarrow import parquet
 
         numbers, texts = zip(*rows, strict=True)
@@ -53,7 +53,7 @@ def write(folder, form, packing=""):
         return file
     packed = folder / (file.name + packing)
     if packing == ".zst":
-        arrow = pytest.importorskip("pyarrow", reason="pip install 'hf_bert_impl[train]'")
+        arrow = pytest.importorskip("pyarrow", reason="pip install -e '.[train]'")
         with arrow.CompressedOutputStream(str(packed), "zstd") as stream:
             stream.write(file.read_bytes())
     else:
@@ -228,7 +228,7 @@ def test_what_is_wrong_is_said_with_its_place(tmp_path, name, content, words):
     if content is not None:
         file.write_bytes(content)
     if ".parquet" in name:
-        pytest.importorskip("pyarrow", reason="pip install 'hf_bert_impl[train]'")
+        pytest.importorskip("pyarrow", reason="pip install -e '.[train]'")
     with pytest.raises(ValueError, match=words):
         plain = name.endswith((".txt", ".jsonl")) or "one field" in words
         read(file, None if plain else "text")
@@ -256,7 +256,7 @@ def test_bytes_that_are_not_utf8_spoil_their_row_alone(tmp_path):
 
 
 def test_nulls_and_numbers_in_parquet(tmp_path):
-    arrow = pytest.importorskip("pyarrow", reason="pip install 'hf_bert_impl[train]'")
+    arrow = pytest.importorskip("pyarrow", reason="pip install -e '.[train]'")
     from pyarrow import parquet
 
     file = str(tmp_path / "a.parquet")
@@ -271,7 +271,7 @@ def test_nulls_and_numbers_in_parquet(tmp_path):
 
 
 def test_a_folder_of_datasets(tmp_path):
-    datasets = pytest.importorskip("datasets", reason="pip install 'hf_bert_impl[train]'")
+    datasets = pytest.importorskip("datasets", reason="pip install -e '.[train]'")
     table = datasets.Dataset.from_dict({"no": [*range(len(TEXTS))], "text": TEXTS})
     table.select([3, 1]).save_to_disk(tmp_path / "one")
     datasets.DatasetDict(train=table, test=table).save_to_disk(tmp_path / "two")

@@ -43,7 +43,7 @@ def running():
 
 def test_a_missing_extra_is_named(job, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(InputError, match=r"pip install 'hf_bert_impl\[ray\]'"):
+    with pytest.raises(InputError, match=r"pip install -e '\.\[ray\]'"):
         run_job(job, Engine("ray"))
 
 

@@ -32,7 +32,7 @@ def library():
         except ModuleNotFoundError:
             if os.environ.get("CI"):
                 raise
-            pytest.skip(f"needs {name}: pip install 'hf_bert_impl[ecosystem]'")
+            pytest.skip(f"needs {name}: pip install -e '.[ecosystem]'")
 
     return load
 

@@ -14,7 +14,7 @@ from hf_bert_impl.training.pretraining import pretrain
 from hf_bert_impl.training.pretraining_options import PretrainingOptions
 from tests.training.pretraining_cases import same_weights
 
-bert_pytorch = pytest.importorskip("bert_pytorch", reason="pip install 'hf_bert_impl[ecosystem]'")
+bert_pytorch = pytest.importorskip("bert_pytorch", reason="pip install -e '.[ecosystem]'")
 from bert_pytorch.dataset import BERTDataset, WordVocab  # noqa: E402
 from bert_pytorch.model import BERT, BERTLM  # noqa: E402
 

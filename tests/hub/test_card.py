@@ -5,9 +5,11 @@ import json
 import pytest
 from huggingface_hub import ModelCard
 
+from hf_bert_impl.extras import NOT_PUBLISHED
 from hf_bert_impl.hub.card import CardFacts, write_card
 from hf_bert_impl.hub.load_check import LoadingReport, LoadingRow
 from hf_bert_impl.measuring.beside import Timed
+from tests.test_packaging import FROM_THE_INDEX
 
 VERSIONS = {"hf_bert_impl": "0", "torch": "2", "transformers": "5"}
 
@@ -64,6 +66,14 @@ def test_the_snippets_are_python(facts, tmp_path):
             assert ("AutoTokenizer" in snippet) == options.get("has_tokenizer", True)
             assert ("hf_bert_impl.register()" in snippet) == (bool(fields) and "code" in options)
             assert ("refuses to load it" in text) == bool(fields)
+
+
+@pytest.mark.parametrize("code", [True, False])
+def test_the_package_is_installed_from_its_repository(facts, tmp_path, code):
+    fields = {"position_embedding_type": "relative_key"}
+    text = written(tmp_path, facts(code=code, fields=fields)).text
+    assert f"{NOT_PUBLISHED}: `pip install -e .`" in text
+    assert not FROM_THE_INDEX.search(text)
 
 
 def test_a_card_of_a_folder_that_was_not_pushed(facts, tmp_path):

@@ -13,7 +13,7 @@ from hf_bert_impl.errors import InputError
 from hf_bert_impl.model.cpu_kernels import why_no_kernels
 from tests.inference.encoder_cases import LONG, SHORT, assert_near
 
-REASON = "compares with sentence-transformers: pip install 'hf_bert_impl[demo]'"
+REASON = "compares with sentence-transformers: pip install -e '.[demo]'"
 TEXTS = (
     "A man is playing a guitar on stage.",
     "",

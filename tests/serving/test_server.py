@@ -237,5 +237,5 @@ def test_a_missing_model_and_extra(tmp_path, monkeypatch):
     with pytest.raises(InputError, match="no folder"):
         serve(str(tmp_path / "none"), ServingOptions(), print)
     monkeypatch.setitem(sys.modules, "uvicorn", None)
-    with pytest.raises(InputError, match=r"pip install 'hf_bert_impl\[serve\]'"):
+    with pytest.raises(InputError, match=r"pip install -e '\.\[serve\]'"):
         serve(str(tmp_path), ServingOptions(), print)

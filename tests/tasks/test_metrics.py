@@ -7,7 +7,7 @@ import pytest
 
 from hf_bert_impl.tasks import metrics
 
-pytest.importorskip("sklearn", reason="pip install 'hf_bert_impl[train]'")
+pytest.importorskip("sklearn", reason="pip install -e '.[train]'")
 
 
 def test_two_classes_count_class_one():

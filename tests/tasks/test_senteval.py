@@ -13,7 +13,7 @@ from hf_bert_impl.tasks.senteval import means, read_senteval, run_senteval, task
 from hf_bert_impl.tasks.senteval_files import TASKS
 from tests.tasks.senteval_folder import batcher, write_senteval
 
-pytest.importorskip("sklearn", reason="pip install 'hf_bert_impl[train]'")
+pytest.importorskip("sklearn", reason="pip install -e '.[train]'")
 from scipy.stats import pearsonr, spearmanr
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score

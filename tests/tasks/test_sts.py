@@ -7,7 +7,7 @@ from hf_bert_impl.inference import TextEncoder
 from hf_bert_impl.inference.pooling import Pooling
 from hf_bert_impl.tasks.sts import evaluate_sts, read_sts, similarities
 
-pytest.importorskip("scipy", reason="pip install 'hf_bert_impl[train]'")
+pytest.importorskip("scipy", reason="pip install -e '.[train]'")
 #: all-MiniLM-L6-v2, mean pooling, all 3,750 pairs of 2014, the published figure.
 PUBLISHED = 75.59
 

@@ -16,7 +16,7 @@ from tests.training.pretraining_cases import WORDS as PRETRAINING_WORDS
 from tests.training.pretraining_cases import small_run, write_text
 
 for library in ("datasets", "matplotlib", "seqeval", "sklearn", "tensorboard"):
-    pytest.importorskip(library, reason="pip install 'hf_bert_impl[train]'")
+    pytest.importorskip(library, reason="pip install -e '.[train]'")
 
 FILLERS = ("the", "river", "rose", "over", "night", "and", "a", "day", "is", "here")
 WORDS = (

@@ -2,7 +2,7 @@
 
 import pytest
 
-pytest.importorskip("matplotlib", reason="pip install 'hf_bert_impl[train]'")
+pytest.importorskip("matplotlib", reason="pip install -e '.[train]'")
 
 from hf_bert_impl.training.curves import curves_figure
 

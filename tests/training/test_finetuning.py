@@ -221,7 +221,7 @@ def test_early_stopping_keeps_the_best_epoch(tune, sentiment):
 
 
 def test_data_set_in_place_of_files(tune, tmp_path, sentences):
-    datasets = pytest.importorskip("datasets", reason="pip install 'hf_bert_impl[train]'")
+    datasets = pytest.importorskip("datasets", reason="pip install -e '.[train]'")
     features = datasets.Features(
         sentence1=datasets.Value("string"),
         sentence2=datasets.Value("string"),

@@ -9,7 +9,7 @@ import pytest
 from hf_bert_impl.data import vector_file, vector_table
 from tests.cli.embed.cases import LINES, WIDTH, expected
 
-pytest.importorskip("pyarrow", reason="pip install 'hf_bert_impl[train]'")
+pytest.importorskip("pyarrow", reason="pip install -e '.[train]'")
 from pyarrow.parquet import read_table
 
 
