@@ -45,6 +45,7 @@ class SinusoidalPositions(nn.Module):
 
     def __init__(self, num_positions: int, hidden_size: int) -> None:
         super().__init__()
+        self.num_embeddings = num_positions
         table = torch.empty(num_positions, hidden_size)
         self.register_buffer("table", table, persistent=False)
         self.reset_table()  # `_init_weights` does it again for a model that was built on meta
@@ -95,6 +96,13 @@ class BertEmbeddings(nn.Module):
     def default_mask(self, input_ids: Tensor | None) -> Tensor | None:
         """The (B, S) mask of a call without one, or None: everything is attended."""
         return None
+
+    def sizes(self, config: BertConfig) -> dict[str, int]:
+        """By field of the config, the rows of each table, which may be another than the config's."""
+        positions = self.position_embeddings if self.adds_positions else None
+        tables = (self.word_embeddings, positions, self.token_type_embeddings)
+        names = ("vocab_size", "max_position_embeddings", "type_vocab_size")
+        return {n: _table_rows(t, getattr(config, n)) for n, t in zip(names, tables, strict=True)}
 
     def forward(
         self,
@@ -152,6 +160,14 @@ class BertEmbeddings(nn.Module):
         if packing is not None and packing.token_index is None:
             embeddings = embeddings.flatten(0, 1)
         return self.dropout(self.LayerNorm(embeddings))  # (B, S, D) or (T, D)
+
+
+def _table_rows(table: Any, default: int) -> int:
+    """The rows of an embedding table; `default` if it does not say."""
+    weight, width = getattr(table, "weight", None), getattr(table, "embedding_dim", None)
+    if isinstance(weight, Tensor) and weight.ndim == 2 and weight.shape[1] == width:
+        return weight.shape[0]  # it may have been replaced; a shard has other axes
+    return getattr(table, "num_embeddings", None) or default
 
 
 def _rows(table: nn.Module, start: int, count: int, device: torch.device) -> Tensor:

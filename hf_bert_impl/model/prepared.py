@@ -477,10 +477,11 @@ def _one_number(bits: Tensor) -> Tensor:
 
 
 def _as_integers(weight: Tensor) -> Tensor:
-    """The bits of a contiguous tensor, as the widest integers whose size divides a row."""
-    row = weight.shape[-1] * weight.element_size()
+    """The bits of a contiguous tensor, as the widest integers that a row and its place fit."""
+    size = weight.element_size()
+    row, start = weight.shape[-1] * size, weight.storage_offset() * size
     for dtype in (torch.int64, torch.int32, torch.int16):
-        if row % dtype.itemsize == 0:
+        if row % dtype.itemsize == 0 and start % dtype.itemsize == 0:
             return weight.view(dtype)
     return weight.view(torch.uint8)
 
