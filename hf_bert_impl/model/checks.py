@@ -206,10 +206,12 @@ def check_labels(
         classes_name: The config field that holds this number.
 
     Raises:
-        ValueError: Wrong number of labels, or one out of range.
+        ValueError: No tensor, a wrong number of labels, or one out of range.
     """
     if labels is None or not shape:
         return
+    if not isinstance(labels, Tensor):
+        raise ValueError(f"{name} is a {type(labels).__name__}; give a tensor of shape {shape}")
     count = 1
     for size in shape:
         count *= size

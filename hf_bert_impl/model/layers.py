@@ -7,6 +7,7 @@ published checkpoints' (`cls.predictions.transform.dense.weight`, …).
 """
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -99,10 +100,14 @@ class BertEmbeddings(nn.Module):
 
     def sizes(self, config: BertConfig) -> dict[str, int]:
         """By field of the config, the rows of each table, which may be another than the config's."""
-        positions = self.position_embeddings if self.adds_positions else None
-        tables = (self.word_embeddings, positions, self.token_type_embeddings)
-        names = ("vocab_size", "max_position_embeddings", "type_vocab_size")
-        return {n: _table_rows(t, getattr(config, n)) for n, t in zip(names, tables, strict=True)}
+        positions = config.max_position_embeddings  # of distances, if they are relative
+        if self.adds_positions:
+            positions = _table_rows(self.position_embeddings)
+        return {
+            "vocab_size": _table_rows(self.word_embeddings),
+            "max_position_embeddings": positions,
+            "type_vocab_size": _table_rows(self.token_type_embeddings),
+        }
 
     def forward(
         self,
@@ -162,12 +167,13 @@ class BertEmbeddings(nn.Module):
         return self.dropout(self.LayerNorm(embeddings))  # (B, S, D) or (T, D)
 
 
-def _table_rows(table: Any, default: int) -> int:
-    """The rows of an embedding table; `default` if it does not say."""
+def _table_rows(table: Any) -> int:
+    """The rows of an embedding table; no limit if it does not say."""
     weight, width = getattr(table, "weight", None), getattr(table, "embedding_dim", None)
-    if isinstance(weight, Tensor) and weight.ndim == 2 and weight.shape[1] == width:
-        return weight.shape[0]  # it may have been replaced; a shard has other axes
-    return getattr(table, "num_embeddings", None) or default
+    is_whole = isinstance(weight, Tensor) and weight.ndim == 2  # not a shard, nor of 4 bits
+    if is_whole and width in (None, weight.shape[1]):
+        return weight.shape[0]
+    return getattr(table, "num_embeddings", None) or sys.maxsize
 
 
 def _rows(table: nn.Module, start: int, count: int, device: torch.device) -> Tensor:

@@ -962,8 +962,17 @@ class BertLMHeadModel(_LanguageModelHead, GenerationMixin):
         items = kwargs.pop("num_items_in_batch", None)
         predicted: Tensor | None = kwargs.pop("shift_labels", None)
         check_labels(labels, "labels", inputs.shape, self.config.vocab_size, "vocab_size")
-        check_labels(predicted, "shift_labels", inputs.shape, self.config.vocab_size, "vocab_size")
+        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        shape = scored = inputs.shape
+        if shape and (labels is not None or predicted is not None):
+            scored = (shape[0], torch.empty(shape[1], device=inputs.device)[kept].shape[0])
+        check_labels(predicted, "shift_labels", scored, self.config.vocab_size, "vocab_size")
         if predicted is None and labels is not None:
+            if scored != shape:
+                raise ValueError(
+                    f"labels of shape {shape} do not go with logits_to_keep, which keeps "
+                    f"{scored[1]} positions; give shift_labels of shape {scored} beside them"
+                )
             predicted = nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORE_INDEX)
         encoded = self.encode_packed(
             inputs,
@@ -971,15 +980,10 @@ class BertLMHeadModel(_LanguageModelHead, GenerationMixin):
             encoder_attention_mask=encoder_attention_mask,
             past_key_values=past_key_values,
             use_cache=use_cache if labels is None else False,
-            required_positions=labelled(predicted),
+            required_positions=labelled(predicted) if scored == shape else None,
             **kwargs,
         )
-        states = encoded.pad(encoded.states)  # (B, S, D)
-        if not isinstance(logits_to_keep, int):
-            states = states[:, logits_to_keep]
-        elif logits_to_keep:
-            states = states[:, -logits_to_keep:]
-        logits = self.cls(states)
+        logits = self.cls(encoded.pad(encoded.states)[:, kept])
         loss = None
         if labels is not None and predicted is not None:
             loss = cross_entropy(logits, predicted, items)
