@@ -714,7 +714,7 @@ def layer_masks(
 
 def backend_mask(
     config: BertConfig,
-    attention_mask: Tensor | None,
+    attention_mask: Any,
     embeddings: Tensor,
     past_key_values: Cache | None = None,
     encoder_hidden_states: Tensor | None = None,

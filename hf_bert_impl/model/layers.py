@@ -99,7 +99,7 @@ class BertEmbeddings(nn.Module):
         return None
 
     def sizes(self, config: BertConfig) -> dict[str, int]:
-        """By field of the config, the rows of each table, which may be another than the config's."""
+        """By field of the config, how many rows the table has that was made by it."""
         positions = config.max_position_embeddings  # of distances, if they are relative
         if self.adds_positions:
             positions = _table_rows(self.position_embeddings)
@@ -170,8 +170,8 @@ class BertEmbeddings(nn.Module):
 def _table_rows(table: Any) -> int:
     """The rows of an embedding table; no limit if it does not say."""
     weight, width = getattr(table, "weight", None), getattr(table, "embedding_dim", None)
-    is_whole = isinstance(weight, Tensor) and weight.ndim == 2  # not a shard, nor of 4 bits
-    if is_whole and width in (None, weight.shape[1]):
+    # A shard has one axis, and a weight of 4 bits another width.
+    if isinstance(weight, Tensor) and weight.ndim == 2 and width in (None, weight.shape[1]):
         return weight.shape[0]
     return getattr(table, "num_embeddings", None) or sys.maxsize
 
