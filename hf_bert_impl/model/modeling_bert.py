@@ -146,7 +146,8 @@ class BertPreTrainedModel(PreTrainedModel):
     def post_init(self) -> None:
         """Ends the constructor: a head and the models that it made share one config."""
         for part in self.modules():
-            if isinstance(part, BertPreTrainedModel) and part.config == self.config:
+            is_other = isinstance(part, BertPreTrainedModel) and part.config is not self.config
+            if is_other and part.config == self.config:
                 part.config = self.config
         super().post_init()
 
@@ -818,7 +819,8 @@ class _LanguageModelHead(_BertHead):
         super().tie_weights(missing_keys, recompute_mapping)
         biases = ("cls.predictions.bias", "cls.predictions.decoder.bias")
         missing = missing_keys.intersection(biases) if missing_keys else set()
-        if missing_keys and len(missing) == 1:
+        has_both = isinstance(self.cls.predictions, BertLMPredictionHead)
+        if missing_keys and has_both and len(missing) == 1:
             (name,) = missing
             (other,) = set(biases) - missing
             self.get_parameter(name).copy_(self.get_parameter(other))
@@ -1121,6 +1123,8 @@ class BertForSequenceClassification(_Classifier):
             labels: By `config.problem_type`: (B,) classes, (B, L) zeros and ones for several
                 labels, (B,) or (B, L) numbers for regression. Where the config does not say, the
                 labels decide: one label is regression, whole numbers are classes, else several.
+                -100 leaves a class out; as upstream has it, it is a target where there are several
+                labels or numbers.
         """
         inputs = Inputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         items, problem_type = kwargs.pop("num_items_in_batch", None), self.config.problem_type

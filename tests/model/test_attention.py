@@ -377,5 +377,5 @@ def test_a_block_mask(head):
     with pytest.raises(ValueError, match="does not go with a BlockMask"):
         model(**batch, output_attentions=True)
     model.set_attn_implementation("sdpa")
-    with pytest.raises(ValueError, match="'sdpa' takes no BlockMask .*use 'flex_attention'"):
+    with pytest.raises(ValueError, match=r"'sdpa' takes no BlockMask .*use 'flex_attention'"):
         model(**batch)
