@@ -151,7 +151,7 @@ def test_question_answering_takes_no_packed_input_with_labels():
     packed = dict(input_ids=IDS.reshape(1, 8), position_ids=torch.arange(4).repeat(2)[None])
     assert model(**packed).start_logits.shape == (1, 8)
     label = torch.tensor([1])
-    with pytest.raises(ValueError, match="takes no packed input .* one row for each text"):
+    with pytest.raises(ValueError, match=r"takes no packed input .* one row for each text"):
         model(**packed, start_positions=label, end_positions=label)
 
 
