@@ -23,7 +23,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from .configuration_bert import BertConfig, is_batch_invariant
 from .cpu_kernels import linear
-from .packing import Packing, RowGroup, Sequences, is_traced
+from .packing import Packing, RowGroup, Sequences, is_mapped, is_traced
 
 #: The installed transformers' name of a decoder's cache, in arguments and in outputs: `cache` from
 #: 5.24 on, `past_key_values` before.
@@ -642,7 +642,7 @@ def drop(states: Tensor, probability: float) -> Tensor:
         The shape of `states`.
     """
     dropped = round(probability * VALUES)
-    is_drawn_here = states.device.type == "cpu" and not is_traced(states.device)
+    is_drawn_here = states.device.type == "cpu" and not is_traced(states.device, states)
     if not is_drawn_here or not 0 < dropped < VALUES:
         return nn.functional.dropout(states, probability)
     count = states.numel()
@@ -721,6 +721,11 @@ def layer_masks(
             embeddings,
             encoder_hidden_states=encoder_hidden_states,
         )
+    if output_attentions and not isinstance(dense, Tensor | None):
+        raise ValueError(
+            f"output_attentions=True does not go with a {type(dense).__name__}; give a tensor as "
+            "attention_mask, or leave one of them out"
+        )
     if output_attentions and backend != "eager":
         cached = 0 if cache is None else int(cache.get_seq_length())
         masks["score_mask"] = score_mask(dense, queries, queries + cached, device, causal)
@@ -733,7 +738,7 @@ def layer_masks(
 
 def backend_mask(
     config: BertConfig,
-    attention_mask: Tensor | None,
+    attention_mask: Any,
     embeddings: Tensor,
     cache: Cache | None = None,
     encoder_hidden_states: Tensor | None = None,
@@ -759,6 +764,13 @@ def backend_mask(
         ValueError: A 3-D or 4-D mask with a backend that cannot take one.
     """
     backend = config._attn_implementation or "eager"
+    if attention_mask is not None and not isinstance(attention_mask, Tensor):
+        if "flex" in backend:
+            return attention_mask  # a BlockMask
+        raise ValueError(
+            f"attn_implementation={backend!r} takes no {type(attention_mask).__name__} as "
+            "attention_mask; use 'flex_attention', or give a tensor"
+        )
     if attention_mask is not None and attention_mask.ndim > 2:
         if "flash" in backend or "flex" in backend:
             raise ValueError(
@@ -768,6 +780,11 @@ def backend_mask(
         return dense_mask(attention_mask)
     if attention_mask is None and not is_causal and backend in ("eager", "sdpa"):
         return None
+    if is_mapped(attention_mask) and backend in BIAS_BACKENDS:  # transformers would look at it
+        cached = 0 if cache is None else int(cache.get_seq_length())
+        source = embeddings if encoder_hidden_states is None else encoder_hidden_states
+        queries, keys = embeddings.shape[1], cached + source.shape[1]
+        return score_mask(attention_mask, queries, keys, embeddings.device, is_causal)
     together = None if sequences is None else _together(sequences.number)
     given: dict[str, Any] = {
         "config": config,

@@ -6,6 +6,8 @@ looking at them is nearly free; on an accelerator each look would wait for the d
 Notation: B batch, S sequence, D hidden size.
 """
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
@@ -16,13 +18,13 @@ from .packing import Inputs, is_traced
 
 def reads_values(tensor: Tensor) -> bool:
     """Whether the values of `tensor` may be looked at: on the CPU, and not while tracing."""
-    return tensor.device.type == "cpu" and not is_traced(tensor.device)
+    return tensor.device.type == "cpu" and not is_traced(tensor.device, tensor)
 
 
 def check_inputs(
     inputs: Inputs,
     config: BertConfig,
-    vocab_size: int,
+    sizes: Mapping[str, int],
     past_length: int = 0,
     longest: int | None = None,
 ) -> tuple[int, int]:
@@ -30,7 +32,7 @@ def check_inputs(
 
     Args:
         inputs: The batch; its mask is not looked at.
-        vocab_size: Rows of its word embeddings.
+        sizes: By field of the config, the rows of the tables: of words, positions and types.
         past_length: Cached tokens before those of the batch.
         longest: Tokens of the longest sequence, if the batch came packed.
 
@@ -71,8 +73,9 @@ def check_inputs(
             "least one token"
         )
     if input_ids is not None:
-        check_range(input_ids, "input_ids", vocab_size, "vocab_size", "is this its tokenizer?")
-    max_positions = config.max_position_embeddings
+        name = "vocab_size"
+        check_range(input_ids, "input_ids", sizes[name], name, "is this its tokenizer?")
+    max_positions = sizes["max_position_embeddings"]
     position_ids, token_type_ids = inputs.position_ids, inputs.token_type_ids
     if position_ids is None:
         tokens = length if longest is None else longest
@@ -88,7 +91,8 @@ def check_inputs(
         check_range(position_ids, "position_ids", max_positions, "max_position_embeddings")
     if token_type_ids is not None:
         _check_broadcast(token_type_ids, "token_type_ids", batch_size, length)
-        check_range(token_type_ids, "token_type_ids", config.type_vocab_size, "type_vocab_size")
+        name = "type_vocab_size"
+        check_range(token_type_ids, "token_type_ids", sizes[name], name)
     return batch_size, length
 
 
@@ -202,10 +206,12 @@ def check_labels(
         classes_name: The config field that holds this number.
 
     Raises:
-        ValueError: Wrong number of labels, or one out of range.
+        ValueError: No tensor, a wrong number of labels, or one out of range.
     """
     if labels is None or not shape:
         return
+    if not isinstance(labels, Tensor):
+        raise ValueError(f"{name} is a {type(labels).__name__}; give a tensor of shape {shape}")
     count = 1
     for size in shape:
         count *= size
@@ -220,6 +226,69 @@ def check_labels(
                 f"{name} has dtype {labels.dtype}; classes are whole numbers (torch.long)"
             )
         check_range(labels, name, num_classes, classes_name, ignore=IGNORE_INDEX)
+
+
+def check_targets(
+    labels: Tensor, batch: tuple[int, ...], num_labels: int, problem_type: str
+) -> None:
+    """Checks the labels of a sequence classifier; those of several labels are from 0 to 1.
+
+    Args:
+        batch: (R,), the number of sequences; () as in `check_labels`.
+        problem_type: As in the config.
+
+    Raises:
+        ValueError: A wrong shape, or a number out of range.
+    """
+    if problem_type == "single_label_classification":
+        if batch and labels.ndim == 2 and labels.shape == (*batch, num_labels) and num_labels > 1:
+            raise ValueError(
+                f"labels has shape {tuple(labels.shape)}, and single_label_classification takes "
+                f"{batch}, one class each; for several labels at once set "
+                'config.problem_type="multi_label_classification", or give floats: labels.float()'
+            )
+        check_labels(labels, "labels", batch, num_labels)
+        return
+    shape = (*batch, num_labels) if num_labels > 1 and batch else batch
+    check_labels(labels, "labels", shape, None)
+    if not reads_values(labels):
+        return
+    if problem_type == "regression":
+        right, allowed = labels.isfinite(), "a finite number"
+    else:  # upstream sums -100 as a target like any other
+        right = ((labels >= 0) & (labels <= 1)) | (labels == IGNORE_INDEX)
+        allowed = "a number from 0 to 1"
+    if not right.all():
+        raise ValueError(
+            f"labels holds {labels[~right][0].item():g}; a target of {problem_type} is {allowed}"
+        )
+
+
+def check_positions(shape: tuple[int, ...], **named: Tensor | None) -> Tensor | None:
+    """Checks masks of positions, and joins them: (B, S) bool, or None if all are None.
+
+    Args:
+        shape: (B, S); () if the input is wrong and will be reported.
+        named: By argument, (B, S) of bools or whole numbers, or None.
+
+    Raises:
+        ValueError: One is no such tensor.
+    """
+    joined = None
+    for name, given in named.items():
+        if given is None or not shape:
+            continue
+        what = f"a {type(given).__name__}"
+        if isinstance(given, Tensor):
+            what = f"of shape {tuple(given.shape)} and {given.dtype}"
+            fits = tuple(given.shape) == shape and not given.is_floating_point()
+        if not isinstance(given, Tensor) or not fits:
+            raise ValueError(
+                f"{name} is {what}; for this batch it must be a bool tensor of shape {shape}"
+            )
+        mask = given.to(torch.bool)
+        joined = mask if joined is None else joined.to(mask.device) | mask
+    return joined
 
 
 def check_range(

@@ -1,6 +1,7 @@
 """BERT model configuration."""
 
 from collections.abc import Iterable, Mapping
+from copy import copy
 from math import inf
 from typing import Any
 
@@ -223,12 +224,9 @@ class BertConfig(PreTrainedConfig):
 
     def validate(self) -> None:
         """The checks of the base class before saving; attentions do not need "eager" here."""
-        shown = self.output_attentions
-        self.output_attentions = False
-        try:
-            super().validate()
-        finally:
-            self.output_attentions = shown
+        checked = copy(self)  # models read this config meanwhile, in other threads
+        checked._output_attentions = False
+        super(BertConfig, checked).validate()
 
     @property
     def is_extended(self) -> bool:

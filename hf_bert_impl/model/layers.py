@@ -7,6 +7,7 @@ published checkpoints' (`cls.predictions.transform.dense.weight`, …).
 """
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -45,6 +46,7 @@ class SinusoidalPositions(nn.Module):
 
     def __init__(self, num_positions: int, hidden_size: int) -> None:
         super().__init__()
+        self.num_embeddings = num_positions
         table = torch.empty(num_positions, hidden_size)
         self.register_buffer("table", table, persistent=False)
         self.reset_table()  # `_init_weights` does it again for a model that was built on meta
@@ -95,6 +97,17 @@ class BertEmbeddings(nn.Module):
     def default_mask(self, input_ids: Tensor | None) -> Tensor | None:
         """The (B, S) mask of a call without one, or None: everything is attended."""
         return None
+
+    def sizes(self, config: BertConfig) -> dict[str, int]:
+        """By field of the config, how many rows the table has that was made by it."""
+        positions = config.max_position_embeddings  # of distances, if they are relative
+        if self.adds_positions:
+            positions = _table_rows(self.position_embeddings)
+        return {
+            "vocab_size": _table_rows(self.word_embeddings),
+            "max_position_embeddings": positions,
+            "type_vocab_size": _table_rows(self.token_type_embeddings),
+        }
 
     def forward(
         self,
@@ -152,6 +165,15 @@ class BertEmbeddings(nn.Module):
         if packing is not None and packing.token_index is None:
             embeddings = embeddings.flatten(0, 1)
         return self.dropout(self.LayerNorm(embeddings))  # (B, S, D) or (T, D)
+
+
+def _table_rows(table: Any) -> int:
+    """The rows of an embedding table; no limit if it does not say."""
+    weight, width = getattr(table, "weight", None), getattr(table, "embedding_dim", None)
+    # A shard has one axis, and a weight of 4 bits another width.
+    if isinstance(weight, Tensor) and weight.ndim == 2 and width in (None, weight.shape[1]):
+        return weight.shape[0]
+    return getattr(table, "num_embeddings", None) or sys.maxsize
 
 
 def _rows(table: nn.Module, start: int, count: int, device: torch.device) -> Tensor:

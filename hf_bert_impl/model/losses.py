@@ -56,7 +56,7 @@ def masked_lm_loss(
         logits: (B, S, V), or those of the labelled tokens, (N, V).
         labels: (B, S) or (N,).
     """
-    if logits.ndim == 3 and not is_traced(logits.device):
+    if logits.ndim == 3 and not is_traced(logits.device, logits, labels):
         labels = labels.to(logits.device).flatten()
         index = (labels != IGNORE_INDEX).nonzero().flatten()
         logits, labels = logits.flatten(0, 1)[index], labels[index]
@@ -83,8 +83,7 @@ def pretraining_loss(
     """
     next_sentence = cross_entropy(seq_relationship_logits, next_sentence_label)
     if num_items_in_batch is not None:
-        share = (labels != IGNORE_INDEX).sum().to(next_sentence)
-        next_sentence = next_sentence * share / _divisor(num_items_in_batch, share, share)
+        next_sentence = _share(next_sentence, labels, num_items_in_batch)
     return masked_lm_loss(prediction_logits, labels, num_items_in_batch) + next_sentence
 
 
@@ -108,7 +107,8 @@ def classification_loss(
     Args:
         logits: (B, L).
         labels: (B,) classes; (B, L) zeros and ones for several labels; (B,) or (B, L) numbers for
-            regression.
+            regression. Of several labels and of numbers, -100 is a target like any other, as
+            upstream has it; only the Trainer's count leaves it out, which weighs micro-batches.
         problem_type: As in the config.
     """
     labels = labels.to(logits.device)
@@ -117,10 +117,10 @@ def classification_loss(
     logits = _at_least_float32(logits).reshape(labels.shape)
     labels = labels.to(logits.dtype)
     if problem_type == "regression":
-        total = nn.functional.mse_loss(logits, labels, reduction="sum")
+        loss = nn.functional.mse_loss(logits, labels)
     else:
-        total = nn.functional.binary_cross_entropy_with_logits(logits, labels, reduction="sum")
-    return total / _divisor(num_items_in_batch, labels.new_tensor(labels.numel()), total)
+        loss = nn.functional.binary_cross_entropy_with_logits(logits, labels)
+    return loss if num_items_in_batch is None else _share(loss, labels, num_items_in_batch)
 
 
 def span_loss(
@@ -143,6 +143,12 @@ def span_loss(
 def _at_least_float32(logits: Tensor) -> Tensor:
     """Logits in float32 or more: in half precision a softmax over a vocabulary loses too much."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+def _share(mean: Tensor, labels: Tensor, num_items_in_batch: Tensor | int) -> Tensor:
+    """A micro-batch's mean, weighed by its share of the labels that the Trainer counts."""
+    share = (labels != IGNORE_INDEX).sum().to(mean)
+    return mean * share / _divisor(num_items_in_batch, share, share)
 
 
 def _divisor(num_items_in_batch: Tensor | int | None, count: Tensor, like: Tensor) -> Tensor | int:

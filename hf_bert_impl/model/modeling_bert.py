@@ -9,6 +9,7 @@ sequences, T computed tokens (see `packing.py`), N of them whose state is read.
 
 import os
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any, Literal, Self, overload
 
@@ -34,7 +35,14 @@ from transformers.utils.generic import can_return_tuple
 # Older releases of transformers copy only the files that this one names when they load code from a
 # folder, so all are named here, needed or not.
 from .attention import CACHE, PACKED_BACKENDS, check_bias, layer_masks, takes_cache
-from .checks import check_inputs, check_labels, check_masks, expand_head_mask
+from .checks import (
+    check_inputs,
+    check_labels,
+    check_masks,
+    check_positions,
+    check_targets,
+    expand_head_mask,
+)
 from .codertimo import architecture
 from .configuration_bert import BertConfig, is_batch_invariant
 from .cpu_kernels import is_hooked, linear, type_name, why_no_kernels
@@ -68,7 +76,7 @@ from .packing import (
     Sequences,
     Wanted,
     find_sequences,
-    is_traced,
+    is_mapped,
     key_mask,
     not_padding,
     plan,
@@ -115,12 +123,33 @@ class BertPreTrainedModel(PreTrainedModel):
     _keys_to_ignore_on_load_unexpected = [r"embeddings\.position_ids$"]  # noqa: RUF012
 
     def __init__(self, config: Any, *inputs: Any, **kwargs: Any) -> None:
-        if not hasattr(config, "check_values"):  # a stock BertConfig
+        if hasattr(config, "check_values"):
+            # Its own: pruning, resizing and labels change it. An activation may be a module.
+            act = config.hidden_act
+            config = deepcopy(config, {id(act): act})
+        else:  # a stock BertConfig
             config = BertConfig.from_dict(config.to_dict())
         config.check_values()  # once more: a field may have been set since it was made
         check_bias(config, config._attn_implementation or "eager")
         super().__init__(config, *inputs, **kwargs)
         self._no_split_modules = [kind.__name__ for kind in architecture(config)[:2]]
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Gives the parts of a model its new config as well, which transformers' share."""
+        before = vars(self).get("config") if name == "config" else None
+        if before is not None:
+            for part in self.modules():
+                if vars(part).get("config") is before:
+                    vars(part)["config"] = value
+        super().__setattr__(name, value)
+
+    def post_init(self) -> None:
+        """Ends the constructor: a head and the models that it made share one config."""
+        for part in self.modules():
+            is_other = isinstance(part, BertPreTrainedModel) and part.config is not self.config
+            if is_other and part.config == self.config:
+                part.config = self.config
+        super().post_init()
 
     @overload
     @classmethod
@@ -402,6 +431,7 @@ class BertModel(BertPreTrainedModel):
             attention_mask: (B, S), zero at padding on either side or in between; (B, S, S) or
                 (B, heads or 1, S or 1, S) with zeros where a query must not look. A 4-D tensor of
                 floats is added to the scores. A mask (B, S) without zeros is the same as none.
+                "flex_attention" takes a `BlockMask` too.
             token_type_ids: (B, S) segments; zeros if None (codertimo: see `BertConfig.variant`).
             position_ids: (B, S) or (1, S); 0, 1, 2, … if None. In a batch of one row, runs that
                 start again at 0 say that the row holds several sequences (packed input), none of
@@ -448,11 +478,6 @@ class BertModel(BertPreTrainedModel):
         """
         config = self.config
         options: dict[str, Any] = dict(kwargs)
-        if query_expansion_positions is not None:
-            added = query_expansion_positions.to(torch.bool)
-            required_positions = (
-                added if required_positions is None else added | required_positions.to(added.device)
-            )
         backend = config._attn_implementation or "eager"
         output_hidden_states = options.pop("output_hidden_states", None)
         if output_hidden_states is None:
@@ -467,6 +492,11 @@ class BertModel(BertPreTrainedModel):
 
         inputs = Inputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         device = inputs.device
+        required_positions = check_positions(
+            inputs.shape,
+            required_positions=required_positions,
+            query_expansion_positions=query_expansion_positions,
+        )
         lengths, sequences = find_sequences(
             inputs,
             options,
@@ -481,7 +511,7 @@ class BertModel(BertPreTrainedModel):
         batch_size, length = shape = check_inputs(
             inputs,
             config,
-            vocab_size=getattr(words, "num_embeddings", None) or config.vocab_size,
+            self.embeddings.sizes(config),
             past_length=past_length,
             longest=None if lengths is None else max(lengths),
         )
@@ -501,10 +531,11 @@ class BertModel(BertPreTrainedModel):
             attention_mask = key_mask(attention_mask, batch_size)
         layer_head_mask = expand_head_mask(config, head_mask)
 
-        packing, mask_is_2d = None, attention_mask is None or attention_mask.ndim == 2
+        packing, mask_is_2d = None, attention_mask is None or len(attention_mask.shape) == 2
         is_unpadded = lengths is not None or (config.padding_free and mask_is_2d)
         # The number of tokens depends on values, which a trace does not have.
-        is_planned = is_unpadded and is_alone and not is_traced(device)
+        is_traced = inputs.is_traced(required_positions)
+        is_planned = is_unpadded and is_alone and not is_traced
         if torch.compiler.is_dynamo_compiling() and is_unpadded and attention_mask is not None:
             _tell_of_padding()
         if is_planned:
@@ -528,7 +559,9 @@ class BertModel(BertPreTrainedModel):
             )
         on_packed = backend in PACKED_BACKENDS and not output_attentions
         if is_batch_invariant(config):
-            self._check_batch_invariant(packing, attention_mask, on_packed, is_alone, device)
+            self._check_batch_invariant(
+                packing, attention_mask, on_packed, is_alone, is_traced, device
+            )
             packing = packing or Packing.dense(shape, device)
             packing = replace(packing, batch_invariant=True)
         prepared = self.encoder.prepared
@@ -612,14 +645,15 @@ class BertModel(BertPreTrainedModel):
         attention_mask: Tensor | None,
         on_packed: bool,
         is_alone: bool,
+        is_traced: bool,
         device: torch.device,
     ) -> None:
         """Raises ValueError if a sequence may get other bits in another batch."""
         config = self.config
-        dtype = self.embeddings.word_embeddings.weight.dtype
+        dtype = self.dtype
         problems = {
             "a decoder, a cache or an encoder's states": not is_alone,
-            "a compiled or traced program": is_traced(device),
+            "a compiled or traced program, or vmap": is_traced,
             f"{device.type} (it is of the CPU's kernels)": device.type != "cpu",
             "padding_free=False": not config.padding_free,
             "relative positions": config.position_embedding_type.startswith("relative"),
@@ -769,14 +803,33 @@ class _LanguageModelHead(_BertHead):
         return self.cls.predictions.decoder
 
     def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
-        """Replaces the decoder and the bias tied to it."""
+        """Replaces the decoder and the bias beside it, which is the same one if they are tied."""
         self.cls.predictions.decoder = new_embeddings
         if isinstance(self.cls.predictions, BertLMPredictionHead):
-            self.cls.predictions.bias = new_embeddings.bias
+            bias = new_embeddings.bias
+            if bias is not None and not self.config.tie_word_embeddings:
+                bias = nn.Parameter(bias.detach().clone(), bias.requires_grad)
+            self.cls.predictions.bias = bias
+
+    @torch.no_grad()
+    def tie_weights(
+        self, missing_keys: set[str] | None = None, recompute_mapping: bool = True
+    ) -> None:
+        """Ties what the config ties. Of two untied biases one fills in for the other."""
+        super().tie_weights(missing_keys, recompute_mapping)
+        biases = ("cls.predictions.bias", "cls.predictions.decoder.bias")
+        missing = missing_keys.intersection(biases) if missing_keys else set()
+        has_both = isinstance(self.cls.predictions, BertLMPredictionHead)
+        if missing_keys and has_both and len(missing) == 1:
+            (name,) = missing
+            (other,) = set(biases) - missing
+            self.get_parameter(name).copy_(self.get_parameter(other))
+            missing_keys.discard(name)
 
     def _is_sparse(self, labels: Tensor | None) -> bool:
         """Whether this call scores labelled tokens only."""
-        return labels is not None and self.training and self.config.sparse_prediction
+        is_sparse = labels is not None and self.training and self.config.sparse_prediction
+        return is_sparse and not is_mapped(labels)
 
     def _scored(
         self, encoded: Encoded, labels: Tensor | None, inputs: Inputs
@@ -793,7 +846,7 @@ class _LanguageModelHead(_BertHead):
             positions = (labels != IGNORE_INDEX).nonzero().flatten()
             states = encoded.at(positions)
             return replace(encoded, states=states, index=None), labels[positions]
-        if not self.config.padding_free or is_traced(states.device):
+        if not self.config.padding_free or inputs.is_traced(states, labels):
             return encoded, labels
         if index is None:
             mask = key_mask(encoded.mask, shape[0])
@@ -912,23 +965,28 @@ class BertLMHeadModel(_LanguageModelHead, GenerationMixin):
         items = kwargs.pop("num_items_in_batch", None)
         predicted: Tensor | None = kwargs.pop("shift_labels", None)
         check_labels(labels, "labels", inputs.shape, self.config.vocab_size, "vocab_size")
+        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        shape = scored = inputs.shape
+        if shape and (labels is not None or predicted is not None):
+            scored = (shape[0], torch.empty(shape[1], device=inputs.device)[kept].shape[0])
+        check_labels(predicted, "shift_labels", scored, self.config.vocab_size, "vocab_size")
         if predicted is None and labels is not None:
+            if scored != shape:
+                raise ValueError(
+                    f"labels of shape {shape} do not go with logits_to_keep, which keeps "
+                    f"{scored[1]} positions; give shift_labels of shape {scored} beside them"
+                )
             predicted = nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORE_INDEX)
         encoded = self.encode_packed(
             inputs,
             encoder_hidden_states=encoder_hidden_states,
             encoder_attention_mask=encoder_attention_mask,
             use_cache=use_cache if labels is None else False,
-            required_positions=labelled(predicted),
+            required_positions=labelled(predicted) if scored == shape else None,
             **{CACHE: cache},
             **kwargs,
         )
-        states = encoded.pad(encoded.states)  # (B, S, D)
-        if not isinstance(logits_to_keep, int):
-            states = states[:, logits_to_keep]
-        elif logits_to_keep:
-            states = states[:, -logits_to_keep:]
-        logits = self.cls(states)
+        logits = self.cls(encoded.pad(encoded.states)[:, kept])
         loss = None
         if labels is not None and predicted is not None:
             loss = cross_entropy(logits, predicted, items)
@@ -1066,22 +1124,21 @@ class BertForSequenceClassification(_Classifier):
             labels: By `config.problem_type`: (B,) classes, (B, L) zeros and ones for several
                 labels, (B,) or (B, L) numbers for regression. Where the config does not say, the
                 labels decide: one label is regression, whole numbers are classes, else several.
+                -100 leaves a class out; as upstream has it, it is a target where there are several
+                labels or numbers.
         """
         inputs = Inputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        items = kwargs.pop("num_items_in_batch", None)
+        items, problem_type = kwargs.pop("num_items_in_batch", None), self.config.problem_type
         if labels is not None:
-            if self.config.problem_type is None:
-                self.config.problem_type = infer_problem_type(self.num_labels, labels)
+            problem_type = problem_type or infer_problem_type(self.num_labels, labels)
             batch = inputs.count_sequences(kwargs.get("cu_seq_lens_q"))
-            single = self.config.problem_type == "single_label_classification"
-            per_label = not single and self.num_labels > 1
-            shape = (*batch, self.num_labels) if per_label and batch else batch
-            check_labels(labels, "labels", shape, self.num_labels if single else None)
+            check_targets(labels, batch, self.num_labels, problem_type)
         encoded = self.encode_packed(inputs, only_required=True, **kwargs)
         logits = self._classify(encoded.pooled)
         loss = None
-        if labels is not None:
-            loss = classification_loss(logits, labels, self.config.problem_type, items)
+        if labels is not None and problem_type is not None:
+            loss = classification_loss(logits, labels, problem_type, items)
+            self.config.problem_type = problem_type  # only now: a call that fails leaves no trace
         return SequenceClassifierOutput(loss, logits, encoded.hidden_states, encoded.attentions)
 
 
@@ -1207,6 +1264,13 @@ class BertForQuestionAnswering(_BertHead):
         check_labels(start_positions, "start_positions", shape[:1], None)
         check_labels(end_positions, "end_positions", shape[:1], None)
         has_labels = start_positions is not None and end_positions is not None
+        has_any = start_positions is not None or end_positions is not None
+        count = inputs.count_sequences(kwargs.get("cu_seq_lens_q")) if has_any else ()
+        if count and count[0] != shape[0]:
+            raise ValueError(
+                "question answering takes no packed input with start_positions or end_positions, "
+                "since its loss compares all tokens of a row; give one row for each text"
+            )
         every = None
         if has_labels:  # even without a mask: a codertimo model makes one itself
             every = torch.ones(shape, dtype=torch.bool, device="cpu")

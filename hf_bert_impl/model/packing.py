@@ -53,6 +53,11 @@ class Inputs:
         """Where the batch is. A module in place of the embeddings may have no weight to tell it."""
         return getattr(self.source, "device", torch.device("cpu"))
 
+    def is_traced(self, *others: Any) -> bool:
+        """Whether the values of the batch, or of `others`, may not decide a shape."""
+        given = (self.source, self.attention_mask, self.token_type_ids, self.position_ids)
+        return is_traced(self.device, *given, *others)
+
     def count_sequences(self, cu_seq_lens_q: Tensor | None) -> tuple[int, ...]:
         """(R,), how many pooled vectors they give.
 
@@ -63,7 +68,7 @@ class Inputs:
         if not shape or given is None:
             return shape[:1]
         mask = key_mask(self.attention_mask, shape[0])
-        if not is_traced(given.device):
+        if not is_traced(given.device, given, mask):
             lengths = packed_lengths(shape, positions, mask, cu_seq_lens_q)
             return shape[:1] if lengths is None else (len(lengths),)
         if cu_seq_lens_q is not None:
@@ -389,9 +394,8 @@ def not_padding(inputs: Inputs, pad_token_id: int | None, word_embeddings: Any) 
         or table.ndim != 2
         or table.shape[1] != source.shape[-1]
         or not -len(table) <= pad_token_id < len(table)
-        # `torch.func` and its kind show no values.
         or torch._C._functorch.is_functorch_wrapped_tensor(source)
-        or torch._C._functorch.is_legacy_batchedtensor(source)
+        or is_mapped(source)
     ):
         return torch.ones(source.shape[:2], dtype=torch.bool, device=source.device)
     row = table.detach()[pad_token_id].to(source.device)
@@ -464,9 +468,23 @@ def _ranges(starts: Sequence[int], lengths: Sequence[int]) -> Tensor:
     return torch.frombuffer(numbers, dtype=torch.int64)
 
 
-def is_traced(device: torch.device) -> bool:
-    """Whether this call is recorded as a program: no shape in it may depend on a mask's values."""
-    return torch.compiler.is_compiling() or torch.jit.is_tracing() or device.type == "meta"
+def is_traced(device: torch.device, *tensors: Any) -> bool:
+    """Whether no shape of this call may depend on a mask's values.
+
+    So it is if the call is recorded as a program, or if one of `tensors` has no values to read.
+    """
+    is_program = torch.compiler.is_compiling() or torch.jit.is_tracing() or device.type == "meta"
+    return is_program or any(map(is_mapped, tensors))
+
+
+def is_mapped(tensor: Any) -> bool:
+    """Whether `torch.vmap` maps over this tensor, so that it has no values to read."""
+    functorch = torch._C._functorch
+    while isinstance(tensor, Tensor) and functorch.is_functorch_wrapped_tensor(tensor):
+        if functorch.is_batchedtensor(tensor):
+            return True
+        tensor = functorch.get_unwrapped(tensor)
+    return isinstance(tensor, Tensor) and functorch.is_legacy_batchedtensor(tensor)
 
 
 def scatter(packed: Tensor, index: Tensor | None, shape: tuple[int, int]) -> Tensor:
@@ -488,7 +506,9 @@ def _gather(padded: Tensor, index: Tensor | None) -> Tensor:
 
 def key_mask(attention_mask: Tensor | None, batch_size: int) -> Tensor | None:
     """(B, K) in place of a mask (B or 1, 1, 1, K) of zeros and ones; other masks as they are."""
-    if attention_mask is None or attention_mask.ndim != 4 or attention_mask.is_floating_point():
+    if not isinstance(attention_mask, Tensor):  # None, or flex attention's BlockMask
+        return attention_mask
+    if attention_mask.ndim != 4 or attention_mask.is_floating_point():
         return attention_mask
     if attention_mask.shape[1] != 1 or attention_mask.shape[2] != 1:
         return attention_mask
@@ -569,8 +589,9 @@ def _check_totals(
     if not is_row or cumulative_lengths.is_floating_point() or shape[0] != 1:
         given = f"of shape {tuple(cumulative_lengths.shape)} and {cumulative_lengths.dtype}"
         raise ValueError(_TOTALS_DO_NOT_FIT.format(given, tuple(shape)))
-    if attention_mask is not None and attention_mask.ndim != 2:
-        raise ValueError(_MASK_BESIDE_TOTALS.format(f"has {attention_mask.ndim} dimensions"))
+    axes = 2 if attention_mask is None else len(attention_mask.shape)
+    if axes != 2:
+        raise ValueError(_MASK_BESIDE_TOTALS.format(f"has {axes} dimensions"))
 
 
 def _telling_positions(
@@ -581,7 +602,7 @@ def _telling_positions(
     They cannot beside a mask between queries and keys, which says what sees what. Positions of a
     wrong shape are reported later.
     """
-    if position_ids is None or (attention_mask is not None and attention_mask.ndim != 2):
+    if position_ids is None or (attention_mask is not None and len(attention_mask.shape) != 2):
         return None
     if position_ids.ndim not in (1, 2) or position_ids.shape[-1] != shape[1]:
         return None
@@ -639,12 +660,12 @@ class Sequences:
         Args:
             attention_mask: (1, S); if it has zeros, the input is not packed.
             pooled: Whether someone asks where they begin. How many there are is then a number that
-                the program finds out. Without values ("meta") there is taken to be one.
+                the program finds out. Without values ("meta", vmap) there is taken to be one.
         """
         is_start = (positions == 0) & _is_packed(positions, attention_mask)
         number = is_start.cumsum(dim=1)
         first = None
-        if pooled and positions.device.type != "meta":
+        if pooled and positions.device.type != "meta" and not is_mapped(positions):
             begins = nn.functional.pad(is_start[0, 1:], (1, 0), value=True)
             first = begins.nonzero()[:, 0]
         return cls(number, first)
@@ -684,7 +705,7 @@ def find_sequences(
     if not is_decoder:  # there a 4-D mask replaces causality as well
         attention_mask = key_mask(attention_mask, shape[0])
     lengths = None
-    if not is_traced(device):
+    if not inputs.is_traced(totals):
         lengths = packed_lengths(shape, position_ids, attention_mask, totals)
         if lengths is None:
             return None, None

@@ -242,10 +242,10 @@ class Prepared:
         self.weights = [p for linear in copied for p in linear.parameters()]
         self.facts = self._facts()
         # Views: they keep the memory, so that no other tensor can be put there.
-        bits = [_as_integers(weight.detach()) for weight in self.weights]
-        self.samples = [_one_number(part).numpy() for part in bits]
+        self.bits = [_as_integers(weight.detach()) for weight in self.weights]
+        self.samples = [_one_number(part).numpy() for part in self.bits]
         self.numbers = self._numbers()
-        self.pieces = [piece for part in bits for piece in _pieces(part)]
+        self.pieces = [piece for part in self.bits for piece in _pieces(part)]
         self.bytes = sum(piece.bits.nbytes for piece in self.pieces)
         self.next_piece = 0
         self.bytes_due = 0.0
@@ -267,7 +267,7 @@ class Prepared:
             and (list(map(len, self.states)) == self.sizes or not self._is_overridden())
             and not self.stock.is_patched()
             and not hooks_of_all._has_any_global_hook()
-            and self._facts() == self.facts
+            and (self._facts() == self.facts or self._has_moved())
             and self._numbers() == self.numbers
             and self._share_is_same(tokens)
         )
@@ -307,6 +307,19 @@ class Prepared:
         """Where and how each weight lies, and how often torch has counted a change."""
         facts = (Tensor.data_ptr, Tensor.stride, attrgetter("_version"), attrgetter("dtype"))
         return [list(map(fact, self.weights)) for fact in facts]
+
+    def _has_moved(self) -> bool:
+        """Whether nothing but the memory is another, and holds the same numbers.
+
+        `share_memory` moves storages with all views of them. Here the copies follow.
+        """
+        places, *facts = self._facts()
+        followed = places == list(map(Tensor.data_ptr, self.bits)) and facts == self.facts[1:]
+        if not followed or not all(piece.is_same() for piece in self.pieces):
+            return False
+        self.samples = [_one_number(part).numpy() for part in self.bits]
+        self.facts = [places, *facts]
+        return True
 
     def _numbers(self) -> list[bytes]:
         return [sample.tobytes() for sample in self.samples]
@@ -477,10 +490,11 @@ def _one_number(bits: Tensor) -> Tensor:
 
 
 def _as_integers(weight: Tensor) -> Tensor:
-    """The bits of a contiguous tensor, as the widest integers whose size divides a row."""
-    row = weight.shape[-1] * weight.element_size()
+    """The bits of a contiguous tensor, as the widest integers that a row and its place fit."""
+    size = weight.element_size()
+    row, start = weight.shape[-1] * size, weight.storage_offset() * size
     for dtype in (torch.int64, torch.int32, torch.int16):
-        if row % dtype.itemsize == 0:
+        if row % dtype.itemsize == 0 and start % dtype.itemsize == 0:
             return weight.view(dtype)
     return weight.view(torch.uint8)
 

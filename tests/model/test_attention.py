@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.nn.attention.flex_attention import create_block_mask
 
 from hf_bert_impl import BertForMaskedLM, BertForSequenceClassification, BertModel
 from hf_bert_impl.model.attention import BertSelfAttention
@@ -357,3 +358,24 @@ def test_queries_keys_and_values_side_by_side(backend, heads):
                 by_products = attention.takes_products(projected, packing)
                 found = attention.attend_joined(projected, packing, by_products)
                 assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("head", ["BertModel", "BertForMaskedLM", "BertLMHeadModel"])
+def test_a_block_mask(head):
+    """flex attention's own kind of mask, as transformers takes it."""
+    flex = dict(attn_implementation="flex_attention", num_attention_heads=2, hidden_size=32)
+    model, batch = model_and_batch(head, 1, **flex)
+    lengths = batch.pop("attention_mask").sum(1)
+    length = batch["input_ids"].shape[1]
+    batch["attention_mask"] = create_block_mask(
+        lambda b, h, q, k: k < lengths[b], len(lengths), None, length, length, device="cpu"
+    )
+    reference = reference_model(model)
+    reference.set_attn_implementation("flex_attention")
+    found, expected = outputs(model, batch), outputs(reference, batch)
+    assert torch.allclose(found[0], expected[0], atol=1e-5)
+    with pytest.raises(ValueError, match="does not go with a BlockMask"):
+        model(**batch, output_attentions=True)
+    model.set_attn_implementation("sdpa")
+    with pytest.raises(ValueError, match=r"'sdpa' takes no BlockMask .*use 'flex_attention'"):
+        model(**batch)

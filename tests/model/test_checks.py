@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from hf_bert_impl.model.modeling_bert import BertModel
-from tests.model.cases import random_config, random_model
+from hf_bert_impl.parity import reference_model
+from tests.model.cases import assert_same, random_config, random_model
 
 SIZES = dict(vocab_size=61, max_position_embeddings=19, type_vocab_size=2)
 
@@ -81,6 +82,15 @@ ONES = torch.ones(2, 4)
         ({"input_ids": IDS, "position_ids": torch.ones(3, 4).long()}, "position_ids has shape"),
         ({"input_ids": IDS, "encoder_hidden_states": torch.ones(2, 3, 30)}, "cross-attention"),
         ({"input_ids": IDS, "head_mask": torch.ones(99)}, r"head_mask has shape \(99,\)"),
+        (
+            {"input_ids": IDS, "required_positions": ONES[:, :3] > 0},
+            r"required_positions is of shape \(2, 3\).*bool tensor of shape \(2, 4\)",
+        ),
+        ({"input_ids": IDS, "required_positions": ONES}, "torch.float32; for this batch"),
+        (
+            {"input_ids": IDS, "query_expansion_positions": [[1]]},
+            "query_expansion_positions is a list",
+        ),
     ],
 )
 def test_inputs(model, inputs, said):
@@ -101,6 +111,25 @@ def test_inputs(model, inputs, said):
         ("BertForSequenceClassification", {"labels": torch.tensor([0, 3])}, "num_labels=3"),
         ("BertForSequenceClassification", {"labels": torch.tensor([0, 1, 1])}, r"shape \(3,\)"),
         ("BertForSequenceClassification", {"labels": torch.ones(2, 4)}, r"needs \(2, 3\)"),
+        (
+            "BertForSequenceClassification",
+            {"labels": torch.ones(2, 3).long()},
+            r'problem_type="multi_label_classification", or give floats: labels.float\(\)',
+        ),
+        (
+            "BertForSequenceClassification",
+            {"labels": torch.full((2, 3), 7.0)},
+            "holds 7; .* 0 to 1",
+        ),
+        ("BertForSequenceClassification", {"labels": ONES[:, :3] * torch.nan}, "labels holds nan"),
+        ("BertLMHeadModel", {"labels": IDS, "shift_labels": IDS + 60}, "shift_labels holds 72"),
+        ("BertLMHeadModel", {"labels": IDS, "shift_labels": IDS[:, :3]}, "shift_labels has shape"),
+        ("BertLMHeadModel", {"labels": IDS, "shift_labels": [1]}, "shift_labels is a list"),
+        (
+            "BertLMHeadModel",
+            {"labels": IDS, "logits_to_keep": 2},
+            r"shift_labels of shape \(2, 2\)",
+        ),
         ("BertForTokenClassification", {"labels": IDS}, "num_labels=3"),
         ("BertForMultipleChoice", {"labels": torch.tensor([0, 4])}, "choices=3"),
         ("BertForQuestionAnswering", {"start_positions": torch.tensor([1])}, "start_positions"),
@@ -114,6 +143,36 @@ def test_labels(monkeypatch, head, labels, said):
     with pytest.raises(ValueError, match=said) as caught:
         model(ids, **labels)
     assert "\n" not in str(caught.value)
+    assert model.config.problem_type is None  # a call that fails decides nothing
+
+
+def test_question_answering_takes_no_packed_input_with_labels():
+    model = random_model("BertForQuestionAnswering", random_config(1, **SIZES, num_labels=2))
+    packed = dict(input_ids=IDS.reshape(1, 8), position_ids=torch.arange(4).repeat(2)[None])
+    assert model(**packed).start_logits.shape == (1, 8)
+    label = torch.tensor([1])
+    with pytest.raises(ValueError, match=r"takes no packed input .* one row for each text"):
+        model(**packed, start_positions=label, end_positions=label)
+
+
+@pytest.mark.parametrize("rows", [7, 25])
+def test_the_tables_say_how_many_rows_they_have(rows):
+    """Not the config, which somebody may not have told of another table."""
+    model = random_model("BertModel", random_config(1, **SIZES))
+    reference, width = reference_model(model), model.config.hidden_size
+    table, more_types = torch.nn.Embedding(rows, width), torch.nn.Parameter(torch.randn(5, width))
+    for each in (model, reference):
+        each.embeddings.position_embeddings = table
+        each.embeddings.token_type_embeddings.weight = more_types
+    ids = torch.ones(2, rows).long()
+    types, places = ids * 4, torch.arange(rows)[None]
+    expected = reference(ids, token_type_ids=types, position_ids=places)
+    for given in ({}, {"position_ids": places}):
+        assert_same(model(ids, token_type_ids=types, **given), expected, ids == 1)
+    with pytest.raises(ValueError, match=rf"{rows + 1} tokens, the model takes at most {rows} .*"):
+        model(torch.ones(1, rows + 1).long())
+    with pytest.raises(ValueError, match="token_type_ids holds 5; allowed is 0 to 4"):
+        model(ids, token_type_ids=ids * 5)
 
 
 def test_the_remedy_for_an_additive_mask_works():

@@ -1,5 +1,6 @@
 """BertConfig: defaults, ranges, JSON."""
 
+import copy
 import json
 
 import pytest
@@ -7,7 +8,13 @@ import torch
 import transformers
 from transformers import BertConfig as UpstreamConfig
 
-from hf_bert_impl import BertConfig, BertModel
+from hf_bert_impl import (
+    BertConfig,
+    BertForMaskedLM,
+    BertForSequenceClassification,
+    BertModel,
+    BertPreTrainedModel,
+)
 from hf_bert_impl.hub.saving import loads_in_stock
 from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS, EXTENDED_MODEL_TYPE
 
@@ -48,6 +55,56 @@ def test_equal_by_value():
     assert BertConfig(vocab_size=12) == BertConfig(vocab_size=12)
     assert BertConfig(vocab_size=12) != BertConfig(vocab_size=13)
     assert BertConfig(extra=1) != BertConfig(extra=2)
+
+
+def test_a_model_has_a_config_of_its_own(tmp_path):
+    """Pruned heads, a new vocabulary and what labels decide are one model's; its parts share it."""
+    config = BertConfig(**SMALL)
+    first, second = BertForMaskedLM(config), BertForSequenceClassification(config)
+    first.prune_heads({0: [1]})
+    first.resize_token_embeddings(71)
+    second(IDS, labels=torch.tensor([1]))
+    assert config.problem_type is None
+    for model, pruned in ((first, {0: [1]}), (second, {})):
+        assert model.config.pruned_heads == pruned
+        attention = model.bert.encoder.layer[0].attention.self
+        assert model.config is model.bert.config is attention.config
+        model.save_pretrained(tmp_path)
+        type(model).from_pretrained(tmp_path)
+    first.config = other = copy.deepcopy(config)
+    assert first.bert.encoder.config is other  # as where EncoderDecoderModel gives it its own
+
+
+def test_heads_of_others_share_their_config_with_the_model_inside():
+    class Head(BertPreTrainedModel):
+        def __init__(self, config):
+            super().__init__(config)
+            self.bert = BertModel(config)
+            self.post_init()
+
+    activation = torch.nn.PReLU()
+    for config in (BertConfig(**SMALL, hidden_act=activation), UpstreamConfig(**SMALL)):
+        head = Head(config)
+        assert head.config is head.bert.config is head.bert.encoder.config
+        if config.hidden_act is activation:
+            assert head.bert.encoder.layer[0].intermediate.intermediate_act_fn is activation
+
+
+def test_checks_change_nothing_while_they_run():
+    """Other threads read the config meanwhile."""
+    seen = []
+
+    class Watched(BertConfig):
+        def __setattr__(self, name, value):
+            seen.append(name)
+            super().__setattr__(name, value)
+
+    config = Watched(**SMALL, output_attentions=True)
+    config._attn_implementation = "sdpa"
+    seen.clear()
+    config.validate()
+    assert "output_attentions" not in seen
+    assert config.output_attentions
 
 
 def test_a_plain_model_reads_as_upstreams(tmp_path):

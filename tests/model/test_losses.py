@@ -82,6 +82,18 @@ def test_multi_label_and_regression_count_numbers(as_tensor):
         assert half.item() == pytest.approx(ours(**batch, labels=labels).loss.item() / 2, rel=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["multi_label_classification", "regression"])
+def test_the_number_that_means_ignore_elsewhere_is_a_target(kind):
+    """As upstream has it; the Trainer's count, which leaves it out, does not change the loss."""
+    ours, theirs, batch = classifier(kind, 3)
+    labels = torch.randint(0, 2, (5, 3)).float()
+    labels[:3, 1] = -100
+    expected = theirs(**batch, labels=labels).loss.item()
+    for items in (None, 12, torch.tensor(12)):
+        found = ours(**batch, labels=labels, num_items_in_batch=items).loss.item()
+        assert found == pytest.approx(expected, rel=1e-6)
+
+
 def test_a_batch_without_labelled_tokens_costs_nothing():
     model, batch = model_and_batch("BertForMaskedLM")
     loss = model(**batch, labels=torch.full((5, 13), -100)).loss
@@ -98,6 +110,9 @@ def test_shifted_labels_may_be_given():
     assert torch.equal(a, b)
     other = model(**batch, labels=labels, shift_labels=shifted.roll(1)).loss
     assert not torch.equal(a, other)
+    last = dict(labels=labels, shift_labels=shifted[:, -2:].contiguous(), logits_to_keep=2)
+    expected = reference_model(model)(**batch, **last).loss
+    assert torch.allclose(model(**batch, **last).loss, expected, rtol=1e-6)
 
 
 def test_the_cache_is_off_while_training():

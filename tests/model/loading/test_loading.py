@@ -5,7 +5,7 @@ import shutil
 
 import pytest
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import hf_bert_impl
 from hf_bert_impl import (
@@ -14,7 +14,7 @@ from hf_bert_impl import (
     BertForPreTraining,
     BertModel,
 )
-from hf_bert_impl.parity import load_reference
+from hf_bert_impl.parity import load_reference, reference_model
 from tests.model.cases import (
     HEADS,
     MASKED_LM,
@@ -63,6 +63,41 @@ def test_saved_here_loads_there_and_back(tmp_path, head, tied, sharded):
         for side in ("ours", "theirs")
     ]
     assert saved[0] == saved[1]
+
+
+def new_decoder(model):
+    decoder = torch.nn.Linear(model.config.hidden_size, model.config.vocab_size)
+    model.set_output_embeddings(decoder)
+
+
+@pytest.mark.parametrize("saver", ["ours", "theirs"])
+@pytest.mark.parametrize(
+    "change", [new_decoder, lambda m: m.resize_token_embeddings(m.config.vocab_size), None]
+)
+@pytest.mark.parametrize("head", [*MASKED_LM, "BertLMHeadModel"])
+def test_an_untied_bias_is_loaded(tmp_path, head, change, saver):
+    """Also from a file that has it under one of its names, as transformers' own files may."""
+    ours = random_model(head, random_config(2, head, tie_word_embeddings=False))
+    model = ours if saver == "ours" else reference_model(ours)
+    if change is not None:
+        change(model)
+    model.save_pretrained(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    names = ["cls.predictions.bias", "cls.predictions.decoder.bias"]
+    if saver == "ours":
+        assert tensors.keys() >= set(names)
+    ids = torch.tensor([[5, 6, 7]])
+    expected = outputs(model, {"input_ids": ids})
+    kept = [name for name in names if name in tensors]
+    for name in kept:
+        value = tensors[names[1]] if names[1] in tensors else tensors[names[0]]
+        rest = {key: tensor for key, tensor in tensors.items() if key not in names}
+        save_file(rest | {name: value}, tmp_path / "model.safetensors", {"format": "pt"})
+        again, info = load(head, tmp_path)
+        assert clean(info)
+        found = outputs(again, {"input_ids": ids})
+        assert torch.equal(found[0], expected[0])
+        assert again.cls.predictions.bias is not again.cls.predictions.decoder.bias
 
 
 CHECKPOINTS = {

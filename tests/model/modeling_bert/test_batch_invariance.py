@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 
 from hf_bert_impl import BertConfig, BertModel
 from hf_bert_impl.model import cpu_kernels
-from tests.model.cases import ENCODER_HEADS, outputs, random_config, random_model
+from tests.model.cases import (
+    ENCODER_HEADS,
+    model_and_batch,
+    outputs,
+    random_config,
+    random_model,
+)
 
 HAS_KERNELS = cpu_kernels.why_no_kernels(torch.float32) is None
 pytestmark = pytest.mark.skipif(not HAS_KERNELS, reason="this torch comes without oneDNN")
@@ -438,3 +444,20 @@ def test_torch_cannot_be_forced(monkeypatch):
     monkeypatch.setenv(cpu_kernels.KERNELS_VARIABLE, "torch")
     with pytest.raises(ValueError, match="HF_BERT_KERNELS is 'torch', whose bits depend"):
         cpu_kernels.choose(torch.float32, batch_invariant=True)
+
+
+def test_word_embeddings_of_others():
+    """They may have no weight to tell the precision by."""
+    model, batch = model_and_batch("BertModel", 1, batch_invariant=True)
+    expected = outputs(model, batch).last_hidden_state
+
+    class Wrapped(torch.nn.Module):
+        def __init__(self, table):
+            super().__init__()
+            self.table = table
+
+        def forward(self, ids):
+            return self.table(ids)
+
+    model.set_input_embeddings(Wrapped(model.get_input_embeddings()))
+    assert torch.equal(outputs(model, batch).last_hidden_state, expected)

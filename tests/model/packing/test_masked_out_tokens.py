@@ -13,6 +13,7 @@ from hf_bert_impl.parity import reference_model
 from tests.model.cases import (
     BACKENDS,
     HEADS,
+    LOSS_HEADS,
     NO_DROPOUT,
     Operators,
     assert_same,
@@ -138,6 +139,56 @@ def test_derivatives_of_embeddings():
     (expected,) = torch.autograd.grad(total(given), given)
     found = torch.func.grad(total)(given.detach())
     assert torch.allclose(found, expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_vmap_over_token_ids(backend, head):
+    """Mapped tensors have no values to look at; masks may be mapped, or not, or added."""
+    model, batch = model_and_batch(head, 1, attn_implementation=backend)
+    ids, mask = batch["input_ids"], batch["attention_mask"]
+    reference = reference_model(model)
+
+    def call(ids, mask):
+        return model(ids[None], attention_mask=mask[None])[0][0]
+
+    for one_mask in (mask, mask[1].expand_as(mask).contiguous()):
+        found = torch.vmap(call)(ids, one_mask)
+        expected = outputs(reference, {"input_ids": ids, "attention_mask": one_mask})[0]
+        assert_vmap(found, expected)
+    found = torch.vmap(call, in_dims=(0, None))(ids, mask[1])
+    assert_vmap(found, expected)
+    if head != "BertForMultipleChoice":
+        added = (1.0 - mask[:, None, None]) * torch.finfo(torch.float32).min
+        found = torch.vmap(call)(ids, added)
+        assert_vmap(found, outputs(reference, {"input_ids": ids, "attention_mask": added})[0])
+        places = torch.arange(ids.shape[1]).expand_as(ids)
+        found = torch.vmap(lambda i, p: model(i[None], position_ids=p[None])[0][0])(ids, places)
+        assert_vmap(found, outputs(reference, {"input_ids": ids})[0])
+
+
+def assert_vmap(found, expected):
+    assert found.shape == expected.shape
+    assert torch.allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("head", LOSS_HEADS)
+def test_gradients_of_each_sample(head, training):
+    model, batch = model_and_batch(head, 1, labels=True, **NO_DROPOUT)
+    model.train(training)
+    parameters = {name: p.detach() for name, p in model.named_parameters()}
+
+    def loss(parameters, sample):
+        inputs = {name: value[None] for name, value in sample.items()}
+        return torch.func.functional_call(model, parameters, (), inputs).loss
+
+    each = torch.func.grad(loss)
+    found = torch.vmap(each, in_dims=(None, 0), randomness="different")(parameters, batch)
+    for row in (0, 3):
+        sample = {name: value[row : row + 1] for name, value in batch.items()}
+        expected = gradients(model, model(**sample).loss)
+        assert_same_gradients({name: g[row] for name, g in found.items()}, expected)
 
 
 @pytest.mark.parametrize("is_prepared", [False, True])

@@ -33,6 +33,38 @@ def test_a_changed_weight_is_seen(name, change):
     assert name == "key" or (found - before).abs().max() > 1e-3
 
 
+@pytest.mark.parametrize("dtype", [None, "int8"])
+def test_shared_memory_changes_nothing(dtype):
+    """Every pool of sentence-transformers moves the weights there; later changes are seen."""
+    model, batch = model_and_batch("BertForMaskedLM", 6)
+    model.prepare_for_inference(dtype)
+    expected = outputs(model, batch).logits
+    for _ in range(2):
+        model.share_memory()
+        assert torch.equal(outputs(model, batch).logits, expected)
+        assert is_prepared(model)
+        assert head_is_prepared(model)
+    model.bert.encoder.layer[0].output.dense.weight.data.mul_(1.5)
+    assert_not_stale(model, batch)
+
+
+@pytest.mark.parametrize("change", [None, "one number"])
+def test_weights_side_by_side_at_odd_places(change):
+    """`vector_to_parameters` puts them there if a size before them is odd."""
+    model, batch = model_and_batch("BertForMaskedLM", 6, vocab_size=61)
+    parameters = list(model.parameters())
+    torch.nn.utils.vector_to_parameters(nn.utils.parameters_to_vector(parameters), parameters)
+    weight = model.bert.encoder.layer[0].output.dense.weight
+    assert weight.storage_offset() % 2
+    expected = outputs(model, batch).logits
+    model.prepare_for_inference()
+    assert torch.allclose(outputs(model, batch).logits, expected, atol=1e-5)
+    assert is_prepared(model)
+    if change is not None:
+        WEIGHT_CHANGES[change](weight)
+        assert_not_stale(model, batch)
+
+
 #: Those of the random trials after which a model has to be prepared anew. It may be a new model.
 LARGER_CHANGES = sorted(
     {
