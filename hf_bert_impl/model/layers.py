@@ -479,8 +479,8 @@ class BertEncoder(nn.Module):
             for index, layer in enumerate(self.layer):
                 if not takes_rows(type(layer)):
                     raise ValueError(
-                        f"layer {index} is a {type_name(type(layer))}, which gives no attentions; "
-                        "leave output_attentions out"
+                        f"output_attentions is asked for, and layer {index} "
+                        f"({type_name(type(layer))}) gives none; leave it out"
                     )
         if prepared is not None:
             hidden_states = prepared(hidden_states, packing, keep)
@@ -499,6 +499,11 @@ class BertEncoder(nn.Module):
             )
             if output_attentions:
                 output, probabilities, cross_probabilities = output
+                if probabilities is None:
+                    raise ValueError(
+                        f"output_attentions is asked for, and the attention of layer {index} "
+                        f"({type_name(type(layer.attention))}) gives none; leave it out"
+                    )
                 attentions.append(probabilities)
                 if cross_probabilities is not None:
                     cross_attentions.append(cross_probabilities)

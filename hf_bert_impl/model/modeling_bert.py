@@ -611,6 +611,12 @@ class BertModel(BertPreTrainedModel):
             **own,
             **options,
         )
+        for name in ("hidden_states", "attentions"):
+            if f"output_{name}" in own and getattr(left, name, None) is None:
+                raise ValueError(
+                    f"output_{name} is asked for, and the {type_name(type(self.encoder))} in place "
+                    "of the encoder gives none; leave it out"
+                )
         encoded = self._encoded(
             left,
             shape,
