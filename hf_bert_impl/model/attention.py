@@ -110,7 +110,8 @@ class BertSelfAttention(nn.Module):
         self.is_decoder = config.is_decoder
         self.attention_head_size = config.hidden_size // config.num_attention_heads
         self.scaling = self.attention_head_size**-0.5
-        pruned = [] if self.is_cross_attention else config.pruned_heads.get(self.layer_idx, [])
+        number: Any = None if self.is_cross_attention else layer_idx
+        pruned = config.pruned_heads.get(number, [])
         #: Original numbers of the heads that are left.
         self.heads = [h for h in range(config.num_attention_heads) if h not in pruned]
 
@@ -244,7 +245,7 @@ class BertSelfAttention(nn.Module):
                 probabilities = probabilities * head_mask[:, None, None]
         return context.flatten(-2), probabilities
 
-    takes_packed = (forward,)
+    takes_packed: Any = (forward,)
 
     def prune_heads(self, heads: set[int]) -> list[int]:
         """Removes heads by their original numbers.

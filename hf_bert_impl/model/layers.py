@@ -172,8 +172,7 @@ class BertEmbeddings(nn.Module):
                 position_ids = packing.column
             if position_ids is None:
                 start, count = cache_length, batch_shape[1]
-                shape = (1, count)
-                positions = _rows(self.position_embeddings, start, count, shape, device)
+                positions = _rows(self.position_embeddings, start, count, (1, count), device)
             else:
                 positions = self.position_embeddings(position_ids)
             embeddings = embeddings + positions
@@ -185,7 +184,7 @@ class BertEmbeddings(nn.Module):
 
 
 def _rows(
-    table: nn.Module, start: int, count: int, shape: tuple[int, ...], device: torch.device
+    table: Any, start: int, count: int, shape: tuple[int, ...], device: torch.device
 ) -> Tensor:
     """Neighbouring rows of a table, (count, D) or (*shape, D).
 
@@ -193,9 +192,7 @@ def _rows(
     of the whole `shape`, as in transformers.
     """
     weight = table._parameters.get("weight")
-    is_plain = (
-        type(table) is nn.Embedding and type(weight) is nn.Parameter and not is_hooked(table)
-    )
+    is_plain = type(table) is nn.Embedding and type(weight) is nn.Parameter and not is_hooked(table)
     if (
         is_plain
         and table.max_norm is None
@@ -223,7 +220,7 @@ class BertSelfOutput(nn.Module):
         projected = linear(self.dense, hidden_states, None, is_batch_invariant(self.config))
         return self.LayerNorm(self.dropout(projected) + input_tensor)
 
-    takes_packed = (forward,)
+    takes_packed: Any = (forward,)
 
 
 class BertAttention(nn.Module):
@@ -270,7 +267,7 @@ class BertAttention(nn.Module):
             context, hidden_states = context[kept], hidden_states[kept]
         return self.output(context, hidden_states), probabilities
 
-    takes_packed = (forward,)
+    takes_packed: Any = (forward,)
 
     def prunable(self) -> Iterator[tuple[str, nn.Module]]:
         """The linear layers that `prune_heads` makes smaller ones of, with their names."""

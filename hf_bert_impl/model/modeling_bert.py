@@ -443,6 +443,9 @@ class BertModel(BertPreTrainedModel):
             where asked for `cache`, `hidden_states` (layers + 1 times (B, S, D)),
             `attentions` and `cross_attentions` (layers times (B, H, S, K)).
 
+        If a module in the model has a hook, or does not declare that it takes packed rows, all is
+        computed padded, as transformers does, with its states at padding (see `route.py`).
+
         With `config.batch_invariant` the bits of everything that belongs to one sequence (states of
         its attended tokens, pooled vector, logits of a head) depend on that sequence and its
         positions, the weights, the number of threads (for which see `BertConfig`), the processor
@@ -688,7 +691,9 @@ class BertModel(BertPreTrainedModel):
             first = states if of_first is None else of_first[:, None]
         elif sequences is not None and sequences.first is not None:
             first = states[0, sequences.first.to(states.device)][:, None]
-        all_states: Any = getattr(left, "hidden_states", None)  # those that were asked for; None for others
+        all_states: Any = getattr(
+            left, "hidden_states", None
+        )  # those that were asked for; None for others
         if all_states is not None and all_states[-1] is not None:
             # Both outputs are the same tensor, so that they have the same gradient.
             if packing is None:
