@@ -23,11 +23,8 @@ from hf_bert_impl.model.prepared import drop_prepared
 Pairs: TypeAlias = list[tuple[nn.Module, nn.Module]]
 #: Where the stock classes are. They are told by name, so that nothing of it is imported.
 STOCK_HOME = "transformers.models.bert.modeling_bert"
-#: What a module holds, which stays. A stock module's buffers are positions, which ours makes.
-_HELD = frozenset(vars(nn.Module())) - {"_buffers", "_non_persistent_buffers_set"} | {
-    "gradient_checkpointing",
-    "_gradient_checkpointing_func",
-}
+#: What a module holds, which stays.
+_HELD = frozenset(vars(nn.Module())) | {"gradient_checkpointing", "_gradient_checkpointing_func"}
 #: What a model was given from outside.
 _GIVEN = frozenset({"name_or_path", "generation_config"})
 #: What saving writes into a configuration.
@@ -126,9 +123,9 @@ def revert(model: Any) -> None:
     before = vars(model).get(_BEFORE)
     if before is None:
         return
-    config, device = model.config, model.device
+    config = model.config
     for part in list(model.modules()):
-        _swap_back(part, device)
+        _swap_back(part)
     for name, value in config.to_dict().items():  # what was set in the meantime, a label for one
         if name not in _SAVING and value != before.settings.get(name, value):
             setattr(model.config, name, value)
@@ -285,7 +282,7 @@ def _swap(stock: nn.Module, part: nn.Module) -> None:
     stock.__class__ = type(part)
 
 
-def _swap_back(part: nn.Module, device: torch.device) -> None:
+def _swap_back(part: nn.Module) -> None:
     before = vars(part).get(_BEFORE)
     if before is None:
         return
@@ -294,6 +291,3 @@ def _swap_back(part: nn.Module, device: torch.device) -> None:
         attributes.pop(name, None)
     attributes.update(before.attributes)
     part.__class__ = before.kind
-    for name, buffer in part._buffers.items():
-        if buffer is not None:
-            part._buffers[name] = buffer.to(device)

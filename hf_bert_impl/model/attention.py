@@ -1,4 +1,4 @@
-"""Multi-head attention: one class for self- and cross-attention, padded and packed; the functions
+"""Multi-head attention: classes for self- and cross-attention, padded and packed; the functions
 that compute it, by backend; dropout; and the masks in the form that each backend takes.
 
 Notation: B batch, S sequence, Q queries, K keys, H heads, d head size, D = H·d, T computed tokens
@@ -54,26 +54,32 @@ ALL_64_BITS = -(1 << 63)
 
 
 def takes_cache(forward: Forward) -> Forward:
-    """Lets a `forward` take its `cache` as `past_key_values` too; its signature says `CACHE`."""
+    """Lets a `forward` take its `cache` as `past_key_values` too; its signature says `CACHE`.
+
+    Likewise `cache_length`, as `past_key_values_length`.
+    """
+    old = {"cache": "past_key_values", "cache_length": "past_key_values_length"}
 
     @functools.wraps(forward)
     def renamed(*args: Any, **kwargs: Any) -> Any:
-        given = kwargs.pop("past_key_values", None)
-        if given is not None:
-            if kwargs.get("cache") is not None:
+        for name, before in old.items():
+            given = kwargs.pop(before, None)
+            if given is None:
+                continue
+            if kwargs.get(name) is not None:
                 raise ValueError(
-                    "cache and past_key_values are two names of one argument; give one of them"
+                    f"{name} and {before} are two names of one argument; give one of them"
                 )
             if CACHE == "cache" and not torch.compiler.is_compiling():
-                words = "`past_key_values` is deprecated by transformers 5.24; use `cache`"
+                words = f"`{before}` is deprecated by transformers 5.24; use `{name}`"
                 warnings.warn(words, FutureWarning, stacklevel=2)
-            kwargs["cache"] = given
+            kwargs[name] = given
         return forward(*args, **kwargs)
 
     signature = inspect.signature(forward)
     renamed.__signature__ = signature.replace(  # type: ignore[attr-defined]
         parameters=[
-            value.replace(name=CACHE) if name == "cache" else value
+            value.replace(name=name.replace("cache", CACHE)) if name in old else value
             for name, value in signature.parameters.items()
         ]
     )
@@ -81,30 +87,29 @@ def takes_cache(forward: Forward) -> Forward:
 
 
 class BertSelfAttention(nn.Module):
-    """Projects to queries, keys and values and attends, over itself or over an encoder's output.
+    """Projects to queries, keys and values and attends.
 
     Args:
         config: Sizes, dropout, position type, pruned heads.
-        layer_idx: Number of the layer; names its slot in the cache.
         is_causal: Whether a query sees only keys up to its own position.
-        is_cross_attention: Whether keys and values come from `key_value_states`.
+        layer_idx: Number of the layer; names its slot in the cache.
     """
 
+    #: Whether keys and values come from an encoder's output.
+    is_cross_attention = False
+
     def __init__(
-        self,
-        config: BertConfig,
-        layer_idx: int,
-        is_causal: bool = False,
-        is_cross_attention: bool = False,
+        self, config: BertConfig, is_causal: bool = False, layer_idx: int | None = None
     ) -> None:
         super().__init__()
         self.config = config
-        self.layer_idx = layer_idx
+        self.layer_idx: Any = layer_idx
         self.is_causal = is_causal
-        self.is_cross_attention = is_cross_attention
+        self.is_decoder = config.is_decoder
         self.attention_head_size = config.hidden_size // config.num_attention_heads
         self.scaling = self.attention_head_size**-0.5
-        pruned = [] if is_cross_attention else config.pruned_heads.get(layer_idx, [])
+        number: Any = None if self.is_cross_attention else layer_idx
+        pruned = config.pruned_heads.get(number, [])
         #: Original numbers of the heads that are left.
         self.heads = [h for h in range(config.num_attention_heads) if h not in pruned]
 
@@ -114,7 +119,7 @@ class BertSelfAttention(nn.Module):
         self.dropout = Dropout(config.attention_probs_dropout_prob)
 
         self.distance_embedding: nn.Embedding | None = None
-        if config.position_embedding_type.startswith("relative") and not is_cross_attention:
+        if config.position_embedding_type.startswith("relative") and not self.is_cross_attention:
             self.distance_embedding = nn.Embedding(
                 2 * config.max_position_embeddings - 1, self.attention_head_size
             )
@@ -138,8 +143,9 @@ class BertSelfAttention(nn.Module):
         self,
         hidden_states: Tensor,
         attention_mask: Any = None,
-        key_value_states: Tensor | None = None,
         cache: Cache | None = None,
+        *,
+        encoder_hidden_states: Tensor | None = None,
         packing: Packing | None = None,
         head_mask: Tensor | None = None,
         output_attentions: bool = False,
@@ -152,13 +158,13 @@ class BertSelfAttention(nn.Module):
             hidden_states: (B, Q, D), or (T, D) with a packing.
             attention_mask: As the backend takes it; None when everything is attended. Not read by
                 the packed backends.
-            key_value_states: (B, K, D), the encoder's output, in cross-attention.
             cache: Cache to read and extend.
+            encoder_hidden_states: (B, K, D), the encoder's output, read in cross-attention.
             packing: Layout of packed hidden states.
             head_mask: (number of original heads,): factor of each head's output (Michel et al.
                 2019, equation 2).
-            output_attentions: Whether to return the probabilities. The backend runs as ever. If it
-                gives none, they are computed beside it, without dropout.
+            output_attentions: Whether to return the probabilities, even if the backend gives none.
+                They are then computed beside it, without dropout.
             score_mask: Broadcasts to (B, H, Q, K), bool or additive: `attention_mask` for those
                 probabilities.
 
@@ -178,7 +184,7 @@ class BertSelfAttention(nn.Module):
             value = linear(self.value, hidden_states, None, invariant).unflatten(-1, split)
             context = self.attend_packed(query, key, value, packing)  # (T, H, d)
         else:
-            key, value = self._keys_and_values(hidden_states, key_value_states, cache, packing)
+            key, value = self._keys_and_values(hidden_states, encoder_hidden_states, cache, packing)
             query = self._to_heads(query, packing)  # (B, H, Q, d)
             attention_mask, score_mask = self._of_heads(attention_mask), self._of_heads(score_mask)
             if self.distance_embedding is not None:
@@ -201,9 +207,7 @@ class BertSelfAttention(nn.Module):
                 scaling=self.scaling,
                 **kwargs,
             )  # (B, Q, H, d)
-            if not output_attentions:
-                probabilities = None
-            elif probabilities is None:
+            if output_attentions and probabilities is None:
                 if score_mask is not None:  # a static cache has room for keys to come
                     key = key[:, :, : score_mask.shape[-1]]
                 # In float32 at least: half precision would add an error of its own.
@@ -224,6 +228,8 @@ class BertSelfAttention(nn.Module):
             if probabilities is not None:
                 probabilities = probabilities * head_mask[:, None, None]
         return context.flatten(-2), probabilities
+
+    takes_packed: Any = (forward,)
 
     def prune_heads(self, heads: set[int]) -> list[int]:
         """Removes heads by their original numbers.
@@ -365,7 +371,7 @@ class BertSelfAttention(nn.Module):
     def _keys_and_values(
         self,
         hidden_states: Tensor,
-        key_value_states: Tensor | None,
+        encoder_hidden_states: Tensor | None,
         cache: Cache | None,
         packing: Packing | None,
     ) -> tuple[Tensor, Tensor]:
@@ -386,8 +392,8 @@ class BertSelfAttention(nn.Module):
 
         source = hidden_states
         if self.is_cross_attention:
-            assert key_value_states is not None
-            source = key_value_states
+            assert encoder_hidden_states is not None
+            source = encoder_hidden_states
         split = (-1, self.attention_head_size)
         key = self._to_heads(linear(self.key, source).unflatten(-1, split), packing)
         value = self._to_heads(linear(self.value, source).unflatten(-1, split), packing)
@@ -430,6 +436,32 @@ class BertSelfAttention(nn.Module):
         if attention_mask.dtype == torch.bool:
             return bias.masked_fill(~attention_mask, torch.finfo(bias.dtype).min)
         return bias + attention_mask
+
+
+class BertCrossAttention(BertSelfAttention):
+    """Queries from a decoder; keys and values from an encoder's output."""
+
+    is_cross_attention = True
+
+    @takes_cache
+    def forward(  # type: ignore[override]  # positions as in transformers
+        self,
+        hidden_states: Tensor,
+        encoder_hidden_states: Tensor | None = None,
+        attention_mask: Any = None,
+        cache: Cache | None = None,
+        **kwargs: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        """As `BertSelfAttention.forward`."""
+        return super().forward(
+            hidden_states,
+            attention_mask,
+            cache,
+            encoder_hidden_states=encoder_hidden_states,
+            **kwargs,
+        )
+
+    takes_packed = (forward,)
 
 
 def check_bias(config: BertConfig, backend: str) -> None:
@@ -628,6 +660,8 @@ class Dropout(nn.Dropout):
         if not self.training or input.dim() != 2:
             return super().forward(input)
         return drop(input, self.p)
+
+    takes_packed = (forward,)
 
 
 def drop(states: Tensor, probability: float) -> Tensor:

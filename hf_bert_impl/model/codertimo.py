@@ -15,7 +15,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from transformers import initialization as init
+from transformers.cache_utils import Cache
 
+from .attention import takes_cache
 from .configuration_bert import BertConfig, is_batch_invariant
 from .cpu_kernels import linear
 from .layers import (
@@ -59,24 +61,41 @@ class DeviationLayerNorm(nn.LayerNorm):
         normed = (precise - mean) / (deviation + self.eps)
         return (self.weight * normed + self.bias).to(dtype)
 
+    takes_packed = (forward,)
+
 
 class PreNormAttention(BertAttention):
     """codertimo's attention sub-layer: normalise, attend, project, add."""
 
-    def __init__(self, config: BertConfig, layer_idx: int, is_causal: bool = False) -> None:
-        super().__init__(config, layer_idx, is_causal)
+    def __init__(
+        self, config: BertConfig, is_causal: bool = False, layer_idx: int | None = None
+    ) -> None:
+        super().__init__(config, is_causal, layer_idx)
         self.output.LayerNorm = DeviationLayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
+    @takes_cache
     def forward(
-        self, hidden_states: Tensor, kept: Tensor | None = None, **kwargs: Any
+        self,
+        hidden_states: Tensor,
+        attention_mask: Any = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Any = None,
+        cache: Cache | None = None,
+        *,
+        kept: Tensor | None = None,
+        **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """As `BertAttention.forward`."""
         output = self.output
-        context, probabilities = self.self(output.LayerNorm(hidden_states), **kwargs)
+        context, probabilities = self.self(
+            output.LayerNorm(hidden_states), attention_mask, cache, **kwargs
+        )
         if kept is not None:
             context, hidden_states = context[kept], hidden_states[kept]
         projected = linear(output.dense, context, None, is_batch_invariant(output.config))
         return hidden_states + output.dropout(projected), probabilities
+
+    takes_packed = (forward,)
 
 
 class PreNormOutput(BertOutput):
@@ -96,6 +115,8 @@ class PreNormOutput(BertOutput):
         projected = linear(self.dense, dropped, None, is_batch_invariant(self.config))
         return self.dropout(input_tensor + self.dropout(projected))
 
+    takes_packed = (forward,)
+
 
 class CodertimoLayer(BertLayer):
     """A layer whose sub-layers normalise their input."""
@@ -103,9 +124,12 @@ class CodertimoLayer(BertLayer):
     attention_class = PreNormAttention
     output_class = PreNormOutput
 
-    def feed_forward(self, hidden_states: Tensor) -> Tensor:
+    def feed_forward_chunk(self, attention_output: Tensor) -> Tensor:
         """(..., D) to (..., D)."""
-        return self.output(self.intermediate(self.output.LayerNorm(hidden_states)), hidden_states)
+        normed = self.output.LayerNorm(attention_output)
+        return self.output(self.intermediate(normed), attention_output)
+
+    takes_packed = (BertLayer.forward, feed_forward_chunk)
 
 
 class CodertimoPooler(nn.Module):
@@ -117,6 +141,8 @@ class CodertimoPooler(nn.Module):
     def forward(self, hidden_states: Tensor) -> Tensor:
         """(B, S, D) to (B, D)."""
         return hidden_states[:, 0]
+
+    takes_packed = (forward,)
 
 
 class CodertimoLMPredictionHead(nn.Module):
@@ -130,6 +156,8 @@ class CodertimoLMPredictionHead(nn.Module):
     def forward(self, hidden_states: Tensor) -> Tensor:
         """Logits before the softmax."""
         return linear(self.decoder, hidden_states, None, is_batch_invariant(self.config))
+
+    takes_packed = (forward,)
 
 
 def init_weights(module: nn.Module) -> bool:

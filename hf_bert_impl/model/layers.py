@@ -9,7 +9,7 @@ published checkpoints' (`cls.predictions.transform.dense.weight`, …).
 import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import torch
@@ -18,11 +18,20 @@ from transformers import initialization as init
 from transformers.activations import ACT2FN
 from transformers.cache_utils import Cache
 from transformers.modeling_layers import GradientCheckpointingLayer
+from transformers.modeling_outputs import BaseModelOutputWithPastAndCrossAttentions
 
-from .attention import CACHE, BertSelfAttention, Dropout, prune_linear, takes_cache
+from .attention import (
+    CACHE,
+    BertCrossAttention,
+    BertSelfAttention,
+    Dropout,
+    prune_linear,
+    takes_cache,
+)
 from .configuration_bert import BertConfig, is_batch_invariant
-from .cpu_kernels import is_hooked, linear, takes_onednn
+from .cpu_kernels import is_hooked, linear, takes_onednn, type_name
 from .packing import Packing, is_traced
+from .route import takes_rows
 
 #: If the activations of the feed-forward sub-layer would take more bytes than this, it is computed
 #: in slices of so many tokens. The system has to provide blocks of 32 MiB or more anew each time.
@@ -67,6 +76,8 @@ class SinusoidalPositions(nn.Module):
         """Position ids of any shape to `(..., D)`."""
         return self.table[position_ids]
 
+    takes_packed = (forward,)
+
 
 class BertEmbeddings(nn.Module):
     """Sum of word, position and token-type embeddings, normalised.
@@ -77,6 +88,8 @@ class BertEmbeddings(nn.Module):
 
     #: The token type of a first sentence.
     first_type = 0
+    position_ids: Tensor
+    token_type_ids: Tensor
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
@@ -93,6 +106,17 @@ class BertEmbeddings(nn.Module):
         self.LayerNorm: nn.Module = nn.LayerNorm(width, eps=config.layer_norm_eps)
         self.dropout = Dropout(config.hidden_dropout_prob)
         self.adds_positions = not config.position_embedding_type.startswith("relative")
+        # What a caller without positions or token types gets; (1, positions).
+        self.register_buffer("position_ids", torch.empty(1, positions, dtype=torch.long), False)
+        self.register_buffer("token_type_ids", torch.empty(1, positions, dtype=torch.long), False)
+        self.reset_ids()
+
+    @torch.no_grad()
+    def reset_ids(self) -> None:
+        """Fills the buffers; they are no part of the state dict."""
+        places = torch.arange(self.position_ids.shape[1], device=self.position_ids.device)
+        init.copy_(self.position_ids, places[None])
+        init.constant_(self.token_type_ids, self.first_type)
 
     def default_mask(self, input_ids: Tensor | None) -> Tensor | None:
         """The (B, S) mask of a call without one, or None: everything is attended."""
@@ -109,13 +133,15 @@ class BertEmbeddings(nn.Module):
             "type_vocab_size": _table_rows(self.token_type_embeddings),
         }
 
+    @takes_cache
     def forward(
         self,
         input_ids: Tensor | None = None,
         token_type_ids: Tensor | None = None,
         position_ids: Tensor | None = None,
         inputs_embeds: Tensor | None = None,
-        past_key_values_length: int = 0,
+        cache_length: int = 0,
+        *,
         packing: Packing | None = None,
     ) -> Tensor:
         """Embeds a batch, or its computed tokens only.
@@ -125,7 +151,7 @@ class BertEmbeddings(nn.Module):
             token_type_ids: (B, S), (1, S) or (S,); if None `first_type`.
             position_ids: (B, S), (1, S) or (S,); if None 0, 1, 2, … after the cached tokens.
             inputs_embeds: (B, S, D) instead of word embeddings.
-            past_key_values_length: Number of cached tokens before this batch.
+            cache_length: Number of cached tokens before this batch.
             packing: Which tokens to embed; all if None.
 
         Returns:
@@ -149,7 +175,8 @@ class BertEmbeddings(nn.Module):
         # Token types and positions that are not given are the same in every row: one row of
         # them is broadcast.
         if token_type_ids is None:
-            types = _rows(self.token_type_embeddings, self.first_type, 1, device)
+            shape = batch_shape if packing is None else (1,)
+            types = _rows(self.token_type_embeddings, self.first_type, 1, shape, device)
         else:
             types = self.token_type_embeddings(token_type_ids)
         embeddings = inputs_embeds + types
@@ -157,14 +184,16 @@ class BertEmbeddings(nn.Module):
             if position_ids is None and packing is not None:
                 position_ids = packing.column
             if position_ids is None:
-                start, count = past_key_values_length, batch_shape[1]
-                positions = _rows(self.position_embeddings, start, count, device)
+                start, count = cache_length, batch_shape[1]
+                positions = _rows(self.position_embeddings, start, count, (1, count), device)
             else:
                 positions = self.position_embeddings(position_ids)
             embeddings = embeddings + positions
         if packing is not None and packing.token_index is None:
             embeddings = embeddings.flatten(0, 1)
         return self.dropout(self.LayerNorm(embeddings))  # (B, S, D) or (T, D)
+
+    takes_packed = (forward,)
 
 
 def _table_rows(table: Any) -> int:
@@ -176,29 +205,35 @@ def _table_rows(table: Any) -> int:
     return getattr(table, "num_embeddings", None) or sys.maxsize
 
 
-def _rows(table: nn.Module, start: int, count: int, device: torch.device) -> Tensor:
-    """(count, D), neighbouring rows of a table; a view if no gradient, hook or trace needs more."""
+def _rows(
+    table: Any, start: int, count: int, shape: tuple[int, ...], device: torch.device
+) -> Tensor:
+    """Neighbouring rows of a table, (count, D) or (*shape, D).
+
+    A view if no gradient, hook or trace needs more. What watches the table or replaces it gets ids
+    of the whole `shape`, as in transformers.
+    """
     weight = table._parameters.get("weight")
+    is_plain = type(table) is nn.Embedding and type(weight) is nn.Parameter and not is_hooked(table)
     if (
-        type(table) is nn.Embedding
-        and type(weight) is nn.Parameter
+        is_plain
         and table.max_norm is None
         and not torch.is_grad_enabled()
         and not is_traced(device)
-        and not is_hooked(table)
     ):
         return weight[start : start + count]
-    rows: Tensor = table(torch.arange(start, start + count, device=device))
+    ids = torch.arange(start, start + count, device=device)
+    rows: Tensor = table(ids if is_plain else ids.expand(shape))
     return rows
 
 
 class BertSelfOutput(nn.Module):
     """The end of a sub-layer: projects back, adds the sub-layer's input and normalises."""
 
-    def __init__(self, config: BertConfig, width: int) -> None:
+    def __init__(self, config: BertConfig, *, width: int | None = None) -> None:
         super().__init__()
         self.config = config
-        self.dense = nn.Linear(width, config.hidden_size)
+        self.dense = nn.Linear(width or config.hidden_size, config.hidden_size)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = Dropout(config.hidden_dropout_prob)
 
@@ -207,6 +242,8 @@ class BertSelfOutput(nn.Module):
         projected = linear(self.dense, hidden_states, None, is_batch_invariant(self.config))
         return self.LayerNorm(self.dropout(projected) + input_tensor)
 
+    takes_packed: Any = (forward,)
+
 
 class BertAttention(nn.Module):
     """An attention sub-layer: attend, project, add, normalise."""
@@ -214,25 +251,45 @@ class BertAttention(nn.Module):
     def __init__(
         self,
         config: BertConfig,
-        layer_idx: int,
         is_causal: bool = False,
+        layer_idx: int | None = None,
         is_cross_attention: bool = False,
     ) -> None:
         super().__init__()
-        self.self = BertSelfAttention(config, layer_idx, is_causal, is_cross_attention)
-        self.output = BertSelfOutput(config, self.self.all_head_size)
+        self.is_cross_attention = is_cross_attention
+        kind = BertCrossAttention if is_cross_attention else BertSelfAttention
+        self.self = kind(config, is_causal, layer_idx)
+        self.output = BertSelfOutput(config, width=self.self.all_head_size)
 
+    @takes_cache
     def forward(
-        self, hidden_states: Tensor, kept: Tensor | None = None, **kwargs: Any
+        self,
+        hidden_states: Tensor,
+        attention_mask: Any = None,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Any = None,
+        cache: Cache | None = None,
+        *,
+        kept: Tensor | None = None,
+        **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """(..., D) to (..., D), or only the tokens in `kept`; and the probabilities.
 
-        Other arguments as in `BertSelfAttention.forward`.
+        Other arguments as in `BertSelfAttention.forward`. Cross-attention reads the encoder's
+        states and mask in place of its own.
         """
-        context, probabilities = self.self(hidden_states, **kwargs)
+        context, probabilities = self.self(
+            hidden_states,
+            encoder_hidden_states=encoder_hidden_states,
+            attention_mask=encoder_attention_mask if self.is_cross_attention else attention_mask,
+            **{CACHE: cache},
+            **kwargs,
+        )
         if kept is not None:
             context, hidden_states = context[kept], hidden_states[kept]
         return self.output(context, hidden_states), probabilities
+
+    takes_packed: Any = (forward,)
 
     def prunable(self) -> Iterator[tuple[str, nn.Module]]:
         """The linear layers that `prune_heads` makes smaller ones of, with their names."""
@@ -259,12 +316,14 @@ class BertIntermediate(nn.Module):
         invariant = is_batch_invariant(self.config)
         return linear(self.dense, hidden_states, self.intermediate_act_fn, invariant)
 
+    takes_packed = (forward,)
+
 
 class BertOutput(BertSelfOutput):
     """Second half: (..., F) to (..., D), plus the sub-layer's input, normalised."""
 
     def __init__(self, config: BertConfig) -> None:
-        super().__init__(config, config.intermediate_size)
+        super().__init__(config, width=config.intermediate_size)
 
 
 class BertLayer(GradientCheckpointingLayer):
@@ -273,12 +332,15 @@ class BertLayer(GradientCheckpointingLayer):
     attention_class: type[BertAttention] = BertAttention
     output_class: type[BertOutput] = BertOutput
 
-    def __init__(self, config: BertConfig, layer_idx: int) -> None:
+    def __init__(self, config: BertConfig, layer_idx: int | None = None) -> None:
         super().__init__()
         self.chunk_size_feed_forward = config.chunk_size_feed_forward
-        self.attention = self.attention_class(config, layer_idx, is_causal=config.is_decoder)
+        self.seq_len_dim = 1
+        self.is_decoder = config.is_decoder
+        self.add_cross_attention = config.add_cross_attention
+        self.attention = self.attention_class(config, config.is_decoder, layer_idx)
         if config.add_cross_attention:
-            self.crossattention = BertAttention(config, layer_idx, is_cross_attention=True)
+            self.crossattention = BertAttention(config, False, layer_idx, is_cross_attention=True)
         self.intermediate = BertIntermediate(config)
         self.output = self.output_class(config)
 
@@ -290,97 +352,90 @@ class BertLayer(GradientCheckpointingLayer):
         encoder_hidden_states: Tensor | None = None,
         encoder_attention_mask: Any = None,
         cache: Cache | None = None,
-        packing: Packing | None = None,
+        *,
         head_mask: Tensor | None = None,
-        output_attentions: bool = False,
         score_mask: Tensor | None = None,
         encoder_score_mask: Tensor | None = None,
-        kept: Tensor | None = None,
+        with_attentions: bool = False,
         **kwargs: Any,
     ) -> Any:
-        """Runs the layer; arguments as in `BertSelfAttention.forward`.
-
-        Args:
-            kept: (K,) the packed tokens whose output is read; all if None. The others are keys and
-                values only.
+        """Runs the layer; arguments as in `BertAttention.forward`.
 
         Returns:
-            (..., D), or (K, D); with `output_attentions` a tuple of it, the self-attention
-            probabilities (B, H, Q, K) and those of cross-attention, or None.
+            (..., D), or (K, D) of the tokens in `kept`; `with_attentions` a tuple of it, the
+            self-attention probabilities (B, H, Q, K) and those of cross-attention, or None.
         """
+        own: dict[str, Any] = {"head_mask": head_mask, "score_mask": score_mask}
         hidden_states, probabilities = self.attention(
             hidden_states,
-            attention_mask=attention_mask,
-            cache=cache,
-            packing=packing,
-            head_mask=head_mask,
-            output_attentions=output_attentions,
-            score_mask=score_mask,
-            kept=kept,
+            attention_mask,
+            **{CACHE: cache},
+            **_given(own),
             **kwargs,
         )
         cross_probabilities = None
-        if encoder_hidden_states is not None:
+        if encoder_hidden_states is not None and self.is_decoder:
+            if not self.add_cross_attention:
+                raise ValueError(
+                    "encoder_hidden_states given to a layer without cross-attention; set "
+                    "add_cross_attention=True in its config"
+                )
             hidden_states, cross_probabilities = self.crossattention(
                 hidden_states,
-                attention_mask=encoder_attention_mask,
-                key_value_states=encoder_hidden_states,
-                cache=cache,
-                output_attentions=output_attentions,
-                score_mask=encoder_score_mask,
+                None,
+                encoder_hidden_states,
+                encoder_attention_mask,
+                **{CACHE: cache},
+                **_given({"score_mask": encoder_score_mask}),
                 **kwargs,
             )
         if self.chunk_size_feed_forward:
             # Tokens do not see each other here, so a bounded slice at a time bounds the memory of
             # the (..., F) activations. The last slice may be shorter.
             chunks = hidden_states.split(self.chunk_size_feed_forward, dim=-2)
-            hidden_states = torch.cat([self.feed_forward(chunk) for chunk in chunks], dim=-2)
+            hidden_states = torch.cat([self.feed_forward_chunk(part) for part in chunks], dim=-2)
         elif self._is_sliced(hidden_states):
             slices = hidden_states.flatten(0, -2).split(SLICE_TOKENS)
             shape = hidden_states.shape
-            hidden_states = torch.cat([self.feed_forward(part) for part in slices]).view(shape)
+            hidden_states = torch.cat(list(map(self.feed_forward_chunk, slices))).view(shape)
         else:
-            hidden_states = self.feed_forward(hidden_states)
-        if output_attentions:
+            hidden_states = self.feed_forward_chunk(hidden_states)
+        if with_attentions:
             return hidden_states, probabilities, cross_probabilities
         return hidden_states
 
     def _is_sliced(self, hidden_states: Tensor) -> bool:
         """Whether oneDNN computes the (..., F) activations and they are too large for one block."""
-        inner: Any = self.intermediate.dense
+        inner: Any = getattr(self.intermediate, "dense", None)
         return (
             # With gradients all activations are kept anyway; dropout draws in a fixed order.
             not self.training
             and not torch.is_grad_enabled()
             and takes_onednn(inner, hidden_states)
             and hidden_states.shape[:-1].numel() * inner.out_features * 4 > LARGEST_BLOCK
-            # A hook must see all tokens at once.
-            and not any(is_hooked(module) for module in self.intermediate.modules())
-            and not any(is_hooked(module) for module in self.output.modules())
+            # A hook, or a module of someone else, must see all tokens at once.
+            and not any(
+                is_hooked(module) or not takes_rows(type(module))
+                for module in chain(self.intermediate.modules(), self.output.modules())
+            )
         )
 
-    def feed_forward(self, hidden_states: Tensor) -> Tensor:
+    def feed_forward_chunk(self, attention_output: Tensor) -> Tensor:
         """(..., D) to (..., D)."""
-        return self.output(self.intermediate(hidden_states), hidden_states)
+        return self.output(self.intermediate(attention_output), attention_output)
+
+    takes_packed = (forward, feed_forward_chunk)
 
 
-@dataclass
-class EncoderStates:
-    """The result of a pass through the encoder."""
-
-    #: (..., D) after the last layer.
-    hidden_states: Tensor
-    #: (B, S, D) each: the embeddings and the output of every layer, if asked for.
-    all_hidden_states: tuple[Tensor | None, ...] | None
-    #: (B, H, Q, K) a layer.
-    attentions: tuple[Tensor, ...] | None
-    cross_attentions: tuple[Tensor, ...] | None
+def _given(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Those that are not None. Modules of someone else are called as in transformers."""
+    return {name: value for name, value in arguments.items() if value is not None}
 
 
 class BertEncoder(nn.Module):
     """The layers, one after the other."""
 
-    def __init__(self, config: BertConfig, layer_class: type[BertLayer] = BertLayer) -> None:
+    def __init__(self, config: BertConfig, *, layer_class: type[BertLayer] = BertLayer) -> None:
         super().__init__()
         self.config = config
         self.layer = nn.ModuleList(layer_class(config, i) for i in range(config.num_hidden_layers))
@@ -395,13 +450,15 @@ class BertEncoder(nn.Module):
         encoder_hidden_states: Tensor | None = None,
         encoder_attention_mask: Any = None,
         cache: Cache | None = None,
+        use_cache: bool | None = None,
+        *,
         packing: Packing | None = None,
         head_mask: Tensor | None = None,
         output_hidden_states: bool | int | Sequence[int] = False,
         output_attentions: bool = False,
         prepared: Any = None,
         **kwargs: Any,
-    ) -> EncoderStates:
+    ) -> BaseModelOutputWithPastAndCrossAttentions:
         """Runs every layer and collects what is asked for.
 
         Args:
@@ -410,6 +467,7 @@ class BertEncoder(nn.Module):
             output_hidden_states: True for all; numbers (0 the embeddings, -1 the last layer) keep
                 those and leave None for the others.
             output_attentions: Whether to collect the probabilities.
+            packing: Layout of packed hidden states.
             prepared: A `PreparedEncoder` whose layers run in place of these, on packed states.
             **kwargs: As in `BertLayer.forward`.
         """
@@ -434,36 +492,51 @@ class BertEncoder(nn.Module):
 
         hidden_states = keep(hidden_states)
         last = len(self.layer) - 1
+        own: dict[str, Any] = {"packing": packing}
+        if output_attentions:
+            own |= {"output_attentions": True, "with_attentions": True}
+            for index, layer in enumerate(self.layer):
+                if not takes_rows(type(layer)):
+                    raise ValueError(
+                        f"output_attentions is asked for, and layer {index} "
+                        f"({type_name(type(layer))}) gives none; leave it out"
+                    )
         if prepared is not None:
             hidden_states = prepared(hidden_states, packing, keep)
         for index, layer in enumerate(self.layer if prepared is None else ()):
-            kept = packing.kept if packing is not None and index == last else None
+            own["head_mask"] = None if head_mask is None else head_mask[index]
+            own["kept"] = packing.kept if packing is not None and index == last else None
             # Inputs with gradients are positional: reentrant checkpointing sees no others.
             output = layer(
                 hidden_states,
                 attention_mask,
                 encoder_hidden_states,
                 encoder_attention_mask=encoder_attention_mask,
-                packing=packing,
-                head_mask=None if head_mask is None else head_mask[index],
-                output_attentions=output_attentions,
-                kept=kept,
                 **{CACHE: cache},  # by a name that gradient checkpointing knows
+                **_given(own),
                 **kwargs,
             )
             if output_attentions:
                 output, probabilities, cross_probabilities = output
+                if probabilities is None:
+                    raise ValueError(
+                        f"output_attentions is asked for, and the attention of layer {index} "
+                        f"({type_name(type(layer.attention))}) gives none; leave it out"
+                    )
                 attentions.append(probabilities)
                 if cross_probabilities is not None:
                     cross_attentions.append(cross_probabilities)
             hidden_states = keep(output)
 
-        return EncoderStates(
+        return BaseModelOutputWithPastAndCrossAttentions(
             hidden_states,
+            cache if use_cache else None,
             None if wanted is None else tuple(states),
             tuple(attentions) if output_attentions else None,
             tuple(cross_attentions) if cross_attentions else None,
         )
+
+    takes_packed = (forward,)
 
 
 def _wanted_states(selection: bool | int | Sequence[int], count: int) -> set[int] | None:
@@ -488,6 +561,8 @@ class BertPooler(nn.Module):
         first, invariant = hidden_states[:, 0], is_batch_invariant(self.config)
         return linear(self.dense, first, self.activation, invariant)
 
+    takes_packed = (forward,)
+
 
 class BertPredictionHeadTransform(nn.Module):
     """The layer before the masked-LM decoder: (..., D) to (..., D)."""
@@ -503,6 +578,8 @@ class BertPredictionHeadTransform(nn.Module):
         """Projects, activates, normalises."""
         invariant = is_batch_invariant(self.config)
         return self.LayerNorm(linear(self.dense, hidden_states, self.transform_act_fn, invariant))
+
+    takes_packed = (forward,)
 
 
 class BertLMPredictionHead(nn.Module):
@@ -529,17 +606,23 @@ class BertLMPredictionHead(nn.Module):
         states = self.transform(hidden_states)
         return linear(self.decoder, states, None, is_batch_invariant(self.config))
 
+    takes_packed = (forward,)
+
 
 class BertOnlyMLMHead(nn.Module):
     """The masked-LM head alone."""
 
-    def __init__(self, config: BertConfig, head_class: type[nn.Module]) -> None:
+    def __init__(
+        self, config: BertConfig, *, head_class: type[nn.Module] = BertLMPredictionHead
+    ) -> None:
         super().__init__()
         self.predictions: Any = head_class(config)
 
     def forward(self, sequence_output: Tensor) -> Tensor:
         """(..., D) to (..., V)."""
         return self.predictions(sequence_output)
+
+    takes_packed = (forward,)
 
 
 class BertOnlyNSPHead(nn.Module):
@@ -558,7 +641,9 @@ class BertOnlyNSPHead(nn.Module):
 class BertPreTrainingHeads(nn.Module):
     """Both pre-training heads."""
 
-    def __init__(self, config: BertConfig, head_class: type[nn.Module]) -> None:
+    def __init__(
+        self, config: BertConfig, *, head_class: type[nn.Module] = BertLMPredictionHead
+    ) -> None:
         super().__init__()
         self.config = config
         self.predictions: Any = head_class(config)
@@ -569,3 +654,5 @@ class BertPreTrainingHeads(nn.Module):
         invariant = is_batch_invariant(self.config)
         pair = linear(self.seq_relationship, pooled_output, None, invariant)
         return self.predictions(sequence_output), pair
+
+    takes_packed = (forward,)

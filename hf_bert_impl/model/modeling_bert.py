@@ -19,6 +19,7 @@ from transformers import GenerationMixin, PreTrainedModel
 from transformers import initialization as init
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import (
+    BaseModelOutputWithPastAndCrossAttentions,
     BaseModelOutputWithPoolingAndCrossAttentions,
     CausalLMOutputWithCrossAttentions,
     MaskedLMOutput,
@@ -55,7 +56,6 @@ from .layers import (
     BertOnlyMLMHead,
     BertOnlyNSPHead,
     BertPreTrainingHeads,
-    EncoderStates,
     SinusoidalPositions,
 )
 from .loading import CheckpointMismatch, check_folder, check_model, check_size, mismatch_message
@@ -83,6 +83,7 @@ from .packing import (
     scatter,
 )
 from .prepared import check_dtype, drop_prepared, prepare
+from .route import Inside, takes_rows, why_watched
 
 __all__ = [
     "BertConfig",
@@ -132,6 +133,7 @@ class BertPreTrainedModel(PreTrainedModel):
         config.check_values()  # once more: a field may have been set since it was made
         check_bias(config, config._attn_implementation or "eager")
         super().__init__(config, *inputs, **kwargs)
+        self._inside = Inside()
         self._no_split_modules = [kind.__name__ for kind in architecture(config)[:2]]
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -225,6 +227,8 @@ class BertPreTrainedModel(PreTrainedModel):
             init.zeros_(module.bias)
         elif isinstance(module, SinusoidalPositions):
             module.reset_table()
+        elif isinstance(module, BertEmbeddings):
+            module.reset_ids()
 
     def prune_heads(self, heads_to_prune: Mapping[int, list[int]]) -> None:
         """Removes attention heads for good; the config remembers which (`pruned_heads`).
@@ -347,8 +351,13 @@ class Encoded:
     cross_attentions: tuple[Tensor, ...] | None = None
     cache: Cache | None = None
 
-    def pad(self, rows: Tensor) -> Tensor:
-        """Rows computed from `states`, (N, ...) or (B, S, ...), to (B, S, ...), zero elsewhere."""
+    def pad(self, rows: Tensor, in_place: bool = False) -> Tensor:
+        """Rows computed from `states`, (N, ...) or (B, S, ...), to (B, S, ...), zero elsewhere.
+
+        Args:
+            rows: What was computed.
+            in_place: Whether nobody else has `rows`, so that they may be overwritten.
+        """
         if self.index is None:
             return rows
         index = self.index.to(rows.device)
@@ -356,9 +365,8 @@ class Encoded:
             return scatter(rows, index, self.shape)
         others = torch.ones(self.shape, dtype=torch.bool, device=rows.device)
         others.view(-1)[index] = False
-        # In place if no gradient is recorded: scores are the largest tensor of the pass. With
-        # gradients, a decoder that someone put in may still need its output for them.
-        fill = rows.masked_fill if rows.requires_grad else rows.masked_fill_
+        # In place where it is possible: scores are the largest tensor of the pass.
+        fill = rows.masked_fill_ if in_place and not rows.requires_grad else rows.masked_fill
         return fill(others[..., None], 0)
 
     def at(self, positions: Tensor) -> Tensor:
@@ -392,7 +400,7 @@ class BertModel(BertPreTrainedModel):
         self.gradient_checkpointing = False
         made_of = architecture(self.config)
         self.embeddings = made_of.embeddings(self.config)
-        self.encoder = BertEncoder(self.config, made_of.layer)
+        self.encoder = BertEncoder(self.config, layer_class=made_of.layer)
         self.pooler = made_of.pooler(self.config) if add_pooling_layer else None
         self.post_init()
 
@@ -465,6 +473,9 @@ class BertModel(BertPreTrainedModel):
             where asked for `cache`, `hidden_states` (layers + 1 times (B, S, D)),
             `attentions` and `cross_attentions` (layers times (B, H, S, K)).
 
+        If a module in the model has a hook, or does not declare that it takes packed rows, all is
+        computed padded, as transformers does, with its states at padding (see `route.py`).
+
         With `config.batch_invariant` the bits of everything that belongs to one sequence (states of
         its attended tokens, pooled vector, logits of a head) depend on that sequence and its
         positions, the weights, the number of threads, the processor and the libraries, and on
@@ -497,17 +508,21 @@ class BertModel(BertPreTrainedModel):
             required_positions=required_positions,
             query_expansion_positions=query_expansion_positions,
         )
+        is_recorded = inputs.is_traced(required_positions)
+        # A recorded program computes padding in any case.
+        watched = None if is_recorded else self._inside.why_padded(self)
         lengths, sequences = find_sequences(
             inputs,
             options,
             is_decoder=config.is_decoder,
+            is_padded=watched is not None,
             has_pooler=self.pooler is not None,
             has_cache=cache is not None,
         )
         past_length = 0 if cache is None else int(cache.get_seq_length())
         if inputs.position_ids is None and sequences is not None:
             inputs = replace(inputs, position_ids=sequences.position)
-        words = self.embeddings.word_embeddings
+        words = getattr(self.embeddings, "word_embeddings", None)
         batch_size, length = shape = check_inputs(
             inputs,
             config,
@@ -515,7 +530,7 @@ class BertModel(BertPreTrainedModel):
             past_length=past_length,
             longest=None if lengths is None else max(lengths),
         )
-        if attention_mask is None:
+        if attention_mask is None and isinstance(self.embeddings, BertEmbeddings):
             attention_mask = self.embeddings.default_mask(input_ids)
             if attention_mask is not None and sequences is not None:
                 attention_mask = attention_mask | sequences.is_packed  # it holds no padding
@@ -534,8 +549,7 @@ class BertModel(BertPreTrainedModel):
         packing, mask_is_2d = None, attention_mask is None or len(attention_mask.shape) == 2
         is_unpadded = lengths is not None or (config.padding_free and mask_is_2d)
         # The number of tokens depends on values, which a trace does not have.
-        is_traced = inputs.is_traced(required_positions)
-        is_planned = is_unpadded and is_alone and not is_traced
+        is_planned = is_unpadded and is_alone and not is_recorded and watched is None
         if torch.compiler.is_dynamo_compiling() and is_unpadded and attention_mask is not None:
             _tell_of_padding()
         if is_planned:
@@ -555,34 +569,36 @@ class BertModel(BertPreTrainedModel):
                     not_padding=others,
                 ),
                 whole_if_empty=backend == "eager",
-                packs_whole=is_batch_invariant(config) or self.encoder.prepared is not None,
+                packs_whole=is_batch_invariant(config) or self._prepared is not None,
             )
         on_packed = backend in PACKED_BACKENDS and not output_attentions
         if is_batch_invariant(config):
             self._check_batch_invariant(
-                packing, attention_mask, on_packed, is_alone, is_traced, device
+                packing, attention_mask, on_packed, is_alone, is_recorded, device, watched
             )
             packing = packing or Packing.dense(shape, device)
             packing = replace(packing, batch_invariant=True)
-        prepared = self.encoder.prepared
+        prepared = self._prepared
         if prepared is not None:
             tokens = batch_size * length if packing is None else packing.tokens
-            needs_mask = packing is None and attention_mask is not None
+            needs_mask = packing is None and attention_mask is not None and watched is None
             serves = on_packed and head_mask is None and not needs_mask
             prepared = prepared.current(self.encoder, tokens) if serves else None
+            if watched is not None:  # if that is a change of the encoder, it was dropped just now
+                prepared = None
         if prepared is not None and packing is None:
             packing = Packing.dense(shape, device)
 
+        # Modules are given what transformers gives them, and more of our own only where need be.
+        own: dict[str, Any] = {} if packing is None else {"packing": packing}
         embeddings = self.embeddings(
             input_ids=input_ids,
-            token_type_ids=token_type_ids,
             position_ids=inputs.position_ids,
+            token_type_ids=token_type_ids,
             inputs_embeds=inputs_embeds,
-            past_key_values_length=past_length,
-            packing=packing,
+            **{f"{CACHE}_length": past_length},
+            **own,
         )  # (B, S, D) or (T, D)
-        if inputs.position_ids is not None:
-            options["position_ids"] = inputs.position_ids
         if use_cache is None:
             use_cache = config.use_cache
         if not config.is_decoder or (self.gradient_checkpointing and self.training):
@@ -609,17 +625,31 @@ class BertModel(BertPreTrainedModel):
                 sequences,
                 output_attentions,
             )
+        if layer_head_mask is not None:
+            own["head_mask"] = layer_head_mask
+        if output_hidden_states is not False:
+            own["output_hidden_states"] = output_hidden_states
+        if output_attentions:
+            own["output_attentions"] = True
+        if prepared is not None:
+            own["prepared"] = prepared
         left = self.encoder(
             embeddings,
+            attention_mask=options.pop("attention_mask", None),
             encoder_hidden_states=encoder_hidden_states,
-            cache=cache,
-            packing=packing,
-            head_mask=layer_head_mask,
-            output_hidden_states=output_hidden_states,
-            output_attentions=output_attentions,
-            prepared=prepared,
+            encoder_attention_mask=options.pop("encoder_attention_mask", None),
+            **{CACHE: cache},
+            use_cache=use_cache,
+            position_ids=inputs.position_ids,
+            **own,
             **options,
         )
+        for name in ("hidden_states", "attentions"):
+            if f"output_{name}" in own and getattr(left, name, None) is None:
+                raise ValueError(
+                    f"output_{name} is asked for, and the {type_name(type(self.encoder))} in place "
+                    "of the encoder gives none; leave it out"
+                )
         encoded = self._encoded(
             left,
             shape,
@@ -645,15 +675,17 @@ class BertModel(BertPreTrainedModel):
         attention_mask: Tensor | None,
         on_packed: bool,
         is_alone: bool,
-        is_traced: bool,
+        is_recorded: bool,
         device: torch.device,
+        watched: str | None,
     ) -> None:
         """Raises ValueError if a sequence may get other bits in another batch."""
         config = self.config
         dtype = self.dtype
         problems = {
+            str(watched): watched is not None,
             "a decoder, a cache or an encoder's states": not is_alone,
-            "a compiled or traced program, or vmap": is_traced,
+            "a compiled or traced program, or vmap": is_recorded,
             f"{device.type} (it is of the CPU's kernels)": device.type != "cpu",
             "padding_free=False": not config.padding_free,
             "relative positions": config.position_embedding_type.startswith("relative"),
@@ -673,7 +705,7 @@ class BertModel(BertPreTrainedModel):
 
     def _encoded(
         self,
-        left: EncoderStates,
+        left: BaseModelOutputWithPastAndCrossAttentions,
         shape: tuple[int, int],
         packing: Packing | None,
         sequences: Sequences | None,
@@ -681,7 +713,8 @@ class BertModel(BertPreTrainedModel):
         cache: Cache | None,
     ) -> Encoded:
         """The result of the encoder, as heads and callers of the model read it."""
-        states, first = left.hidden_states, left.hidden_states
+        states: Any = left.last_hidden_state
+        first = states
         index: Tensor | None = None
         if packing is not None:
             packing = packing.to(states.device)
@@ -689,7 +722,9 @@ class BertModel(BertPreTrainedModel):
             first = states if of_first is None else of_first[:, None]
         elif sequences is not None and sequences.first is not None:
             first = states[0, sequences.first.to(states.device)][:, None]
-        all_states: Any = left.all_hidden_states  # those that were asked for; None for others
+        all_states: Any = getattr(
+            left, "hidden_states", None
+        )  # those that were asked for; None for others
         if all_states is not None and all_states[-1] is not None:
             # Both outputs are the same tensor, so that they have the same gradient.
             if packing is None:
@@ -703,10 +738,17 @@ class BertModel(BertPreTrainedModel):
             pooled=None if self.pooler is None else self.pooler(first),
             mask=attention_mask,
             hidden_states=all_states,
-            attentions=left.attentions,
-            cross_attentions=left.cross_attentions,
+            attentions=getattr(left, "attentions", None),
+            cross_attentions=getattr(left, "cross_attentions", None),
             cache=cache,
         )
+
+    takes_packed = (forward,)
+
+    @property
+    def _prepared(self) -> Any:
+        """The packed layers of the encoder, if it is ours and was prepared."""
+        return getattr(self.encoder, "prepared", None)
 
     def _attends_packed(self, backend: str, device: torch.device) -> bool:
         """Whether every layer attends on packed tokens, so that no mask is needed.
@@ -733,7 +775,7 @@ class _BertHead(BertPreTrainedModel):
     def encode_packed(self, inputs: Inputs, **options: Any) -> Encoded:
         """The states that a head of its own reads, without padding where there are any.
 
-        They are padded if `self.bert` is not our model, or if a hook sees its output.
+        They are padded if `self.bert` is not our model, or if something is around it.
 
         Args:
             inputs: The batch.
@@ -748,9 +790,13 @@ class _BertHead(BertPreTrainedModel):
             "return_dict": True,
         }
         is_program = torch.compiler.is_compiling() or torch.jit.is_tracing()
-        if not is_program and type(bert) is BertModel and not is_hooked(bert):
+        is_ours = is_program or takes_rows(type(bert))
+        if not is_program and is_ours and not is_hooked(bert):
             return bert(ids, packed=True, **options)
-        # A hook, or a model in place of ours, gets the call and the output of transformers.
+        if not is_ours or (not is_program and why_watched(bert) is not None):
+            # A hook, or a model in place of ours, gets the call of transformers. All is computed.
+            for name in ("required_positions", "only_required"):
+                options.pop(name, None)
         output = bert(ids, **options)
         states, mask = output.last_hidden_state, inputs.attention_mask
         if mask is None and isinstance(getattr(bert, "embeddings", None), BertEmbeddings):
@@ -831,6 +877,24 @@ class _LanguageModelHead(_BertHead):
         is_sparse = labels is not None and self.training and self.config.sparse_prediction
         return is_sparse and not is_mapped(labels)
 
+    def _encode_scored(
+        self, inputs: Inputs, labels: Tensor | None, **options: Any
+    ) -> tuple[Encoded, Encoded, Tensor | None]:
+        """What `encode_packed` gives, and of it what the head scores, with the labels of that."""
+        if inputs.is_traced(labels) or self._inside.why_padded(self.cls) is None:
+            encoded = self.encode_packed(
+                inputs,
+                required_positions=labelled(labels),
+                only_required=self._is_sparse(labels),
+                **options,
+            )
+            return encoded, *self._scored(encoded, labels, inputs)
+        # Someone looks into the head: it scores every position, as in transformers.
+        every = torch.ones(inputs.shape, dtype=torch.bool, device=inputs.device)
+        encoded = self.encode_packed(inputs, required_positions=every, **options)
+        scored = replace(encoded, states=encoded.pad(encoded.states), index=None)
+        return encoded, scored, labels
+
     def _scored(
         self, encoded: Encoded, labels: Tensor | None, inputs: Inputs
     ) -> tuple[Encoded, Tensor | None]:
@@ -872,7 +936,9 @@ class BertForPreTraining(_LanguageModelHead):
     def __init__(self, config: BertConfig) -> None:
         super().__init__(config)
         self.bert = BertModel(self.config)
-        self.cls = BertPreTrainingHeads(self.config, architecture(self.config).prediction_head)
+        self.cls = BertPreTrainingHeads(
+            self.config, head_class=architecture(self.config).prediction_head
+        )
         self.post_init()
 
     @can_return_tuple
@@ -901,15 +967,9 @@ class BertForPreTraining(_LanguageModelHead):
         if next_sentence_label is not None:
             count = inputs.count_sequences(kwargs.get("cu_seq_lens_q"))
             check_labels(next_sentence_label, "next_sentence_label", count, 2, "classes")
-        encoded = self.encode_packed(
-            inputs,
-            required_positions=labelled(labels),
-            only_required=self._is_sparse(labels),
-            **kwargs,
-        )
-        scored, labels = self._scored(encoded, labels, inputs)
+        encoded, scored, labels = self._encode_scored(inputs, labels, **kwargs)
         logits, seq_relationship_logits = self.cls(scored.states, encoded.pooled)
-        prediction_logits = scored.pad(logits)
+        prediction_logits = scored.pad(logits, in_place=True)
         loss = None
         if labels is not None and next_sentence_label is not None:
             loss = pretraining_loss(
@@ -934,7 +994,9 @@ class BertLMHeadModel(_LanguageModelHead, GenerationMixin):
                 "BertLMHeadModel sees the tokens that it predicts unless config.is_decoder is True"
             )
         self.bert = BertModel(self.config, add_pooling_layer=False)
-        self.cls = BertOnlyMLMHead(self.config, architecture(self.config).prediction_head)
+        self.cls = BertOnlyMLMHead(
+            self.config, head_class=architecture(self.config).prediction_head
+        )
         self.post_init()
 
     @takes_cache
@@ -1008,7 +1070,9 @@ class BertForMaskedLM(_LanguageModelHead):
         if config.is_decoder:
             logger.warning("BertForMaskedLM needs both directions; set config.is_decoder to False")
         self.bert = BertModel(self.config, add_pooling_layer=False)
-        self.cls = BertOnlyMLMHead(self.config, architecture(self.config).prediction_head)
+        self.cls = BertOnlyMLMHead(
+            self.config, head_class=architecture(self.config).prediction_head
+        )
         self.post_init()
 
     @can_return_tuple
@@ -1033,16 +1097,14 @@ class BertForMaskedLM(_LanguageModelHead):
         inputs = Inputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         items = kwargs.pop("num_items_in_batch", None)
         check_labels(labels, "labels", inputs.shape, self.config.vocab_size, "vocab_size")
-        encoded = self.encode_packed(
+        encoded, scored, labels = self._encode_scored(
             inputs,
+            labels,
             encoder_hidden_states=encoder_hidden_states,
             encoder_attention_mask=encoder_attention_mask,
-            required_positions=labelled(labels),
-            only_required=self._is_sparse(labels),
             **kwargs,
         )
-        scored, labels = self._scored(encoded, labels, inputs)
-        logits = scored.pad(self.cls(scored.states))
+        logits = scored.pad(self.cls(scored.states), in_place=True)
         loss = None if labels is None else masked_lm_loss(logits, labels, items)
         return MaskedLMOutput(loss, logits, encoded.hidden_states, encoded.attentions)
 

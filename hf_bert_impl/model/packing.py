@@ -11,8 +11,8 @@ backends that take only sequences of equal length.)
 
 A batch may also come packed: several sequences end to end in one row, none of which sees another.
 `cu_seq_lens_q` says so, or positions that start again at 0. `plan` lays such sequences out by their
-lengths. Decoders, and programs that are recorded (compiled, traced, exported), keep the row and get
-a mask.
+lengths. Decoders, padded calls (`route.py`) and programs that are recorded (compiled, traced,
+exported) keep the row and get a mask.
 """
 
 from array import array
@@ -628,8 +628,8 @@ def _is_packed(positions: Tensor, attention_mask: Tensor | None) -> Tensor:
 class Sequences:
     """The sequences of input that came packed and stays one row, (1, S), as tensors.
 
-    It stays one row in decoders, and in programs that are recorded: their shapes cannot depend on
-    lengths.
+    It stays one row in decoders, in calls that are computed as transformers does (`route.py`), and
+    in programs that are recorded: their shapes cannot depend on lengths.
     """
 
     #: (1, S) the number of each token's sequence from 1; 0 if the input turns out not packed.
@@ -677,7 +677,12 @@ class Sequences:
 
 
 def find_sequences(
-    inputs: Inputs, options: dict[str, Any], is_decoder: bool, has_pooler: bool, has_cache: bool
+    inputs: Inputs,
+    options: dict[str, Any],
+    is_decoder: bool,
+    is_padded: bool,
+    has_pooler: bool,
+    has_cache: bool,
 ) -> tuple[list[int] | None, Sequences | None]:
     """How the input of a call came packed, if it did.
 
@@ -686,12 +691,14 @@ def find_sequences(
         options: Further arguments of the call; those that say how input is packed are taken out
             if no backend is to read them.
         is_decoder: Whether a token sees only those before it.
+        is_padded: Whether the call is computed as transformers does, so that the row stays one.
         has_pooler: Whether the pooler asks where the sequences begin.
         has_cache: Whether there is a cache.
 
     Returns:
-        The lengths, to unpad by them; or, for a decoder and for a recorded program, which does not
-        know them, the sequences as tensors. None and None if the input is not packed.
+        The lengths, to unpad by them; or, for a decoder, a padded call and a recorded program,
+        which does not know them, the sequences as tensors. None and None if the input is not
+        packed.
 
     Raises:
         ValueError: As `packed_lengths`, or there is a cache.
@@ -714,7 +721,7 @@ def find_sequences(
             "packed input (cu_seq_lens_q, or position_ids that start again at 0) comes with "
             "a cache, which holds one sequence a row; leave them out"
         )
-    if lengths is not None and not is_decoder:
+    if lengths is not None and not (is_decoder or is_padded):
         for name in ("cu_seq_lens_q", "cu_seq_lens_k", "max_length_q", "max_length_k"):
             options.pop(name, None)
         return lengths, None

@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 
 from hf_bert_impl.checkpoints import open_checkpoint
 from hf_bert_impl.distributed.batch_tasks import Answer, Classify, EmbedTexts, ScorePairs
-from hf_bert_impl.errors import InputError
+from hf_bert_impl.errors import InputError, check_offsets
 from hf_bert_impl.inference.text_encoder import TextEncoder
 
 
@@ -232,17 +232,23 @@ class ModelWorker:
     def _whole(self) -> Tokenizer:
         """Cuts nothing, and is never changed, so that any thread may use it."""
         tool = self._tool
-        inner = tool._backend if isinstance(tool, TextEncoder) else tool.tokenizer.backend_tokenizer
+        inner: Any = tool.tokenizer.backend_tokenizer
+        if isinstance(tool, TextEncoder):  # which may lower-case texts
+            inner = tool._backend
         whole = Tokenizer.from_str(inner.to_str())
         whole.no_truncation()
         whole.no_padding()
         return whole
 
     def _lengths(self, items: list[Any]) -> list[int]:
+        tokenizer = self._tool.tokenizer
+        if not tokenizer.is_fast:  # one that is written in Python
+            return list(map(len, tokenizer(items, truncation=False, verbose=False)["input_ids"]))
         return [len(encoding) for encoding in self._whole.encode_batch_fast(items)]
 
     def _first_tokens(self, texts: Sequence[str], count: int) -> Sequence[str]:
         """Texts, cut after so many tokens."""
+        check_offsets(self._tool.tokenizer)
         encoded = self._whole.encode_batch(texts, add_special_tokens=False)
         return [
             text if len(tokens) <= count else text[: tokens.offsets[count - 1][1]]

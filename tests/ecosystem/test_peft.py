@@ -62,3 +62,27 @@ def test_virtual_tokens_as_upstream(library, model, batch, name):
     ]
     assert gradients[0].abs().max() > 0
     torch.testing.assert_close(*gradients, atol=2e-5, rtol=0)
+
+
+def test_adapters_by_text_as_upstream(library, model, batch):
+    """PEFT's hooks see (B, S, D). One adapter alone computes no padding."""
+    peft = library("peft")
+    found = []
+    ours = model("BertForTokenClassification", num_labels=3)
+    for one in (ours, reference_model(ours)):
+        settings = peft.LoraConfig(target_modules=["query", "value"], r=3, init_lora_weights=False)
+        tuned = peft.get_peft_model(one, settings, adapter_name="a")
+        tuned.add_adapter("b", settings)
+        generator = torch.Generator().manual_seed(3)
+        for name, weight in sorted(tuned.named_parameters()):
+            if "lora_" in name:
+                weight.data = torch.randn(weight.shape, generator=generator)
+        tuned.eval()
+        with torch.no_grad():
+            mixed = tuned(**batch, adapter_names=["a", "b", "__base__"]).logits
+            found.append((mixed, tuned(**batch).logits))
+    base = ours.bert
+    assert base._inside.why_padded(base) is None
+    attended = batch["attention_mask"].bool()
+    for here, there in zip(*found, strict=True):
+        torch.testing.assert_close(here[attended], there[attended], atol=2e-5, rtol=0)

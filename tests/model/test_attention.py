@@ -343,7 +343,7 @@ def test_queries_keys_and_values_side_by_side(backend, heads):
     """The way of prepared layers gives the bits of the general one, wherever the tensor begins."""
     config = random_config(1, hidden_size=60, num_attention_heads=5)
     config._attn_implementation = backend
-    attention = BertSelfAttention(config, 0).eval()
+    attention = BertSelfAttention(config, layer_idx=0).eval()
     attention.prune_heads(set(range(heads, 5)))
     rows = [(1, 3, 3), (3, 7, 7), (2, 15, 9), (1, 16, 16), (2, 31, 31), (2, 33, 33), (1, 40, 17)]
     for groups in (rows, rows[:1], rows[-1:], [*rows, (1, 257, 257)], [(2, 5, 0), *rows]):

@@ -58,5 +58,7 @@ def test_dynamic_quantization(head):
     for name, mask in masks().items():
         batch = random_batch(head, model.config, mask)
         expected, found = outputs(model, batch)[-1], outputs(quantised, batch)[-1]
+        if mask is not None and found.shape[:2] == mask.shape:  # which computes padding, too
+            expected, found = expected[mask != 0], found[mask != 0]
         error = (found - expected).abs().mean() / expected.abs().mean()
         assert 0 < error < 0.1, name

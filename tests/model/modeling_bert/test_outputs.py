@@ -86,11 +86,11 @@ def test_gradient_checkpointing_changes_no_gradient(padding, reentrant, fields):
     for checkpointing in (False, True):
         model, batch = model_and_batch("BertForPreTraining", 4, padding, labels=True, **fields)
         model.train()
+        calls = []
+        layer = model.bert.encoder.layer[0].attention
+        layer.register_forward_hook(lambda *args, calls=calls: calls.append(1))
         if checkpointing:
             model.gradient_checkpointing_enable({"use_reentrant": reentrant})
-            calls = []
-            layer = model.bert.encoder.layer[0].attention
-            layer.register_forward_hook(lambda *args, calls=calls: calls.append(1))
         torch.manual_seed(5)
         found.append(gradients(model, model(**batch).loss))
     assert len(calls) == 2  # computed again on the way back
