@@ -2,7 +2,6 @@
 
 import collections
 import functools
-import gc
 import getpass
 import os
 import tempfile
@@ -54,8 +53,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # See `pytest_collection_finish`.
-    gc.disable()
     # transformers' own test-suite sets these marks, and pytest refuses unknown ones.
     for mark in UPSTREAM_MARKS:
         config.addinivalue_line("markers", f"{mark}: set by transformers' own test-suite")
@@ -68,11 +65,6 @@ def pytest_collection_finish() -> None:
     # Several processes run tests side by side, and sums of one thread are reproducible.
     torch.set_num_threads(1)
     transformers_logging.disable_progress_bar()
-    # Modules and tests stay. To look for garbage among their two million objects again and again
-    # took a tenth of the time of all tests.
-    gc.freeze()
-    gc.set_threshold(10_000)
-    gc.enable()
 
 
 # After `-k` and `-m`: a case that they leave out must not stand for its test.
