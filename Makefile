@@ -35,7 +35,7 @@ PIP_INSTALL := python -m pip install --quiet --no-compile
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick hub isa fuzz bench notebooks docs lint format floor smoke upstream-tests clean
+.PHONY: help demo test quick hub isa fuzz bench notebooks docs affected lint format floor smoke upstream-tests clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -81,6 +81,9 @@ notebooks: $(VENV)/.installed-notebooks ## run all notebooks and draw their pict
 docs: $(VENV)/.installed-docs ## build the documentation site into build/site, and follow its links
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --quiet -f docs/site/mkdocs.yml
 	$(VENV)/bin/python docs/site/check_site.py build/site
+
+affected: $(VENV)/.installed ## run the tests of what differs from main, and of what imports it
+	$(VENV)/bin/python $(PYTEST) -m "" $$($(VENV)/bin/python tests/affected.py) $(ARGS)
 
 lint: $(VENV)/.installed ## ruff check, ruff format --check and mypy
 	$(VENV)/bin/ruff check .
