@@ -15,9 +15,9 @@ NEWEST_ONLY := upstream ecosystem fuzz notebooks benchmark distributed serving d
 	training/test_pretraining_distributed.py
 # What a test run may take of the machine: two processes of one thread each.
 WORKERS ?= 2
-# Of `make fuzz`: how many trials, from which one on.
+# Of `make fuzz`: how many trials, from which one on; other ones each day.
 TRIALS ?= 5000
-SEED ?= 0
+SEED ?= $(shell date +%Y%m%d)
 # More words for pytest: make test ARGS="tests/test_pipelines.py -k mask"
 ARGS ?=
 
@@ -27,8 +27,6 @@ PYTEST := -m pytest -n $(WORKERS) --dist worksteal
 # One number for a cell, whose own limit is 300 s otherwise, and for a whole notebook.
 NBMAKE := --nbmake --nbmake-timeout=1500 --timeout=1500 --durations=0
 test quick isa fuzz floor notebooks: export OMP_NUM_THREADS := 1
-# They start hundreds of processes, which begin sooner by what stands there.
-test quick isa fuzz floor notebooks: export PYTHONPATH := $(CURDIR)/tests/starts$(addprefix :,$(PYTHONPATH))
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Python compiles what is imported, which is a small part of what is installed. A Python brings a pip
 # of its own age: with that of 3.11 this takes a third longer.
@@ -37,7 +35,7 @@ PIP_INSTALL := python -m pip install --quiet --no-compile
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick hub isa fuzz bench notebooks docs lint format floor smoke upstream-tests clean
+.PHONY: help demo test quick hub isa fuzz bench notebooks docs affected lint format floor smoke upstream-tests clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -50,7 +48,7 @@ test: $(VENV)/.installed upstream-tests ## set up and run the tests
 
 # Slow tests and transformers' own suite are left out whole, and of many cases of one test a few run.
 quick: $(VENV)/.installed ## run the tests for the edit loop: under two minutes, without slow ones
-	HF_BERT_FUZZ_TRIALS=30 $(VENV)/bin/python $(PYTEST) -m "not slow" --cases 2 \
+	$(VENV)/bin/python $(PYTEST) -m "not slow" --cases 2 \
 		--ignore=tests/upstream $(ARGS)
 
 # The limit of a test leaves time for models of up to 1.8 GB.
@@ -83,6 +81,9 @@ notebooks: $(VENV)/.installed-notebooks ## run all notebooks and draw their pict
 docs: $(VENV)/.installed-docs ## build the documentation site into build/site, and follow its links
 	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --quiet -f docs/site/mkdocs.yml
 	$(VENV)/bin/python docs/site/check_site.py build/site
+
+affected: $(VENV)/.installed ## run the tests of what differs from main, and of what imports it
+	$(VENV)/bin/python $(PYTEST) -m "" $$($(VENV)/bin/python tests/affected.py) $(ARGS)
 
 lint: $(VENV)/.installed ## ruff check, ruff format --check and mypy
 	$(VENV)/bin/ruff check .

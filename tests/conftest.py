@@ -2,8 +2,8 @@
 
 import collections
 import functools
-import gc
 import getpass
+import json
 import os
 import tempfile
 import urllib.error
@@ -51,11 +51,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="N",
         help="of a test with more than N cases run N, the same ones each time",
     )
+    parser.addoption(
+        "--shard",
+        metavar="I/N",
+        help="run the I-th of N parts of about the same duration (tests/durations.json)",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # See `pytest_collection_finish`.
-    gc.disable()
     # transformers' own test-suite sets these marks, and pytest refuses unknown ones.
     for mark in UPSTREAM_MARKS:
         config.addinivalue_line("markers", f"{mark}: set by transformers' own test-suite")
@@ -68,11 +71,6 @@ def pytest_collection_finish() -> None:
     # Several processes run tests side by side, and sums of one thread are reproducible.
     torch.set_num_threads(1)
     transformers_logging.disable_progress_bar()
-    # Modules and tests stay. To look for garbage among their two million objects again and again
-    # took a tenth of the time of all tests.
-    gc.freeze()
-    gc.set_threshold(10_000)
-    gc.enable()
 
 
 # After `-k` and `-m`: a case that they leave out must not stand for its test.
@@ -80,6 +78,10 @@ def pytest_collection_finish() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if config.option.cases is not None:
         chosen = some_cases(items, config.option.cases)
+        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
+        items[:] = [item for item in items if item in chosen]
+    if config.option.shard is not None:
+        chosen = shard(items, config.option.shard)
         config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
         items[:] = [item for item in items if item in chosen]
     marked = [item for item in items if item.get_closest_marker("hub") is not None]
@@ -105,6 +107,25 @@ def some_cases(items: list[pytest.Item], number: int) -> set[pytest.Item]:
         for alike in cases.values()
         for item in sorted(alike, key=lambda item: zlib.crc32(item.nodeid.encode()))[:number]
     }
+
+
+def shard(items: list[pytest.Item], part: str) -> set[pytest.Item]:
+    """The items of a part such as "1/4": whole files, the longest first to the emptiest part."""
+    number, _, count = part.partition("/")
+    if not (number.isdigit() and count.isdigit() and 1 <= int(number) <= int(count)):
+        raise pytest.UsageError(f"--shard is {part!r}; expected a part and their number: 1/4")
+    seconds = json.loads((Path(__file__).parent / "durations.json").read_text())
+    root = Path(__file__).parents[1]
+    files: dict[str, list[pytest.Item]] = collections.defaultdict(list)
+    for item in items:
+        files[item.path.relative_to(root).as_posix()].append(item)
+    parts: list[list[str]] = [[] for _ in range(int(count))]
+    sums = [0.0] * int(count)
+    for file in sorted(files, key=lambda file: (-seconds.get(file, 1.0), file)):
+        emptiest = sums.index(min(sums))
+        parts[emptiest].append(file)
+        sums[emptiest] += seconds.get(file, 1.0)
+    return {item for file in parts[int(number) - 1] for item in files[file]}
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

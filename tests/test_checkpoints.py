@@ -243,23 +243,27 @@ CONTENTS = {
     "with NUL": "{}\0",
 }
 KINDS |= {
-    f"{name} {kind}": (ways, write(name, content), "json")
-    for name, ways in JSON_FILES.items()
-    for kind, content in CONTENTS.items()
-}
-KINDS |= {
     f"{name} half a pair": (ways, write(name, r'{"a": "\ud800"}'), "json")
     for name, ways in READ_WHOLE.items()
 }
 
 
-@pytest.mark.parametrize(
-    ("way", "kind"), [(way, kind) for kind, (ways, *_) in KINDS.items() for way in ways]
-)
-def test_damage(folder, way, kind):
-    _, damage, words = KINDS[kind]
+@pytest.mark.parametrize("kind", KINDS)
+def test_damage(folder, kind):
+    ways, damage, words = KINDS[kind]
     damage(folder)
-    refuse(way, folder, words)
+    refuse(ways[0], folder, words)
+
+
+def test_json_that_is_none(usable, tmp_path, subtests):
+    """Every file with one of the contents, and every content in one of the files."""
+    for number, (name, ways) in enumerate(JSON_FILES.items()):
+        kind = list(CONTENTS)[number % len(CONTENTS)]
+        with subtests.test(file=name, kind=kind):
+            folder = shutil.copytree(usable, tmp_path / str(number))
+            write(name, CONTENTS[kind])(folder)
+            for way in ways:
+                refuse(way, folder, "json")
 
 
 # --- names -----------------------------------------------------------------------------------

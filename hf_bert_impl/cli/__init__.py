@@ -127,7 +127,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         128 and a signal's number where one ended it.
     """
     keep_freed_memory()
-    _seldom_collect_all()
+    if argv is None:  # the process is this command's own
+        _seldom_collect_all()
     arguments = list(sys.argv[1:] if argv is None else argv)
     # `--debug` is an option of hf-bert itself; people write it after the command as well.
     end = arguments.index("--") if "--" in arguments else len(arguments)

@@ -28,12 +28,15 @@ NUMBERS = [
 ]
 
 
-@pytest.mark.parametrize(("options", "field"), NUMBERS, ids=lambda it: getattr(it, "name", None))
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -1, 1e30, 10**400, "3", True])
-def test_no_number_is_taken_unseen(options, field, value):
+def test_no_number_is_taken_unseen(subtests):
     """Whole numbers are no fractions, either; a field that is not listed would pass."""
-    with pytest.raises(ValueError, match=f"{field.name} is "):
-        options(**MADE[options], **{field.name: value})
+    for options, field in NUMBERS:
+        for value in (math.nan, math.inf, -math.inf, -1, 1e30, 10**400, "3", True):
+            with (
+                subtests.test(field=field.name, value=str(value)[:9]),
+                pytest.raises(ValueError, match=f"{field.name} is "),
+            ):
+                options(**MADE[options], **{field.name: value})
 
 
 def test_whole_numbers_only():

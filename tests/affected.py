@@ -1,0 +1,74 @@
+"""Which tests a change needs, by who imports what.
+
+    python tests/affected.py            # the tests of what differs from main, as words for pytest
+    python tests/affected.py FILE …     # of these files
+    python tests/affected.py --table    # the table of CONTRIBUTING.md
+
+A test file is affected if it is changed itself, or imports a changed module, or one that imports
+a changed one. `make affected` runs them, slow ones too.
+"""
+
+import subprocess
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tests.test_structure import EDGES, FILES, ROOT, folder, imported_names, module_of
+
+#: Files of tests, and the modules of the package that each imports.
+IMPORTED = {
+    path.relative_to(ROOT): {
+        target
+        for name in imported_names(path.read_text("utf-8"), "tests")
+        if (target := module_of(name)) is not None
+    }
+    for path in sorted((ROOT / "tests").rglob("test_*.py"))
+}
+#: Places that a line of the table names.
+MOST = 6
+MODULES = {path.resolve(): module for module, path in FILES.items()}
+
+
+def tests_of(changed: set[Path]) -> list[Path]:
+    """The test files that changes of these files affect; paths from the root."""
+    modules = {MODULES[path] for path in map(Path.resolve, changed) if path in MODULES}
+    modules |= {importing for importing, imported in EDGES if imported in modules}
+    names = {path.stem.removeprefix("test_") for path in changed} | {
+        m.split(".")[-1] for m in modules
+    }
+    return [
+        test
+        for test, imported in IMPORTED.items()
+        if ROOT / test in changed or imported & modules or test.stem.removeprefix("test_") in names
+    ]
+
+
+def changed_files() -> set[Path]:
+    """What differs from main, committed or not."""
+    since = subprocess.check_output(["git", "merge-base", "HEAD", "main"], text=True).strip()
+    commands = (["diff", "--name-only", since], ["ls-files", "--others", "--exclude-standard"])
+    lines = [subprocess.check_output(["git", *words], text=True, cwd=ROOT) for words in commands]
+    return {ROOT / line for line in "".join(lines).splitlines()}
+
+
+def table() -> list[str]:
+    """One line a folder: the folders of tests that a change in it affects, most files first."""
+    lines = ["| change in | tests in |", "|---|---|"]
+    for name in sorted({folder(module) for module in FILES if "." in module}):
+        files = tests_of({path for module, path in FILES.items() if folder(module) == name})
+        places = [str(Path(*test.parts[:2])) for test in files]
+        order = sorted(set(places), key=lambda place: (-places.count(place), place))
+        shown = ", ".join(f"`{place.removeprefix('tests/')}`" for place in order[:MOST])
+        more = f" and {len(order) - MOST} more" if len(order) > MOST else ""
+        lines.append(f"| `{name}/` | {shown}{more} |")
+    return lines
+
+
+if __name__ == "__main__":
+    words = sys.argv[1:]
+    if words == ["--table"]:
+        print("\n".join(table()))
+    else:
+        given = {Path(word).absolute() for word in words} or changed_files()
+        print(*tests_of(given))
