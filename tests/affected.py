@@ -30,7 +30,7 @@ MOST = 6
 MODULES = {path.resolve(): module for module, path in FILES.items()}
 
 
-def tests_of(changed: set[Path]) -> list[Path]:
+def affected_by(changed: set[Path]) -> list[Path]:
     """The test files that changes of these files affect; paths from the root."""
     modules = {MODULES[path] for path in map(Path.resolve, changed) if path in MODULES}
     modules |= {importing for importing, imported in EDGES if imported in modules}
@@ -56,7 +56,7 @@ def table() -> list[str]:
     """One line a folder: the folders of tests that a change in it affects, most files first."""
     lines = ["| change in | tests in |", "|---|---|"]
     for name in sorted({folder(module) for module in FILES if "." in module}):
-        files = tests_of({path for module, path in FILES.items() if folder(module) == name})
+        files = affected_by({path for module, path in FILES.items() if folder(module) == name})
         places = [str(Path(*test.parts[:2])) for test in files]
         order = sorted(set(places), key=lambda place: (-places.count(place), place))
         shown = ", ".join(f"`{place.removeprefix('tests/')}`" for place in order[:MOST])
@@ -71,4 +71,4 @@ if __name__ == "__main__":
         print("\n".join(table()))
     else:
         given = {Path(word).absolute() for word in words} or changed_files()
-        print(*tests_of(given))
+        print(*affected_by(given))

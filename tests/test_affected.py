@@ -4,16 +4,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.affected import ROOT, table, tests_of
+from tests.affected import ROOT, affected_by, table
 from tests.conftest import shard
 
 
-def test_the_tests_of_a_change():
-    found = tests_of({ROOT / "hf_bert_impl/data/masking.py"})
+def test_the_affected_by_a_change():
+    found = affected_by({ROOT / "hf_bert_impl/data/masking.py"})
     assert Path("tests/data/test_masking.py") in found
     assert Path("tests/data/test_pretraining_collator.py") in found  # it imports masking
     assert Path("tests/conversion/test_h5.py") not in found
-    assert tests_of({ROOT / "tests/files/test_lock.py"}) == [Path("tests/files/test_lock.py")]
+    assert affected_by({ROOT / "tests/files/test_lock.py"}) == [Path("tests/files/test_lock.py")]
 
 
 def test_the_table_of_contributing():

@@ -40,6 +40,7 @@ from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.files.atomic import atomic_file
 from hf_bert_impl.files.text import escaped
 from hf_bert_impl.model.json_files import check_text, read_json
+from hf_bert_impl.model.loading import NotFinite
 
 #: Rows of a part where nobody says.
 PART_ROWS = 10_000
@@ -179,7 +180,8 @@ class BulkJob:
             else:
                 ids += [row.id for row in some]
                 pieces.append(results)
-        if len(failed) > 1 and not ids and not any(isinstance(it, ValueError) for it in failed):
+        of_rows = [it for it in failed if isinstance(it, ValueError) and type(it) is not NotFinite]
+        if len(failed) > 1 and not ids and not of_rows:
             raise failed[0]  # the fault is hardly in the rows
         rejects.sort(key=lambda reject: reject["row"])
         columns: dict[str, Any] = {"id": np.array(ids, np.int64) if kind is int else ids}

@@ -312,10 +312,9 @@ def check_range(
 
 def _check_broadcast(tensor: Tensor, name: str, batch_size: int, length: int) -> None:
     shape = tuple(tensor.shape)
-    # Each size is compared alone: torch.compile has symbols for sizes, and `in` finds no tuple of
-    # symbols.
+    # Each size is compared alone: torch.compile has symbols for sizes, which `in` does not find.
     fits = len(shape) in (1, 2) and shape[-1] == length
-    if not fits or (len(shape) == 2 and shape[0] not in (1, batch_size)):
+    if not fits or (len(shape) == 2 and shape[0] != 1 and shape[0] != batch_size):
         raise ValueError(
             f"{name} has shape {shape}; for this batch it must be ({batch_size}, {length}), or "
             f"(1, {length}) for all rows alike"

@@ -219,6 +219,10 @@ def check_finite(module: nn.Module, name: Any) -> None:
     )
 
 
+class NotFinite(ValueError):
+    """A model has computed NaN or infinities."""
+
+
 def check_numbers(numbers: Any, model: Any) -> None:
     """Checks what a model has computed: finite weights can still exceed the range of its dtype.
 
@@ -227,14 +231,14 @@ def check_numbers(numbers: Any, model: Any) -> None:
         model: The model, whose dtype the message names.
 
     Raises:
-        ValueError: A number is NaN or infinite.
+        NotFinite: A number is NaN or infinite.
     """
     if bool(torch.as_tensor(numbers).isfinite().all()):
         return
     kind = str(model.dtype).removeprefix("torch.")
     wide = model.dtype in (torch.float32, torch.float64)
     advice = "take a checkpoint with smaller weights" if wide else "use `dtype='float32'`"
-    raise ValueError(
+    raise NotFinite(
         f"the model's outputs in {kind} are NaN or infinite; expected numbers below "
         f"{torch.finfo(model.dtype).max:.3g}, in every layer; {advice}"
     )

@@ -479,6 +479,8 @@ def is_traced(device: torch.device, *tensors: Any) -> bool:
 
 def is_mapped(tensor: Any) -> bool:
     """Whether `torch.vmap` maps over this tensor, so that it has no values to read."""
+    if torch.compiler.is_compiling():  # which cannot trace the question
+        return False
     functorch = torch._C._functorch
     while isinstance(tensor, Tensor) and functorch.is_functorch_wrapped_tensor(tensor):
         if functorch.is_batchedtensor(tensor):

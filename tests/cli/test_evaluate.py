@@ -1,5 +1,6 @@
 """`hf-bert evaluate`: similarity, probes, tags, numbers and masked words."""
 
+import functools
 import json
 import math
 
@@ -194,11 +195,13 @@ def test_batch_invariance_reaches_the_model(
     asked = set()
     forward = hf_bert_impl.BertModel.forward
 
+    @functools.wraps(forward)
     def remember(model, *arguments, **options):
         asked.add(model.config.batch_invariant)
         return forward(model, *arguments, **options)
 
     monkeypatch.setattr(hf_bert_impl.BertModel, "forward", remember)
+    monkeypatch.setattr(hf_bert_impl.BertModel, "takes_packed", (remember,))
     names = {"id2label": {0: "O", 1: "B-x"}, "label2id": {"O": 0, "B-x": 1}}
     model = save_tiny(head, **({} if columns else names))
     data = write("a.tsv" if columns else "a.conll", text)

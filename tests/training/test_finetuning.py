@@ -14,6 +14,7 @@ from hf_bert_impl.tasks.registry import GLUE, TASKS, make_task
 from hf_bert_impl.training.finetuning import Sources, finetune
 from hf_bert_impl.training.finetuning_options import FinetuningOptions
 from hf_bert_impl.training.finetuning_trainer import FinetuningTrainer
+from tests.model.cases import rows_through
 from tests.training.finetuning_cases import COLUMNS, squad_paragraphs
 
 pytestmark = pytest.mark.slow
@@ -299,10 +300,7 @@ def test_question_answering_computes_no_padding(tmp_path, tiny_bert):
         FinetuningTrainer(make_task("question-answering"), None, model=each, args=settings)
         for each in (model, stock)
     ]
-    rows = []
-    model.bert.encoder.layer[0].intermediate.register_forward_hook(
-        lambda module, given, output: rows.append(output.numel() // output.shape[-1])
-    )
+    rows = rows_through(model.bert.encoder.layer[0].intermediate)
 
     def batch(lengths, width):
         torch.manual_seed(2)

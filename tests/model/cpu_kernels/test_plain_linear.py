@@ -1,6 +1,7 @@
 """Products by oneDNN on the weights as they are: same numbers, and only where nobody watches."""
 
 import copy
+import functools
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -270,14 +271,16 @@ def test_a_document_leaves_the_others_bit_by_bit(head):
 def rows(monkeypatch) -> list[int]:
     """Rows of each call of a feed-forward layer, and slices of seven."""
     found: list[int] = []
-    feed_forward = layers.BertLayer.feed_forward
+    feed_forward = layers.BertLayer.feed_forward_chunk
 
+    @functools.wraps(feed_forward)
     def recorded(self, states):
         found.append(states.shape[:-1].numel())
         return feed_forward(self, states)
 
     monkeypatch.setattr(layers, "SLICE_TOKENS", 7)
-    monkeypatch.setattr(layers.BertLayer, "feed_forward", recorded)
+    monkeypatch.setattr(layers.BertLayer, "feed_forward_chunk", recorded)
+    monkeypatch.setattr(layers.BertLayer, "takes_packed", (layers.BertLayer.forward, recorded))
     return found
 
 

@@ -441,7 +441,7 @@ def test_torch_cannot_be_forced(monkeypatch):
 
 
 def test_word_embeddings_of_others():
-    """They may have no weight to tell the precision by."""
+    """They may have no weight to tell the precision by, and have to declare packed rows."""
     model, batch = model_and_batch("BertModel", 1, batch_invariant=True)
     expected = outputs(model, batch).last_hidden_state
 
@@ -454,4 +454,9 @@ def test_word_embeddings_of_others():
             return self.table(ids)
 
     model.set_input_embeddings(Wrapped(model.get_input_embeddings()))
+    with pytest.raises(
+        ValueError, match=r"word_embeddings, a .*Wrapped that does not declare pack"
+    ):
+        model(**batch)
+    Wrapped.takes_packed = (Wrapped.forward,)
     assert torch.equal(outputs(model, batch).last_hidden_state, expected)
