@@ -4,6 +4,9 @@
 PYTHON ?= python3
 VENV := .venv
 FLOOR_VENV := .venv-floor
+NEWEST_VENV := .venv-newest
+# What `make newest` takes from the index as it is there, whatever constraints.txt says.
+NEWEST := accelerate|huggingface_hub|sentence-transformers|tokenizers|transformers
 EXTRAS ?= dev,demo,convert,train
 FLOOR_EXTRAS := dev,demo,convert,train
 NEWEST_ONLY := upstream ecosystem fuzz notebooks benchmark distributed serving data files \
@@ -26,7 +29,7 @@ ARGS ?=
 PYTEST := -m pytest -n $(WORKERS) --dist worksteal
 # One number for a cell, whose own limit is 300 s otherwise, and for a whole notebook.
 NBMAKE := --nbmake --nbmake-timeout=1500 --timeout=1500 --durations=0
-test quick isa fuzz floor notebooks: export OMP_NUM_THREADS := 1
+test quick isa fuzz floor newest notebooks: export OMP_NUM_THREADS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Python compiles what is imported, which is a small part of what is installed. A Python brings a pip
 # of its own age: with that of 3.11 this takes a third longer.
@@ -35,7 +38,7 @@ PIP_INSTALL := python -m pip install --quiet --no-compile
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick hub isa fuzz bench notebooks docs affected lint format floor smoke upstream-tests clean
+.PHONY: help demo test quick hub isa fuzz bench notebooks docs affected lint format floor newest smoke upstream-tests clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -100,6 +103,10 @@ format: $(VENV)/.installed ## mend what ruff can mend
 floor: $(FLOOR_VENV)/.installed ## run the tests with the oldest supported transformers
 	$(FLOOR_VENV)/bin/python $(PYTEST) --cases 1 $(addprefix --ignore=tests/,$(NEWEST_ONLY)) $(ARGS)
 
+newest: $(NEWEST_VENV)/.installed ## run the tests with the newest transformers and its companions
+	$(NEWEST_VENV)/bin/python -m pip list 2>/dev/null | grep -E '^($(NEWEST)) '
+	$(NEWEST_VENV)/bin/python $(PYTEST) $(ARGS)
+
 # A clean environment: what setup.cfg asks for is all that there is.
 smoke: ## build sdist and wheel, install the wheel alone and use it
 	@rm -rf build dist .venv-smoke
@@ -115,7 +122,7 @@ upstream-tests: $(VENV)/.installed ## fetch transformers' own test-suite of the 
 	@$(VENV)/bin/python tests/upstream/download.py || echo "upstream-tests: not fetched; the tests that need them will skip"
 
 clean: ## remove the environments, build results and caches
-	rm -rf $(VENV) $(FLOOR_VENV) .venv-smoke build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	rm -rf $(VENV) $(FLOOR_VENV) $(NEWEST_VENV) .venv-smoke build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # One recipe for both environments. The stamp is written last, so a broken installation is tried again.
@@ -146,3 +153,9 @@ $(VENV)/.installed-docs: $(VENV)/.installed
 
 $(FLOOR_VENV)/.installed: setup.cfg constraints-floor.txt
 	$(call install,$(FLOOR_EXTRAS),constraints-floor.txt)
+
+# Not made for good: who runs it again after a release removes the folder first (`make clean`).
+$(NEWEST_VENV)/.installed: setup.cfg constraints.txt
+	@mkdir -p build
+	@grep -vE '^($(NEWEST))==' constraints.txt >build/constraints-newest.txt
+	$(call install,$(EXTRAS),build/constraints-newest.txt)
