@@ -122,17 +122,6 @@ class BertEmbeddings(nn.Module):
         """The (B, S) mask of a call without one, or None: everything is attended."""
         return None
 
-    def sizes(self, config: BertConfig) -> dict[str, int]:
-        """By field of the config, how many rows the table has that was made by it."""
-        positions = config.max_position_embeddings  # of distances, if they are relative
-        if self.adds_positions:
-            positions = _table_rows(self.position_embeddings)
-        return {
-            "vocab_size": _table_rows(self.word_embeddings),
-            "max_position_embeddings": positions,
-            "type_vocab_size": _table_rows(self.token_type_embeddings),
-        }
-
     @takes_cache
     def forward(
         self,
@@ -194,6 +183,19 @@ class BertEmbeddings(nn.Module):
         return self.dropout(self.LayerNorm(embeddings))  # (B, S, D) or (T, D)
 
     takes_packed = (forward,)
+
+
+def table_sizes(embeddings: Any, config: BertConfig) -> dict[str, int]:
+    """By field of the config, how many rows the table has that was made by it."""
+    tables = {
+        "vocab_size": "word_embeddings",
+        "max_position_embeddings": "position_embeddings",
+        "type_vocab_size": "token_type_embeddings",
+    }
+    sizes = {field: _table_rows(getattr(embeddings, name, None)) for field, name in tables.items()}
+    if not getattr(embeddings, "adds_positions", True):  # the positions are distances
+        sizes["max_position_embeddings"] = config.max_position_embeddings
+    return sizes
 
 
 def _table_rows(table: Any) -> int:

@@ -57,6 +57,7 @@ from .layers import (
     BertOnlyNSPHead,
     BertPreTrainingHeads,
     SinusoidalPositions,
+    table_sizes,
 )
 from .loading import CheckpointMismatch, check_folder, check_model, check_size, mismatch_message
 from .losses import (
@@ -526,7 +527,7 @@ class BertModel(BertPreTrainedModel):
         batch_size, length = shape = check_inputs(
             inputs,
             config,
-            self.embeddings.sizes(config),
+            table_sizes(self.embeddings, config),
             past_length=past_length,
             longest=None if lengths is None else max(lengths),
         )

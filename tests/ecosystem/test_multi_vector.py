@@ -12,6 +12,7 @@ from safetensors.torch import load_file, save_file
 
 import hf_bert_impl
 from tests.checkpoints import WORDS, save_checkpoint
+from tests.model.cases import rows_through
 
 pytestmark = pytest.mark.slow
 VOCABULARY = (*WORDS, "[unused0]", "[unused1]", "[Q]", "[D]")
@@ -139,10 +140,7 @@ def test_any_query_expansion(both, tmp_path, strategy, token, is_prepared):
 
 def test_padding_of_documents_is_not_computed(both, tmp_path):
     _, encoder = both(pylate(tmp_path / "colbert", False))
-    rows = []
-    encoder[0].model.encoder.layer[0].intermediate.register_forward_pre_hook(
-        lambda module, args: rows.append(args[0].shape[:-1].numel())
-    )
+    rows = rows_through(encoder[0].model.encoder.layer[0].intermediate)
     mask = encoder[0].preprocess(DOCUMENTS)["attention_mask"]
     encoder.encode(DOCUMENTS, batch_size=len(DOCUMENTS))
     assert rows == [int(mask.sum())]

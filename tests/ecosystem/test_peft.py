@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from hf_bert_impl.model.attention import CACHE
 from hf_bert_impl.parity import reference_model
 
 pytestmark = pytest.mark.slow
@@ -52,6 +53,12 @@ def test_virtual_tokens_as_upstream(library, model, batch, name):
     settings = getattr(peft, name)(task_type="SEQ_CLS", num_virtual_tokens=5)
     ours, theirs = (peft.get_peft_model(one, settings).eval() for one in (ours, theirs))
     theirs.load_state_dict(ours.state_dict())
+    if name == "PrefixTuningConfig" and CACHE == "cache":
+        # PEFT 0.21 looks for `past_key_values`, which transformers 5.24 calls `cache`.
+        for one in (ours, theirs):
+            with pytest.raises(ValueError, match="does not support past key values"):
+                one(**batch, labels=LABELS)
+        return
     results = [one(**batch, labels=LABELS) for one in (ours, theirs)]
     for result in results:
         result.loss.backward()

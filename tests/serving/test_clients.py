@@ -125,7 +125,7 @@ def library(name):
     """A library; where it is missing the test skips, and in CI it fails."""
     if os.environ.get("CI"):
         return importlib.import_module(name)
-    return pytest.importorskip(name, reason=f"needs {name}: pip install 'hf_bert_impl[ecosystem]'")
+    return pytest.importorskip(name, reason=f"needs {name}: pip install -e '.[ecosystem]'")
 
 
 @pytest.mark.parametrize("encoding_format", ["float", "base64", None, openai.omit])

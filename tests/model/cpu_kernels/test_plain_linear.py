@@ -304,19 +304,19 @@ def test_feed_forward_in_slices(monkeypatch, rows, padding_free):
 @pytest.mark.parametrize("part", ["intermediate", "intermediate.dense", "output", "output.dropout"])
 def test_who_watches_sees_all_tokens_at_once(monkeypatch, rows, part):
     model, batch = model_and_batch("BertModel", 2, num_hidden_layers=2)
-    tokens = int(batch["attention_mask"].sum())
+    positions = batch["input_ids"].numel()  # who watches sees padding too
     monkeypatch.setattr(layers, "LARGEST_BLOCK", 0)
     seen: list[int] = []
     model.encoder.layer[0].get_submodule(part).register_forward_hook(
-        lambda module, inputs, output: seen.append(len(output))
+        lambda module, inputs, output: seen.append(output.shape[:-1].numel())
     )
     outputs(model, batch)
-    assert seen == [tokens]
-    assert rows[0] == tokens
+    assert seen == [positions]
+    assert rows[0] == positions
     assert max(rows[1:]) == 7  # the other layer
     rows.clear()
     model(**batch)  # with gradients
-    assert rows == [tokens] * 2
+    assert rows == [positions] * 2
 
 
 @pytest.mark.parametrize(
