@@ -232,7 +232,6 @@ class Int8Product:
         layers: Side by side.
         multiply: Packs V and multiplies by it.
         limit: The largest |V|: 127, or 63 (7 bits) where larger sums would saturate.
-        batch_invariant: Whether every library rounds alike.
     """
 
     def __init__(
@@ -240,12 +239,11 @@ class Int8Product:
         layers: Sequence[nn.Linear],
         multiply: "type[Int8Sums]",
         limit: int,
-        batch_invariant: bool = False,
     ) -> None:
         weight, self.bias = (part.float() for part in _joined(layers))
         scale = weight.abs().amax(dim=1).clamp(min=1e-12) / limit  # (N,)
         whole = (weight / scale[:, None]).round()
-        self.sums = multiply(whole.to(torch.int8), scale, batch_invariant)
+        self.sums = multiply(whole.to(torch.int8), scale)
         # Sums of the rounded weights, so that x multiplies their errors, not the larger x - centre.
         self.weight_sums = scale * whole.sum(dim=1)  # (N,)
 
@@ -267,13 +265,8 @@ class Int8Product:
 class Int8Sums(Protocol):
     """scale · (round(states) · Vᵀ)."""
 
-    def __init__(self, weight: Tensor, scale: Tensor, rounds_alike: bool = False) -> None:
-        """Packs V, (N, in) int8, with `scale` (N,).
-
-        Args:
-            rounds_alike: Whether every library has to round every number as FBGEMM does, which
-                cannot do it otherwise.
-        """
+    def __init__(self, weight: Tensor, scale: Tensor) -> None:
+        """Packs V, (N, in) int8, with `scale` (N,)."""
 
     def __call__(self, states: Tensor) -> Tensor:
         """(T, in) float32 between -128 and 127, which it may overwrite, to (T, N) float32."""
@@ -282,17 +275,14 @@ class Int8Sums(Protocol):
 class OnednnSums:
     """By oneDNN."""
 
-    def __init__(self, weight: Tensor, scale: Tensor, rounds_alike: bool = False) -> None:
-        self.scale, self.rounds_alike = scale, rounds_alike
+    def __init__(self, weight: Tensor, scale: Tensor) -> None:
+        self.scale = scale
         self.weight = torch.ops.onednn.qlinear_prepack(weight, [TYPICAL_ROWS, weight.shape[1]])
         self.zero_points = torch.zeros(weight.shape[0], dtype=torch.int32, device="cpu")
 
     def __call__(self, states: Tensor) -> Tensor:
         """See `Int8Sums`."""
-        if self.rounds_alike:  # FBGEMM adds 128 first, and so makes halves of what is nearly one
-            whole = states.add_(-LEAST).round_().add_(LEAST)
-        else:
-            whole = states.round_()
+        whole = states.round_()
         # First to signed bytes, which one bit makes unsigned: the direct way is eight times slower.
         whole = whole.to(torch.int8).view(torch.uint8).bitwise_xor_(-LEAST)
         return torch.ops.onednn.qlinear_pointwise.default(
@@ -304,7 +294,7 @@ class OnednnSums:
 class FbgemmSums:
     """By FBGEMM, which rounds, multiplies and scales in one call."""
 
-    def __init__(self, weight: Tensor, scale: Tensor, rounds_alike: bool = False) -> None:
+    def __init__(self, weight: Tensor, scale: Tensor) -> None:
         zero_points = torch.zeros(weight.shape[0], dtype=torch.long, device="cpu")
         # Which library packs is a setting of the whole process. torch warns that its next releases
         # may lack tensors of this kind: oneDNN is then used instead.
@@ -591,7 +581,7 @@ class Kernels:
     def _product(self, library: str, layers: Sequence[nn.Linear]) -> Product:
         if self.dtype == torch.int8:
             sums: type[Int8Sums] = OnednnSums if library == "onednn" else FbgemmSums
-            return Int8Product(layers, sums, self.limit, self.batch_invariant)
+            return Int8Product(layers, sums, self.limit)
         if library == "fbgemm":
             return Float16Product(layers)
         if library == "onednn":
@@ -643,7 +633,9 @@ def choose(dtype: torch.dtype, batch_invariant: bool = False) -> Kernels:
     if dtype == torch.int8:
         limit = _int8_limit(*available)
         few_rows = FEW_ROWS if limit == 127 else FEW_ROWS_WITHOUT_VNNI
-        return Kernels(dtype, available[-1], available[0], few_rows, limit, batch_invariant)
+        # Libraries round halves in their own ways, so only one of them is batch-invariant.
+        few = available[0 if batch_invariant else -1]
+        return Kernels(dtype, few, available[0], few_rows, limit, batch_invariant)
     if available == ("fbgemm", "torch"):
         return Kernels(dtype, *available)
     if dtype == torch.float32 and not batch_invariant and _torch_is_quicker():
