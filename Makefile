@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 FLOOR_VENV := .venv-floor
 NEWEST_VENV := .venv-newest
-# What `make newest` takes from the index as it is there, whatever constraints.txt says.
+# `make newest` takes their newest releases from the index, whatever constraints.txt says.
 NEWEST := accelerate|huggingface_hub|sentence-transformers|tokenizers|transformers
 EXTRAS ?= dev,demo,convert,train
 FLOOR_EXTRAS := dev,demo,convert,train
@@ -154,7 +154,7 @@ $(VENV)/.installed-docs: $(VENV)/.installed
 $(FLOOR_VENV)/.installed: setup.cfg constraints-floor.txt
 	$(call install,$(FLOOR_EXTRAS),constraints-floor.txt)
 
-# Not made for good: who runs it again after a release removes the folder first (`make clean`).
+# After a new release, remove the folder first (`make clean`).
 $(NEWEST_VENV)/.installed: setup.cfg constraints.txt
 	@mkdir -p build
 	@grep -vE '^($(NEWEST))==' constraints.txt >build/constraints-newest.txt

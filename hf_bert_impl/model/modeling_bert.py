@@ -723,9 +723,8 @@ class BertModel(BertPreTrainedModel):
             first = states if of_first is None else of_first[:, None]
         elif sequences is not None and sequences.first is not None:
             first = states[0, sequences.first.to(states.device)][:, None]
-        all_states: Any = getattr(
-            left, "hidden_states", None
-        )  # those that were asked for; None for others
+        # None for states that were not asked for.
+        all_states: Any = getattr(left, "hidden_states", None)
         if all_states is not None and all_states[-1] is not None:
             # Both outputs are the same tensor, so that they have the same gradient.
             if packing is None:
@@ -850,7 +849,7 @@ class _LanguageModelHead(_BertHead):
         return self.cls.predictions.decoder
 
     def set_output_embeddings(self, new_embeddings: nn.Linear) -> None:
-        """Replaces the decoder and the bias beside it, which is the same one if they are tied."""
+        """Replaces the decoder and the head's bias; the two biases are one if they are tied."""
         self.cls.predictions.decoder = new_embeddings
         if isinstance(self.cls.predictions, BertLMPredictionHead):
             bias = new_embeddings.bias

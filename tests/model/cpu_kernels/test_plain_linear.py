@@ -304,7 +304,7 @@ def test_feed_forward_in_slices(monkeypatch, rows, padding_free):
 @pytest.mark.parametrize("part", ["intermediate", "intermediate.dense", "output", "output.dropout"])
 def test_who_watches_sees_all_tokens_at_once(monkeypatch, rows, part):
     model, batch = model_and_batch("BertModel", 2, num_hidden_layers=2)
-    positions = batch["input_ids"].numel()  # who watches sees padding too
+    positions = batch["input_ids"].numel()  # a hook sees padding too
     monkeypatch.setattr(layers, "LARGEST_BLOCK", 0)
     seen: list[int] = []
     model.encoder.layer[0].get_submodule(part).register_forward_hook(
