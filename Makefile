@@ -9,27 +9,20 @@ NEWEST_VENV := .venv-newest
 NEWEST := accelerate|huggingface_hub|sentence-transformers|tokenizers|transformers
 EXTRAS ?= dev,demo,convert,train
 FLOOR_EXTRAS := dev,demo,convert,train
-NEWEST_ONLY := upstream ecosystem fuzz notebooks benchmark distributed serving data files \
-	measuring export tasks visualization cli/test_benchmark.py cli/embed/test_resumed.py \
-	cli/test_export.py cli/test_push.py conversion/test_archive_damage.py \
-	conversion/test_readers.py conversion/test_rules.py model/test_memory.py test_examples.py \
-	test_figures.py test_packaging.py test_site.py test_structure.py test_types.py \
-	training/test_finetuning_distributed.py training/test_launch_commands.py \
-	training/test_pretraining_distributed.py
-# What a test run may take of the machine: two processes of one thread each.
-WORKERS ?= 2
+# What the tests of both tiers, the site and the notebooks need.
+ALL_EXTRAS := dev,demo,convert,train,ecosystem,ray,serve,docs,notebooks
 # Of `make fuzz`: how many trials, from which one on; other ones each day.
 TRIALS ?= 5000
+ALL_TRIALS := 500
 SEED ?= $(shell date +%Y%m%d)
 # More words for pytest: make test ARGS="tests/test_pipelines.py -k mask"
 ARGS ?=
 
-# A worker takes neighbouring tests, whose shared fixtures it makes once, and in the end some of the
-# other's.
-PYTEST := -m pytest -n $(WORKERS) --dist worksteal
+# The options that all runs share, two processes among them, are in pyproject.toml.
+PYTEST := -m pytest
 # One number for a cell, whose own limit is 300 s otherwise, and for a whole notebook.
 NBMAKE := --nbmake --nbmake-timeout=1500 --timeout=1500 --durations=0
-test quick isa fuzz floor newest notebooks: export OMP_NUM_THREADS := 1
+isa notebooks: export OMP_NUM_THREADS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Python compiles what is imported, which is a small part of what is installed. A Python brings a pip
 # of its own age: with that of 3.11 this takes a third longer.
@@ -38,7 +31,7 @@ PIP_INSTALL := python -m pip install --quiet --no-compile
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick hub isa fuzz bench notebooks docs affected lint format floor newest smoke upstream-tests clean
+.PHONY: help demo test test-all quick hub isa fuzz bench notebooks docs affected lint format floor newest smoke upstream-tests clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-15s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -46,22 +39,29 @@ help: ## list the targets
 demo: $(VENV)/.installed ## set up and run `hf-bert demo` on real weights
 	@$(VENV)/bin/hf-bert demo
 
-test: $(VENV)/.installed upstream-tests ## set up and run the tests
+test: $(VENV)/.installed ## set up and run the first tier of the tests: `python -m pytest`
 	$(VENV)/bin/python $(PYTEST) $(ARGS)
 
-# Slow tests and transformers' own suite are left out whole, and of many cases of one test a few run.
-quick: $(VENV)/.installed ## run the tests for the edit loop: under two minutes, without slow ones
-	$(VENV)/bin/python $(PYTEST) -m "not slow" --cases 2 \
-		--ignore=tests/upstream $(ARGS)
+# A release and each night run it; `make test-all ARGS="--shard 1/4"` runs a part of the first line.
+test-all: $(VENV)/.installed-all upstream-tests ## both tiers, with coverage, then floor, isa, notebooks and docs
+	HF_BERT_FUZZ_TRIALS=$(ALL_TRIALS) HF_BERT_FUZZ_SEED=$(SEED) $(VENV)/bin/python $(PYTEST) -m "" \
+		--cov=hf_bert_impl --cov-report=term:skip-covered $(ARGS)
+	$(MAKE) floor FLOOR=
+	$(MAKE) isa
+	HF_BERT_NOTEBOOKS=small $(MAKE) notebooks
+	$(MAKE) docs
+
+# Of many cases of one test two run, and none that takes seconds.
+quick: $(VENV)/.installed ## run the tests for the edit loop, in under two minutes
+	$(VENV)/bin/python $(PYTEST) --cases 2 --at-most 0.6 $(ARGS)
 
 # The limit of a test leaves time for models of up to 1.8 GB.
-hub: export OMP_NUM_THREADS := 1
 hub: $(VENV)/.installed ## run the tests that need the Hugging Face hub (HF_TOKEN for the one that pushes)
 	env -u HF_HUB_OFFLINE -u TRANSFORMERS_OFFLINE HF_HUB_DOWNLOAD_TIMEOUT=60 \
-		$(VENV)/bin/python -m pytest -m hub --timeout=3600 $(ARGS)
+		$(VENV)/bin/python $(PYTEST) -n 0 -m hub --timeout=3600 $(ARGS)
 
 isa: $(VENV)/.installed ## run the tests of kernels at every instruction set below this machine's own
-	$(VENV)/bin/python tests/isa.py -n $(WORKERS) $(ARGS)
+	$(VENV)/bin/python tests/isa.py $(ARGS)
 
 # The tests run a few of these; a failing trial names the line that runs it alone.
 fuzz: $(VENV)/.installed ## random models and calls beside transformers (TRIALS=5000 SEED=7)
@@ -78,7 +78,7 @@ notebooks: export HF_BERT_DATA := $(if $(HF_BERT_DATA),$(abspath $(HF_BERT_DATA)
 notebooks: $(VENV)/.installed-notebooks ## run all notebooks and draw their pictures anew
 	$(VENV)/bin/python $(PYTEST) --dist load --maxschedchunk 1 $(NBMAKE) --exitfirst \
 		notebooks $(addprefix --ignore=,$(ALONE))
-	$(if $(ALONE),env -u OMP_NUM_THREADS $(VENV)/bin/python -m pytest $(NBMAKE) $(ALONE))
+	$(if $(ALONE),env -u OMP_NUM_THREADS $(VENV)/bin/python $(PYTEST) -n 0 $(NBMAKE) $(ALONE))
 
 # From what the repository and the environment have: nothing is fetched, and the pages fetch nothing.
 docs: $(VENV)/.installed-docs ## build the documentation site into build/site, and follow its links
@@ -98,10 +98,10 @@ format: $(VENV)/.installed ## mend what ruff can mend
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
-# What depends little on transformers' release runs with the newest one only, as its own suite and the
-# other libraries do, and of many cases of one test one: this is kept short.
+# One case of each test that takes no seconds; `make floor FLOOR=` runs the whole first tier.
+FLOOR ?= --cases 1 --at-most 2
 floor: $(FLOOR_VENV)/.installed ## run the tests with the oldest supported transformers
-	$(FLOOR_VENV)/bin/python $(PYTEST) --cases 1 $(addprefix --ignore=tests/,$(NEWEST_ONLY)) $(ARGS)
+	$(FLOOR_VENV)/bin/python $(PYTEST) $(FLOOR) $(ARGS)
 
 newest: $(NEWEST_VENV)/.installed ## run the tests with the newest transformers and its companions
 	$(NEWEST_VENV)/bin/python -m pip list 2>/dev/null | grep -E '^($(NEWEST)) '
@@ -117,9 +117,9 @@ smoke: ## build sdist and wheel, install the wheel alone and use it
 	@ls -l dist
 	@cd /tmp && $(CURDIR)/.venv-smoke/bin/python -I $(CURDIR)/tests/smoke.py
 
-# Without a network this only warns: the tests that need the folder then skip and say why.
+# Without a network this only warns, but in CI: the tests that need the folder then skip and say why.
 upstream-tests: $(VENV)/.installed ## fetch transformers' own test-suite of the installed version
-	@$(VENV)/bin/python tests/upstream/download.py || echo "upstream-tests: not fetched; the tests that need them will skip"
+	@$(VENV)/bin/python tests/upstream/download.py || { echo "upstream-tests: not fetched; the tests that need them will skip"; test -z "$(CI)"; }
 
 clean: ## remove the environments, build results and caches
 	rm -rf $(VENV) $(FLOOR_VENV) $(NEWEST_VENV) .venv-smoke build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
@@ -141,6 +141,10 @@ endef
 
 $(VENV)/.installed: setup.cfg constraints.txt
 	$(call install,$(EXTRAS),constraints.txt)
+
+$(VENV)/.installed-all: $(VENV)/.installed
+	@test "$$(cat $<)" = $(ALL_EXTRAS) || { echo "make: installing all extras into $(VENV)"; $(VENV)/bin/$(PIP_INSTALL) -c constraints.txt -e '.[$(ALL_EXTRAS)]'; }
+	@touch $@
 
 $(VENV)/.installed-bench: $(VENV)/.installed
 	$(call install_more,bench)

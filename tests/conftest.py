@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-# Before transformers and huggingface_hub are imported: they read these once.
+# Before torch, transformers and huggingface_hub are imported: they read these once. Several
+# processes run tests side by side, so each has one thread, and so have those that it starts.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -52,9 +54,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="of a test with more than N cases run N, the same ones each time",
     )
     parser.addoption(
+        "--at-most",
+        type=float,
+        metavar="SECONDS",
+        help="leave out tests a case of which takes longer by tests/durations.json",
+    )
+    parser.addoption(
         "--shard",
         metavar="I/N",
-        help="run the I-th of N parts of about the same duration (tests/durations.json)",
+        help="run the I-th of N parts of about the same duration by tests/durations.json",
     )
 
 
@@ -68,7 +76,7 @@ def pytest_collection_finish() -> None:
     import torch
     from transformers.utils import logging as transformers_logging
 
-    # Several processes run tests side by side, and sums of one thread are reproducible.
+    # Sums of one thread are reproducible, whatever OMP_NUM_THREADS is.
     torch.set_num_threads(1)
     transformers_logging.disable_progress_bar()
 
@@ -76,14 +84,16 @@ def pytest_collection_finish() -> None:
 # After `-k` and `-m`: a case that they leave out must not stand for its test.
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    chosen = items
+    if (limit := config.option.at_most) is not None:
+        chosen = [item for item in chosen if seconds(item) <= limit]
     if config.option.cases is not None:
-        chosen = some_cases(items, config.option.cases)
-        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
-        items[:] = [item for item in items if item in chosen]
+        chosen = some_cases(chosen, config.option.cases)
     if config.option.shard is not None:
-        chosen = shard(items, config.option.shard)
-        config.hook.pytest_deselected(items=[item for item in items if item not in chosen])
-        items[:] = [item for item in items if item in chosen]
+        chosen = shard(chosen, config.option.shard)
+    if left_out := set(items).difference(chosen):
+        config.hook.pytest_deselected(items=[item for item in items if item in left_out])
+        items[:] = [item for item in items if item not in left_out]
     marked = [item for item in items if item.get_closest_marker("hub") is not None]
     if not marked:
         return
@@ -93,7 +103,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
-def some_cases(items: list[pytest.Item], number: int) -> set[pytest.Item]:
+def seconds(item: pytest.Item) -> float:
+    """What a case of this test takes, by tests/durations.json."""
+    return durations().get(item.nodeid.split("[")[0], 0.1)
+
+
+@functools.cache
+def durations() -> dict[str, float]:
+    """The contents of tests/durations.json: the tests that take longest."""
+    return json.loads((Path(__file__).parent / "durations.json").read_text())
+
+
+def some_cases(items: list[pytest.Item], number: int) -> list[pytest.Item]:
     """At most `number` items of each test function.
 
     They are chosen by a hash of their names: evenly spaced ones of a product of parameters would
@@ -102,30 +123,26 @@ def some_cases(items: list[pytest.Item], number: int) -> set[pytest.Item]:
     cases: dict[str, list[pytest.Item]] = collections.defaultdict(list)
     for item in items:
         cases[item.nodeid.split("[")[0]].append(item)
-    return {
+    return [
         item
         for alike in cases.values()
         for item in sorted(alike, key=lambda item: zlib.crc32(item.nodeid.encode()))[:number]
-    }
+    ]
 
 
-def shard(items: list[pytest.Item], part: str) -> set[pytest.Item]:
+def shard(items: list[pytest.Item], part: str) -> list[pytest.Item]:
     """The items of a part such as "1/4": whole files, the longest first to the emptiest part."""
     number, _, count = part.partition("/")
     if not (number.isdigit() and count.isdigit() and 1 <= int(number) <= int(count)):
         raise pytest.UsageError(f"--shard is {part!r}; expected a part and their number: 1/4")
-    seconds = json.loads((Path(__file__).parent / "durations.json").read_text())
-    root = Path(__file__).parents[1]
     files: dict[str, list[pytest.Item]] = collections.defaultdict(list)
     for item in items:
-        files[item.path.relative_to(root).as_posix()].append(item)
+        files[str(item.path)].append(item)
+    sums = {file: sum(map(seconds, inside)) for file, inside in files.items()}
     parts: list[list[str]] = [[] for _ in range(int(count))]
-    sums = [0.0] * int(count)
-    for file in sorted(files, key=lambda file: (-seconds.get(file, 1.0), file)):
-        emptiest = sums.index(min(sums))
-        parts[emptiest].append(file)
-        sums[emptiest] += seconds.get(file, 1.0)
-    return {item for file in parts[int(number) - 1] for item in files[file]}
+    for file in sorted(files, key=lambda file: (-sums[file], file)):
+        min(parts, key=lambda inside: sum(map(sums.__getitem__, inside))).append(file)
+    return [item for file in parts[int(number) - 1] for item in files[file]]
 
 
 def pytest_terminal_summary(terminalreporter: Any) -> None:

@@ -1,6 +1,6 @@
-"""Writes how long each test file took, from pytest's own report, for `--shard`.
+"""Writes what a case of each test takes, from pytest's own report, for `--shard` and `--at-most`.
 
-python -m pytest -n 2 --junitxml=report.xml && python tests/durations.py report.xml
+python -m pytest -m "" --junitxml=report.xml && python tests/durations.py report.xml
 """
 
 import collections
@@ -10,18 +10,25 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 ROOT = Path(__file__).parents[1]
+#: What is quicker is not written; the options take it for 0.1 s.
+LEAST = 0.5
 
 
 def seconds(report: Path) -> dict[str, float]:
-    """Seconds of each test file in a report of `--junitxml`."""
-    found: collections.Counter[str] = collections.Counter()
+    """Seconds of a case of each test of a report of `--junitxml`, the mean over its cases."""
+    found: dict[str, list[float]] = collections.defaultdict(list)
     for case in ElementTree.parse(report).iter("testcase"):
-        words = case.get("classname", "").split(".")
-        while words and not (ROOT / "/".join(words)).with_suffix(".py").is_file():
-            words.pop()  # a class in the file
-        if words:
-            found["/".join(words) + ".py"] += float(case.get("time", 0))
-    return {file: round(time, 1) for file, time in sorted(found.items())}
+        names = case.get("classname", "").split(".")
+        classes: list[str] = []
+        while names and not (ROOT / "/".join(names)).with_suffix(".py").is_file():
+            classes.insert(0, names.pop())
+        if names:
+            test = case.get("name", "").split("[")[0]
+            found["::".join(["/".join(names) + ".py", *classes, test])].append(
+                float(case.get("time", 0))
+            )
+    means = {test: sum(times) / len(times) for test, times in found.items()}
+    return {test: round(mean, 1) for test, mean in sorted(means.items()) if mean >= LEAST}
 
 
 if __name__ == "__main__":

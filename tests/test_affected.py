@@ -2,10 +2,7 @@
 
 from pathlib import Path
 
-import pytest
-
 from tests.affected import ROOT, affected_by, table
-from tests.conftest import shard
 
 
 def test_the_affected_by_a_change():
@@ -19,12 +16,3 @@ def test_the_affected_by_a_change():
 def test_the_table_of_contributing():
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     assert "\n".join(table()) in text, "python tests/affected.py --table writes it anew"
-
-
-def test_shards_are_whole_and_disjoint(request):
-    items = request.session.items
-    parts = [shard(items, f"{number}/3") for number in (1, 2, 3)]
-    assert set().union(*parts) == set(items) and sum(map(len, parts)) == len(items)
-    for wrong in ("0/3", "4/3", "x", "1"):
-        with pytest.raises(pytest.UsageError, match="expected a part"):
-            shard(items, wrong)

@@ -173,7 +173,6 @@ def test_other_models_keep_their_tokenizers(registered, tmp_path):
 # Undoing it
 
 
-@pytest.mark.slow
 def test_a_fresh_process():
     # A process of its own, because other tests have imported and registered in this one.
     program = """

@@ -86,7 +86,6 @@ print("loaded", len(names))
 """
 
 
-@pytest.mark.slow
 def test_loads_every_head_by_code_without_the_package(tmp_path):
     batches = {}
     for head in HEADS:

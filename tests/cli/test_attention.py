@@ -34,7 +34,6 @@ def test_layers_and_heads(hf_bert, save_tiny, tmp_path):
     assert (layer["layer"], layer["heads"]) == (1, [0, 2, 3, 4])
 
 
-@pytest.mark.slow
 def test_picture(hf_bert, save_tiny, tmp_path):
     pytest.importorskip("matplotlib")
     file = tmp_path / "picture.png"

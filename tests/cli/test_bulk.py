@@ -21,7 +21,6 @@ def lines(tmp_path):
     return file
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("precision", PRECISIONS)
 def test_embed_by_shards(hf_bert, save_tiny, lines, tmp_path, precision):
     model, out = save_tiny("BertModel"), tmp_path / "out"

@@ -3,7 +3,6 @@
 import importlib.util
 import re
 
-import pytest
 import torch
 from transformers import AutoModel
 from transformers.models.bert import modeling_bert
@@ -12,7 +11,6 @@ import hf_bert_impl
 from hf_bert_impl.cli import demo
 
 
-@pytest.mark.slow
 def test_demo_shows_parity_similarity_and_speed(hf_bert, minilm_path, monkeypatch):
     # A smaller batch: the test is about the demo, not about the figure.
     monkeypatch.setattr(demo, "SPEED_ROWS", 5)

@@ -45,7 +45,6 @@ def test_sts(hf_bert, write, save_tiny, tmp_path):
     assert f"{found['mean']['spearman']:.2f}" in table.out
 
 
-@pytest.mark.slow
 def test_probe(hf_bert, write, save_tiny, tmp_path):
     lines = [f"{word} {n % 3 * 'the '}\t{word}\n" for word in ("nice", "river") for n in range(12)]
     data = write("data.tsv", "".join(lines))
@@ -153,7 +152,6 @@ def test_bad_input(hf_bert, one_error_line, write, save_tiny, tmp_path):
 WORDS = ["nice", "to meet you", "the river rose over night", "a", "and you", "over the river " * 9]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "head", "line"),
     [
@@ -180,7 +178,6 @@ def test_batch_invariant(hf_bert, write, save_tiny, monkeypatch, task, head, lin
     assert figures[0] == figures[1] == figures[2]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "head", "text", "columns"),
     [

@@ -15,7 +15,6 @@ def folder(tmp_path_factory):
     return write_senteval(tmp_path_factory.mktemp("senteval")).parent
 
 
-@pytest.mark.slow
 def test_table_and_file(hf_bert, save_tiny, tmp_path):
     folder = write_senteval(tmp_path / "data")
     for name in ("CR", "SUBJ", "MPQA", "SNLI", "SST", "SICK"):

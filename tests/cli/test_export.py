@@ -8,7 +8,7 @@ import torch
 
 from hf_bert_impl.export import exporting
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("hasty")]
+pytestmark = [pytest.mark.ecosystem, pytest.mark.usefixtures("hasty")]
 
 
 def test_table_and_files(hf_bert, save_tiny, tmp_path):

@@ -7,8 +7,6 @@ import pytest
 
 import hf_bert_impl
 
-pytestmark = pytest.mark.slow
-
 pytest.importorskip("sklearn", reason="pip install -e '.[train]'")
 pytest.importorskip("matplotlib", reason="pip install -e '.[train]'")
 

@@ -100,7 +100,6 @@ def test_version(hf_bert):
     assert "transformers 5" in result.out
 
 
-@pytest.mark.slow
 def test_statuses_reach_the_shell(tmp_path):
     result = run_script("verify", str(tmp_path / "none"))
     assert result.returncode == 2

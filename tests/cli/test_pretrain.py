@@ -8,8 +8,6 @@ from hf_bert_impl import BertForMaskedLM, BertForPreTraining
 from hf_bert_impl.cli import pretrain
 from tests.checkpoints import SPECIAL_TOKENS
 
-pytestmark = pytest.mark.slow
-
 pytest.importorskip("datasets", reason="pip install -e '.[train]'")
 pytest.importorskip("tensorboard", reason="pip install -e '.[train]'")
 

@@ -13,7 +13,7 @@ from hf_bert_impl.hub.load_check import LoadingReport, LoadingRow
 from tests.checkpoints import JAPANESE, LETTERS, name_tokenizer
 from tests.damage import fields
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("hasty")]
+pytestmark = [pytest.mark.usefixtures("hasty")]
 
 
 @pytest.fixture

@@ -43,7 +43,6 @@ def test_no_bf16_and_text(hf_bert, save_tiny):
     assert any(row["case"].startswith("fp32") for row in data["rows"])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("head", checkpoints.HEADS)
 def test_any_head(hf_bert, save_tiny, head):
     result = hf_bert("verify", save_tiny(), "--head", head, "--no-bf16", "--json")

@@ -9,7 +9,6 @@ from hf_bert_impl.model import cpu_kernels
 
 HAS_KERNELS = cpu_kernels.why_no_kernels(torch.float32) is None
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.skipif(not HAS_KERNELS, reason="this torch comes without oneDNN"),
 ]
 

@@ -64,7 +64,6 @@ def commands(save_tiny, tmp_path):
     }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", INSIDE)
 def test_two_writers(hf_bert, one_error_line, commands, tmp_path, monkeypatch, name):
     """The second is refused before any work, also where it may replace what is there."""
@@ -79,7 +78,6 @@ def test_two_writers(hf_bert, one_error_line, commands, tmp_path, monkeypatch, n
     assert not [*out.parent.iterdir()]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", INSIDE)
 def test_told_to_end(hf_bert, commands, tmp_path, monkeypatch, name):
     """SIGTERM leaves neither half-written files nor a lock, and the command can be run again."""
@@ -138,7 +136,6 @@ def pushing_command(request, commands):
     return (*commands[request.param], "--quiet", "--push-to-hub")
 
 
-@pytest.mark.slow
 def test_push(hf_bert, pushing_command, tmp_path, monkeypatch):
     """The place is looked at before the run; the model, its tokenizer and its folder go there."""
     calls, out = [], tmp_path / "new" / "out"
@@ -161,7 +158,6 @@ def test_push(hf_bert, pushing_command, tmp_path, monkeypatch):
     assert calls == [("me/my-bert", PUSHED[pushing_command[0]])] * 2
 
 
-@pytest.mark.slow
 def test_push_that_cannot_be(hf_bert, one_error_line, pushing_command, tmp_path, monkeypatch):
     """Said before the model is trained, and before a repository is made for nothing."""
     out = tmp_path / "new" / "out"
@@ -175,7 +171,6 @@ def test_push_that_cannot_be(hf_bert, one_error_line, pushing_command, tmp_path,
     one_error_line(hf_bert(*pushing_command, "me/my-bert"), "out exists and")
 
 
-@pytest.mark.slow
 def test_push_that_fails_at_the_end(
     hf_bert, one_error_line, pushing_command, tmp_path, monkeypatch
 ):

@@ -30,7 +30,6 @@ def test_too_many_members(make_zip, make_tar, refuse_archive, tmp_path, monkeypa
     assert len(list(open_archive(make_tar(*members[1:]), tmp_path).iterdir())) == 20
 
 
-@pytest.mark.slow
 def test_bombs(make_zip, make_tar, refuse_archive, monkeypatch):
     """Zeros shrink to a thousandth; xz and bzip2 make far more of it."""
     monkeypatch.setattr(archive, "CONTENT_SLACK_BYTES", 1 << 20)
@@ -189,7 +188,6 @@ def test_headers_on_headers(tmp_path, refuse_archive):
         refuse_archive(path)
 
 
-@pytest.mark.slow
 @settings(deadline=None, max_examples=200)
 @given(edits=EDITS, kind=st.sampled_from(["zip", "tar", "gz"]))
 def test_fuzz(edits, kind, tmp_path_factory):

@@ -54,7 +54,6 @@ def results(tmp_path_factory):
     return found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", PLAIN)
 @pytest.mark.parametrize("library", [upstream, hf_bert_impl], ids=["transformers", "here"])
 def test_outputs_are_those_of_the_original_software(results, name, library):

@@ -14,8 +14,6 @@ from hf_bert_impl.errors import InputError
 from tests.conversion.cases import FIXTURES, Runs, pack
 from tests.damage import fields
 
-pytestmark = pytest.mark.slow
-
 #: One file of every format, in folders with a config.
 FILES = {
     "tf1": "bert_model.ckpt.data-00000-of-00001",

@@ -318,7 +318,7 @@ def test_heads_of_every_length(shape, dtype, tmp_path):
     assert path.read_bytes() == msgpack.packb(tree)
 
 
-@pytest.mark.parametrize("count", [1, 15, 16, pytest.param(70_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [1, 15, 16, 70_000])
 def test_tables_of_every_length(count, tmp_path):
     one, path = torch.tensor([1], dtype=torch.uint8), tmp_path / "tables.msgpack"
     infos = infos_of({f"a/{number}": one for number in range(count)})

@@ -188,7 +188,6 @@ def test_names_of_the_hub(tmp_path, monkeypatch):
 
 
 @pytest.mark.hub
-@pytest.mark.slow
 def test_every_format_of_the_first_bert(tmp_path):
     """Each of the repository's formats is the same model, and the outputs are transformers'."""
     report = convert("google-bert/bert-base-cased", tmp_path / "out", check_all=True)

@@ -84,7 +84,6 @@ def test_it_stays_what_it_is(source, tmp_path):
     assert "library_name: sentence-transformers" in card and "TextEncoder" in card
 
 
-@pytest.mark.slow
 def test_sentence_transformers_loads_it(source, tmp_path):
     library = pytest.importorskip("sentence_transformers")
     convert(source, tmp_path / "made")
@@ -95,7 +94,6 @@ def test_sentence_transformers_loads_it(source, tmp_path):
     assert np.allclose(found.encode(TEXTS), expected.encode(TEXTS), atol=1e-5)
 
 
-@pytest.mark.slow
 def test_real_weights(minilm_path, tmp_path):
     library = pytest.importorskip("sentence_transformers")
     convert(minilm_path, tmp_path / "made", check=False)

@@ -154,7 +154,6 @@ JSON = st.recursive(
 )
 
 
-@pytest.mark.slow
 @settings(deadline=None, max_examples=200)
 @given(table=JSON | st.fixed_dictionaries({"weight_map": JSON}), cut=st.integers(0, 99))
 def test_fuzz(table, cut, tmp_path_factory):

@@ -334,7 +334,6 @@ def test_memory_is_bounded_by_the_file(tmp_path):
             tracemalloc.stop()
 
 
-@pytest.mark.slow
 @settings(deadline=None, max_examples=150)
 @given(content=st.binary(max_size=60), kind=st.integers(0, 2))
 def test_any_block(tmp_path_factory, content, kind):

@@ -115,7 +115,6 @@ def test_what_was_read_before_takes_no_memory(tmp_path):
     assert len(held) == 8
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("compressed", [True, False])
 def test_index_of_several_blocks(tmp_path, compressed):
     tensors = {

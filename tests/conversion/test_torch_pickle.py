@@ -210,7 +210,6 @@ def test_bools_are_0_or_1(tmp_path):
 # --- bombs -----------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 @CONTAINERS
 def test_containers_without_end(zipped, tmp_path):
     path, value = tmp_path / "bomb.bin", {"tensor": torch.ones(1)}

@@ -121,7 +121,6 @@ def test_written_as_the_software_does(form, fixture, tmp_path):
     assert sorted(tmp_path.iterdir()) == sorted(files)
 
 
-@pytest.mark.slow
 @STREAMING
 def test_one_tensor_at_a_time(form, tmp_path):
     alive = []

@@ -103,7 +103,6 @@ def test_bad_input(features, words):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.slow
 def test_a_trainer_trains_with_it(tmp_path, tokenizer_of):
     """To the weights of a padded batch; without dropout, which draws for every position."""
     name, count, label = KINDS["tags"]

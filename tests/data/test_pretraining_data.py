@@ -84,7 +84,6 @@ def test_documents(prepare, corpus, tokenizer):
         assert document["tokens"] == [5 + int(word[1:]) for word in text.split()]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("options", [PAIRS, SPANS, PACKS])
 def test_any_number_of_processes(prepare, options):
     """The same examples in the same order, each time prepared anew."""

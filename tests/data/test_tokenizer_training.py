@@ -67,7 +67,6 @@ def test_saved_and_loaded(text, tmp_path):
         assert again("The slow River")["input_ids"] == tokenizer("The slow River")["input_ids"]
 
 
-@pytest.mark.slow
 def test_the_same_in_every_process(text, tmp_path):
     """The trainer hashes with a new seed in each process."""
     code = (

@@ -24,6 +24,8 @@ from tests.distributed.conftest import IDS, RUN, TEXTS
 from tests.distributed.hard_tasks import Deadly, SlowEmbed
 from tests.distributed.results import finished, rejects, vectors
 
+pytestmark = pytest.mark.distributed
+
 
 @pytest.fixture
 def ray():
@@ -65,7 +67,6 @@ def test_cpus_of_a_worker(nodes, workers, cpus):
     assert on_ray.cpus_of_worker(resources, workers) == cpus
 
 
-@pytest.mark.slow
 def test_actors_and_a_node_die(ray, job, tmp_path, expected):
     """Ray goes on by itself; every row is there once, with the same bits."""
     from ray.cluster_utils import Cluster
@@ -102,7 +103,6 @@ def test_actors_and_a_node_die(ray, job, tmp_path, expected):
         cluster.shutdown()
 
 
-@pytest.mark.slow
 def test_nobody_listens_at_the_address(job):
     pytest.importorskip("ray", reason="the extra 'ray' is not installed")
     with pytest.raises(InputError, match=r"Ray cannot be reached at '127.0.0.1:1'"):
@@ -119,7 +119,6 @@ def workers_of(driver):
     return found
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)  # two starts of Ray, which reads a gigabyte where nothing is cached
 def test_the_driver_is_killed(ray, job, rows, expected, capsys):
     """`--resume` makes what is missing and nothing else; Ray is started here and ended again.
@@ -163,7 +162,6 @@ def test_the_driver_is_killed(ray, job, rows, expected, capsys):
     assert np.array_equal(vectors(finished(job.output), [IDS[n] for n in good]), expected[good])
 
 
-@pytest.mark.slow
 class TestOnRayThatRuns:
     """What does not start Ray, and does not end it."""
 

@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+pytestmark = pytest.mark.ecosystem
+
 NAME = "BertForMaskedLM"
 
 

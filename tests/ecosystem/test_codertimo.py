@@ -18,7 +18,7 @@ bert_pytorch = pytest.importorskip("bert_pytorch", reason="pip install -e '.[eco
 from bert_pytorch.dataset import BERTDataset, WordVocab  # noqa: E402
 from bert_pytorch.model import BERT, BERTLM  # noqa: E402
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.ecosystem
 
 SIZES = {
     "num_hidden_layers": 2,

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.ecosystem
 
 NAME = "BertForSequenceClassification"
 #: Rows and length. The first two batches make the compiled program, and the others use it.

@@ -6,7 +6,7 @@ from hf_bert_impl.export import formats
 from hf_bert_impl.export.exporting import export_model
 from tests.export.cases import assert_exports, make
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.ecosystem
 
 RUNS = [
     *(("onnx", case) for case in ("base", "choices", "words", "relative", "pruned", "codertimo")),

@@ -14,7 +14,7 @@ import hf_bert_impl
 from tests.checkpoints import WORDS, save_checkpoint
 from tests.model.cases import rows_through
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.ecosystem
 VOCABULARY = (*WORDS, "[unused0]", "[unused1]", "[Q]", "[D]")
 QUERIES = ["nice to meet you", "the river", "a rose over night and the river, nice to meet you."]
 DOCUMENTS = [*QUERIES, "the rose, the night.", "and . , river", "you"]

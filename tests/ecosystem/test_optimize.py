@@ -11,7 +11,7 @@ import transformers
 import hf_bert_impl
 from hf_bert_impl.errors import InputError
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.ecosystem
 
 TEXTS = [
     "A cat naps.",

@@ -6,7 +6,7 @@ import torch
 from hf_bert_impl.model.attention import CACHE
 from hf_bert_impl.parity import reference_model
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.ecosystem
 
 LABELS = torch.tensor([0, 2, 1])
 

@@ -7,7 +7,7 @@ import transformers
 from hf_bert_impl.model.cpu_kernels import choose
 from hf_bert_impl.parity import reference_model
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.ecosystem
 
 NAME = "BertForMaskedLM"
 

@@ -19,7 +19,7 @@ from hf_bert_impl.hub.pushing import push
 from hf_bert_impl.measuring import timing
 from tests.model.cases import random_config, random_model
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.ecosystem
 
 TOLERANCE = 1e-4
 TEXTS = ["the river rose over night, and nobody saw it", "it rose", "nobody saw the night ,"]

@@ -5,7 +5,7 @@ import pytest
 
 import hf_bert_impl
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.ecosystem
 
 TEXTS = ["A cat naps.", "The kitten sleeps on the warm mat in the sun.", "Stocks fell."]
 

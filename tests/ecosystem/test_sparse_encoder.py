@@ -12,7 +12,7 @@ from hf_bert_impl.inference import splade
 from hf_bert_impl.inference.sparse_encoder import splade_folds
 from tests.checkpoints import save_checkpoint
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.ecosystem
 TEXTS = ["nice to meet you", "the river", "a rose over night and the river, nice to meet you.", ""]
 
 

@@ -5,7 +5,7 @@ import pytest
 
 import hf_bert_impl
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.ecosystem
 
 
 def test_keybert_with_a_backend_of_two_lines(library, minilm_path, registered):

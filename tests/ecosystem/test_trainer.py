@@ -6,7 +6,7 @@ import transformers
 
 import hf_bert_impl
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.ecosystem
 
 ROWS = 12
 

@@ -16,7 +16,7 @@ from hf_bert_impl.export.program import export_program
 from tests.export.cases import CASES, assert_exports, make
 from tests.model.cases import random_config
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.ecosystem
 
 
 @pytest.mark.parametrize("case", CASES)

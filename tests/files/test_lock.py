@@ -114,7 +114,6 @@ def test_where_nothing_can_be_written(tmp_path):
     assert (tmp_path / ".mine.lock").read_text() == (tmp_path / "victim").read_text() == "mine"
 
 
-@pytest.mark.slow
 def test_of_many_at_once_one_holds_it(tmp_path):
     """Also while locks are deleted and made again."""
     context = multiprocessing.get_context("fork")

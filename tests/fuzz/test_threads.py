@@ -44,7 +44,6 @@ def frequent_switches():
     sys.setswitchinterval(before)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(SEED, SEED + TRIALS))
 def test_threads(seed):
     rng = random.Random(seed)

@@ -22,8 +22,6 @@ from hf_bert_impl.hub.uploading import (
     upload,
 )
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture(autouse=True)
 def online(monkeypatch):

@@ -433,7 +433,6 @@ def test_a_loop_that_is_closed_before_the_thread_was_called(encoder, monkeypatch
     assert_near(run(encoder.encode_async(TEXTS)), encoder.encode(TEXTS))
 
 
-@pytest.mark.slow
 def test_the_thread_ends_with_the_encoder(tiny):
     encoder = TextEncoder.from_pretrained(tiny, device="cpu")
     before = set(threading.enumerate())

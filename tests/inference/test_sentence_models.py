@@ -55,7 +55,6 @@ def edit(file, **changes):
     file.write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
 
 
-@pytest.mark.slow
 def test_real_model_equals_sentence_transformers(minilm_path):
     library = pytest.importorskip("sentence_transformers", reason=REASON)
     expected = library.SentenceTransformer(str(minilm_path), device="cpu").encode(list(TEXTS))
@@ -67,7 +66,6 @@ def test_real_model_equals_sentence_transformers(minilm_path):
     assert_near(encoder.encode(TEXTS[2]), expected[2])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", torch.bfloat16, "int8"])
 def test_lower_precision_stays_near(minilm_path, dtype):
     exact = TextEncoder.from_pretrained(minilm_path, device="cpu")

@@ -51,7 +51,6 @@ def vectors(model, batch, **options):
         return splade_vectors(model, **batch, **options)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("padding", PADDINGS)

@@ -8,8 +8,6 @@ from hf_bert_impl.measuring import beside, timing
 from hf_bert_impl.measuring.batches import Case
 from hf_bert_impl.model import cpu_kernels
 
-pytestmark = pytest.mark.slow
-
 
 def test_turns_alternate_and_swap():
     heard = []

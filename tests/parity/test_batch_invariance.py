@@ -11,7 +11,6 @@ HAS_KERNELS = cpu_kernels.why_no_kernels(torch.float32) is None
 pytestmark = pytest.mark.skipif(not HAS_KERNELS, reason="this torch comes without oneDNN")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("head", ["BertModel", "BertForMaskedLM", "BertForSequenceClassification"])
 def test_promises_are_kept(save_tiny, head):
     report = verify_batch_invariance(checkpoints.open_checkpoint(str(save_tiny(head))))
@@ -26,7 +25,6 @@ def test_promises_are_kept(save_tiny, head):
     assert others["transformers"].numbers > 0
 
 
-@pytest.mark.slow
 def test_multiple_choice(save_tiny):
     checkpoint = checkpoints.open_checkpoint(str(save_tiny("BertForMultipleChoice")))
     assert verify_batch_invariance(checkpoint).passed

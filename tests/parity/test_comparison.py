@@ -345,7 +345,6 @@ def test_batches_are_of_every_kind():
         parity_batches(random_tokens(config), config, choices=3)
 
 
-@pytest.mark.slow
 def test_real_weights_equal_upstream(minilm_path):
     ours = hf_bert_impl.BertModel.from_pretrained(minilm_path, dtype=torch.float32).eval()
     reference, info = load_reference("BertModel", str(minilm_path), dtype=torch.float32)

@@ -30,6 +30,8 @@ from hf_bert_impl.serving.options import ServingOptions
 from hf_bert_impl.serving.server import serve
 from tests.serving.conftest import TEXTS
 
+pytestmark = pytest.mark.distributed
+
 RUN = "import sys; from hf_bert_impl.cli import main; sys.exit(main())"
 KEY = "a key"
 #: Until a server listens: Ray starts about ten processes.
@@ -114,7 +116,6 @@ def expected(served):
     return TextEncoder.from_pretrained(served("embed"), batch_invariant=True).encode(TEXTS)
 
 
-@pytest.mark.slow
 def test_the_client_of_openai(running, expected):
     client = openai.OpenAI(base_url=f"{running.address}/v1", api_key=KEY)
     found = client.embeddings.create(model="small", input=TEXTS)  # asks for base64
@@ -129,13 +130,11 @@ def test_the_client_of_openai(running, expected):
         stranger.embeddings.create(model="small", input="a")
 
 
-@pytest.mark.slow
 def test_workers_are_no_slower_than_their_server_on_a_busy_machine(running):
     own = psutil.Process(running.process.pid).nice()
     assert [worker.nice() for worker in running.workers()] == [own, own]
 
 
-@pytest.mark.slow
 def test_nobody_gets_what_another_asked_for(running, expected):
     """Sixteen clients at once, each with texts of many lengths."""
 
@@ -149,7 +148,6 @@ def test_nobody_gets_what_another_asked_for(running, expected):
         assert all(pool.map(client, range(16)))
 
 
-@pytest.mark.slow
 def test_clients_that_go_away_keep_nobody_waiting(running, expected):
     """Their places are free at once, though the workers stand still meanwhile."""
     workers = running.workers()
@@ -168,7 +166,6 @@ def test_clients_that_go_away_keep_nobody_waiting(running, expected):
     assert np.array_equal(running.vectors(TEXTS), expected)
 
 
-@pytest.mark.slow
 def test_a_worker_that_dies_is_replaced(running, expected):
     """What it was computing is computed again by the other one."""
     before = running.workers()
@@ -180,7 +177,6 @@ def test_a_worker_that_dies_is_replaced(running, expected):
     wait_until(lambda: len(running.workers()) == 2)
 
 
-@pytest.mark.slow
 def test_all_that_was_taken_is_answered_at_the_end(running, expected):
     """SIGTERM while the workers stand still: nobody connects any more, and no answer is lost."""
     workers = running.workers()

@@ -92,7 +92,6 @@ def test_classification_with_test_data(write, classifier):
     assert result.scores["accuracy"] > 0.8
 
 
-@pytest.mark.slow
 def test_cross_validation_tells_signal_from_noise(write):
     clean = {"train": write("clean", classes(150, 1))}
     noisy = {"train": write("noisy", classes(150, 1, noise=1.0))}
@@ -111,7 +110,6 @@ def test_pairs(write, protocol):
     assert probe(protocol, named, PAIRS).scores["accuracy"] > 0.9
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("classifier", "least"), [("logistic", 0.9), ("mlp", 0.8)])
 def test_relatedness(write, classifier, least):
     named = {"train": write("train", related(400, 1)), "test": write("test", related(70, 2))}
@@ -191,7 +189,6 @@ def test_what_an_encoder_may_not_give(write):
             run_probe("classification", task, examples, wrong, options=ProbeOptions(folds=2))
 
 
-@pytest.mark.slow
 def test_nested_folds_equal_plain_scikit_learn(write):
     rows = classes(130, 5, noise=0.4)
     points = np.array([[float(word) for word in line.split()] for line, _ in rows])

@@ -232,7 +232,6 @@ def test_similarity_equals_plain_cosines(downstream):
     assert 0 < result.scores["pearson_all"] < 100
 
 
-@pytest.mark.slow
 def test_mlp(downstream):
     options = {"classifier": "mlp", "optimizer": "rmsprop", "hidden": 7, "epoch_size": 20}
     sentiment, related = run(downstream, "SST2", "SICK-R", **options)
@@ -344,7 +343,6 @@ def test_missing_folders(tmp_path, copy):
 # --- real data ------------------------------------------------------------------------------------
 
 
-@pytest.mark.slow
 def test_real_data(minilm_path, data_dir, tmp_path):
     """Some of the questions and paraphrases, at the size that a test may have."""
     given = data_dir / "senteval"

@@ -58,7 +58,6 @@ def test_weighted_loss_is_torchs():
     )
 
 
-@pytest.mark.slow
 def test_class_weights_move_the_predictions(run, tiny_bert, tmp_path, sentiment):
     test = sentiment("test", 40, 3)
     options = {"epochs": 1, "learning_rate": 1e-3, "test": test}

@@ -17,8 +17,6 @@ from hf_bert_impl.training.finetuning_trainer import FinetuningTrainer
 from tests.model.cases import rows_through
 from tests.training.finetuning_cases import COLUMNS, squad_paragraphs
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.fixture
 def tune(tiny_bert, tmp_path):

@@ -18,7 +18,7 @@ from tests.training.conftest import WORDS
 from tests.training.finetuning_cases import squad_paragraphs, write_history
 from tests.training.pretraining_cases import on_this_machine
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.distributed
 
 if not torch.distributed.is_available():
     pytest.skip("this torch has no distributed package", allow_module_level=True)

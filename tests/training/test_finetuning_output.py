@@ -15,8 +15,6 @@ from hf_bert_impl.training.finetuning_output import OutputFolder
 from hf_bert_impl.training.resumable_trainer import TrainingDiverged
 from tests.training.finetuning_cases import COLUMNS, assert_nothing_left
 
-pytestmark = pytest.mark.slow
-
 #: As little as a model card needs.
 REPORT = {
     "task": "regression",

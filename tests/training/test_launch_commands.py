@@ -18,7 +18,7 @@ from tests.training.launch_commands import (
 )
 from tests.training.pretraining_cases import WORDS, write_text
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.distributed
 
 if not torch.distributed.is_available():
     pytest.skip("this torch has no distributed package", allow_module_level=True)

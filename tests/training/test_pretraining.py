@@ -20,8 +20,6 @@ from hf_bert_impl.training.reporting import JsonLog
 from hf_bert_impl.training.resumable_trainer import TrainingDiverged
 from tests.training.pretraining_cases import SIZES, read_log, same_weights, weights, write_text
 
-pytestmark = pytest.mark.slow
-
 
 def test_it_learns(options, tmp_path):
     """Which words a document has, and whether two segments share them."""

@@ -15,6 +15,8 @@ from hf_bert_impl.training.pretraining import pretrain
 from tests.training.launch_commands import REPLICATED, SHARDED, command_with, launch
 from tests.training.pretraining_cases import RUN, SIZES, small_run
 
+pytestmark = pytest.mark.distributed
+
 if not torch.distributed.is_available():
     pytest.skip("this torch has no distributed package", allow_module_level=True)
 
@@ -82,7 +84,6 @@ def stopped(run, name):
     return copy
 
 
-@pytest.mark.slow
 def test_two_processes(one):
     two = dataclasses.replace(one, output=one.output.with_name("two"), gradient_accumulation=2)
     # One process began, two go on.
@@ -98,7 +99,6 @@ def test_two_processes(one):
     same(one, two_one)
 
 
-@pytest.mark.slow
 def test_sharded(one):
     """FSDP: parameters, gradients and optimizer states lie in pieces on both processes."""
     sharded = dataclasses.replace(one, output=one.output.with_name("sharded"))
@@ -109,7 +109,6 @@ def test_sharded(one):
     same(one, sharded)
 
 
-@pytest.mark.slow
 def test_a_killed_process_on_two_machines(one):
     """torchrun starts all processes anew, and they go on from the last whole checkpoint."""
     run = dataclasses.replace(one, output=one.output.with_name("restarted"))
@@ -120,7 +119,6 @@ def test_a_killed_process_on_two_machines(one):
     same(one, run)
 
 
-@pytest.mark.slow
 def test_sharded_on_two_machines(one):
     run = dataclasses.replace(one, output=one.output.with_name("sharded-on-two"))
     run_all(command_with("--num_machines 2").replace(REPLICATED, SHARDED), run)

@@ -8,6 +8,7 @@ import re
 import unittest
 from typing import Any, ClassVar
 
+import pytest
 import torch
 from transformers import set_seed
 from transformers.testing_utils import torch_device
@@ -16,6 +17,8 @@ import hf_bert_impl
 from hf_bert_impl import BertConfig, BertForPreTraining, BertLMHeadModel
 from tests.model.cases import HEADS
 from tests.upstream import suite
+
+pytestmark = pytest.mark.slow
 
 modeling_common = suite.load("test_modeling_common")
 configuration_common = suite.load("test_configuration_common")

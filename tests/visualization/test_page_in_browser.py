@@ -9,8 +9,6 @@ import pytest
 from hf_bert_impl.visualization import AttentionPage, attention_maps
 from tests.visualization.browser import find_chromium, started
 
-pytestmark = pytest.mark.slow
-
 HOSTILE = "the </script><b>\"$cat\" & '.' <!-- 猫 ##s -->"
 PAIR = ("The cat sat on the mat.", "It was tired of chasing mice.")
 

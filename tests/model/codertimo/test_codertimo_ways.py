@@ -72,7 +72,6 @@ def test_sparse_prediction(head):
     assert_same_gradients(results[0][1], results[1][1])
 
 
-@pytest.mark.slow
 def test_compiled():
     """One trace after the other: from the second shape on, sizes are symbols."""
     model, _, _ = codertimo("BertModel")

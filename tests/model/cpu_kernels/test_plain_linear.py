@@ -28,7 +28,7 @@ from tests.model.cases import (
 from tests.model.codertimo.test_codertimo import codertimo
 from tests.model.prepared.cases import WEIGHT_CHANGES
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("by_onednn")]
+pytestmark = [pytest.mark.usefixtures("by_onednn")]
 
 
 @contextmanager

@@ -232,7 +232,6 @@ class Call(nn.Module):
         return cpu_kernels.linear(self.layer, states)
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "error::torch.jit.TracerWarning")
 def test_traced_and_compiled_and_exported(layer):
     states = torch.randn(5, 13)

@@ -149,7 +149,6 @@ class TestConfigsTooLarge:
         fields("config.json", max_position_embeddings=10**9)(tmp_path)
         refuses(ValueError, r"position_embeddings.table is", tmp_path, "BertModel")
 
-    @pytest.mark.slow
     def test_what_is_asked_for_by_name_goes_on_to_work(self, folder):
         wide = {"num_labels": 200_000, "ignore_mismatched_sizes": True}
         model = BertForSequenceClassification.from_pretrained(folder, **wide)

@@ -143,7 +143,6 @@ def test_bare_model_without_pooler():
     assert not any("pooler" in name for name in model.state_dict())
 
 
-@pytest.mark.slow
 def test_compiled_without_packing():
     """Under torch.compile the padded computation runs: a trace has no token counts."""
     model, batch = model_and_batch("BertModel", 5, num_hidden_layers=2)
