@@ -5,8 +5,9 @@ PYTHON ?= python3
 VENV := .venv
 FLOOR_VENV := .venv-floor
 NEWEST_VENV := .venv-newest
-# `make newest` takes their newest releases from the index, whatever constraints.txt says.
-NEWEST := accelerate|huggingface_hub|sentence-transformers|tokenizers|transformers
+# `make newest` takes their newest releases from the index, whatever constraints.txt says; torch may
+# be added.
+NEWEST ?= accelerate|huggingface_hub|sentence-transformers|tokenizers|transformers
 EXTRAS ?= dev,demo,convert,train
 FLOOR_EXTRAS := dev,demo,convert,train
 # What the tests of both tiers, the site and the notebooks need.
@@ -42,14 +43,13 @@ demo: $(VENV)/.installed ## set up and run `hf-bert demo` on real weights
 test: $(VENV)/.installed ## set up and run the first tier of the tests: `python -m pytest`
 	$(VENV)/bin/python $(PYTEST) $(ARGS)
 
-# A release and each night run it; `make test-all ARGS="--shard 1/4"` runs a part of the first line.
-test-all: $(VENV)/.installed-all upstream-tests ## both tiers, with coverage, then floor, isa, notebooks and docs
+# A release and each night run it; with SHARD=1/4 a part of the tests alone.
+test-all: $(VENV)/.installed-all upstream-tests ## both tiers with coverage, floor, isa, notebooks and docs
 	HF_BERT_FUZZ_TRIALS=$(ALL_TRIALS) HF_BERT_FUZZ_SEED=$(SEED) $(VENV)/bin/python $(PYTEST) -m "" \
-		--cov=hf_bert_impl --cov-report=term:skip-covered $(ARGS)
-	$(MAKE) floor FLOOR=
-	$(MAKE) isa
-	HF_BERT_NOTEBOOKS=small $(MAKE) notebooks
-	$(MAKE) docs
+		--cov $(if $(SHARD),--shard $(SHARD)) $(ARGS)
+	$(if $(SHARD),,$(MAKE) floor FLOOR=)
+	$(if $(SHARD),,$(MAKE) isa docs)
+	$(if $(SHARD),,HF_BERT_NOTEBOOKS=small $(MAKE) notebooks)
 
 # Of many cases of one test two run, and none that takes seconds.
 quick: $(VENV)/.installed ## run the tests for the edit loop, in under two minutes
