@@ -46,7 +46,7 @@ test: $(VENV)/.installed ## set up and run the first tier of the tests: `python 
 # A release and each night run it; with SHARD=1/4 a part of the tests alone.
 test-all: $(VENV)/.installed-all upstream-tests ## both tiers with coverage, floor, isa, notebooks and docs
 	HF_BERT_FUZZ_TRIALS=$(ALL_TRIALS) HF_BERT_FUZZ_SEED=$(SEED) $(VENV)/bin/python $(PYTEST) -m "" \
-		--cov $(if $(SHARD),--shard $(SHARD)) $(ARGS)
+		--cov --cov-report=term $(if $(SHARD),--shard $(SHARD)) $(ARGS)
 	$(if $(SHARD),,$(MAKE) floor FLOOR=)
 	$(if $(SHARD),,$(MAKE) isa docs)
 	$(if $(SHARD),,HF_BERT_NOTEBOOKS=small $(MAKE) notebooks)
