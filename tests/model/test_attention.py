@@ -102,13 +102,6 @@ def test_gradient_of_a_head_mask_is_the_heads_importance(fixtures_dir):
         assert head_mask.grad[layer, head].item() == pytest.approx(slope, rel=1e-5, abs=1e-9)
 
 
-@pytest.mark.parametrize("shape", [(3,), (2, 5), (1, 4), (2, 4, 1)])
-def test_head_mask_of_another_shape(fixtures_dir, shape):
-    model = BertModel.from_pretrained(fixtures_dir / "head_mask")
-    with pytest.raises(ValueError, match=r"head_mask has shape .* \(4,\) or \(2, 4\)"):
-        model(torch.tensor([[1, 2]]), head_mask=torch.ones(shape))
-
-
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_pruning_as_transformers_4(fixtures_dir, tmp_path, backend):
     values, batch = of_fixture(fixtures_dir / "head_mask")
@@ -218,7 +211,7 @@ def test_a_mask_of_each_head_on_pruned_heads(backend, additive):
     assert largest(found.attentions[1] - expected.attentions[1]) < 1e-5
 
 
-@pytest.mark.parametrize("padding", list(masks()))
+@pytest.mark.parametrize("padding", ["left", "holes", "none"])
 @pytest.mark.parametrize("padding_free", [True, False])
 @pytest.mark.parametrize("head", ["BertModel", "BertLMHeadModel"])
 @pytest.mark.parametrize("kind", ["absolute", "relative_key", "relative_key_query"])
@@ -248,14 +241,6 @@ def test_a_packed_row_longer_than_the_positions(kind):
         found = model(ids, position_ids=positions).logits.split(lengths, dim=1)
         for part, logits in zip(ids.split(lengths, dim=1), found, strict=True):
             assert largest(logits - model(part).logits) < 1e-4
-
-
-def test_attentions_by_config_on_sdpa():
-    model, _ = model_and_batch("BertModel", 2, output_attentions=True)
-    model.set_attn_implementation("sdpa")
-    assert model(torch.tensor([[1, 2, 3]])).attentions[0].shape[-1] == 3
-    model.config.output_attentions = False
-    assert model(torch.tensor([[1, 2, 3]])).attentions is None
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -328,15 +313,6 @@ def test_an_encoders_mask_in_four_dimensions():
             assert_same(outputs(model, batch, encoder_attention_mask=wide), flat, batch)
 
 
-@pytest.mark.slow
-def test_flex_attention_equals_sdpa():
-    fields = dict(hidden_size=32, num_attention_heads=2, num_hidden_layers=2)
-    model, batch = model_and_batch("BertModel", 8, **fields)
-    expected = outputs(model, batch)
-    model.set_attn_implementation("flex_attention")
-    assert_same(outputs(model, batch), expected, batch)
-
-
 @pytest.mark.parametrize("backend", ["sdpa", "eager"])
 @pytest.mark.parametrize("heads", [1, 5])
 def test_queries_keys_and_values_side_by_side(backend, heads):
@@ -360,7 +336,8 @@ def test_queries_keys_and_values_side_by_side(backend, heads):
                 assert torch.equal(found, expected)
 
 
-@pytest.mark.parametrize("head", ["BertModel", "BertForMaskedLM", "BertLMHeadModel"])
+@pytest.mark.slow
+@pytest.mark.parametrize("head", ["BertModel", "BertLMHeadModel"])
 def test_a_block_mask(head):
     """flex attention's own kind of mask, as transformers takes it."""
     torch._dynamo.reset()  # a program for any length does not compile on every processor
