@@ -93,32 +93,25 @@ def classes(*names: str) -> dict[str, dict[Any, Any]]:
     }
 
 
-@pytest.mark.parametrize("batch_size", [1, 3])
-def test_fill_mask(compared: Callable[..., Any], batch_size: int) -> None:
+def test_fill_mask(compared: Callable[..., Any]) -> None:
     texts = ["the [MASK] sat on the mat.", "anna [MASK] in paris, and [MASK] far from the river."]
-    ours = compared(
-        "fill-mask", "BertForMaskedLM", lambda p: p(texts, top_k=7, batch_size=batch_size)
-    )
-    assert [len(answer) for answer in ours] == [7, 2]  # the second has two masks of 7 answers each
 
-
-def test_fill_mask_with_targets(compared: Callable[..., Any]) -> None:
     def ask(pipe: Any) -> Any:
-        return pipe("the [MASK] sat on the mat.", targets=["cat", "dog"])
+        return pipe(texts, top_k=7, batch_size=2), pipe(texts[0], targets=["cat", "dog"])
 
-    ours = compared("fill-mask", "BertForMaskedLM", ask)
-    assert {answer["token_str"] for answer in ours} == {"cat", "dog"}
+    ours, targeted = compared("fill-mask", "BertForMaskedLM", ask)
+    assert [len(answer) for answer in ours] == [7, 2]  # the second has two masks of 7 answers each
+    assert {answer["token_str"] for answer in targeted} == {"cat", "dog"}
 
 
-@pytest.mark.parametrize("batch_size", [1, 3])
-def test_text_classification(compared: Callable[..., Any], batch_size: int) -> None:
+def test_text_classification(compared: Callable[..., Any]) -> None:
     ours = compared(
         "text-classification",
         "BertForSequenceClassification",
-        lambda p: p(TEXTS, top_k=None, batch_size=batch_size),
+        lambda p: (p(TEXTS, top_k=None, batch_size=3), p(TEXTS[0])),
         num_labels=3,
     )
-    assert [len(answer) for answer in ours] == [3] * len(TEXTS)
+    assert [len(answer) for answer in ours[0]] == [3] * len(TEXTS)
 
 
 def test_text_classification_of_pairs_with_several_labels(compared: Callable[..., Any]) -> None:
@@ -134,7 +127,7 @@ def test_text_classification_of_pairs_with_several_labels(compared: Callable[...
     assert sum(label["score"] for label in ours[0]) != pytest.approx(1, abs=1e-3)
 
 
-@pytest.mark.parametrize("strategy", ["none", "simple", "first", "average", "max"])
+@pytest.mark.parametrize("strategy", ["none", "average"])
 def test_token_classification(compared: Callable[..., Any], strategy: str) -> None:
     ours = compared(
         "token-classification",
@@ -142,17 +135,7 @@ def test_token_classification(compared: Callable[..., Any], strategy: str) -> No
         lambda p: p(TEXTS, aggregation_strategy=strategy, batch_size=3),
         **classes("O", "B-PER", "I-PER", "B-LOC", "I-LOC"),
     )
-    entities = [entity for answer in ours for entity in answer]
-    assert len(entities) > len(TEXTS)
-    for text, answer in zip(TEXTS, ours, strict=True):
-        for entity in answer:
-            assert 0 <= entity["start"] < entity["end"] <= len(text)
-
-
-@pytest.mark.parametrize("text", TEXTS)
-def test_feature_extraction(compared: Callable[..., Any], text: str) -> None:
-    ours = compared("feature-extraction", "BertModel", lambda p: p(text))
-    assert len(ours[0][0]) == HIDDEN_SIZE
+    assert len([entity for answer in ours for entity in answer]) > len(TEXTS)
 
 
 def test_feature_extraction_of_a_batch(both: Callable[..., tuple[Any, Any]]) -> None:
@@ -168,12 +151,11 @@ def test_feature_extraction_of_a_batch(both: Callable[..., tuple[Any, Any]]) -> 
         assert not torch.tensor(one[0][length:]).any()
 
 
-@pytest.mark.parametrize("multi_label", [False, True])
-def test_zero_shot_classification(compared: Callable[..., Any], multi_label: bool) -> None:
+def test_zero_shot_classification(compared: Callable[..., Any]) -> None:
     def ask(pipe: Any) -> Any:
         candidates = ["sport", "politics", "science"]
         return pipe(
-            TEXTS, candidates, multi_label=multi_label, hypothesis_template="this text is about {}."
+            TEXTS, candidates, multi_label=True, hypothesis_template="this text is about {}."
         )
 
     ours = compared(
