@@ -112,6 +112,7 @@ def blocks(text: str, *languages: str) -> list[str]:
     return [block for kind, block in BLOCK.findall(text) if kind in languages]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if page not in HOW_TO and blocks(PAGES[page], "python")]
 )
@@ -173,6 +174,10 @@ def anchors(text: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+def test_readme_leads_to_every_page() -> None:
+    assert {page for page in PAGES if page != "README.md"} <= {*LINK.findall(PAGES["README.md"])}
+
+
 @pytest.mark.parametrize("page", [*PAGES, *LINKED])
 def test_links_lead_somewhere(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
@@ -184,10 +189,6 @@ def test_links_lead_somewhere(page: str) -> None:
         assert target.exists(), f"{page}: {link}"
         if anchor:
             assert anchor in anchors(target.read_text(encoding="utf-8")), f"{page}: {link}"
-
-
-def test_readme_leads_to_every_page() -> None:
-    assert {page for page in PAGES if page != "README.md"} <= {*LINK.findall(PAGES["README.md"])}
 
 
 def test_figures_of_readme_are_those_of_the_page_on_speed() -> None:

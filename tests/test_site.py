@@ -41,14 +41,11 @@ def test_a_good_site_has_no_faults(tmp_path):
     [
         ('<a href="c.html">c</a>', "c.html leads nowhere"),
         ('<a href="b.html#down">b</a>', "b.html#down leads nowhere"),
-        ('<a href="#down">b</a>', "#down leads nowhere"),
         ('<img src="a.png" alt="a">', "a.png leads nowhere"),
         ('<script src="https://cdn.org/x.js"></script>', "asks another machine for https://cdn"),
-        ('<link rel="stylesheet" href="//cdn.org/x.css">', "asks another machine for //cdn.org"),
         ('<img src="b.html">', "1 pictures without a text"),
         ("<h1>Again</h1>", "2 headings of the first level"),
         ("<p>Steps:\n- one\n- two</p>", "Markdown is left: '- one"),
-        ("<p>a [b](c)</p>", "Markdown is left"),
         ("<p>a size of $\\sqrt d$</p>", "Markdown is left"),
     ],
 )
@@ -100,12 +97,6 @@ def test_a_lesson_with_its_outputs_and_pictures():
 def test_drawings_are_those_of_the_code(name):
     drawn = (SITE.parent / "drawings" / name).read_text(encoding="utf-8")
     assert drawings.drawings()[name] == drawn, "run python docs/site/drawings.py"
-
-
-def test_a_way_around_leaves_out_an_arrow():
-    text = drawings.folders({("cli", "data"), ("data", "files"), ("cli", "files")}).svg()
-    assert text.count("marker-end") == 2
-    assert text.index(">cli<") < text.index(">data<")
 
 
 def test_files_that_the_tours_name_exist():

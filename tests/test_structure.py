@@ -131,7 +131,6 @@ def test_imports_point_one_way():
     ("added", "fault"),
     [
         ({("model.losses", "data.masking")}, "model.losses imports data.masking"),
-        ({("extras", "model.losses")}, "extras imports model.losses"),
         ({("data.a", "data.b"), ("data.b", "data.a")}, "is imported by data.a"),
         ({("data.masking", "inference.pooling")}, "inference is imported by"),
     ],
@@ -144,13 +143,10 @@ def test_the_walk_sees(added, fault):
     ("text", "target"),
     [
         ("import hf_bert_impl.model.losses", "model.losses"),
-        ("from hf_bert_impl.model import losses", "model.losses"),
         ("def late():\n    from ..model.losses import span_loss", "model.losses"),
         ("from hf_bert_impl import TextEncoder", "inference.text_encoder"),
         ("import hf_bert_impl\nhf_bert_impl.TextEncoder.from_pretrained", "inference.text_encoder"),
         ("from hf_bert_impl.conversion import convert", "conversion.__init__"),
-        ("import hf_bert_impl\nhf_bert_impl.__version__", None),
-        ("from torch import Tensor", None),
     ],
 )
 def test_every_form_of_import_is_read(text, target):
