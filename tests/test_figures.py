@@ -23,9 +23,7 @@ def test_pictures_that_cannot_be(tmp_path, monkeypatch):
         figures.check_picture("a.svg")
 
 
-@pytest.mark.parametrize(
-    ("ending", "signature"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")]
-)
+@pytest.mark.parametrize(("ending", "signature"), [("png", b"\x89PNG"), ("pdf", b"%PDF")])
 def test_a_figure_in_every_format(tmp_path, ending, signature):
     figure, axes = figures.new_figure(3, 2, "costs $5 and $_6$", 2, 3)
     assert axes.shape == (2, 3)

@@ -43,14 +43,6 @@ def test_relative_positions_of_transformers_4(fixtures_dir, kind, padding_free, 
     assert compared == {"mlm_logits", "embedding_output", "all_encoder_layers"}
 
 
-@pytest.mark.parametrize("backend", ["flash_attention_2", "flex_attention"])
-def test_relative_positions_need_a_backend_with_bias(backend):
-    config = random_config(1, position_embedding_type="relative_key")
-    config._attn_implementation = backend
-    with pytest.raises(ValueError, match=rf"{backend}.*eager, sdpa"):
-        BertModel(config)
-
-
 def test_sinusoidal_positions():
     fields = dict(position_embedding_type="sinusoidal", hidden_size=15, num_attention_heads=5)
     model, _ = model_and_batch("BertModel", 6, **fields)
@@ -171,22 +163,19 @@ def test_pruning_what_is_not_there(fixtures_dir, heads, said):
 
 
 def test_pruning_would_lose_what_was_added():
-    def hook(layer):
-        layer.attention.self.value.register_forward_hook(lambda m, i, o: o * 2)
-        return "attention.self.value is a .*Linear with hooks"
-
-    def adapt(layer):
-        layer.attention.output.dense.__class__ = type("Adapter", (torch.nn.Linear,), {})
-        return "attention.output.dense is a .*Adapter, of which"
-
-    for change in (hook, adapt):
+    for change in (
+        lambda layer: layer.attention.self.value.register_forward_hook(lambda *_: None),
+        lambda layer: become_adapter(layer.attention.output.dense),
+    ):
         model, _ = model_and_batch("BertModel", 9, **FIVE_HEADS)
-        said = change(model.encoder.layer[1])
-        with pytest.raises(ValueError, match=f"heads of layer 1: its {said}"):
+        change(model.encoder.layer[1])
+        with pytest.raises(ValueError, match=r"heads of layer 1: its attention\..* is a .*"):
             model.prune_heads({0: [2], 1: [3]})
         assert model.config.pruned_heads == {}
-        model.prune_heads({0: [2], 1: []})
-        assert model.config.pruned_heads == {0: [2]}
+
+
+def become_adapter(layer):
+    layer.__class__ = type("Adapter", (torch.nn.Linear,), {})
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -244,25 +233,20 @@ def test_a_packed_row_longer_than_the_positions(kind):
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("form", ["3-D", "4-D", "4-D bool", "4-D added"])
-def test_masks_between_queries_and_keys(backend, form):
+@pytest.mark.parametrize("additive", [False, True])
+def test_masks_between_queries_and_keys(backend, additive):
     """A mask a query, as upstream's sdpa backend takes it in four dimensions."""
     model, batch = model_and_batch("BertModel", 8, "none", attn_implementation=backend)
-    wide = (torch.rand(5, 13, 13, generator=torch.Generator().manual_seed(2)) > 0.5).long()
-    wide[:, range(13), range(13)] = 1
-    given = {
-        "3-D": wide,
-        "4-D": wide[:, None],
-        "4-D bool": wide[:, None].bool(),
-        "4-D added": (1.0 - wide[:, None]) * torch.finfo(torch.float32).min,
-    }[form]
+    wide = torch.rand(5, 1, 13, 13, generator=torch.Generator().manual_seed(2)) > 0.5
+    wide[:, :, range(13), range(13)] = True
     reference = reference_model(model)
     reference.set_attn_implementation("sdpa")
-    found = outputs(model, batch, attention_mask=given)
-    assert_same(found, outputs(reference, batch, attention_mask=wide[:, None].bool()), batch)
+    expected = outputs(reference, batch, attention_mask=wide)
+    given = (~wide).float() * torch.finfo(torch.float32).min if additive else wide[:, 0].long()
+    assert_same(outputs(model, batch, attention_mask=given), expected, batch)
     found = outputs(model, batch, attention_mask=given, output_attentions=True)
     for probabilities in found.attentions:
-        assert not probabilities[(wide[:, None] == 0).expand_as(probabilities)].any()
+        assert not probabilities[~wide.expand_as(probabilities)].any()
 
 
 KEY_MASKS = {
@@ -297,20 +281,6 @@ def test_masks_of_keys_in_four_dimensions(head, number):
     for probabilities in outputs(model, given, output_attentions=True).attentions:
         hidden = ~attended[:, None, None].expand_as(probabilities)
         assert not probabilities[hidden].any()
-
-
-def test_an_encoders_mask_in_four_dimensions():
-    fields = dict(add_cross_attention=True, num_hidden_layers=2)
-    model, batch = model_and_batch("BertLMHeadModel", 8, "none", **fields)
-    shape = (5, 7, model.config.hidden_size)
-    states = torch.randn(shape, generator=torch.Generator().manual_seed(3))
-    batch["encoder_hidden_states"] = states
-    mask = masks(5, 7)["left"]
-    for backend in BACKENDS:
-        model.set_attn_implementation(backend)
-        flat = outputs(model, batch, encoder_attention_mask=mask)
-        for wide in (mask[:, None, None], mask[:, None, None].bool()):
-            assert_same(outputs(model, batch, encoder_attention_mask=wide), flat, batch)
 
 
 @pytest.mark.parametrize("backend", ["sdpa", "eager"])
@@ -350,8 +320,7 @@ def test_a_block_mask(head):
     )
     reference = reference_model(model)
     reference.set_attn_implementation("flex_attention")
-    found, expected = outputs(model, batch), outputs(reference, batch)
-    assert torch.allclose(found[0], expected[0], atol=1e-5)
+    assert largest(outputs(model, batch)[0] - outputs(reference, batch)[0]) < 1e-5
     with pytest.raises(ValueError, match="does not go with a BlockMask"):
         model(**batch, output_attentions=True)
     model.set_attn_implementation("sdpa")

@@ -116,7 +116,7 @@ HOOKS = {
 }
 
 
-@pytest.mark.parametrize("place", ["", "embeddings.word_embeddings", "encoder.layer.1.output"])
+@pytest.mark.parametrize("place", ["", "embeddings.word_embeddings"])
 @pytest.mark.parametrize("kind", HOOKS)
 def test_one_hook_is_enough(kind, place):
     """And once it is gone, padding is left out again."""
@@ -244,20 +244,6 @@ def test_modules_of_ones_own(name, prepared):
     assert_same(found, outputs(model, batch), torch.ones_like(batch["input_ids"]).bool())
 
 
-def test_a_patched_class(monkeypatch):
-    model, batch = model_and_batch("BertModel", 2, "right", **TWO_LAYERS)
-    seen = []
-    plain = layers.BertIntermediate.forward
-
-    def patched(self, states):
-        seen.append(states.ndim)
-        return plain(self, states)
-
-    monkeypatch.setattr(layers.BertIntermediate, "forward", patched)
-    outputs(model, batch)
-    assert seen == [3, 3]
-
-
 def test_a_subclass_that_declares_it():
     class Mine(layers.BertIntermediate):
         def forward(self, states):
@@ -323,22 +309,6 @@ def test_inner_modules_are_called_as_in_transformers(name):
     assert {key for key in vars(theirs) if not key.startswith("_")} <= set(dir(ours))
 
 
-@pytest.mark.parametrize("head", ["BertModel", "BertLMHeadModel"])
-def test_inner_modules_have_the_attributes_of_transformers(head):
-    model, _ = model_and_batch(head, 3, add_cross_attention=head != "BertModel")
-    theirs = dict(reference_model(model).named_modules())
-    for name, module in model.named_modules():
-        if name:
-            attributes = {key for key in vars(theirs[name]) if not key.startswith("_")}
-            held = {key for part in ("_buffers", "_modules") for key in vars(theirs[name])[part]}
-            missing = [key for key in attributes | held if not hasattr(module, key)]
-            assert not missing, name
-            for key in attributes:
-                value = getattr(theirs[name], key)
-                if isinstance(value, bool | int | float):
-                    assert getattr(module, key) == value, (name, key)
-
-
 @pytest.mark.parametrize("backend", ["sdpa", "eager"])
 def test_inner_modules_called_by_a_wrapper(backend):
     model, batch = model_and_batch("BertForPreTraining", 2, "holes", attn_implementation=backend)
@@ -358,19 +328,14 @@ def test_inner_modules_called_by_a_wrapper(backend):
             attended = layer.attention(states, added)[0]
             found.append(
                 [
-                    states,
-                    bert.embeddings(inputs_embeds=states),
+                    *(states, bert.embeddings(inputs_embeds=states)),
                     bert.embeddings(ids[:, :3], None, None, None, 4),
-                    encoded[0],
+                    *(encoded[0], attended, layer(states, added)),
                     *(part for part in inner if part is not None),
-                    attended,
-                    layer(states, added),
                     layer.feed_forward_chunk(attended),
                     layer.output(layer.intermediate(attended), attended),
                     layer.attention.output(attended, states),
-                    bert.pooler(encoded[0]),
                     *one.cls(encoded[0], bert.pooler(encoded[0])),
-                    one.cls.predictions(encoded[0]),
                 ]
             )
     assert [*map(described, found[0])] == [*map(described, found[1])]
