@@ -246,20 +246,6 @@ def test_what_a_third_party_registered_before_comes_back(third_party, tmp_path):
     assert type(AutoTokenizer.from_pretrained(tmp_path)) is TheirTokenizer
 
 
-def test_what_a_third_party_registers_later_is_left_alone():
-    hf_bert_impl.register()
-    AutoConfig.register("bert", TheirConfig, exist_ok=True)
-    try:
-        hf_bert_impl.unregister()
-        assert type(AutoConfig.for_model("bert")) is TheirConfig
-        hf_bert_impl.register()  # in front again
-        assert type(AutoConfig.for_model("bert")) is BertConfig
-        hf_bert_impl.unregister()
-        assert type(AutoConfig.for_model("bert")) is TheirConfig
-    finally:
-        del configuration_auto.CONFIG_MAPPING._extra_content["bert"]
-
-
 # Pipelines
 
 

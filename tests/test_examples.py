@@ -39,7 +39,6 @@ HOW_TO = [
 ]
 #: Pages that lie beside what they describe. Their links are looked at, too.
 LINKED = ("CONTRIBUTING.md", "benchmarks/README.md", "notebooks/README.md")
-FIGURE = re.compile(r"\b\d\.\d\d\b")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 BLOCK = re.compile(r"^```(python|bash|sh)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 WORDS = "a anna ' s cat nap ##s kitten sleep fine film the short long ##er one somewhat . , nice to"
@@ -189,13 +188,3 @@ def test_links_lead_somewhere(page: str) -> None:
         assert target.exists(), f"{page}: {link}"
         if anchor:
             assert anchor in anchors(target.read_text(encoding="utf-8")), f"{page}: {link}"
-
-
-def test_figures_of_readme_are_those_of_the_page_on_speed() -> None:
-    """README shows some rows of docs/speed.md; one that is measured again changes in both."""
-    section = PAGES["README.md"].split("\n## Speed\n")[1].split("\n## ")[0]
-    shown = {
-        figure for line in section.splitlines() if "|" in line for figure in FIGURE.findall(line)
-    }
-    assert len(shown) > 20
-    assert shown <= {*FIGURE.findall(PAGES["docs/speed.md"])}

@@ -114,19 +114,6 @@ def test_text_classification(compared: Callable[..., Any]) -> None:
     assert [len(answer) for answer in ours[0]] == [3] * len(TEXTS)
 
 
-def test_text_classification_of_pairs_with_several_labels(compared: Callable[..., Any]) -> None:
-    pairs = [{"text": TEXTS[0], "text_pair": TEXTS[1]}, {"text": TEXTS[2], "text_pair": TEXTS[3]}]
-    ours = compared(
-        "text-classification",
-        "BertForSequenceClassification",
-        lambda p: p(pairs, top_k=None, batch_size=2),
-        num_labels=3,
-        problem_type="multi_label_classification",
-    )
-    # Several labels: each has a probability of its own, and the sum is not one.
-    assert sum(label["score"] for label in ours[0]) != pytest.approx(1, abs=1e-3)
-
-
 @pytest.mark.parametrize("strategy", ["none", "average"])
 def test_token_classification(compared: Callable[..., Any], strategy: str) -> None:
     ours = compared(

@@ -97,16 +97,6 @@ def test_pruned_again(save_tiny, labelled, tmp_path):
     assert sum(map(len, config.pruned_heads.values())) == 5  # 3 and 30 % of 7
 
 
-def test_only_importance(save_tiny, labelled, tmp_path):
-    folder = save_tiny("BertForSequenceClassification")
-    before = sorted(tmp_path.rglob("*"))
-    result = prune(folder, **labelled, limit=3)
-    assert result.pruned == result.report["pruned"] == {}
-    assert result.report["examples"] == 3
-    assert "before" not in result.report
-    assert sorted(tmp_path.rglob("*")) == before
-
-
 def test_masked_words(save_tiny, texts, tmp_path):
     """A pre-training checkpoint keeps both of its heads, and its dtype."""
     folder, output = save_tiny("BertForPreTraining"), tmp_path / "pruned"
@@ -143,16 +133,3 @@ def test_bad_options(save_tiny, labelled, tmp_path, options, words):
     with pytest.raises(InputError, match=words):
         prune(save_tiny("BertForSequenceClassification"), **labelled, **options)
     assert not (tmp_path / "new").exists()
-
-
-def test_bad_models_and_data(save_tiny, labelled, tmp_path):
-    for name, options, words in (
-        ("BertModel", {}, "is a BertModel, .*; fine-tune it"),
-        ("BertLMHeadModel", {"is_decoder": True}, "is a BertLMHeadModel"),
-    ):
-        with pytest.raises(InputError, match=words):
-            prune(save_tiny(name, **options), **labelled)
-    folder = save_tiny("BertForSequenceClassification")
-    (tmp_path / "data.tsv").write_text("nice\tthird\n")
-    with pytest.raises(InputError, match="has the label 'third'"):
-        prune(folder, **labelled)

@@ -13,7 +13,6 @@ import torch
 from rich.console import Console
 
 from hf_bert_impl.benchmark import cases, memory, plot, texts
-from hf_bert_impl.benchmark import run as run_module
 from hf_bert_impl.benchmark.cases import Unavailable
 from hf_bert_impl.benchmark.contest import Contestant
 from hf_bert_impl.benchmark.models import PEERS, Entry, Source, check_peer
@@ -105,52 +104,6 @@ def test_tensor_peak_counts_what_is_alive_at_once():
         return (second * 2).sum()
 
     assert memory.tensor_peak(call) == pytest.approx(2 * 300 * 1000 * 4 / 2**20, rel=0.01)
-
-
-def test_resident_peak_sees_a_large_array():
-    peak = memory.resident_peak(lambda: torch.ones(25, 2**20).sum())
-    if peak is None:
-        pytest.skip("this system does not count the peak of resident memory")
-    assert 90 < peak < 250
-
-
-class Idle:
-    """A contestant that starts no process and answers nothing."""
-
-    is_alive = True
-
-    def __init__(self, entry, name=None):
-        self.entry, self.name = entry, name or entry.name
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *error):
-        pass
-
-    def ask(self, *words, **given):
-        pass
-
-    check = close = ask
-
-
-def test_training_races_in_float32_alone(monkeypatch):
-    raced = []
-
-    def race(racing, timed, rounds, drop):
-        raced.extend((case.name, one.name, one.entry.dtype) for case in timed for one in racing)
-        return [{} for _ in timed]
-
-    monkeypatch.setattr(run_module, "Contestant", Idle)
-    monkeypatch.setattr(run_module, "race", race)
-    dtypes = ("float32", "bfloat16")
-    settings = Settings(cases=("train",), peers=("upstream-sdpa",), dtypes=dtypes, batch_sizes=(2,))
-    Benchmark(TINY, settings).run()
-    assert raced == [
-        (case, name, "float32")
-        for case in ("train", "AdamW step")
-        for name in ("unchanged", "upstream-sdpa")
-    ]
 
 
 @pytest.mark.slow

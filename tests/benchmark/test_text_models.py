@@ -1,13 +1,12 @@
 """Models of sentence-transformers as contestants: their texts, and the same numbers from each."""
 
 import dataclasses
-import json
 
 import pytest
 from transformers import BertTokenizer
 
 from hf_bert_impl.benchmark import texts
-from hf_bert_impl.benchmark.cases import PARTS, Unavailable
+from hf_bert_impl.benchmark.cases import Unavailable
 from hf_bert_impl.benchmark.models import Entry, Source, check_peer
 from hf_bert_impl.benchmark.text_models import KINDS, TextModel
 from hf_bert_impl.measuring.batches import Case
@@ -47,27 +46,6 @@ def test_passages_have_the_tokens_that_are_promised(monkeypatch):
     assert found[:7] == texts.passages(7, tokenizer())
     shrunk = [len(tokenizer(64).tokenize(text)) for text in texts.passages(40, tokenizer(64))]
     assert max(shrunk) <= 38
-
-
-def test_each_part_of_the_pairs_has_one_question(tmp_path, monkeypatch):
-    asked = [f"Who rose over the market in the year {number}?" for number in range(9)]
-    long = "Which of the many markets of the river was over in the night and which of them was not?"
-    entries = [{"id": str(n), "question": q, "answers": []} for n, q in enumerate([*asked, long])]
-    content = {"context": "The river rose. " * 50, "qas": entries}
-    (tmp_path / "squad_v2").mkdir()
-    file = tmp_path / "squad_v2" / "dev.json"
-    file.write_text(
-        json.dumps({"data": [{"title": "", "paragraphs": [content]}]}), encoding="utf-8"
-    )
-    for data in (str(tmp_path), ""):
-        monkeypatch.setenv("HF_BERT_DATA", data)
-        pairs = texts.with_questions(texts.passages(17, tokenizer()))
-        parts = [{question for question, _ in pairs[number::PARTS]} for number in range(PARTS)]
-        assert [len(part) for part in parts] == [1] * PARTS
-        assert len(set.union(*parts)) == PARTS
-        assert all(4 <= len(question.split()) <= 12 for question, _ in pairs)
-        assert (set.union(*parts) <= {*asked}) == bool(data)
-        assert texts.origin("sparse").startswith("SQuAD" if data else "made-up")
 
 
 def test_sentences_of_sts_and_where_they_come_from(tmp_path, monkeypatch):

@@ -5,9 +5,7 @@ import torch
 from torch.nn.attention.flex_attention import create_block_mask
 
 from hf_bert_impl import BertForMaskedLM, BertForSequenceClassification, BertModel
-from hf_bert_impl.model.attention import BertSelfAttention
 from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS
-from hf_bert_impl.model.packing import Packing, RowGroup
 from hf_bert_impl.parity import attended_positions, reference_model
 from tests.model.cases import (
     BACKENDS,
@@ -20,7 +18,6 @@ from tests.model.cases import (
     model_and_batch,
     of_fixture,
     outputs,
-    random_config,
 )
 
 TOLERANCE = 2e-5  # of the outputs that transformers 4.49 wrote
@@ -178,28 +175,6 @@ def become_adapter(layer):
     layer.__class__ = type("Adapter", (torch.nn.Linear,), {})
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("additive", [True, False])
-def test_a_mask_of_each_head_on_pruned_heads(backend, additive):
-    """Heads keep their numbers in masks too."""
-    model, batch = model_and_batch(
-        "BertModel", 9, "none", **FIVE_HEADS, attn_implementation=backend
-    )
-    mask = torch.rand(5, 5, 13, 13, generator=torch.Generator().manual_seed(1)) > 0.3
-    mask[..., 0] = True
-    if additive:
-        mask = torch.zeros(mask.shape).masked_fill(~mask, -1e9)
-    head_mask = torch.ones(2, 5)
-    head_mask[0, [1, 4]] = 0
-    batch["attention_mask"] = mask
-    expected = outputs(model, batch, head_mask=head_mask, output_attentions=True)
-    model.prune_heads({0: [1, 4]})
-    found = outputs(model, batch, output_attentions=True)
-    assert largest(found[0] - expected[0]) < 1e-5
-    assert largest(found.attentions[0] - expected.attentions[0][:, [0, 2, 3]]) < 1e-5
-    assert largest(found.attentions[1] - expected.attentions[1]) < 1e-5
-
-
 @pytest.mark.parametrize("padding", ["left", "holes", "none"])
 @pytest.mark.parametrize("padding_free", [True, False])
 @pytest.mark.parametrize("head", ["BertModel", "BertLMHeadModel"])
@@ -281,29 +256,6 @@ def test_masks_of_keys_in_four_dimensions(head, number):
     for probabilities in outputs(model, given, output_attentions=True).attentions:
         hidden = ~attended[:, None, None].expand_as(probabilities)
         assert not probabilities[hidden].any()
-
-
-@pytest.mark.parametrize("backend", ["sdpa", "eager"])
-@pytest.mark.parametrize("heads", [1, 5])
-def test_queries_keys_and_values_side_by_side(backend, heads):
-    """The way of prepared layers gives the bits of the general one, wherever the tensor begins."""
-    config = random_config(1, hidden_size=60, num_attention_heads=5)
-    config._attn_implementation = backend
-    attention = BertSelfAttention(config, layer_idx=0).eval()
-    attention.prune_heads(set(range(heads, 5)))
-    rows = [(1, 3, 3), (3, 7, 7), (2, 15, 9), (1, 16, 16), (2, 31, 31), (2, 33, 33), (1, 40, 17)]
-    for groups in (rows, rows[:1], rows[-1:], [*rows, (1, 257, 257)], [(2, 5, 0), *rows]):
-        packed = tuple(RowGroup(*group) for group in groups)
-        tokens = sum(group.rows * group.queries for group in packed)
-        packing = Packing((1, tokens), (1, tokens), packed, torch.device("cpu"))
-        wide = torch.randn(tokens + 2, 3 * heads * 12)
-        with torch.no_grad():
-            for projected in (wide[:tokens].clone(), wide[2:]):
-                query, key, value = projected.view(tokens, 3, heads, 12).unbind(1)
-                expected = attention.attend_packed(query, key, value, packing).flatten(-2)
-                by_products = attention.takes_products(projected, packing)
-                found = attention.attend_joined(projected, packing, by_products)
-                assert torch.equal(found, expected)
 
 
 @pytest.mark.slow

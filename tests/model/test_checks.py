@@ -39,7 +39,6 @@ def refuses(model, said, *args, **inputs):
     ("inputs", "said"),
     [
         ({"input_ids": IDS + 60}, r"input_ids holds 72; allowed is 0 to 60 \(vocab_size=61\)"),
-        ({"input_ids": IDS - 6}, "input_ids holds -1"),
         ({"input_ids": IDS[0]}, r"input_ids has shape \(4,\).*\(batch, sequence\)"),
         ({"input_ids": IDS.float()}, "input_ids has dtype torch.float32"),
         ({"input_ids": torch.ones(1, 20).long()}, TOO_LONG),
@@ -51,7 +50,6 @@ def refuses(model, said, *args, **inputs):
         ({"input_ids": IDS, "inputs_embeds": torch.ones(2, 4, 30)}, "both"),
         ({"inputs_embeds": torch.ones(2, 4, 7)}, r"inputs_embeds has shape \(2, 4, 7\)"),
         ({"input_ids": IDS[:0]}, "empty"),
-        ({"input_ids": IDS[:, :0]}, "empty"),
     ],
 )
 def test_inputs(model, inputs, said):
@@ -70,14 +68,11 @@ def test_inputs(model, inputs, said):
             torch.tensor([[0.0, 0, 0, -torch.inf]] * 2),
             r"holds -inf; a 2-D mask has 1 where .* give attention_mask\[:, None, None\]$",
         ),
-        ("attention_mask", ONES * torch.nan, "attention_mask holds nan"),
         ("attention_mask", (ONES * -1e4).long(), r"attention_mask\[:, None, None\].float\(\)$"),
-        ("attention_mask", ONES[:, None].repeat(1, 4, 1) * -1e4, r"attention_mask\[:, None\]$"),
         ("attention_mask", ONES[:, None, None].long() * -1, r"-1; .* attention_mask.float\(\)$"),
         ("token_type_ids", IDS, "token_type_ids holds 12; allowed is 0 to 1"),
         ("token_type_ids", IDS[:, :2] * 0, r"token_type_ids has shape \(2, 2\)"),
         ("position_ids", IDS + 10, "position_ids holds 22; allowed is 0 to 18"),
-        ("position_ids", IDS - 9, "position_ids holds -4"),
         ("position_ids", torch.ones(3, 4).long(), "position_ids has shape"),
         ("encoder_hidden_states", torch.ones(2, 3, 30), "cross-attention"),
         *(
@@ -85,7 +80,6 @@ def test_inputs(model, inputs, said):
             for shape in ((99,), (3, 5), (1, 1), (3, 2, 1))
         ),
         ("required_positions", ONES[:, :3] > 0, r"bool tensor of shape \(2, 4\)"),
-        ("required_positions", ONES, "torch.float32; for this batch"),
         ("query_expansion_positions", [[1]], "query_expansion_positions is a list"),
     ],
 )
@@ -100,19 +94,15 @@ CLASSIFIER = "BertForSequenceClassification"
     ("head", "labels", "said"),
     [
         ("BertForMaskedLM", {"labels": IDS + 60}, r"labels holds 72; .*vocab_size=61.*-100"),
-        ("BertForMaskedLM", {"labels": IDS - 106}, "labels holds -101"),
         ("BertForMaskedLM", {"labels": IDS[:, :3]}, r"labels has shape \(2, 3\).*\(2, 4\)"),
-        ("BertForPreTraining", {"next_sentence_label": torch.tensor([0, 2])}, "holds 2; allowed"),
         ("BertForNextSentencePrediction", {"labels": torch.tensor([0, 2])}, "holds 2; allowed"),
         (CLASSIFIER, {"labels": torch.tensor([0, 3])}, "num_labels=3"),
         (CLASSIFIER, {"labels": torch.tensor([0, 1, 1])}, r"shape \(3,\)"),
         (CLASSIFIER, {"labels": torch.ones(2, 4)}, r"needs \(2, 3\)"),
         (CLASSIFIER, {"labels": torch.ones(2, 3).long()}, r"or give floats: labels.float\(\)"),
         (CLASSIFIER, {"labels": torch.full((2, 3), 7.0)}, "holds 7; .* 0 to 1"),
-        (CLASSIFIER, {"labels": ONES[:, :3] * torch.nan}, "labels holds nan"),
         ("BertLMHeadModel", {"labels": IDS, "shift_labels": IDS + 60}, "shift_labels holds 72"),
         ("BertLMHeadModel", {"labels": IDS, "shift_labels": IDS[:, :3]}, "shift_labels has shape"),
-        ("BertLMHeadModel", {"labels": IDS, "shift_labels": [1]}, "shift_labels is a list"),
         (
             "BertLMHeadModel",
             {"labels": IDS, "logits_to_keep": 2},
@@ -158,18 +148,6 @@ def test_the_tables_say_how_many_rows_they_have(rows=25):
         model(torch.ones(1, rows + 1).long())
     with pytest.raises(ValueError, match="token_type_ids holds 5; allowed is 0 to 4"):
         model(ids, token_type_ids=ids * 5)
-
-
-def test_the_remedy_for_an_additive_mask_works():
-    model = random_model("BertModel", random_config(1, **SIZES))
-    mask = torch.tensor([[1, 1, 1, 0], [0, 1, 1, 1]])
-    added = (1.0 - mask) * -10000.0
-    with pytest.raises(ValueError, match=r"give attention_mask\[:, None, None\]"):
-        model(IDS, attention_mask=added)
-    with torch.no_grad():
-        states = model(IDS, attention_mask=added[:, None, None]).last_hidden_state
-        expected = model(IDS, attention_mask=mask).last_hidden_state
-    assert torch.allclose(states[mask == 1], expected[mask == 1], atol=1e-5)
 
 
 def test_calls_of_other_kinds():

@@ -70,30 +70,6 @@ def test_a_model_has_a_config_of_its_own(tmp_path):
     assert first.bert.encoder.config is other  # as where EncoderDecoderModel gives it its own
 
 
-def test_a_plain_model_reads_as_upstreams(tmp_path):
-    BertConfig(hidden_size=30, num_attention_heads=5).save_pretrained(tmp_path)
-    read = transformers.AutoConfig.from_pretrained(tmp_path)
-    assert type(read) is UpstreamConfig
-    assert (read.hidden_size, read.num_attention_heads) == (30, 5)
-
-
-@pytest.mark.parametrize("variant", [{}, {"position_embedding_type": "relative_key"}])
-def test_the_base_class_may_ask_for_the_fields_while_it_is_made(tmp_path, variant):
-    """transformers looks through the fields of an encoder-decoder's config for its decoder's."""
-    config = BertConfig(is_encoder_decoder=True, pruned_heads={1: [3]}, **variant)
-    assert config.is_encoder_decoder is True
-    assert config.pruned_heads == {1: [3]}
-    fields = UpstreamConfig(is_encoder_decoder=True).to_dict()
-    del fields["model_type"]
-    assert {name: config.to_dict()[name] for name in fields} == fields
-    config.save_pretrained(tmp_path)
-    again = BertConfig.from_pretrained(tmp_path)
-    assert again == config
-    assert again.is_extended == bool(variant)
-    states = BertModel(BertConfig(**SMALL, is_encoder_decoder=True))(IDS).pooler_output
-    assert states.shape == (1, 24)
-
-
 KINDS = ("relative_key", "relative_key_query", "sinusoidal")
 
 

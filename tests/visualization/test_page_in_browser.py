@@ -114,25 +114,6 @@ def test_pointing_at_a_token_tells_its_weights(pair, show):
     assert ink(browser) == everything
 
 
-def test_heads_by_mouse(pair, show):
-    browser = show(pair)
-    assert heads_on(browser) == list(range(12))
-    browser.point("#heads button:nth-child(3)", click=True)
-    assert heads_on(browser) == [0, 1, *range(3, 12)]
-    browser.point("#heads button:nth-child(6)", click=True, shift=True)
-    assert heads_on(browser) == [5]
-    browser.point("#from li:nth-child(2)")
-    found = told(browser)
-    assert found[f"{pair.tokens[1]} (1)"] == pytest.approx(
-        pair.layers[0].weights[5, 1, 1], abs=6e-4
-    )
-    browser.point("#no-heads", click=True)
-    assert heads_on(browser) == []
-    assert ink(browser) == 0
-    browser.point("#all-heads", click=True)
-    assert heads_on(browser) == list(range(12))
-
-
 def test_everything_by_keyboard(pair, show):
     browser = show(pair)
     browser.value("document.querySelector('#from li').focus()")

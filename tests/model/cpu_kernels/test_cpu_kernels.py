@@ -146,26 +146,6 @@ def test_int8_of_constant_and_of_empty_states():
             assert product(states[:0]).shape == (0, 5)
 
 
-def test_int8_weights_have_seven_bits_where_eight_would_saturate(fresh_choice):
-    class Saturating(OnednnSums):
-        """As without VNNI: two products are added in 16 bits."""
-
-        def __init__(self, weight, scale):
-            self.weight, self.scale = weight, scale
-
-        def __call__(self, states):
-            pairs = (states.int() + 128)[:, None] * self.weight.int()[None]  # (T, N, in)
-            pairs = nn.functional.pad(pairs, (0, pairs.shape[-1] % 2)).unflatten(-1, (-1, 2))
-            sums = pairs.sum(-1).clamp(-(2**15), 2**15 - 1).sum(-1)
-            return (sums - 128 * self.weight.int().sum(1)).float() * self.scale
-
-    fresh_choice.setattr(cpu_kernels, "OnednnSums", Saturating)
-    fresh_choice.setattr(cpu_kernels, "FbgemmSums", Saturating)
-    chosen = cpu_kernels.choose(torch.int8)
-    assert chosen.limit == 63
-    assert "weights of 7 bits" in str(chosen)
-
-
 @pytest.mark.parametrize(
     ("dtype", "check", "said"),
     [

@@ -149,13 +149,6 @@ def test_base_into_head_and_head_into_base(tmp_path):
     assert all(name.startswith("cls.") for name in info["unexpected_keys"])
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, "auto"])
-def test_dtype(tmp_path, dtype):
-    random_model("BertModel", random_config(1)).half().save_pretrained(tmp_path)
-    model = BertModel.from_pretrained(tmp_path, dtype=dtype)
-    assert model.dtype == (torch.float16 if dtype == "auto" else dtype)
-
-
 @pytest.mark.parametrize("kind", ["absolute", "sinusoidal", "relative_key"])
 @pytest.mark.parametrize("head", ["BertModel", "BertForPreTraining", "BertLMHeadModel"])
 def test_devices(tmp_path, head, kind):

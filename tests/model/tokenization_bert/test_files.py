@@ -123,13 +123,6 @@ def test_vocab_txt_is_written_too_and_has_the_same_ids(tmp_path):
     assert not (tmp_path / "json" / "vocab.txt").exists()
 
 
-def test_saving_twice_gives_the_same_files(tmp_path):
-    BertTokenizer(SMALL, never_split=["Apple"], do_lower_case=False).save_pretrained(tmp_path / "a")
-    BertTokenizer.from_pretrained(tmp_path / "a").save_pretrained(tmp_path / "b")
-    for name in ("vocab.txt", "tokenizer.json"):
-        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
-
-
 def test_ids_stay_in_their_lines_when_a_token_stands_twice(tmp_path):
     write_vocab(tmp_path, ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "cat", "cat", "mat"])
     tokenizer = BertTokenizer.from_pretrained(tmp_path)
@@ -156,16 +149,6 @@ def test_pickle_and_training_on_new_text():
     assert isinstance(trained, BertTokenizer)
     assert trained.unk_token_id not in trained("zebras GAZE")["input_ids"]
     assert trained("a")["input_ids"][0] == trained.cls_token_id
-
-
-def test_other_special_tokens():
-    vocab = {"<pad>": 0, "<unk>": 1, "<s>": 2, "</s>": 3, "<mask>": 4, "cat": 5}
-    names = {"pad_token": "<pad>", "unk_token": "<unk>", "mask_token": "<mask>"}
-    tokenizer = BertTokenizer(vocab, cls_token="<s>", sep_token="</s>", **names)
-    assert tokenizer("cat dog <mask>")["input_ids"] == [2, 5, 1, 4, 3]
-    tokenizer.sep_token = "cat"
-    tokenizer.update_post_processor()
-    assert tokenizer("cat")["input_ids"] == [2, 5, 5]
 
 
 # Bad input

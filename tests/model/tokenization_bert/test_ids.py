@@ -151,25 +151,6 @@ def test_pairs_padding_and_truncation_are_upstreams(minilm_path, options, side):
         assert list(map(str, got[name])) == list(map(str, expected[name])), name
 
 
-def test_frame_and_token_types():
-    tokenizer = BertTokenizer(SMALL)
-    encoded = tokenizer("The cat", "sat.")
-    tokens = tokenizer.convert_ids_to_tokens(encoded["input_ids"])
-    assert tokens == ["[CLS]", "the", "cat", "[SEP]", "sat", ".", "[SEP]"]
-    assert encoded["token_type_ids"] == [0, 0, 0, 0, 1, 1, 1]
-    assert encoded.sequence_ids() == [None, 0, 0, None, 1, 1, None]
-    assert tokenizer.num_special_tokens_to_add(pair=True) == 3
-    assert tokenizer.model_input_names == ["input_ids", "token_type_ids", "attention_mask"]
-
-
-def test_offsets_point_into_the_text_as_given():
-    text = "Thé\u200b ÇAT, unknowns"
-    encoded = BertTokenizer(SMALL)(text, return_offsets_mapping=True, add_special_tokens=False)
-    assert encoded.tokens() == ["the", "cat", ",", "un", "##known", "##s"]
-    found = [text[start:end].strip("\u200b") for start, end in encoded["offset_mapping"]]
-    assert found == ["Thé", "ÇAT", ",", "un", "known", "s"]
-
-
 def test_the_rest_is_upstreams(minilm_path):
     """Special tokens in a text, decoding, words that are split already, names and sizes."""
     ours = BertTokenizer.from_pretrained(minilm_path)
