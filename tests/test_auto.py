@@ -92,13 +92,6 @@ def test_auto_models_load_ours_from_a_stock_checkpoint(registered, tmp_path, aut
         torch.testing.assert_close(model.eval()(ids)[0], stock.eval()(ids)[0])
 
 
-def test_auto_config(registered, tmp_path):
-    assert type(AutoConfig.from_pretrained(save_stock(tmp_path))) is BertConfig
-    assert type(AutoConfig.for_model("bert", **SIZES)) is BertConfig
-    assert type(AutoConfig.for_model(EXTENDED_MODEL_TYPE, **SIZES)) is BertConfig
-    assert type(AutoConfig.for_model("roberta")) is transformers.RobertaConfig
-
-
 @pytest.mark.parametrize("auto_name", AUTO_NAMES)
 def test_models_that_stock_would_compute_wrongly_load(registered, tmp_path, auto_name):
     decoder = auto_name == "AutoModelForCausalLM"

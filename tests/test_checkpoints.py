@@ -31,7 +31,6 @@ from tests.damage import (
     cut,
     fields,
     make_folder,
-    many_labels,
     save_usable,
     spoil,
     write,
@@ -42,12 +41,6 @@ from tests.damage import (
 def usable(tmp_path_factory):
     """A model in the layout of sentence-transformers."""
     return save_usable(tmp_path_factory.mktemp("checkpoints") / "model", "BertModel")
-
-
-@pytest.fixture
-def folder(usable, tmp_path):
-    """A copy of it, to be damaged."""
-    return shutil.copytree(usable, tmp_path / "model")
 
 
 #: What opens a checkpoint; a kind of damage names those that read the damaged file.
@@ -137,15 +130,11 @@ KINDS = {
     "safetensors of garbage": (BERT, write("model.safetensors", b"x" * 99), "99 bytes"),
     "safetensors cut": (BERT, cut, "9000 bytes"),
     "safetensors lying": (BERT, header(lying), "model.safetensors"),
-    "safetensors table a list": (BERT, header(lambda *_: "[]"), "model.safetensors"),
     "safetensors a folder": (BERT, make_folder("model.safetensors"), "no weights"),
-    "index deep": (BERT, index(DEEP), "index.json is JSON that is nested too deeply"),
     "index a list": (BERT, index([]), "index.json holds a list"),
     "index metadata a list": (BERT, index(metadata=[]), "'metadata' is []"),
     "index of missing": (BERT, index(weight_map={"a": "b.safetensors"}), "lacks b.safetens"),
     "index of outside": (BERT, index(weight_map={"a": "../b"}), "'../b'"),
-    "index of numbers": (BERT, index(weight_map={"a": 3}), "names 3"),
-    "labels without end": (BERT, many_labels, "1000000000"),
     "weights with NaN": (BERT, spoil, "no finite numbers: 2 NaN among the 900 of"),
     "modules without path": (
         SENTENCES,
@@ -165,18 +154,12 @@ FIELDS = (
     (BERT, "config.json", {"id2label": [1]}, "id2label=[1]"),
     (BERT, "config.json", {"dtype": "nosuch"}, "dtype='nosuch'"),
     (BERT, "config.json", {"hidden_act": ["gelu"]}, "gelu"),
-    (BERT, "config.json", {"num_hidden_layers": 10**5}, "100000"),
-    (BERT, "config.json", {"vocab_size": 10**9}, "1000000000"),
     (WORD_PIECES, "tokenizer.json", {"model": 3}, "no tokenizer ("),
     (WORD_PIECES, "tokenizer_config.json", {"tokenizer_class": 3}, "=3; expected a text"),
     (WORD_PIECES, "tokenizer_config.json", {"do_lower_case": "x"}, "='x'; expected true or false"),
     (WORD_PIECES, "tokenizer_config.json", {"model_max_length": "x"}, "='x'; expected a number"),
-    (WORD_PIECES, "tokenizer_config.json", {"added_tokens_decoder": {"5": 3}}, "3 as token '5'"),
     (SENTENCES, "sentence_bert_config.json", {"max_seq_length": "x"}, "max_seq_length='x'"),
-    (SENTENCES, "sentence_bert_config.json", {"processing_kwargs": 3}, "processing_kwargs=3"),
     (SENTENCES, PROMPTS, {"prompts": [1]}, "prompts=[1]"),
-    (SENTENCES, PROMPTS, {"prompts": {"q": "\ud800"}}, "half a surrogate pair"),
-    (SENTENCES, PROMPTS, {"default_prompt_name": [1]}, "default_prompt_name=[1]"),
     *(
         (SENTENCES, PROMPTS, {"truncate_dim": value}, f"={value!r}; expected a whole number from")
         for value in ("x", 0, True)
@@ -218,8 +201,9 @@ KINDS |= {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_damage(folder, kind):
+def test_damage(usable, tmp_path, kind):
     ways, damage, words = KINDS[kind]
+    folder = shutil.copytree(usable, tmp_path / "model")
     damage(folder)
     refuse(ways[0], folder, words)
 

@@ -12,7 +12,6 @@ SITE = Path(__file__).parents[1] / "docs/site"
 sys.path.insert(0, str(SITE))
 check_site = importlib.import_module("check_site")
 drawings = importlib.import_module("drawings")
-lesson_pages = importlib.import_module("lesson_pages")
 
 PAGE = '<html><body><h1 id="top">Title</h1>{}</body></html>'
 
@@ -62,35 +61,6 @@ def test_pages_that_search_does_not_know_are_seen(tmp_path):
         "look.css: asks another machine for a file",
         "c.html: search does not know it",
     ]
-
-
-CELLS = [
-    {"cell_type": "markdown", "id": "title", "source": ["# 15. A lesson\n", "\n", "It begins."]},
-    {"cell_type": "code", "id": "one", "source": ['print("```")'], "outputs": []},
-    {
-        "cell_type": "code",
-        "id": "two",
-        "source": ['figures.save(figure, "15_curve")'],
-        "outputs": [
-            {"output_type": "stream", "text": ["saved\n", "<b>\n"]},
-            {"output_type": "display_data", "data": {"text/html": ['<table border="1">1</table>']}},
-            {"output_type": "stream", "text": ["long\n"] * 21},
-        ],
-    },
-]
-
-
-def test_a_lesson_with_its_outputs_and_pictures():
-    """A fence is longer than any in the code, a table is one, and what is long is folded."""
-    parts = [*lesson_pages.blocks(CELLS, {"15_curve": "A curve"})]
-    text, note, one, two, printed, table, folded, picture = parts
-    assert text.startswith("# 15.") and "Run the lesson" in note
-    assert one == '````python\nprint("```")\n````'
-    assert two.startswith("```python\nfigures.save")
-    assert printed == "```{ .text .output }\nsaved\n<b>\n```"
-    assert table == '<div class="output">\n<table>1</table>\n</div>'
-    assert folded.startswith("<details>") and "21 lines" in folded
-    assert picture == "![A curve](figures/15_curve.png)"
 
 
 @pytest.mark.parametrize("name", ["conversion.svg", "folders.svg", "forward.svg"])

@@ -12,7 +12,7 @@ import pytest
 import torch
 from rich.console import Console
 
-from hf_bert_impl.benchmark import cases, memory, plot, texts
+from hf_bert_impl.benchmark import cases, memory, plot
 from hf_bert_impl.benchmark.cases import Unavailable
 from hf_bert_impl.benchmark.contest import Contestant
 from hf_bert_impl.benchmark.models import PEERS, Entry, Source, check_peer
@@ -77,23 +77,6 @@ def test_line_pads_the_same_tokens_wider():
         assert torch.equal(batch["input_ids"][:, :width], narrow["input_ids"])
         assert batch["attention_mask"].sum() == narrow["attention_mask"].sum()
     assert max(case.width for group in cases.line_cases(31) for case in group) <= 31
-
-
-def test_sentences_are_real_where_there_are_some(tmp_path, monkeypatch):
-    monkeypatch.delenv("HF_BERT_DATA", raising=False)
-    found, origin = texts.sentences(20)
-    assert len(found) == 20
-    assert "made-up" in origin
-    (tmp_path / "sst2").mkdir()
-    (tmp_path / "sst2" / "dev.tsv").write_text("a fine film\t1\ndull\t0\n", encoding="utf-8")
-    (tmp_path / "wikitext2").mkdir()
-    (tmp_path / "wikitext2" / "test.txt").write_text(
-        " \n = A heading = \n It rained .\n It stopped .\n", encoding="utf-8"
-    )
-    monkeypatch.setenv("HF_BERT_DATA", str(tmp_path))
-    found, origin = texts.sentences(5)
-    assert set(found) == {"a fine film", "dull", "It rained .", "It stopped ."}
-    assert "WikiText" in origin
 
 
 def test_tensor_peak_counts_what_is_alive_at_once():

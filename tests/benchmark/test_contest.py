@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import psutil
 import pytest
@@ -15,8 +14,6 @@ from hf_bert_impl.benchmark import contest
 from hf_bert_impl.benchmark.cases import Unavailable
 from hf_bert_impl.benchmark.contest import Contestant, race
 from hf_bert_impl.benchmark.models import Entry, Source
-from hf_bert_impl.benchmark.run import Benchmark, Settings
-from hf_bert_impl.measuring import timing
 from hf_bert_impl.measuring.batches import Case
 
 pytestmark = pytest.mark.skipif(not contest.CAN_STOP, reason="this system cannot stop a process")
@@ -52,32 +49,6 @@ def children_with(process, words):
             if words in " ".join(child.cmdline()):
                 found.append(child)
     return found
-
-
-@pytest.mark.slow
-def test_who_is_killed_is_missing_and_an_interrupt_leaves_nobody(monkeypatch):
-    monkeypatch.setattr(timing, "TURN_SECONDS", 0.0)
-    killed = []
-
-    def say(text):
-        if killed and "beside upstream-sdpa" not in text:  # the next peer's turn
-            raise KeyboardInterrupt
-        if text.startswith("short, 2 rows, beside upstream-sdpa"):
-            killed.extend(children_with(psutil.Process(), '"name": "upstream-sdpa"'))
-            (one,) = killed
-            one.kill()
-
-    settings = Settings(
-        cases=("short", "sentence"), peers=("upstream-sdpa", "self"), rounds=1, batch_sizes=(2,)
-    )
-    benchmark = Benchmark(TINY, settings, say)
-    with pytest.raises(KeyboardInterrupt):
-        benchmark.run()
-    (missing,) = benchmark.results.missing
-    assert (missing.peer, missing.case) == ("upstream-sdpa", "all")
-    assert missing.reason == "its process was ended by SIGKILL"
-    assert benchmark.results.rows == []
-    assert not Path(benchmark.scratch).exists()
 
 
 @pytest.mark.slow

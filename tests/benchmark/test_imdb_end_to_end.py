@@ -77,30 +77,6 @@ def test_end_to_end(reviews, tmp_path):
     assert found["sentiment"]["counted words"] > 0.9  # each sentence says it
 
 
-def test_the_whole_data_set_as_a_folder(tmp_path):
-    """Unlabelled reviews are for pre-training alone, and what is tested is learnt nowhere."""
-    folder = tmp_path / "aclImdb"
-    for part, kinds in (("train", ("pos", "neg", "unsup")), ("test", ("pos", "neg"))):
-        for kind in kinds:
-            (folder / part / kind).mkdir(parents=True)
-            for number in range(30):
-                text = "In both parts." if number == 7 else f'{part}, {kind} {number} "so".<br />'
-                (folder / part / kind / f"{number}_5.txt").write_text(text)
-    files = imdb_end_to_end.divide(folder, tmp_path / "imdb", TINY)
-    train, labelled, test = (
-        dict(list(csv.reader(file.open(newline="", encoding="utf-8")))[1:]) for file in files
-    )
-    assert (len(train), len(labelled), len(test)) == (87, 24, 20)
-    assert "In both parts." not in train
-    assert labelled.items() <= train.items()
-    assert {label for text, label in train.items() if "unsup" in text} == {""}
-    for found, part in ((labelled, "train"), (test, "test")):
-        assert {*found.values()} == {"pos", "neg"}
-        assert all(
-            text.startswith((f"{part}, {label}", "In both")) for text, label in found.items()
-        )
-
-
 def test_bad_input(reviews, tmp_path):
     with pytest.raises(InputError, match="holds 80 different reviews; expected at least 1000"):
         imdb_end_to_end.run(reviews, tmp_path / "imdb", imdb_end_to_end.FULL)

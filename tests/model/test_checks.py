@@ -39,7 +39,6 @@ def refuses(model, said, *args, **inputs):
     ("inputs", "said"),
     [
         ({"input_ids": IDS + 60}, r"input_ids holds 72; allowed is 0 to 60 \(vocab_size=61\)"),
-        ({"input_ids": IDS[0]}, r"input_ids has shape \(4,\).*\(batch, sequence\)"),
         ({"input_ids": IDS.float()}, "input_ids has dtype torch.float32"),
         ({"input_ids": torch.ones(1, 20).long()}, TOO_LONG),
         (
@@ -48,7 +47,6 @@ def refuses(model, said, *args, **inputs):
         ),
         ({}, "exactly one of input_ids or inputs_embeds; neither"),
         ({"input_ids": IDS, "inputs_embeds": torch.ones(2, 4, 30)}, "both"),
-        ({"inputs_embeds": torch.ones(2, 4, 7)}, r"inputs_embeds has shape \(2, 4, 7\)"),
         ({"input_ids": IDS[:0]}, "empty"),
     ],
 )
@@ -69,9 +67,7 @@ def test_inputs(model, inputs, said):
             r"holds -inf; a 2-D mask has 1 where .* give attention_mask\[:, None, None\]$",
         ),
         ("attention_mask", (ONES * -1e4).long(), r"attention_mask\[:, None, None\].float\(\)$"),
-        ("attention_mask", ONES[:, None, None].long() * -1, r"-1; .* attention_mask.float\(\)$"),
         ("token_type_ids", IDS, "token_type_ids holds 12; allowed is 0 to 1"),
-        ("token_type_ids", IDS[:, :2] * 0, r"token_type_ids has shape \(2, 2\)"),
         ("position_ids", IDS + 10, "position_ids holds 22; allowed is 0 to 18"),
         ("position_ids", torch.ones(3, 4).long(), "position_ids has shape"),
         ("encoder_hidden_states", torch.ones(2, 3, 30), "cross-attention"),
@@ -100,9 +96,7 @@ CLASSIFIER = "BertForSequenceClassification"
         (CLASSIFIER, {"labels": torch.tensor([0, 1, 1])}, r"shape \(3,\)"),
         (CLASSIFIER, {"labels": torch.ones(2, 4)}, r"needs \(2, 3\)"),
         (CLASSIFIER, {"labels": torch.ones(2, 3).long()}, r"or give floats: labels.float\(\)"),
-        (CLASSIFIER, {"labels": torch.full((2, 3), 7.0)}, "holds 7; .* 0 to 1"),
         ("BertLMHeadModel", {"labels": IDS, "shift_labels": IDS + 60}, "shift_labels holds 72"),
-        ("BertLMHeadModel", {"labels": IDS, "shift_labels": IDS[:, :3]}, "shift_labels has shape"),
         (
             "BertLMHeadModel",
             {"labels": IDS, "logits_to_keep": 2},

@@ -7,9 +7,6 @@ import sys
 
 import pytest
 
-from hf_bert_impl.model import memory
-from tests.model.cases import random_config, random_model
-
 COUNT = """
 import resource, sys, torch, hf_bert_impl
 
@@ -64,13 +61,3 @@ def test_who_has_freed_memory_kept():
     # Whoever has set glibc's own threshold keeps it.
     (as_told,) = count("prepare", MALLOC_TRIM_THRESHOLD_="131072")
     assert as_told > anew / 2
-
-
-def test_a_constructor_changes_nothing_outside_of_its_model(monkeypatch):
-    opened = []
-    library = memory.ctypes.CDLL
-    monkeypatch.setattr(memory.ctypes, "CDLL", lambda name: opened.append(name) or library(name))
-    model = random_model("BertModel", random_config(1))
-    assert not opened
-    model.prepare_for_inference()
-    assert opened == [None]

@@ -90,30 +90,6 @@ def test_tokens_and_texts_are_shown_as_they_are(tiny, show):
     assert ink(browser) > 100
 
 
-def test_pointing_at_a_token_tells_its_weights(pair, show):
-    browser = show(pair)
-    everything = ink(browser)
-    assert told(browser) == {}
-    browser.point("#from li:nth-child(3)")
-    mean = pair.layers[0].weights.mean(axis=0)
-    expected = {f"{token} ({n})": mean[2, n] for n, token in enumerate(pair.tokens)}
-    found = told(browser)
-    assert list(found.values()) == sorted(found.values(), reverse=True)
-    assert len(found) == 10
-    assert all(abs(found[name] - expected[name]) < 6e-4 for name in found)
-    assert 0 < ink(browser) < everything / 2
-    browser.point("#to li:nth-child(1)")
-    found = told(browser)
-    assert all(
-        abs(found[f"{token} ({n})"] - mean[n, 0]) < 6e-4
-        for n, token in enumerate(pair.tokens)
-        if f"{token} ({n})" in found
-    )
-    browser.point("h1")
-    assert told(browser) == {}
-    assert ink(browser) == everything
-
-
 def test_everything_by_keyboard(pair, show):
     browser = show(pair)
     browser.value("document.querySelector('#from li').focus()")

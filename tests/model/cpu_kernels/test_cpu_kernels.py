@@ -14,7 +14,7 @@ from hf_bert_impl.model.cpu_kernels import (
     Kernels,
     OnednnSums,
 )
-from tests.model.cases import outputs, random_config, random_model
+from tests.model.cases import random_config, random_model
 
 SUMS = {"onednn": OnednnSums, "fbgemm": FbgemmSums}
 #: By precision how far a product of 60 terms may be from float64's, in units of its largest number.
@@ -189,22 +189,6 @@ def test_a_library_named_by_the_environment(dtype, monkeypatch):
     monkeypatch.setenv("HF_BERT_KERNELS", "mkl")
     with pytest.raises(ValueError, match=f"it can be {' or '.join(available)}, or unset"):
         model.prepare_for_inference(dtype)
-
-
-def test_float16_where_the_cpu_has_none_is_for_weights():
-    if cpu_kernels.why_no_kernels(torch.float16) is not None:
-        pytest.skip("no kernels for float16 weights")
-    if not cpu_kernels.keeps_float32(torch.float16):
-        pytest.skip("this CPU computes in float16 itself")
-    model = random_model("BertModel", random_config(8), std=0.1)
-    ids = torch.randint(5, 90, (3, 11))
-    expected = outputs(model, {"input_ids": ids}).last_hidden_state
-    model.prepare_for_inference("float16")
-    assert model.dtype == torch.float32
-    error = (outputs(model, {"input_ids": ids}).last_hidden_state - expected).abs().max()
-    assert 0 < error < 5e-3
-    saved = random_model("BertModel", random_config(8)).half()
-    assert saved.prepare_for_inference().encoder.prepared is None
 
 
 def test_auto_takes_what_the_machine_has(caplog, minilm_path):

@@ -1,6 +1,5 @@
 """Products by oneDNN on the weights as they are: same numbers, and only where nobody watches."""
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -80,20 +79,6 @@ def test_the_same_numbers(head, padding_free, activation):
         products = both_ways(model, batch, output_hidden_states=True)
         # Classifiers on top are small and called as they are.
         assert products >= 6 * model.config.num_hidden_layers
-
-
-def test_gelu_is_exact():
-    """In the product it errs no more than torch's own does after it."""
-    layer = nn.Linear(1, 1).eval().requires_grad_(False)
-    nn.init.ones_(layer.weight)
-    nn.init.zeros_(layer.bias)
-    states = torch.linspace(-12, 12, 20001)[:, None]
-    exact = nn.functional.gelu(states.double())
-    with counted() as products:
-        found = linear(layer, states, ACT2FN["gelu"])
-    assert len(products) == 1
-    own = (nn.functional.gelu(states) - exact).abs().max()
-    assert (found - exact).abs().max() <= max(own, 5e-7)
 
 
 def test_other_activations_follow(layer):
@@ -244,25 +229,6 @@ def test_feed_forward_in_slices(monkeypatch, padding_free):
     assert rows == [batch["input_ids"].numel()]
 
 
-@pytest.mark.parametrize(
-    ("capability", "amd", "mkl", "most_rows"),
-    [
-        ("AVX512", True, True, math.inf),
-        ("AVX512", False, True, 0),
-        ("AVX2", True, True, cpu_kernels.FEW_ROWS),
-        ("DEFAULT", True, True, 0),
-        ("AVX512", True, False, 0),
-    ],
-)
-def test_only_where_it_pays(monkeypatch, capability, amd, mkl, most_rows):
-    """On a processor of another maker, or without vectors, or without MKL, nothing changes."""
-    monkeypatch.undo()
-    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
-    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: mkl)
-    monkeypatch.setattr(cpu_kernels, "_is_amd", lambda: amd)
-    assert cpu_kernels.most_rows_by_onednn.__wrapped__() == most_rows
-
-
 # --- who watches or transforms a layer -------------------------------------------------------
 
 
@@ -300,16 +266,6 @@ def test_a_watched_layer_is_called(watch):
     assert_same(found, expected, batch)
     # The others run as before.
     assert len(products) >= 6 * model.config.num_hidden_layers - 1
-
-
-def test_patches_of_torch_are_used(monkeypatch):
-    """As counters of operations do it."""
-    seen = []
-    plain = nn.functional.linear
-    monkeypatch.setattr(nn.functional, "linear", lambda *args: seen.append(1) or plain(*args))
-    model, batch = model_and_batch("BertModel", 5)
-    outputs(model, batch)
-    assert len(seen) == linear_layers(model)
 
 
 def with_parameter(**parameters):

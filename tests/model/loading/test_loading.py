@@ -9,7 +9,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 import hf_bert_impl
-from hf_bert_impl import BertConfig, BertForMaskedLM, BertForPreTraining, BertModel
+from hf_bert_impl import BertConfig, BertForMaskedLM, BertModel
 from hf_bert_impl.model import prepared
 from hf_bert_impl.parity import load_reference, reference_model
 from tests.model.cases import (
@@ -200,10 +200,6 @@ def test_tying_survives_save_load_and_resize(tmp_path, head):
     assert tie_holds(model)
     with pytest.raises(ValueError, match="vocab_size=41"):
         model(ids)
-
-
-def test_legacy_checkpoints_load_tied(fixtures_dir):
-    assert tie_holds(BertForPreTraining.from_pretrained(fixtures_dir / "hf_legacy"))
 
 
 # --- from_pretrained(..., prepare=...) -------------------------------------------------------

@@ -200,10 +200,3 @@ def test_other_bad_files(tmp_path):
     refuses(ValueError, words, lambda: BertTokenizer.from_pretrained(tmp_path))
     Tokenizer(models.BPE({"a": 0}, [])).save(str(tmp_path / "tokenizer.json"))
     refuses(ValueError, "BPE.*WordPiece", lambda: BertTokenizer.from_pretrained(tmp_path))
-
-
-@pytest.mark.filterwarnings("error")
-def test_good_input_gives_no_warning(tmp_path):
-    BertTokenizer(SMALL, never_split=["Apple"]).save_pretrained(tmp_path)
-    BertTokenizer.from_pretrained(tmp_path)
-    BertTokenizer()
