@@ -32,30 +32,27 @@ LOADERS = {"pipeline", "SentenceTransformer", "CrossEncoder", "SparseEncoder"}
 FORBIDDEN = {"input", "get_class_from_dynamic_module", "eval", "exec"}
 
 
-def calls(text):
-    """Every call: the text of what is called, and the node."""
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Call):
-            yield ast.unparse(node.func), node
-
-
 def complaints(text):
     """The calls that could run a checkpoint's code, or ask on standard input, unasked."""
-    found = []
+    found, nodes = [], [*ast.walk(ast.parse(text))]
     loaders = {
         alias.asname or alias.name
-        for node in ast.walk(ast.parse(text))
+        for node in nodes
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] != "hf_bert_impl"
         for alias in node.names
         if alias.name in LOADERS
     }
-    for name, node in calls(text):
-        receiver, _, method = name.rpartition(".")
+    for node in nodes:
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name | ast.Attribute):
+            continue
+        is_method = isinstance(node.func, ast.Attribute)
+        name = node.func.attr if is_method else node.func.id
+        receiver = ast.unparse(node.func.value) if is_method else ""
+        reads = name == "from_pretrained" and not PLAIN.fullmatch(receiver)
+        reads |= name == "from_config" and "Auto" in receiver
+        loads = name in (LOADERS if is_method else loaders)
         explicit = any(keyword.arg == "trust_remote_code" for keyword in node.keywords)
-        reads = method == "from_pretrained" and not PLAIN.fullmatch(receiver)
-        reads |= method == "from_config" and "Auto" in receiver
-        loads = name in loaders or (method in LOADERS and receiver != "")
-        if name in FORBIDDEN or method == "get_class_from_dynamic_module":
+        if name in FORBIDDEN and (not is_method or name == "get_class_from_dynamic_module"):
             found.append(f"line {node.lineno}: {name}")
         elif (reads or loads) and not explicit:
             found.append(f"line {node.lineno}: {name} without trust_remote_code")

@@ -80,12 +80,8 @@ def test_end_to_end(reviews, tmp_path):
 def test_bad_input(reviews, tmp_path):
     with pytest.raises(InputError, match="holds 80 different reviews; expected at least 1000"):
         imdb_end_to_end.run(reviews, tmp_path / "imdb", imdb_end_to_end.FULL)
-    with pytest.raises(InputError, match="has no folder train; expected train and test"):
-        imdb_end_to_end.run(tmp_path, tmp_path / "imdb", TINY)
     with pytest.raises(InputError, match="exists; expected a new folder"):
         imdb_end_to_end.run(reviews, tmp_path, TINY)
-    with pytest.raises(typer.BadParameter, match=r"there is no folder .*no-model"):
-        imdb_end_to_end.main(reviews, tmp_path / "imdb", start=str(tmp_path / "no-model"))
     reviews.write_text("text,label\nGood.,1\n")
     with pytest.raises(typer.BadParameter, match="no column 'review'"):
         imdb_end_to_end.main(reviews, tmp_path / "imdb", small=True)

@@ -56,10 +56,6 @@ def both_ways(model, batch, **options) -> int:
     return len(products)
 
 
-def linear_layers(model) -> int:
-    return sum(type(module) is nn.Linear for module in model.modules())
-
-
 @pytest.fixture
 def layer() -> nn.Linear:
     torch.manual_seed(0)
