@@ -206,37 +206,23 @@ class TheirTokenizer(transformers.BertTokenizer):
     pass
 
 
-class TheirModel(modeling_bert.BertModel):
-    pass
-
-
-@pytest.fixture
-def third_party() -> Iterator[dict[str, dict]]:
-    """Another package has registered its classes for all that is ours."""
+def test_what_a_third_party_registered_before_comes_back(tmp_path):
     configs = configuration_auto.CONFIG_MAPPING._extra_content
-    models = transformers.AutoModel._model_mapping._extra_content
     classes = tokenization_auto.REGISTERED_TOKENIZER_CLASSES
     aliases = tokenization_auto.REGISTERED_FAST_ALIASES
+    BertTokenizer(VOCABULARY).save_pretrained(tmp_path)
     AutoConfig.register("bert", TheirConfig, exist_ok=True)
-    transformers.AutoModel.register(BertConfig, TheirModel, exist_ok=True)
     classes["BertTokenizer"] = aliases["BertTokenizer"] = TheirTokenizer
-    yield registries()
-    hf_bert_impl.unregister()
-    del configs["bert"], models[BertConfig], classes["BertTokenizer"], aliases["BertTokenizer"]
-
-
-def test_what_a_third_party_registered_before_comes_back(third_party, tmp_path):
-    save_stock(tmp_path)
-    hf_bert_impl.register()
-    hf_bert_impl.register()
-    assert type(AutoConfig.for_model("bert")) is BertConfig
-    assert type(transformers.AutoModel.from_pretrained(tmp_path)) is modeling_bert.BertModel
-    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "BertTokenizer"}')
-    assert type(AutoTokenizer.from_pretrained(tmp_path)) is BertTokenizer
-    hf_bert_impl.unregister()
-    assert registries() == third_party
-    assert type(AutoConfig.for_model("bert")) is TheirConfig
-    assert type(AutoTokenizer.from_pretrained(tmp_path)) is TheirTokenizer
+    try:
+        before = registries()
+        with hf_bert_impl.registered():
+            assert type(AutoConfig.for_model("bert")) is BertConfig
+            assert type(AutoTokenizer.from_pretrained(tmp_path)) is BertTokenizer
+        assert registries() == before
+        assert type(AutoConfig.for_model("bert")) is TheirConfig
+        assert type(AutoTokenizer.from_pretrained(tmp_path)) is TheirTokenizer
+    finally:
+        del configs["bert"], classes["BertTokenizer"], aliases["BertTokenizer"]
 
 
 # Pipelines

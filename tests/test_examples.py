@@ -5,15 +5,12 @@ from __future__ import annotations
 import doctest
 import importlib
 import os
-import pkgutil
 import re
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -45,21 +42,16 @@ WORDS = "a anna ' s cat nap ##s kitten sleep fine film the short long ##er one s
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
-def modules(package: ModuleType) -> Iterator[str]:
-    yield package.__name__
-    for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-        yield found.name
-
-
 def with_examples() -> list[str]:
     """The modules with examples, found in their text, because importing all takes long."""
-    names = {*modules(hf_bert_impl), *modules(hf_bert_impl.conversion)}
-    found = []
-    for name in sorted(names):
-        spec = importlib.util.find_spec(name)
-        if spec and spec.origin and ">>> " in Path(spec.origin).read_text(encoding="utf-8"):
-            found.append(name)
-    return found
+    names = {"hf_bert_impl": "hf_bert_impl", "conversion": "hf_bert_impl.conversion"}
+    folders = [(ROOT / folder, name) for folder, name in names.items()]
+    return sorted(
+        ".".join((name, *path.relative_to(folder).with_suffix("").parts)).removesuffix(".__init__")
+        for folder, name in folders
+        for path in folder.rglob("*.py")
+        if ">>> " in path.read_text(encoding="utf-8")
+    )
 
 
 @pytest.fixture

@@ -1,9 +1,11 @@
 """Code that comes with a checkpoint is not run, and nobody is asked on standard input."""
 
 import ast
+import io
 import json
 import os
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,6 @@ import hf_bert_impl
 from hf_bert_impl.cli import main
 from hf_bert_impl.conversion import convert
 from hf_bert_impl.inference.text_encoder import TextEncoder
-from tests.cli.embed.cases import give_input
 from tests.commands import run_commands
 
 ROOT = Path(__file__).parent.parent
@@ -92,13 +93,8 @@ def with_code(save_tiny, marker):
         autos = ("AutoModel", "AutoModelForMaskedLM", "AutoModelForQuestionAnswering")
         auto_map = {"AutoConfig": "own.Config", "AutoTokenizer": ["own.Words", None]}
         inputs = ["input_ids", "token_type_ids", "attention_mask"]
-        edits = {
-            "config.json": {"model_type": model_type},
-            "tokenizer_config.json": {
-                "tokenizer_class": tokenizer_class,
-                "model_input_names": inputs,
-            },
-        }
+        words = {"tokenizer_class": tokenizer_class, "model_input_names": inputs}
+        edits = {"config.json": {"model_type": model_type}, "tokenizer_config.json": words}
         for file, fields in edits.items():
             held = json.loads((folder / file).read_text())
             held |= {**fields, "auto_map": auto_map | dict.fromkeys(autos, "own.Model")}
@@ -111,18 +107,6 @@ def with_code(save_tiny, marker):
 
 
 CONSENT = ["yes"] * 50
-
-
-@pytest.fixture
-def embed(monkeypatch, capsys):
-    """Runs `hf-bert embed` with these lines on its standard input: the status and what it says."""
-
-    def run(folder, texts, output):
-        give_input(monkeypatch, texts)
-        status = main(["embed", str(folder), "-", "-o", str(output)])
-        return status, capsys.readouterr()
-
-    return run
 
 
 def commands(lm, qa, tmp_path):
@@ -179,12 +163,13 @@ def test_no_command_runs_it_or_asks(with_code, marker, tmp_path, model_type, tok
     ],
 )
 def test_every_line_is_a_text(
-    with_code, marker, embed, tmp_path, model_type, tokenizer_class, works
+    with_code, marker, monkeypatch, capsys, tmp_path, model_type, tokenizer_class, works
 ):
     folder = with_code("BertModel", model_type, tokenizer_class)
     texts = ["yes", "y", "you and the river", "nice"]
     output = tmp_path / "vectors.npy"
-    status, said = embed(folder, texts, output)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("\n".join(texts).encode())))
+    status, said = main(["embed", str(folder), "-", "-o", str(output)]), capsys.readouterr()
     assert not marker.exists()
     if not works:
         assert status == 2

@@ -1,15 +1,12 @@
 """What is installed: the package list of setup.cfg, and the optional libraries."""
 
 import configparser
-import importlib.metadata
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from packaging.requirements import Requirement
-from packaging.specifiers import SpecifierSet
 
 from hf_bert_impl.extras import require
 
@@ -32,22 +29,6 @@ def test_setup_cfg_lists_every_package():
         for path in (ROOT / folder).rglob("*.py")
     }
     assert set(options()["packages"].split()) == found
-
-
-def test_pinned_versions_install_with_the_oldest_python():
-    """Debian 12 has Python 3.11.2, where a version that asks for 3.11.5 cannot be installed."""
-    oldest = options()["python_requires"].removeprefix(">=") + ".0"
-    asked = {}
-    for line in (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines():
-        if not line or line.startswith("#"):
-            continue
-        pinned = Requirement(line)
-        for found in importlib.metadata.distributions(name=pinned.name):
-            if pinned.specifier.contains(found.version, prereleases=True):
-                asked[line] = found.metadata["Requires-Python"] or ""
-    if not asked:
-        pytest.skip("no library has the version of constraints.txt")
-    assert not [line for line, python in asked.items() if oldest not in SpecifierSet(python)]
 
 
 def test_a_missing_library_names_its_extra():

@@ -108,19 +108,3 @@ def test_feature_extraction_of_a_batch(both):
     for length, one, other in zip(lengths, ours, stock, strict=True):
         assert_same_answers(one[0][:length], other[0][:length], tolerance=1e-5)
         assert not torch.tensor(one[0][length:]).any()
-
-
-def test_zero_shot_classification(compared):
-    def ask(pipe):
-        candidates = ["sport", "politics", "science"]
-        return pipe(
-            TEXTS, candidates, multi_label=True, hypothesis_template="this text is about {}."
-        )
-
-    ours = compared(
-        "zero-shot-classification",
-        "BertForSequenceClassification",
-        ask,
-        **classes("contradiction", "neutral", "entailment"),
-    )
-    assert [len(answer["scores"]) for answer in ours] == [3] * len(TEXTS)

@@ -41,10 +41,8 @@ def test_a_good_site_has_no_faults(tmp_path):
         ('<a href="c.html">c</a>', "c.html leads nowhere"),
         ('<a href="b.html#down">b</a>', "b.html#down leads nowhere"),
         ('<img src="a.png" alt="a">', "a.png leads nowhere"),
-        ('<script src="https://cdn.org/x.js"></script>', "asks another machine for https://cdn"),
         ('<img src="b.html">', "1 pictures without a text"),
         ("<h1>Again</h1>", "2 headings of the first level"),
-        ("<p>Steps:\n- one\n- two</p>", "Markdown is left: '- one"),
         ("<p>a size of $\\sqrt d$</p>", "Markdown is left"),
     ],
 )

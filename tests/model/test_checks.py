@@ -4,8 +4,7 @@ import pytest
 import torch
 
 from hf_bert_impl.model.modeling_bert import BertModel
-from hf_bert_impl.parity import reference_model
-from tests.model.cases import assert_same, random_config, random_model
+from tests.model.cases import random_config, random_model
 
 SIZES = dict(vocab_size=61, max_position_embeddings=19, type_vocab_size=2)
 
@@ -123,25 +122,6 @@ def test_question_answering_takes_no_packed_input_with_labels():
     label = torch.tensor([1])
     with pytest.raises(ValueError, match=r"takes no packed input .* one row for each text"):
         model(**packed, start_positions=label, end_positions=label)
-
-
-def test_the_tables_say_how_many_rows_they_have(rows=25):
-    """Not the config, which somebody may not have told of another table."""
-    model = random_model("BertModel", random_config(1, **SIZES))
-    reference, width = reference_model(model), model.config.hidden_size
-    table, more_types = torch.nn.Embedding(rows, width), torch.nn.Parameter(torch.randn(5, width))
-    for each in (model, reference):
-        each.embeddings.position_embeddings = table
-        each.embeddings.token_type_embeddings.weight = more_types
-    ids = torch.ones(2, rows).long()
-    types, places = ids * 4, torch.arange(rows)[None]
-    expected = reference(ids, token_type_ids=types, position_ids=places)
-    for given in ({}, {"position_ids": places}):
-        assert_same(model(ids, token_type_ids=types, **given), expected, ids == 1)
-    with pytest.raises(ValueError, match=rf"{rows + 1} tokens, the model takes at most {rows} .*"):
-        model(torch.ones(1, rows + 1).long())
-    with pytest.raises(ValueError, match="token_type_ids holds 5; allowed is 0 to 4"):
-        model(ids, token_type_ids=ids * 5)
 
 
 def test_calls_of_other_kinds():

@@ -46,8 +46,9 @@ def test_json_round_trip_keeps_unknown_fields(tmp_path):
 def test_by_value():
     assert BertConfig(vocab_size=12) == BertConfig(vocab_size=12)
     assert BertConfig(extra=1) != BertConfig(extra=2)
-    config = BertConfig(pruned_heads={"0": [], "2": (1,)})
-    assert config.pruned_heads == {2: [1]}
+    # transformers looks through the fields of an encoder-decoder's config while it is made.
+    config = BertConfig(pruned_heads={"0": [], "2": (1,)}, is_encoder_decoder=True)
+    assert config.pruned_heads == {2: [1]} and config.is_encoder_decoder
     assert loads_in_stock(BertConfig(pruned_heads={0: []}))
     assert not loads_in_stock(config)
 

@@ -29,7 +29,6 @@ KEY_CODES = {
     **{"Enter": 13, "Escape": 27, " ": 32, "PageUp": 33, "PageDown": 34, "End": 35, "Home": 36},
     **{"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Tab": 9},
 }
-SHIFT = 8
 
 
 def find_chromium() -> str | None:
@@ -128,14 +127,14 @@ class Browser:
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 
-    def point(self, selector: str, *, click: bool = False, shift: bool = False) -> None:
+    def point(self, selector: str, *, click: bool = False) -> None:
         """Moves the mouse onto an element, and clicks it."""
         x, y = self.value(
             f"(() => {{ const e = document.querySelector({json.dumps(selector)});"
             "e.scrollIntoView({block: 'nearest'}); const r = e.getBoundingClientRect();"
             "return [r.x + r.width / 2, r.y + r.height / 2]; })()"
         )
-        at = {"x": x, "y": y, "modifiers": SHIFT if shift else 0}
+        at = {"x": x, "y": y}
         self.call("Input.dispatchMouseEvent", type="mouseMoved", **at)
         for kind in ("mousePressed", "mouseReleased") if click else ():
             self.call("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **at)

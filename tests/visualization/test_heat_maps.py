@@ -15,23 +15,6 @@ def labels(ticks):
     return [label.get_text() for label in ticks]
 
 
-def all_inside(figure):
-    """Whether every text of a figure lies inside it."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    FigureCanvasAgg(figure).draw()
-    renderer = figure.canvas.get_renderer()
-    width, height = figure.canvas.get_width_height()
-    texts = [*figure.texts, *(axis.title for axis in figure.axes)]
-    for axis in figure.axes:
-        texts += [*axis.get_xticklabels(), *axis.get_yticklabels(), axis.xaxis.label]
-    boxes = [text.get_window_extent(renderer) for text in texts if text.get_text()]
-    return all(
-        box.x0 >= -1 and box.y0 >= -1 and box.x1 <= width + 1 and box.y1 <= height + 1
-        for box in boxes
-    )
-
-
 def test_a_map_for_each_head(tiny, tmp_path):
     maps = attention_maps(*tiny(), "the $cat$ naps .", "it was tired", layers=[0, 2], heads=[1, 3])
     figure = attention_figure(maps)
@@ -50,7 +33,6 @@ def test_a_map_for_each_head(tiny, tmp_path):
     assert figure.get_supylabel() == "from (query)"
     assert figure.get_suptitle().endswith("the $cat$ naps . / it was tired")
     assert bar.get_ylabel() == "attention weight"
-    assert all_inside(figure)
     draw_attention(tmp_path / "map.svg", maps)
     assert b"<svg" in (tmp_path / "map.svg").read_bytes()
 
@@ -75,6 +57,5 @@ def test_importance(tmp_path):
     (frame,) = axis.patches
     assert (frame.get_center().round().tolist(), frame.get_label()) == ([2, 0], "pruned")
     assert (axis.get_xlabel(), axis.get_ylabel()) == ("head", "layer")
-    assert all_inside(figure)
     draw_head_importance(tmp_path / "heads.png", importance, {}, "heads")
     assert (tmp_path / "heads.png").read_bytes().startswith(b"\x89PNG")

@@ -123,8 +123,9 @@ def test_int8_rounds_as_it_says():
     layer = nn.Linear(75, 43)
     states = 3 * torch.randn(90, 75) + 2 * torch.randn(90, 1)
     with torch.no_grad():
-        expected = layer(states)
         for chosen in kernels("int8"):
+            nn.init.uniform_(layer.weight, -0.1, 0.1)
+            expected = layer(states)
             found = chosen.pack(layer)(states)
             step = (states.amax(1) - states.amin(1)) / 255 / 2  # (T,)
             weight_step = layer.weight.abs().amax(1) / chosen.limit / 2  # (N,)
@@ -133,6 +134,12 @@ def test_int8_rounds_as_it_says():
             ).unsqueeze(1)
             assert ((found - expected).abs() <= worst + 1e-4).all()
             assert (found - expected).abs().max() > 0
+            # Whole numbers over the whole range are exact.
+            whole = states.round().clamp(-128, 127)
+            whole[:, 0], whole[:, 1] = -128, 127
+            layer.weight.copy_((layer.weight * 100).round())
+            layer.weight[:, 0] = chosen.limit
+            assert (chosen.pack(layer)(whole) - layer(whole)).abs().max() < 0.05
 
 
 def test_int8_of_constant_and_of_empty_states():
