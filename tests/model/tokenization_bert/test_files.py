@@ -31,10 +31,8 @@ def bert_folder(tmp_path):
 
 
 def test_a_folder_with_vocab_txt_with_and_without_config(tmp_path):
-    assert BertTokenizer.from_pretrained(write_vocab(tmp_path)).tokenize("The Cat") == [
-        "the",
-        "cat",
-    ]
+    tokenizer = BertTokenizer.from_pretrained(write_vocab(tmp_path))
+    assert tokenizer.tokenize("The Cat") == ["the", "cat"]
     write_config(
         tmp_path,
         do_lower_case=False,
