@@ -208,16 +208,8 @@ def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
             repository = hub.repository(name)
             commit, files = repository.at(revision or "main")
             siblings = [{"rfilename": file} for file in files]
-            self.json(
-                {
-                    "id": name,
-                    "sha": commit,
-                    "private": repository.private,
-                    "tags": [],
-                    "downloads": 0,
-                    "siblings": siblings,
-                }
-            )
+            facts = {"id": name, "sha": commit, "private": repository.private, "downloads": 0}
+            self.json(facts | {"tags": [], "siblings": siblings})
 
         def tree(self, name: str, revision: str, folder: str) -> None:
             _, files = hub.repository(name).at(revision)
@@ -269,13 +261,11 @@ def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
         def modes(self, name: str, revision: str) -> None:
             self.must_be_allowed()
             hub.repository(name).at(revision)
+            paths = [file["path"] for file in self.data()["files"]]
+            modes = ["lfs" if path.endswith(LARGE) else "regular" for path in paths]
             files = [
-                {
-                    "path": file["path"],
-                    "uploadMode": "lfs" if file["path"].endswith(LARGE) else "regular",
-                    "shouldIgnore": False,
-                }
-                for file in self.data()["files"]
+                {"path": path, "uploadMode": mode, "shouldIgnore": False}
+                for path, mode in zip(paths, modes, strict=True)
             ]
             self.json({"files": files})
 

@@ -8,7 +8,6 @@ import io
 import json
 import pickle
 import shutil
-import struct
 
 import pytest
 import torch
@@ -31,7 +30,6 @@ from tests.damage import (
     cut,
     fields,
     make_folder,
-    many_labels,
     save_usable,
     spoil,
     write,
@@ -42,12 +40,6 @@ from tests.damage import (
 def usable(tmp_path_factory):
     """A model in the layout of sentence-transformers."""
     return save_usable(tmp_path_factory.mktemp("checkpoints") / "model", "BertModel")
-
-
-@pytest.fixture
-def folder(usable, tmp_path):
-    """A copy of it, to be damaged."""
-    return shutil.copytree(usable, tmp_path / "model")
 
 
 #: What opens a checkpoint; a kind of damage names those that read the damaged file.
@@ -87,32 +79,6 @@ def saved(value):
     return buffer.getvalue()
 
 
-def header(change):
-    """Changes the table of a safetensors file."""
-
-    def damage(folder):
-        file = folder / "model.safetensors"
-        content = file.read_bytes()
-        (length,) = struct.unpack("<Q", content[:8])
-        table = json.loads(content[8 : 8 + length])
-        first, second = [name for name in table if name.endswith(".key.bias")]
-        changed = change(table, first, second).encode()
-        changed += b" " * (-len(changed) % 8)
-        file.write_bytes(struct.pack("<Q", len(changed)) + changed + content[8 + length :])
-
-    return damage
-
-
-def overlapping(table, first, second):
-    table[first]["data_offsets"] = table[second]["data_offsets"]
-    return json.dumps(table)
-
-
-def lying(table, first, second):
-    table[first]["shape"] = [10**12]
-    return json.dumps(table)
-
-
 def index(content=None, **changes):
     """Splits the weights, with this index or a good one with changes."""
 
@@ -138,43 +104,19 @@ class Code:
 KINDS = {
     "bin of a pickle": (BERT, pickled(pickle.dumps(Code())), "pytorch_model.bin cannot be"),
     "bin of garbage": (BERT, pickled(b"garbage" * 99), "pytorch_model.bin cannot be read"),
-    "bin empty": (BERT, pickled(b""), "pytorch_model.bin cannot be read"),
-    "bin cut": (BERT, pickled(saved({"a": torch.ones(9)})[:300]), "cannot be read"),
     "bin of a list": (BERT, pickled(saved([1])), "no table of names and tensors"),
-    "bin of numbers": (BERT, pickled(saved({3: torch.ones(2)})), "no table of names"),
     "safetensors of garbage": (BERT, write("model.safetensors", b"x" * 99), "99 bytes"),
-    "safetensors a page": (
-        BERT,
-        write("model.safetensors", "<!DOCTYPE html><html>not found</html>"),
-        "cannot be read",
-    ),
-    "safetensors empty": (BERT, write("model.safetensors", b""), "0 bytes"),
     "safetensors cut": (BERT, cut, "9000 bytes"),
-    "safetensors overlapping": (BERT, header(overlapping), "model.safetensors cannot be read"),
-    "safetensors lying": (BERT, header(lying), "model.safetensors"),
-    "safetensors table a list": (BERT, header(lambda *_: "[]"), "model.safetensors"),
-    "safetensors table deep": (BERT, header(lambda *_: DEEP), "model.safetensors"),
     "safetensors a folder": (BERT, make_folder("model.safetensors"), "no weights"),
-    "index deep": (BERT, index(DEEP), "index.json is JSON that is nested too deeply"),
     "index a list": (BERT, index([]), "index.json holds a list"),
-    "index without metadata": (BERT, index(metadata=None), "'metadata' is 'missing'"),
     "index metadata a list": (BERT, index(metadata=[]), "'metadata' is []"),
-    "index without names": (BERT, index(weight_map={}), "'weight_map' is {}"),
     "index of missing": (BERT, index(weight_map={"a": "b.safetensors"}), "lacks b.safetens"),
     "index of outside": (BERT, index(weight_map={"a": "../b"}), "'../b'"),
-    "index of numbers": (BERT, index(weight_map={"a": 3}), "names 3"),
-    "labels without end": (BERT, many_labels, "1000000000"),
     "weights with NaN": (BERT, spoil, "no finite numbers: 2 NaN among the 900 of"),
-    "modules of texts": (SENTENCES, write("modules.json", ["a", "b"]), "no list of modules"),
     "modules without path": (
         SENTENCES,
         write("modules.json", [MODULES[0] | {"path": None}, *MODULES[1:]]),
         "no list of modules",
-    ),
-    "modules of half a pair": (
-        SENTENCES,
-        write("modules.json", [MODULES[0], MODULES[1] | {"path": "\ud800"}]),
-        "half a surrogate pair",
     ),
     "dense of garbage": (
         SENTENCES,
@@ -185,32 +127,21 @@ KINDS = {
 #: What reads the file, the file, wrong values of its fields, words of the line.
 FIELDS = (
     (BERT, "config.json", {"hidden_size": 35}, "LayerNorm.bias"),
-    (BERT, "config.json", {"vocab_size": 25}, "word_embeddings"),
     (BERT, "config.json", {"num_labels": "x"}, "num_labels='x'"),
     (BERT, "config.json", {"id2label": [1]}, "id2label=[1]"),
-    (BERT, "config.json", {"pruned_heads": [1]}, "pruned_heads=[1]"),
     (BERT, "config.json", {"dtype": "nosuch"}, "dtype='nosuch'"),
     (BERT, "config.json", {"hidden_act": ["gelu"]}, "gelu"),
-    (BERT, "config.json", {"num_hidden_layers": 10**5}, "100000"),
-    (BERT, "config.json", {"vocab_size": 10**9}, "1000000000"),
     (WORD_PIECES, "tokenizer.json", {"model": 3}, "no tokenizer ("),
-    (WORD_PIECES, "tokenizer.json", {"added_tokens": 3}, "no tokenizer ("),
     (WORD_PIECES, "tokenizer_config.json", {"tokenizer_class": 3}, "=3; expected a text"),
     (WORD_PIECES, "tokenizer_config.json", {"do_lower_case": "x"}, "='x'; expected true or false"),
     (WORD_PIECES, "tokenizer_config.json", {"model_max_length": "x"}, "='x'; expected a number"),
-    (WORD_PIECES, "tokenizer_config.json", {"added_tokens_decoder": {"5": 3}}, "3 as token '5'"),
     (SENTENCES, "sentence_bert_config.json", {"max_seq_length": "x"}, "max_seq_length='x'"),
-    (SENTENCES, "sentence_bert_config.json", {"max_seq_length": True}, "max_seq_length=True"),
-    (SENTENCES, "sentence_bert_config.json", {"processing_kwargs": 3}, "processing_kwargs=3"),
     (SENTENCES, PROMPTS, {"prompts": [1]}, "prompts=[1]"),
-    (SENTENCES, PROMPTS, {"prompts": {"q": "\ud800"}}, "half a surrogate pair"),
-    (SENTENCES, PROMPTS, {"default_prompt_name": [1]}, "default_prompt_name=[1]"),
     *(
         (SENTENCES, PROMPTS, {"truncate_dim": value}, f"={value!r}; expected a whole number from")
-        for value in ("x", 0, -1, 1.5, True)
+        for value in ("x", 0, True)
     ),
     (SENTENCES, "1_Pooling/config.json", {"pooling_mode": 3}, "pooling_mod"),
-    (SENTENCES, "2_Dense/config.json", {"in_features": "x"}, "in_featur"),
     (SENTENCES, "2_Dense/config.json", {"in_features": 10**9, "out_features": 10**9}, "2_Dense"),
     (SENTENCES, "2_Dense/config.json", {"activation_function": 3}, "=3"),
 )
@@ -219,15 +150,13 @@ KINDS |= {
     for ways, file, changes, words in FIELDS
 }
 #: JSON files in which every text is read, then all of a checkpoint; and what reads them.
-READ_WHOLE = {
-    "tokenizer.json": WORD_PIECES,
-    "added_tokens.json": WORD_PIECES,
-    "modules.json": SENTENCES,
-    "sentence_bert_config.json": SENTENCES,
-    PROMPTS: SENTENCES,
-    "1_Pooling/config.json": SENTENCES,
-    "2_Dense/config.json": SENTENCES,
-}
+READ_WHOLE = dict.fromkeys(("tokenizer.json", "added_tokens.json"), WORD_PIECES) | dict.fromkeys(
+    (
+        *("modules.json", "sentence_bert_config.json", PROMPTS),
+        *("1_Pooling/config.json", "2_Dense/config.json"),
+    ),
+    SENTENCES,
+)
 JSON_FILES = READ_WHOLE | {
     "config.json": BERT,
     "tokenizer_config.json": WORD_PIECES,
@@ -249,8 +178,9 @@ KINDS |= {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_damage(folder, kind):
+def test_damage(usable, tmp_path, kind):
     ways, damage, words = KINDS[kind]
+    folder = shutil.copytree(usable, tmp_path / "model")
     damage(folder)
     refuse(ways[0], folder, words)
 
@@ -273,25 +203,17 @@ def test_names_of_no_checkpoint(save_tiny, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     good = save_tiny()
     (tmp_path / "empty").mkdir()
-    shutil.copytree(good, tmp_path / "light")
-    (tmp_path / "light" / "model.safetensors").unlink()
     for name, words in (
-        ("", "the model's name is empty"),
         (" ", "the model's name is empty"),
-        (f"{tmp_path}/none", "there is no folder .*none; .*; check the path"),
-        ("./none", "there is no folder ./none"),
+        ("./none", "there is no folder ./none; .*; check the path"),
         ("a/b/c", "there is no folder a/b/c"),
-        ("a/", "there is no folder a/"),
         ("~/none/of/these", "there is no folder ~/none/of/these"),
         (f"{good}/config.json", f"is a file; .*; give {good} instead"),
         ("empty", "no config.json"),
-        ("light", "no weights; one of model.safetensors"),
     ):
         with pytest.raises((ValueError, OSError), match=words):
             open_checkpoint(name)
 
-
-def test_a_name_that_is_neither_here_nor_on_the_hub(monkeypatch):
     def fail(name):
         raise OSError(f"{name} is not a repository.\nSign in. There is more advice.")
 
@@ -334,13 +256,9 @@ def test_models_that_are_no_bert(save_tiny):
 # --- what is missing -------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["BertModel", "BertForSequenceClassification"])
-def test_a_head_without_weights(save_tiny, name):
-    with pytest.raises(InputError, match=r"lacks \d weights of BertForMaskedLM \(cls\.predict"):
-        load_whole(open_checkpoint(str(save_tiny(name))), "masked-lm")
-
-
 def test_random_weights_are_not_used(save_tiny):
+    with pytest.raises(InputError, match=r"lacks \d weights of BertForMaskedLM \(cls\.predict"):
+        load_whole(open_checkpoint(str(save_tiny("BertModel"))), "masked-lm")
     folder = save_tiny()
     weights = load_file(folder / "model.safetensors")
     kept = {name: value for name, value in weights.items() if "layer.1.attention" not in name}

@@ -5,15 +5,12 @@ from __future__ import annotations
 import doctest
 import importlib
 import os
-import pkgutil
 import re
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -39,28 +36,22 @@ HOW_TO = [
 ]
 #: Pages that lie beside what they describe. Their links are looked at, too.
 LINKED = ("CONTRIBUTING.md", "benchmarks/README.md", "notebooks/README.md")
-FIGURE = re.compile(r"\b\d\.\d\d\b")
 LINK = re.compile(r"\]\(([^)\s]+)\)")
 BLOCK = re.compile(r"^```(python|bash|sh)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 WORDS = "a anna ' s cat nap ##s kitten sleep fine film the short long ##er one somewhat . , nice to"
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
 
 
-def modules(package: ModuleType) -> Iterator[str]:
-    yield package.__name__
-    for found in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
-        yield found.name
-
-
 def with_examples() -> list[str]:
     """The modules with examples, found in their text, because importing all takes long."""
-    names = {*modules(hf_bert_impl), *modules(hf_bert_impl.conversion)}
-    found = []
-    for name in sorted(names):
-        spec = importlib.util.find_spec(name)
-        if spec and spec.origin and ">>> " in Path(spec.origin).read_text(encoding="utf-8"):
-            found.append(name)
-    return found
+    names = {"hf_bert_impl": "hf_bert_impl", "conversion": "hf_bert_impl.conversion"}
+    folders = [(ROOT / folder, name) for folder, name in names.items()]
+    return sorted(
+        ".".join((name, *path.relative_to(folder).with_suffix("").parts)).removesuffix(".__init__")
+        for folder, name in folders
+        for path in folder.rglob("*.py")
+        if ">>> " in path.read_text(encoding="utf-8")
+    )
 
 
 @pytest.fixture
@@ -112,6 +103,7 @@ def blocks(text: str, *languages: str) -> list[str]:
     return [block for kind, block in BLOCK.findall(text) if kind in languages]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "page", [page for page in PAGES if page not in HOW_TO and blocks(PAGES[page], "python")]
 )
@@ -173,6 +165,10 @@ def anchors(text: str) -> set[str]:
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
+def test_readme_leads_to_every_page() -> None:
+    assert {page for page in PAGES if page != "README.md"} <= {*LINK.findall(PAGES["README.md"])}
+
+
 @pytest.mark.parametrize("page", [*PAGES, *LINKED])
 def test_links_lead_somewhere(page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
@@ -184,17 +180,3 @@ def test_links_lead_somewhere(page: str) -> None:
         assert target.exists(), f"{page}: {link}"
         if anchor:
             assert anchor in anchors(target.read_text(encoding="utf-8")), f"{page}: {link}"
-
-
-def test_readme_leads_to_every_page() -> None:
-    assert {page for page in PAGES if page != "README.md"} <= {*LINK.findall(PAGES["README.md"])}
-
-
-def test_figures_of_readme_are_those_of_the_page_on_speed() -> None:
-    """README shows some rows of docs/speed.md; one that is measured again changes in both."""
-    section = PAGES["README.md"].split("\n## Speed\n")[1].split("\n## ")[0]
-    shown = {
-        figure for line in section.splitlines() if "|" in line for figure in FIGURE.findall(line)
-    }
-    assert len(shown) > 20
-    assert shown <= {*FIGURE.findall(PAGES["docs/speed.md"])}

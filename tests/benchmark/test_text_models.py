@@ -1,22 +1,19 @@
 """Models of sentence-transformers as contestants: their texts, and the same numbers from each."""
 
 import dataclasses
-import json
-import shutil
 
 import pytest
-import torch
 from transformers import BertTokenizer
 
 from hf_bert_impl.benchmark import texts
-from hf_bert_impl.benchmark.cases import CASES, PARTS, Unavailable
+from hf_bert_impl.benchmark.cases import Unavailable
 from hf_bert_impl.benchmark.models import Entry, Source, check_peer
 from hf_bert_impl.benchmark.text_models import KINDS, TextModel
 from hf_bert_impl.measuring.batches import Case
 from tests.checkpoints import SPECIAL_TOKENS, save_checkpoint
 from tests.lowered import WHY_NO_OPENVINO
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
+pytestmark = pytest.mark.filterwarnings("ignore")
 MADE_UP = "the river rose over night and a market in music window paper"
 WORDS = (*SPECIAL_TOKENS, *MADE_UP.split())
 
@@ -51,27 +48,6 @@ def test_passages_have_the_tokens_that_are_promised(monkeypatch):
     assert max(shrunk) <= 38
 
 
-def test_each_part_of_the_pairs_has_one_question(tmp_path, monkeypatch):
-    asked = [f"Who rose over the market in the year {number}?" for number in range(9)]
-    long = "Which of the many markets of the river was over in the night and which of them was not?"
-    entries = [{"id": str(n), "question": q, "answers": []} for n, q in enumerate([*asked, long])]
-    content = {"context": "The river rose. " * 50, "qas": entries}
-    (tmp_path / "squad_v2").mkdir()
-    file = tmp_path / "squad_v2" / "dev.json"
-    file.write_text(
-        json.dumps({"data": [{"title": "", "paragraphs": [content]}]}), encoding="utf-8"
-    )
-    for data in (str(tmp_path), ""):
-        monkeypatch.setenv("HF_BERT_DATA", data)
-        pairs = texts.with_questions(texts.passages(17, tokenizer()))
-        parts = [{question for question, _ in pairs[number::PARTS]} for number in range(PARTS)]
-        assert [len(part) for part in parts] == [1] * PARTS
-        assert len(set.union(*parts)) == PARTS
-        assert all(4 <= len(question.split()) <= 12 for question, _ in pairs)
-        assert (set.union(*parts) <= {*asked}) == bool(data)
-        assert texts.origin("sparse").startswith("SQuAD" if data else "made-up")
-
-
 def test_sentences_of_sts_and_where_they_come_from(tmp_path, monkeypatch):
     for year, line in ((2014, "3\ta cat\ta dog\n"), (2012, "1\ta dog\ta bird\n")):
         (tmp_path / "sts" / str(year)).mkdir(parents=True)
@@ -84,6 +60,7 @@ def test_sentences_of_sts_and_where_they_come_from(tmp_path, monkeypatch):
     assert "made-up" in texts.origin("dense")
 
 
+@pytest.mark.ecosystem
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_contestant_gives_the_same_numbers(kind, entry):
     stock = TextModel(entry, kind)
@@ -92,9 +69,6 @@ def test_every_contestant_gives_the_same_numbers(kind, entry):
     assert max(case.lengths) <= 67
     reference = stock.result(case)
     assert reference["values"].std() > 1e-4
-    again = TextModel(entry, kind).check(case, reference)
-    assert again["error"] == 0  # layers that the checkpoint lacks are the same in each process
-    assert again["mib"] is None or again["notes"]["process_mib"] > again["mib"]
     rivals = {
         "openvino": () if kind == "encode" or WHY_NO_OPENVINO else ("float32", "int8"),
         "sentence-transformers": ("bfloat16",),
@@ -112,40 +86,3 @@ def test_every_contestant_gives_the_same_numbers(kind, entry):
             error = rival.check(case, reference)["error"]
             assert error < 1e-5 if dtype == "float32" else 1e-6 < error < 2
             assert (rival.kernels is None) == (name != "prepared")
-
-
-def test_a_part_of_the_texts_is_timed(entry):
-    stock = TextModel(entry, "dense")
-    stock.run = lambda given: given
-    parts = [stock.call(None, number)() for number in range(PARTS)]
-    assert sorted(text for part in parts for text in part) == sorted(stock.inputs)
-    assert parts[1] == stock.inputs[1::PARTS] == stock.call(None, PARTS + 1)()
-
-
-def test_a_saved_re_ranker_is_taken_as_it_is(entry, tmp_path):
-    from sentence_transformers import CrossEncoder
-
-    folder = save_checkpoint(
-        tmp_path / "scores",
-        "BertForSequenceClassification",
-        words=WORDS,
-        max_position_embeddings=67,
-        num_labels=3,
-    )
-    saved = tmp_path / "saved"
-    CrossEncoder(str(folder)).save_pretrained(str(saved))
-    for path in (folder, saved):
-        shutil.rmtree(entry.scratch)
-        (tmp_path / "shared").mkdir()
-        rival = TextModel(dataclasses.replace(entry, source=Source(str(path))), "cross-encoder")
-        scores = rival.result(Case("cross-encoder", (1,) * 13, 0))["values"]
-        assert scores.shape == (13, 3)
-        expected = CrossEncoder(str(folder)).predict(
-            rival.inputs, activation_fn=torch.nn.Identity(), convert_to_tensor=True
-        )
-        torch.testing.assert_close(scores, expected, atol=1e-6, rtol=0)
-
-
-def test_without_a_number_each_case_has_its_own(entry):
-    assert entry.texts_of("sparse") == 13
-    assert dataclasses.replace(entry, sentences=None).texts_of("sparse") == CASES["sparse"].texts

@@ -5,9 +5,7 @@ import torch
 from torch.nn.attention.flex_attention import create_block_mask
 
 from hf_bert_impl import BertForMaskedLM, BertForSequenceClassification, BertModel
-from hf_bert_impl.model.attention import BertSelfAttention
 from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS
-from hf_bert_impl.model.packing import Packing, RowGroup
 from hf_bert_impl.parity import attended_positions, reference_model
 from tests.model.cases import (
     BACKENDS,
@@ -20,7 +18,6 @@ from tests.model.cases import (
     model_and_batch,
     of_fixture,
     outputs,
-    random_config,
 )
 
 TOLERANCE = 2e-5  # of the outputs that transformers 4.49 wrote
@@ -41,14 +38,6 @@ def test_relative_positions_of_transformers_4(fixtures_dir, kind, padding_free, 
     assert not info["unexpected_keys"]
     compared = assert_as_fixture(model, values, batch, batch["attention_mask"].bool())
     assert compared == {"mlm_logits", "embedding_output", "all_encoder_layers"}
-
-
-@pytest.mark.parametrize("backend", ["flash_attention_2", "flex_attention"])
-def test_relative_positions_need_a_backend_with_bias(backend):
-    config = random_config(1, position_embedding_type="relative_key")
-    config._attn_implementation = backend
-    with pytest.raises(ValueError, match=rf"{backend}.*eager, sdpa"):
-        BertModel(config)
 
 
 def test_sinusoidal_positions():
@@ -82,31 +71,6 @@ def test_head_mask_of_transformers_4(fixtures_dir, which, padding_free, backend)
     assert largest(output.logits - expected["logits"]) < TOLERANCE
     for ours, theirs in zip(output.attentions, values[f"attentions_{which}"], strict=True):
         assert largest((ours - theirs).transpose(1, 2)[real]) < TOLERANCE
-
-
-def test_gradient_of_a_head_mask_is_the_heads_importance(fixtures_dir):
-    """Michel et al. 2019, equation 3: the loss's derivative by the mask, at a mask of ones."""
-    _, batch = of_fixture(fixtures_dir / "head_mask")
-    model = BertForSequenceClassification.from_pretrained(fixtures_dir / "head_mask").double()
-    head_mask = torch.ones(2, 4, dtype=torch.float64, requires_grad=True)
-    labels = torch.tensor([0, 3, 1])
-    model(**batch, labels=labels, head_mask=head_mask).loss.backward()
-    step = 1e-6
-    for layer, head in [(0, 0), (0, 3), (1, 2)]:
-        losses = []
-        for sign in (1, -1):
-            moved = torch.ones(2, 4, dtype=torch.float64)
-            moved[layer, head] += sign * step
-            losses.append(model(**batch, labels=labels, head_mask=moved).loss.item())
-        slope = (losses[0] - losses[1]) / (2 * step)
-        assert head_mask.grad[layer, head].item() == pytest.approx(slope, rel=1e-5, abs=1e-9)
-
-
-@pytest.mark.parametrize("shape", [(3,), (2, 5), (1, 4), (2, 4, 1)])
-def test_head_mask_of_another_shape(fixtures_dir, shape):
-    model = BertModel.from_pretrained(fixtures_dir / "head_mask")
-    with pytest.raises(ValueError, match=r"head_mask has shape .* \(4,\) or \(2, 4\)"):
-        model(torch.tensor([[1, 2]]), head_mask=torch.ones(shape))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -178,47 +142,22 @@ def test_pruning_what_is_not_there(fixtures_dir, heads, said):
 
 
 def test_pruning_would_lose_what_was_added():
-    def hook(layer):
-        layer.attention.self.value.register_forward_hook(lambda m, i, o: o * 2)
-        return "attention.self.value is a .*Linear with hooks"
-
-    def adapt(layer):
-        layer.attention.output.dense.__class__ = type("Adapter", (torch.nn.Linear,), {})
-        return "attention.output.dense is a .*Adapter, of which"
-
-    for change in (hook, adapt):
+    for change in (
+        lambda layer: layer.attention.self.value.register_forward_hook(lambda *_: None),
+        lambda layer: become_adapter(layer.attention.output.dense),
+    ):
         model, _ = model_and_batch("BertModel", 9, **FIVE_HEADS)
-        said = change(model.encoder.layer[1])
-        with pytest.raises(ValueError, match=f"heads of layer 1: its {said}"):
+        change(model.encoder.layer[1])
+        with pytest.raises(ValueError, match=r"heads of layer 1: its attention\..* is a .*"):
             model.prune_heads({0: [2], 1: [3]})
         assert model.config.pruned_heads == {}
-        model.prune_heads({0: [2], 1: []})
-        assert model.config.pruned_heads == {0: [2]}
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("additive", [True, False])
-def test_a_mask_of_each_head_on_pruned_heads(backend, additive):
-    """Heads keep their numbers in masks too."""
-    model, batch = model_and_batch(
-        "BertModel", 9, "none", **FIVE_HEADS, attn_implementation=backend
-    )
-    mask = torch.rand(5, 5, 13, 13, generator=torch.Generator().manual_seed(1)) > 0.3
-    mask[..., 0] = True
-    if additive:
-        mask = torch.zeros(mask.shape).masked_fill(~mask, -1e9)
-    head_mask = torch.ones(2, 5)
-    head_mask[0, [1, 4]] = 0
-    batch["attention_mask"] = mask
-    expected = outputs(model, batch, head_mask=head_mask, output_attentions=True)
-    model.prune_heads({0: [1, 4]})
-    found = outputs(model, batch, output_attentions=True)
-    assert largest(found[0] - expected[0]) < 1e-5
-    assert largest(found.attentions[0] - expected.attentions[0][:, [0, 2, 3]]) < 1e-5
-    assert largest(found.attentions[1] - expected.attentions[1]) < 1e-5
+def become_adapter(layer):
+    layer.__class__ = type("Adapter", (torch.nn.Linear,), {})
 
 
-@pytest.mark.parametrize("padding", list(masks()))
+@pytest.mark.parametrize("padding", ["left", "holes", "none"])
 @pytest.mark.parametrize("padding_free", [True, False])
 @pytest.mark.parametrize("head", ["BertModel", "BertLMHeadModel"])
 @pytest.mark.parametrize("kind", ["absolute", "relative_key", "relative_key_query"])
@@ -250,34 +189,21 @@ def test_a_packed_row_longer_than_the_positions(kind):
             assert largest(logits - model(part).logits) < 1e-4
 
 
-def test_attentions_by_config_on_sdpa():
-    model, _ = model_and_batch("BertModel", 2, output_attentions=True)
-    model.set_attn_implementation("sdpa")
-    assert model(torch.tensor([[1, 2, 3]])).attentions[0].shape[-1] == 3
-    model.config.output_attentions = False
-    assert model(torch.tensor([[1, 2, 3]])).attentions is None
-
-
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("form", ["3-D", "4-D", "4-D bool", "4-D added"])
-def test_masks_between_queries_and_keys(backend, form):
+@pytest.mark.parametrize("additive", [False, True])
+def test_masks_between_queries_and_keys(backend, additive):
     """A mask a query, as upstream's sdpa backend takes it in four dimensions."""
     model, batch = model_and_batch("BertModel", 8, "none", attn_implementation=backend)
-    wide = (torch.rand(5, 13, 13, generator=torch.Generator().manual_seed(2)) > 0.5).long()
-    wide[:, range(13), range(13)] = 1
-    given = {
-        "3-D": wide,
-        "4-D": wide[:, None],
-        "4-D bool": wide[:, None].bool(),
-        "4-D added": (1.0 - wide[:, None]) * torch.finfo(torch.float32).min,
-    }[form]
+    wide = torch.rand(5, 1, 13, 13, generator=torch.Generator().manual_seed(2)) > 0.5
+    wide[:, :, range(13), range(13)] = True
     reference = reference_model(model)
     reference.set_attn_implementation("sdpa")
-    found = outputs(model, batch, attention_mask=given)
-    assert_same(found, outputs(reference, batch, attention_mask=wide[:, None].bool()), batch)
+    expected = outputs(reference, batch, attention_mask=wide)
+    given = (~wide).float() * torch.finfo(torch.float32).min if additive else wide[:, 0].long()
+    assert_same(outputs(model, batch, attention_mask=given), expected, batch)
     found = outputs(model, batch, attention_mask=given, output_attentions=True)
     for probabilities in found.attentions:
-        assert not probabilities[(wide[:, None] == 0).expand_as(probabilities)].any()
+        assert not probabilities[~wide.expand_as(probabilities)].any()
 
 
 KEY_MASKS = {
@@ -314,53 +240,8 @@ def test_masks_of_keys_in_four_dimensions(head, number):
         assert not probabilities[hidden].any()
 
 
-def test_an_encoders_mask_in_four_dimensions():
-    fields = dict(add_cross_attention=True, num_hidden_layers=2)
-    model, batch = model_and_batch("BertLMHeadModel", 8, "none", **fields)
-    shape = (5, 7, model.config.hidden_size)
-    states = torch.randn(shape, generator=torch.Generator().manual_seed(3))
-    batch["encoder_hidden_states"] = states
-    mask = masks(5, 7)["left"]
-    for backend in BACKENDS:
-        model.set_attn_implementation(backend)
-        flat = outputs(model, batch, encoder_attention_mask=mask)
-        for wide in (mask[:, None, None], mask[:, None, None].bool()):
-            assert_same(outputs(model, batch, encoder_attention_mask=wide), flat, batch)
-
-
 @pytest.mark.slow
-def test_flex_attention_equals_sdpa():
-    fields = dict(hidden_size=32, num_attention_heads=2, num_hidden_layers=2)
-    model, batch = model_and_batch("BertModel", 8, **fields)
-    expected = outputs(model, batch)
-    model.set_attn_implementation("flex_attention")
-    assert_same(outputs(model, batch), expected, batch)
-
-
-@pytest.mark.parametrize("backend", ["sdpa", "eager"])
-@pytest.mark.parametrize("heads", [1, 5])
-def test_queries_keys_and_values_side_by_side(backend, heads):
-    """The way of prepared layers gives the bits of the general one, wherever the tensor begins."""
-    config = random_config(1, hidden_size=60, num_attention_heads=5)
-    config._attn_implementation = backend
-    attention = BertSelfAttention(config, layer_idx=0).eval()
-    attention.prune_heads(set(range(heads, 5)))
-    rows = [(1, 3, 3), (3, 7, 7), (2, 15, 9), (1, 16, 16), (2, 31, 31), (2, 33, 33), (1, 40, 17)]
-    for groups in (rows, rows[:1], rows[-1:], [*rows, (1, 257, 257)], [(2, 5, 0), *rows]):
-        packed = tuple(RowGroup(*group) for group in groups)
-        tokens = sum(group.rows * group.queries for group in packed)
-        packing = Packing((1, tokens), (1, tokens), packed, torch.device("cpu"))
-        wide = torch.randn(tokens + 2, 3 * heads * 12)
-        with torch.no_grad():
-            for projected in (wide[:tokens].clone(), wide[2:]):
-                query, key, value = projected.view(tokens, 3, heads, 12).unbind(1)
-                expected = attention.attend_packed(query, key, value, packing).flatten(-2)
-                by_products = attention.takes_products(projected, packing)
-                found = attention.attend_joined(projected, packing, by_products)
-                assert torch.equal(found, expected)
-
-
-@pytest.mark.parametrize("head", ["BertModel", "BertForMaskedLM", "BertLMHeadModel"])
+@pytest.mark.parametrize("head", ["BertModel", "BertLMHeadModel"])
 def test_a_block_mask(head):
     """flex attention's own kind of mask, as transformers takes it."""
     torch._dynamo.reset()  # a program for any length does not compile on every processor
@@ -373,8 +254,7 @@ def test_a_block_mask(head):
     )
     reference = reference_model(model)
     reference.set_attn_implementation("flex_attention")
-    found, expected = outputs(model, batch), outputs(reference, batch)
-    assert torch.allclose(found[0], expected[0], atol=1e-5)
+    assert largest(outputs(model, batch)[0] - outputs(reference, batch)[0]) < 1e-5
     with pytest.raises(ValueError, match="does not go with a BlockMask"):
         model(**batch, output_attentions=True)
     model.set_attn_implementation("sdpa")

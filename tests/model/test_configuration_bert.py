@@ -13,7 +13,6 @@ from hf_bert_impl import (
     BertForMaskedLM,
     BertForSequenceClassification,
     BertModel,
-    BertPreTrainedModel,
 )
 from hf_bert_impl.hub.saving import loads_in_stock
 from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS, EXTENDED_MODEL_TYPE
@@ -44,17 +43,14 @@ def test_json_round_trip_keeps_unknown_fields(tmp_path):
     assert BertConfig.from_dict(json.loads(config.to_json_string())).to_dict() == config.to_dict()
 
 
-def test_a_layer_that_lost_no_heads_is_not_pruned():
-    config = BertConfig(pruned_heads={"0": [], "2": (1,)})
-    assert config.pruned_heads == {2: [1]}
+def test_by_value():
+    assert BertConfig(vocab_size=12) == BertConfig(vocab_size=12)
+    assert BertConfig(extra=1) != BertConfig(extra=2)
+    # transformers looks through the fields of an encoder-decoder's config while it is made.
+    config = BertConfig(pruned_heads={"0": [], "2": (1,)}, is_encoder_decoder=True)
+    assert config.pruned_heads == {2: [1]} and config.is_encoder_decoder
     assert loads_in_stock(BertConfig(pruned_heads={0: []}))
     assert not loads_in_stock(config)
-
-
-def test_equal_by_value():
-    assert BertConfig(vocab_size=12) == BertConfig(vocab_size=12)
-    assert BertConfig(vocab_size=12) != BertConfig(vocab_size=13)
-    assert BertConfig(extra=1) != BertConfig(extra=2)
 
 
 def test_a_model_has_a_config_of_its_own(tmp_path):
@@ -75,62 +71,6 @@ def test_a_model_has_a_config_of_its_own(tmp_path):
     assert first.bert.encoder.config is other  # as where EncoderDecoderModel gives it its own
 
 
-def test_heads_of_others_share_their_config_with_the_model_inside():
-    class Head(BertPreTrainedModel):
-        def __init__(self, config):
-            super().__init__(config)
-            self.bert = BertModel(config)
-            self.post_init()
-
-    activation = torch.nn.PReLU()
-    for config in (BertConfig(**SMALL, hidden_act=activation), UpstreamConfig(**SMALL)):
-        head = Head(config)
-        assert head.config is head.bert.config is head.bert.encoder.config
-        if config.hidden_act is activation:
-            assert head.bert.encoder.layer[0].intermediate.intermediate_act_fn is activation
-
-
-def test_checks_change_nothing_while_they_run():
-    """Other threads read the config meanwhile."""
-    seen = []
-
-    class Watched(BertConfig):
-        def __setattr__(self, name, value):
-            seen.append(name)
-            super().__setattr__(name, value)
-
-    config = Watched(**SMALL, output_attentions=True)
-    config._attn_implementation = "sdpa"
-    seen.clear()
-    config.validate()
-    assert "output_attentions" not in seen
-    assert config.output_attentions
-
-
-def test_a_plain_model_reads_as_upstreams(tmp_path):
-    BertConfig(hidden_size=30, num_attention_heads=5).save_pretrained(tmp_path)
-    read = transformers.AutoConfig.from_pretrained(tmp_path)
-    assert type(read) is UpstreamConfig
-    assert (read.hidden_size, read.num_attention_heads) == (30, 5)
-
-
-@pytest.mark.parametrize("variant", [{}, {"position_embedding_type": "relative_key"}])
-def test_the_base_class_may_ask_for_the_fields_while_it_is_made(tmp_path, variant):
-    """transformers looks through the fields of an encoder-decoder's config for its decoder's."""
-    config = BertConfig(is_encoder_decoder=True, pruned_heads={1: [3]}, **variant)
-    assert config.is_encoder_decoder is True
-    assert config.pruned_heads == {1: [3]}
-    fields = UpstreamConfig(is_encoder_decoder=True).to_dict()
-    del fields["model_type"]
-    assert {name: config.to_dict()[name] for name in fields} == fields
-    config.save_pretrained(tmp_path)
-    again = BertConfig.from_pretrained(tmp_path)
-    assert again == config
-    assert again.is_extended == bool(variant)
-    states = BertModel(BertConfig(**SMALL, is_encoder_decoder=True))(IDS).pooler_output
-    assert states.shape == (1, 24)
-
-
 KINDS = ("relative_key", "relative_key_query", "sinusoidal")
 
 
@@ -149,26 +89,24 @@ def test_what_upstream_would_compute_wrongly_does_not_load_there(tmp_path, field
     ("fields", "said"),
     [
         ({"hidden_size": 25}, "hidden_size=25 is not a multiple of num_attention_heads=12"),
-        ({"hidden_size": 0}, "hidden_size=0"),
-        ({"vocab_size": -3}, "vocab_size=-3"),
-        ({"vocab_size": "many"}, "vocab_size='many'"),
-        ({"num_hidden_layers": 1.5}, "num_hidden_layers=1.5"),
-        ({"num_attention_heads": 0}, "num_attention_heads=0"),
-        ({"intermediate_size": 0}, "intermediate_size=0"),
-        ({"max_position_embeddings": 0}, "max_position_embeddings=0"),
-        ({"type_vocab_size": 0}, "type_vocab_size=0"),
+        *(
+            ({name: value}, f"{name}={value!r}")
+            for name, value in (
+                *(("hidden_size", 0), ("vocab_size", -3), ("vocab_size", "many")),
+                *(("num_hidden_layers", 1.5), ("num_attention_heads", 0), ("type_vocab_size", 0)),
+                *(("intermediate_size", 0), ("max_position_embeddings", 0)),
+                *(("attention_probs_dropout_prob", -0.1), ("classifier_dropout", 2)),
+                *(("layer_norm_eps", -1e-5), ("initializer_range", -0.02)),
+                ("chunk_size_feed_forward", -1),
+            )
+        ),
         ({"hidden_act": "gulu"}, "hidden_act='gulu' is not valid.*gelu"),
         ({"hidden_dropout_prob": 1.5}, "hidden_dropout_prob=1.5.*0 to 1"),
-        ({"attention_probs_dropout_prob": -0.1}, "attention_probs_dropout_prob=-0.1"),
-        ({"classifier_dropout": 2}, "classifier_dropout=2"),
-        ({"layer_norm_eps": -1e-5}, "layer_norm_eps"),
-        ({"initializer_range": -0.02}, "initializer_range=-0.02"),
         ({"position_embedding_type": "rotary"}, "position_embedding_type='rotary'.*relative_key"),
         ({"pad_token_id": 30522}, "pad_token_id=30522.*vocab_size=30522"),
         ({"add_cross_attention": True}, "is_decoder=True"),
         ({"pruned_heads": {12: [0]}}, "pruned_heads"),
         ({"pruned_heads": {0: [12]}}, "pruned_heads"),
-        ({"chunk_size_feed_forward": -1}, "chunk_size_feed_forward=-1"),
     ],
 )
 def test_bad_values(fields, said):
@@ -177,20 +115,13 @@ def test_bad_values(fields, said):
     assert "\n" not in str(caught.value)
 
 
-def test_a_field_set_later_is_checked_by_the_model():
-    config = BertConfig(**SMALL)
-    config.hidden_size = 25
-    with pytest.raises(ValueError, match="hidden_size=25"):
-        BertModel(config)
-
-
-def test_a_stock_config_makes_our_model():
-    model = BertModel(UpstreamConfig(**SMALL))
-    assert isinstance(model.config, BertConfig)
-    assert model.config.hidden_size == 24
-
-
-def test_attentions_in_a_config_can_be_saved_with_any_backend(tmp_path):
+def test_how_a_model_takes_it(tmp_path):
+    """A field that is set later is checked; a stock config makes our model."""
     config = BertConfig(**SMALL, output_attentions=True)
     BertModel._from_config(config, attn_implementation="sdpa").save_pretrained(tmp_path)
     assert BertConfig.from_pretrained(tmp_path).output_attentions is True
+    config.hidden_size = 25
+    with pytest.raises(ValueError, match="hidden_size=25"):
+        BertModel(config)
+    model = BertModel(UpstreamConfig(**SMALL))
+    assert type(model.config) is BertConfig and model.config.hidden_size == 24

@@ -3,7 +3,6 @@
 https://chromedevtools.github.io/devtools-protocol/
 """
 
-import base64
 import contextlib
 import fcntl
 import itertools
@@ -13,7 +12,7 @@ import select
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,6 @@ KEY_CODES = {
     **{"Enter": 13, "Escape": 27, " ": 32, "PageUp": 33, "PageDown": 34, "End": 35, "Home": 36},
     **{"ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40, "Tab": 9},
 }
-SHIFT = 8
 
 
 def find_chromium() -> str | None:
@@ -110,24 +108,18 @@ class Browser:
         line, _, self._received = self._received.partition(b"\0")
         return json.loads(line)
 
-    def open(self, file: Path, *, width: int = 1200, height: int = 800, dark: bool = False) -> None:
+    def open(self, file: Path) -> None:
         """Loads a local page."""
         self.events.clear()
         self.call(
             "Emulation.setDeviceMetricsOverride",
-            **{"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False},
+            **{"width": 1200, "height": 800, "deviceScaleFactor": 1, "mobile": False},
         )
-        self.scheme(dark)
         self.call("Page.navigate", url=file.as_uri())
         end = time.monotonic() + TIMEOUT_SECONDS
         while not any(event["method"] == "Page.loadEventFired" for event in self.events):
             assert time.monotonic() < end
             self.events.append(self._next())
-
-    def scheme(self, dark: bool) -> None:
-        """Sets which colours the user prefers."""
-        feature = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
-        self.call("Emulation.setEmulatedMedia", features=[feature])
 
     def value(self, script: str) -> Any:
         """What an expression of JavaScript gives in the page."""
@@ -135,21 +127,14 @@ class Browser:
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 
-    def wait_until(self, condition: Callable[[], bool]) -> None:
-        """Asks until it is so: what a frame brings takes a while."""
-        end = time.monotonic() + TIMEOUT_SECONDS
-        while not condition():
-            assert time.monotonic() < end, "it does not come to be"
-            time.sleep(0.05)
-
-    def point(self, selector: str, *, click: bool = False, shift: bool = False) -> None:
+    def point(self, selector: str, *, click: bool = False) -> None:
         """Moves the mouse onto an element, and clicks it."""
         x, y = self.value(
             f"(() => {{ const e = document.querySelector({json.dumps(selector)});"
             "e.scrollIntoView({block: 'nearest'}); const r = e.getBoundingClientRect();"
             "return [r.x + r.width / 2, r.y + r.height / 2]; })()"
         )
-        at = {"x": x, "y": y, "modifiers": SHIFT if shift else 0}
+        at = {"x": x, "y": y}
         self.call("Input.dispatchMouseEvent", type="mouseMoved", **at)
         for kind in ("mousePressed", "mouseReleased") if click else ():
             self.call("Input.dispatchMouseEvent", type=kind, button="left", clickCount=1, **at)
@@ -166,14 +151,6 @@ class Browser:
                 **({"text": text} if text else {}),
             )
             self.call("Input.dispatchKeyEvent", type="keyUp", **event)
-
-    def screenshot(self, clip: tuple[int, int, int, int] | None = None) -> bytes:
-        """What the window shows as a PNG, or a part of it: left, top, width, height."""
-        part = {}
-        if clip is not None:
-            part = dict(zip(("x", "y", "width", "height"), clip, strict=True), scale=1)
-        shot = self.call("Page.captureScreenshot", format="png", **({"clip": part} if part else {}))
-        return base64.b64decode(shot["data"])
 
     def complaints(self) -> list[Any]:
         """Errors of scripts, of the security policy and of the network, and requests made."""

@@ -61,8 +61,7 @@ def test_weights_are_those_of_the_maps(tiny):
 
 
 def test_rows_of_any_kind_sum_to_one():
-    rng = np.random.default_rng(0)
-    rows = rng.dirichlet(np.full(37, 0.05), size=(3, 41)).astype(np.float32)
+    rows = np.random.default_rng(0).dirichlet(np.full(37, 0.05), size=(3, 41)).astype(np.float32)
     rows[0, 0] = 0
     rows[0, 0, 36] = 1.0000001  # all on one token, and rounded up
     rows[0, 1] = np.float32(1 / 37)
@@ -70,9 +69,7 @@ def test_rows_of_any_kind_sum_to_one():
     numbers = whole_numbers(rows)
     assert (numbers.sum(axis=-1, dtype=np.int64) == UNIT).all()
     assert np.abs(numbers / UNIT - rows).max() < 1.1 / UNIT
-    assert numbers[0, 0, 36] == UNIT
     assert set(numbers[0, 1]) == {UNIT // 37, UNIT // 37 + 1}
-    assert whole_numbers(np.ones((2, 1, 1), np.float32)).tolist() == [[[UNIT]], [[UNIT]]]
 
 
 @pytest.mark.parametrize("text", HOSTILE)
@@ -84,10 +81,6 @@ def test_texts_cannot_break_the_page(tiny, text):
     maps = dataclasses.replace(maps, model=f"{text}</title>", texts=(text, text))
     page = AttentionPage(maps).html
     elements = Elements(page)
-    assert [attributes.get("type") for tag, attributes in elements.found if tag == "script"] == [
-        "application/json",
-        None,
-    ]
     assert page.count("</script>") == 2
     assert elements.scripts[0].isascii()
     data = embedded(page)
@@ -109,34 +102,15 @@ def test_nothing_outside_is_referred_to(tiny):
     assert policy[0].startswith("default-src 'none'")
 
 
-def test_everything_has_a_name(tiny):
-    found = Elements(AttentionPage(attention_maps(*tiny(), "the cat")).html).found
-    ids = {attributes["id"] for _, attributes in found if "id" in attributes}
-    assert ("html", {"lang": "en"}) in found
-    for tag, attributes in found:
-        if attributes.get("role") in ("listbox", "tablist", "toolbar", "tabpanel"):
-            named_by = attributes.get("aria-labelledby")
-            assert named_by in ids if named_by else attributes["aria-label"], tag
-        assert attributes.get("aria-controls", "head-view") in ids
-
-
-def test_in_a_notebook_it_is_a_frame_of_its_own(tiny):
+def test_in_a_notebook_and_as_a_file(tiny, tmp_path):
     page = AttentionPage(attention_maps(*tiny(), 'the "cat" & </iframe>'))
     ((tag, attributes),) = Elements(page._repr_html_()).found
-    assert tag == "iframe"
-    assert attributes["srcdoc"] == page.html
+    assert (tag, attributes["srcdoc"]) == ("iframe", page.html)
     assert attributes["sandbox"] == "allow-scripts"
     assert attributes["title"]
-
-
-def test_saving_replaces_and_leaves_nothing_else(tiny, tmp_path):
-    page = AttentionPage(attention_maps(*tiny(), "the cat"))
-    folder = tmp_path / "pages"
-    folder.mkdir()
-    (folder / "page.html").write_text("old")
-    page.save(folder / "page.html")
-    assert (folder / "page.html").read_text(encoding="utf-8") == page.html
-    assert [file.name for file in folder.iterdir()] == ["page.html"]
+    (tmp_path / "page.html").write_text("old")
+    page.save(tmp_path / "page.html")
+    assert (tmp_path / "page.html").read_text(encoding="utf-8") == page.html
 
 
 def test_a_page_too_large_to_open(tiny):

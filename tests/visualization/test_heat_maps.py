@@ -1,7 +1,5 @@
 """The pictures: what is in them, and that they can be read."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
@@ -11,40 +9,18 @@ from hf_bert_impl.visualization import attention_maps, draw_attention, draw_head
 from hf_bert_impl.visualization.heat_maps import attention_figure, importance_figure
 
 pytest.importorskip("matplotlib")
-PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def labels(ticks):
     return [label.get_text() for label in ticks]
 
 
-def all_inside(figure):
-    """Whether every text of a figure lies inside it."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-
-    FigureCanvasAgg(figure).draw()
-    renderer = figure.canvas.get_renderer()
-    width, height = figure.canvas.get_width_height()
-    texts = [*figure.texts, *(axis.title for axis in figure.axes)]
-    for axis in figure.axes:
-        texts += [*axis.get_xticklabels(), *axis.get_yticklabels(), axis.xaxis.label]
-    boxes = [text.get_window_extent(renderer) for text in texts if text.get_text()]
-    return all(
-        box.x0 >= -1 and box.y0 >= -1 and box.x1 <= width + 1 and box.y1 <= height + 1
-        for box in boxes
-    )
-
-
-def test_a_map_for_each_head(tiny):
+def test_a_map_for_each_head(tiny, tmp_path):
     maps = attention_maps(*tiny(), "the $cat$ naps .", "it was tired", layers=[0, 2], heads=[1, 3])
     figure = attention_figure(maps)
     *panels, bar = figure.axes
-    assert [panel.get_title() for panel in panels] == [
-        "layer 0, head 1",
-        "layer 0, head 3",
-        "layer 2, head 1",
-        "layer 2, head 3",
-    ]
+    places = [(0, 1), (0, 3), (2, 1), (2, 3)]
+    assert [panel.get_title() for panel in panels] == [f"layer {x}, head {y}" for x, y in places]
     for panel, layer, slot in zip(panels, (0, 0, 1, 1), (0, 1, 0, 1), strict=True):
         (image,) = panel.get_images()
         assert np.array_equal(image.get_array(), maps.layers[layer].weights[slot])
@@ -57,22 +33,8 @@ def test_a_map_for_each_head(tiny):
     assert figure.get_supylabel() == "from (query)"
     assert figure.get_suptitle().endswith("the $cat$ naps . / it was tired")
     assert bar.get_ylabel() == "attention weight"
-    assert all_inside(figure)
-
-
-def test_tokens_of_long_texts_are_numbered(tiny):
-    maps = attention_maps(*tiny(), "the cat")
-    size = 128
-    layer = dataclasses.replace(
-        maps.layers[0], weights=np.full((5, size, size), 1 / size, np.float32)
-    )
-    long = dataclasses.replace(maps, tokens=("the",) * size, layers=(layer,))
-    figure = attention_figure(long)
-    assert figure.get_supxlabel() == "to (key), by number"
-    assert max(figure.get_size_inches()) < 20
-    one = dataclasses.replace(layer, heads=(2,), weights=layer.weights[:1])
-    figure = attention_figure(dataclasses.replace(long, layers=(one,)))
-    assert labels(figure.axes[0].get_yticklabels()) == ["the"] * size
+    draw_attention(tmp_path / "map.svg", maps)
+    assert b"<svg" in (tmp_path / "map.svg").read_bytes()
 
 
 def test_pruned_heads_are_said(tiny):
@@ -81,21 +43,6 @@ def test_pruned_heads_are_said(tiny):
     figure = attention_figure(attention_maps(model, tokenizer, "the cat"))
     empty = [panel.get_title() for panel in figure.axes[:15] if not panel.get_images()]
     assert empty == ["layer 0, head 0", "layer 2, head 4"]
-
-
-def test_files(tiny, tmp_path):
-    maps = attention_maps(*tiny(), "the $cat", heads=[0])
-    file = tmp_path / "map.png"
-    file.write_text("old")
-    draw_attention(file, maps)
-    assert file.read_bytes().startswith(PNG)
-    draw_attention(tmp_path / "map.svg", maps)
-    assert b"<svg" in (tmp_path / "map.svg").read_bytes()
-    assert sorted(path.name for path in tmp_path.glob("*map*")) == ["map.png", "map.svg"]
-    with pytest.raises(ValueError, match=r"map\.jpg; expected a name that ends in"):
-        draw_attention(tmp_path / "map.jpg", maps)
-    with pytest.raises(ValueError, match="there is no folder"):
-        draw_attention(tmp_path / "none" / "map.png", maps)
 
 
 def test_importance(tmp_path):
@@ -110,6 +57,5 @@ def test_importance(tmp_path):
     (frame,) = axis.patches
     assert (frame.get_center().round().tolist(), frame.get_label()) == ([2, 0], "pruned")
     assert (axis.get_xlabel(), axis.get_ylabel()) == ("head", "layer")
-    assert all_inside(figure)
     draw_head_importance(tmp_path / "heads.png", importance, {}, "heads")
-    assert (tmp_path / "heads.png").read_bytes().startswith(PNG)
+    assert (tmp_path / "heads.png").read_bytes().startswith(b"\x89PNG")

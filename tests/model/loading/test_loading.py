@@ -5,15 +5,12 @@ import shutil
 
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 
 import hf_bert_impl
-from hf_bert_impl import (
-    BertConfig,
-    BertForMaskedLM,
-    BertForPreTraining,
-    BertModel,
-)
+from hf_bert_impl import BertConfig, BertForMaskedLM, BertModel
+from hf_bert_impl.model import prepared
 from hf_bert_impl.parity import load_reference, reference_model
 from tests.model.cases import (
     HEADS,
@@ -74,7 +71,7 @@ def new_decoder(model):
 @pytest.mark.parametrize(
     "change", [new_decoder, lambda m: m.resize_token_embeddings(m.config.vocab_size), None]
 )
-@pytest.mark.parametrize("head", [*MASKED_LM, "BertLMHeadModel"])
+@pytest.mark.parametrize("head", ["BertForMaskedLM", "BertLMHeadModel"])
 def test_an_untied_bias_is_loaded(tmp_path, head, change, saver):
     """Also from a file that has it under one of its names, as transformers' own files may."""
     ours = random_model(head, random_config(2, head, tie_word_embeddings=False))
@@ -86,17 +83,16 @@ def test_an_untied_bias_is_loaded(tmp_path, head, change, saver):
     names = ["cls.predictions.bias", "cls.predictions.decoder.bias"]
     if saver == "ours":
         assert tensors.keys() >= set(names)
-    ids = torch.tensor([[5, 6, 7]])
-    expected = outputs(model, {"input_ids": ids})
-    kept = [name for name in names if name in tensors]
-    for name in kept:
+    ids = {"input_ids": torch.tensor([[5, 6, 7]])}
+    for name in [name for name in names if name in tensors]:
         value = tensors[names[1]] if names[1] in tensors else tensors[names[0]]
         rest = {key: tensor for key, tensor in tensors.items() if key not in names}
         save_file(rest | {name: value}, tmp_path / "model.safetensors", {"format": "pt"})
         again, info = load(head, tmp_path)
         assert clean(info)
-        found = outputs(again, {"input_ids": ids})
-        assert torch.equal(found[0], expected[0])
+        assert torch.equal(outputs(again, ids)[0], outputs(model, ids)[0])
+        words = again.get_input_embeddings().weight
+        assert again.get_output_embeddings().weight is not words
         assert again.cls.predictions.bias is not again.cls.predictions.decoder.bias
 
 
@@ -112,17 +108,17 @@ CHECKPOINTS = {
 }
 
 
-@pytest.mark.parametrize("padding_free", [True, False])
 @pytest.mark.parametrize("name", CHECKPOINTS)
-def test_checkpoints_of_older_software(fixtures_dir, name, padding_free):
+def test_checkpoints_of_older_software(fixtures_dir, name):
     """Files with position_ids, tied decoders, half precision, shards: outputs of who wrote them."""
     folder = fixtures_dir / name
-    model, info = load(CHECKPOINTS[name], folder, padding_free=padding_free)
-    assert clean(info)
     source = folder if (folder / "expected.npz").exists() else fixtures_dir / "hf_legacy"
     values, batch = of_fixture(source)
-    compared = assert_as_fixture(model.float(), values, batch, batch["attention_mask"].bool())
-    assert len(compared) >= 4
+    for padding_free in (True, False):
+        model, info = load(CHECKPOINTS[name], folder, padding_free=padding_free)
+        assert clean(info)
+        compared = assert_as_fixture(model.float(), values, batch, batch["attention_mask"].bool())
+        assert len(compared) >= 4
 
 
 def test_gamma_and_beta(fixtures_dir, tmp_path):
@@ -153,35 +149,25 @@ def test_base_into_head_and_head_into_base(tmp_path):
     assert all(name.startswith("cls.") for name in info["unexpected_keys"])
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, "auto"])
-def test_dtype(tmp_path, dtype):
-    random_model("BertModel", random_config(1)).half().save_pretrained(tmp_path)
-    model = BertModel.from_pretrained(tmp_path, dtype=dtype)
-    assert model.dtype == (torch.float16 if dtype == "auto" else dtype)
-
-
-@pytest.mark.parametrize("kind", ["absolute", "sinusoidal"])
-@pytest.mark.parametrize("device_map", ["auto", "cpu", {"": "cpu"}])
-def test_device_map(tmp_path, device_map, kind):
-    model, batch = model_and_batch("BertModel", 1, "none", position_embedding_type=kind)
-    model.save_pretrained(tmp_path)
-    mapped = BertModel.from_pretrained(tmp_path, device_map=device_map)
-    assert torch.equal(outputs(mapped, batch)[0], outputs(model, batch)[0])
-
-
-@pytest.mark.parametrize("kind", ["sinusoidal", "relative_key"])
-@pytest.mark.parametrize("head", HEADS)
-def test_meta_device_then_loaded(tmp_path, head, kind):
-    config = random_config(4, head, position_embedding_type=kind)
+@pytest.mark.parametrize("kind", ["absolute", "sinusoidal", "relative_key"])
+@pytest.mark.parametrize("head", ["BertModel", "BertForPreTraining", "BertLMHeadModel"])
+def test_devices(tmp_path, head, kind):
+    """Made on "meta", then loaded; and by a map of devices."""
+    model, batch = model_and_batch(head, 4, "none", position_embedding_type=kind)
     with torch.device("meta"):
-        empty = getattr(hf_bert_impl, head)(config)
+        empty = type(model)(model.config)
     assert all(x.is_meta for x in (*empty.parameters(), *empty.buffers()))
-    model = random_model(head, config)
     model.save_pretrained(tmp_path)
-    loaded = load(head, tmp_path, low_cpu_mem_usage=True)[0]
-    assert same_weights(loaded, model)
-    for name, buffer in model.named_buffers():
-        assert torch.equal(loaded.get_buffer(name), buffer)
+    for options in (
+        {"low_cpu_mem_usage": True},
+        {"device_map": "auto"},
+        {"device_map": {"": "cpu"}},
+    ):
+        loaded = load(head, tmp_path, **options)[0]
+        assert same_weights(loaded, model)
+        for name, buffer in model.named_buffers():
+            assert torch.equal(loaded.get_buffer(name), buffer)
+        assert torch.equal(outputs(loaded, batch)[0], outputs(model, batch)[0])
 
 
 def tie_holds(model):
@@ -199,7 +185,6 @@ def test_tying_survives_save_load_and_resize(tmp_path, head):
     assert tie_holds(model)
     model.save_pretrained(tmp_path)
     model = load(head, tmp_path)[0]
-    assert tie_holds(model)
     before = model.get_input_embeddings().weight.detach().clone()
     model.resize_token_embeddings(57)
     assert tie_holds(model)
@@ -217,16 +202,45 @@ def test_tying_survives_save_load_and_resize(tmp_path, head):
         model(ids)
 
 
-def test_untied_weights_stay_apart(tmp_path):
-    config = random_config(1, "BertForMaskedLM", tie_word_embeddings=False)
-    model = random_model("BertForMaskedLM", config)
+# --- from_pretrained(..., prepare=...) -------------------------------------------------------
+
+
+@pytest.fixture
+def saved(tmp_path):
+    model, batch = model_and_batch("BertForMaskedLM", 7)
+    if prepared.why_not(model.bert.encoder) is not None:
+        pytest.skip("prepared inference does not run here")
     model.save_pretrained(tmp_path)
-    again = BertForMaskedLM.from_pretrained(tmp_path)
-    decoder = again.get_output_embeddings().weight
-    assert decoder is not again.get_input_embeddings().weight
-    assert not torch.equal(decoder, again.get_input_embeddings().weight)
-    assert same_weights(model, again)
+    return tmp_path, batch
 
 
-def test_legacy_checkpoints_load_tied(fixtures_dir):
-    assert tie_holds(BertForPreTraining.from_pretrained(fixtures_dir / "hf_legacy"))
+@pytest.mark.parametrize(
+    ("given", "dtype"),
+    [(True, None), ("auto", "auto"), (torch.float32, torch.float32), ("int8", "int8")],
+)
+def test_prepared_in_the_same_call(saved, given, dtype):
+    folder, batch = saved
+    found = BertForMaskedLM.from_pretrained(folder, prepare=given)
+    expected = BertForMaskedLM.from_pretrained(folder).prepare_for_inference(dtype)
+    assert found.bert.encoder.prepared is not None and not found.training
+    kernels = [str(one.bert.encoder.prepared.kernels) for one in (found, expected)]
+    assert kernels[0] == kernels[1] and found.dtype == expected.dtype
+    assert torch.equal(outputs(found, batch)[0], outputs(expected, batch)[0])
+
+
+def test_prepared_through_auto_classes_and_not_remembered(saved, registered):
+    folder, _ = saved
+    auto = transformers.AutoModelForMaskedLM
+    model = auto.from_pretrained(folder, prepare=True, dtype=torch.bfloat16)
+    assert model.dtype == torch.bfloat16
+    auto.from_pretrained(folder, prepare="int8").save_pretrained(folder)
+    assert "prepare" not in json.loads((folder / "config.json").read_text())
+    for given in ({}, {"prepare": False}, {"prepare": None}):
+        assert BertModel.from_pretrained(folder, **given).encoder.prepared is None
+
+
+@pytest.mark.parametrize("given", ["float7", "", 1, 0, torch.int32, ["int8"], "True"])
+def test_prepare_of_a_wrong_value_is_refused_before_anything_is_read(given):
+    with pytest.raises(ValueError, match=r"^prepare=.*is not known; use one of .*int8") as error:
+        BertModel.from_pretrained("/no/such/folder", prepare=given)
+    assert "\n" not in str(error.value)

@@ -1,15 +1,33 @@
-"""Turns, products and the processor's name; how long anything took decides nothing."""
+"""Operations as torch's own counter counts them, and turns that alternate."""
 
 import pytest
 import torch
+from torch.utils.flop_counter import FlopCounterMode
 
 from hf_bert_impl.benchmark.models import Source
 from hf_bert_impl.measuring import beside, timing
-from hf_bert_impl.measuring.batches import Case
-from hf_bert_impl.model import cpu_kernels
+from hf_bert_impl.measuring.batches import Case, forward_flops, training_flops
+from hf_bert_impl.parity import reference_model
+
+TINY = Source(random="tiny")
 
 
-def test_turns_alternate_and_swap():
+def test_the_formulas_count_what_torch_counts():
+    ids = torch.randint(5, 1000, (2, 17))
+    base, model = (reference_model(TINY.load(head)) for head in ("BertModel", "BertForMaskedLM"))
+    for one in (base, model):
+        one.set_attn_implementation("eager")
+    with FlopCounterMode(display=False) as counter:
+        base(ids)
+    assert forward_flops(base.config, [17] * 2) == counter.get_total_flops()
+    with FlopCounterMode(display=False) as counter:
+        model(ids, labels=ids).loss.backward()
+    # Upstream scores every position; so here every one is labelled.
+    assert training_flops(model.config, [17, 17], 34) == counter.get_total_flops()
+
+
+def test_turns_alternate_and_swap(monkeypatch):
+    monkeypatch.setattr(timing, "TURN_SECONDS", 0.01)
     heard = []
     times = timing.in_turns(
         [lambda: heard.append("a") or sum(range(20000)), lambda: heard.append("b")], rounds=3
@@ -17,15 +35,6 @@ def test_turns_alternate_and_swap():
     assert [len(side) for side in times] == [3, 3]
     order = [x for x, before in zip(heard[2:], ["", *heard[2:]], strict=False) if x != before]
     assert "".join(order) == "abab"  # a b, b a, a b
-
-
-def test_products_are_measured_by_kernel():
-    for dtype in ("float32", "bfloat16", "int8"):
-        rates = timing.best_product(30, 44, dtype)
-        assert all(rate > 0 for rate in rates.values())
-        assert set(rates) <= {"linear", "packed", "int_mm"}
-    # What bounds a model in int8 is no slower than its own kernels.
-    assert ("packed" in rates) == (cpu_kernels.why_no_kernels(torch.int8) is None)
 
 
 def test_a_model_beside_another_runner(monkeypatch):
@@ -36,7 +45,7 @@ def test_a_model_beside_another_runner(monkeypatch):
 
     monkeypatch.setattr(beside, "in_turns", once)
     batches = []
-    model, case = Source(random="tiny").load(), Case("x", (5, 13, 2), 13)
+    model, case = TINY.load(), Case("x", (5, 13, 2), 13)
     row = beside.time_case(model, lambda batch: batches.append(batch["attention_mask"]), case, 3)
     assert (row.rows, row.tokens, row.padding) == (3, 20, 1 - 20 / 39)
     assert (row.model_ms, row.other_ms) == pytest.approx((4, 6))
