@@ -77,30 +77,17 @@ def test_names_that_are_numbers(write):
     [
         ("a.tsv", "", ["0"], "is empty"),
         ("a.tsv", "text\tlabel\n", ["text"], "is empty"),
-        ("a.jsonl", "\n", ["text"], "is empty"),
         ("a.conll", "\n\n", ["0", "1"], "is empty"),
-        (
-            "a.tsv",
-            "text\tlabel\na\tb\n",
-            ["txt"],
-            "no column 'txt'; .* 'text', 'label'",
-        ),
+        ("a.tsv", "text\tlabel\na\tb\n", ["txt"], "no column 'txt'; .* 'text', 'label'"),
         ("a.tsv", "a\tb\n", ["0", "2"], "no column '2'; expected one of '0', '1'"),
         ("a.tsv", "a\tb\n", ["0", "label"], "names for a file with a header, or numbers"),
         ("a.tsv", "a\tb\nc\n", ["0"], "line 2 .* has 1 fields; expected 2"),
-        ("a.tsv", b"a\t\xff\n", ["0"], "line 1 of .* is not UTF-8"),
         ("a.csv", b"a,b\nc,\xff\n", ["0"], "line 2 of .* is not UTF-8"),
         ("a.json", b'[{"text":\n"\xff"}]', ["text"], "line 2 of .* is not UTF-8"),
         ("a.conll", b"a b\nc \xff\n", ["0", "1"], "line 2 of .* is not UTF-8"),
         ("a.csv", 'a,"b\nc,d\n', ["0"], "no CSV"),
         ("a.jsonl", '{"text": 1}\n{"tex', ["text"], "line 2 .* is not JSON"),
-        (
-            "a.jsonl",
-            '{"text": 1}',
-            ["label"],
-            "line 1 .* no column 'label'; .* 'text'",
-        ),
-        ("a.jsonl", "3", ["text"], "line 1 .* holds a int"),
+        ("a.jsonl", '{"text": 1}', ["label"], "line 1 .* no column 'label'; .* 'text'"),
         ("a.json", "[1]", ["text"], "record 0 .* holds a int"),
         ("a.conll", "a b\nc\n", ["0", "-1"], "line 2 .* has 1 fields"),
         ("a.conll", "a b\n", ["word"], "numbers from 0"),
@@ -129,7 +116,6 @@ def test_folder_of_classes(tmp_path):
     assert rows[2].place == str(tmp_path / "pos" / "10_9.txt")
     assert len(read_rows(tmp_path, ["text"])) == 4
     (tmp_path / "notes.txt").write_text("no class")
-    assert len(read_rows(tmp_path, ["text"])) == 5
     with pytest.warns(InputNote, match=r"not read \(in no subfolder .*: notes\.txt$"):
         assert len(read_rows(tmp_path, ["text", "label"])) == 3
     with pytest.raises(ValueError, match="has no column 'words'; expected one of 'text', 'label'"):
@@ -142,9 +128,6 @@ def test_no_file(tmp_path):
     for read in (lambda file: read_rows(file, ["0"]), read_lines):
         with pytest.raises(ValueError, match="there is no file"):
             read(tmp_path / "none.tsv")
-    with pytest.raises(ValueError, match="is empty"):
-        (tmp_path / "a.txt").write_text("\n \n")
-        read_lines(tmp_path / "a.txt")
 
 
 def test_data_set_gives_the_names_of_classes(tmp_path):
@@ -164,5 +147,3 @@ def test_data_set_gives_the_names_of_classes(tmp_path):
         read_dataset(str(folder), "train", ["x"])
     with pytest.raises(ValueError, match="split 'test' of the data set"):
         read_dataset(str(folder), "test", ["label"])
-    with pytest.raises(ValueError, match="could not be read"):
-        read_dataset(str(tmp_path / "none"), "train", ["label"])

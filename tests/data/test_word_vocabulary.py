@@ -1,7 +1,5 @@
 """Vocabularies of words: which ids they have, and how text is cut."""
 
-import random
-
 import pytest
 
 from hf_bert_impl.data.word_vocabulary import SPECIAL_TOKENS, train_words
@@ -52,13 +50,6 @@ def test_a_column(write):
     assert tokens(made)[5:] == ["two", "one"]
 
 
-def test_the_same_text_in_another_order(write):
-    rng = random.Random(0)
-    words = [f"w{rng.randrange(30)}" for _ in range(500)]
-    one = train_words([write("a.txt", " ".join(words))])[0]
-    assert tokens(one) == tokens(train_words([write("b.txt", "\n".join(sorted(words)))])[0])
-
-
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [
@@ -74,8 +65,3 @@ def test_the_same_text_in_another_order(write):
 def test_wrong_input(write, text, options, message):
     with pytest.raises(ValueError, match=message):
         train_words([write("a.txt", text)], **options)
-
-
-def test_no_such_file(tmp_path):
-    with pytest.raises(FileNotFoundError, match="there is no file"):
-        train_words([tmp_path / "none.txt"])
