@@ -28,29 +28,28 @@ REPORT = {
 
 def test_output_is_replaced_only_when_asked(run, tmp_path):
     out = tmp_path / "out"
-    out.mkdir()
-    run()  # an empty folder is as good as none
-    (out / "mine").write_text("kept")
+    for folder in (out, tmp_path / "out.replaced"):
+        folder.mkdir()
+        (folder / "mine").write_text("kept")
     with pytest.raises(ValueError, match=r"out exists and has files in it; .*`overwrite=True`"):
         run()
     assert (out / "mine").read_text() == "kept"
     run(overwrite=True)
     assert not (out / "mine").exists()
-    assert [entry.name for entry in tmp_path.iterdir() if entry.name.startswith("out")] == ["out"]
+    # Only the output is replaced, and nothing is left beside it.
+    assert (tmp_path / "out.replaced" / "mine").read_text() == "kept"
+    assert sorted(file.name for file in tmp_path.glob("*out*")) == ["out", "out.replaced"]
     (tmp_path / "file").write_text("")
     with pytest.raises(ValueError, match="file is a file; expected a folder"):
         run(output=tmp_path / "file")
 
 
-def test_output_around_an_input_is_refused(run, tmp_path, tiny_bert):
+def test_an_output_around_an_input_is_refused(run, tmp_path, tiny_bert):
+    """With overwrite the input would be deleted before it is read."""
     for output in (tmp_path, tiny_bert, tiny_bert.parent):
         with pytest.raises(ValueError, match=r"lies in the output .* choose another name"):
             run(output=output, overwrite=True)
     assert (tiny_bert / "vocab.txt").is_file()
-
-
-def test_an_input_in_what_a_stopped_run_left_is_refused(run, tmp_path, tiny_bert):
-    """With overwrite that would be deleted before it is read."""
     model = tmp_path / "out.unfinished" / "seed-1" / "model"
     shutil.copytree(tiny_bert, model)
     with pytest.raises(ValueError, match=r"model lies in the output .*out.unfinished"):
@@ -62,28 +61,22 @@ def test_an_input_in_what_a_stopped_run_left_is_refused(run, tmp_path, tiny_bert
     assert (model / "vocab.txt").is_file()
 
 
-def test_only_the_output_is_replaced(run, tmp_path):
-    for name in ("out", "out.replaced"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "mine").write_text("mine")
-    run(overwrite=True)
-    assert (tmp_path / "out.replaced" / "mine").read_text() == "mine"
-    assert not (tmp_path / "out" / "mine").exists()
-    assert not list(tmp_path.glob(".out*"))
-
-
 def test_what_fails_leaves_the_old_output(run, tmp_path, monkeypatch):
-    run()
-    before = (tmp_path / "out" / "metrics.json").read_text()
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine").write_text("mine")
 
     def interrupt(*args, **rest):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(finetuning_trainer.FinetuningTrainer, "training_step", interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        run(overwrite=True)
-    assert (tmp_path / "out" / "metrics.json").read_text() == before
-    assert not (tmp_path / "out.unfinished").exists()
+    with monkeypatch.context() as patch:
+        patch.setattr(finetuning_trainer.FinetuningTrainer, "training_step", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run(overwrite=True)
+    spoil(monkeypatch, 2)
+    with pytest.raises(TrainingDiverged, match=r"the loss of step 2 is inf; .* is 5e-05$"):
+        run(batch_size=20, overwrite=True)
+    assert (tmp_path / "out" / "mine").read_text() == "mine"
+    assert [file.name for file in tmp_path.glob("*out*")] == ["out"]
 
 
 @pytest.mark.parametrize("kind", ["safetensors", "os"])
@@ -139,17 +132,6 @@ def spoil(monkeypatch, step):
         return loss * torch.inf if self.state.global_step == step - 1 else loss
 
     monkeypatch.setattr(finetuning_trainer.FinetuningTrainer, "compute_loss", compute_loss)
-
-
-def test_a_loss_that_is_not_finite_spoils_nothing(run, tmp_path, monkeypatch):
-    out = tmp_path / "out"
-    out.mkdir()
-    (out / "mine").write_text("mine")
-    spoil(monkeypatch, 2)
-    with pytest.raises(TrainingDiverged, match=r"the loss of step 2 is inf; .* is 5e-05$"):
-        run(batch_size=20, overwrite=True)
-    assert [file.name for file in tmp_path.glob("*out*")] == ["out"]
-    assert (out / "mine").read_text() == "mine"
 
 
 def test_the_best_model_outlives_a_loss_that_is_not_finite(run, tmp_path, monkeypatch):
