@@ -41,10 +41,7 @@ FOLDERS = {
     "named in tokenizer_config.json": (None, JAPANESE, {}),
     "named in config.json": (None, SETTINGS, NAMED),
     "named in config.json alone": (None, None, NAMED),
-    "relative positions": (None, SETTINGS, NAMED | {"model_type": "hf_bert_impl"}),
     "tokenizer_config.json goes first": (None, {"tokenizer_class": "BertTokenizer"}, NAMED),
-    "and the other way round": (None, JAPANESE, {"tokenizer_class": "BertTokenizerFast"}),
-    "distilbert": (None, {"tokenizer_class": "DistilBertTokenizerFast"}, {}),
     "nothing": (None, None, {}),
     "cased": (None, {"do_lower_case": False}, {"tokenizer_class": "BertTokenizerFast"}),
     "code that a push brings": (None, {"tokenizer_class": "BertTokenizer", "auto_map": OWN}, {}),
@@ -68,20 +65,16 @@ def test_ids_are_those_of_auto_tokenizer(save_tiny, kind):
         assert ours(text)["input_ids"] == theirs(text)["input_ids"]
 
 
-@pytest.mark.parametrize("lower", [False, True])
-def test_a_tokenizer_written_in_python_gives_the_same_vectors(save_tiny, tmp_path, lower):
+def test_a_tokenizer_written_in_python_gives_the_same_vectors(save_tiny, tmp_path):
     folder = name_tokenizer(save_tiny("BertModel", words=LETTERS), SETTINGS, NAMED)
-    loaded = TextEncoder.from_pretrained(folder, prepare=False)
-    encoder = TextEncoder(loaded.model, loaded.tokenizer, do_lower_case=lower)
+    encoder = TextEncoder.from_pretrained(folder, prepare=False)
     model = AutoModel.from_pretrained(folder, add_pooling_layer=False).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder)
     for text in LETTER_TEXTS:
-        given = text.lower() if lower else text
-        batch = tokenizer(given, truncation=True, max_length=31, return_tensors="pt")
+        batch = tokenizer(text, truncation=True, max_length=31, return_tensors="pt")
         with torch.no_grad():
             expected = model(**batch).last_hidden_state[0].mean(dim=0)
         assert np.allclose(encoder.encode(text), expected, atol=1e-5)
-    assert encoder.encode([]).shape == (0, 30)
     encoder.save_pretrained(tmp_path / "saved")
     again = TextEncoder.from_pretrained(tmp_path / "saved")
     assert np.allclose(again.encode(LETTER_TEXTS), encoder.encode(LETTER_TEXTS), atol=1e-6)

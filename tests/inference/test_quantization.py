@@ -16,6 +16,20 @@ def vectors():
     return values
 
 
+def test_by_hand():
+    values = np.array([[0.0, -1.0], [2.55, 1.55], [1.005, -0.005], [9.0, -9.0]], dtype=np.float32)
+    ranges = values[:2]  # in each column the smallest and the largest: steps of 0.01
+    found = quantize_embeddings(values, "uint8", ranges)
+    assert found.dtype == np.uint8
+    assert found.tolist() == [[0, 0], [255, 255], [100, 99], [255, 0]]
+    assert quantize_embeddings(values, "int8", ranges).tolist()[2] == [-28, -29]
+    assert quantize_embeddings(values[:, [0, 1] * 5], "ubinary").tolist()[1:] == [
+        *([255, 192], [170, 128], [170, 128])
+    ]
+    assert quantize_embeddings(values, "binary").tolist() == [[-128], [64], [0], [0]]
+
+
+@pytest.mark.ecosystem
 @pytest.mark.parametrize("precision", sorted(PRECISIONS.keys() - {"float16"}))
 def test_they_are_those_of_sentence_transformers(precision, vectors):
     library = pytest.importorskip("sentence_transformers.quantization")
@@ -25,18 +39,16 @@ def test_they_are_those_of_sentence_transformers(precision, vectors):
         {"calibration_embeddings": vectors[:6]},
     ):
         expected = library.quantize_embeddings(vectors, precision, **options)
-        found = quantize_embeddings(vectors, precision, **options)
-        assert found.dtype == expected.dtype == PRECISIONS[precision]
-        assert np.array_equal(found, expected)
-        again = quantize_embeddings(torch.from_numpy(vectors), precision, **options)
-        assert np.array_equal(again, expected)
+        for given in (vectors, torch.from_numpy(vectors)):
+            found = quantize_embeddings(given, precision, **options)
+            assert found.dtype == expected.dtype == PRECISIONS[precision]
+            assert np.array_equal(found, expected)
         if options:
             one = library.quantize_embeddings(vectors[2], precision, **options)
             assert np.array_equal(quantize_embeddings(vectors[2], precision, **options), one)
 
 
-def test_float16_and_nothing(vectors):
-    assert np.array_equal(quantize_embeddings(vectors, "float16"), vectors.astype(np.float16))
+def test_nothing_and_bfloat16(vectors):
     sizes = {name: quantize_embeddings(vectors[:0], name).shape for name in PRECISIONS}
     assert sizes == {**dict.fromkeys(PRECISIONS, (0, 11)), "binary": (0, 2), "ubinary": (0, 2)}
     low = torch.tensor([[0.5, -0.5]], dtype=torch.bfloat16)
@@ -44,13 +56,12 @@ def test_float16_and_nothing(vectors):
 
 
 def test_what_cannot_be_quantized(vectors):
-    for precision in ("int8", "uint8"):
-        for one in (vectors[0], vectors[:1]):
-            with pytest.raises(InputError, match="there is one vector; expected two"):
-                quantize_embeddings(one, precision)
-        with pytest.raises(InputError, match=r"shape \(2, 3\); expected \(2, 11\)"):
-            quantize_embeddings(vectors, precision, ranges=np.zeros((2, 3)))
-    with pytest.raises(InputError, match="precision is 'int4'; expected one of float32, float16"):
-        quantize_embeddings(vectors, "int4")
-    with pytest.raises(InputError, match="embeddings are int8; expected floats"):
-        quantize_embeddings(vectors.astype(np.int8), "binary")
+    for given, precision, options, words in (
+        (vectors[0], "int8", {}, "there is one vector; expected two"),
+        (vectors[:1], "uint8", {}, "there is one vector; expected two"),
+        (vectors, "int8", {"ranges": np.zeros((2, 3))}, r"shape \(2, 3\); expected \(2, 11\)"),
+        (vectors, "int4", {}, "precision is 'int4'; expected one of float32, float16"),
+        (vectors.astype(np.int8), "binary", {}, "embeddings are int8; expected floats"),
+    ):
+        with pytest.raises(InputError, match=words):
+            quantize_embeddings(given, precision, **options)

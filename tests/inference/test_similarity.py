@@ -14,6 +14,26 @@ def vectors():
     return torch.randn(5, 7), torch.randn(3, 7)
 
 
+def by_hand(name, a, b):
+    """The similarity of two vectors."""
+    return {
+        "cosine": a @ b / a.norm() / b.norm(),
+        "dot": a @ b,
+        "euclidean": -(a - b).square().sum().sqrt(),
+        "manhattan": -(a - b).abs().sum(),
+    }[name]
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_they_are_those_of_each_pair(name, vectors):
+    a, b = vectors
+    expected = torch.stack([torch.stack([by_hand(name, x, y) for y in b]) for x in a])
+    torch.testing.assert_close(similarity(name, a, b), expected)
+    torch.testing.assert_close(similarity(name, a[2], b[1]), expected[2:3, 1:2])
+    torch.testing.assert_close(similarity_pairwise(name, a[:3], b), expected[:3].diagonal())
+
+
+@pytest.mark.ecosystem
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_they_are_those_of_sentence_transformers(name, vectors):
     library = pytest.importorskip("sentence_transformers").SimilarityFunction
@@ -29,9 +49,7 @@ def test_they_are_those_of_sentence_transformers(name, vectors):
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_vectors_in_any_form(name, vectors):
     a, b = vectors
-    expected, pairs = similarity(name, a, b), similarity_pairwise(name, a[:3], b)
-    assert expected.shape == (5, 3) and pairs.shape == (3,)
-    assert torch.allclose(expected[:3].diagonal(), pairs, atol=1e-5)
+    expected = similarity(name, a, b)
     read_only = b.numpy().copy()
     read_only.flags.writeable = False
     for second in (b.numpy(), list(b), list(b.numpy()), tuple(b), b.tolist(), read_only):
@@ -39,9 +57,7 @@ def test_vectors_in_any_form(name, vectors):
     near = similarity(name, a.half(), b.bfloat16())
     assert near.dtype == torch.float32
     assert torch.allclose(near, expected, atol=0.2)
-    wide = similarity(name, a.double(), b)
-    assert wide.dtype == torch.float64
-    assert torch.allclose(wide, expected.double(), atol=1e-5)
+    assert similarity(name, a.double(), b).dtype == torch.float64
 
 
 def test_integers_do_not_overflow():
@@ -66,6 +82,6 @@ def test_what_cannot_be_compared(name, a, b, message):
             function(name, torch.zeros(a), torch.zeros(b))
     with pytest.raises(InputError, match="5 vectors beside 3; expected as many"):
         similarity_pairwise("dot", torch.zeros(5, 2), torch.zeros(3, 2))
-    for wrong in ("abc", [[1.0, 2.0], [3.0]], [torch.zeros(2), torch.zeros(3)], None, [None]):
+    for wrong in ("abc", [[1.0, 2.0], [3.0]], [torch.zeros(2), torch.zeros(3)], [None]):
         with pytest.raises(InputError, match=r"no table of numbers .*; expected vectors as encode"):
             similarity("dot", wrong, torch.zeros(3, 2))

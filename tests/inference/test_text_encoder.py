@@ -71,7 +71,7 @@ def test_poolings_are_those_of_a_plain_loop(tiny, mode, include_prompt):
             skipped = 0 if include_prompt else length
             own, places = states[skipped:], places[skipped:]
             by_mode = {
-                "cls": states[0],
+                "cls": own[0],
                 "mean": own.mean(0),
                 "max": own.amax(0),
                 "mean_sqrt_len_tokens": own.sum(0) / len(own) ** 0.5,
