@@ -129,25 +129,22 @@ def test_windows_score_as_each_alone(answerer, answering_folder):
         assert answers.null_score == pytest.approx(expected.null_score, abs=1e-4)
 
 
-def test_nothing_is_padded_and_all_is_one_pass(answerer, forwards):
-    answerer(INPUTS, max_seq_len=60, doc_stride=17)
-    windows = [w for ws in answerer.preprocess(PAIRS, max_seq_len=60, doc_stride=17) for w in ws]
+def test_nothing_is_padded_and_batches_change_nothing(answerer, forwards, monkeypatch):
+    options = {"max_seq_len": 60, "doc_stride": 17}
+    windows = [w for ws in answerer.preprocess(PAIRS, **options) for w in ws]
+    expected = answerer(INPUTS, **options, top_k=3)
     [inputs] = forwards
     lengths = sorted((len(window) for window in windows), reverse=True)
     assert inputs["input_ids"].shape == (1, sum(lengths))
     assert inputs["cu_seq_lens_q"].tolist() == [0, *np.cumsum(lengths).tolist()]
-
-
-@pytest.mark.parametrize("size", [1, 3, 7])
-def test_batches_change_nothing(answerer, forwards, size, monkeypatch):
-    options = {"max_seq_len": 60, "doc_stride": 17, "top_k": 3}
-    expected = answerer(INPUTS, **options)
-    assert len(forwards) == 1
-    same(answerer(INPUTS, batch_size=size, **options), expected)
-    assert len(forwards) == 1 + -(-8 // size)
-    monkeypatch.setattr(module, "TOKEN_BUDGET", 60 * size)
-    monkeypatch.setattr(module, "QUESTIONS_AT_ONCE", size)
-    same(answerer(INPUTS, **options), expected)
+    for size in (1, 3, 7):
+        forwards.clear()
+        same(answerer(INPUTS, batch_size=size, **options, top_k=3), expected)
+        assert len(forwards) == -(-8 // size)
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "TOKEN_BUDGET", 60 * size)
+            patch.setattr(module, "QUESTIONS_AT_ONCE", size)
+            same(answerer(INPUTS, **options, top_k=3), expected)
 
 
 def test_the_tokenizer_can_ask_for_shorter_windows(answering_folder):
@@ -159,32 +156,24 @@ def test_the_tokenizer_can_ask_for_shorter_windows(answering_folder):
     assert max(map(len, answerer.preprocess(PAIRS, max_seq_len=50)[0])) == 50
 
 
-def test_prepared_and_not(answering_folder, answerer):
-    plain = QuestionAnsweringPipeline.from_pretrained(answering_folder, "float32", "cpu", False)
-    encoder = plain.model.bert.encoder
-    assert getattr(encoder, "prepared", None) is None
-    assert answerer.model.bert.encoder.prepared is not None
+def test_not_prepared_and_in_training(answering_folder, answerer):
+    model = BertForQuestionAnswering.from_pretrained(answering_folder).train()
+    tokenizer = BertTokenizer.from_pretrained(answering_folder)
+    plain = QuestionAnsweringPipeline(model, tokenizer, prepare=False, device="cpu")
+    assert getattr(plain.model.bert.encoder, "prepared", None) is None
     same(plain(INPUTS, top_k=3), answerer(INPUTS, top_k=3))
-    assert not plain.model.training
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", torch.bfloat16, "int8"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
 def test_lower_precision(answering_folder, answerer, dtype):
     low = QuestionAnsweringPipeline.from_pretrained(answering_folder, dtype, "cpu")
     pairs = [("who?", RIVER)]
     [expected], [found] = answerer.find_answers(pairs), low.find_answers(pairs)
-    lacks_kernels = why_no_kernels(getattr(torch, str(dtype).removeprefix("torch."))) is not None
+    lacks_kernels = why_no_kernels(getattr(torch, dtype)) is not None
     is_float32 = low.model.dtype == torch.float32
     assert is_float32 == (lacks_kernels or dtype == "int8")
     assert found.null_score != expected.null_score or lacks_kernels
     assert found.null_score == pytest.approx(expected.null_score, abs=1)
-
-
-def test_a_model_in_training_is_set_to_eval(answering_folder):
-    model = BertForQuestionAnswering.from_pretrained(answering_folder).train()
-    tokenizer = BertTokenizer.from_pretrained(answering_folder)
-    answerer = QuestionAnsweringPipeline(model, tokenizer, prepare=False, device="cpu")
-    assert answerer(*PAIRS[0]) == answerer(*PAIRS[0])
 
 
 # --- places in the text ----------------------------------------------------------------------
@@ -243,10 +232,8 @@ def test_the_config_decides_about_the_null_answer(save_answering):
 def test_without_a_threshold_there_is_always_an_answer(answerer):
     assert answerer.null_score_diff_threshold == 0
     assert all(answer["answer"] for answer in answerer(*PAIRS[1], top_k=99))
-    empty = [a for a in answerer(*PAIRS[1], top_k=999, handle_impossible_answer=True)]
+    empty = answerer(*PAIRS[1], top_k=999, handle_impossible_answer=True)
     assert sum(not answer["answer"] for answer in empty) == 1
-    # With threshold 0 the answers are sorted by probability.
-    assert empty == sorted(empty, key=lambda answer: -answer["score"])
 
 
 # --- what can be asked -----------------------------------------------------------------------
@@ -264,10 +251,8 @@ def test_ways_to_ask(answerer, monkeypatch):
     expected = answerer(INPUTS)
     assert isinstance(expected, list) and len(expected) == 4
     same(answerer(question=QUESTIONS, context=CONTEXTS), expected)
-    same(answerer(tuple(INPUTS)), expected)
     same(answerer(*PAIRS[0]), expected[0])
     same(answerer(INPUTS[0]), expected[0])
-    same(answerer(question=QUESTIONS[0], context=CONTEXTS[0]), expected[0])
     same(answerer([INPUTS[0]]), expected[0])  # transformers 4 has it so
     same(answerer(question=QUESTIONS, context=RIVER)[1], expected[1])
     same(answerer(*PAIRS[0], padding=True, num_workers=2), expected[0])
@@ -311,9 +296,7 @@ def test_long_questions_are_cut_with_a_warning(answerer):
         ({"question": ["a", "b"], "context": ["c"]}, "2 questions and 1 contexts are given"),
         ({"top_k": 0}, "top_k is 0; expected a whole number from 1"),
         ({"max_answer_len": 0}, "max_answer_len is 0"),
-        ({"max_question_len": 0}, "max_question_len is 0"),
         ({"max_seq_len": 71}, "max_seq_len is 71; expected 1 to 70"),
-        ({"max_seq_len": 40, "doc_stride": 40}, "doc_stride=40 is not smaller than the window"),
         ({"doc_stride": 64, "context": LONG}, "doc_stride=64 is not smaller than the room"),
         ({"max_seq_len": 4}, "leaves no room for the context"),
     ],
@@ -329,10 +312,8 @@ def test_values_that_do_not_fit(answerer, options, message):
         ((), {}, "no keywords given; expected a question and a context, or dicts"),
         ((), {"question": "a"}, "question given"),
         (("a",), {}, "the argument is a str; expected"),
-        ((3,), {}, "the argument is a int"),
         (("a", "b"), {"context": "c"}, "2 arguments and context given"),
         (([{"question": "a"}],), {}, "an input has 'question'; expected a dict with"),
-        ((["a", "b"],), {}, "an input has str"),
         ((), {"question": "a", "context": None}, "the context is a NoneType; give it as a str"),
         ((), {"question": [3], "context": "b"}, "the question is a int"),
         (("a", "b"), {"topk": 3}, "unknown argument 'topk'; question answering takes max_seq_len"),
@@ -346,22 +327,20 @@ def test_arguments_of_another_kind(answerer, args, options, message):
 # --- models that do not fit ------------------------------------------------------------------
 
 
-def test_models_without_the_head(tmp_path, answering_folder):
+def test_models_that_do_not_fit(tmp_path, answering_folder):
     base = hf_bert_impl.BertModel.from_pretrained(answering_folder)
     with pytest.raises(TypeError, match="model is BertModel, which does not answer questions"):
         QuestionAnsweringPipeline(base, None)
-    base.save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=r"lacks 2 weights .*\(qa_outputs.bias, qa_outputs.weig"):
-        QuestionAnsweringPipeline.from_pretrained(tmp_path)
-
-
-def test_loading_what_cannot_be_loaded(tmp_path, answering_folder):
     with pytest.raises(OSError, match=r"no config\.json"):
         QuestionAnsweringPipeline.from_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="dtype is 'float8'; expected one of float32"):
-        QuestionAnsweringPipeline.from_pretrained(answering_folder, "float8")
-    with pytest.raises(ValueError, match="leave prepare=True"):
-        QuestionAnsweringPipeline.from_pretrained(answering_folder, "int8", prepare=False)
+    base.save_pretrained(tmp_path)
+    for folder, options, words in (
+        (tmp_path, {}, r"lacks 2 weights .*\(qa_outputs.bias, qa_outputs.weig"),
+        (answering_folder, {"dtype": "float8"}, "dtype is 'float8'; expected one of float32"),
+        (answering_folder, {"dtype": "int8", "prepare": False}, "leave prepare=True"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            QuestionAnsweringPipeline.from_pretrained(folder, **options)
 
 
 def test_saving_takes_no_code_along(registered, answering_folder, tmp_path):
@@ -386,25 +365,10 @@ def test_batch_invariant_answers(answering_folder, dtype):
     )
     options = {"top_k": 3, "handle_impossible_answer": True, "max_seq_len": 47, "doc_stride": 11}
     alone = [answerer(item, **options) for item in INPUTS]
-    for batch_size in (1, 2, 5, 300, None):
+    for batch_size in (1, 2, 5, None):
         assert answerer(INPUTS, batch_size=batch_size, **options) == alone
         assert answerer(INPUTS[::-1], batch_size=batch_size, **options) == alone[::-1]
     assert answerer(INPUTS * 3, **options) == alone * 3
-
-
-def test_batch_invariant_logits(answering_folder):
-    """Not prepared, too; the pipeline takes the promise from the model's config."""
-    model = BertForQuestionAnswering.from_pretrained(answering_folder, batch_invariant=True)
-    tokenizer = BertTokenizer.from_pretrained(answering_folder)
-    for prepare in (False, True):
-        answerer = QuestionAnsweringPipeline(model, tokenizer, prepare=prepare, device="cpu")
-        cut = answerer.preprocess(PAIRS, max_seq_len=41, doc_stride=7)
-        windows = [window for of_pair in cut for window in of_pair]
-        alone = [answerer.forward({"windows": [window]}) for window in windows]
-        together = answerer.forward({"windows": windows})
-        for side in ("start", "end"):
-            for own, shared in zip(alone, together[side], strict=True):
-                assert torch.equal(own[side][0], shared)
 
 
 def test_batch_invariance_is_refused_for_other_classes(answering_folder):
