@@ -119,14 +119,6 @@ def test_long_words_are_as_probable_as_short_ones(tokenizer):
         assert_share(hits, total, 0.15)
 
 
-def test_two_number_signs_are_a_word(tokenizer):
-    masker = Masker(tokenizer, MaskingOptions("whole-word"))
-    ids = np.array([2, 5, 5 + WORDS + PIECES, 5 + WORDS, 3])  # w0 ## ##p0
-    positions, unit = masker.units(ids)
-    assert positions.tolist() == [1, 2, 3]
-    assert unit.tolist() == [0, 1, 1]
-
-
 @pytest.mark.parametrize("unit", UNITS)
 @pytest.mark.parametrize("length", [1, 2, 5])
 def test_at_least_one(tokenizer, unit, length):
@@ -143,12 +135,6 @@ def test_the_cap(tokenizer, unit):
     ]
     assert max(counts) == 4
     assert np.mean(counts) > 3
-
-
-def test_a_word_longer_than_the_cap(tokenizer):
-    ids = np.array([2, 5, *range(5 + WORDS, 5 + WORDS + 6), 3])  # one word of seven pieces
-    ((_, _, labels),) = masked(tokenizer, [ids], unit="whole-word", max_predictions=3)
-    assert (labels[1:-1] == ids[1:-1]).all()
 
 
 def test_the_seed_decides(tokenizer):

@@ -251,29 +251,6 @@ def test_wrong_arguments_are_not_queued(encoder, watched):
 # --- event loops, threads and copies -----------------------------------------------------------
 
 
-def test_several_event_loops_share_batches(encoder, watched):
-    results = {}
-
-    def other(name):
-        results[name] = run(encoder.encode_async(TEXTS))
-
-    async def calls():
-        held = await watched.hold(encoder)
-        threads = [threading.Thread(target=other, args=(name,)) for name in range(2)]
-        for thread in threads:
-            thread.start()
-        while len(encoder._joined._queue) < 2 * len(TEXTS):
-            await asyncio.sleep(0)
-        watched.gate.set()
-        await held
-        await asyncio.gather(*(asyncio.to_thread(thread.join) for thread in threads))
-
-    run(calls())
-    assert watched.batches == [1, 10]
-    for found in results.values():
-        assert_near(found, encoder.encode(TEXTS))
-
-
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_loop_that_is_closed_in_the_middle(encoder, watched, monkeypatch):
     """Its calls are dropped, those that waited for room too, and the next loop finds a free way."""

@@ -11,7 +11,6 @@ import hf_bert_impl
 from hf_bert_impl import TextEncoder
 from hf_bert_impl.checkpoints import load_own_tokenizer, open_checkpoint
 from hf_bert_impl.errors import InputError
-from hf_bert_impl.inference.classifier import TextClassifier
 from hf_bert_impl.inference.loading import load_tokenizer
 from tests.checkpoints import JAPANESE, LETTER_TEXTS, LETTERS, name_tokenizer
 
@@ -78,17 +77,6 @@ def test_a_tokenizer_written_in_python_gives_the_same_vectors(save_tiny, tmp_pat
     encoder.save_pretrained(tmp_path / "saved")
     again = TextEncoder.from_pretrained(tmp_path / "saved")
     assert np.allclose(again.encode(LETTER_TEXTS), encoder.encode(LETTER_TEXTS), atol=1e-6)
-
-
-def test_token_types_are_those_that_the_tokenizer_gives_its_model(save_tiny):
-    folder = save_tiny("BertForSequenceClassification", words=LETTERS)
-    name_tokenizer(folder, {"tokenizer_class": "DistilBertTokenizer"})
-    model = hf_bert_impl.BertForSequenceClassification.from_pretrained(folder).eval()
-    found = TextClassifier(model, load_tokenizer(str(folder), {})).logits(["nice"], ["the river"])
-    batch = AutoTokenizer.from_pretrained(folder)("nice", "the river", return_tensors="pt")
-    assert "token_type_ids" not in batch
-    with torch.no_grad():
-        assert np.allclose(found, model(**batch).logits, atol=1e-5)
 
 
 @pytest.mark.parametrize("named", [{"tokenizer_class": "MyTokenizer"}, {}])

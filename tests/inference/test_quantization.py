@@ -29,25 +29,6 @@ def test_by_hand():
     assert quantize_embeddings(values, "binary").tolist() == [[-128], [64], [0], [0]]
 
 
-@pytest.mark.ecosystem
-@pytest.mark.parametrize("precision", sorted(PRECISIONS.keys() - {"float16"}))
-def test_they_are_those_of_sentence_transformers(precision, vectors):
-    library = pytest.importorskip("sentence_transformers.quantization")
-    for options in (
-        {},
-        {"ranges": np.stack([vectors.min(axis=0) / 2, vectors.max(axis=0) / 2])},
-        {"calibration_embeddings": vectors[:6]},
-    ):
-        expected = library.quantize_embeddings(vectors, precision, **options)
-        for given in (vectors, torch.from_numpy(vectors)):
-            found = quantize_embeddings(given, precision, **options)
-            assert found.dtype == expected.dtype == PRECISIONS[precision]
-            assert np.array_equal(found, expected)
-        if options:
-            one = library.quantize_embeddings(vectors[2], precision, **options)
-            assert np.array_equal(quantize_embeddings(vectors[2], precision, **options), one)
-
-
 def test_nothing_and_bfloat16(vectors):
     sizes = {name: quantize_embeddings(vectors[:0], name).shape for name in PRECISIONS}
     assert sizes == {**dict.fromkeys(PRECISIONS, (0, 11)), "binary": (0, 2), "ubinary": (0, 2)}

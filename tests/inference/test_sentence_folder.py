@@ -31,6 +31,7 @@ def test_modules_come_along(source, tmp_path):
     (source / "modules.json").write_text(modules(*paths))
     copied = copy_sentence_modules(source, folder)
     assert copied == ["modules.json", "sentence_bert_config.json", "1_Pooling/", "heads/2_Dense/"]
+    # Neither other files nor hidden folders are copied.
     assert names(folder) == {
         *("modules.json", "sentence_bert_config.json"),
         *("1_Pooling/config.json", "heads/2_Dense/config.json"),

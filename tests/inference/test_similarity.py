@@ -33,19 +33,6 @@ def test_they_are_those_of_each_pair(name, vectors):
     torch.testing.assert_close(similarity_pairwise(name, a[:3], b), expected[:3].diagonal())
 
 
-@pytest.mark.ecosystem
-@pytest.mark.parametrize("name", FUNCTIONS)
-def test_they_are_those_of_sentence_transformers(name, vectors):
-    library = pytest.importorskip("sentence_transformers").SimilarityFunction
-    all_pairs = library.to_similarity_fn(name)
-    side_by_side = library.to_similarity_pairwise_fn(name)
-    a, b = vectors
-    for first, second in ((a, b), (a[0], b), (a, b[1]), (a[2], b[2])):
-        assert torch.equal(similarity(name, first, second), all_pairs(first, second))
-    for first, second in ((a[:3], b), (a[2], b[2]), (a[0], b)):
-        assert torch.equal(similarity_pairwise(name, first, second), side_by_side(first, second))
-
-
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_vectors_in_any_form(name, vectors):
     a, b = vectors

@@ -127,20 +127,6 @@ def test_memory_does_not_grow_with_tokens_times_vocabulary(monkeypatch, with_gra
     assert found.numbers >= 150 * 2003
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
-def test_other_precisions_stay_near(dtype):
-    """Of the scores' own precision is nothing lost: the vector is that of the model's scores."""
-    fields = dict(hidden_size=64, num_attention_heads=2, intermediate_size=96)
-    model, batch = model_and_batch("BertForMaskedLM", 6, "right", **fields)
-    model.prepare_for_inference(dtype)
-    with torch.no_grad():
-        scores = model(**batch).logits.float()
-    found = vectors(model, batch)
-    assert found.dtype == torch.float32
-    expected = formula(scores, batch["attention_mask"])
-    torch.testing.assert_close(found, expected, rtol=2e-2, atol=2e-2)
-
-
 @pytest.mark.skipif(
     cpu_kernels.why_no_kernels(torch.float32) is not None, reason="this torch comes without oneDNN"
 )
@@ -185,8 +171,6 @@ def test_a_codertimo_model_leaves_padding_out_by_itself():
         ({"pooling_strategy": "mean"}, "`pooling_strategy` is 'mean'; expected one of max, sum"),
         ({"activation_function": "gelu"}, "`activation_function` is 'gelu'; expected one of relu"),
         ({"attention_mask": torch.ones(5, 13, 13)}, "`attention_mask` has 3 dimensions"),
-        ({"attention_mask": torch.ones(5, 12)}, "attention_mask has shape"),
-        ({"input_ids": torch.full((5, 13), 999)}, "vocab_size"),
         ({"cu_seq_lens_q": torch.tensor([0, 3, 13])}, "packed input is one row"),
     ],
 )

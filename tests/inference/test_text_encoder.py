@@ -1,6 +1,5 @@
 """TextEncoder: a plain loop's vectors, batches and streams, and loading."""
 
-import copy
 import itertools
 import shutil
 import threading
@@ -8,7 +7,6 @@ import threading
 import numpy as np
 import pytest
 import torch
-from rich.console import Console
 
 import hf_bert_impl
 from hf_bert_impl import TextEncoder
@@ -16,7 +14,6 @@ from hf_bert_impl.errors import InputError
 from hf_bert_impl.inference import batching
 from hf_bert_impl.inference.loading import _SentenceBert
 from hf_bert_impl.inference.pooling import MODES, Pooling
-from hf_bert_impl.model.cpu_kernels import why_no_kernels
 from tests.inference.encoder_cases import (
     LONG,
     POSITIONS,
@@ -93,16 +90,11 @@ def test_the_average_of_the_first_and_the_last_layer(tiny):
 
 
 def test_everything_about_a_text(tiny, encoder):
-    expected = list(plain_states(tiny, TEXTS))
     states = encoder.encode(TEXTS, output_value="token_embeddings")
-    features = encoder.encode(TEXTS, output_value=None, truncate_dim=7)
-    for found, of_text, plain in zip(states, features, expected, strict=True):
+    features = encoder.encode(TEXTS, output_value=None)
+    for found, of_text, plain in zip(states, features, plain_states(tiny, TEXTS), strict=True):
         torch.testing.assert_close(found, plain, atol=1e-5, rtol=0)
         torch.testing.assert_close(of_text["token_embeddings"], plain, atol=1e-5, rtol=0)
-        assert (
-            len(of_text["input_ids"]) == len(plain) and of_text["sentence_embedding"].numel() == 7
-        )
-    assert encoder.encode([], output_value="token_embeddings") == []
 
 
 def test_default_prompts_of_queries_and_documents(tiny):
@@ -135,44 +127,24 @@ def test_lower_case_before_a_cased_tokenizer(tiny, tmp_path):
     assert not np.allclose(cased.encode("NICE to Meet"), cased.encode("nice to meet"))
 
 
-def test_checkpoints_of_other_heads_load_without_a_word(tiny, tmp_path, encoder, caplog):
-    base = hf_bert_impl.BertModel.from_pretrained(tiny)
-    model = hf_bert_impl.BertForMaskedLM(base.config)
-    model.bert.load_state_dict(base.state_dict(), strict=False)
-    folder = tmp_path / "masked"
-    model.save_pretrained(folder)
-    shutil.copy(tiny / "vocab.txt", folder)
-    loaded = TextEncoder.from_pretrained(folder, device="cpu")
-    assert_near(loaded.encode([*SHORT, LONG]), encoder.encode([*SHORT, LONG]))
-    assert not caplog.records
+def test_checkpoints_of_other_heads_load_without_a_word(tiny, save_tiny, caplog):
+    folder = save_tiny("BertForMaskedLM")
+    encoder = TextEncoder.from_pretrained(folder, device="cpu")
+    assert_near(encoder.encode(TEXTS), plain_vectors(folder, TEXTS))
+    assert not [it for it in caplog.records if it.name.startswith("hf_bert_impl")]
 
 
 # --- batches, streams and threads ------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"token_budget": 1}, {"token_budget": 23}, {"batch_size": 3}, {"batch_size": 2}, {}],
-    ids=str,
-)
-def test_batches_change_no_vector(encoder, options, monkeypatch):
-    texts = [*SHORT, LONG] * 5
+@pytest.mark.parametrize("options", [{"token_budget": 1}, {"token_budget": 23}, {"batch_size": 3}])
+def test_batches_change_no_vector(encoder, options):
+    texts = TEXTS * 5
     alone = np.stack([encoder.encode(text) for text in texts])
-    sizes = []
-    vectors = TextEncoder._vectors
-
-    def watch(self, batch, *rest):
-        sizes.append([len(ids) for ids in batch])
-        return vectors(self, batch, *rest)
-
-    monkeypatch.setattr(TextEncoder, "_vectors", watch)
     assert_near(encoder.encode(texts, **options), alone)
-    assert sum(map(len, sizes)) == len(texts)
-    assert max(map(len, sizes)) <= options.get("batch_size", len(texts))
-    budget = options.get("token_budget", 10**9)
-    assert all(sum(row) <= budget or len(row) == 1 for row in sizes)
-    if options == {"token_budget": 23}:
-        assert max(map(len, sizes)) > 1
+    sizes = [len(part) for part in encoder.encode_stream(iter(texts), **options, batches=True)]
+    assert sum(sizes) == len(texts) and len(sizes) > 1
+    assert max(sizes) == {1: 1, 23: 4, 3: 3}[next(iter(options.values()))]
 
 
 def test_kinds_of_input_and_output(encoder):
@@ -216,23 +188,19 @@ class Stop(Exception):
     pass
 
 
-@pytest.mark.parametrize("error", [Stop, KeyboardInterrupt])
 @pytest.mark.parametrize("place", ["texts", "_tokenize", "_vectors"])
-def test_errors_surface_and_leave_no_thread(encoder, monkeypatch, place, error):
+def test_errors_surface_and_leave_no_thread(encoder, monkeypatch, place):
     def fail(*arguments):
-        raise error
+        raise Stop
 
-    texts = iter(SHORT * 500)
-    if place == "texts":
-        texts = itertools.chain(SHORT * 500, (fail() for _ in range(1)))
-    else:
+    texts = itertools.chain(SHORT * 500, (fail() for _ in range(place == "texts")))
+    if place != "texts":
         original, calls = getattr(TextEncoder, place), itertools.count()
         monkeypatch.setattr(
             TextEncoder, place, lambda *a: original(*a) if next(calls) < 2 else fail()
         )
-    with pytest.raises(error):
-        for _ in encoder.encode_stream(texts, batch_size=100):
-            pass
+    with pytest.raises(Stop):
+        list(encoder.encode_stream(texts, batch_size=100))
     assert not tokenizer_threads()
 
 
@@ -254,64 +222,7 @@ def test_the_given_tokenizer_is_left_as_it_was(tiny):
         assert word in repr(encoder)
 
 
-def test_progress_is_shown_on_a_terminal_only(encoder, monkeypatch, capsys):
-    # rich keeps the environment of its import, and other libraries replace `os.environ` later.
-    environment = Console._environ
-    monkeypatch.setitem(environment, "TTY_COMPATIBLE", "0")
-    encoder.encode(SHORT, show_progress_bar=True)
-    assert capsys.readouterr() == ("", "")
-    monkeypatch.setitem(environment, "TTY_COMPATIBLE", "1")
-    encoder.encode(SHORT, show_progress_bar=True)
-    shown = capsys.readouterr()
-    assert "4 texts" in shown.err
-    assert shown.out == ""
-    encoder.encode(SHORT)
-    assert capsys.readouterr() == ("", "")
-
-
 # --- loading ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("dtype", [None, "float32", "bfloat16", torch.float16, "int8"])
-def test_weights_are_prepared_for_the_dtype(tiny, monkeypatch, dtype):
-    """A model that is prepared is converted then; any other is loaded in the dtype."""
-    calls = []
-
-    def prepare(self, dtype=None):
-        calls.append((self.dtype, dtype))
-        return self
-
-    monkeypatch.setattr(hf_bert_impl.BertPreTrainedModel, "prepare_for_inference", prepare)
-    TextEncoder.from_pretrained(tiny, dtype=dtype)
-    assert calls == [(torch.float32, dtype)]
-    if dtype != "int8":
-        encoder = TextEncoder.from_pretrained(tiny, dtype=dtype, prepare=False)
-        assert len(calls) == 1
-        assert str(encoder.model.dtype).endswith(str(dtype or "float32"))
-
-
-@pytest.mark.parametrize("dtype", ["float32", "int8"])
-def test_leaving_the_cpu_and_coming_back(tiny, monkeypatch, dtype):
-    encoder = TextEncoder.from_pretrained(tiny, dtype=dtype, device="cpu")
-    before, state = encoder.encode(SHORT), copy.deepcopy(encoder.model.state_dict())
-    prepared = encoder.model.encoder.prepared
-    assert encoder.to("cpu") is encoder
-    assert encoder.model.encoder.prepared is prepared  # nothing was to be moved
-    # A device that every machine has, though it holds no numbers.
-    encoder.to("meta")
-    assert encoder.device.type == "meta" and encoder.model.encoder.prepared is None
-    move = type(encoder.model).to
-
-    def fill(model, place):
-        if model.device.type != "meta":
-            return move(model, place)
-        model = model.to_empty(device=place)
-        model.load_state_dict(state)
-        return model
-
-    monkeypatch.setattr(type(encoder.model), "to", fill)
-    assert np.array_equal(encoder.encode(SHORT, device="cpu"), before)
-    assert (encoder.model.encoder.prepared is None) == (why_no_kernels(torch.float32) is not None)
 
 
 def test_a_revision_from_a_cache(tiny, tmp_path):
@@ -352,9 +263,7 @@ def test_a_length_that_is_not_that_of_the_texts(encoder, claimed, words):
         ({"precision": "int8", "output_value": None}, "'int8' beside output_value=None"),
         ({"output_value": "tokens"}, "'tokens'; expected one of sentence_embedding, token_emb"),
         ({"truncate_dim": 0}, "truncate_dim is 0; expected a whole number from 1"),
-        ({"truncate_dim": 2.5}, "truncate_dim is 2.5"),
         ({"device": "nowhere"}, "device is 'nowhere'.*expected a device of this machine"),
-        ({"device": ["cpu", "cpu"]}, "expected one device"),
         ({"prompt": 32}, "prompt is 32; expected a text"),
         ({"prompt_name": "x"}, "no prompt 'x'; expected one that .*'query', 'document'"),
         ({"batch_size": 0}, "batch_size is 0"),
@@ -363,7 +272,6 @@ def test_a_length_that_is_not_that_of_the_texts(encoder, claimed, words):
         ({"texts": [["a", "b"]]}, r"texts\[0\] is list"),
         ({"texts": (text for text in SHORT)}, r"generator.*encode_stream"),
         ({"texts": {"a": "b"}}, "texts is dict; give a str"),
-        ({"texts": None}, "texts is NoneType; give a str"),
         ({"texts": ["a", "nice \ud83d"]}, r"texts\[1\] has half a surrogate pair"),
     ],
 )
@@ -380,13 +288,11 @@ def test_wrong_arguments_are_named_before_anything_is_computed(
     ("options", "message"),
     [
         ({"prompts": "query: "}, "prompts is 'query: '; expected texts by name"),
-        ({"prompts": {"query": None}}, "prompts is .*expected texts by name"),
         ({"default_prompt_name": "x"}, "no prompt .x.; expected one .*document"),
         ({"similarity_fn_name": "cos"}, "expected one of cosine"),
         ({"truncate_dim": -1}, "truncate_dim is -1"),
         ({"device": "cuda:99"}, "device is 'cuda:99'"),
         ({"dtype": "float8"}, r"'float8'; expected one of float32, bfloat16, .*int8"),
-        ({"dtype": torch.int32}, "expected one of"),
         ({"dtype": "int8", "prepare": False}, "leave prepare=True"),
         ({"max_length": 2}, "max_length is 2; expected 3 to 31, for which"),
         ({"max_length": POSITIONS + 1}, "max_length is 32; expected 3 to 31, for which"),

@@ -10,20 +10,9 @@ import torch
 import hf_bert_impl
 from hf_bert_impl.model.loading import not_finite
 from hf_bert_impl.tasks.registry import make_task
-from hf_bert_impl.training import finetuning_output, finetuning_trainer
-from hf_bert_impl.training.finetuning_output import OutputFolder
+from hf_bert_impl.training import finetuning_trainer
 from hf_bert_impl.training.resumable_trainer import TrainingDiverged
 from tests.training.finetuning_cases import COLUMNS, assert_nothing_left
-
-#: As little as a model card needs.
-REPORT = {
-    "task": "regression",
-    "model": "some/bert",
-    "training": {
-        **{"examples": {"train": 3}, "epochs": 1, "batch_size": 2, "learning_rate": 0.1},
-        **{"seed": 0, "max_length": 9, "best_epoch": None},
-    },
-}
 
 
 def test_output_is_replaced_only_when_asked(run, tmp_path):
@@ -106,23 +95,6 @@ def test_full_disk_leaves_the_best_checkpoint(run, tmp_path, monkeypatch, tiny_b
         run()
 
 
-def test_full_disk_at_the_very_end_keeps_the_model(tmp_path, monkeypatch):
-    folder = OutputFolder(tmp_path / "out")
-
-    def fill(*args):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(finetuning_output, "write_report", fill)
-    with pytest.raises(OSError, match=r"whole in .*out.unfinished.seed.model"), folder as work:
-        (work / "seed" / "model").mkdir(parents=True)
-        folder.keep(work / "seed" / "model")
-        folder.finish(REPORT)
-    assert (tmp_path / "out.unfinished" / "seed" / "model").is_dir()
-    with pytest.raises(OSError, match="nothing was written"), OutputFolder(tmp_path / "b"):
-        fill()
-    assert not list(tmp_path.glob("b*"))
-
-
 def spoil(monkeypatch, step):
     """The loss of a step is infinite."""
     compute = finetuning_trainer.FinetuningTrainer.compute_loss
@@ -159,17 +131,3 @@ def test_weights_that_are_not_finite_are_not_saved(run, tmp_path, monkeypatch):
         with pytest.raises(TrainingDiverged, match=words):
             run(batch_size=40, **changes)
         assert_nothing_left(tmp_path)
-
-
-def test_folder_is_renamed_whole(tmp_path):
-    folder = OutputFolder(tmp_path / "a" / "out")
-    with folder as work:
-        for name in ("first", "second"):
-            (work / name / "model").mkdir(parents=True)
-            (work / name / "model" / "x").write_text(name)
-            folder.keep(work / name / "model")
-        assert [entry.name for entry in work.iterdir()] == ["second"]
-        assert not (tmp_path / "a" / "out").exists()
-        folder.finish(REPORT)
-    assert (tmp_path / "a" / "out" / "x").read_text() == "second"
-    assert len(list((tmp_path / "a").iterdir())) == 1
