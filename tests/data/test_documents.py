@@ -44,18 +44,6 @@ def test_wikitext(write):
     ]
 
 
-def test_wikitext_articles(data_dir):
-    files = [data_dir / "wikitext2" / name for name in ("valid.txt", "test.txt")]
-    documents = list(read_documents(files, "wikitext"))
-    assert len(documents) == 120  # the 60 articles of each that the corpus is published with
-    assert min(map(len, documents)) > 5
-
-
-def test_json_lines(write):
-    file = write("a.jsonl", '{"text": "One. Two."}\n\n{"text": "", "id": 2}\n{"text": "Three"}\n')
-    assert list(read_documents([file], "sentences")) == [["One.", "Two."], ["Three"]]
-
-
 @pytest.mark.parametrize("form", ["csv", "tsv"])
 def test_rows_of_a_table_are_documents(write, form):
     """Whatever the layout: no header, no quotes around a text, and no label is in them."""
@@ -72,14 +60,12 @@ def test_rows_of_a_table_are_documents(write, form):
 
 def test_a_few_bytes_that_are_not_utf8(write):
     """Are passed over in a table, with a warning; where they are many, the encoding is another."""
-    rows = [b"text", *[b"caf\xc3\xa9"] * 120]
-    rows[110] = b"caf\xc3"
-    file = write("a.csv", b"\n".join(rows))
+    file = write("a.csv", b"text\n" + b"caf\xc3\xa9\n" * 110 + b"caf\xc3\ncaf\xc3\xa9")
     with pytest.warns(UserWarning, match=r"1 line\(s\) of .*a\.csv have bytes that are not UTF-8"):
         documents = list(read_documents([file]))
-    assert documents[108:111] == [["café"], ["caf\ufffd"], ["café"]]
+    assert documents[109:] == [["café"], ["caf\ufffd"], ["café"]]
     with pytest.raises(ValueError, match=r"line 2 of .* is not UTF-8"):
-        list(read_documents([write("b.csv", b"\n".join([b"text", *[b"caf\xe9"] * 120]))]))
+        list(read_documents([write("b.csv", b"text\n" + b"caf\xe9\n" * 120)]))
 
 
 def test_files_of_a_folder_are_documents(tmp_path):
@@ -115,12 +101,9 @@ def test_a_folder_of_datasets(tmp_path):
     [
         ("a.txt", b"fine\n\xff\xfe\n", "sentences", "line 2 of .* is not UTF-8"),
         ("a.jsonl", b'{"text": "a"}\n{"txt": "b"}\n', "sentences", "line 2 of .* 'text'"),
-        ("a.jsonl", b"[1]\n", "sentences", "line 1 of .* holds a list"),
         ("a.txt", b"A\tB\n\nno tab\n", "pairs", "line 3 of .* expected two sentences with a tab"),
-        ("a.txt", b"a\tb\tc\n", "pairs", "line 1 of .* expected two sentences"),
         ("a.txt", b"\tb\n", "pairs", "line 1 of .* expected two sentences"),
         ("a.csv", b"text\nA\n", "pairs", "has records, which are documents and no pairs"),
-        ("a.txt", b"a", "odd", "layout is 'odd'; expected one of sentences"),
         ("a.txt", b"", "sentences", r"a\.txt is empty; .*fill it"),
         ("none.txt", None, "sentences", "there is no file"),
         (".", None, "sentences", r"is a folder; expected .* a folder with \.txt files"),

@@ -78,13 +78,6 @@ def test_versions(save, version, more, expected):
     assert read_squad(save(value)).version == expected
 
 
-def test_real_data(data_dir):
-    squad = read_squad(data_dir / "squad_v2" / "dev.json")
-    assert squad.version == 2
-    assert len(squad.questions) == 585
-    assert sum(not question.answers for question in squad.questions) == 287
-
-
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
@@ -106,15 +99,11 @@ def test_answers_that_are_not_at_their_place(save, answer, message):
     ("value", "words"),
     [
         ("", "squad.json is empty; expected a file in SQuAD's format"),
-        ("{", "is not JSON"),
         (b'{"data": "\xe9"}', "is not UTF-8"),
-        ("[]", "is JSON, but not SQuAD"),
         ({"data": []}, "holds no questions"),
-        ({"data": ["a"]}, r"data\[0\] of .* is a str; .*'paragraphs'"),
         ({"data": [{"paragraphs": [{"qas": []}]}]}, r"'context' of paragraph 0 of data\[0\]"),
         (content({"question": "q", "answers": []}), "'id' of a question in paragraph 0"),
         (content({"id": "a", "question": "q"}), "'answers' of question a of .* is not there"),
-        (content(entry("a", question=" ")), "the question of question a of .* is empty"),
         (content(entry("a", answers=[]), context=""), "the context of question a .* is empty"),
         (content(entry("a", answers=[("", 3)])), "an answer to question a of .* is empty"),
         (content(entry("a"), entry("a")), "the id 'a' is there twice"),

@@ -81,13 +81,10 @@ def test_lines(tmp_path, end):
     assert read(file) == ["nice", "to"]
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.ndjson", "a.dat"])
-def test_fields_of_json_lines(tmp_path, name):
+def test_fields_of_json_lines(tmp_path):
     """A field that is named makes JSON lines of a file, whatever its ending."""
-    file, column = tmp_path / name, "body" if name == "a.dat" else None
-    lines = [json.dumps({"id": n, column or "text": text}) for n, text in enumerate(LINES)]
-    file.write_text("\n\n".join(lines) + "\n\n")
-    assert read(file, column) == LINES
+    (tmp_path / "a.dat").write_text("\n\n".join(json.dumps({"body": text}) for text in LINES))
+    assert read(tmp_path / "a.dat", "body") == LINES
 
 
 def test_standard_input_and_what_was_read_of_it(monkeypatch, tmp_path):
@@ -136,15 +133,12 @@ def test_a_name_in_the_first_line_wins_over_a_number(
 
 
 def test_the_limit_of_other_readers_stays(tmp_path):
-    """Fields longer than Python's own limit, in two files at once."""
+    """Fields may be longer than Python's own limit."""
     before = csv.field_size_limit()
-    for name in ("a.csv", "b.csv"):
-        (tmp_path / name).write_text(f"text\nshort\n{'x' * (before + 1)}\n")
-    with TextInput(str(tmp_path / "a.csv")) as one, TextInput(str(tmp_path / "b.csv")) as other:
-        next(other)
-        assert csv.field_size_limit() == before
-        assert len(list(one)) == 2
-        assert len(next(other)) == before + 1
+    (tmp_path / "a.csv").write_text(f"text\nshort\n{'x' * (before + 1)}\n")
+    with TextInput(str(tmp_path / "a.csv")) as texts:
+        assert next(texts) == "short" and csv.field_size_limit() == before
+        assert len(next(texts)) == before + 1
     assert csv.field_size_limit() == before
 
 
@@ -160,18 +154,11 @@ GZIP = gzip.compress(b"text\na\n", mtime=0)
         ("a.csv", None, b"id;text\n1;a\n", "first line of .* is one field, 'id;text'; .* commas"),
         ("a.tsv", None, b"id;text\n1;a\n", "first line of .* is one field, .*; expected .* tabs"),
         ("a.csv", "2", b"x,7\ny,8\n", "no column '2'; expected one of '0', '1'"),
-        ("a.tsv", "text", b"text\tid\na\tb\tc\n", "line 2 of .* has 3 fields; expected 2"),
-        ("a.json", "text", b'[{"text": "a"}]', "holds a list"),
-        ("a.parquet", "text", b"no parquet", "cannot be read as Parquet"),
         ("a.csv.gz", "text", GZIP[:-9], "cannot be unpacked .Compressed file ended"),
-        ("a.csv.xz", "text", b"text\na\n", "cannot be unpacked"),
         ("none.txt", None, None, "there is no file .*; check the path"),
-        ("empty.txt", None, b"", "is empty; expected one text a line"),
-        ("latin.txt", None, b"caf\xe9", r"line 1 of .*latin\.txt is not UTF-8"),
         ("a.jsonl", None, b'{"text": "a"}\n{"text": \n', r"line 2 of .*a\.jsonl is not JSON"),
         ("a.jsonl", None, b'{"text": "a"}\n\n{"body": "b"}', "line 3 .* 'body'; .*`column`"),
         ("a.jsonl", None, b'{"text": "a"}\n{"text": null}\n', "line 2 of .* has nothing .null."),
-        ("a.jsonl", None, b'{"text": 3}', "line 1 of .* has a int for a text"),
         ("a.jsonl", None, b'{"text": "\\ud800"}', "line 1 of .* surrogate"),
     ],
 )

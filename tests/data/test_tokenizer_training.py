@@ -1,14 +1,16 @@
-"""A vocabulary learnt from text."""
+"""Vocabularies learnt from text: of pieces, and of words."""
 
 import os
 import subprocess
 import sys
 
 import pytest
-from transformers import AutoTokenizer
 
 from hf_bert_impl.data import wordpiece
 from hf_bert_impl.data.tokenizer_training import SPECIAL_TOKENS, train_tokenizer
+from hf_bert_impl.data.word_vocabulary import SPECIAL_TOKENS as MARKS
+from hf_bert_impl.data.word_vocabulary import train_words
+from hf_bert_impl.inference.loading import load_tokenizer
 
 TEXT = (
     "The lower river flows slowly, and the lowest one slower.\n"
@@ -24,8 +26,9 @@ def text(tmp_path):
 
 
 def tokens(tokenizer):
-    vocab = tokenizer.get_vocab()
-    return sorted(vocab, key=vocab.get)
+    ids = tokenizer.get_vocab()
+    assert sorted(ids.values()) == [*range(len(ids))]
+    return sorted(ids, key=ids.get)
 
 
 def test_the_vocabulary(text):
@@ -56,13 +59,6 @@ def test_case(text):
     cased, _ = train_tokenizer([text], vocab_size=75, lowercase=False)
     assert cased.tokenize("The") == ["The"]
     assert not cased.do_lower_case
-
-
-def test_saved_and_loaded(text, tmp_path):
-    tokenizer, _ = train_tokenizer([text], vocab_size=60, lowercase=False)
-    tokenizer.save_pretrained(tmp_path / "saved")
-    again = AutoTokenizer.from_pretrained(tmp_path / "saved")
-    assert again("The slow River")["input_ids"] == tokenizer("The slow River")["input_ids"]
 
 
 @pytest.mark.slow
@@ -107,9 +103,7 @@ def test_rare_characters_become_unknown(text):
     [
         (TEXT, {"vocab_size": 20}, "a vocabulary of 20 tokens has no room for the 20 charac"),
         (TEXT, {"vocab_size": 10**9}, "vocab_size is 1000000000; expected .* 0 to 10,000,000"),
-        (TEXT, {"min_frequency": 0}, "min_frequency is 0"),
         (TEXT, {"character_coverage": 1.5}, r"character_coverage is 1\.5"),
-        ("", {}, "is empty"),
         (" \n\n", {}, "nothing but white space"),
     ],
 )
@@ -117,3 +111,54 @@ def test_wrong_input(text, content, options, words):
     text.write_text(content)
     with pytest.raises(ValueError, match=words):
         train_tokenizer([text], **options)
+
+
+# --- vocabularies of words -----------------------------------------------------------------------
+
+SPEECH = "to be or\tnot to be <mask>\n\nthat is the question to\n"
+
+
+def test_ids_go_down_with_the_counts(write):
+    made, report = train_words([write("a.txt", SPEECH)])
+    words = ["to", "be", "is", "not", "or", "question", "that", "the"]
+    assert tokens(made) == [*MARKS, *words]
+    assert (report.vocab_size, report.words, report.unknown_rate) == (13, 8, 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "words", "unknown"),
+    [
+        ({"vocab_size": 8}, ["to", "be", "is"], 5 / 11),
+        ({"min_frequency": 2}, ["to", "be"], 6 / 11),
+        ({"min_frequency": 3}, ["to"], 8 / 11),
+        ({"min_frequency": 2, "vocab_size": 6}, ["to"], 8 / 11),
+    ],
+)
+def test_rare_words_become_unknown(write, options, words, unknown):
+    made, report = train_words([write("a.txt", SPEECH)], **options)
+    assert tokens(made) == [*MARKS, *words]
+    assert report.unknown_rate == pytest.approx(unknown)
+    assert report.words == 8
+
+
+def test_a_vocabulary_without_config_is_loaded(write, tmp_path):
+    """As pre-training takes it, before there is a model."""
+    train_words([write("a.txt", SPEECH)])[0].save_pretrained(tmp_path / "words")
+    batch = load_tokenizer(str(tmp_path / "words"), {})([("to be", "or nothing"), ("not", "is")])
+    assert batch["input_ids"] == [[3, 5, 6, 2, 9, 1, 2], [3, 8, 2, 7, 2]]
+    assert batch["token_type_ids"] == [[1, 1, 1, 1, 2, 2, 2], [1, 1, 1, 2, 2]]
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        (" \n\t\n", {}, "holds nothing but white space; expected text"),
+        ("a b", {"vocab_size": 5}, "vocab_size=5 and min_frequency=1 leave no word"),
+        ("<pad> <mask>", {}, "leave no word|nothing but white space"),
+        ("a", {"min_frequency": 0}, "min_frequency is 0"),
+        (b"\xff\xfe\xff\xff", {}, "UTF-8"),
+    ],
+)
+def test_wrong_input_of_words(write, text, options, message):
+    with pytest.raises(ValueError, match=message):
+        train_words([write("a.txt", text)], **options)

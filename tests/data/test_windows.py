@@ -1,12 +1,8 @@
 """Windows of long contexts: the tokenizer's own, cut faster, with exact places in the text."""
 
-import unicodedata
 import warnings
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from hf_bert_impl import BertTokenizer
 from hf_bert_impl.data.windows import QuestionCut, cut_windows
@@ -122,42 +118,6 @@ def test_places_in_the_text(tokenizer, text, pieces, words):
     if words is not None:
         found = zip(context.word_starts, context.word_ends, strict=True)
         assert [text[start:end] for start, end in found] == words
-
-
-def test_marks_that_are_tokens_stay_apart():
-    cased = BertTokenizer(VOCAB, do_lower_case=False, strip_accents=False)
-    context = one(cased, "who", "e\u0301 o")[0].context
-    assert [*zip(context.starts, context.ends, strict=True)] == [(0, 1), (1, 2), (3, 4)]
-    assert [*zip(context.word_starts, context.word_ends, strict=True)] == [(0, 2), (0, 2), (3, 4)]
-
-
-@settings(max_examples=150, deadline=None, derandomize=True)
-@given(
-    text=st.text(st.sampled_from("cat sé\u0301\u0302我北. ,👍🏽\u200d\u200bïA\n한가"), min_size=1)
-)
-def test_places_of_any_text(text):
-    tokenizer = BertTokenizer(VOCAB)
-    try:
-        [window] = one(tokenizer, "who", text)
-    except ValueError as error:
-        assert "is empty" in str(error)
-        assert not tokenizer.tokenize(text)
-        return
-    context = window.context
-    assert len(context.ids) == len(tokenizer.tokenize(text))
-    assert (context.starts < context.ends).all()
-    assert (context.word_starts <= context.starts).all()
-    assert (context.word_ends >= context.ends).all()
-    assert (context.ends <= len(text)).all()
-    assert (np.diff(context.starts) >= 0).all()
-    for end in context.word_ends:  # no letter is parted from its accents
-        assert end == len(text) or unicodedata.category(text[end])[0] != "M"
-    for token, (start, end) in enumerate(zip(context.starts, context.ends, strict=True)):
-        first, last = window.positions(int(start), int(end))
-        assert first <= token + window.offset <= last
-        # Letters that fold into several tokens share their place.
-        assert context.starts[last - window.offset] < end
-        assert context.ends[first - window.offset] > start
 
 
 def test_positions_of_a_piece(tokenizer):

@@ -1,7 +1,5 @@
 """Which tokenizer a checkpoint has: the one that AutoTokenizer finds, and no code of its own."""
 
-import importlib.util
-
 import numpy as np
 import pytest
 import torch
@@ -86,12 +84,3 @@ def test_code_of_its_own_is_refused_in_one_line(save_tiny, named, pair):
     (folder / "own.py").write_text("raise SystemExit('the code ran')")
     with pytest.raises(InputError, match=r"is code of its own, which is not run; .* AutoTokenizer"):
         load_tokenizer(str(folder), {})
-
-
-@pytest.mark.skipif(importlib.util.find_spec("fugashi") is not None, reason="fugashi is installed")
-def test_a_missing_library_is_named_in_one_line(save_tiny):
-    mecab = {"word_tokenizer_type": "mecab"}
-    folder = name_tokenizer(save_tiny(words=LETTERS), JAPANESE | mecab)
-    with pytest.raises(InputError, match=r"BertJapaneseTokenizer, needs .* fugashi") as raised:
-        load_tokenizer(str(folder), {})
-    assert "\n" not in str(raised.value)

@@ -1,5 +1,6 @@
 """QuestionAnsweringPipeline: transformers 4's answers, from windows without padding."""
 
+import itertools
 import json
 
 import numpy as np
@@ -80,20 +81,6 @@ def test_other_classes_are_answered_on_padded_batches(registered, answering_fold
     assert type(other.model) is transformers.BertForQuestionAnswering
     options = {"top_k": 3, "handle_impossible_answer": True, "max_seq_len": 40, "doc_stride": 11}
     same(other(INPUTS, **options), answerer(INPUTS, **options))
-
-
-def test_a_model_without_token_types(registered, answering_folder):
-    tokenizer = BertTokenizer.from_pretrained(answering_folder)
-    tokenizer.model_input_names = ["input_ids", "attention_mask"]
-    torch.manual_seed(0)
-    config = transformers.DistilBertConfig(
-        vocab_size=len(tokenizer), dim=12, n_layers=1, n_heads=2, hidden_dim=20, n_positions=50
-    )
-    config.max_position_embeddings = 50
-    model = transformers.DistilBertForQuestionAnswering(config)
-    other = pipeline("question-answering", model=model, tokenizer=tokenizer, device="cpu")
-    answers = other(INPUTS)
-    assert [type(answer) for answer in answers] == [dict] * 4
 
 
 # --- long contexts, all questions at once ----------------------------------------------------
@@ -233,14 +220,6 @@ def test_without_a_threshold_there_is_always_an_answer(answerer):
 # --- what can be asked -----------------------------------------------------------------------
 
 
-class TorchDataset(torch.utils.data.Dataset):
-    def __len__(self):
-        return len(INPUTS)
-
-    def __getitem__(self, index):
-        return INPUTS[index]
-
-
 def test_ways_to_ask(answerer, monkeypatch):
     expected = answerer(INPUTS)
     assert isinstance(expected, list) and len(expected) == 4
@@ -252,7 +231,7 @@ def test_ways_to_ask(answerer, monkeypatch):
     same(answerer(*PAIRS[0], padding=True, num_workers=2), expected[0])
     assert answerer([]) == []
     monkeypatch.setattr(module, "QUESTIONS_AT_ONCE", 3)
-    for stream in (iter(INPUTS), (item for item in INPUTS), TorchDataset()):
+    for stream in (iter(INPUTS), (item for item in INPUTS)):
         found = answerer(stream)
         assert not isinstance(found, list)
         same(list(found), expected)
@@ -261,13 +240,7 @@ def test_ways_to_ask(answerer, monkeypatch):
 def test_a_stream_is_read_as_it_is_needed(answerer, monkeypatch):
     monkeypatch.setattr(module, "QUESTIONS_AT_ONCE", 2)
     read = []
-
-    def endless():
-        while True:
-            read.append(INPUTS[1])
-            yield INPUTS[1]
-
-    answers = answerer(endless())
+    answers = answerer(read.append(1) or INPUTS[1] for _ in itertools.count())
     for _ in range(3):
         same(next(answers), answerer(INPUTS[1]))
     assert len(read) == 4
@@ -284,15 +257,12 @@ def test_long_questions_are_cut_with_a_warning(answerer):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"question": "", "context": "b"}, "the question beside 'b' is empty; expected a text"),
         ({"question": "a", "context": " \n"}, "the context beside 'a' is empty"),
         ({"question": "a", "context": "\u200b"}, "the context of the question 'a' is empty"),
         ({"question": ["a", "b"], "context": ["c"]}, "2 questions and 1 contexts are given"),
         ({"top_k": 0}, "top_k is 0; expected a whole number from 1"),
-        ({"max_answer_len": 0}, "max_answer_len is 0"),
         ({"max_seq_len": 71}, "max_seq_len is 71; expected 1 to 70"),
         ({"doc_stride": 64, "context": LONG}, "doc_stride=64 is not smaller than the room"),
-        ({"max_seq_len": 4}, "leaves no room for the context"),
     ],
 )
 def test_values_that_do_not_fit(answerer, options, message):
@@ -305,11 +275,9 @@ def test_values_that_do_not_fit(answerer, options, message):
     [
         ((), {}, "no keywords given; expected a question and a context, or dicts"),
         ((), {"question": "a"}, "question given"),
-        (("a",), {}, "the argument is a str; expected"),
         (("a", "b"), {"context": "c"}, "2 arguments and context given"),
         (([{"question": "a"}],), {}, "an input has 'question'; expected a dict with"),
         ((), {"question": "a", "context": None}, "the context is a NoneType; give it as a str"),
-        ((), {"question": [3], "context": "b"}, "the question is a int"),
         (("a", "b"), {"topk": 3}, "unknown argument 'topk'; question answering takes max_seq_len"),
     ],
 )
@@ -335,15 +303,6 @@ def test_models_that_do_not_fit(tmp_path, answering_folder):
     ):
         with pytest.raises(ValueError, match=words):
             QuestionAnsweringPipeline.from_pretrained(folder, **options)
-
-
-def test_saving_takes_no_code_along(registered, answering_folder, tmp_path):
-    pipeline("question-answering", model=str(answering_folder), device="cpu").save_pretrained(
-        tmp_path
-    )
-    assert not list(tmp_path.glob("*.py"))
-    config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
-    assert "custom_pipelines" not in config
 
 
 # --- batch invariance ------------------------------------------------------------------------

@@ -35,11 +35,8 @@ def test_answers_stand_beside_their_records():
     [
         (b"", "is empty; expected a question a line"),
         (b'{"question": "a", "context": "b"}\n{"question"', "line 2 of .* is not JSON"),
-        (b'{"question": "caf\xe9"}', "line 1 of .* is not UTF-8"),
         (b'{"context": "b"}', "line 1 of .* has no 'question'"),
         (b'\n{"question": "a"}', "line 2 of .* has no 'context'; .*`context`"),
-        (b'{"question": " ", "context": "b"}', "has an empty 'question'"),
-        (b'["a", "b"]', "line 1 of .* holds a list"),
         (b'{"question": "a", "context": "\\ud83d"}', "half a surrogate pair in its 'context'"),
         (
             b'{"question": "a", "context": "b", "id": "\\ud83d"}',

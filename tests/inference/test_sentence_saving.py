@@ -10,7 +10,8 @@ import torch
 
 from hf_bert_impl import TextEncoder
 from hf_bert_impl.errors import InputError
-from hf_bert_impl.inference.pooling import MODES, Dense, LayerNorm, Normalize, Pooling
+from hf_bert_impl.inference.pooling import Dense, LayerNorm, Normalize, Pooling
+from hf_bert_impl.inference.sentence_folder import copy_sentence_modules
 from tests.inference.encoder_cases import TEXTS, assert_near, names, parts
 
 CALLS = ({}, {"prompt_name": "query"}, {"normalize_embeddings": True})
@@ -83,16 +84,6 @@ def test_saved_settings_give_way_to_those_of_the_caller(tiny, tmp_path):
     assert again.similarity_fn_name == "dot"
 
 
-@pytest.mark.parametrize("dtype", ["int8", "bfloat16"])
-def test_prepared_encoders(tiny, tmp_path, dtype):
-    """int8 keeps the weights of the model, and a narrower type is the model's."""
-    encoder = TextEncoder.from_pretrained(tiny, dtype=dtype, device="cpu")
-    encoder.save_pretrained(tmp_path / "saved")
-    again = TextEncoder.from_pretrained(tmp_path / "saved", dtype=dtype, device="cpu")
-    assert np.array_equal(again.encode(TEXTS), encoder.encode(TEXTS))
-    assert again.model.dtype == encoder.model.dtype
-
-
 def test_the_folder_is_a_plain_bert_with_its_modules(tiny, tmp_path):
     encoder = TextEncoder.from_pretrained(tiny, device="cpu")
     encoder.model.config.auto_map = {"AutoModel": "modeling_bert.BertModel"}
@@ -154,9 +145,55 @@ def test_what_stock_has_no_module_for(tiny, tmp_path, options, message):
     assert not os.listdir(tmp_path)
 
 
-@pytest.mark.parametrize("modes", [("mean",), ("cls", "max"), MODES, MODES[::-1]])
-@pytest.mark.parametrize("include_prompt", [True, False])
-def test_configs_of_poolings_are_read_as_they_were(modes, include_prompt):
-    written = Pooling(modes, include_prompt=include_prompt).to_config()
-    read = Pooling.from_config(written | {"include_prompt": include_prompt})
-    assert (read.modes, read.include_prompt) == (modes, include_prompt)
+# --- copies of modules ---------------------------------------------------------------------------
+
+
+def modules(*paths):
+    return json.dumps([{"type": f"x.Kind{n}", "path": path} for n, path in enumerate(paths)])
+
+
+@pytest.fixture
+def source(tmp_path):
+    source = tmp_path / "source"
+    for path in (source / "1_Pooling", source / "heads/2_Dense", source / ".git"):
+        path.mkdir(parents=True)
+        (path / "config.json").write_text("{}")
+    (source / "sentence_bert_config.json").write_text('{"max_seq_length": 7}')
+    (source / "notes.txt").write_text("private")
+    (tmp_path / "folder").mkdir()
+    return source
+
+
+def test_modules_come_along(source, tmp_path):
+    folder = tmp_path / "folder"
+    assert copy_sentence_modules(source, folder) == []
+    paths = ("", "1_Pooling", "heads/2_Dense/", "3_Normalize", ".git")
+    (source / "modules.json").write_text(modules(*paths))
+    copied = copy_sentence_modules(source, folder)
+    assert copied == ["modules.json", "sentence_bert_config.json", "1_Pooling/", "heads/2_Dense/"]
+    # Neither other files nor hidden folders are copied.
+    assert names(folder) == {
+        *("modules.json", "sentence_bert_config.json"),
+        *("1_Pooling/config.json", "heads/2_Dense/config.json"),
+    }
+    assert (folder / "modules.json").read_text() == modules(*paths)
+
+
+def test_bert_moves_up(source, tmp_path):
+    folder = tmp_path / "folder"
+    (source / "0_Transformer").mkdir()
+    (source / "sentence_bert_config.json").rename(
+        source / "0_Transformer/sentence_bert_config.json"
+    )
+    (source / "modules.json").write_text(modules("0_Transformer", "1_Pooling"))
+    copy_sentence_modules(source, folder)
+    assert json.loads((folder / "modules.json").read_text()) == json.loads(modules("", "1_Pooling"))
+    assert names(folder) == {"modules.json", "sentence_bert_config.json", "1_Pooling/config.json"}
+
+
+@pytest.mark.parametrize("path", ["../folder", "/etc", "1_Pooling/../../folder"])
+def test_what_lies_outside_is_refused(source, tmp_path, path):
+    (source / "modules.json").write_text(modules("", path))
+    with pytest.raises(ValueError, match="outside its own folder"):
+        copy_sentence_modules(source, tmp_path / "folder")
+    assert names(tmp_path / "folder") == set()

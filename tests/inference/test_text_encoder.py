@@ -164,21 +164,13 @@ def test_kinds_of_input_and_output(encoder):
 
 
 def test_stream_is_lazy_and_ends_when_closed(encoder):
-    read = 0
-
-    def endless():
-        nonlocal read
-        for text in itertools.cycle(SHORT):
-            read += 1
-            yield text
-
-    stream = encoder.encode_stream(endless(), batch_size=5)
+    read = []
+    texts = (read.append(1) or text for text in itertools.cycle(SHORT))
+    stream = encoder.encode_stream(texts, batch_size=5)
     found = torch.stack(list(itertools.islice(stream, 1000)))
-    assert torch.allclose(found[:4], encoder.encode(SHORT, convert_to_tensor=True), atol=1e-6)
-    assert torch.allclose(found[996:], found[:4], atol=1e-6)
+    assert torch.allclose(found[996:], encoder.encode(SHORT, convert_to_tensor=True), atol=1e-6)
     assert not torch.is_inference_mode_enabled()
-    ahead = (batching.CHUNKS_AHEAD + 1) * batching.CHUNK_TEXTS
-    assert 1000 <= read <= 1000 + ahead
+    assert 1000 <= len(read) <= 1000 + (batching.CHUNKS_AHEAD + 1) * batching.CHUNK_TEXTS
     assert len(tokenizer_threads()) == 1
     stream.close()
     assert not tokenizer_threads()
@@ -261,15 +253,12 @@ def test_a_length_that_is_not_that_of_the_texts(encoder, claimed, words):
         ({"precision": "int4"}, "precision is 'int4'; expected one of float32, float16"),
         ({"precision": "int8", "texts": "a"}, "there is one vector; expected two"),
         ({"precision": "int8", "output_value": None}, "'int8' beside output_value=None"),
-        ({"output_value": "tokens"}, "'tokens'; expected one of sentence_embedding, token_emb"),
         ({"truncate_dim": 0}, "truncate_dim is 0; expected a whole number from 1"),
         ({"device": "nowhere"}, "device is 'nowhere'.*expected a device of this machine"),
         ({"prompt": 32}, "prompt is 32; expected a text"),
         ({"prompt_name": "x"}, "no prompt 'x'; expected one that .*'query', 'document'"),
-        ({"batch_size": 0}, "batch_size is 0"),
         ({"token_budget": -1}, "token_budget is -1"),
         ({"texts": ["a", "b", None]}, r"texts\[2\] is NoneType; give each text as a str"),
-        ({"texts": [["a", "b"]]}, r"texts\[0\] is list"),
         ({"texts": (text for text in SHORT)}, r"generator.*encode_stream"),
         ({"texts": {"a": "b"}}, "texts is dict; give a str"),
         ({"texts": ["a", "nice \ud83d"]}, r"texts\[1\] has half a surrogate pair"),
@@ -287,11 +276,9 @@ def test_wrong_arguments_are_named_before_anything_is_computed(
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"prompts": "query: "}, "prompts is 'query: '; expected texts by name"),
         ({"default_prompt_name": "x"}, "no prompt .x.; expected one .*document"),
         ({"similarity_fn_name": "cos"}, "expected one of cosine"),
         ({"truncate_dim": -1}, "truncate_dim is -1"),
-        ({"device": "cuda:99"}, "device is 'cuda:99'"),
         ({"dtype": "float8"}, r"'float8'; expected one of float32, bfloat16, .*int8"),
         ({"dtype": "int8", "prepare": False}, "leave prepare=True"),
         ({"max_length": 2}, "max_length is 2; expected 3 to 31, for which"),

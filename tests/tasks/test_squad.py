@@ -15,7 +15,6 @@ from hf_bert_impl.tasks.squad import (
     normalize_answer,
     read_na_probs,
     read_predictions,
-    store_null_threshold,
     tune_null_threshold,
     write_json,
 )
@@ -140,19 +139,6 @@ def test_no_answer_at_all_can_be_best():
     assert evaluate_predictions(squad, predictions, differences)["best_f1_thresh"] == 0
     assert tune_null_threshold(squad, predictions, differences) == -4
     assert decide(predictions, differences, -4) == dict.fromkeys("abc", "")
-
-
-def test_storing_the_threshold(tmp_path):
-    config = tmp_path / "config.json"
-    config.write_text('{"model_type": "bert", "null_score_diff_threshold": 1}', encoding="utf-8")
-    store_null_threshold(tmp_path, -2.5)
-    assert json.loads(config.read_text(encoding="utf-8")) == {
-        "model_type": "bert",
-        "null_score_diff_threshold": -2.5,
-    }
-    config.unlink()
-    with pytest.raises(ValueError, match=r"there is no file .*config\.json"):
-        store_null_threshold(tmp_path, 0.0)
 
 
 # --- files -----------------------------------------------------------------------------------

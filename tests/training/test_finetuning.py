@@ -3,11 +3,13 @@
 import json
 import random
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import torch
 import transformers
+from torch import nn
 from transformers.models.bert import modeling_bert
 
 import hf_bert_impl
@@ -16,7 +18,7 @@ from hf_bert_impl.tasks.evaluation import evaluate_task, task_for_model
 from hf_bert_impl.tasks.registry import make_task
 from hf_bert_impl.training.finetuning import Sources, finetune
 from hf_bert_impl.training.finetuning_options import FinetuningOptions
-from hf_bert_impl.training.finetuning_trainer import build_trainer
+from hf_bert_impl.training.finetuning_trainer import _weighted_loss, build_trainer, class_weights
 from tests.model.cases import rows_through
 from tests.training.finetuning_cases import COLUMNS, squad_paragraphs
 
@@ -252,10 +254,11 @@ def test_losses_are_those_of_upstreams_model(tiny_bert, tmp_path, write, sentenc
     split = Split(examples, task.features(examples, tokenizer, 43))
     options = FinetuningOptions(str(tiny_bert), tmp_path / "out", epochs=2, batch_size=9)
     dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
+    settings = task.config() if name == "classification" else {}
     losses, rows = [], []
     for module in (modeling_bert, hf_bert_impl):
         torch.manual_seed(3)
-        model = getattr(module, head).from_pretrained(tiny_bert, **task.config(), **dropout)
+        model = getattr(module, head).from_pretrained(tiny_bert, **settings, **dropout)
         torch.manual_seed(4)
         torch.nn.init.normal_(list(model.parameters())[-2])  # the weight of its head
         folder = tmp_path / module.__name__
@@ -268,3 +271,59 @@ def test_losses_are_those_of_upstreams_model(tiny_bert, tmp_path, write, sentenc
     assert losses[0] == pytest.approx(losses[1], abs=1e-4)
     # No padding is computed.
     assert sum(rows[1]) == 2 * sum(len(row["input_ids"]) for row in split.features)
+
+
+# --- class weights -------------------------------------------------------------------------------
+
+
+def weights_of(given, labels, rows, name="classification", **options):
+    task = make_task(name, **options)
+    task.labels = labels
+    field = "token_labels" if name == "token-classification" else "labels"
+    found = class_weights(given, task, Split([], [{field: row} for row in rows]))
+    return None if found is None else found.tolist()
+
+
+def test_weights():
+    """Balanced ones give each class the same say."""
+    abc, rows = ["a", "b", "c"], (0, 0, 0, 0, 1, 1, 2)
+    assert weights_of(None, abc, rows) is None
+    assert weights_of("balanced", abc, rows) == pytest.approx([7 / 12, 7 / 6, 7 / 3])
+    assert weights_of("c=3", abc, rows) == pytest.approx([7 / 9, 7 / 9, 7 / 3])
+    rows = [[-100, 0, 0, 1, -100], [-100, 0]]
+    found = weights_of("balanced", ["O", "B-x"], rows, "token-classification")
+    assert found == pytest.approx([4 / 6, 4 / 2])
+    rows = [[1.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 0.0]]
+    found = weights_of("balanced", ["a", "b"], rows, multi_label=True)
+    assert found == pytest.approx([1 / 3, 3])
+    with pytest.raises(ValueError, match="regression, which has no classes"):
+        weights_of("balanced", None, [1.0], "regression")
+
+
+def test_weighted_loss_is_torchs():
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(3, 5, 4, generator=generator)
+    labels = torch.randint(0, 4, (3, 5), generator=generator)
+    labels[1, 2:] = -100
+    weights = torch.tensor([0.5, 1.0, 2.0, 0.1])
+    config = hf_bert_impl.BertConfig(problem_type="single_label_classification")
+    loss = _weighted_loss(weights, config)
+    total = nn.functional.cross_entropy(
+        logits.view(-1, 4), labels.view(-1), weight=weights, reduction="sum"
+    )
+    assert loss({"logits": logits}, labels) == pytest.approx(float(total) / 12)
+    # Halves of a step add up to the whole.
+    parts = [loss({"logits": logits[rows]}, labels[rows], 12) for rows in (slice(1), slice(1, 3))]
+    assert float(sum(parts)) == pytest.approx(float(total) / 12)
+    several = hf_bert_impl.BertConfig(problem_type="multi_label_classification")
+    hot = (labels.clamp(min=0) % 2).float()[:, :4]
+    expected = nn.BCEWithLogitsLoss(pos_weight=weights)(logits[:, 0], hot)
+    found = _weighted_loss(weights, several)({"logits": logits[:, 0]}, hot)
+    assert found == pytest.approx(float(expected))
+
+
+def test_class_weights_move_the_predictions(run, sentiment):
+    test = sentiment("test", 40, 3)
+    report = run(learning_rate=4e-3, class_weights="G=50", test=test)
+    share = Path(test).read_text().count("\tG") / 40
+    assert report["test"]["accuracy"] == pytest.approx(share, abs=0.1)  # nearly everything is G now

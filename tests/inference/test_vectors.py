@@ -1,10 +1,11 @@
-"""Similarities beside sentence-transformers' own."""
+"""Similarities of vectors, and vectors in fewer bits."""
 
 import numpy as np
 import pytest
 import torch
 
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.inference.quantization import PRECISIONS, quantize_embeddings
 from hf_bert_impl.inference.similarity import FUNCTIONS, similarity, similarity_pairwise
 
 
@@ -72,3 +73,46 @@ def test_what_cannot_be_compared(name, a, b, message):
     for wrong in ("abc", [[1.0, 2.0], [3.0]], [torch.zeros(2), torch.zeros(3)], [None]):
         with pytest.raises(InputError, match=r"no table of numbers .*; expected vectors as encode"):
             similarity("dot", wrong, torch.zeros(3, 2))
+
+
+# --- fewer bits ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def table():
+    values = np.random.default_rng(5).standard_normal((13, 11)).astype(np.float32)
+    values[:, 4] = 0.25  # a number that is the same in all vectors
+    values[3, 5] = 0.0
+    return values
+
+
+def test_by_hand():
+    values = np.array([[0.0, -1.0], [2.55, 1.55], [1.005, -0.005], [9.0, -9.0]], dtype=np.float32)
+    ranges = values[:2]  # in each column the smallest and the largest: steps of 0.01
+    found = quantize_embeddings(values, "uint8", ranges)
+    assert found.dtype == np.uint8
+    assert found.tolist() == [[0, 0], [255, 255], [100, 99], [255, 0]]
+    assert quantize_embeddings(values, "int8", ranges).tolist()[2] == [-28, -29]
+    assert quantize_embeddings(values[:, [0, 1] * 5], "ubinary").tolist()[1:] == [
+        *([255, 192], [170, 128], [170, 128])
+    ]
+    assert quantize_embeddings(values, "binary").tolist() == [[-128], [64], [0], [0]]
+
+
+def test_nothing_and_bfloat16(table):
+    sizes = {name: quantize_embeddings(table[:0], name).shape for name in PRECISIONS}
+    assert sizes == {**dict.fromkeys(PRECISIONS, (0, 11)), "binary": (0, 2), "ubinary": (0, 2)}
+    low = torch.tensor([[0.5, -0.5]], dtype=torch.bfloat16)
+    assert quantize_embeddings(low, "ubinary").tolist() == [[128]]
+
+
+def test_what_cannot_be_quantized(table):
+    for given, precision, options, words in (
+        (table[0], "int8", {}, "there is one vector; expected two"),
+        (table[:1], "uint8", {}, "there is one vector; expected two"),
+        (table, "int8", {"ranges": np.zeros((2, 3))}, r"shape \(2, 3\); expected \(2, 11\)"),
+        (table, "int4", {}, "precision is 'int4'; expected one of float32, float16"),
+        (table.astype(np.int8), "binary", {}, "embeddings are int8; expected floats"),
+    ):
+        with pytest.raises(InputError, match=words):
+            quantize_embeddings(given, precision, **options)
