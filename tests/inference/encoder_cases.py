@@ -33,10 +33,12 @@ def plain_states(folder, texts, layer=-1):
     """The (S, H) states of each text alone, by transformers' own BERT."""
     model = transformers.BertModel.from_pretrained(folder, add_pooling_layer=False).eval()
     tokenizer = transformers.BertTokenizer.from_pretrained(folder)
+    found = []
     for text in texts:
         batch = tokenizer(text, truncation=True, max_length=POSITIONS, return_tensors="pt")
         with torch.no_grad():
-            yield model(**batch, output_hidden_states=True).hidden_states[layer][0]
+            found.append(model(**batch, output_hidden_states=True).hidden_states[layer][0])
+    return found
 
 
 def plain_vectors(folder, texts):
