@@ -1,7 +1,6 @@
 """Rows of labelled data: every form of file, and what is wrong with the others."""
 
 import json
-import warnings
 
 import pytest
 
@@ -60,16 +59,6 @@ def test_conll(write):
 def test_plain_lines(write):
     rows = read_lines(write("a.txt", "one\ttwo\n \nthree\n"))
     assert values(rows) == [("one\ttwo",), ("three",)]
-
-
-def test_names_that_are_numbers(write):
-    file = write("a.tsv", "2023\tlabel\t2024\nx\tgood\ty\n")
-    assert values(read_rows(file, ["2024", "label"])) == [("y", "good")]
-    with pytest.warns(InputNote, match="is taken as a text"):
-        assert len(read_rows(file, ["0", "1"])) == 2
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # a label that is a number shows that there is no header
-        assert len(read_rows(write("b.tsv", "x\t-2.5\ny\t1\n"), ["0", "1"])) == 2
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import bz2
 import csv
 import gzip
-import io
 import itertools
 import json
 import lzma
@@ -85,15 +84,6 @@ def test_fields_of_json_lines(tmp_path):
     """A field that is named makes JSON lines of a file, whatever its ending."""
     (tmp_path / "a.dat").write_text("\n\n".join(json.dumps({"body": text}) for text in LINES))
     assert read(tmp_path / "a.dat", "body") == LINES
-
-
-def test_standard_input_and_what_was_read_of_it(monkeypatch, tmp_path):
-    content = "\n".join(LINES).encode()
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
-    texts = TextInput("-")
-    assert (texts.name, texts.size) == ("standard input", None)
-    assert list(texts) == LINES
-    assert texts.done == len(content)
 
 
 @pytest.mark.parametrize("form", ["csv", "tsv", "parquet"])

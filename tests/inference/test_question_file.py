@@ -1,33 +1,8 @@
-"""Files of questions: what is asked in each line, and wrong lines by their number."""
-
-import io
-import sys
+"""Files of questions: wrong lines by their number. tests/cli/test_answer.py reads right ones."""
 
 import pytest
 
-from hf_bert_impl.inference.question_file import answer_records, read_questions
-
-LINES = '\ufeff{"question": "river?", "id": 7}\n\n{"question": "you?", "context": "you 👍🏽"}\n'
-RECORDS = [
-    {"question": "river?", "id": 7, "context": "the river"},
-    {"question": "you?", "context": "you 👍🏽"},  # its own context goes before
-]
-
-
-def test_one_record_a_line(tmp_path, monkeypatch):
-    file = tmp_path / "q.jsonl"
-    file.write_text(LINES, encoding="utf-8")
-    assert list(read_questions(str(file), "the river")) == RECORDS
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(LINES.encode())))
-    assert list(read_questions("-", "the river")) == RECORDS
-
-
-def test_answers_stand_beside_their_records():
-    """A pipeline gives one answer as it is, and several as a list."""
-    records = [{"id": 0}, {"id": 1}]
-    answers = ["one", ["two", "three"]]
-    found = answer_records(lambda given: (answers[it["id"]] for it in given), iter(records))
-    assert list(found) == [({"id": 0}, ["one"]), ({"id": 1}, ["two", "three"])]
+from hf_bert_impl.inference.question_file import read_questions
 
 
 @pytest.mark.parametrize(

@@ -150,15 +150,14 @@ def test_a_damaged_list_of_modules(saved):
             encode(folder)
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", torch.bfloat16, "int8"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int8"])
 def test_lower_precision_stays_near(minilm_path, dtype):
     exact = TextEncoder.from_pretrained(minilm_path, device="cpu")
     low = TextEncoder.from_pretrained(minilm_path, dtype=dtype, device="cpu")
     # One text at a time, because float16 weights beside float32 states serve few tokens only.
     expected, found = (each.encode(REAL_TEXTS, batch_size=1) for each in (exact, low))
     assert found.dtype == np.float32
-    kind = getattr(torch, str(dtype).removeprefix("torch."))
-    computes_in_float32 = why_no_kernels(kind) is not None
+    computes_in_float32 = why_no_kernels(getattr(torch, dtype)) is not None
     assert np.array_equal(found, expected) == computes_in_float32
     assert (found * expected).sum(axis=1).min() > 0.98  # cosines: both have length 1
 
