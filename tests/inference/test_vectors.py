@@ -79,12 +79,12 @@ def test_what_cannot_be_compared(name, a, b, message):
 
 
 def test_by_hand():
-    values = np.array([[0.0, -1.0], [2.55, 1.55], [1.005, -0.005], [9.0, -9.0]], dtype=np.float32)
+    values = np.array([[0.0, -1.0], [2.55, 1.55], [2.505, -0.005], [9.0, -9.0]], dtype=np.float32)
     ranges = values[:2]  # in each column the smallest and the largest: steps of 0.01
     found = quantize_embeddings(values, "uint8", ranges)
     assert found.dtype == np.uint8
-    assert found.tolist() == [[0, 0], [255, 255], [100, 99], [255, 0]]
-    assert quantize_embeddings(values, "int8", ranges).tolist()[2] == [-28, -29]
+    assert found.tolist() == [[0, 0], [255, 255], [250, 99], [255, 0]]
+    assert quantize_embeddings(values, "int8", ranges).tolist()[2] == [122, -29]
     assert quantize_embeddings(values[:, [0, 1] * 5], "ubinary").tolist()[1:] == [
         *([255, 192], [170, 128], [170, 128])
     ]
