@@ -26,11 +26,8 @@ def test_in_their_order(ids, given):
     [
         ([1, 2, 1], "place 2 has the id 1, which text 1 has already"),
         (["a", 1], r"place 1 has the id 1 \(int\) after ids that are str"),
-        ([1, "1"], r"after ids that are int"),
-        ([None], "place 0 has no id"),
         ([""], "place 0 has no id"),
         ([1.5], r"place 0 has 1.5 \(float\) for an id"),
-        ([True], r"\(bool\) for an id"),
         ([2**63], r"for an id; expected .* 64 bits"),
         ([["a"]], r"\(list\) for an id"),
         (["\ud800"], "place 0 has half a surrogate pair"),

@@ -1,7 +1,6 @@
 """Rows of labelled data: every form of file, and what is wrong with the others."""
 
 import json
-import warnings
 
 import pytest
 
@@ -62,46 +61,17 @@ def test_plain_lines(write):
     assert values(rows) == [("one\ttwo",), ("three",)]
 
 
-def test_names_that_are_numbers(write):
-    file = write("a.tsv", "2023\tlabel\t2024\nx\tgood\ty\n")
-    assert values(read_rows(file, ["2024", "label"])) == [("y", "good")]
-    with pytest.warns(InputNote, match="is taken as a text"):
-        assert len(read_rows(file, ["0", "1"])) == 2
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")  # a label that is a number shows that there is no header
-        assert len(read_rows(write("b.tsv", "x\t-2.5\ny\t1\n"), ["0", "1"])) == 2
-
-
 @pytest.mark.parametrize(
     ("name", "text", "columns", "words"),
     [
         ("a.tsv", "", ["0"], "is empty"),
-        ("a.tsv", "text\tlabel\n", ["text"], "is empty"),
-        ("a.jsonl", "\n", ["text"], "is empty"),
-        ("a.conll", "\n\n", ["0", "1"], "is empty"),
-        (
-            "a.tsv",
-            "text\tlabel\na\tb\n",
-            ["txt"],
-            "no column 'txt'; .* 'text', 'label'",
-        ),
+        ("a.tsv", "text\tlabel\na\tb\n", ["txt"], "no column 'txt'; .* 'text', 'label'"),
         ("a.tsv", "a\tb\n", ["0", "2"], "no column '2'; expected one of '0', '1'"),
-        ("a.tsv", "a\tb\n", ["0", "label"], "names for a file with a header, or numbers"),
         ("a.tsv", "a\tb\nc\n", ["0"], "line 2 .* has 1 fields; expected 2"),
-        ("a.tsv", b"a\t\xff\n", ["0"], "line 1 of .* is not UTF-8"),
         ("a.csv", b"a,b\nc,\xff\n", ["0"], "line 2 of .* is not UTF-8"),
-        ("a.json", b'[{"text":\n"\xff"}]', ["text"], "line 2 of .* is not UTF-8"),
-        ("a.conll", b"a b\nc \xff\n", ["0", "1"], "line 2 of .* is not UTF-8"),
         ("a.csv", 'a,"b\nc,d\n', ["0"], "no CSV"),
         ("a.jsonl", '{"text": 1}\n{"tex', ["text"], "line 2 .* is not JSON"),
-        (
-            "a.jsonl",
-            '{"text": 1}',
-            ["label"],
-            "line 1 .* no column 'label'; .* 'text'",
-        ),
-        ("a.jsonl", "3", ["text"], "line 1 .* holds a int"),
-        ("a.json", "[1]", ["text"], "record 0 .* holds a int"),
+        ("a.jsonl", '{"text": 1}', ["label"], "line 1 .* no column 'label'; .* 'text'"),
         ("a.conll", "a b\nc\n", ["0", "-1"], "line 2 .* has 1 fields"),
         ("a.conll", "a b\n", ["word"], "numbers from 0"),
         ("a.xlsx", "a", ["0"], r"ends in .xlsx; expected one of .tsv"),
@@ -114,24 +84,16 @@ def test_bad_files(write, name, text, columns, words):
 
 def test_folder_of_classes(tmp_path):
     """As aclImdb: a folder a class, and one without labels."""
-    for name in ("pos/10_9.txt", "neg/2_1.txt", "neg/1_3.txt", "unsup/0_0.txt"):
+    for name in ("pos/10_9.txt", "neg/2_1.txt", "unsup/0_0.txt", ".git/a.txt", "urls_neg.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(f"{name}<br />")
-    (tmp_path / "urls_neg.txt").write_text("http://example.org\n")
-    (tmp_path / ".git").mkdir()
-    (tmp_path / ".git" / "a.txt").write_text("hidden")
     rows = read_rows(tmp_path, ["text", "label"])
-    assert values(rows) == [
-        ("neg/1_3.txt<br />", "neg"),
-        ("neg/2_1.txt<br />", "neg"),
-        ("pos/10_9.txt<br />", "pos"),
-    ]
-    assert rows[2].place == str(tmp_path / "pos" / "10_9.txt")
-    assert len(read_rows(tmp_path, ["text"])) == 4
+    assert values(rows) == [("neg/2_1.txt<br />", "neg"), ("pos/10_9.txt<br />", "pos")]
+    assert rows[1].place == str(tmp_path / "pos" / "10_9.txt")
+    assert len(read_rows(tmp_path, ["text"])) == 3
     (tmp_path / "notes.txt").write_text("no class")
-    assert len(read_rows(tmp_path, ["text"])) == 5
     with pytest.warns(InputNote, match=r"not read \(in no subfolder .*: notes\.txt$"):
-        assert len(read_rows(tmp_path, ["text", "label"])) == 3
+        assert len(read_rows(tmp_path, ["text", "label"])) == 2
     with pytest.raises(ValueError, match="has no column 'words'; expected one of 'text', 'label'"):
         read_rows(tmp_path, ["words"])
     with pytest.raises(ValueError, match="without subfolders with texts in them"):
@@ -142,9 +104,6 @@ def test_no_file(tmp_path):
     for read in (lambda file: read_rows(file, ["0"]), read_lines):
         with pytest.raises(ValueError, match="there is no file"):
             read(tmp_path / "none.tsv")
-    with pytest.raises(ValueError, match="is empty"):
-        (tmp_path / "a.txt").write_text("\n \n")
-        read_lines(tmp_path / "a.txt")
 
 
 def test_data_set_gives_the_names_of_classes(tmp_path):
@@ -164,5 +123,3 @@ def test_data_set_gives_the_names_of_classes(tmp_path):
         read_dataset(str(folder), "train", ["x"])
     with pytest.raises(ValueError, match="split 'test' of the data set"):
         read_dataset(str(folder), "test", ["label"])
-    with pytest.raises(ValueError, match="could not be read"):
-        read_dataset(str(tmp_path / "none"), "train", ["label"])

@@ -1,15 +1,16 @@
-"""A vocabulary learnt from text."""
+"""Vocabularies learnt from text: of pieces, and of words."""
 
 import os
 import subprocess
 import sys
 
 import pytest
-from transformers import AutoTokenizer
 
-from hf_bert_impl import BertTokenizer
 from hf_bert_impl.data import wordpiece
 from hf_bert_impl.data.tokenizer_training import SPECIAL_TOKENS, train_tokenizer
+from hf_bert_impl.data.word_vocabulary import SPECIAL_TOKENS as MARKS
+from hf_bert_impl.data.word_vocabulary import train_words
+from hf_bert_impl.inference.loading import load_tokenizer
 
 TEXT = (
     "The lower river flows slowly, and the lowest one slower.\n"
@@ -25,8 +26,9 @@ def text(tmp_path):
 
 
 def tokens(tokenizer):
-    vocab = tokenizer.get_vocab()
-    return sorted(vocab, key=vocab.get)
+    ids = tokenizer.get_vocab()
+    assert sorted(ids.values()) == [*range(len(ids))]
+    return sorted(ids, key=ids.get)
 
 
 def test_the_vocabulary(text):
@@ -59,15 +61,8 @@ def test_case(text):
     assert not cased.do_lower_case
 
 
-def test_saved_and_loaded(text, tmp_path):
-    tokenizer, _ = train_tokenizer([text], vocab_size=60, lowercase=False)
-    tokenizer.save_pretrained(tmp_path / "saved")
-    for loaded in (BertTokenizer, AutoTokenizer):
-        again = loaded.from_pretrained(tmp_path / "saved")
-        assert again("The slow River")["input_ids"] == tokenizer("The slow River")["input_ids"]
-
-
-def test_the_same_in_every_process(text, tmp_path):
+@pytest.mark.slow
+def test_the_same_in_every_process(text):
     """The trainer hashes with a new seed in each process."""
     code = (
         "import sys; from hf_bert_impl.data.tokenizer_training import train_tokenizer\n"
@@ -87,11 +82,9 @@ def test_chinese(data_dir, tmp_path):
     file = tmp_path / "zh.txt"
     file.write_text("\n".join(line.split("\t")[1] for line in lines), encoding="utf-8")
     tokenizer, report = train_tokenizer([file], vocab_size=3000)
-    assert report.character_coverage >= 0.9999
-    assert report.unknown_rate < 0.0005
+    assert report.character_coverage >= 0.9999 and report.unknown_rate < 0.0005
     # No character inside words: each is a word.
     assert tokenizer.tokenize("我们回家。") == ["我", "们", "回", "家", "。"]
-    assert report.pieces_per_word < 1.01
 
 
 def test_rare_characters_become_unknown(text):
@@ -105,37 +98,67 @@ def test_rare_characters_become_unknown(text):
     assert report.unknown_rate == 0
 
 
-def test_json_lines(tmp_path):
-    file = tmp_path / "a.jsonl"
-    file.write_text('{"text": "low low lower"}\n' * 3)
-    assert "low" in train_tokenizer([file], vocab_size=30)[0].get_vocab()
+@pytest.mark.parametrize(
+    ("content", "options", "words"),
+    [
+        (TEXT, {"vocab_size": 20}, "a vocabulary of 20 tokens has no room for the 20 charac"),
+        (TEXT, {"vocab_size": 10**9}, "vocab_size is 1000000000; expected .* 0 to 10,000,000"),
+        (TEXT, {"character_coverage": 1.5}, r"character_coverage is 1\.5"),
+        (" \n\n", {}, "nothing but white space"),
+    ],
+)
+def test_wrong_input(text, content, options, words):
+    text.write_text(content)
+    with pytest.raises(ValueError, match=words):
+        train_tokenizer([text], **options)
 
 
-def test_too_little_text(text):
-    assert train_tokenizer([text], vocab_size=5000)[1].vocab_size < 200
+# --- vocabularies of words -----------------------------------------------------------------------
+
+SPEECH = "to be or\tnot to be <mask>\n\nthat is the question to\n"
 
 
-def test_wrong_input(text, tmp_path):
-    with pytest.raises(ValueError, match="a vocabulary of 20 tokens has no room for the 20 charac"):
-        train_tokenizer([text], vocab_size=20)
-    with pytest.raises(ValueError, match="min_frequency is 0"):
-        train_tokenizer([text], min_frequency=0)
-    with pytest.raises(ValueError, match=r"character_coverage is 1\.5"):
-        train_tokenizer([text], character_coverage=1.5)
-    text.write_text("")
-    with pytest.raises(ValueError, match="is empty"):
-        train_tokenizer([text])
-    text.write_text(" \n\n")
-    with pytest.raises(ValueError, match="nothing but white space"):
-        train_tokenizer([text])
-    with pytest.raises(FileNotFoundError, match="there is no file"):
-        train_tokenizer([tmp_path / "none"])
+def test_ids_go_down_with_the_counts(write):
+    made, report = train_words([write("a.txt", SPEECH)])
+    words = ["to", "be", "is", "not", "or", "question", "that", "the"]
+    assert tokens(made) == [*MARKS, *words]
+    assert (report.vocab_size, report.words, report.unknown_rate) == (13, 8, 0)
 
 
-def test_more_tokens_than_there_is_memory_for(tmp_path):
-    file = tmp_path / "text.txt"
-    file.write_text("the river rose over night\n")
-    with pytest.raises(
-        ValueError, match="vocab_size is 1000000000; expected a whole number from 0 to 10,000,000"
-    ):
-        train_tokenizer([file], vocab_size=10**9)
+@pytest.mark.parametrize(
+    ("options", "words", "unknown"),
+    [
+        ({"vocab_size": 8}, ["to", "be", "is"], 5 / 11),
+        ({"min_frequency": 2}, ["to", "be"], 6 / 11),
+        ({"min_frequency": 3}, ["to"], 8 / 11),
+        ({"min_frequency": 2, "vocab_size": 6}, ["to"], 8 / 11),
+    ],
+)
+def test_rare_words_become_unknown(write, options, words, unknown):
+    made, report = train_words([write("a.txt", SPEECH)], **options)
+    assert tokens(made) == [*MARKS, *words]
+    assert report.unknown_rate == pytest.approx(unknown)
+    assert report.words == 8
+
+
+def test_a_vocabulary_without_config_is_loaded(write, tmp_path):
+    """As pre-training takes it, before there is a model."""
+    train_words([write("a.txt", SPEECH)])[0].save_pretrained(tmp_path / "words")
+    batch = load_tokenizer(str(tmp_path / "words"), {})([("to be", "or nothing"), ("not", "is")])
+    assert batch["input_ids"] == [[3, 5, 6, 2, 9, 1, 2], [3, 8, 2, 7, 2]]
+    assert batch["token_type_ids"] == [[1, 1, 1, 1, 2, 2, 2], [1, 1, 1, 2, 2]]
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        (" \n\t\n", {}, "holds nothing but white space; expected text"),
+        ("a b", {"vocab_size": 5}, "vocab_size=5 and min_frequency=1 leave no word"),
+        ("<pad> <mask>", {}, "leave no word|nothing but white space"),
+        ("a", {"min_frequency": 0}, "min_frequency is 0"),
+        (b"\xff\xfe\xff\xff", {}, "UTF-8"),
+    ],
+)
+def test_wrong_input_of_words(write, text, options, message):
+    with pytest.raises(ValueError, match=message):
+        train_words([write("a.txt", text)], **options)

@@ -9,10 +9,6 @@ from tokenizers import models, normalizers, pre_tokenizers
 from hf_bert_impl.data.wordpiece import (
     UNKNOWN_TO_LIBRARY,
     basic_tokenize,
-    clean,
-    is_chinese,
-    is_punctuation,
-    lower,
     split_into_pieces,
     tokenize,
 )
@@ -84,14 +80,8 @@ def test_random_text_gives_the_librarys_words(mode):
         ("한국", ["\u1112\u1161\u11ab\u1100\u116e\u11a8"]),
         ("a\x00b\ufffdc\u200bd\xade\ue000f", ["abcdef"]),
         ("a\tb\nc\rd\u2028e\u2029f\u3000g\xa0h", list("abcdefgh")),
-        (
-            "a\x0bb\x0cc\x85d\x1ce",
-            ["abcde"],
-        ),  # control characters, whatever str.split makes of them
+        ("a\x0bb\x0cc\x85d\x1ce", ["abcde"]),  # control characters; str.split takes them for space
         ("中\U00020000文", ["中", "\U00020000", "文"]),
-        ("\U0002b820a \U0002b920a", ["\U0002b820a", "\U0002b920", "a"]),
-        ("ひらがなカタカナ", ["ひらかなカタカナ"]),
-        ("$5+~x_y\u2e43", ["$", "5", "+", "~", "x", "_", "y\u2e43"]),
         ("", []),
         (" \n", []),
     ],
@@ -101,19 +91,8 @@ def test_words_worth_knowing(text, words):
     assert library_words(text, MODES[0]) == words
 
 
-def test_switches():
-    assert basic_tokenize("Él", do_lower_case=False) == ["Él"]
-    assert basic_tokenize("Él", do_lower_case=False, strip_accents=True) == ["El"]
-    assert basic_tokenize("Él", strip_accents=False) == ["él"]
-    assert basic_tokenize("中文a", tokenize_chinese_chars=False) == ["中文a"]
+def test_no_basic_tokenization():
     assert tokenize("A,b\tc", {"A,b", "c"}, do_basic_tokenize=False) == ["A,b", "c"]
-
-
-def test_predicates():
-    assert clean("a\u200d\tb") == "a b"
-    assert is_chinese("㐀") and not is_chinese("あ") and not is_chinese("가")
-    assert all(map(is_punctuation, "!$`~、「")) and not any(map(is_punctuation, "a1 é€"))
-    assert lower("ΑΣ") == "ασ"
 
 
 VOCAB = ("[UNK]", "a", "ab", "abc", "##c", "##cd", "##d", "##e", "x", "##x", "é", "##é", "##b")
@@ -137,19 +116,3 @@ def test_pieces(word, pieces):
     assert split_into_pieces(word, vocab) == pieces
     model = models.WordPiece(vocab, unk_token="[UNK]")
     assert [token.value for token in model.tokenize(word)] == pieces
-
-
-def test_random_words_give_the_librarys_pieces():
-    rng = random.Random(7)
-    for _ in range(30):
-        tokens = {"[UNK]"}
-        tokens |= {
-            rng.choice(["", "##"]) + "".join(rng.choices("abcd", k=rng.randint(1, 4)))
-            for _ in range(25)
-        }
-        vocab = {token: number for number, token in enumerate(sorted(tokens))}
-        model = models.WordPiece(vocab, unk_token="[UNK]")
-        for _ in range(50):
-            word = "".join(rng.choices("abcd", k=rng.randint(1, 12)))
-            got = split_into_pieces(word, vocab)
-            assert got == [token.value for token in model.tokenize(word)], (word, vocab)

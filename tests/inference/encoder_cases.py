@@ -1,11 +1,16 @@
 """Texts for the tests of sentence vectors, and how vectors and folders are compared."""
 
 import numpy as np
+import torch
+import transformers
+
+import hf_bert_impl
 
 TOLERANCE = 1e-5
 POSITIONS = 31
 SHORT = ["nice to meet you", "", "the river rose over night, and you.", "a"]
 LONG = " ".join(["the river rose and"] * 12)  # more than the model has positions for
+TEXTS = [*SHORT, LONG]
 
 
 def assert_near(found, expected):
@@ -16,3 +21,26 @@ def assert_near(found, expected):
 
 def names(folder):
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+
+
+def parts(folder):
+    """A model and its tokenizer."""
+    model = hf_bert_impl.BertModel.from_pretrained(folder)
+    return model, hf_bert_impl.BertTokenizer.from_pretrained(folder)
+
+
+def plain_states(folder, texts, layer=-1):
+    """The (S, H) states of each text alone, by transformers' own BERT."""
+    model = transformers.BertModel.from_pretrained(folder, add_pooling_layer=False).eval()
+    tokenizer = transformers.BertTokenizer.from_pretrained(folder)
+    found = []
+    for text in texts:
+        batch = tokenizer(text, truncation=True, max_length=POSITIONS, return_tensors="pt")
+        with torch.no_grad():
+            found.append(model(**batch, output_hidden_states=True).hidden_states[layer][0])
+    return found
+
+
+def plain_vectors(folder, texts):
+    """The mean of each text's states."""
+    return np.stack([states.mean(dim=0).numpy() for states in plain_states(folder, texts)])

@@ -22,24 +22,17 @@ def tokenizer(folder):
 def test_probabilities_are_upstreams(folder, tokenizer):
     batch = encode_masked(tokenizer, "nice to [MASK] you and the [MASK]", 31)
     model = hf_bert_impl.BertForMaskedLM.from_pretrained(folder).eval()
-    masks = predict_masks(model, tokenizer, batch, 3)
+    masks = predict_masks(model, tokenizer, batch, 1000)  # more than the vocabulary has
     assert [mask["position"] for mask in masks] == [3, 7]
     reference = modeling_bert.BertForMaskedLM.from_pretrained(folder).eval()
     with torch.no_grad():
         logits = reference(**batch).logits[0]
     for mask in masks:
-        best = logits[mask["position"]].softmax(dim=-1).topk(3)
+        best = logits[mask["position"]].softmax(dim=-1).sort(descending=True)
         found = mask["predictions"]
         assert [item["id"] for item in found] == best.indices.tolist()
         assert [item["probability"] for item in found] == pytest.approx(best.values.tolist())
         assert [item["token"] for item in found] == tokenizer.convert_ids_to_tokens(best.indices)
-
-
-def test_more_tokens_than_the_vocabulary(folder, tokenizer):
-    model = hf_bert_impl.BertForMaskedLM.from_pretrained(folder).eval()
-    [mask] = predict_masks(model, tokenizer, encode_masked(tokenizer, "[MASK]", 31), 1000)
-    assert len(mask["predictions"]) == len(tokenizer)
-    assert sum(item["probability"] for item in mask["predictions"]) == pytest.approx(1, abs=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """QuestionAnsweringPipeline: transformers 4's answers, from windows without padding."""
 
+import itertools
 import json
 
 import numpy as np
@@ -65,15 +66,11 @@ def test_answers_of_transformers_4(registered, answering_folder, fixtures_dir):
 
 
 def test_arguments_when_it_is_made(registered, answering_folder):
-    answerer = pipeline(
-        "question-answering", model=str(answering_folder), top_k=3, max_answer_len=2, device="cpu"
-    )
-    [three, again] = answerer(question=["who?", "where?"], context=RIVER)
-    assert len(three) == len(again) == 3
-    assert len(answerer(question="who?", context=RIVER, top_k=2)) == 2
-    assert len(answerer(question="who?", context=RIVER)) == 3  # a call changes no other
-    for answer in answerer(question="who?", context=RIVER, max_answer_len=1, top_k=99):
-        assert " " not in answer["answer"]
+    options = {"model": str(answering_folder), "top_k": 3, "max_answer_len": 1, "device": "cpu"}
+    answerer = pipeline("question-answering", **options)
+    assert len(answerer(*PAIRS[0], top_k=2)) == 2
+    found = answerer(*PAIRS[0])  # a call changes no other
+    assert len(found) == 3 and not any(" " in answer["answer"] for answer in found)
 
 
 def test_other_classes_are_answered_on_padded_batches(registered, answering_folder, answerer):
@@ -84,20 +81,6 @@ def test_other_classes_are_answered_on_padded_batches(registered, answering_fold
     assert type(other.model) is transformers.BertForQuestionAnswering
     options = {"top_k": 3, "handle_impossible_answer": True, "max_seq_len": 40, "doc_stride": 11}
     same(other(INPUTS, **options), answerer(INPUTS, **options))
-
-
-def test_a_model_without_token_types(registered, answering_folder):
-    tokenizer = BertTokenizer.from_pretrained(answering_folder)
-    tokenizer.model_input_names = ["input_ids", "attention_mask"]
-    torch.manual_seed(0)
-    config = transformers.DistilBertConfig(
-        vocab_size=len(tokenizer), dim=12, n_layers=1, n_heads=2, hidden_dim=20, n_positions=50
-    )
-    config.max_position_embeddings = 50
-    model = transformers.DistilBertForQuestionAnswering(config)
-    other = pipeline("question-answering", model=model, tokenizer=tokenizer, device="cpu")
-    answers = other(INPUTS)
-    assert [type(answer) for answer in answers] == [dict] * 4
 
 
 # --- long contexts, all questions at once ----------------------------------------------------
@@ -129,62 +112,49 @@ def test_windows_score_as_each_alone(answerer, answering_folder):
         assert answers.null_score == pytest.approx(expected.null_score, abs=1e-4)
 
 
-def test_nothing_is_padded_and_all_is_one_pass(answerer, forwards):
-    answerer(INPUTS, max_seq_len=60, doc_stride=17)
-    windows = [w for ws in answerer.preprocess(PAIRS, max_seq_len=60, doc_stride=17) for w in ws]
+def test_nothing_is_padded_and_batches_change_nothing(answerer, forwards, monkeypatch):
+    options = {"max_seq_len": 60, "doc_stride": 17}
+    windows = [w for ws in answerer.preprocess(PAIRS, **options) for w in ws]
+    expected = answerer(INPUTS, **options, top_k=3)
     [inputs] = forwards
     lengths = sorted((len(window) for window in windows), reverse=True)
     assert inputs["input_ids"].shape == (1, sum(lengths))
     assert inputs["cu_seq_lens_q"].tolist() == [0, *np.cumsum(lengths).tolist()]
-
-
-@pytest.mark.parametrize("size", [1, 3, 7])
-def test_batches_change_nothing(answerer, forwards, size, monkeypatch):
-    options = {"max_seq_len": 60, "doc_stride": 17, "top_k": 3}
-    expected = answerer(INPUTS, **options)
-    assert len(forwards) == 1
-    same(answerer(INPUTS, batch_size=size, **options), expected)
-    assert len(forwards) == 1 + -(-8 // size)
-    monkeypatch.setattr(module, "TOKEN_BUDGET", 60 * size)
-    monkeypatch.setattr(module, "QUESTIONS_AT_ONCE", size)
-    same(answerer(INPUTS, **options), expected)
+    for size in (1, 3, 7):
+        forwards.clear()
+        same(answerer(INPUTS, batch_size=size, **options, top_k=3), expected)
+        assert len(forwards) == -(-8 // size)
+        with monkeypatch.context() as patch:
+            patch.setattr(module, "TOKEN_BUDGET", 60 * size)
+            patch.setattr(module, "QUESTIONS_AT_ONCE", size)
+            same(answerer(INPUTS, **options, top_k=3), expected)
 
 
 def test_the_tokenizer_can_ask_for_shorter_windows(answering_folder):
     answerer = QuestionAnsweringPipeline.from_pretrained(answering_folder, device="cpu")
-    lengths = [max(map(len, windows)) for windows in answerer.preprocess(PAIRS)]
-    assert lengths == [70, 20, 12, 70]
+    assert [max(map(len, windows)) for windows in answerer.preprocess(PAIRS)] == [70, 20, 12, 70]
     answerer.tokenizer.model_max_length = 33
-    assert [max(map(len, ws)) for ws in answerer.preprocess(PAIRS)] == [33, 20, 12, 33]
-    assert max(map(len, answerer.preprocess(PAIRS, max_seq_len=50)[0])) == 50
+    assert [max(map(len, windows)) for windows in answerer.preprocess(PAIRS)] == [33, 20, 12, 33]
 
 
-def test_prepared_and_not(answering_folder, answerer):
-    plain = QuestionAnsweringPipeline.from_pretrained(answering_folder, "float32", "cpu", False)
-    encoder = plain.model.bert.encoder
-    assert getattr(encoder, "prepared", None) is None
-    assert answerer.model.bert.encoder.prepared is not None
+def test_not_prepared_and_in_training(answering_folder, answerer):
+    model = BertForQuestionAnswering.from_pretrained(answering_folder).train()
+    tokenizer = BertTokenizer.from_pretrained(answering_folder)
+    plain = QuestionAnsweringPipeline(model, tokenizer, prepare=False, device="cpu")
+    assert getattr(plain.model.bert.encoder, "prepared", None) is None
     same(plain(INPUTS, top_k=3), answerer(INPUTS, top_k=3))
-    assert not plain.model.training
 
 
-@pytest.mark.parametrize("dtype", ["bfloat16", torch.bfloat16, "int8"])
+@pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
 def test_lower_precision(answering_folder, answerer, dtype):
     low = QuestionAnsweringPipeline.from_pretrained(answering_folder, dtype, "cpu")
     pairs = [("who?", RIVER)]
     [expected], [found] = answerer.find_answers(pairs), low.find_answers(pairs)
-    lacks_kernels = why_no_kernels(getattr(torch, str(dtype).removeprefix("torch."))) is not None
+    lacks_kernels = why_no_kernels(getattr(torch, dtype)) is not None
     is_float32 = low.model.dtype == torch.float32
     assert is_float32 == (lacks_kernels or dtype == "int8")
     assert found.null_score != expected.null_score or lacks_kernels
     assert found.null_score == pytest.approx(expected.null_score, abs=1)
-
-
-def test_a_model_in_training_is_set_to_eval(answering_folder):
-    model = BertForQuestionAnswering.from_pretrained(answering_folder).train()
-    tokenizer = BertTokenizer.from_pretrained(answering_folder)
-    answerer = QuestionAnsweringPipeline(model, tokenizer, prepare=False, device="cpu")
-    assert answerer(*PAIRS[0]) == answerer(*PAIRS[0])
 
 
 # --- places in the text ----------------------------------------------------------------------
@@ -243,37 +213,25 @@ def test_the_config_decides_about_the_null_answer(save_answering):
 def test_without_a_threshold_there_is_always_an_answer(answerer):
     assert answerer.null_score_diff_threshold == 0
     assert all(answer["answer"] for answer in answerer(*PAIRS[1], top_k=99))
-    empty = [a for a in answerer(*PAIRS[1], top_k=999, handle_impossible_answer=True)]
+    empty = answerer(*PAIRS[1], top_k=999, handle_impossible_answer=True)
     assert sum(not answer["answer"] for answer in empty) == 1
-    # With threshold 0 the answers are sorted by probability.
-    assert empty == sorted(empty, key=lambda answer: -answer["score"])
 
 
 # --- what can be asked -----------------------------------------------------------------------
-
-
-class TorchDataset(torch.utils.data.Dataset):
-    def __len__(self):
-        return len(INPUTS)
-
-    def __getitem__(self, index):
-        return INPUTS[index]
 
 
 def test_ways_to_ask(answerer, monkeypatch):
     expected = answerer(INPUTS)
     assert isinstance(expected, list) and len(expected) == 4
     same(answerer(question=QUESTIONS, context=CONTEXTS), expected)
-    same(answerer(tuple(INPUTS)), expected)
     same(answerer(*PAIRS[0]), expected[0])
     same(answerer(INPUTS[0]), expected[0])
-    same(answerer(question=QUESTIONS[0], context=CONTEXTS[0]), expected[0])
     same(answerer([INPUTS[0]]), expected[0])  # transformers 4 has it so
     same(answerer(question=QUESTIONS, context=RIVER)[1], expected[1])
     same(answerer(*PAIRS[0], padding=True, num_workers=2), expected[0])
     assert answerer([]) == []
     monkeypatch.setattr(module, "QUESTIONS_AT_ONCE", 3)
-    for stream in (iter(INPUTS), (item for item in INPUTS), TorchDataset()):
+    for stream in (iter(INPUTS), (item for item in INPUTS)):
         found = answerer(stream)
         assert not isinstance(found, list)
         same(list(found), expected)
@@ -282,13 +240,7 @@ def test_ways_to_ask(answerer, monkeypatch):
 def test_a_stream_is_read_as_it_is_needed(answerer, monkeypatch):
     monkeypatch.setattr(module, "QUESTIONS_AT_ONCE", 2)
     read = []
-
-    def endless():
-        while True:
-            read.append(INPUTS[1])
-            yield INPUTS[1]
-
-    answers = answerer(endless())
+    answers = answerer(read.append(1) or INPUTS[1] for _ in itertools.count())
     for _ in range(3):
         same(next(answers), answerer(INPUTS[1]))
     assert len(read) == 4
@@ -305,17 +257,12 @@ def test_long_questions_are_cut_with_a_warning(answerer):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"question": "", "context": "b"}, "the question beside 'b' is empty; expected a text"),
         ({"question": "a", "context": " \n"}, "the context beside 'a' is empty"),
         ({"question": "a", "context": "\u200b"}, "the context of the question 'a' is empty"),
         ({"question": ["a", "b"], "context": ["c"]}, "2 questions and 1 contexts are given"),
         ({"top_k": 0}, "top_k is 0; expected a whole number from 1"),
-        ({"max_answer_len": 0}, "max_answer_len is 0"),
-        ({"max_question_len": 0}, "max_question_len is 0"),
         ({"max_seq_len": 71}, "max_seq_len is 71; expected 1 to 70"),
-        ({"max_seq_len": 40, "doc_stride": 40}, "doc_stride=40 is not smaller than the window"),
         ({"doc_stride": 64, "context": LONG}, "doc_stride=64 is not smaller than the room"),
-        ({"max_seq_len": 4}, "leaves no room for the context"),
     ],
 )
 def test_values_that_do_not_fit(answerer, options, message):
@@ -328,13 +275,9 @@ def test_values_that_do_not_fit(answerer, options, message):
     [
         ((), {}, "no keywords given; expected a question and a context, or dicts"),
         ((), {"question": "a"}, "question given"),
-        (("a",), {}, "the argument is a str; expected"),
-        ((3,), {}, "the argument is a int"),
         (("a", "b"), {"context": "c"}, "2 arguments and context given"),
         (([{"question": "a"}],), {}, "an input has 'question'; expected a dict with"),
-        ((["a", "b"],), {}, "an input has str"),
         ((), {"question": "a", "context": None}, "the context is a NoneType; give it as a str"),
-        ((), {"question": [3], "context": "b"}, "the question is a int"),
         (("a", "b"), {"topk": 3}, "unknown argument 'topk'; question answering takes max_seq_len"),
     ],
 )
@@ -346,31 +289,20 @@ def test_arguments_of_another_kind(answerer, args, options, message):
 # --- models that do not fit ------------------------------------------------------------------
 
 
-def test_models_without_the_head(tmp_path, answering_folder):
+def test_models_that_do_not_fit(tmp_path, answering_folder):
     base = hf_bert_impl.BertModel.from_pretrained(answering_folder)
     with pytest.raises(TypeError, match="model is BertModel, which does not answer questions"):
         QuestionAnsweringPipeline(base, None)
-    base.save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=r"lacks 2 weights .*\(qa_outputs.bias, qa_outputs.weig"):
-        QuestionAnsweringPipeline.from_pretrained(tmp_path)
-
-
-def test_loading_what_cannot_be_loaded(tmp_path, answering_folder):
     with pytest.raises(OSError, match=r"no config\.json"):
         QuestionAnsweringPipeline.from_pretrained(tmp_path)
-    with pytest.raises(ValueError, match="dtype is 'float8'; expected one of float32"):
-        QuestionAnsweringPipeline.from_pretrained(answering_folder, "float8")
-    with pytest.raises(ValueError, match="leave prepare=True"):
-        QuestionAnsweringPipeline.from_pretrained(answering_folder, "int8", prepare=False)
-
-
-def test_saving_takes_no_code_along(registered, answering_folder, tmp_path):
-    pipeline("question-answering", model=str(answering_folder), device="cpu").save_pretrained(
-        tmp_path
-    )
-    assert not list(tmp_path.glob("*.py"))
-    config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
-    assert "custom_pipelines" not in config
+    base.save_pretrained(tmp_path)
+    for folder, options, words in (
+        (tmp_path, {}, r"lacks 2 weights .*\(qa_outputs.bias, qa_outputs.weig"),
+        (answering_folder, {"dtype": "float8"}, "dtype is 'float8'; expected one of float32"),
+        (answering_folder, {"dtype": "int8", "prepare": False}, "leave prepare=True"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            QuestionAnsweringPipeline.from_pretrained(folder, **options)
 
 
 # --- batch invariance ------------------------------------------------------------------------
@@ -386,25 +318,10 @@ def test_batch_invariant_answers(answering_folder, dtype):
     )
     options = {"top_k": 3, "handle_impossible_answer": True, "max_seq_len": 47, "doc_stride": 11}
     alone = [answerer(item, **options) for item in INPUTS]
-    for batch_size in (1, 2, 5, 300, None):
+    for batch_size in (1, 2, 5, None):
         assert answerer(INPUTS, batch_size=batch_size, **options) == alone
         assert answerer(INPUTS[::-1], batch_size=batch_size, **options) == alone[::-1]
     assert answerer(INPUTS * 3, **options) == alone * 3
-
-
-def test_batch_invariant_logits(answering_folder):
-    """Not prepared, too; the pipeline takes the promise from the model's config."""
-    model = BertForQuestionAnswering.from_pretrained(answering_folder, batch_invariant=True)
-    tokenizer = BertTokenizer.from_pretrained(answering_folder)
-    for prepare in (False, True):
-        answerer = QuestionAnsweringPipeline(model, tokenizer, prepare=prepare, device="cpu")
-        cut = answerer.preprocess(PAIRS, max_seq_len=41, doc_stride=7)
-        windows = [window for of_pair in cut for window in of_pair]
-        alone = [answerer.forward({"windows": [window]}) for window in windows]
-        together = answerer.forward({"windows": windows})
-        for side in ("start", "end"):
-            for own, shared in zip(alone, together[side], strict=True):
-                assert torch.equal(own[side][0], shared)
 
 
 def test_batch_invariance_is_refused_for_other_classes(answering_folder):

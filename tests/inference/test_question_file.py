@@ -1,60 +1,21 @@
-"""Files of questions: what is asked in each line, and wrong lines by their number."""
-
-import io
-import json
-import sys
+"""Files of questions: wrong lines by their number. tests/cli/test_answer.py reads right ones."""
 
 import pytest
 
-from hf_bert_impl.inference.question_file import answer_records, read_questions
-
-LINES = '\ufeff{"question": "river?", "id": 7}\n\n{"question": "you?", "context": "you 👍🏽"}\n'
-RECORDS = [
-    {"question": "river?", "id": 7, "context": "the river"},
-    {"question": "you?", "context": "you 👍🏽"},  # its own context goes before
-]
-
-
-def test_one_record_a_line(tmp_path, monkeypatch):
-    file = tmp_path / "q.jsonl"
-    file.write_text(LINES, encoding="utf-8")
-    assert list(read_questions(str(file), "the river")) == RECORDS
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(LINES.encode())))
-    assert list(read_questions("-", "the river")) == RECORDS
-
-
-def test_answers_stand_beside_their_records():
-    """A pipeline gives one answer as it is, and several as a list."""
-
-    def pipeline(records):
-        for record in records:
-            yield [record["id"]] * 2 if record["id"] % 2 else record["id"]
-
-    records = [{"id": number} for number in range(3)]
-    assert list(answer_records(pipeline, iter(records))) == [
-        ({"id": 0}, [0]),
-        ({"id": 1}, [1, 1]),
-        ({"id": 2}, [2]),
-    ]
+from hf_bert_impl.inference.question_file import read_questions
 
 
 @pytest.mark.parametrize(
     ("content", "words"),
     [
         (b"", "is empty; expected a question a line"),
-        (b"\n \n", "is empty"),
         (b'{"question": "a", "context": "b"}\n{"question"', "line 2 of .* is not JSON"),
-        (b'{"question": "caf\xe9"}', "line 1 of .* is not UTF-8"),
         (b'{"context": "b"}', "line 1 of .* has no 'question'"),
         (b'\n{"question": "a"}', "line 2 of .* has no 'context'; .*`context`"),
-        (b'{"question": " ", "context": "b"}', "has an empty 'question'"),
-        (b'{"question": "a", "context": ""}', "has an empty 'context'"),
-        (b'{"question": 3, "context": "b"}', "has no 'question'"),
-        (b'["a", "b"]', "line 1 of .* holds a list"),
         (b'{"question": "a", "context": "\\ud83d"}', "half a surrogate pair in its 'context'"),
         (
-            json.dumps({"question": "a", "context": "b", "id": "\ud83d"}).encode(),
-            "the id in line 1 of .* half a surrogate pair",
+            b'{"question": "a", "context": "b", "id": "\\ud83d"}',
+            "the id in line 1 .* half a surro",
         ),
     ],
 )

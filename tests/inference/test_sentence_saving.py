@@ -8,37 +8,29 @@ import numpy as np
 import pytest
 import torch
 
-import hf_bert_impl
 from hf_bert_impl import TextEncoder
 from hf_bert_impl.errors import InputError
-from hf_bert_impl.inference.pooling import MODES, Dense, LayerNorm, Normalize, Pooling
-from tests.inference.encoder_cases import LONG, SHORT, assert_near, names
+from hf_bert_impl.inference.pooling import Dense, LayerNorm, Normalize, Pooling
+from hf_bert_impl.inference.sentence_folder import copy_sentence_modules
+from tests.inference.encoder_cases import TEXTS, assert_near, names, parts
 
-TEXTS = [*SHORT, LONG, "NICE to Meet"]
-
-
-def parts(folder):
-    model = hf_bert_impl.BertModel.from_pretrained(folder)
-    return model, hf_bert_impl.BertTokenizer.from_pretrained(folder)
+CALLS = ({}, {"prompt_name": "query"}, {"normalize_embeddings": True})
 
 
 def some_modules():
     torch.manual_seed(2)
-    gelu = {"activation_function": "torch.nn.modules.activation.GELU"}
     return [
-        Dense({"in_features": 30, "out_features": 7, **gelu}),
+        Dense({"in_features": 30, "out_features": 7, "use_residual": True}),
         LayerNorm({"dimension": 7}),
-        Dense({"in_features": 7, "out_features": 11, "bias": False, "use_residual": True}),
+        Dense({"in_features": 7, "out_features": 11, "bias": False}),
         Normalize(),
     ]
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
+@pytest.fixture(
+    params=[
         {},
         {"pooling": "cls", "modules": some_modules()},
-        {"pooling": ("cls", "mean")},
         {"pooling": ("mean", "cls", "lasttoken")},  # an order that the switches do not have
         {"pooling": Pooling("mean", include_prompt=False), "prompts": {"query": "you "}},
         {"max_length": 6, "do_lower_case": True, "truncate_dim": 8},
@@ -47,54 +39,49 @@ def some_modules():
     ],
     ids=lambda options: "-".join(options) or "plain",
 )
-def test_a_saved_encoder_is_the_same_everywhere(tiny, tmp_path, options):
-    encoder = TextEncoder(*parts(tiny), **options)
-    folder = tmp_path / "saved"
-    encoder.save_pretrained(folder)
+def saved(request, tiny, tmp_path):
+    """An encoder and the folder that it was saved to."""
+    encoder = TextEncoder(*parts(tiny), **request.param)
+    encoder.save_pretrained(tmp_path / "saved")
+    return encoder, tmp_path / "saved"
+
+
+def test_a_saved_encoder_is_the_same(saved):
+    encoder, folder = saved
     again = TextEncoder.from_pretrained(folder, device="cpu", prepare=False)
     for name in ("prompts", "default_prompt_name", "truncate_dim", "similarity_fn_name"):
         assert getattr(again, name) == getattr(encoder, name)
     assert (again.max_length, again.do_lower_case) == (encoder.max_length, encoder.do_lower_case)
-    calls = ({}, {"prompt_name": "query"}, {"normalize_embeddings": True})
-    for call in calls:
+    for call in CALLS:
         assert np.array_equal(again.encode(TEXTS, **call), encoder.encode(TEXTS, **call))
 
+
+@pytest.mark.ecosystem
+def test_a_saved_encoder_is_the_same_to_sentence_transformers(saved, tmp_path):
     library = pytest.importorskip("sentence_transformers")
+    encoder, folder = saved
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         stock = library.SentenceTransformer(str(folder), device="cpu")
-    for call in calls:
+    for call in CALLS:
         assert_near(encoder.encode(TEXTS, **call), stock.encode(TEXTS, **call))
-    assert (stock.similarity_fn_name, stock.max_seq_length, stock.prompts) == (
-        encoder.similarity_fn_name,
-        encoder.max_seq_length,
-        encoder.prompts,
-    )
+    for name in ("similarity_fn_name", "max_seq_length", "prompts"):
+        assert getattr(stock, name) == getattr(encoder, name)
     assert stock.get_embedding_dimension() == encoder.dimension
     # And what stock makes of it is loaded here again.
     stock.save_pretrained(str(tmp_path / "stock"), create_model_card=False)
-    assert_near(
-        TextEncoder.from_pretrained(tmp_path / "stock", device="cpu").encode(TEXTS),
-        encoder.encode(TEXTS),
-    )
+    again = TextEncoder.from_pretrained(tmp_path / "stock", device="cpu")
+    assert_near(again.encode(TEXTS), encoder.encode(TEXTS))
 
 
-def test_real_weights(minilm_path, tmp_path):
-    encoder = TextEncoder.from_pretrained(minilm_path, device="cpu")
-    encoder.save_pretrained(tmp_path / "saved")
-    again = TextEncoder.from_pretrained(tmp_path / "saved", device="cpu")
-    assert np.array_equal(again.encode(TEXTS), encoder.encode(TEXTS))
-    assert again.max_length == 256 and not again.do_lower_case
-
-
-@pytest.mark.parametrize("dtype", ["int8", "bfloat16"])
-def test_prepared_encoders(tiny, tmp_path, dtype):
-    """int8 keeps the weights of the model, and a narrower type is the model's."""
-    encoder = TextEncoder.from_pretrained(tiny, dtype=dtype, device="cpu")
-    encoder.save_pretrained(tmp_path / "saved")
-    again = TextEncoder.from_pretrained(tmp_path / "saved", dtype=dtype, device="cpu")
-    assert np.array_equal(again.encode(TEXTS), encoder.encode(TEXTS))
-    assert again.model.dtype == encoder.model.dtype
+def test_saved_settings_give_way_to_those_of_the_caller(tiny, tmp_path):
+    settings = {"prompts": {"query": "you ", "other": "and "}, "default_prompt_name": "other"}
+    TextEncoder(*parts(tiny), **settings, truncate_dim=9).save_pretrained(tmp_path / "saved")
+    settings = {"prompts": {"query": "nice "}, "default_prompt_name": "query", "truncate_dim": 11}
+    again = TextEncoder.from_pretrained(tmp_path / "saved", **settings, similarity_fn_name="dot")
+    assert again.prompts == {"query": "nice ", "document": "", "other": "and "}
+    assert (again.default_prompt_name, again.dimension) == ("query", 11)
+    assert again.similarity_fn_name == "dot"
 
 
 def test_the_folder_is_a_plain_bert_with_its_modules(tiny, tmp_path):
@@ -145,20 +132,68 @@ def test_nothing_is_left_of_what_fails(tiny, tmp_path, monkeypatch):
     assert not os.listdir(tmp_path)
 
 
-def test_what_stock_has_no_module_for(tiny, tmp_path):
-    for options, message in (
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
         ({"pooling": Pooling.named("first-last-average")}, "averages the first and the last layer"),
         ({"modules": [torch.nn.Linear(30, 4)]}, "a module is a Linear; expected Dense, LayerNorm"),
-    ):
-        with pytest.raises(InputError, match=message):
-            TextEncoder(*parts(tiny), **options).save_pretrained(tmp_path / "saved")
+    ],
+)
+def test_what_stock_has_no_module_for(tiny, tmp_path, options, message):
+    with pytest.raises(InputError, match=message):
+        TextEncoder(*parts(tiny), **options).save_pretrained(tmp_path / "saved")
     assert not os.listdir(tmp_path)
 
 
-@pytest.mark.parametrize("modes", [("mean",), ("cls", "max"), ("max", "cls"), MODES, MODES[::-1]])
-def test_configs_of_poolings_are_read_as_they_were(modes):
-    for include_prompt in (True, False):
-        pooling = Pooling(modes, include_prompt=include_prompt)
-        written = pooling.to_config() | {"include_prompt": include_prompt}
-        read = Pooling.from_config(written)
-        assert (read.modes, read.include_prompt) == (modes, include_prompt)
+# --- copies of modules ---------------------------------------------------------------------------
+
+
+def modules(*paths):
+    return json.dumps([{"type": f"x.Kind{n}", "path": path} for n, path in enumerate(paths)])
+
+
+@pytest.fixture
+def source(tmp_path):
+    source = tmp_path / "source"
+    for path in (source / "1_Pooling", source / "heads/2_Dense", source / ".git"):
+        path.mkdir(parents=True)
+        (path / "config.json").write_text("{}")
+    (source / "sentence_bert_config.json").write_text('{"max_seq_length": 7}')
+    (source / "notes.txt").write_text("private")
+    (tmp_path / "folder").mkdir()
+    return source
+
+
+def test_modules_come_along(source, tmp_path):
+    folder = tmp_path / "folder"
+    assert copy_sentence_modules(source, folder) == []
+    paths = ("", "1_Pooling", "heads/2_Dense/", "3_Normalize", ".git")
+    (source / "modules.json").write_text(modules(*paths))
+    copied = copy_sentence_modules(source, folder)
+    assert copied == ["modules.json", "sentence_bert_config.json", "1_Pooling/", "heads/2_Dense/"]
+    # Neither other files nor hidden folders are copied.
+    assert names(folder) == {
+        *("modules.json", "sentence_bert_config.json"),
+        *("1_Pooling/config.json", "heads/2_Dense/config.json"),
+    }
+    assert (folder / "modules.json").read_text() == modules(*paths)
+
+
+def test_bert_moves_up(source, tmp_path):
+    folder = tmp_path / "folder"
+    (source / "0_Transformer").mkdir()
+    (source / "sentence_bert_config.json").rename(
+        source / "0_Transformer/sentence_bert_config.json"
+    )
+    (source / "modules.json").write_text(modules("0_Transformer", "1_Pooling"))
+    copy_sentence_modules(source, folder)
+    assert json.loads((folder / "modules.json").read_text()) == json.loads(modules("", "1_Pooling"))
+    assert names(folder) == {"modules.json", "sentence_bert_config.json", "1_Pooling/config.json"}
+
+
+@pytest.mark.parametrize("path", ["../folder", "/etc", "1_Pooling/../../folder"])
+def test_what_lies_outside_is_refused(source, tmp_path, path):
+    (source / "modules.json").write_text(modules("", path))
+    with pytest.raises(ValueError, match="outside its own folder"):
+        copy_sentence_modules(source, tmp_path / "folder")
+    assert names(tmp_path / "folder") == set()

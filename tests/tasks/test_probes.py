@@ -53,16 +53,6 @@ def classes(count, seed, noise=0.0):
     return [(text(point), "xyz"[kind]) for point, kind in zip(points, kinds, strict=True)]
 
 
-def related(count, seed):
-    """Scores from 1 to 5 by how much two vectors agree in one number."""
-    rng = np.random.default_rng(seed)
-    left, right = rng.uniform(0, 1, size=(2, count, 4))
-    scores = 5 - 4 * np.abs(left - right)[:, 2]
-    return [
-        (text(a), text(b), f"{score:.2f}") for a, b, score in zip(left, right, scores, strict=True)
-    ]
-
-
 def same(count, seed):
     """Whether two vectors point the same way in one number."""
     rng = np.random.default_rng(seed)
@@ -79,30 +69,6 @@ def probe(protocol, named, columns, **options):
     return run_probe(protocol, task, examples, batcher, options=ProbeOptions(**options))
 
 
-@pytest.mark.parametrize("classifier", ["logistic", "mlp"])
-def test_classification_with_test_data(write, classifier):
-    named = {
-        "train": write("train", classes(300, 1)),
-        "validation": write("validation", classes(60, 2)),
-        "test": write("test", classes(90, 3)),
-    }
-    result = probe("classification", named, COLUMNS, classifier=classifier)
-    assert result.examples == {"train": 300, "validation": 60, "test": 90}
-    assert result.deviations is None
-    assert result.scores["accuracy"] > 0.8
-
-
-def test_cross_validation_tells_signal_from_noise(write):
-    clean = {"train": write("clean", classes(150, 1))}
-    noisy = {"train": write("noisy", classes(150, 1, noise=1.0))}
-    result = probe("classification", clean, COLUMNS, folds=5)
-    assert result.scores["accuracy"] > 0.8
-    assert 0 < result.deviations["accuracy"] < 0.2
-    assert probe("classification", noisy, COLUMNS, folds=5).scores["accuracy"] < 0.55
-    again = probe("classification", clean, COLUMNS, folds=5)
-    assert again == result
-
-
 @pytest.mark.parametrize("protocol", ["pair", "entailment"])
 def test_pairs(write, protocol):
     named = {"train": write("train", same(300, 1)), "test": write("test", same(80, 2))}
@@ -110,42 +76,11 @@ def test_pairs(write, protocol):
     assert probe(protocol, named, PAIRS).scores["accuracy"] > 0.9
 
 
-@pytest.mark.parametrize(("classifier", "least"), [("logistic", 0.9), ("mlp", 0.8)])
-def test_relatedness(write, classifier, least):
-    named = {"train": write("train", related(400, 1)), "test": write("test", related(70, 2))}
-    named["validation"] = write("validation", related(60, 3))
-    result = probe("relatedness", named, PAIRS, classifier=classifier, epoch_size=10)
-    assert result.scores["pearson"] > least
-    assert set(result.scores) == {"pearson", "spearman", "mse"}
-
-
-def test_interface_is_that_of_senteval(write):
-    named = {"train": write("train", same(40, 1)), "test": write("test", same(9, 2))}
-    task, examples = read_probe("pair", named, PAIRS)
-    seen = []
-
-    def prepare(params, samples):
-        assert isinstance(params, Params)
-        params.factor = 2.0
-        seen.extend(samples)
-
-    def doubled(params, batch):
-        assert len(batch) <= params.batch_size == params["batch_size"] == 7
-        assert all(words in seen for words in batch)
-        return params.factor * np.array(batcher(params, batch))
-
-    run_probe("pair", task, examples, doubled, prepare, ProbeOptions(batch_size=7))
-    assert len(seen) == 2 * 49
-    with pytest.raises(AttributeError, match="nothing"):
-        _ = Params().nothing
-
-
 def test_encoder_batcher_gives_texts():
     assert encoder_batcher(lambda texts: texts)(Params(), [["a", "b."], []]) == ["a b.", ""]
 
 
-def test_bad_input(write):
-    train = write("train", classes(30, 1))
+def test_bad_options():
     for given, words in (
         ({"classifier": "svm"}, "'svm'; expected one of logistic, mlp"),
         ({"folds": 1}, "folds is 1; expected a whole number from 2"),
@@ -154,26 +89,31 @@ def test_bad_input(write):
     ):
         with pytest.raises(ValueError, match=words):
             ProbeOptions(**given)
-    with pytest.raises(ValueError, match="'parse'; expected one of classification, pair"):
-        read_probe("parse", {"train": train}, COLUMNS)
-    with pytest.raises(ValueError, match="expected a second text for pair"):
-        read_probe("pair", {"train": train}, COLUMNS)
-    with pytest.raises(ValueError, match="expected no second text"):
-        read_probe("classification", {"train": train}, Columns("0", "0", "1"))
-    few = write("few", [*classes(30, 1), ("1 2 3 4 5", "rare")])
-    with pytest.raises(ValueError, match=r"class 'rare' has only 1 example .* 10 folds"):
-        probe("classification", {"train": few}, COLUMNS)
-    with pytest.raises(ValueError, match="validation data but no test data"):
-        probe("classification", {"train": train, "validation": train}, COLUMNS)
-    test = write("test", classes(9, 2))
-    with pytest.raises(ValueError, match=r"class 'rare' has only 1 example .* each of 2 folds"):
-        probe("classification", {"train": few, "test": test}, COLUMNS)
-    level = write("level", [("1", "2", "3.5"), ("2", "1", "3.5")] * 9)
-    with pytest.raises(ValueError, match=r"every score to train on is 3\.5"):
-        probe("relatedness", {"train": level, "test": level}, PAIRS)
-    unseen = write("unseen", [("1 2 3 4 5", "new")])
-    with pytest.raises(ValueError, match="label 'new', which no training example has"):
-        probe("classification", {"train": train, "test": unseen}, COLUMNS)
+
+
+TRAIN = classes(30, 1)
+FEW = [*TRAIN, ("1 2 3 4 5", "rare")]
+LEVEL = [("1", "2", "3.5"), ("2", "1", "3.5")] * 9
+
+
+@pytest.mark.parametrize(
+    ("protocol", "columns", "rows", "words"),
+    [
+        ("parse", COLUMNS, {"train": TRAIN}, "'parse'; expected one of classification, pair"),
+        ("pair", COLUMNS, {"train": TRAIN}, "expected a second text for pair"),
+        ("classification", PAIRS, {"train": LEVEL}, "expected no second text"),
+        ("classification", COLUMNS, {"train": FEW}, r"'rare' has only 1 example .* 10 folds"),
+        ("classification", COLUMNS, {"train": FEW, "test": TRAIN}, r"only 1 example .* of 2 folds"),
+        ("classification", COLUMNS, {"train": TRAIN, "validation": TRAIN}, "but no test data"),
+        ("classification", COLUMNS, {"train": TRAIN, "test": FEW}, "'rare', which no training exa"),
+        ("relatedness", PAIRS, {"train": LEVEL, "test": LEVEL}, r"every score to train on is 3\.5"),
+    ],
+)
+def test_bad_data(write, protocol, columns, rows, words):
+    named = {name: write(name, lines) for name, lines in rows.items()}
+    options = {} if len(rows) == 1 else {"folds": 2}
+    with pytest.raises(ValueError, match=words):
+        probe(protocol, named, columns, **options)
 
 
 def test_what_an_encoder_may_not_give(write):

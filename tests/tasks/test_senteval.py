@@ -1,7 +1,6 @@
 """SentEval: its layout, its protocols beside plain computations, and what is wrong with files."""
 
 import shutil
-from collections import Counter
 
 import numpy as np
 import pytest
@@ -72,9 +71,7 @@ def test_every_task_is_found_wherever_the_folder_is_named(downstream):
     for name in ("SST2", "SST5", "SNLI", "STS-B"):
         assert sizes[name] == {"train": 90, "validation": 25, "test": 31}
     assert sizes["SICK-R"] == sizes["SICK-E"] == {"train": 90, "validation": 25, "test": 31}
-    files = {data.name: [len(file.pairs) for file in data.files] for data in found}
-    assert files["STS12"] == [11, 16, 21, 26, 31]
-    assert files["STS13"] == [11, 16, 21]
+    assert [len(file.pairs) for file in found[list(TASKS).index("STS13")].files] == [11, 16, 21]
     labels = {data.name: {it.label for it in data.examples.get("train", [])} for data in found}
     assert labels["SUBJ"] == {"objective", "subjective"}
     assert labels["TREC"] == {"ABBR", "HUM", "NUM"}
@@ -95,9 +92,7 @@ def test_names_of_tasks(downstream):
 @pytest.mark.parametrize("encoding", ["latin-1", "utf-8", "utf-8-sig"])
 def test_encodings_of_reviews(copy, encoding):
     folder = copy("MR")
-    lines = ["un café – oui", "", "tab\tand\u2028line"]
-    if encoding == "latin-1":
-        lines = [line.encode("latin-1", "replace").decode("latin-1") for line in lines]
+    lines = ["un café", "", "tab\tand\x85line"]
     (folder / "MR" / "rt-polarity.neg").write_bytes("\r\n".join([*lines, ""]).encode(encoding))
     (data,) = read_senteval(folder, ["MR"], OPTIONS)
     assert [it.text for it in data.examples["train"] if it.label == "neg"] == lines
@@ -135,46 +130,27 @@ def test_quotation_marks_of_paraphrases(copy, lines, expected):
 # --- protocols ------------------------------------------------------------------------------------
 
 
-def test_cross_validation_equals_plain_scikit_learn(downstream):
-    (data,) = read_senteval(downstream, ["MR"], OPTIONS)
-    inputs, _, labels = arrays(data.examples["train"])
-    accuracies = []
-    for rest, held in StratifiedKFold(3, shuffle=True, random_state=5).split(inputs, labels):
-        inner = StratifiedKFold(3, shuffle=True, random_state=5)
-        search = GridSearchCV(LogisticRegression(max_iter=500), {"C": STRENGTHS}, cv=inner)
-        accuracies.append(search.fit(inputs[rest], labels[rest]).score(inputs[held], labels[held]))
-    (result,) = run(downstream, "MR")
-    assert result.scores["accuracy"] == pytest.approx(100 * np.mean(accuracies))
-    assert result.deviations["accuracy"] == pytest.approx(100 * np.std(accuracies, ddof=1))
-    assert (result.metrics, result.examples) == (("accuracy",), {"train": 60})
-
-
 def test_folds_and_test_data_equal_plain_scikit_learn(downstream):
     (data,) = read_senteval(downstream, ["MRPC"], OPTIONS)
     parts = {name: arrays(part) for name, part in data.examples.items()}
-    inputs = {name: pair_inputs(left, right) for name, (left, right, _) in parts.items()}
     inner = StratifiedKFold(3, shuffle=True, random_state=5)
     search = GridSearchCV(LogisticRegression(max_iter=500), {"C": STRENGTHS}, cv=inner)
-    search.fit(inputs["train"], parts["train"][2])
-    predicted, gold = search.predict(inputs["test"]), parts["test"][2]
+    search.fit(pair_inputs(*parts["train"][:2]), parts["train"][2])
+    predicted, gold = search.predict(pair_inputs(*parts["test"][:2])), parts["test"][2]
     (result,) = run(downstream, "MRPC")
-    assert result.metrics == ("accuracy", "f1")
-    assert result.deviations is None
+    assert (result.metrics, result.deviations) == (("accuracy", "f1"), None)
     assert result.scores["accuracy"] == pytest.approx(100 * np.mean(predicted == gold))
     assert result.scores["f1"] == pytest.approx(100 * f1_score(gold, predicted, pos_label="1"))
 
 
-@pytest.mark.parametrize("name", ["SST2", "SST5", "SNLI", "SICK-E"])
+@pytest.mark.parametrize("name", ["SST5", "SNLI", "SICK-E"])
 def test_validation_and_test_data_equal_plain_scikit_learn(downstream, name):
     (data,) = read_senteval(downstream, [name], OPTIONS)
     parts = {}
     for part, examples in data.examples.items():
         left, right, labels = arrays(examples)
-        inputs = left
-        if name == "SICK-E":
-            inputs = pair_inputs(left, right)
-        elif name == "SNLI":
-            inputs = np.hstack([left, right, pair_inputs(left, right)])
+        pair = pair_inputs(left, right)
+        inputs = {"SST5": left, "SICK-E": pair, "SNLI": np.hstack([left, right, pair])}[name]
         parts[part] = inputs, labels
     models = [
         LogisticRegression(C=strength, max_iter=500).fit(*parts["train"]) for strength in STRENGTHS
@@ -189,14 +165,12 @@ def test_relatedness_equals_plain_scikit_learn(downstream, name):
     (data,) = read_senteval(downstream, [name], OPTIONS)
     parts = {part: arrays(examples) for part, examples in data.examples.items()}
     inputs = {part: pair_inputs(left, right) for part, (left, right, _) in parts.items()}
-    rows, levels, weights = [], [], []
-    for row, score in zip(inputs["train"], parts["train"][2], strict=True):
-        low = int(score)
-        for level, weight in ((low, low + 1 - score), (low + 1, score - low)):
-            if weight > 0:
-                rows.append(row)
-                levels.append(level)
-                weights.append(weight)
+    scores = parts["train"][2]
+    low = scores.astype(int)
+    rows = np.vstack([inputs["train"]] * 2)
+    levels = np.concatenate([low, low + 1])
+    weights = np.concatenate([low + 1 - scores, scores - low])
+    rows, levels, weights = (each[weights > 0] for each in (rows, levels, weights))
 
     def predict(strength, part):
         model = LogisticRegression(C=strength, max_iter=500).fit(rows, levels, weights)
@@ -232,14 +206,6 @@ def test_similarity_equals_plain_cosines(downstream):
     assert 0 < result.scores["pearson_all"] < 100
 
 
-def test_mlp(downstream):
-    options = {"classifier": "mlp", "optimizer": "rmsprop", "hidden": 7, "epoch_size": 20}
-    sentiment, related = run(downstream, "SST2", "SICK-R", **options)
-    assert sentiment.scores["accuracy"] > 60
-    assert related.scores["pearson"] > 50
-    assert run(downstream, "SST2", "SICK-R", **options) == [sentiment, related]
-
-
 def test_interface_is_that_of_senteval(downstream):
     calls = []
 
@@ -253,20 +219,9 @@ def test_interface_is_that_of_senteval(downstream):
         assert params.seen <= calls[-1][1]
         return batcher(params, batch)
 
-    told = []
     data = read_senteval(downstream, ["TREC", "STS13"], OPTIONS)
-    run_senteval(
-        data,
-        count,
-        prepare,
-        ProbeOptions(batch_size=50),
-        lambda name, what, share: told.append((name, what, share)),
-    )
+    run_senteval(data, count, prepare, ProbeOptions(batch_size=50))
     assert calls == [("TREC", 90), ("STS13", 2 * 48)]
-    assert told[0] == ("TREC", "0 of 90 texts", 0.0)
-    shares = [share for name, _, share in told if name == "TREC"]
-    assert shares == sorted(shares)
-    assert max(shares) < 1
 
 
 def test_means_are_of_the_same_tasks():
@@ -289,34 +244,20 @@ def never(params, batch):
     ("task", "file", "change", "words"),
     [
         ("MR", "MR/rt-polarity.neg", None, "there is no file .*rt-polarity.neg"),
-        ("MR", "MR/rt-polarity.neg", b"", "rt-polarity.neg has no text, so class 'neg' is empty"),
-        ("MR", "MR/rt-polarity.neg", b"\n \n", "class 'neg' is empty"),
         ("MR", "MR/rt-polarity.neg", b"1 2\n", "MR: class 'neg' has only 1 example .* 3 folds"),
         ("CR", "CR/custrev.pos", "a\nb".encode("utf-16"), "line 1 of .*custrev.pos is no text"),
-        ("TREC", "TREC/TREC_10.label", b"HUM:ind Who ?\nHUM:i\n", "line 2 of .*has 'HUM:i'"),
-        ("TREC", "TREC/TREC_10.label", b"Who was it ?\n", "line 1 of .*CLASS:detail"),
         ("TREC", "TREC/TREC_10.label", b"HUM:ind Who ?\nLOC:x Where\n", "line 2 .* label 'LOC'"),
         ("TREC", "TREC/train_5500.label", b"HUM:ind Who ?\n" * 9, "TREC: all .* the label HUM"),
-        ("MRPC", "MRPC/msr_paraphrase_test.txt", NAMES.encode(), "has no example"),
-        ("MRPC", "MRPC/msr_paraphrase_test.txt", b"1\t2\t3\ta\tb\n", "line 1 .* Quality first"),
         (
-            "MRPC",
-            "MRPC/msr_paraphrase_test.txt",
+            *("MRPC", "MRPC/msr_paraphrase_test.txt"),
             (NAMES + "1\t2\t3\ta\tb\n0\t4\t5\ta b\n").encode(),
             "line 3 of .* has 4 fields; expected 0 or 1, two numbers",
         ),
         ("SST2", "SST/binary/sentiment-dev", b"good\t1\nbad\n", "line 2 of .*has 'bad'"),
-        ("SST2", "SST/binary/sentiment-dev", b"caf\xe9\t1\n", "line 1 .* not UTF-8"),
-        ("SST2", "SST/binary/sentiment-dev", None, "there is no file .*sentiment-dev"),
-        ("SST5", "SST/fine/sentiment-test", b"5 good\n", "line 1 .* a number from 0 to 4"),
         ("SICK-R", "SICK/SICK_trial.txt", b"pair_ID\tA\n1\ta\tb\thigh\tNEUTRAL\n", "score 'high'"),
         ("SICK-E", "SICK/SICK_trial.txt", b"pair_ID\tA\n1\ta\tb\t4.5\n", "line 2 .* 4 fields"),
-        ("SICK-E", "SICK/SICK_trial.txt", b"1\ta\tb\t4.5\tNEUTRAL\n", "pair_ID first"),
         ("STS-B", "STS/STSBenchmark/sts-test.csv", b"main\tx\t1\t2\t3.0\ta\n", "has 6 fields"),
         ("STS12", "STS/STS12-en-test/STS.gs.MSRvid.txt", b"1\n2\n", "has 2 lines, and STS.input"),
-        ("STS12", "STS/STS12-en-test/STS.gs.MSRvid.txt", None, "there is no file .*gs.MSRvid"),
-        ("STS12", "STS/STS12-en-test/STS.gs.MSRvid.txt", b"\n" * 17, "has no example"),
-        ("SNLI", "SNLI/labels.dev", b"neutral\n", "labels.dev has 1 lines, and s1.dev 25"),
         ("SNLI", "SNLI/s2.dev", b"a\n" * 24 + b"\n", "line 25 of .*s2.dev has nothing"),
     ],
 )
@@ -343,18 +284,16 @@ def test_missing_folders(tmp_path, copy):
 # --- real data ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_real_data(minilm_path, data_dir, tmp_path):
-    """Some of the questions and paraphrases, at the size that a test may have."""
+    """Some of the questions, at the size that a test may have."""
     given = data_dir / "senteval"
-    sizes = {data.name: data for data in read_senteval(given)}
-    assert list(sizes) == ["MR", "CR", "TREC", "MRPC"]
-    counts = {name: sum(map(len, data.examples.values())) for name, data in sizes.items()}
-    assert counts == {"MR": 10662, "CR": 3775, "TREC": 5952, "MRPC": 5758}
-    assert Counter(it.label for it in sizes["CR"].examples["train"]) == {"pos": 2407, "neg": 1368}
-    for name, start in (("train_5500", 0), ("TREC_10", 0)):
+    sizes = {data.name: sum(map(len, data.examples.values())) for data in read_senteval(given)}
+    assert sizes == {"MR": 10662, "CR": 3775, "TREC": 5952, "MRPC": 5758}
+    (tmp_path / "TREC").mkdir()
+    for name in ("train_5500", "TREC_10"):
         lines = (given / "downstream" / "TREC" / f"{name}.label").read_bytes().splitlines(True)
-        (tmp_path / "TREC").mkdir(exist_ok=True)
-        (tmp_path / "TREC" / f"{name}.label").write_bytes(b"".join(lines[start:900]))
+        (tmp_path / "TREC" / f"{name}.label").write_bytes(b"".join(lines[:900]))
     encoder = TextEncoder.from_pretrained(minilm_path)
     data = read_senteval(tmp_path, options=OPTIONS)
     (trec,) = run_senteval(data, encoder_batcher(encoder.encode), options=OPTIONS)

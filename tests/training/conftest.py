@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from hf_bert_impl.tasks.registry import make_task
-from hf_bert_impl.training import pretraining, pretraining_trainer
+from hf_bert_impl.training import finetuning, pretraining, pretraining_trainer
 from hf_bert_impl.training.finetuning import Sources, finetune
 from hf_bert_impl.training.finetuning_options import FinetuningOptions
 from tests.checkpoints import SPECIAL_TOKENS, save_checkpoint
@@ -62,8 +62,9 @@ def sentiment(tmp_path, sentences) -> Callable[..., str]:
 
 
 @pytest.fixture
-def run(tiny_bert, tmp_path, sentiment):
-    """Fine-tune on sentiment data; arguments replace sources and options."""
+def run(tiny_bert, tmp_path, sentiment, monkeypatch):
+    """Fine-tune on sentiment data, without pictures; arguments replace sources and options."""
+    monkeypatch.setattr(finetuning, "write_pictures", lambda *_: None)
     files = {"train": sentiment("train", 40, 1), "validation": sentiment("dev", 13, 2)}
 
     def run(task=None, **changes):

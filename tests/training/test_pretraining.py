@@ -1,6 +1,7 @@
 """Pre-training on the Trainer: what is learnt, logged and written, and wrong input."""
 
 import dataclasses
+import functools
 import json
 import math
 from pathlib import Path
@@ -20,15 +21,18 @@ from hf_bert_impl.training.reporting import JsonLog
 from hf_bert_impl.training.resumable_trainer import TrainingDiverged
 from tests.training.pretraining_cases import SIZES, read_log, same_weights, weights, write_text
 
+slow = functools.partial(pytest.param, marks=pytest.mark.slow)
+STILL = SIZES | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
 
+
+@pytest.mark.slow
 def test_it_learns(options, tmp_path):
     """Which words a document has, and whether two segments share them."""
     file = tmp_path / "long.txt"
     write_text(file, 300)
     steps = {"max_steps": 220, "batch_size": 16, "learning_rate": 4e-3, "dupe_factor": 3}
     # With dropout so small a model learns this or does not, by the seed.
-    sizes = SIZES | {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0}
-    run = options(files=(str(file),), sizes=sizes, **steps, logging_steps=110, save_steps=1000)
+    run = options(files=(str(file),), sizes=STILL, **steps, logging_steps=110, save_steps=1000)
     result = pretrain(run)
     assert result.statistics.unigram_entropy == pytest.approx(math.log(40), abs=0.05)
     # To know the words of the document gives ln 8, and a random partner shares one in five.
@@ -52,6 +56,7 @@ def test_what_is_written(plain):
         assert names | {"tokens_per_second", "flop_share", "learning_rate"} <= set(entry)
         assert entry["loss"] == pytest.approx(entry["mlm_loss"] + entry["nsp_loss"], rel=0.02)
         assert entry["tokens_per_second"] > 0 and 0 < entry["flop_share"] < 1
+    assert [*(run.output / "tensorboard").glob("events*")]
     held_out = {entry["step"] for entry in log if "eval_mlm_loss" in entry}
     assert held_out == {5, 8}
     assert result.steps == 8
@@ -63,18 +68,6 @@ def test_what_is_written(plain):
     inputs = tokenizer("w1 [MASK] w3", return_tensors="pt")
     ours = model.eval()(**inputs).prediction_logits
     assert torch.allclose(ours, stock.eval()(**inputs).logits, atol=1e-5)
-
-
-def test_tensorboard(plain):
-    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-
-    run, _ = plain
-    events = EventAccumulator(str(run.output / "tensorboard")).Reload()
-    scalars = set(events.Tags()["scalars"])
-    tasks = {"mlm_loss", "mlm_accuracy", "nsp_loss", "nsp_accuracy", "perplexity"}
-    assert {f"train/{name}" for name in tasks} <= scalars
-    assert {f"eval/{name}" for name in tasks} <= scalars
-    assert [event.step for event in events.Scalars("train/mlm_loss")] == [3, 4, 6, 8]
 
 
 class Watch(TrainerCallback):
@@ -106,41 +99,8 @@ def test_recipe(options):
     assert rates == pytest.approx([0, 0.5, 1, 5 / 6, 4 / 6, 3 / 6, 2 / 6, 1 / 6], abs=1e-6)
 
 
-def test_epochs_and_steps(options):
-    watch = Watch()
-    pretrain(options(max_steps=None, epochs=1.5, save_steps=1000), [watch])
-    log = [entry for entry in watch.state.log_history if "mlm_loss" in entry]
-    assert log[-1]["epoch"] == pytest.approx(1.5, abs=0.1)
-
-
-def test_the_loss_is_the_mean_of_the_step(options, monkeypatch):
-    """Of its tokens and of its pairs, however it is divided, and as the model itself gives it."""
-    found, step = [], PretrainingTrainer.training_step
-
-    def recorded(self, *args, **kwargs):
-        found.append(step(self, *args, **kwargs))
-        return found[-1]
-
-    monkeypatch.setattr(PretrainingTrainer, "training_step", recorded)
-    config = dict(SIZES, hidden_dropout_prob=0, attention_probs_dropout_prob=0)
-    totals = []
-    for parts in (1, 2, 3):
-        found.clear()
-        run = options(gradient_accumulation=parts, sizes=config, max_steps=1)
-        run = dataclasses.replace(run, output=run.output.with_name(f"run{parts}"))
-        pretrain(run)
-        assert len(found) == parts
-        totals.append(float(sum(found)))
-    assert totals[1] == pytest.approx(totals[0], abs=1e-5)
-    assert totals[2] == pytest.approx(totals[0], abs=1e-5)
-    for parts in (2, 3):
-        a, b = weights(run.output.with_name("run1")), weights(run.output.with_name(f"run{parts}"))
-        assert max((a[key] - b[key]).abs().max() for key in a) < 1e-5
-
-
-def test_the_logged_loss_is_the_models_own(options, monkeypatch):
-    seen = []
-    compute = PretrainingTrainer.compute_loss
+def test_the_loss_is_the_models_own_however_a_step_is_divided(options, monkeypatch):
+    seen, compute = [], PretrainingTrainer.compute_loss
 
     def recorded(self, model, inputs, *args, **kwargs):
         with torch.no_grad():
@@ -148,11 +108,20 @@ def test_the_logged_loss_is_the_models_own(options, monkeypatch):
         return compute(self, model, inputs, *args, **kwargs)
 
     monkeypatch.setattr(PretrainingTrainer, "compute_loss", recorded)
-    sizes = dict(SIZES, hidden_dropout_prob=0, attention_probs_dropout_prob=0)
-    run = options(sizes=sizes, logging_steps=1, max_steps=5)
-    pretrain(run)
-    logged = [entry["loss"] for entry in read_log(run.output) if "mlm_loss" in entry]
-    assert logged == pytest.approx(seen, abs=1e-5)
+    logged, trained = [], []
+    for parts in (1, 3):
+        run = options(gradient_accumulation=parts, sizes=STILL, max_steps=2, logging_steps=1)
+        run = dataclasses.replace(run, output=run.output.with_name(f"run{parts}"))
+        pretrain(run)
+        logged.append([entry["loss"] for entry in read_log(run.output) if "mlm_loss" in entry])
+        trained.append(weights(run.output))
+    assert logged[0] == pytest.approx(seen[:2], abs=1e-5)
+    assert logged[1] == pytest.approx(logged[0], abs=1e-5)
+    assert_near_weights(*trained)
+
+
+def assert_near_weights(one, other):
+    assert max((one[key] - other[key]).abs().max() for key in one) < 1e-5
 
 
 def test_evaluation_is_that_of_every_position(options):
@@ -178,12 +147,16 @@ def test_evaluation_is_that_of_every_position(options):
     assert result.validation["eval_nsp_loss"] == pytest.approx(float(nsp), abs=1e-5)
 
 
-@pytest.mark.parametrize("changes", [{"eval_steps": 2, "logging_steps": 1}, {"workers": 1}])
+@pytest.mark.parametrize(
+    "changes",
+    [{"eval_steps": 2, "logging_steps": 1}, {"workers": 1}, {"gradient_checkpointing": True}],
+)
 def test_what_changes_nothing(plain, options, changes):
-    """How often it is logged and evaluated, and who loads the examples."""
+    """How often it is logged and evaluated, who loads the examples, and what is computed again."""
     run = options(**changes)
     pretrain(run)
-    assert same_weights(plain[0].output, run.output)
+    assert_near_weights(weights(plain[0].output), weights(run.output))
+    assert same_weights(plain[0].output, run.output) or "gradient_checkpointing" in changes
 
 
 @pytest.mark.parametrize(
@@ -193,20 +166,15 @@ def test_what_changes_nothing(plain, options, changes):
         {"masking": "whole-word", "max_predictions": 3},
         {"streaming": True, "validation_share": 0.0},
         {"precision": "bfloat16"},
+        {"max_steps": None, "epochs": 1.5},
     ],
 )
 def test_variations(options, changes):
-    result = pretrain(options(**changes))
-    assert result.steps == 8
+    run = options(**changes)
+    result = pretrain(run)
+    assert result.steps == 8 or read_log(run.output)[-1]["epoch"] == pytest.approx(1.5, abs=0.1)
     assert 0 < result.training["mlm_loss"] < 5
     assert (result.statistics is None) == bool(changes.get("streaming"))
-
-
-def test_gradient_checkpointing(plain, options):
-    run = options(gradient_checkpointing=True)
-    pretrain(run)
-    a, b = weights(plain[0].output), weights(run.output)
-    assert max((a[key] - b[key]).abs().max() for key in a) < 1e-5
 
 
 @pytest.mark.parametrize("objective", ["mlm+nsp", "mlm"])
@@ -222,26 +190,24 @@ def test_going_on_with_a_checkpoint(plain, options, objective):
         assert result.validation["eval_mlm_loss"] == pytest.approx(before, abs=1e-6)
 
 
-def test_config_of_a_file(options, tmp_path):
-    config = hf_bert_impl.BertConfig(vocab_size=48, **SIZES)
-    config.save_pretrained(tmp_path / "config")
-    pretrain(options(config=str(tmp_path / "config"), sizes={"num_hidden_layers": 1}))
-    found = hf_bert_impl.BertConfig.from_pretrained(tmp_path / "run")
-    assert (found.vocab_size, found.num_hidden_layers, found.hidden_size) == (48, 1, 30)
+@pytest.fixture
+def moved_pad(options, tmp_path):
+    """A tokenizer whose pad token has the id 3."""
+    words = (Path(options().tokenizer) / "vocab.txt").read_text(encoding="utf-8").split()
+    words.insert(3, words.pop(0))
+    (tmp_path / "moved").mkdir()
+    (tmp_path / "moved" / "vocab.txt").write_text("\n".join(words), encoding="utf-8")
+    return str(tmp_path / "moved")
 
 
-def test_the_pad_token_is_the_tokenizers(options, tmp_path):
-    """Else every padded batch would be computed whole."""
-    vocabulary = tmp_path / "vocabulary"
-    words = (Path(options().tokenizer) / "vocab.txt").read_text(encoding="utf-8").split("\n")
-    vocabulary.mkdir()
-    moved = [word for word in words if word and word != "[PAD]"]
-    moved.insert(3, "[PAD]")
-    (vocabulary / "vocab.txt").write_text("\n".join(moved) + "\n", encoding="utf-8")
-    tokenizer = hf_bert_impl.BertTokenizer.from_pretrained(vocabulary)
-    hf_bert_impl.BertConfig(vocab_size=len(moved), **SIZES).save_pretrained(tmp_path / "config")
-    for changes in ({}, {"config": str(tmp_path / "config"), "sizes": {}}):
+def test_configs(options, tmp_path, moved_pad):
+    """Fields of a file, other sizes, and the tokenizer's pad token, which saves computation."""
+    hf_bert_impl.BertConfig(vocab_size=48, **SIZES).save_pretrained(tmp_path / "config")
+    tokenizer = hf_bert_impl.BertTokenizer.from_pretrained(moved_pad)
+    of_a_file = {"config": str(tmp_path / "config"), "sizes": {"num_hidden_layers": 1}}
+    for changes, expected in (({}, (45, 2, 30)), (of_a_file, (48, 1, 30))):
         config = build_config(options(**changes), tokenizer)
+        assert (config.vocab_size, config.num_hidden_layers, config.hidden_size) == expected
         assert config.pad_token_id == tokenizer.pad_token_id == 3
         model = build_model(options(**changes), config)
         assert model.bert.embeddings.word_embeddings.padding_idx == 3
@@ -257,68 +223,24 @@ def test_the_pad_token_is_the_tokenizers(options, tmp_path):
         ({"max_length": 44}, "max_length=44 is more than the 43 positions"),
         ({"gradient_accumulation": 4}, r"batch_size=6 cannot be divided into 4 parts \(1 proc"),
         ({"batch_size": 5000}, "fewer than a batch of 5000"),
-        ({"epochs": 0}, "epochs is 0; expected a number above 0"),
-        ({"layout": "pages"}, "layout is 'pages'; expected one of sentences"),
-        ({"objective": "nsp"}, "objective is 'nsp'"),
-        ({"masking": "span"}, "masking is 'span'"),
-        ({"packing": True}, "packing does not go with objective"),
         ({"precision": "float16"}, "precision is 'float16'; expected one of auto"),
-        ({"streaming": True}, "streaming cannot hold out a share"),
         ({"streaming": True, "max_steps": None}, "expected a number of steps"),
-        (
-            {"streaming": True, "validation_share": 0.0, "workers": 2},
-            "workers=2 with streaming; expected 0 or 1",
-        ),
-        ({"validation_share": 1.0}, "validation_share is 1.0; expected a number from 0 to below 1"),
+        ({"streaming": True, "validation_share": 0.0, "workers": 2}, "workers=2 with stre"),
         ({"files": ("none.txt",)}, "there is no file none.txt"),
-        ({"validation": ("none.txt",)}, "there is no file none.txt"),
         ({"sizes": {**SIZES, "vocab_size": 30}}, "vocab_size=30 and the tokenizer 45 tokens"),
-        ({"sizes": {**SIZES, "is_decoder": True}}, "is_decoder=True"),
         ({"sizes": {**SIZES, "hidden_size": 31}}, "hidden_size=31 is not a multiple"),
         ({"layout": "pairs"}, "line 1 of .* expected two sentences with a tab between them"),
-        ({"variant": "gpt"}, "variant is 'gpt'; expected one of bert, codertimo"),
-        ({"variant": "codertimo"}, "intermediate_size is 44 .*; expected 120"),
-        (
-            {"variant": "codertimo", "sizes": {"hidden_size": 30, "max_position_embeddings": 43}},
-            "max_position_embeddings is 43 .*; expected 512",
-        ),
+        ({"model": "somewhere"}, "expected no config and no sizes beside it"),
         (
             {"variant": "codertimo", "sizes": {"hidden_size": 30}, "max_length": 513},
             "max_length=513 is more than the 512 positions.*; shorten it$",
         ),
     ],
 )
-def test_wrong_options(options, changes, words):
+def test_wrong_options(options, tmp_path, changes, words):
     with pytest.raises((ValueError, FileNotFoundError), match=words):
         pretrain(options(**changes))
-
-
-def test_another_architecture_than_the_configs(options, tmp_path):
-    hf_bert_impl.BertConfig(vocab_size=48, **SIZES).save_pretrained(tmp_path / "config")
-    run = options(config=str(tmp_path / "config"), sizes={}, variant="codertimo")
-    with pytest.raises(ValueError, match="variant is 'codertimo', and the config is of another"):
-        pretrain(run)
-
-
-def test_a_pad_token_that_codertimos_model_would_compute(options, tmp_path):
-    words = (Path(options().tokenizer) / "vocab.txt").read_text(encoding="utf-8").split()
-    (tmp_path / "words").mkdir()
-    (tmp_path / "words" / "vocab.txt").write_text("\n".join(words[::-1]), encoding="utf-8")
-    run = options(tokenizer=str(tmp_path / "words"), variant="codertimo", sizes={"hidden_size": 64})
-    with pytest.raises(ValueError, match=r"pad token has the id 44; .*hf-bert tokenizer words"):
-        pretrain(run)
-
-
-def test_a_model_and_sizes(options):
-    with pytest.raises(ValueError, match="expected no config and no sizes beside it"):
-        pretrain(options(model="somewhere"))
-
-
-def test_nothing_is_written_for_wrong_input(options):
-    run = options(batch_size=5000)
-    with pytest.raises(ValueError, match="fewer than a batch"):
-        pretrain(run)
-    assert not run.output.exists()
+    assert not (tmp_path / "run").exists()
 
 
 def poison(monkeypatch, what, step):
@@ -342,13 +264,13 @@ def poison(monkeypatch, what, step):
     monkeypatch.setattr(JsonLog, "on_step_end", spoil, raising=False)
 
 
-@pytest.mark.parametrize("accumulation", [1, 3])
 @pytest.mark.parametrize(
-    ("what", "step", "words"),
+    ("what", "step", "words", "accumulation"),
     [
-        ("loss", 7, "the loss of step 7 is (inf|nan)"),
-        ("gradient", 7, "the gradient of step 7 is nan"),
-        ("weight", 8, "after step 8 bert.encoder.layer.1.output.dense.bias is not finite"),
+        ("loss", 7, "the loss of step 7 is (inf|nan)", 1),
+        slow("loss", 7, "the loss of step 7 is (inf|nan)", 3),
+        slow("gradient", 7, "the gradient of step 7 is nan", 3),
+        slow("weight", 8, "after step 8 bert.*layer.1.output.dense.bias is not finite", 1),
     ],
 )
 def test_a_run_stops_before_it_is_spoilt(options, monkeypatch, what, step, words, accumulation):
@@ -364,9 +286,3 @@ def test_a_run_stops_before_it_is_spoilt(options, monkeypatch, what, step, words
     assert not (run.output / "model.safetensors").exists()
     assert pretrain(dataclasses.replace(run, resume=True)).steps == 8
     assert all(tensor.isfinite().all() for tensor in weights(run.output).values())
-
-
-def test_a_run_that_is_spoilt_at_once(options, monkeypatch):
-    poison(monkeypatch, "loss", 1)
-    with pytest.raises(TrainingDiverged, match=r"the loss of step 1 is inf; .* is 0\.001$"):
-        pretrain(options())

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 import subprocess
 import sys
 
@@ -14,8 +15,6 @@ from hf_bert_impl.training.pretraining import pretrain
 from tests.training.pretraining_cases import RUN, SIZES, read_log, same_weights
 from tests.training.pretraining_run import StopAt
 
-pytestmark = pytest.mark.slow
-
 
 def run_apart(run, *arguments):
     """Run in a process of its own."""
@@ -25,6 +24,7 @@ def run_apart(run, *arguments):
     return subprocess.run(command, capture_output=True, text=True, timeout=240)
 
 
+@pytest.mark.slow
 def test_killed_and_resumed(options):
     """By SIGKILL in the middle of writing a checkpoint; the end is the same to the bit."""
     whole = options(max_steps=None, epochs=1.5)
@@ -48,56 +48,57 @@ def test_killed_and_resumed(options):
         assert str(a) == str(b)
 
 
-def test_interrupted_and_resumed(options):
-    """The stream of examples, too, goes on where it was."""
+def test_interrupted_and_resumed(plain, options):
+    """The end is the same to the bit as without the interruption."""
+    whole, run = plain[0], options(eval_steps=5)
+    with pytest.raises(KeyboardInterrupt):
+        pretrain(run, [StopAt(7)])
+    # What does not change the result may change.
+    resumed = dataclasses.replace(run, resume=True, workers=1, keep_checkpoints=1)
+    first = pretrain(resumed)
+    assert [file.name for file in run.output.glob("checkpoint-*")] == ["checkpoint-8"]
+    assert same_weights(whole.output, run.output)
+    assert read_log(whole.output) == read_log(run.output)
+    # And after the last checkpoint.
+    (run.output / "model.safetensors").unlink()
+    again = pretrain(resumed)
+    assert same_weights(whole.output, run.output)
+    assert again.training == first.training and again.steps == 8
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("step", [2, 7])
+def test_a_stream_of_examples_is_resumed(options, step):
+    """Before the first checkpoint, too."""
     whole = options(streaming=True, validation_share=0.0)
     stopped = dataclasses.replace(whole, output=whole.output.with_name("stopped"))
     pretrain(whole)
     with pytest.raises(KeyboardInterrupt):
-        pretrain(stopped, [StopAt(7)])
+        pretrain(stopped, [StopAt(step)])
     pretrain(dataclasses.replace(stopped, resume=True))
     assert same_weights(whole.output, stopped.output)
     assert read_log(whole.output) == read_log(stopped.output)
 
 
-def test_resumed_before_the_first_checkpoint_and_after_the_last(plain, options):
-    run = options()
-    with pytest.raises(KeyboardInterrupt):
-        pretrain(run, [StopAt(2)])
-    # What does not change the result may change.
-    resumed = dataclasses.replace(run, resume=True, workers=1, eval_steps=5, keep_checkpoints=1)
-    first = pretrain(resumed)
-    assert [file.name for file in run.output.glob("checkpoint-*")] == ["checkpoint-8"]
-    assert same_weights(plain[0].output, run.output)
-    (run.output / "model.safetensors").unlink()
-    again = pretrain(resumed)
-    assert same_weights(plain[0].output, run.output)
-    assert again.training == first.training and again.steps == 8
-
-
-def test_resuming_another_run(options, tmp_path):
-    run = options()
-    with pytest.raises(KeyboardInterrupt):
-        pretrain(run, [StopAt(5)])
-    settings = (run.output / "run.json").read_text()
-
-    def refused(words, **changes):
-        with pytest.raises(ValueError, match=words):
-            pretrain(dataclasses.replace(run, resume=True, **changes))
-
-    refused(r"options.learning_rate was 0.001, now 0.002", learning_rate=0.002)
-    refused(r"model.num_hidden_layers was 2, now 3", sizes={**SIZES, "num_hidden_layers": 3})
-    text = tmp_path / "other.txt"
+def test_resuming_another_run(plain, tmp_path):
+    run = dataclasses.replace(plain[0], output=tmp_path / "run", resume=True)
+    shutil.copytree(plain[0].output, run.output)
+    text, other = tmp_path / "other.txt", tmp_path / "other"
     text.write_text("w1\nw2\n\nw3\nw4\n")
-    refused(r"\(text was '.*', now '.*'\); expected the same", files=(str(text),))
-    (tmp_path / "other").mkdir()
-    (tmp_path / "other" / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nw1\n")
-    refused("tokenizer was", tokenizer=str(tmp_path / "other"))
-    refused("there is no run to resume in .*none; expected a folder", output=tmp_path / "none")
+    other.mkdir()
+    (other / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nw1\n")
+    for changes, words in (
+        ({"learning_rate": 0.002}, "options.learning_rate was 0.001, now 0.002"),
+        ({"sizes": {**SIZES, "num_hidden_layers": 3}}, "model.num_hidden_layers was 2, now 3"),
+        ({"files": (str(text),)}, r"\(text was '.*', now '.*'\); expected the same"),
+        ({"tokenizer": str(other)}, "tokenizer was"),
+        ({"output": tmp_path / "none"}, "there is no run to resume in .*none; expected a folder"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            pretrain(dataclasses.replace(run, **changes))
     (run.output / "run.json").write_text("{")
-    refused("run.json is not JSON")
-    (run.output / "run.json").write_text(settings)
-    pretrain(dataclasses.replace(run, resume=True))
+    with pytest.raises(ValueError, match=r"run\.json is not JSON"):
+        pretrain(run)
 
 
 def test_a_new_run_wants_a_new_folder(options):
@@ -109,20 +110,23 @@ def test_a_new_run_wants_a_new_folder(options):
     assert [file.name for file in run.output.iterdir()] == ["mine"]
 
 
-@pytest.mark.parametrize("library", ["torch", "safetensors", "python"])
+LIBRARIES = {
+    "torch": (torch, "save", RuntimeError("[enforce fail at inline_container.cc:664] . pos 64")),
+    "safetensors": (
+        *(hf_bert_impl.BertForPreTraining, "save_pretrained"),
+        checkpointing.SafetensorError("I/O error: No space left on device"),
+    ),
+    "python": (resumable_trainer, "sync", OSError(28, "No space left on device")),
+}
+
+
+@pytest.mark.parametrize(
+    "library", [pytest.param("torch", marks=pytest.mark.slow), "safetensors", "python"]
+)
 def test_disk_full(options, monkeypatch, library):
     """One line; the checkpoint before stays, and the run goes on from it."""
     run = options()
-    target, name = {
-        "torch": (torch, "save"),
-        "safetensors": (hf_bert_impl.BertForPreTraining, "save_pretrained"),
-        "python": (resumable_trainer, "sync"),
-    }[library]
-    error = {
-        "torch": RuntimeError("[enforce fail at inline_container.cc:664] . unexpected pos 64 vs 0"),
-        "safetensors": checkpointing.SafetensorError("I/O error: No space left on device"),
-        "python": OSError(28, "No space left on device"),
-    }[library]
+    target, name, error = LIBRARIES[library]
     real = getattr(target, name)
 
     def fail(*args, **kwargs):
@@ -138,12 +142,3 @@ def test_disk_full(options, monkeypatch, library):
     names = {file.name for file in run.output.iterdir()}
     assert names == {"checkpoint-4", "run.json", "tensorboard", "training_log.jsonl"}
     assert pretrain(dataclasses.replace(run, resume=True)).steps == 8
-
-
-def test_other_errors_are_not_hidden(options, monkeypatch):
-    def fail(*args, **kwargs):
-        raise RuntimeError("a bug")
-
-    monkeypatch.setattr(torch, "save", fail)
-    with pytest.raises(RuntimeError, match="a bug"):
-        pretrain(options())

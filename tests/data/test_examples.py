@@ -1,4 +1,4 @@
-"""Next-sentence pairs: where their text comes from, how many are random, how long they are."""
+"""Examples of pre-training: next-sentence pairs, spans, and packs of them."""
 
 import random
 from collections import Counter
@@ -6,6 +6,7 @@ from collections import Counter
 import pytest
 
 from hf_bert_impl.data.next_sentence import make_pairs
+from hf_bert_impl.data.text_spans import make_spans, pack
 from hf_bert_impl.data.tokenized_documents import TokenizedDocument
 
 DOCUMENTS = 400
@@ -26,15 +27,8 @@ def corpus(sentences=(1, 19), length=(2, 23), documents=DOCUMENTS):
 
 def pairs_of(documents, max_length=64, short_seq_prob=0.1, seed=5):
     rng = random.Random(seed)
-    return list(
-        make_pairs(
-            documents,
-            range(len(documents)),
-            rng,
-            max_length=max_length,
-            short_seq_prob=short_seq_prob,
-        )
-    )
+    options = {"max_length": max_length, "short_seq_prob": short_seq_prob}
+    return list(make_pairs(documents, range(len(documents)), rng, **options))
 
 
 def is_run(tokens):
@@ -72,11 +66,6 @@ def test_half_of_the_pairs_are_random(sentences):
     assert count > 1200
     # Five standard deviations of a fair coin.
     assert abs(share - 0.5) < 5 * 0.5 / count**0.5
-
-
-def test_single_sentences_have_random_partners():
-    documents = corpus((1, 1))
-    assert all(pair.is_random for pair in pairs_of(documents))
 
 
 @pytest.mark.parametrize("max_length", [5, 17, 64, 200])
@@ -120,12 +109,6 @@ def test_all_text_is_met():
     assert met == {token for document in documents for token in document.ids.tolist()}
 
 
-def test_the_seed_decides():
-    documents = corpus()
-    assert pairs_of(documents, seed=1) == pairs_of(documents, seed=1)
-    assert pairs_of(documents, seed=1) != pairs_of(documents, seed=2)
-
-
 def test_any_other_document_is_drawn():
     documents = corpus(documents=7)
     drawn = Counter()
@@ -162,9 +145,6 @@ def test_given_pairs_stay_or_get_another_ones_second():
         assert (second != documents[number].tokens(1, 2)) == is_random
     assert 0.42 < sum(pair.is_random for pair in pairs) / len(pairs) < 0.58
     assert given(documents) == pairs != given(documents, seed=6)
-
-
-def test_given_pairs_that_are_too_long_are_cut():
     for first, second, _ in given(corpus(sentences=(2, 2), length=(1, 60)), max_length=23):
         assert first and second and len(first) + len(second) <= 20
 
@@ -173,3 +153,63 @@ def test_a_given_pair_of_which_the_tokenizer_knows_one_sentence():
     lone = TokenizedDocument.from_sentences([[7, 8]])
     for first, second, is_random in given([lone, lone, lone]):
         assert first == second == [7, 8] and is_random
+
+
+# --- spans and packs -----------------------------------------------------------------------------
+
+
+def spans_of(lengths, max_length=17, short_seq_prob=0.0, seed=0):
+    place = iter(range(10_000))
+    document = TokenizedDocument.from_sentences([[next(place) for _ in range(n)] for n in lengths])
+    rng = random.Random(seed)
+    return list(make_spans(document, rng, max_length=max_length, short_seq_prob=short_seq_prob))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "spans"),
+    [
+        ([3], [3]),
+        ([7, 7, 7], [14, 7]),
+        ([15], [15]),
+        ([16, 2], [15, 3]),
+        ([8, 8, 40], [8, 8, 15, 15, 10]),
+    ],
+)
+def test_whole_sentences_where_they_fit(lengths, spans):
+    assert [len(span) for span in spans_of(lengths)] == spans
+
+
+def test_all_text_in_order():
+    rng = random.Random(1)
+    for seed in range(50):
+        lengths = [rng.randint(1, 60) for _ in range(20)]
+        spans = spans_of(lengths, short_seq_prob=0.5, seed=seed)
+        assert [token for span in spans for token in span] == list(range(sum(lengths)))
+        assert max(map(len, spans)) <= 15
+
+
+def test_some_documents_are_cut_short():
+    longest = [max(map(len, spans_of([4] * 60, 62, 0.5, seed))) for seed in range(200)]
+    assert 60 < sum(length < 55 for length in longest) < 120
+
+
+def test_no_room():
+    with pytest.raises(ValueError, match="max_length=2 leaves no room"):
+        spans_of([1], max_length=2)
+
+
+def test_packs_are_full():
+    rng = random.Random(0)
+    lengths = [rng.randint(3, 20) for _ in range(997)]
+    packs = pack(lengths, 20)
+    assert sorted(number for numbers in packs for number in numbers) == list(range(997))
+    assert max(sum(lengths[n] for n in numbers) for numbers in packs) <= 20
+    assert len(packs) < 1.04 * sum(lengths) / 20 + 1
+
+
+def test_packs_of_little():
+    assert pack([], 5) == []
+    assert pack([5, 5], 5) == [[0], [1]]
+    assert pack([2, 3, 4], 5) == [[2], [1, 0]]
+    with pytest.raises(ValueError, match="a span of 6 tokens does not fit the capacity 5"):
+        pack([6], 5)

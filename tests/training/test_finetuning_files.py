@@ -1,0 +1,226 @@
+"""What fine-tuning refuses before it trains, and its folder: nothing is lost when it fails."""
+
+import errno
+import json
+import shutil
+
+import pytest
+import safetensors
+import safetensors.torch
+import torch
+
+import hf_bert_impl
+from hf_bert_impl.model.loading import not_finite
+from hf_bert_impl.tasks.base import Columns
+from hf_bert_impl.tasks.registry import make_task
+from hf_bert_impl.training import finetuning_trainer
+from hf_bert_impl.training.resumable_trainer import TrainingDiverged
+from tests.training.finetuning_cases import COLUMNS, assert_nothing_left
+
+CHOICES = Columns("0", "0,1", "2")
+FIELDS, TEXT = Columns("text", "more"), Columns("text")
+
+
+def record(**fields):
+    return json.dumps({"text": "a"} | fields) + "\n"
+
+
+@pytest.mark.parametrize("part", ["train", "validation", "test"])
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "bad.tsv is empty"),
+        ("one field\n", "no column '1'"),
+        ("a day\tB\na day\t \n", "line 2 of .* has the label ' '"),
+    ],
+)
+def test_bad_files(run, write, tmp_path, part, text, words):
+    with pytest.raises(ValueError, match=words):
+        run(**{part: write(text)})
+    assert_nothing_left(tmp_path)
+
+
+@pytest.mark.parametrize("part", ["validation", "test"])
+def test_label_unseen_in_training(run, write, part):
+    words = r"line 2 of .*bad.tsv has the label 'N', which no training example has; .*'B', 'G'"
+    with pytest.raises(ValueError, match=words):
+        run(**{part: write("a\tG\nb\tN\n")})
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "text", "words"),
+    [
+        ("classification", COLUMNS, "a\tG\nb\tG\n", r"1 label\(s\) \(G\); expected at least 2"),
+        ("regression", COLUMNS, "a\thigh\n", "label 'high'; expected a number"),
+        ("regression", COLUMNS, "a\t1\nb\tnan\n", "line 2 of .*bad.tsv has the label 'nan'"),
+        ("multiple-choice", CHOICES, "a\tb\t2\n", "2 choice.* the label '2'"),
+        ("classification", None, record(text=3, label="a"), r"'3' \(int\) for a text"),
+        ("token-classification", TEXT, record(text=["a"], tags="O O"), "1 words and 2 tags"),
+        ("multiple-choice", FIELDS, record(more=["b"], label=0), r"1 choice\(s\)"),
+        (
+            *("multiple-choice", FIELDS),
+            record(more=["b"] * 2, label=0) + record(more=["b"] * 3, label=0),
+            "has 3 choices; expected 2 as in",
+        ),
+        ("several", None, record(label=3), "the label 3; expected a list of names"),
+        # Half a surrogate pair, which no file can hold: said before anything is trained.
+        ("several", None, record(label="\ud800") + record(label="b"), "line 1 of .* half a surro"),
+        ("classification", None, record(label="\ud800") + record(label="b"), "half a surrogate"),
+    ],
+)
+def test_labels_of_the_wrong_kind(run, write, tmp_path, name, columns, text, words):
+    options = {"multi_label": True} if name == "several" else {}
+    task = make_task("classification" if options else name, columns, **options)
+    with pytest.raises(ValueError, match=words):
+        run(task, train=write(text, "bad.jsonl" if "{" in text else "bad.tsv"), validation=None)
+    assert_nothing_left(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"epochs": 0}, "epochs is 0; expected a number above 0 to 1,000,000; change it"),
+        ({"seeds": (3, 3)}, "no two alike"),
+        ({"seeds": ()}, "the seeds are"),
+        ({"early_stopping": 1, "validation": None}, "early stopping has no validation data"),
+        ({"class_weights": "B=-1"}, "expected numbers from 0"),
+    ],
+)
+def test_bad_options(run, tmp_path, options, words):
+    with pytest.raises(ValueError, match=words):
+        run(**options)
+    assert_nothing_left(tmp_path)
+
+
+def test_head_of_another_size_is_new_and_a_broken_body_is_refused(run, tiny_bert, tmp_path):
+    folder = tmp_path / "three"
+    model = hf_bert_impl.BertForSequenceClassification.from_pretrained(tiny_bert, num_labels=3)
+    model.save_pretrained(folder)
+    (folder / "vocab.txt").write_bytes((tiny_bert / "vocab.txt").read_bytes())
+    assert run(model=str(folder))["labels"] == ["B", "G"]
+    weights = safetensors.torch.load_file(folder / "model.safetensors")
+    del weights["bert.encoder.layer.1.output.dense.bias"]
+    safetensors.torch.save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=r"lacks 1 weight of BERT.*layer.1.output.dense.bias"):
+        run(model=str(folder), output=tmp_path / "other")
+
+
+# --- output --------------------------------------------------------------------------------------
+
+
+def test_output_is_replaced_only_when_asked(run, tmp_path):
+    out = tmp_path / "out"
+    for folder in (out, tmp_path / "out.replaced"):
+        folder.mkdir()
+        (folder / "mine").write_text("kept")
+    with pytest.raises(ValueError, match=r"out exists and has files in it; .*`overwrite=True`"):
+        run()
+    assert (out / "mine").read_text() == "kept"
+    run(overwrite=True)
+    assert not (out / "mine").exists()
+    # Only the output is replaced, and nothing is left beside it.
+    assert (tmp_path / "out.replaced" / "mine").read_text() == "kept"
+    assert sorted(file.name for file in tmp_path.glob("*out*")) == ["out", "out.replaced"]
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="file is a file; expected a folder"):
+        run(output=tmp_path / "file")
+
+
+def test_an_output_around_an_input_is_refused(run, tmp_path, tiny_bert):
+    """With overwrite the input would be deleted before it is read."""
+    for output in (tmp_path, tiny_bert, tiny_bert.parent):
+        with pytest.raises(ValueError, match=r"lies in the output .* choose another name"):
+            run(output=output, overwrite=True)
+    assert (tiny_bert / "vocab.txt").is_file()
+    model = tmp_path / "out.unfinished" / "seed-1" / "model"
+    shutil.copytree(tiny_bert, model)
+    with pytest.raises(ValueError, match=r"model lies in the output .*out.unfinished"):
+        run(model=str(model), overwrite=True)
+    (tmp_path / "out").mkdir()
+    data = make_task("classification", COLUMNS, f"{tmp_path / 'out'}:plain")
+    with pytest.raises(ValueError, match="out lies in the output"):
+        run(data, overwrite=True)
+    assert (model / "vocab.txt").is_file()
+
+
+def test_what_fails_leaves_the_old_output(run, tmp_path, monkeypatch):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine").write_text("mine")
+
+    def interrupt(*args, **rest):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(finetuning_trainer.FinetuningTrainer, "training_step", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            run(overwrite=True)
+    spoil(monkeypatch, 2)
+    with pytest.raises(TrainingDiverged, match=r"the loss of step 2 is inf; .* is 5e-05$"):
+        run(batch_size=20, overwrite=True)
+    assert (tmp_path / "out" / "mine").read_text() == "mine"
+    assert [file.name for file in tmp_path.glob("*out*")] == ["out"]
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "os"])
+def test_full_disk_leaves_the_best_checkpoint(run, tmp_path, monkeypatch, tiny_bert, kind):
+    """The third checkpoint does not fit: the second is whole, and the error says where."""
+    save, accuracies = hf_bert_impl.BertPreTrainedModel.save_pretrained, iter([0.1, 0.2, 0.3])
+
+    def fill(self, folder, *args, **rest):
+        save(self, folder, *args, **rest)
+        if "checkpoint-6" in str(folder):
+            if kind == "os":
+                raise OSError(errno.ENOSPC, "No space left on device")
+            raise safetensors.SafetensorError("I/O error: No space left on device (os error 28)")
+
+    task = make_task("classification", COLUMNS)
+    monkeypatch.setattr(task, "score", lambda *data: {"accuracy": next(accuracies)})
+    monkeypatch.setattr(hf_bert_impl.BertPreTrainedModel, "save_pretrained", fill)
+    with pytest.raises(OSError, match=r"no space is left .* is whole in .*checkpoint-4") as caught:
+        run(task, epochs=4, batch_size=20)
+    assert "\n" not in str(caught.value)
+    assert not (tmp_path / "out").exists()
+    kept = [file.parent for file in tmp_path.rglob("model.safetensors") if "out" in str(file)]
+    assert [folder.name for folder in kept] == ["checkpoint-4"]
+    hf_bert_impl.BertForSequenceClassification.from_pretrained(kept[0])
+    # The next run does not throw it away unasked.
+    with pytest.raises(ValueError, match=r"out.unfinished exists and has the checkpoint of a run"):
+        run()
+
+
+def spoil(monkeypatch, step):
+    """The loss of a step is infinite."""
+    compute = finetuning_trainer.FinetuningTrainer.compute_loss
+
+    def compute_loss(self, *args, **kwargs):
+        loss = compute(self, *args, **kwargs)
+        return loss * torch.inf if self.state.global_step == step - 1 else loss
+
+    monkeypatch.setattr(finetuning_trainer.FinetuningTrainer, "compute_loss", compute_loss)
+
+
+def test_the_best_model_outlives_a_loss_that_is_not_finite(run, tmp_path, monkeypatch):
+    spoil(monkeypatch, 3)
+    words = r"the loss of step 3 is inf; .*; the best model so far is whole in .*checkpoint-2$"
+    with pytest.raises(TrainingDiverged, match=words) as caught:
+        run(batch_size=20, epochs=3)
+    kept = str(caught.value).rpartition(" in ")[2]
+    model = hf_bert_impl.BertForSequenceClassification.from_pretrained(kept)
+    assert not not_finite(model)
+
+
+def test_weights_that_are_not_finite_are_not_saved(run, tmp_path, monkeypatch):
+    """Nor scored, also where no validation data ask for it."""
+
+    def spoil_weights(self, *args, **rest):
+        loss = train(self, *args, **rest)
+        self.model.classifier.weight.data[0, 0] = torch.nan  # the gradient is there already
+        return loss
+
+    train = finetuning_trainer.FinetuningTrainer.training_step
+    monkeypatch.setattr(finetuning_trainer.FinetuningTrainer, "training_step", spoil_weights)
+    for changes in ({}, {"validation": None}):
+        words = "after step 1 classifier.weight is not finite"
+        with pytest.raises(TrainingDiverged, match=words):
+            run(batch_size=40, **changes)
+        assert_nothing_left(tmp_path)
