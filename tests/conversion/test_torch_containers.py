@@ -9,7 +9,7 @@ import zipfile
 import pytest
 import torch
 
-from hf_bert_impl.conversion.readers.torch_pickle import TorchReader, is_torch
+from hf_bert_impl.conversion.readers.torch_pickle import is_torch
 from hf_bert_impl.errors import InputError
 from tests.conversion.cases import CONTAINERS, FIXTURES, FORMATS, Runs, assert_same, tar, zipped
 from tests.conversion.cases import save_torch as save
@@ -80,43 +80,30 @@ def test_storages_that_are_views(tmp_path):
     assert_same(found, {"part": torch.arange(3.0, 6.0), "whole": torch.arange(7.0)})
     assert torch.equal(torch.load(path, map_location="cpu")["part"], found["part"])
     value["part"] = Runs(rebuild, _Storage("k", 7, ("v", 4, 4)), 0, (3,), (1,))
-    with pytest.raises(InputError, match="a view that does not lie in storage 'k'"):
-        TorchReader(legacy(path, value, {"k": [0.0] * 7}))
+    refuse(legacy(path, value, {"k": [0.0] * 7}), "a view that does not lie in storage 'k'")
 
 
-def test_legacy_list_of_storages(tmp_path):
+@pytest.mark.parametrize(
+    ("storages", "little", "match"),
+    [
+        ({}, True, "lists other storages than its pickle names"),
+        ({"j": [1, 2, 3]}, True, "lists other storages than its pickle names"),
+        ({"k": [1, 2, 3], "j": [1]}, True, "lists other storages than its pickle names"),
+        ({"k": [1, 2, 3, 4]}, True, "gives storage 'k' two sizes"),
+        ({"k": [1, 2]}, True, "ends within storage 'k'"),
+        ({"k": [1, 2, 3]}, False, "another byte order"),
+    ],
+)
+def test_legacy_storages_that_lie(storages, little, match, tmp_path):
     tensor = Runs(torch._utils._rebuild_tensor, _Storage("k", 3), 0, (3,), (1,))
-    path = tmp_path / "old.bin"
-    for storages in ({}, {"j": [1, 2, 3]}, {"k": [1, 2, 3], "j": [1]}):
-        with pytest.raises(InputError, match="lists other storages than its pickle names"):
-            TorchReader(legacy(path, {"a": tensor}, storages))
-    with pytest.raises(InputError, match="gives storage 'k' two sizes"):
-        TorchReader(legacy(path, {"a": tensor}, {"k": [1, 2, 3, 4]}))
-    with pytest.raises(InputError, match="ends within storage 'k'"):
-        TorchReader(legacy(path, {"a": tensor}, {"k": [1, 2]}))
-
-
-def test_big_endian(tmp_path):
-    with pytest.raises(InputError, match="another byte order"):
-        TorchReader(legacy(tmp_path / "old.bin", {}, {}, little=False))
-    content = entries(save(tmp_path / "new.bin", {"a": torch.ones(3)}))
-    with pytest.raises(InputError, match="another byte order"):
-        TorchReader(pack(tmp_path / "big.bin", content | {"new/byteorder": b"big"}))
+    refuse(legacy(tmp_path / "old.bin", {"a": tensor}, storages, little), match)
 
 
 def test_tar_of_torch_0_1(tmp_path):
     path = tmp_path / "old.pt"
     path.write_bytes(tar(*((name, b"") for name in ("sys_info", "pickle", "tensors", "storages"))))
     assert is_torch(path)
-    with pytest.raises(InputError, match=r"a tar file of torch 0\.1"):
-        TorchReader(path)
-
-
-def test_torchscript(tmp_path):
-    names = ("data.pkl", "constants.pkl", "code/__torch__.py")
-    path = pack(tmp_path / "script.pt", {f"script/{name}": b"N." for name in names})
-    with pytest.raises(InputError, match="TorchScript"):
-        TorchReader(path)
+    refuse(path, r"a tar file of torch 0\.1")
 
 
 # --- code ------------------------------------------------------------------------------------
@@ -142,22 +129,6 @@ def test_class_with_a_reduce_of_its_own(tmp_path):
     refuse(save(tmp_path / "model.bin", module), r"(posix|nt)\.getcwd")
 
 
-# --- damage ----------------------------------------------------------------------------------
-
-
-def test_checksum_names_the_tensor(tmp_path):
-    content = bytearray(ZIP.read_bytes())
-    storage = torch.load(ZIP, weights_only=True)["bert.pooler.dense.weight"]
-    content[content.index(storage.numpy().tobytes()) + 5] ^= 4
-    path = tmp_path / "flipped.bin"
-    path.write_bytes(content)
-    with TorchReader(path) as reader:
-        reader.read("bert.pooler.dense.bias")
-        for _ in range(2):
-            with pytest.raises(InputError, match=r"wrong crc32 in tensor 'bert\.pooler\.dense\.w"):
-                reader.read("bert.pooler.dense.weight")
-
-
 # --- lies ------------------------------------------------------------------------------------
 
 CENTRAL = {"flags": 8, "method": 10, "crc": 16, "compressed": 20, "size": 24, "offset": 42}
@@ -180,14 +151,11 @@ def edit_directory(source, path, name, **fields):
     [
         ({"size": 0xFFFFFFF0, "compressed": 0xFFFFFFF0}, "outside the file"),
         ({"size": 0xFFFFFFFF, "compressed": 0xFFFFFFFF, "offset": 0xFFFFFFFF}, "outside the file"),
-        ({"size": 1 << 30, "compressed": 1 << 30}, "outside the file"),
         ({"size": 8}, "two sizes"),
         ({"size": 8, "compressed": 8}, "has 8 bytes in .*, and names 12 of float32"),
         ({"size": 0, "compressed": 0}, "has 0 bytes"),
-        ({"offset": 0xFFFFFFF0}, "outside the file"),
         ({"offset": 5}, "outside the file"),
         ({"method": 8}, "compressed or encrypted"),
-        ({"method": 99}, "compressed or encrypted"),
         ({"flags": 1}, "compressed or encrypted"),
         ({"crc": 5}, "wrong crc32 in tensor 'a'"),
     ],
@@ -212,28 +180,29 @@ def test_lying_end_of_directory(tmp_path):
                 assert "\n" not in str(error)
 
 
-def test_compressed_entries(tmp_path):
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"good/data/0": bytes(52)}, "has 52 bytes in good/data/0, and names 12 of float32 there"),
+        ({"good/data/0": b""}, "has 0 bytes in good/data/0, and names 12 of float32 there"),
+        ({"good/data/0": None}, "has no entry good/data/0"),
+        ({"evil/data.pkl": b"N."}, "holds 2 pickles"),
+        ({"good/byteorder": b"big"}, "another byte order"),
+        ({"good/constants.pkl": b"N.", "good/code/__torch__.py": b""}, "TorchScript"),
+    ],
+)
+def test_entries_that_lie(changes, match, tmp_path):
+    content = entries(save(tmp_path / "good.bin", {"a": torch.arange(12.0)[3:5]}))
+    changed = {name: data for name, data in (content | changes).items() if data is not None}
+    refuse(pack(tmp_path / "bad.bin", changed), match)
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_entries_that_are_twice_or_compressed(tmp_path):
     content = entries(save(tmp_path / "good.bin", {"a": torch.zeros(1000, 1000)}))
     path = pack(tmp_path / "bad.bin", content, zipfile.ZIP_DEFLATED)
     assert path.stat().st_size < 10_000  # four million bytes, were it unpacked
     refuse(path, "compressed or encrypted")
-    assert torch.equal(read_all(pack(path, content))["a"], torch.zeros(1000, 1000))
-
-
-@pytest.mark.parametrize("data", [bytes(52), bytes(44), b""])
-def test_storages_of_another_size(data, tmp_path):
-    content = entries(save(tmp_path / "good.bin", {"a": torch.arange(12.0)[3:5]}))
-    path = pack(tmp_path / "bad.bin", content | {"good/data/0": data})
-    refuse(path, f"has {len(data)} bytes in good/data/0, and names 12 of float32 there")
-
-
-@pytest.mark.filterwarnings("ignore:Duplicate name")
-def test_entries_that_are_missing_or_twice(tmp_path):
-    content = entries(save(tmp_path / "good.bin", {"a": torch.ones(3)}))
-    path = tmp_path / "bad.bin"
-    without = {name: data for name, data in content.items() if name != "good/data/0"}
-    refuse(pack(path, without), "has no entry good/data/0")
-    refuse(pack(path, content | {"evil/data.pkl": b"N."}), "holds 2 pickles")
     with zipfile.ZipFile(pack(path, content), "a") as archive:
         archive.writestr("good/data/0", b"\0" * 12)
     refuse(path, "an entry of its zip file twice")
@@ -245,27 +214,20 @@ def test_entries_that_are_missing_or_twice(tmp_path):
     [
         (0, (7,), (1,)),
         (1, (6,), (1,)),
-        (6, (1,), (1,)),
         (0, (2, 3), (4, 1)),
-        (0, (2,), (6,)),
         (0, (7,), (0,)),
-        (0, (1 << 40,), (0,)),
         (0, (1 << 31, 1 << 31), (0, 0)),
         (0, (1 << 62, 4), (0, 0)),
+        (0, (0, 1 << 62, 4), (1, 1, 1)),
         (-1, (2,), (1,)),
-        (0, (-2,), (1,)),
         (0, (-2, -3), (1, 1)),
         (5, (2,), (-1,)),
         (0, (2,), (1, 1)),
         (0, (2.0,), (1,)),
-        (0, ("2",), (1,)),
         (0, (True,), (1,)),
-        (0, (1 << 70,), (1,)),
         (1 << 70, (1,), (1,)),
-        (0, (0, 1 << 62, 4), (1, 1, 1)),
         (0, (1,) * 40, (1,) * 40),
         (0, None, (1,)),
-        (0, 6, 1),
     ],
 )
 def test_views_that_lie(zipped, offset, shape, strides, tmp_path):
@@ -278,11 +240,6 @@ def test_views_that_do_not_lie(zipped, tmp_path):
     value = {"a": view(6, 1, (2, 2), (3, 1)), "b": view(6, 6, (0, 5), (5, 1))}
     found = read_all(save(tmp_path / "good.bin", value, zipped))
     assert [tensor.shape for tensor in found.values()] == [(2, 2), (0, 5)]
-
-
-def test_expanded_tensor(tmp_path):
-    path = save(tmp_path / "bad.bin", {"a": torch.zeros(3).as_strided((1000, 1000), (0, 0))})
-    refuse(path, r"a tensor of shape \(1000, 1000\) that storage '0' cannot hold")
 
 
 @pytest.mark.parametrize("size", [13, 11, 0, 1 << 40, (1 << 63) - 1])
