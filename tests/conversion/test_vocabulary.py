@@ -56,7 +56,6 @@ def test_tokenizer_json_says_it_too(tmp_path):
     (tmp_path / "a/vocab.txt").unlink()
     found = find_vocabulary([tmp_path / "a"], ["cased"])
     assert found.lower_case
-    assert found.reason == "tokenizer.json"
     assert make_tokenizer(found, None).tokenize("THE") == ["the"]
 
 
@@ -72,7 +71,6 @@ def test_places_in_order(tmp_path):
 def test_codertimo_has_no_case(tmp_path):
     shutil.copy(FIXTURES / "codertimo/vocab.small", tmp_path)
     found = find_vocabulary([tmp_path], ["uncased"])
-    assert not found.lower_case
     assert make_tokenizer(found, 16).tokenize("the of zz") == ["the", "of", "<unk>"]
     with pytest.raises(InputError, match="`do_lower_case`"):
         find_vocabulary([tmp_path], [], True)
