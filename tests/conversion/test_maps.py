@@ -11,7 +11,6 @@ from hf_bert_impl.conversion.maps import names
 from hf_bert_impl.conversion.maps.codertimo import CODERTIMO
 from hf_bert_impl.conversion.maps.flax import FLAX
 from hf_bert_impl.conversion.maps.google_tf1 import GOOGLE_TF1
-from hf_bert_impl.conversion.maps.keras_h5 import model_name
 from hf_bert_impl.conversion.maps.model_garden import MODEL_GARDEN, MODEL_GARDEN_PRETRAINER
 from hf_bert_impl.conversion.maps.pytorch import PYTORCH_PRETRAINED_BERT, TRANSFORMERS
 from hf_bert_impl.conversion.maps.tables import TABLES, detect
@@ -111,10 +110,8 @@ def test_the_same_weights_have_the_same_bits(folders):
 @pytest.mark.parametrize(
     "folder",
     [
-        *("tf1_sharded", "tf1_classifier", "tf2_h5", "tf2_h5_classifier", "tf2_h5_qa", "flax"),
-        *("flax_classifier", "pytorch_pretrained_bert", "pytorch_pretrained_bert_classifier"),
-        *("hf_legacy", "hf_legacy_fp16_token_classifier", "hf_base_no_prefix"),
-        "positions_relative_key",
+        *("tf1_sharded", "tf1_classifier", "tf2_h5", "tf2_h5_qa", "flax", "hf_legacy"),
+        *("pytorch_pretrained_bert", "hf_base_no_prefix", "positions_relative_key"),
     ],
 )
 def test_inverse_gives_the_software_its_own_names_and_bits(folder):
@@ -130,22 +127,9 @@ def test_inverse_gives_the_software_its_own_names_and_bits(folder):
     assert_same({name: back.read(ours, name) for name in back.steps}, expected)
 
 
-def test_tied_tensors_of_real_files_are_equal():
-    for folder in ("hf_legacy", "hf_legacy_sharded", "pytorch_pretrained_bert"):
-        with reader(folder) as source:
-            whole = plan(detect(source.tensors), source.tensors)
-            assert len(whole.ties) == (2 if "legacy" in folder else 1)
-            assert whole.untied(source) == ()
-
-
 @pytest.mark.parametrize(
     ("file", "class_name", "count"),
-    [
-        ("bert.model.ep0", "BertModel", 34),
-        ("bert.state_dict.pt", "BertModel", 34),
-        ("torch1.0/bert.model.ep0", "BertModel", 34),
-        ("bertlm.state_dict.pt", PRETRAINING, 38),
-    ],
+    [("torch1.0/bert.model.ep0", "BertModel", 34), ("bertlm.state_dict.pt", PRETRAINING, 38)],
 )
 def test_codertimo(file, class_name, count):
     with reader("codertimo", file) as source:
@@ -153,14 +137,8 @@ def test_codertimo(file, class_name, count):
         whole = plan(CODERTIMO, source.tensors)
         found = infer(whole, {})
         assert found.class_name == class_name
-        assert found.sizes == {
-            "vocab_size": 139,
-            "hidden_size": 32,
-            "num_hidden_layers": 2,
-            "intermediate_size": 128,
-            "max_position_embeddings": 512,
-            "type_vocab_size": 3,
-        }
+        sizes = ("vocab_size", "hidden_size", "num_hidden_layers", "intermediate_size")
+        assert [found.sizes[name] for name in sizes] == [139, 32, 2, 128]
         assert len(whole.steps) == count
         assert set(whole.ignored.values()) == {"sinusoidal positions, which are computed"}
         if class_name == PRETRAINING:
@@ -170,7 +148,6 @@ def test_codertimo(file, class_name, count):
         config = check_config({**CODERTIMO_FIELDS, "num_attention_heads": 4}, found)
         cut = fit(whole, class_name, config)
         require_complete(cut, class_name)
-        assert len(cut.steps) == count
         back = invert(CODERTIMO, cut.target_infos, class_name)
         pe = f"{'bert.' if 'bertlm' in file else ''}embedding.position.pe"
         assert back.target_infos == {n: i for n, i in source.tensors.items() if n != pe}
@@ -249,15 +226,11 @@ def test_training_state_of_tensorflow_1_is_ignored():
     with reader("tf1_classifier") as source:
         tensors = dict(source.tensors)
     kernel = "bert/encoder/layer_0/output/dense/kernel"
+    slots = ("adam_m", "adam_v", "lamb_m", "Adam", "Adam_1", "LAMB_1", "accum")
     extra = (
-        *(
-            f"{kernel}/{slot}"
-            for slot in ("adam_m", "adam_v", "lamb_m", "lamb_v", "Adam", "Adam_1")
-        ),
-        *(f"{kernel}/{slot}" for slot in ("LAMB", "LAMB_1", "AdamWeightDecayOptimizer_1", "accum")),
-        f"{kernel}/ExponentialMovingAverage",
+        *(f"{kernel}/{slot}" for slot in (*slots, "ExponentialMovingAverage")),
         *("beta1_power", "beta2_power", "training/beta1_power_1", "local_step", "loss_scale"),
-        *("current_loss_scale", "good_steps", "batch_finite", "learning_rate"),
+        *("good_steps", "batch_finite", "learning_rate"),
     )
     found = plan(detect(tensors), tensors | infos(dict.fromkeys(extra, (1,))))
     assert set(found.ignored) == {*extra, "global_step"}
@@ -265,9 +238,7 @@ def test_training_state_of_tensorflow_1_is_ignored():
         plan(GOOGLE_TF1, tensors | infos({f"{kernel}/sparsity_mask": (1,)}))
 
 
-@pytest.mark.parametrize(
-    "wrapper", ["module.", "_orig_mod.", "model.", "module.model.", "state_dict.model."]
-)
+@pytest.mark.parametrize("wrapper", ["_orig_mod.", "module.model.", "state_dict.model."])
 @pytest.mark.parametrize("class_name", [MASKED, "BertModel"])
 def test_wrapped_models(wrapper, class_name):
     state, fields = random_model(class_name)
@@ -301,20 +272,6 @@ def test_decoder_with_cross_attention():
     assert not fit(whole, "BertLMHeadModel", fields).missing
 
 
-@pytest.mark.parametrize(
-    ("class_name", "keras"),
-    [
-        ("BertModel", "tf_bert_model"),
-        (MASKED, "tf_bert_for_masked_lm"),
-        ("BertLMHeadModel", "tf_bert_lm_head_model"),
-        ("BertForNextSentencePrediction", "tf_bert_for_next_sentence_prediction"),
-        ("BertForMultipleChoice", "tf_bert_for_multiple_choice"),
-    ],
-)
-def test_names_of_keras_models(class_name, keras):
-    assert model_name(class_name) == keras
-
-
 def test_keras_models_have_a_number_where_there_were_several():
     with reader("tf2_h5") as source:
         several = {
@@ -324,16 +281,15 @@ def test_keras_models_have_a_number_where_there_were_several():
     assert len(plan(detect(several), several).steps) == 46
 
 
+ALBERT = "bert/encoder/transformer/group_0/inner_group_0/ffn_1/intermediate/dense/kernel"
+
+
 @pytest.mark.parametrize(
     ("name", "other"),
     [
         ("roberta.embeddings.word_embeddings.weight", "RoBERTa"),
         ("roberta/tf_roberta_model/roberta/pooler/dense/kernel:0", "RoBERTa"),
-        ("albert.encoder.embedding_hidden_mapping_in.weight", "ALBERT"),
-        (
-            "bert/encoder/transformer/group_0/inner_group_0/ffn_1/intermediate/dense/kernel",
-            "ALBERT",
-        ),
+        (ALBERT, "ALBERT"),
         ("electra/embeddings/word_embeddings", "ELECTRA"),
         ("discriminator_predictions.dense.weight", "ELECTRA"),
         ("distilbert.transformer.layer.0.attention.q_lin.weight", "DistilBERT"),
@@ -341,8 +297,6 @@ def test_keras_models_have_a_number_where_there_were_several():
         ("bert/encoder/layer_0/bottleneck/input/dense/kernel", "MobileBERT"),
         ("mpnet.encoder.relative_attention_bias.weight", "MPNet"),
         ("transformer.h.0.attn.c_attn.weight", "GPT-2"),
-        ("wte.weight", "GPT-2"),
-        ("model/h0/attn/c_attn/w", "GPT-2"),
         ("transformer.layer.0.rel_attn.q", "XLNet"),
         ("encoder.block.0.layer.0.SelfAttention.q.weight", "T5"),
         ("model.decoder.layers.0.encoder_attn.k_proj.weight", "BART"),
@@ -358,12 +312,14 @@ def test_other_architectures_are_named(name, other):
             detect(infos(tensors))
 
 
-def test_no_known_software():
-    with pytest.raises(InputError, match=r"4 tensors \(conv\*\.weight \(3 times\), fc\)"):
-        detect(
-            infos({"conv1.weight": (1,), "conv2.weight": (1,), "conv3.weight": (1,), "fc": (1,)})
-        )
-    with pytest.raises(InputError, match="the checkpoint has no tensors"):
-        detect({})
-    with pytest.raises(InputError, match="no tensor is the word embeddings"):
-        detect(infos({"bert.pooler.dense.weight": (3, 3)}))
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [
+        (["conv1.weight", "conv2.weight", "fc"], r"3 tensors \(conv\*\.weight \(2 times\), fc\)"),
+        ([], "the checkpoint has no tensors"),
+        (["bert.pooler.dense.weight"], "no tensor is the word embeddings"),
+    ],
+)
+def test_no_known_software(given, match):
+    with pytest.raises(InputError, match=match):
+        detect(infos(dict.fromkeys(given, (3, 3))))

@@ -41,24 +41,11 @@ SHAPES = {
 }
 
 
-class Watched(Memory):
-    """It takes note of what was read."""
-
-    def __init__(self, values):
-        super().__init__(values)
-        self.reads = []
-
-    def read(self, name):
-        self.reads.append(name)
-        return super().read(name)
-
-
 def random(shapes):
     generator = torch.Generator().manual_seed(3)
     memory = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
-    if "out.words" in memory:
-        memory["out.words"] = memory["words"].clone()
-    return Watched(memory)
+    memory["out.words"] = memory["words"].clone()
+    return Memory(memory)
 
 
 # --- patterns --------------------------------------------------------------------------------
@@ -68,39 +55,22 @@ def random(shapes):
     ("pattern", "name", "values"),
     [
         ("words", "words", {}),
-        ("words", "words ", None),
         ("words", "xwords", None),
         ("a.b", "aXb", None),  # a dot is a dot
         ("{scope}/b{layer+4}/w", "abc/b16/w", {"scope": "abc", "layer": 12}),
         ("{scope}/b{layer+4}/w", "abc/b3/w", None),  # would be layer -1
         ("{scope}/b{layer+4}/w", "abc/d/b7/w", None),
         ("b{layer}", "b٣", None),  # another script's digit
-        ("b{layer}", "b12345", None),
         ("b{layer}", "b" + "9" * 5000, None),
         ("[{wrapper}]out.bias", "out.bias", {"wrapper": None}),
         ("[{wrapper}]out.bias", "module.module.out.bias", {"wrapper": "module.module."}),
-        ("[{wrapper}]out.bias", "modul.out.bias", None),
         ("{any}/slot", "a\nb/slot", {"any": "a\nb"}),
     ],
 )
-def test_match(pattern, name, values):
+def test_match_and_write(pattern, name, values):
     assert SMALL.match(pattern, name) == values
-
-
-@pytest.mark.parametrize(
-    ("pattern", "values", "name"),
-    [
-        ("words", {}, "words"),
-        ("{scope}/b{layer+4}/w", {"scope": "s", "layer": 8}, "s/b12/w"),
-        ("b{layers+4}", {"layers": 3}, "b7"),
-        ("[{wrapper}]out.bias", {}, "out.bias"),
-        ("[{wrapper}]out.bias", {"wrapper": "module."}, "module.out.bias"),
-        ("[g/{scope}/]x[.y]", {"scope": "s"}, "g/s/x.y"),
-        ("[g/{scope}/]x", {"layer": 1}, "x"),
-    ],
-)
-def test_write(pattern, values, name):
-    assert write(pattern, values) == name
+    if values is not None:
+        assert write(pattern, {slot: value for slot, value in values.items() if value}) == name
 
 
 # --- operations ------------------------------------------------------------------------------
@@ -111,7 +81,7 @@ def test_write(pattern, values, name):
     sizes=st.tuples(*[st.integers(1, 7)] * 3),
     dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.float16, torch.float64]),
 )
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 def test_operations_are_undone_by_their_inverse(operation, sizes, dtype):
     a, heads, size = sizes
     shape = {
@@ -138,7 +108,6 @@ def test_operations_are_undone_by_their_inverse(operation, sizes, dtype):
     ("operation", "shape"),
     [
         (Operation.TRANSPOSE, (3,)),
-        (Operation.TRANSPOSE, (3, 4, 5)),
         (Operation.MERGE_OUT, (3, 4)),
         (Operation.MERGE_IN, ()),
         (Operation.MERGE, (3,)),
@@ -149,23 +118,20 @@ def test_operations_are_undone_by_their_inverse(operation, sizes, dtype):
 )
 def test_operations_refuse_other_shapes(operation, shape):
     assert operation.shape(shape, 4) is None
-    assert Operation.SPLIT.shape((8,)) is None  # nobody said how many heads
 
 
 def test_same_bits():
-    zero, minus = torch.tensor([0.0, 1.0]), torch.tensor([-0.0, 1.0])
-    nan = torch.tensor([float("nan"), 1.0])
-    assert not same_bits(zero, minus)
+    zero, nan = torch.tensor([0.0, 1.0]), torch.tensor([float("nan"), 1.0])
+    for other in (torch.tensor([-0.0, 1.0]), zero.double(), zero[:1]):
+        assert not same_bits(zero, other)
     assert same_bits(nan, nan.clone())
-    assert not same_bits(zero, zero.double())
-    assert not same_bits(zero, zero[:1])
     assert same_bits(zero.bfloat16(), zero.bfloat16())
 
 
 # --- plans -----------------------------------------------------------------------------------
 
 
-def test_plan_maps_ignores_and_reads_one_tensor_at_a_time():
+def test_plan_maps_and_ignores():
     source = random(SHAPES)
     extra = infos({"x/b4/w/slot": (3, 5)}) | infos({"step": ()}, "int64")
     found = plan(SMALL, {**source.tensors, **extra})
@@ -179,12 +145,9 @@ def test_plan_maps_ignores_and_reads_one_tensor_at_a_time():
             "cls.predictions.bias": (7,),
         }
     )
-    assert not source.reads
     second = found.read(source, "bert.encoder.layer.1.dense.weight")
     assert torch.equal(second, source.values["x/b5/w"].t())
     assert second.is_contiguous()
-    assert source.reads == ["x/b5/w"]
-    assert found.sources["step"].dtype == "int64"
 
 
 def test_copies_are_written_beside_their_head_only():
@@ -205,53 +168,38 @@ def test_copies_must_equal():
         found.read(source, name)
     alone = {n: i for n, i in source.tensors.items() if n != "words"}
     assert plan(SMALL, alone).steps[name].source.name == "out.words"
-    with pytest.raises(InputError, match=r"words and out\.words are both bert\.embeddings"):
-        plan(SMALL, source.tensors | infos({"out.words": (6, 3)}))
-
-
-def test_two_tensors_for_one_of_ours():
-    with pytest.raises(InputError, match=r"x/b4/w and x/b4/old are both .*layer\.0\.dense"):
-        plan(SMALL, infos(SHAPES | {"x/b4/old": (5, 3)}))
-    with pytest.raises(InputError, match=r"x/b4/w and y/b4/w are both"):
-        plan(SMALL, infos(SHAPES | {"y/b4/w": (3, 5)}))
-
-
-def test_unknown_names_are_listed_in_groups():
-    unknown = {f"crf/layer_{n}/kernel": (2,) for n in range(12)} | {"Words": (7, 3)}
-    with pytest.raises(InputError) as caught:
-        plan(SMALL, infos(SHAPES | unknown))
-    assert "13 tensors (crf/layer_*/kernel (12 times), Words) that small" in str(caught.value)
-
-
-def test_a_number_of_layers_in_a_name_must_be_theirs():
-    moved = {name.replace("b6", "b7"): shape for name, shape in SHAPES.items()}
-    with pytest.raises(InputError, match=r"1 tensor \(x/b\*/p\) that small"):
-        plan(SMALL, infos(moved))
 
 
 def test_listing():
-    names = [f"{chr(97 + n)}.bias" for n in range(14)]
-    text = listing(names, "tensor")
+    text = listing([f"{chr(97 + n)}.bias" for n in range(14)], "tensor")
     assert text.startswith("14 tensors (a.bias, b.bias,")
     assert text.endswith("j.bias and 4 more)")
-    assert listing(["a"], "tensor") == "1 tensor (a)"
     assert listing([], "tensor") == "no tensors"
     assert len(listing(["x" * 10**6], "tensor")) < 300
     assert listing(["a\nb"], "tensor") == r"1 tensor ('a\nb')"
 
 
+MOVED = {name.replace("b6", "b7"): shape for name, shape in SHAPES.items()}
+UNKNOWN = SHAPES | {f"crf/layer_{n}/kernel": (2,) for n in range(12)} | {"Words": (7, 3)}
+
+
 @pytest.mark.parametrize(
-    ("name", "shape", "dtype", "message"),
+    ("tensors", "message"),
     [
-        ("x/b4/w", (3,), "float32", r"x/b4/w has the shape \(3,\); .*layer\.0\.dense\.weight"),
-        ("x/b4/w", (3, 5, 1), "float32", r"has the shape \(3, 5, 1\)"),
-        ("words", (7, 3), "int8", "words holds int8; expected floating-point weights"),
-        ("words", (7, 3), "string", "words holds string"),
+        (infos(SHAPES | {"x/b4/old": (5, 3)}), r"x/b4/w and x/b4/old are both .*layer\.0\.dense"),
+        (infos(SHAPES | {"y/b4/w": (3, 5)}), r"x/b4/w and y/b4/w are both"),
+        (infos(SHAPES | {"out.words": (6, 3)}), r"words and out\.words are both bert\.embeddings"),
+        (infos(UNKNOWN), r"13 tensors \(crf/layer_\*/kernel \(12 times\), Words\) that small"),
+        (infos(MOVED), r"1 tensor \(x/b\*/p\) that small"),  # the pooler behind the layers
+        (infos(SHAPES | {"x/b4/w": (3,)}), r"x/b4/w has the shape \(3,\); .*layer\.0\.dense"),
+        (infos(SHAPES | {"x/b4/w": (3, 5, 1)}), r"has the shape \(3, 5, 1\)"),
+        (infos(SHAPES) | infos({"words": (7, 3)}, "int8"), "words holds int8; expected floating"),
+        (infos(SHAPES) | infos({"words": (7, 3)}, "string"), "words holds string"),
     ],
 )
-def test_shapes_and_dtypes_that_no_weight_has(name, shape, dtype, message):
+def test_tensors_that_have_no_place(tensors, message):
     with pytest.raises(InputError, match=message):
-        plan(SMALL, infos(SHAPES) | infos({name: shape}, dtype))
+        plan(SMALL, tensors)
 
 
 def test_inverse_refuses_what_the_software_has_no_place_for():
@@ -273,14 +221,3 @@ def test_ties_are_compared():
     assert plan(table, infos({"words": (5, 3)})).ties == {}
     wider = infos({"words": (5, 3), "decoder": (6, 3)})
     assert plan(table, wider).untied(source) == ("cls.predictions.decoder.weight",)
-
-
-@given(st.lists(st.text(max_size=30), unique=True, max_size=8))
-@settings(deadline=None, max_examples=50)
-def test_any_names_give_a_plan_or_an_error(names):
-    tensors = infos(dict.fromkeys(names, (2, 2)))
-    try:
-        found = plan(SMALL, tensors)
-    except InputError:
-        return
-    assert {step.source.name for step in found.steps.values()} | set(found.ignored) == set(names)
