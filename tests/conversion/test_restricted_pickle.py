@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_bert_impl.conversion.readers import restricted_pickle
-from hf_bert_impl.conversion.readers.pickled_objects import Global, Instance, TensorRecord
+from hf_bert_impl.conversion.readers.pickled_objects import Global, Instance
 from hf_bert_impl.conversion.readers.restricted_pickle import (
     RestrictedUnpickler,
     read_pickled_vocabulary,
@@ -88,25 +88,6 @@ def test_ordered_dict_and_strings_of_python_2():
     assert load(b"\x80\x02c__builtin__\nset\n(lp1\nI4\na\x85R.") == [4]
 
 
-def test_objects_are_their_state():
-    found = load_with_tensors(torch.nn.Linear(3, 2))
-    assert isinstance(found, Instance)
-    assert found.cls == "torch.nn.modules.linear.Linear"
-    assert found.state["in_features"] == 3
-    assert found.state["_parameters"]["weight"].shape == (2, 3)
-    assert isinstance(found.state["_parameters"]["bias"], TensorRecord)
-
-
-def load_with_tensors(value):
-    """Through the pickle of torch.save, as it stands in the old container."""
-    stream = io.BytesIO()
-    torch.save(value, stream, _use_new_zipfile_serialization=False)
-    stream.seek(0)
-    for _ in range(3):
-        RestrictedUnpickler(stream, FILE).load()
-    return RestrictedUnpickler(stream, FILE).load()
-
-
 def test_state_cannot_reach_behind_an_object():
     """What BUILD does to a real object: __class__, __dict__ and __setstate__ are only keys here."""
     state = {"__class__": 1, "__dict__": {"cls": "x"}, "__setstate__": 2, "cls": 3, "state": 4}
@@ -170,11 +151,8 @@ def test_forbidden_names(name):
     [
         ("torch", "os.system"),
         ("torch.nn.modules.linear", "Linear.forward.__globals__"),
-        ("torch.nn.modules.linear", "Linear.__init__"),
         ("torch.nn.modules.container", "OrderedDict.fromkeys"),
-        ("bert_pytorch", "BERT.__reduce__"),
         ("torch.nn", "Module\nX"),
-        ("torch.nn", "X" * 5000),
         ("torch.nn", "\ud800"),
         ("", ""),
     ],
@@ -221,27 +199,19 @@ def test_extension_codes_are_not_looked_up():
         (b"\xff", "damaged"),
         (b".", "empty stack"),
         (b"t.", "a mark that is not there"),
-        (b"h\x05.", "never kept"),
         (b"Np" + b"9" * 50 + b"\n.", "under no number"),
         (b"NNa.", "appends to a NoneType"),
         (b"]NNs.", "sets 2 items of a list"),
-        (b"}(Nu.", "sets 1 items of a dict"),
-        (b"}]Ns.", "key of type list"),
-        (b"}\x8b\x10\x00\x00\x00" + b"\x01" * 16 + b"Ns.", "key of type int"),
         (b"}" + b")" + b"\x85" * 20_000 + b"Ns.", "key of type tuple"),
-        (b"N)R.", "calls a NoneType"),
         (b"ctorch\nSize\nNR.", "torch.Size with a NoneType"),
         (b"ccollections\nOrderedDict\n]Na\x85R.", "does not take"),
         (b"NNb.", "sets the state of a NoneType"),
-        (b"(o.", "no class"),
         (b"NN\x93.", "no string"),
         (b"P7\n.", "the opcode PERSID"),
-        (b"\x97.", "the opcode NEXT_BUFFER"),
         (b"NQ.", "no storage"),
         (text(b"storage") + b"ctorch\nfloat16\n" + text(b"0") + b"NK\x02tQ.", "not there"),
         (b"ctorch._utils\n_rebuild_tensor_v2\n)R.", "does not take"),
         (b"\x8e\xff\xff\xff\xff\xff\xff\xff\xffabc.", "damaged"),
-        (b"X\xff\xff\xff\xffabc.", "damaged"),
         (b"I" + b"9" * 10_000 + b"\n.", "damaged"),
         (b"S'\\xff'\n.", "damaged"),
         (b"cos\xff\nsystem\n.", "damaged"),
@@ -289,14 +259,14 @@ def test_steps_are_bounded(monkeypatch):
     refuse(b"N0" * 500 + b"N.", "more than 1000 steps")
 
 
-def test_copies_are_bounded():
+@pytest.mark.parametrize(
+    ("name", "listed"),
+    [(b"ccollections\nOrderedDict\n", b"]q\x01(K\x01K\x02e"), (b"c__builtin__\nset\n", b"N")],
+)
+def test_copies_are_bounded(name, listed):
     """Naming a long list again and again, which each time would take as long as the list is."""
-    pairs = b"](" + b"]q\x01(K\x01K\x02e" * 30_000 + b"eq\x00"
-    calls = b"ccollections\nOrderedDict\nq\x02" + b"h\x02h\x00\x85R0" * 30_000
-    assert load(pairs + calls + b"N.") is None
-    items = b"](" + b"N" * 30_000 + b"eq\x00"
-    calls = b"c__builtin__\nset\nq\x02" + b"h\x02h\x00\x85R0" * 30_000
-    assert load(items + calls + b"N.") is None
+    calls = name + b"q\x02" + b"h\x02h\x00\x85R0" * 30_000
+    assert load(b"](" + listed * 30_000 + b"eq\x00" + calls + b"N.") is None
 
 
 @settings(deadline=None, max_examples=150)
@@ -309,11 +279,10 @@ def test_fuzz(pieces):
 
 
 def test_vocabulary():
-    new = read_pickled_vocabulary(VOCABULARY)
-    old = read_pickled_vocabulary(FIXTURES / "codertimo" / "torch1.0" / "vocab.small")
-    assert new[:5] == ("<pad>", "<unk>", "<eos>", "<sos>", "<mask>")
-    assert len(new) == len(set(new)) == 139
-    assert set(new) == set(old)
+    words = read_pickled_vocabulary(VOCABULARY)
+    assert words[:5] == ("<pad>", "<unk>", "<eos>", "<sos>", "<mask>")
+    assert len(words) == 139
+    assert set(words) == set(read_pickled_vocabulary(VOCABULARY.parent / "torch1.0/vocab.small"))
 
 
 @pytest.mark.parametrize(
