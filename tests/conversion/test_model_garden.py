@@ -54,7 +54,9 @@ def _garden(state, root, tail, output="_attention_layer/_output_dense", named=Fa
             elif "attention.output.dense.weight" in name:
                 tensor = tensor.reshape(*apart, width)
         else:
-            theirs = tail.get(name) or (NAMED if named else NUMBERED)[name]
+            numbered, attribute = AROUND.get(name, ("/", ""))
+            plain = f"{attribute}/{numbered.split('/')[1]}"
+            theirs = tail.get(name) or (plain if named else f"layer_with_weights{numbered}")
             if theirs.endswith("kernel"):
                 tensor = tensor.t()
         inside = "" if name in tail else root
@@ -62,23 +64,15 @@ def _garden(state, root, tail, output="_attention_layer/_output_dense", named=Fa
     return Memory(result)
 
 
-NUMBERED = {
-    "embeddings.word_embeddings.weight": "layer_with_weights-0/embeddings",
-    "embeddings.position_embeddings.weight": "layer_with_weights-1/embeddings",
-    "embeddings.token_type_embeddings.weight": "layer_with_weights-2/embeddings",
-    "embeddings.LayerNorm.weight": "layer_with_weights-3/gamma",
-    "embeddings.LayerNorm.bias": "layer_with_weights-3/beta",
-    "pooler.dense.weight": "layer_with_weights-6/kernel",
-    "pooler.dense.bias": "layer_with_weights-6/bias",
-}
-NAMED = {
-    "embeddings.word_embeddings.weight": "_embedding_layer/embeddings",
-    "embeddings.position_embeddings.weight": "_position_embedding_layer/embeddings",
-    "embeddings.token_type_embeddings.weight": "_type_embedding_layer/embeddings",
-    "embeddings.LayerNorm.weight": "_embedding_norm_layer/gamma",
-    "embeddings.LayerNorm.bias": "_embedding_norm_layer/beta",
-    "pooler.dense.weight": "_pooler_layer/kernel",
-    "pooler.dense.bias": "_pooler_layer/bias",
+#: Around the layers: of the functional encoder, and of the one whose layers are attributes.
+AROUND = {
+    "embeddings.word_embeddings.weight": ("-0/embeddings", "_embedding_layer"),
+    "embeddings.position_embeddings.weight": ("-1/embeddings", "_position_embedding_layer"),
+    "embeddings.token_type_embeddings.weight": ("-2/embeddings", "_type_embedding_layer"),
+    "embeddings.LayerNorm.weight": ("-3/gamma", "_embedding_norm_layer"),
+    "embeddings.LayerNorm.bias": ("-3/beta", "_embedding_norm_layer"),
+    "pooler.dense.weight": ("-6/kernel", "_pooler_layer"),
+    "pooler.dense.bias": ("-6/bias", "_pooler_layer"),
 }
 MASKED_LM = {
     "embeddings.word_embeddings.weight": "masked_lm/embedding_table",
@@ -94,6 +88,10 @@ def inside_model(names_of):
     return {name: f"model/{theirs}" for name, theirs in names_of.items()}
 
 
+CLASSIFIER = {
+    "classifier.weight": "model/layer_with_weights-1/out_proj/kernel",
+    "classifier.bias": "model/layer_with_weights-1/out_proj/bias",
+}
 LATER, BEFORE = "_attention_layer/_output_dense", "_attention_output_dense"
 
 
@@ -101,25 +99,22 @@ LATER, BEFORE = "_attention_layer/_output_dense", "_attention_output_dense"
     ("class_name", "root", "output", "named", "tail"),
     [
         ("BertModel", "model/", BEFORE, False, {}),
-        ("BertModel", "encoder/", LATER, False, {}),
-        ("BertModel", "model/", LATER, True, {}),
         ("BertModel", "", LATER, True, {}),
         (MASKED, "encoder/", LATER, False, MASKED_LM),
         (MASKED, "model/encoder_network/", LATER, True, inside_model(MASKED_LM)),
-        (CLASSIFICATION, "model/layer_with_weights-0/", LATER, False,
-         {"classifier.weight": "model/layer_with_weights-1/out_proj/kernel",
-          "classifier.bias": "model/layer_with_weights-1/out_proj/bias"}),
+        (CLASSIFICATION, "model/layer_with_weights-0/", LATER, False, CLASSIFIER),
     ],
-)  # fmt: skip
+)
 def test_model_garden(class_name, root, output, named, tail):
     state, _ = random_model(class_name, num_labels=4)
     source = _garden(state, root, tail, output, named)
+    end = ".ATTRIBUTES/VARIABLE_VALUE"
+    first = next(iter(source.tensors)).removesuffix(end)
     noise = {
-        "_CHECKPOINTABLE_OBJECT_GRAPH": TensorInfo("_CHECKPOINTABLE_OBJECT_GRAPH", (), "string"),
-        "save_counter/.ATTRIBUTES/VARIABLE_VALUE": TensorInfo("", (), "int64"),
-        "optimizer/beta_1/.ATTRIBUTES/VARIABLE_VALUE": TensorInfo("", (), "float32"),
-        f"{next(iter(source.tensors)).removesuffix('.ATTRIBUTES/VARIABLE_VALUE')}"
-        ".OPTIMIZER_SLOT/optimizer/m/.ATTRIBUTES/VARIABLE_VALUE": TensorInfo("", (3,), "float32"),
+        "_CHECKPOINTABLE_OBJECT_GRAPH": TensorInfo("", (), "string"),
+        f"save_counter/{end}": TensorInfo("", (), "int64"),
+        f"optimizer/beta_1/{end}": TensorInfo("", (), "float32"),
+        f"{first}.OPTIMIZER_SLOT/optimizer/m/{end}": TensorInfo("", (3,), "float32"),
     }
     tensors = source.tensors | noise
     assert detect(tensors) is MODEL_GARDEN

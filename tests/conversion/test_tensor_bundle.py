@@ -335,8 +335,8 @@ def test_parts_in_several_dimensions(tmp_path):
 # --- tables ----------------------------------------------------------------------------------
 
 ENTRIES = block((0, *HEADER), (0, b"a", record(3)))
-AFTER = ((9999, bytes(n), b"") for n in range(1, 30))
-LONG = (block((0, *HEADER), (0, b"k" * 9999, b""), *AFTER),)
+AFTER = ((9999, bytes(n), record()) for n in range(1, 30))
+LONG = (block((0, *HEADER), (0, b"k" * 9999, record()), *AFTER),)
 SNAPPY = {"kind": sstable.SNAPPY}
 #: Blocks, how they are stored, and what is said of them.
 TABLES = {

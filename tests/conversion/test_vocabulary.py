@@ -31,12 +31,10 @@ def write(folder, tokens, **config):
         (CASED, [], {}, None, False, "2 of 4 words"),
         (LOWER, ["cased_L-12_H-768_A-12.zip"], {}, None, False, "the name cased_L-12"),
         (CASED, ["out", "bert-base-uncased.tar.gz"], {}, None, True, "the name bert-base-uncased"),
-        (CASED, ["multi_cased_L-12"], {}, None, False, "the name multi_cased"),
         (CASED, ["cased-and-uncased"], {}, None, False, "words"),
         (LOWER, ["showcased"], {}, None, True, "words"),
         (CASED, ["cased"], {"do_lower_case": True}, None, True, "tokenizer_config.json"),
         (CASED, ["cased"], {"do_lower_case": True}, False, False, "as asked for"),
-        (CASED, ["cased"], {"model_max_length": 7}, None, False, "the name cased"),
     ],
 )
 def test_lower_case(tmp_path, tokens, names, config, asked, expected, reason):
@@ -57,15 +55,6 @@ def test_tokenizer_json_says_it_too(tmp_path):
     found = find_vocabulary([tmp_path / "a"], ["cased"])
     assert found.lower_case
     assert make_tokenizer(found, None).tokenize("THE") == ["the"]
-
-
-def test_places_in_order(tmp_path):
-    (tmp_path / "near").mkdir()
-    assert find_vocabulary([tmp_path / "near"], []) is None
-    write(tmp_path, CASED)
-    assert find_vocabulary([tmp_path / "near", tmp_path], []).path == tmp_path / "vocab.txt"
-    (tmp_path / "vocab.txt").rename(tmp_path / "bert-base-cased-vocab.txt")
-    assert find_vocabulary([tmp_path], []).path.name == "bert-base-cased-vocab.txt"
 
 
 def test_codertimo_has_no_case(tmp_path):
@@ -91,10 +80,8 @@ class Shouting(BertTokenizer):
     [
         (JAPANESE, {}, None),
         ({**JAPANESE, "tokenizer_class": None}, {"tokenizer_class": "BertJapaneseTokenizer"}, None),
-        ({"tokenizer_class": "DistilBertTokenizer", "do_lower_case": False}, {}, None),
         ({"tokenizer_class": "Shouting"}, {}, CODE),
         ({"tokenizer_class": "BertTokenizer"}, {}, CODE),
-        ({}, {}, CODE),
     ],
 )
 def test_a_tokenizer_of_another_class_is_copied(save_tiny, tmp_path, settings, config, code):
