@@ -281,15 +281,6 @@ def small_checkpoint(form, folder, tensors=SMALL):
     return folder / form.file, files[0]
 
 
-#: The two forms of torch.save's files.
-CONTAINERS = pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
-
-
-def save_torch(path, value, zipped=True, **options):
-    torch.save(value, path, _use_new_zipfile_serialization=zipped, **options)
-    return path
-
-
 def tar(*members, form=tarfile.GNU_FORMAT):
     """A tar of (name or TarInfo, content); without content (None) it is a folder."""
     file = io.BytesIO()

@@ -8,7 +8,6 @@ import stat
 import tarfile
 import tracemalloc
 import zipfile
-import zlib
 
 import numpy as np
 import pytest
@@ -98,15 +97,6 @@ def test_kinds(kind, top, tmp_path):
     assert folder.name == (top.strip("./") or folder.name)
     os.rename(path, tmp_path / "no name that says it")
     assert is_archive(tmp_path / "no name that says it")
-
-
-@EVERY
-def test_only_one_folder_is_taken_off(kind, tmp_path):
-    files = {"a/b/config.json": b"{}", "a/b/inner.tar.gz": REAL.read_bytes()}
-    folder = open_archive(pack(tmp_path / f"m.{kind}", files), tmp_path)
-    assert tree(folder) == {"b/config.json": b"{}", "b/inner.tar.gz": REAL.read_bytes()}
-    files = {"a/config.json": b"{}", "vocab.txt": b"x"}
-    assert tree(open_archive(pack(tmp_path / f"m.{kind}", files), tmp_path)) == files
 
 
 @pytest.mark.parametrize("form", [tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
@@ -256,12 +246,9 @@ HOSTILE = {
         f"tar {kind.decode()}": (tar_member(type=kind, linkname="../../out"), DEVICE)
         for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE)
     },
-    "tar fifo": (tar_member(type=tarfile.FIFOTYPE), DEVICE),
     "tar sparse": (tar_member(b"1", type=tarfile.GNUTYPE_SPARSE), "a link or device"),
     "tar sparse pax": (sparse(), "a link or device"),
     "zip link": (zip_of_a(stat.S_IFLNK), DEVICE),
-    "zip device": (zip_of_a(stat.S_IFCHR), DEVICE),
-    "zip fifo": (zip_of_a(stat.S_IFIFO), DEVICE),
     "zero in a name": (  # zipfile takes what stands before it
         zipped(("good", b"1"), ("a_b", b"2")).replace(b"a_b", b"a\0b"),
         "has a member named",
@@ -269,14 +256,12 @@ HOSTILE = {
     "encrypted": (patched(zipped(("bad", b"22")), (CENTRAL, 8, b"\1")), "'bad' encrypted"),
     "bzip2": (zipped(("bad", b"1" * 99), method=zipfile.ZIP_BZIP2), "rare compression"),
     "unknown": (patched(zipped(("bad", b"22")), (CENTRAL, 10, b"\x63")), "rare compression"),
-    "no files in a zip": (zipped(("__MACOSX/x", b"1"), ("folder/", b"")), "has no files"),
     "no files in a tar": (tar(("__MACOSX/x", b"1")), "has no files"),
     "many in a zip": (zipped(*((f"{n}", b"1") for n in range(41))), "more than 40 members"),
     "many in a tar": (tar(*((f"{n}", b"1") for n in range(41))), "more than 40 members"),
     "zip bomb": (zipped(("bad", ZEROS)), SWELLS),
     **{f"{kind} bomb": (COMPRESS[kind](tar(("bad", ZEROS))), SWELLS) for kind in ("gz", "xz")},
     "bz2 bomb of many": (COMPRESS["bz2"](tar(*SMALL)), SWELLS),
-    "zip bomb of many": (zipped(*SMALL), SWELLS),
     "left out bomb": (gzip.compress(tar(("._bad", ZEROS), ("good", b"1"))), SWELLS),
     "many names for one": (many_names(), SWELLS),
     "less than it holds": (swelling(100), "CRC"),
@@ -284,13 +269,10 @@ HOSTILE = {
     "behind the end": (gzip.compress(tar(("good", b"1")) + bytes(4 << 20)), "bytes outside files"),
     "negative size": (lying_size(-512, tarfile.REGTYPE), None),
     "vast size": (lying_size(1 << 62, tarfile.REGTYPE), None),
-    "negative header": (lying_size(-1, tarfile.XHDTYPE), None),
     "vast header": (lying_size(1 << 40, tarfile.GNUTYPE_LONGNAME), None),
-    "pax negative": (pax(size="-5"), None),
     "pax vast": (pax(size="9" * 5000), None),
     "pax path": (pax(path="../out"), None),
     "pax zero": (pax(path="a\0b"), None),
-    "pax map": (pax(**{"GNU.sparse.map": "1,2,x"}), None),
     "headers on headers": (headers_on_headers(), None),
     "damaged header": (  # tarfile stops there without a word
         tar(("a", b"1"), ("c", b"3"))[:1044] + b"\1" + tar(("a", b"1"), ("c", b"3"))[1045:],
@@ -320,17 +302,12 @@ def test_limits(make, tmp_path, refuse, monkeypatch):
     refuse(make(("a", bytes(501))), "501 bytes to unpack, .* 500 free")
 
 
-@pytest.mark.parametrize("kind", [tarfile.GNUTYPE_LONGNAME, tarfile.XGLTYPE])
-def test_a_header_that_swells(kind, refuse):
+def test_a_header_that_swells(refuse):
     """A name of 64 megabytes would be held in memory."""
     info = tarfile.TarInfo("long")
-    info.type = kind
+    info.type = tarfile.GNUTYPE_LONGNAME
     info.size = 1 << 26
-    packer = zlib.compressobj(wbits=31)
-    content = packer.compress(info.tobuf(tarfile.GNU_FORMAT))
-    for _ in range(64):
-        content += packer.compress(b"1" * (1 << 20))
-    content += packer.flush()
+    content = gzip.compress(info.tobuf(tarfile.GNU_FORMAT) + b"1" * (1 << 26), 1)
     tracemalloc.start()
     refuse(content, "bytes outside files")
     assert tracemalloc.get_traced_memory()[1] < 30 << 20
@@ -351,15 +328,6 @@ def test_truncated(kind, tmp_path, refuse):
     for cut in {*range(0, end, 151), *range(end - 10, end)}:
         refuse(content[:cut])
         assert kind != "zip" or is_archive(tmp_path / "bad.archive") == (cut > 30)
-
-
-def test_flipped_bits_of_a_real_one(refuse):
-    """The checksum of gzip shows every flip but those in its own header."""
-    rng = random.Random(0)
-    for _ in range(20):
-        flipped = bytearray(REAL.read_bytes())
-        flipped[rng.randrange(30, len(flipped))] ^= 1 << rng.randrange(8)
-        refuse(flipped)
 
 
 @settings(deadline=None, max_examples=60)

@@ -29,22 +29,20 @@ def write(path, tree):
     return path
 
 
-def test_recognised(tmp_path):
-    late = write(tmp_path / "late", {"step": 7, "none": {}, "params": {"a": array(np.ones(3))}})
-    assert is_flax(late)
-    others = {
-        "pickle": b"\x80\x02}q\x00.",
-        "text": "ޖ ގ މ\n".encode() * 20,
-        "numbers": msgpack.packb({"a": 1, "b": [2.5, "x"]}),
-        "keys": msgpack.packb({1: array(np.ones(3))}),
-        "list": msgpack.packb([array(np.ones(3))]),
-        "type": msgpack.packb({"a": msgpack.ExtType(1, b"\x80")}),
-        "empty": b"",
-        "end": b"\x81",
-    }
-    for name, content in others.items():
-        (tmp_path / name).write_bytes(content)
-        assert not is_flax(tmp_path / name), name
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (msgpack.packb({"step": 7, "no": {}, "params": {"a": array(np.ones(3))}}), True),
+        (b"\x80\x02}q\x00.", False),
+        ("ޖ ގ މ\n".encode() * 20, False),
+        (msgpack.packb({"a": 1, "b": [2.5, "x"]}), False),
+        (msgpack.packb({1: array(np.ones(3))}), False),
+        (msgpack.packb({"a": msgpack.ExtType(1, b"\x80")}), False),
+    ],
+)
+def test_recognised(content, expected, tmp_path):
+    (tmp_path / "some").write_bytes(content)
+    assert is_flax(tmp_path / "some") is expected
 
 
 def test_plain_values(tmp_path):
@@ -88,24 +86,15 @@ EIGHT = bytes(8)
 #: An array at fault: what its extension holds.
 ARRAYS = {
     "too few bytes": ((3,), "float32", EIGHT),
-    "too many bytes": ((1,), "float32", EIGHT),
     "vast": ((1 << 62, 1 << 62), "float32", EIGHT),
-    "vast and 0": ((0, 1 << 62, 4), "float32", b""),
-    "many axes": ((1,) * 40, "float32", bytes(4)),
     "thousands of axes": ((1,) * 5000, "float32", bytes(4)),
     "negative": ((-2,), "float32", EIGHT),
     "fraction": ((2.0,), "float32", EIGHT),
-    "bool": ((True, 2), "float32", EIGHT),
-    "nested": (((2,),), "float32", EIGHT),
     "no shape": (None, "float32", EIGHT),
-    "dtype of bytes": ((2,), b"float32", EIGHT),
     "text for numbers": ((2,), "float32", "\0" * 8),
-    "two values": ((2,), "float32"),
     "four values": ((2,), "float32", EIGHT, 1),
     "table": {"shape": (2,)},
-    "nothing": b"",
     "cut": msgpack.packb(((2,), "float32", EIGHT))[:-1],
-    "more behind": msgpack.packb(((2,), "float32", EIGHT)) + b"\0",
     "vast list": b"\x93\xdd\xff\xff\xff\xff",
     "vast content": b"\x93\x91\x02\xa7float32\xc6\xff\xff\xff\xff",
     "no UTF-8": b"\x93\x91\x02\xa7floa\xff32\xc4\x08" + EIGHT,
@@ -113,18 +102,13 @@ ARRAYS = {
 ONE = lying((4,), content=bytes(16))
 #: A table for an array in pieces: its shape and its chunks.
 PIECES = {
-    "no chunks": ({"0": 4}, None),
     "no shape": (None, {"0": ONE}),
     "empty": ({"0": 4}, {}),
     "one too few": ({"0": 5}, {"0": ONE}),
-    "from one": ({"0": 4}, {"1": ONE}),
     "hole": ({"0": 8}, {"0": ONE, "2": ONE}),
     "negative": ({"0": -4}, {"0": ONE}),
-    "fraction": ({"0": 4.0}, {"0": ONE}),
-    "array for a size": ({"0": ONE}, {"0": ONE}),
     "vast": ({"0": 1 << 62, "1": 1 << 62}, {"0": ONE}),
     "number for a piece": ({"0": 4}, {"0": 4}),
-    "no table": ({"0": 4}, ONE),
     "not flat": ({"0": 4}, {"0": lying((2, 2), content=bytes(16))}),
     "other dtype": ({"0": 2}, {"0": lying(dtype="complex64")}),
     "two dtypes": ({"0": 6}, {"0": ONE, "1": lying(dtype="int32")}),
@@ -134,15 +118,11 @@ FILES = {
     "key twice": (b"\x82\xa1a\x01\xa1a\x02", "'a' is twice"),
     "name twice": (b"\x82\xa1a\x81\xa1b\x01\xa3a/b\x02", "'a/b' is there twice"),
     "number as key": (b"\x81\x01\x02", "a key at 1 is int64"),
-    "key of no UTF-8": (b"\x81\xa2\xff\xfe\x02", "no UTF-8"),
     "no value": (b"\x81\xa1a\xc1", "starts no value"),
     "cut": (b"\x81\xa1a\xcb\0\0", "ends within a value"),
     "more behind": (b"\x81\xa1a\x01\x00", "1 bytes follow"),
     "vast table": (b"\xdf\xff\xff\xff\xff\xa1a\x01", "table of 4294967295 at 0 ends beyond"),
-    "vast text": (b"\x81\xdb\xff\xff\xff\xffa\x01", "text of 4294967295 at 1 ends beyond"),
     "vast ext": (b"\x81\xa1a\xc9\xff\xff\xff\xff\x01", "ext of 4294967295 at 3 ends beyond"),
-    "list": (b"\x93\x01\x02\x03", "starts with list"),
-    "deep tables": (b"\x81\xa1a" * 1000 + b"\x01", "more than 64 tables"),
     "deep lists": (b"\x81\xa1a" + b"\x91" * 100_000 + b"\x01", "more than 64 tables"),
     "long names": (  # a long key in front of many short ones would be that many long names
         msgpack.packb({"k" * 60_000: {str(number): 1 for number in range(2000)}}),

@@ -23,18 +23,6 @@ def assert_reads_as_h5py(path):
     assert_same(found, expected)
 
 
-@pytest.mark.parametrize("prefix", ["model/", ""])
-def test_shards_with_and_without_a_prefix(prefix, tmp_path):
-    (tmp_path / "m.h5.index.json").write_text(
-        f'{{"weight_map": {{"{prefix}bert/a:0": "1.h5", "{prefix}head/b:0": "2.h5"}}}}'
-    )
-    for name, key in (("1.h5", "bert/a:0"), ("2.h5", "head/b:0")):
-        with h5py.File(tmp_path / name, "w") as file:
-            file[key] = np.arange(3)
-    with H5Reader(tmp_path / "m.h5.index.json") as reader:
-        assert list(reader.tensors) == ["bert/a:0", "head/b:0"]
-
-
 @pytest.mark.parametrize("place", [0, 512, 4096])
 def test_a_block_of_the_user_before_it(place, tmp_path):
     path = tmp_path / "some.h5"
@@ -117,21 +105,15 @@ def shared_type(file):
 REFUSED = {
     "soft link": (lambda f: f.update(soft=h5py.SoftLink("/layer/good:0")), {}),
     "links to other files": (lambda f: f["layer"].update({"out": ELSEWHERE}), {}),
-    "second name for one object": (lambda f: f.update(again=f["layer/good:0"]), {}),
     "second name for one|circle": (lambda f: f.update({"layer/circle": f["/"]}), {}),
     "in another file": (
         lambda f: f.create_dataset("out", (3,), "f8", external=[("/nowhere/raw", 0, 24)]),
         {},
     ),
     "compressed": (lambda f: f.create_dataset("zip", data=ROWS, compression="gzip"), {}),
-    "compressed|in chunks": (lambda f: f.create_dataset("s", data=ROWS, shuffle=True), {}),
-    "in chunks": (lambda f: f.create_dataset("chunks", data=ROWS, chunks=(7, 3)), {}),
-    "never written": (lambda f: f.create_dataset("hole", (1 << 40, 5), "f4"), {}),
     "more than any file holds": (lambda f: f.create_dataset("hole", (1 << 50, 5), "f4"), {}),
     "in chunks or elsewhere": (virtual, {}),
-    "without a shape": (lambda f: f.create_dataset("null", data=h5py.Empty("f4")), {}),
     "share a type": (shared_type, {}),
-    "neither group nor dataset": (lambda f: f.update(type=np.dtype("f4")), {}),
     # A petabyte in chunks, none of which is there, and zeros in a few kilobytes.
     "compressed|bomb": (lambda f: f.create_dataset("bomb", (1 << 48,), "f4", **CHUNKS), {}),
     "compressed|zeros": (
@@ -140,7 +122,6 @@ REFUSED = {
     ),
     "groups in one another": (lambda f: f.create_group("/".join("g" * 70)), {}),
     HEADERS: (lambda f: None, {"libver": "latest"}),
-    f"{HEADERS}|v108": (lambda f: None, {"libver": ("v108", "v108")}),
     f"{HEADERS}|order": (lambda f: f.create_group("g", track_order=True), {}),
     f"{HEADERS}|name": (lambda f: f.update({"naïve": [1.0]}), {}),
 }
@@ -201,21 +182,17 @@ def test_circles_end(make):
         changed[at + 32 : at + 40] = struct.pack("<Q", at)
         path.write_bytes(changed)
         refuse(path)
+
+
+def test_headers_that_go_on_in_themselves(make):
     path = make(lambda f: [f.attrs.update({f"a{n}": n}) for n in range(30)])
     content = path.read_bytes()
-    found = 0
-    for at in range(0, len(content) - 24, 8):
-        if content[at : at + 4] == b"\x10\0\x10\0":
-            changed = bytearray(content)
-            place = struct.unpack_from("<Q", content, at + 8)[0]
-            changed[at + 8 : at + 24] = struct.pack("<2Q", at, 24)
-            path.write_bytes(changed)
+    places = [at for at in range(0, len(content), 8) if content[at : at + 4] == b"\x10\0\x10\0"]
+    assert places
+    for at in places:
+        for there in ((at, 24), (at, 1 << 40)):
+            path.write_bytes(content[: at + 8] + struct.pack("<2Q", *there) + content[at + 24 :])
             refuse(path)
-            changed[at + 8 : at + 24] = struct.pack("<2Q", place, 1 << 40)
-            path.write_bytes(changed)
-            refuse(path, "bytes at")
-            found += 1
-    assert found
 
 
 @pytest.mark.parametrize("name", [b"", b".", b"a/b:0", b"good:0", b"\xff\xfe:0"])

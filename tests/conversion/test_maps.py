@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_bert_impl.conversion.architecture import check_config, fit, infer, require_complete
+from hf_bert_impl.conversion.architecture import fit, infer, require_complete
 from hf_bert_impl.conversion.maps import names
 from hf_bert_impl.conversion.maps.codertimo import CODERTIMO
 from hf_bert_impl.conversion.maps.flax import FLAX
@@ -74,23 +74,6 @@ def test_reasons(folder, reasons):
 
 
 @pytest.mark.parametrize(
-    "folders",
-    [
-        ("hf_safetensors", "tf1", "tf1_sharded", "tf2_h5", "flax"),
-        ("tf2_h5_classifier", "tf2_h5_sharded"),
-        ("flax_classifier", "flax_sharded"),
-        ("pytorch_pretrained_bert", "pytorch_pretrained_bert_0.6.2"),
-        ("hf_legacy", "hf_legacy_sharded", "hf_safetensors_sharded"),
-    ],
-    ids=lambda folders: folders[0],
-)
-def test_the_same_weights_have_the_same_bits(folders):
-    expected = converted(folders[0])[0]
-    for folder in folders[1:]:
-        assert_same(converted(folder)[0], expected)
-
-
-@pytest.mark.parametrize(
     "folder",
     [
         *("tf1_sharded", "tf1_classifier", "tf2_h5", "tf2_h5_qa", "flax", "hf_legacy"),
@@ -108,32 +91,6 @@ def test_inverse_gives_the_software_its_own_names_and_bits(folder):
     if folder == "positions_relative_key":  # safetensors leave out what a .bin file has
         expected |= {n: state[base] for n, base in names.TIED.items()}
     assert_same({name: back.read(ours, name) for name in back.steps}, expected)
-
-
-@pytest.mark.parametrize(
-    ("file", "class_name", "count"),
-    [("torch1.0/bert.model.ep0", "BertModel", 34), ("bertlm.state_dict.pt", PRETRAINING, 38)],
-)
-def test_codertimo(file, class_name, count):
-    with reader("codertimo", file) as source:
-        assert detect(source.tensors) is CODERTIMO
-        whole = plan(CODERTIMO, source.tensors)
-        found = infer(whole, {})
-        assert found.class_name == class_name
-        sizes = ("vocab_size", "hidden_size", "num_hidden_layers", "intermediate_size")
-        assert [found.sizes[name] for name in sizes] == [139, 32, 2, 128]
-        assert len(whole.steps) == count
-        assert set(whole.ignored.values()) == {"sinusoidal positions, which are computed"}
-        if class_name == PRETRAINING:
-            assert whole.untied(source) == ("cls.predictions.decoder.weight",)
-        with pytest.raises(InputError, match="give `num_attention_heads`"):
-            check_config({}, found)
-        config = check_config({**CODERTIMO_FIELDS, "num_attention_heads": 4}, found)
-        cut = fit(whole, class_name, config)
-        require_complete(cut, class_name)
-        back = invert(CODERTIMO, cut.target_infos, class_name)
-        pe = f"{'bert.' if 'bertlm' in file else ''}embedding.position.pe"
-        assert back.target_infos == {n: i for n, i in source.tensors.items() if n != pe}
 
 
 # --- there and back on random models -----------------------------------------------------------

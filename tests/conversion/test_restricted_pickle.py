@@ -137,20 +137,15 @@ def test_forbidden_names(name):
         refuse(content, f"asks for {name}, which could run code; none of it was run")
 
 
-@pytest.mark.parametrize(
-    ("module", "name"),
-    [
-        ("torch", "os.system"),
-        ("torch.nn.modules.linear", "Linear.forward.__globals__"),
-        ("torch.nn.modules.container", "OrderedDict.fromkeys"),
-        ("torch.nn", "Module\nX"),
-        ("torch.nn", "\ud800"),
-        ("", ""),
-    ],
-)
+DOTTED = [("torch", "os.system"), ("torch.nn.modules.linear", "Linear.forward.__globals__")]
+DOTTED += [("torch.nn.modules.container", "OrderedDict.fromkeys"), ("torch.nn", "Module\nX")]
+DOTTED += [("torch.nn", "\ud800"), ("", "")]
+
+
+@pytest.mark.parametrize(("module", "name"), DOTTED)
 def test_forbidden_dotted_names(module, name):
     strings = b"".join(text(part.encode("utf-8", "surrogatepass")) for part in (module, name))
-    shown = f"{module}.{name[:80]}".encode("unicode_escape").decode()
+    shown = f"{module}.{name}".encode("unicode_escape").decode()
     refuse(b"\x80\x04" + strings + b"\x93.", f"asks for {shown}, which could run code")
 
 
@@ -278,7 +273,6 @@ def test_vocabulary():
     [
         (pickle.dumps(Runs(os.system, "touch marker")), r"vocab: its pickle asks for (posix|nt)\."),
         (b"N.", "vocab"),
-        (b"]K\x01a.", "vocab"),
         (pickle.dumps({"itos": ["a"]}), "vocab"),
         *((VOCABULARY.read_bytes()[:cut], "damaged") for cut in (0, 11, 500, -1)),
     ],

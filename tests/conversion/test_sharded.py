@@ -4,8 +4,6 @@ import json
 import os
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from hf_bert_impl.conversion.readers import sharded
 from hf_bert_impl.conversion.readers.sharded import read_shard_index
@@ -61,19 +59,15 @@ NAMES = {
 @pytest.mark.parametrize(
     ("content", "match"),
     [
-        (b"", "is no JSON"),
         (b"\xff\xfe{}", "is no JSON"),
-        (b'{"weight_map": {"a": "one.bin"}} x', "is no JSON"),
         (b"[" * 200_000, "is no JSON"),
         (b'{"metadata": {"total_size": ' + b"9" * 6000 + b"}}", "is no JSON"),
         (b'{"weight_map": {"a": "one.bin", "a": "two.bin"}}', "'a' twice"),
         (b'{"weight_map": {"a": "one.bin"}, "weight_map": {}}', "'weight_map' twice"),
         ([], "no weight_map"),
-        ({"metadata": {}}, "no weight_map"),
         ({"weight_map": {}}, "no weight_map"),
         ({"weight_map": ["one.bin"]}, "no weight_map"),
         ({"weight_map": {"a": 5}}, "maps 'a' to 5"),
-        ({"weight_map": {"a": ["one.bin"]}}, "maps 'a'"),
         *(
             ({"weight_map": {"a": "one.bin", "b": name}}, match)
             for match, names in NAMES.items()
@@ -105,28 +99,3 @@ def test_too_long(folder, monkeypatch):
     path = write(folder, {"weight_map": {"a": "one.bin"}})
     monkeypatch.setattr(sharded, "MAX_INDEX_BYTES", 20)
     refuse(path, "more than 20 bytes")
-
-
-JSON = st.recursive(
-    st.none() | st.integers() | st.text(max_size=6) | st.just("one.bin"),
-    lambda inner: (
-        st.lists(inner, max_size=3)
-        | st.dictionaries(st.sampled_from(["weight_map", "metadata", "a", ""]), inner, max_size=3)
-    ),
-    max_leaves=8,
-)
-
-
-@settings(deadline=None, max_examples=50)
-@given(table=JSON | st.fixed_dictionaries({"weight_map": JSON}), cut=st.integers(0, 99))
-def test_fuzz(table, cut, tmp_path_factory):
-    folder = tmp_path_factory.getbasetemp()
-    (folder / "one.bin").write_bytes(b"1")
-    content = json.dumps(table).encode()
-    path = write(folder, content[: len(content) * (cut + 40) // 100])
-    try:
-        found = read_shard_index(path)
-    except InputError as error:
-        assert "\n" not in str(error)
-    else:
-        assert found.files == (folder / "one.bin",)

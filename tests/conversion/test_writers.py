@@ -8,8 +8,6 @@ import weakref
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from hf_bert_impl.conversion.tensors import DTYPES, TensorInfo
 from hf_bert_impl.errors import InputError
@@ -79,27 +77,6 @@ def test_every_dtype_shape_and_view_comes_back(form, tmp_path):
     if form is not FORMATS["h5"]:  # where such names are a layout of its own
         tensors |= {"zażółć/東京": torch.arange(11), 'a/"\\': ONES}
     assert_comes_back(form, tmp_path, tensors)
-
-
-@EVERY_FORMAT
-@settings(deadline=None, max_examples=20)
-@given(
-    kinds=st.lists(
-        st.tuples(st.sampled_from(sorted(DTYPES)), st.lists(st.integers(0, 4), max_size=4)),
-        min_size=1,
-        max_size=4,
-    ),
-    seed=st.integers(0, 9),
-)
-def test_round_trip(form, kinds, seed, tmp_path_factory):
-    generator = torch.Generator().manual_seed(seed)
-    tensors = {
-        f"layer_{number % 2}/inner/{number}:0": (torch.randn(shape, generator=generator) * 9).to(
-            DTYPES[dtype]
-        )
-        for number, (dtype, shape) in enumerate(kinds)
-    }
-    assert_comes_back(form, tmp_path_factory.mktemp("round"), tensors)
 
 
 @pytest.mark.parametrize(("kind", "fixture"), SAME_BYTES)
