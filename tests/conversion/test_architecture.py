@@ -3,12 +3,11 @@
 import pytest
 import torch
 
-from hf_bert_impl.conversion.architecture import check_config, fit, infer, require_complete
-from hf_bert_impl.conversion.maps import names
+from hf_bert_impl.conversion.architecture import check_config, fit, infer
 from hf_bert_impl.conversion.maps.google_tf1 import GOOGLE_TF1
 from hf_bert_impl.conversion.maps.pytorch import TRANSFORMERS
 from hf_bert_impl.conversion.maps.tables import detect
-from hf_bert_impl.conversion.planning import plan, same_bits
+from hf_bert_impl.conversion.planning import plan
 from hf_bert_impl.errors import InputError
 from tests.conversion.cases import (
     ANSWERING,
@@ -101,44 +100,6 @@ def test_configs_that_do_not_fit(changes, message):
     assert check_config(fields, found) == fields
     with pytest.raises(InputError, match=message):
         check_config(fields | changes, found)
-
-
-def test_another_head_drops_and_lacks():
-    whole, fields = whole_plan(PRETRAINING)
-    masked = fit(whole, MASKED, fields)
-    dropped = {n for n, reason in masked.ignored.items() if reason == f"not part of {MASKED}"}
-    assert {name.rpartition(".")[0] for name in dropped} == {
-        "bert.pooler.dense",
-        "cls.seq_relationship",
-    }
-    require_complete(masked, MASKED)
-    answering = fit(whole, ANSWERING, fields)
-    assert answering.missing == {"qa_outputs.weight": (2, 6), "qa_outputs.bias": (2,)}
-    with pytest.raises(InputError, match=r"lacks 2 tensors \(qa_outputs\.weight, qa_outputs"):
-        require_complete(answering, ANSWERING)
-    assert "pooler.dense.bias" in fit(whole, "BertModel", fields).steps
-    whole, fields = whole_plan("BertModel")
-    assert "bert.pooler.dense.bias" in fit(whole, CLASSIFICATION, fields).steps
-
-
-def test_ties_follow_the_config():
-    state, fields = random_model(MASKED)
-    source = Memory(state | {f"{names.DECODER}.weight": torch.randn(13, 6)})
-    whole = plan(TRANSFORMERS, source.tensors)
-    assert whole.untied(source) == (f"{names.DECODER}.weight",)
-    tied = fit(whole, MASKED, fields)
-    assert set(tied.steps) == set(state)
-    assert tied.ignored == {f"{names.DECODER}.weight": f"tied to {names.WORDS}.weight"}
-    untied = fit(whole, MASKED, fields | {"tie_word_embeddings": False})
-    assert not untied.missing
-    decoder = untied.read(source, f"{names.DECODER}.weight")
-    assert same_bits(decoder, source.values[f"{names.DECODER}.weight"])
-    assert untied.steps[f"{names.DECODER}.bias"].source.name == names.SCORES_BIAS
-    # The bias may be stored under its other name only.
-    other = {n.replace(names.SCORES_BIAS, f"{names.DECODER}.bias"): t for n, t in state.items()}
-    cut = fit(plan(TRANSFORMERS, Memory(other).tensors), MASKED, fields)
-    assert not cut.missing
-    assert cut.steps[names.SCORES_BIAS].source.name == f"{names.DECODER}.bias"
 
 
 def test_shapes_must_be_those_of_the_class():

@@ -224,13 +224,6 @@ def pax(**headers):
     return tar_member(b"1" * 700, tarfile.PAX_FORMAT, pax_headers=headers)
 
 
-def sparse():
-    headers = {"major": "1", "minor": "0", "name": "x", "realsize": str(1 << 50)}
-    headers = {f"GNU.sparse.{key}": value for key, value in headers.items()}
-    content = b"1\n0\n5\n".ljust(512, b"\0") + b"12345"
-    return tar_member(content, tarfile.PAX_FORMAT, pax_headers=headers)
-
-
 def headers_on_headers():
     """tarfile calls itself for each header that goes before another."""
     info = tarfile.TarInfo("long")
@@ -247,7 +240,6 @@ HOSTILE = {
         for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE)
     },
     "tar sparse": (tar_member(b"1", type=tarfile.GNUTYPE_SPARSE), "a link or device"),
-    "tar sparse pax": (sparse(), "a link or device"),
     "zip link": (zip_of_a(stat.S_IFLNK), DEVICE),
     "zero in a name": (  # zipfile takes what stands before it
         zipped(("good", b"1"), ("a_b", b"2")).replace(b"a_b", b"a\0b"),
@@ -258,7 +250,6 @@ HOSTILE = {
     "unknown": (patched(zipped(("bad", b"22")), (CENTRAL, 10, b"\x63")), "rare compression"),
     "no files in a tar": (tar(("__MACOSX/x", b"1")), "has no files"),
     "many in a zip": (zipped(*((f"{n}", b"1") for n in range(41))), "more than 40 members"),
-    "many in a tar": (tar(*((f"{n}", b"1") for n in range(41))), "more than 40 members"),
     "zip bomb": (zipped(("bad", ZEROS)), SWELLS),
     **{f"{kind} bomb": (COMPRESS[kind](tar(("bad", ZEROS))), SWELLS) for kind in ("gz", "xz")},
     "bz2 bomb of many": (COMPRESS["bz2"](tar(*SMALL)), SWELLS),
@@ -269,10 +260,8 @@ HOSTILE = {
     "behind the end": (gzip.compress(tar(("good", b"1")) + bytes(4 << 20)), "bytes outside files"),
     "negative size": (lying_size(-512, tarfile.REGTYPE), None),
     "vast size": (lying_size(1 << 62, tarfile.REGTYPE), None),
-    "vast header": (lying_size(1 << 40, tarfile.GNUTYPE_LONGNAME), None),
     "pax vast": (pax(size="9" * 5000), None),
     "pax path": (pax(path="../out"), None),
-    "pax zero": (pax(path="a\0b"), None),
     "headers on headers": (headers_on_headers(), None),
     "damaged header": (  # tarfile stops there without a word
         tar(("a", b"1"), ("c", b"3"))[:1044] + b"\1" + tar(("a", b"1"), ("c", b"3"))[1045:],

@@ -132,7 +132,6 @@ def test_without_a_network_what_was_fetched_before_is_read(server, folder, monke
         ("someone/else", None, "nor a model of this name on the hub"),
         ("someone/gated", None, "someone/gated on the hub is gated"),
         ("someone/bare", None, "no weights that can be read, but 1 file .config.json"),
-        ("someone/alone", "h5", r"does not have; .*\(safetensors\)"),
         ("someone/alone", "onnx", "from_format is 'onnx'; expected one of safetensors"),
         ("alone", "h5", r"alone does not have; .*\(safetensors\)"),
     ],

@@ -201,19 +201,12 @@ def test_names_that_lie(name, make):
     refuse(patched(path, b"twin_x:0", name.ljust(8, b"\0")), "has the name|no UTF-8")
 
 
-@pytest.mark.parametrize(
-    ("attributes", "software"),
-    [
-        ({"keras_version": "2\n1", "backend": "x"}, None),
-        ({"keras_version": "2" * 900, "backend": "\x1b[2J"}, "Keras " + "2" * 40),
-        ({"keras_version": np.float32(2), "backend": ["a", "b"]}, None),
-    ],
-    ids=["two lines", "long", "no text"],
-)
-def test_attributes_that_lie(attributes, software, make):
+def test_attributes_that_lie(make):
     """What a file says of its writer is shown in one line, or not at all."""
-    with H5Reader(make(lambda f: f.attrs.update(attributes))) as reader:
-        assert reader.software == software
+    for version, software in (("2\n1", None), ("2" * 900, "Keras " + "2" * 40), (1.5, None)):
+        path = make(lambda f: f.attrs.update(keras_version=version, backend="\x1b[2J"))
+        with H5Reader(path) as reader:
+            assert reader.software == software
 
 
 def test_a_heap_that_lies(make):

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from hf_bert_impl.conversion.readers import restricted_pickle
 from hf_bert_impl.conversion.readers.pickled_objects import Instance
@@ -25,17 +23,6 @@ from tests.conversion.cases import FIXTURES, Runs
 FILE = Path("some.bin")
 VOCABULARY = FIXTURES / "codertimo" / "vocab.small"
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
-#: One after another, so that the fuzzer makes sense now and then.
-PIECES = (
-    *(b"(", b")", b"]", b"}", b"\x8f", b"l", b"d", b"t", b"0", b"1", b"2", b"a", b"e", b"s"),
-    *(b"u", b"\x90", b"\x91", b"N", b"\x88", b"K\x03", b"R", b"b", b"o", b"\x81", b"\x92", b"Q"),
-    *(b"\x85", b"\x86", b"\x87", b"\x94", b"q\x00", b"h\x00", b"h\x01", b"\x8c\x01k", b"."),
-    *(b"ctorch._utils\n_rebuild_tensor_v2\n", b"ccollections\nOrderedDict\n"),
-    *(b"cbert_pytorch.model\nBERT\n", b"ctorch\nFloatStorage\n", b"\x8c\x07storage"),
-    *(b"cos\nsystem\n", b"ios\nsystem\n", b"\x93", b"\x82\x01", b"I5\n", b"p3\n", b"L9L\n"),
-    *(b"\x80\x04", b"\x95\xff\xff\xff\xff\xff\xff\xff\x7f", b"\x8b\xff\xff\xff\x7f", b"F1.5\n"),
-    *(b"ctorch._utils\n_rebuild_parameter\n", b"ctorch\nSize\n", b"P1\n", b"S'a'\n", b"Vb\n"),
-)
 
 
 def load(content):
@@ -181,14 +168,11 @@ def test_extension_codes_are_not_looked_up():
         (b"", "damaged"),
         (b"\xff", "damaged"),
         (b".", "empty stack"),
-        (b"t.", "a mark that is not there"),
         (b"Np" + b"9" * 50 + b"\n.", "under no number"),
         (b"NNa.", "appends to a NoneType"),
         (b"]NNs.", "sets 2 items of a list"),
         (b"}" + b")" + b"\x85" * 20_000 + b"Ns.", "key of type tuple"),
         (b"ctorch\nSize\nNR.", "torch.Size with a NoneType"),
-        (b"ccollections\nOrderedDict\n]Na\x85R.", "does not take"),
-        (b"NNb.", "sets the state of a NoneType"),
         (b"NN\x93.", "no string"),
         (b"P7\n.", "the opcode PERSID"),
         (b"NQ.", "no storage"),
@@ -214,19 +198,10 @@ def test_truncated_and_flipped(protocol):
         for bit in range(8):
             flipped = bytearray(content)
             flipped[place] ^= 1 << bit
-            survives(bytes(flipped))
-
-
-def survives(content):
-    try:
-        load(content)
-    except InputError as error:
-        assert "\n" not in str(error)
-
-
-@pytest.mark.filterwarnings("error")
-def test_warnings_as_errors():
-    refuse(b"S'\\R'\n.", "damaged")
+            try:
+                load(bytes(flipped))
+            except InputError as error:
+                assert "\n" not in str(error)
 
 
 def test_deep_nesting_and_a_big_memo_take_no_memory():
@@ -250,12 +225,6 @@ def test_copies_are_bounded(name, listed):
     """Naming a long list again and again, which each time would take as long as the list is."""
     calls = name + b"q\x02" + b"h\x02h\x00\x85R0" * 30_000
     assert load(b"](" + listed * 30_000 + b"eq\x00" + calls + b"N.") is None
-
-
-@settings(deadline=None, max_examples=150)
-@given(st.lists(st.sampled_from(PIECES) | st.binary(max_size=3), max_size=40))
-def test_fuzz(pieces):
-    survives(b"".join(pieces) + b".")
 
 
 # --- codertimo's vocabulary ------------------------------------------------------------------

@@ -265,7 +265,6 @@ def test_storages_that_are_views(tmp_path):
 @pytest.mark.parametrize(
     ("storages", "little", "match"),
     [
-        ({}, True, "lists other storages than its pickle names"),
         ({"k": [1, 2, 3], "j": [1]}, True, "lists other storages than its pickle names"),
         ({"k": [1, 2, 3, 4]}, True, "gives storage 'k' two sizes"),
         ({"k": [1, 2]}, True, "ends within storage 'k'"),
@@ -295,36 +294,24 @@ def test_nothing_runs_in_any_pickle_of_the_old_container(tmp_path):
 
 # --- lies ------------------------------------------------------------------------------------
 
-CENTRAL = {"flags": 8, "method": 10, "crc": 16, "compressed": 20, "size": 24, "offset": 42}
-
-
-def edit_directory(source, path, name, **fields):
-    """Change an entry of the zip's directory."""
-    content = bytearray(source.read_bytes())
-    at = content.index(name, content.index(b"PK\x01\x02")) - 46
-    assert content[at : at + 4] == b"PK\x01\x02"
-    for field, value in fields.items():
-        form = "<H" if field in ("flags", "method") else "<I"
-        struct.pack_into(form, content, at + CENTRAL[field], value)
-    path.write_bytes(content)
-    return path
-
 
 @pytest.mark.parametrize(
-    ("fields", "match"),
+    ("place", "value", "match"),
     [
-        ({"size": 0xFFFFFFFF, "compressed": 0xFFFFFFFF, "offset": 0xFFFFFFFF}, "outside the file"),
-        ({"size": 8}, "two sizes"),
-        ({"size": 8, "compressed": 8}, "has 8 bytes in .*, and names 12 of float32"),
-        ({"offset": 5}, "outside the file"),
-        ({"method": 8}, "compressed or encrypted"),
-        ({"flags": 1}, "compressed or encrypted"),
-        ({"crc": 5}, "wrong crc32 in tensor 'a'"),
+        (20, b"\xf0\xff\xff\xff\xf0\xff\xff\xff", "outside the file"),  # the sizes
+        (24, b"\x08\0\0\0", "two sizes"),
+        (42, b"\x05\0\0\0", "outside the file"),  # where it starts
+        (8, b"\x01", "compressed or encrypted"),
+        (16, b"\x05\0\0\0", "wrong crc32 in tensor 'a'"),
     ],
 )
-def test_lying_directory(fields, match, tmp_path):
-    source = save(tmp_path / "good.bin", {"a": torch.arange(12.0)})
-    refuse(edit_directory(source, tmp_path / "bad.bin", b"good/data/0", **fields), match)
+def test_lying_directory(place, value, match, tmp_path):
+    path = save(tmp_path / "bad.bin", {"a": torch.arange(12.0)})
+    content = bytearray(path.read_bytes())
+    at = content.rindex(b"bad/data/0") - 46 + place
+    content[at : at + len(value)] = value
+    path.write_bytes(content)
+    refuse(path, match)
 
 
 @pytest.mark.parametrize(
@@ -363,12 +350,9 @@ def test_entries_that_are_twice_or_compressed(tmp_path):
         (0, (2, 3), (4, 1)),
         (0, (7,), (0,)),
         (0, (1 << 62, 4), (0, 0)),
-        (0, (0, 1 << 62, 4), (1, 1, 1)),
         (-1, (2,), (1,)),
         (0, (-2, -3), (1, 1)),
         (5, (2,), (-1,)),
-        (0, (True,), (1,)),
-        (0, (1,) * 40, (1,) * 40),
         (0, None, (1,)),
     ],
 )
