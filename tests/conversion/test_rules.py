@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from hf_bert_impl.conversion.planning import invert, plan, same_bits
-from hf_bert_impl.conversion.rules import Ignore, Operation, Rule, Table, write
+from hf_bert_impl.conversion.rules import Operation, Rule, Table, write
 from hf_bert_impl.errors import InputError
 from tests.conversion.cases import Memory, infos
 
@@ -24,10 +24,7 @@ SMALL = Table(
             repeated_with="cls.predictions.bias",
         ),
     ),
-    ignores=(Ignore("{any}/slot", "a slot"), Ignore("step", "a count")),
     slots={"scope": "[a-z]+", "wrapper": "(?:module\\.)+", "any": ".+"},
-    written=lambda class_name: {"scope": class_name[:4].lower()},
-    tied={"cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight"},
 )
 SHAPES = {
     "words": (7, 3),

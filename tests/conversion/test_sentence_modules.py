@@ -75,17 +75,6 @@ def test_it_stays_what_it_is(source, tmp_path):
     assert "library_name: sentence-transformers" in card and "TextEncoder" in card
 
 
-@pytest.mark.ecosystem
-def test_sentence_transformers_loads_it(source, tmp_path):
-    library = pytest.importorskip("sentence_transformers")
-    convert(source, tmp_path / "made")
-    found, expected = (
-        library.SentenceTransformer(str(path), device="cpu") for path in (tmp_path / "made", source)
-    )
-    assert found.max_seq_length == 11
-    assert np.allclose(found.encode(TEXTS), expected.encode(TEXTS), atol=1e-5)
-
-
 @pytest.mark.slow
 def test_real_weights(minilm_path, tmp_path):
     convert(minilm_path, tmp_path / "made", check=False)

@@ -8,7 +8,6 @@ expected.npz is what its own reader gives, bfloat16 as uint16.
 import os
 import re
 import shutil
-import sys
 import tracemalloc
 from pathlib import Path
 
@@ -118,17 +117,6 @@ def test_index_of_several_blocks(tmp_path, compressed):
 )
 def test_keys_of_parts(name, part, key):
     assert slice_key(name.encode(), part).hex() == key
-
-
-@pytest.mark.parametrize("library", ["google_crc32c", "cramjam"])
-def test_a_missing_library_is_named(tmp_path, monkeypatch, library):
-    index, _ = write(tmp_path / "m", {"x" * 999: torch.zeros(3)})
-    records = list(sstable.read_table(index))
-    monkeypatch.setattr(sstable, "_write_block", write_snappy_block)
-    sstable.write_table(index, records)
-    monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(ValueError, match=rf"{library}, which is not .* -e '\.\[convert\]'"):
-        Tf1Reader(tmp_path / "m")
 
 
 # --- records ---------------------------------------------------------------------------------

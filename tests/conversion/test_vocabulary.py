@@ -107,18 +107,6 @@ def test_a_tokenizer_of_another_class_is_copied(save_tiny, tmp_path, settings, c
         convert(folder, tmp_path / "lower", do_lower_case=True)
 
 
-def test_other_token_ids_are_a_failure(save_tiny, tmp_path, monkeypatch):
-    def spoil(vocabulary, tokenizer, folder):
-        tokenizer.save_pretrained(folder)
-        write(folder, LOWER[::-1])
-        (folder / "tokenizer.json").unlink()
-
-    monkeypatch.setattr("hf_bert_impl.conversion.pipeline.save_tokenizer", spoil)
-    with pytest.raises(InputError, match="token ids beside the source: AutoTokenizer gives other"):
-        convert(save_tiny(words=tuple(LOWER)), tmp_path / "out")
-    assert not (tmp_path / "out").exists()
-
-
 def test_a_folder_of_transformers_keeps_its_case(save_tiny, tmp_path):
     """AutoTokenizer lower-cases unless a file says otherwise, also with capitals in vocab.txt."""
     folder = save_tiny(words=tuple(CASED))

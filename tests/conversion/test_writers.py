@@ -4,6 +4,7 @@ What is one format's own (how Keras groups weights, how safetensors are sharded)
 format's file.
 """
 
+import sys
 import weakref
 
 import pytest
@@ -138,3 +139,11 @@ def test_names_that_cannot_be_written(kind, tmp_path, subtests):
         given = Memory(dict.fromkeys(names, ONES))
         with subtests.test(names[:3]), pytest.raises(InputError):
             FORMATS[kind].write_to(tmp_path, given.tensors, given.read)
+
+
+@pytest.mark.parametrize(("kind", "library"), [("h5", "h5py"), ("tf1", "google_crc32c")])
+def test_a_missing_library_is_named(kind, library, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, library, None)
+    given = Memory({"a/b": ONES})
+    with pytest.raises(ValueError, match=r"pip install -e '\.\[convert\]'"):
+        FORMATS[kind].write_to(tmp_path, given.tensors, given.read)
