@@ -162,17 +162,6 @@ def test_heads_of_every_length(shape, dtype, tmp_path):
     assert path.read_bytes() == msgpack.packb(tree)
 
 
-@pytest.mark.parametrize("count", [15, 16, pytest.param(65_536, marks=pytest.mark.slow)])
-def test_tables_of_every_length(count, tmp_path):
-    one, path = torch.tensor([1], dtype=torch.uint8), tmp_path / "tables.msgpack"
-    infos = infos_of({f"a/{number}": one for number in range(count)})
-    write_flax(path, infos, lambda name: one)
-    tree = {"a": {str(number): array(one.numpy()) for number in range(count)}}
-    assert path.read_bytes() == msgpack.packb(tree)
-    with FlaxReader(path) as reader:
-        assert reader.tensors == infos
-
-
 def test_arrays_in_pieces(tmp_path, monkeypatch):
     """As flax.serialization cuts: flat, as many elements as fit, the last piece shorter."""
     monkeypatch.setattr(writer, "MAX_PIECE_BYTES", 50)

@@ -1,50 +1,27 @@
 """A sentence-transformers folder stays one, or the report says what is left behind."""
 
 import json
-import shutil
 
 import numpy as np
 import pytest
-import torch
-from safetensors.torch import save_file
 
 from hf_bert_impl.conversion import convert
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.inference import TextEncoder
 from tests.conversion.cases import FIXTURES
+from tests.damage import MODULES, PROMPTS, fields, save_usable, write
 
-TEXTS = ["the river rose", "one two three four five six seven eight " * 40, ""]
-REDUCED = 7
-
-
-def write(file, content):
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(content))
+TEXTS = ["the river rose", "nice to meet you " * 40, ""]
 
 
 @pytest.fixture
 def source(tmp_path):
     """A small BERT with a length, a prompt, a pooling, a linear layer and a normalization."""
-    folder = tmp_path / "source"
-    shutil.copytree(FIXTURES / "hf_safetensors", folder, ignore=shutil.ignore_patterns("expected*"))
-    width = json.loads((folder / "config.json").read_text())["hidden_size"]
-    kinds = {"": "Transformer", "1_Pooling": "Pooling", "2_Dense": "Dense", "3_N": "Normalize"}
-    modules = [
-        {"idx": n, "name": str(n), "path": path, "type": f"sentence_transformers.models.{kind}"}
-        for n, (path, kind) in enumerate(kinds.items())
-    ]
-    write(folder / "modules.json", modules)
-    write(folder / "sentence_bert_config.json", {"max_seq_length": 11, "do_lower_case": False})
-    settings = {"prompts": {"query": "the river "}, "default_prompt_name": "query"}
-    write(folder / "config_sentence_transformers.json", settings)
-    pooling = {"word_embedding_dimension": width, "pooling_mode_mean_tokens": True}
-    write(folder / "1_Pooling/config.json", pooling)
-    dense = {"in_features": width, "out_features": REDUCED, "bias": False}
-    dense["activation_function"] = "torch.nn.modules.activation.Tanh"
-    write(folder / "2_Dense/config.json", dense)
-    torch.manual_seed(2)
-    weights = {"linear.weight": torch.randn(REDUCED, width)}
-    save_file(weights, folder / "2_Dense/model.safetensors")
+    folder = save_usable(tmp_path / "source", "BertModel")
+    last = {"idx": 3, "name": "3", "path": "3", "type": "sentence_transformers.models.Normalize"}
+    write("modules.json", [*MODULES, last])(folder)
+    prompts = {"prompts": {"query": "the river "}, "default_prompt_name": "query"}
+    write(PROMPTS, prompts)(folder)
     return folder
 
 
@@ -66,7 +43,7 @@ def same_model(folder, source):
 def test_it_stays_what_it_is(source, tmp_path):
     report = convert(source, tmp_path / "made")
     encoder = same_model(tmp_path / "made", source)
-    assert (encoder.max_length, encoder.dimension) == (11, REDUCED)
+    assert (encoder.max_length, encoder.dimension) == (16, 7)
     [check] = [check for check in report.checks if "sentence vectors" in check.name]
     assert check.passed and check.max_error < 1e-6
     names = {file["name"] for file in report.result["files"]}
@@ -88,7 +65,7 @@ def test_the_layout_of_the_first_releases(source, tmp_path):
         (source / name).rename(below / name)
     modules = json.loads((source / "modules.json").read_text())
     modules[0]["path"] = below.name
-    write(source / "modules.json", modules)
+    write("modules.json", modules)(source)
     convert(source, tmp_path / "made")
     same_model(tmp_path / "made", source)
     assert (tmp_path / "made/model.safetensors").is_file()
@@ -97,7 +74,7 @@ def test_the_layout_of_the_first_releases(source, tmp_path):
 
 def test_the_length_of_its_tokenizer_stays(source, tmp_path):
     (source / "sentence_bert_config.json").unlink()
-    write(source / "tokenizer_config.json", {"do_lower_case": True, "model_max_length": 13})
+    fields("tokenizer_config.json", model_max_length=13)(source)
     convert(source, tmp_path / "made")
     assert same_model(tmp_path / "made", source).max_length == 13
 
@@ -121,7 +98,7 @@ def test_modules_are_not_left_beside_another_model(source, tmp_path):
 
 @pytest.mark.parametrize("content", ["[{", '{"a": 1}', '[{"type": "x.Y", "path": "../z"}]'])
 def test_a_damaged_list_of_modules_is_one_line(source, tmp_path, content):
-    (source / "modules.json").write_text(content)
+    write("modules.json", content)(source)
     with pytest.raises(InputError, match=r"modules\.json cannot be used .*; mend it") as caught:
         convert(source, tmp_path / "made")
     assert str(caught.value).isprintable()

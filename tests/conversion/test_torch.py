@@ -77,43 +77,27 @@ def test_views_ties_and_parameters(zipped, protocol, tmp_path):
 
 
 @CONTAINERS
-def test_nested_checkpoint(zipped, tmp_path):
-    model = torch.nn.Linear(3, 2)
+def test_checkpoint_of_a_module_and_its_optimizer(zipped, tmp_path):
+    layers = torch.nn.ModuleList([torch.nn.LayerNorm(2, eps=0.5), torch.nn.Dropout(0.25)])
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2, bias=False), torch.nn.BatchNorm1d(2), *layers)
+    model.register_buffer("kept", torch.randn(2))
+    model.register_buffer("left_out", torch.randn(2), persistent=False)
     optimizer = torch.optim.AdamW(model.parameters())
-    model(torch.ones(1, 3)).sum().backward()
+    model(torch.ones(2, 3)).sum().backward()
     optimizer.step()
+    model.tied, model.list = model[2], layers
     value = {
-        "epoch": 7,
-        "state_dict": model.state_dict(),
+        "model": model,
         "optimizer": optimizer.state_dict(),
-        "best": np.float64(0.5),
         "random": {"numpy": np.arange(3), "torch": torch.arange(5, dtype=torch.uint8)},
         "others": [torch.device("cpu"), torch.float16, torch.Size([3, 2]), {3, 4}, 3**5000, None],
-        5: {True: torch.ones(1)},
+        5: {True: torch.ones(1), "best": np.float64(0.5)},
     }
-    expected = {f"state_dict.{name}": tensor for name, tensor in model.state_dict().items()}
+    expected = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     for number, state in optimizer.state_dict()["state"].items():
         expected |= {f"optimizer.state.{number}.{name}": state[name] for name in state}
     expected |= {"random.torch": value["random"]["torch"], "5.True": torch.ones(1)}
-    assert_same(read_all(save(tmp_path / "checkpoint.pt", value, zipped)), expected)
-
-
-@CONTAINERS
-def test_module_equals_its_state_dict(zipped, tmp_path):
-    torch.manual_seed(0)
-    model = torch.nn.Sequential(
-        collections.OrderedDict(
-            first=torch.nn.Linear(3, 5, bias=False),
-            norm=torch.nn.BatchNorm1d(5),
-            attention=torch.nn.MultiheadAttention(5, 1),
-            list=torch.nn.ModuleList([torch.nn.LayerNorm(4, eps=0.5), torch.nn.Dropout(0.25)]),
-        )
-    )
-    model.first.register_buffer("kept", torch.randn(2))
-    model.first.register_buffer("left_out", torch.randn(2), persistent=False)
-    model.tied = model.list[0]
-    path = save(tmp_path / "model.pt", {"model": model}, zipped)
-    expected = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    path = save(tmp_path / "checkpoint.pt", value, zipped)
     assert_same(read_all(path), expected)
     with TorchReader(path) as reader:
         assert reader.attributes["model.list.0.eps"] == 0.5
