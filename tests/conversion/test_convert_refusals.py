@@ -107,6 +107,7 @@ REFUSED = [
     ("flax", nothing, {"reference": "/nowhere/x.npz"}, "cannot be compared"),
     ("flax", nothing, {"hidden_act": "magic"}, "hidden_act"),
     ("positions_relative_key", nothing, {"to": "tf1"}, "not of BERT's own architecture"),
+    ("codertimo", nothing, {"do_lower_case": True}, "`do_lower_case`"),
     ("head_mask_pruned", nothing, {"to": "flax"}, "not of BERT's own architecture"),
 ]
 

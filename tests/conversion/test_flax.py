@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 import torch
 
-from hf_bert_impl.conversion.readers.flax import CHUNKED, FlaxReader, is_flax
+from hf_bert_impl.conversion.readers.flax import CHUNKED, FlaxReader
 from hf_bert_impl.conversion.tensors import DTYPES, TensorInfo
 from hf_bert_impl.conversion.writers import flax as writer
 from hf_bert_impl.conversion.writers.flax import write_flax
@@ -27,22 +27,6 @@ def array(values, code=1):
 def write(path, tree):
     path.write_bytes(msgpack.packb(tree))
     return path
-
-
-@pytest.mark.parametrize(
-    ("content", "expected"),
-    [
-        (msgpack.packb({"step": 7, "no": {}, "params": {"a": array(np.ones(3))}}), True),
-        (b"\x80\x02}q\x00.", False),
-        ("ޖ ގ މ\n".encode() * 20, False),
-        (msgpack.packb({"a": 1, "b": [2.5, "x"]}), False),
-        (msgpack.packb({1: array(np.ones(3))}), False),
-        (msgpack.packb({"a": msgpack.ExtType(1, b"\x80")}), False),
-    ],
-)
-def test_recognised(content, expected, tmp_path):
-    (tmp_path / "some").write_bytes(content)
-    assert is_flax(tmp_path / "some") is expected
 
 
 def test_plain_values(tmp_path):

@@ -227,19 +227,6 @@ def test_other_architectures_are_named(name, other):
             detect(infos(tensors))
 
 
-@pytest.mark.parametrize(
-    ("given", "match"),
-    [
-        (["conv1.weight", "conv2.weight", "fc"], r"3 tensors \(conv\*\.weight \(2 times\), fc\)"),
-        ([], "the checkpoint has no tensors"),
-        (["bert.pooler.dense.weight"], "no tensor is the word embeddings"),
-    ],
-)
-def test_no_known_software(given, match):
-    with pytest.raises(InputError, match=match):
-        detect(infos(dict.fromkeys(given, (3, 3))))
-
-
 # --- TensorFlow 2's object-based checkpoints ----------------------------------------------------
 
 

@@ -114,7 +114,7 @@ def copied(tmp_path):
 # --- whole files -----------------------------------------------------------------------------
 
 #: TensorFlow's own reader is not here: what it gave lies beside two of its checkpoints. Pickled
-#: modules are read by test_torch_pickle.
+#: modules are read by test_torch.
 ORIGINALS = {
     f"{path.parent.name}/{path.name}": (form, path)
     for form, given in FORMATS.items()

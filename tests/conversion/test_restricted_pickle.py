@@ -5,6 +5,7 @@ import copyreg
 import io
 import os
 import pickle
+import re
 import struct
 from pathlib import Path
 
@@ -29,15 +30,10 @@ def load(content):
     return RestrictedUnpickler(io.BytesIO(content), FILE).load()
 
 
-def refuse(content, *words):
-    with pytest.raises(InputError) as raised:
+def refuse(content, word=""):
+    with pytest.raises(InputError, match=f"^some.bin: its pickle .*{re.escape(word)}") as raised:
         load(content)
-    message = str(raised.value)
-    assert message.startswith("some.bin: its pickle ")
-    assert "\n" not in message
-    for word in words:
-        assert word in message
-    return message
+    assert "\n" not in str(raised.value)
 
 
 # --- plain values ----------------------------------------------------------------------------

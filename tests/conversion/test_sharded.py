@@ -5,7 +5,6 @@ import os
 
 import pytest
 
-from hf_bert_impl.conversion.readers import sharded
 from hf_bert_impl.conversion.readers.sharded import read_shard_index
 from hf_bert_impl.errors import InputError
 
@@ -93,9 +92,3 @@ def test_hub_cache(folder):
     (revision / "one.bin").unlink()
     (revision / "one.bin").symlink_to(folder.parent / "outside.bin")
     refuse(revision / "model.bin.index.json", "is a link to another folder")
-
-
-def test_too_long(folder, monkeypatch):
-    path = write(folder, {"weight_map": {"a": "one.bin"}})
-    monkeypatch.setattr(sharded, "MAX_INDEX_BYTES", 20)
-    refuse(path, "more than 20 bytes")

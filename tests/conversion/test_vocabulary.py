@@ -1,7 +1,6 @@
 """Lower-casing, inferred or told, and tokenizers of other classes, which are copied."""
 
 import json
-import shutil
 
 import pytest
 from transformers import AutoTokenizer
@@ -11,7 +10,6 @@ from hf_bert_impl.conversion.vocabulary import find_vocabulary, make_tokenizer
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.extras import NOT_PUBLISHED
 from tests.checkpoints import JAPANESE, LETTER_TEXTS, LETTERS, name_tokenizer
-from tests.conversion.cases import FIXTURES
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused1]", "[unusedX]"]
 LOWER = [*SPECIAL, "the", "city", "##ing", "paris", "A", "B", "，", "北"]
@@ -55,14 +53,6 @@ def test_tokenizer_json_says_it_too(tmp_path):
     found = find_vocabulary([tmp_path / "a"], ["cased"])
     assert found.lower_case
     assert make_tokenizer(found, None).tokenize("THE") == ["the"]
-
-
-def test_codertimo_has_no_case(tmp_path):
-    shutil.copy(FIXTURES / "codertimo/vocab.small", tmp_path)
-    found = find_vocabulary([tmp_path], ["uncased"])
-    assert make_tokenizer(found, 16).tokenize("the of zz") == ["the", "of", "<unk>"]
-    with pytest.raises(InputError, match="`do_lower_case`"):
-        find_vocabulary([tmp_path], [], True)
 
 
 CODE = """
