@@ -87,7 +87,7 @@ NO_PLACE = {
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.software)
 @given(data=st.data())
-@settings(deadline=None, max_examples=12)
+@settings(deadline=None, max_examples=6)
 def test_there_and_back_is_the_identity(table, data):
     classes = ("BertModel", PRETRAINING) if table is CODERTIMO else CLASSES
     class_name = data.draw(st.sampled_from(classes))

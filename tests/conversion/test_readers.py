@@ -320,7 +320,7 @@ EDITED = {
 
 
 @pytest.mark.parametrize(("name", "make", "edit"), EDITED.values(), ids=EDITED)
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=30)
 @given(edits=EDITS)
 def test_any_edit(name, make, edit, edits, tmp_path_factory):
     """It takes no more memory than the files can hold, either."""
