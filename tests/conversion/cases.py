@@ -13,9 +13,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import h5py
+import msgpack
+import numpy as np
 import pytest
 import torch
 from hypothesis import strategies as st
+from safetensors import safe_open
 
 import hf_bert_impl
 from hf_bert_impl.conversion.architecture import check_config, fit, infer
@@ -112,6 +116,8 @@ class Format:
     """Its file, or prefix, in a folder; the writer of safetensors chooses it itself."""
     suffixes: tuple[str, ...]
     """Those of its files among the fixtures."""
+    library: Callable
+    """Reads a file by a library that is not ours: tensors by name, in the order of the file."""
 
     def write_to(self, folder, tensors, read):
         where = folder if self.write is write_safetensors else folder / self.file
@@ -137,17 +143,76 @@ class Format:
         return message
 
 
+def by_safetensors(path):
+    with safe_open(path, "pt") as file:
+        return {name: file.get_tensor(name) for name in file.offset_keys()}
+
+
+def by_torch(path):
+    return torch.load(path, weights_only=True)
+
+
+def by_msgpack(path):
+    def flat(tree, prefix=""):
+        for key, value in tree.items():
+            yield from (
+                flat(value, f"{prefix}{key}/")
+                if isinstance(value, dict)
+                else ((prefix + key, value),)
+            )
+
+    def array(code, data):
+        shape, dtype, content = msgpack.unpackb(data)
+        values = torch.tensor(list(content), dtype=torch.uint8)
+        return values.view(DTYPES[dtype]).reshape(shape)
+
+    return dict(flat(msgpack.unpackb(path.read_bytes(), ext_hook=array)))
+
+
+def by_h5py(path):
+    found = {}
+
+    def visit(name, item):
+        if isinstance(item, h5py.Dataset):
+            values = np.asarray(item[()])
+            found[name] = torch.from_numpy(values.astype(values.dtype.newbyteorder("=")))
+
+    with h5py.File(path) as file:
+        file.visititems(visit)
+    return found
+
+
+def by_tensorflow(path):
+    """What TensorFlow's own reader gave of a checkpoint of the fixtures, bfloat16 as uint16."""
+    with np.load(path.with_name("expected.npz")) as arrays:
+        halves = {name for name in arrays if arrays[name].dtype == np.uint16}
+        return {
+            name: torch.from_numpy(arrays[name].view(np.int16)).view(torch.bfloat16)
+            if name in halves
+            else torch.from_numpy(arrays[name])
+            for name in sorted(arrays)
+        }
+
+
 FORMATS = {
     "safetensors": Format(
-        SafetensorsReader, is_safetensors, write_safetensors, "model.safetensors", (".safetensors",)
+        SafetensorsReader,
+        is_safetensors,
+        write_safetensors,
+        "model.safetensors",
+        (".safetensors",),
+        by_safetensors,
     ),
     "torch": Format(
-        TorchReader, is_torch, write_torch, "pytorch_model.bin", (".bin", ".pt", ".ep0")
+        TorchReader, is_torch, write_torch, "pytorch_model.bin", (".bin", ".pt", ".ep0"), by_torch
     ),
-    "flax": Format(FlaxReader, is_flax, write_flax, "flax_model.msgpack", (".msgpack",)),
-    "h5": Format(H5Reader, is_h5, write_h5, "tf_model.h5", (".h5",)),
-    "tf1": Format(Tf1Reader, is_tf1, write_tf1, "model.ckpt-1000", (".index",)),
+    "flax": Format(
+        FlaxReader, is_flax, write_flax, "flax_model.msgpack", (".msgpack",), by_msgpack
+    ),
+    "h5": Format(H5Reader, is_h5, write_h5, "tf_model.h5", (".h5",), by_h5py),
+    "tf1": Format(Tf1Reader, is_tf1, write_tf1, "model.ckpt-1000", (".index",), by_tensorflow),
 }
+EVERY_FORMAT = pytest.mark.parametrize("form", FORMATS.values(), ids=FORMATS)
 
 
 class Runs:
@@ -173,7 +238,8 @@ class Memory:
 
 def bits(tensor):
     """The bytes of a tensor, row by row."""
-    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    flat = tensor.detach().flatten().clone(memory_format=torch.contiguous_format)
+    return flat.view(torch.uint8).numpy().tobytes()
 
 
 #: Numbers that lists of a format are made of, or that are far too large.
@@ -213,15 +279,6 @@ def small_checkpoint(form, folder, tensors=SMALL):
     given = Memory(tensors)
     files = form.write_to(folder, given.tensors, given.read)
     return folder / form.file, files[0]
-
-
-#: The two forms of torch.save's files.
-CONTAINERS = pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
-
-
-def save_torch(path, value, zipped=True, **options):
-    torch.save(value, path, _use_new_zipfile_serialization=zipped, **options)
-    return path
 
 
 def tar(*members, form=tarfile.GNU_FORMAT):

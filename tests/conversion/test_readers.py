@@ -1,7 +1,7 @@
-"""What every reader keeps: a file that is not whole is one clear error, and nothing else happens.
+"""What every reader keeps: the tensors of the format's own library, or one clear error.
 
-Each format gives a checkpoint of the original software. It is cut, changed and mixed up here; the
-lies that only one format can tell stand in the format's own files.
+Each format gives checkpoints that the original software wrote. They are read here, cut, changed
+and mixed up; the lies that only one format can tell stand in the format's own files.
 """
 
 import json
@@ -12,26 +12,24 @@ import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import h5py
 import msgpack
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
-from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from hf_bert_impl.conversion.readers import sstable
 from hf_bert_impl.conversion.readers.h5 import H5Reader
-from hf_bert_impl.conversion.readers.hdf5 import SIGNATURE
-from hf_bert_impl.conversion.readers.safetensors import SafetensorsReader
-from hf_bert_impl.conversion.readers.torch_containers import LEGACY_MAGIC
-from hf_bert_impl.conversion.readers.torch_pickle import TorchReader
 from hf_bert_impl.conversion.writers import flax as flax_writer
 from hf_bert_impl.errors import InputError
 from tests.conversion.cases import (
     EDITS,
+    EVERY_FORMAT,
     FIXTURES,
     FORMATS,
-    bits,
+    assert_same,
     edited,
     small_checkpoint,
     zipped,
@@ -53,8 +51,8 @@ class Case:
     """Where the names, shapes and places end: behind them no flipped bit can be seen, unless..."""
     has_checksums: bool = False
     """...the format has checksums."""
-    least: int = 10
-    """So many of 200 flipped bits are errors at the least."""
+    least: int = 2
+    """So many of 40 flipped bits are errors at the least."""
 
     @property
     def form(self):
@@ -65,7 +63,7 @@ def table_of(content):
     return 8 + int.from_bytes(content[:8], "little")
 
 
-CHECKED = {"has_checksums": True, "least": 100}
+CHECKED = {"has_checksums": True, "least": 20}
 CASES = {
     "safetensors": Case("safetensors", "hf_mlm_no_pooler", "model.safetensors", lists=table_of),
     "torch zip": Case("torch", "hf_legacy", "pytorch_model.bin", **CHECKED),
@@ -87,11 +85,12 @@ CASES = {
         "model.ckpt-7.data-00001-of-00002",
         entry="model.ckpt-7",
         has_checksums=True,
-        least=200,
+        least=40,
     ),
 }
 EVERY = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-ONCE = pytest.mark.parametrize("form", FORMATS.values(), ids=FORMATS)
+#: How often a file is damaged in the first tier, and in the second.
+TIMES = pytest.mark.parametrize("times", [40, pytest.param(200, marks=pytest.mark.slow)])
 #: Indices of checkpoints in several files.
 SHARDED = {
     "safetensors": "hf_safetensors_sharded/model.safetensors.index.json",
@@ -112,16 +111,132 @@ def copied(tmp_path):
     return copy
 
 
-# --- one file --------------------------------------------------------------------------------
+# --- whole files -----------------------------------------------------------------------------
+
+#: TensorFlow's own reader is not here: what it gave lies beside two of its checkpoints. Pickled
+#: modules are read by test_torch.
+ORIGINALS = {
+    f"{path.parent.name}/{path.name}": (form, path)
+    for form, given in FORMATS.items()
+    for path in sorted(FIXTURES.rglob(f"*{given.suffixes[0]}"))
+    if form != "tf1" or path.parent.name in ("tf1_partitioned", "tf2_checkpoint")
+} | {
+    f"codertimo/{name}": ("torch", FIXTURES / "codertimo" / name)
+    for name in ("bert.state_dict.pt", "bertlm.state_dict.pt", "torch1.0/bert.state_dict.pt")
+}
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize(("form", "path"), ORIGINALS.values(), ids=ORIGINALS)
+def test_equals_the_formats_own_library(form, path):
+    given = FORMATS[form]
+    assert given.is_file(path)
+    found, expected = given.read_all(path), given.library(path)
+    assert_same(found, expected)
+    assert list(found) == list(expected)
+    with given.reader(path) as reader:
+        assert reader.format == form
+        assert path in reader.files
+
+
+def odd_flax(path):
+    kinds = {"complex": (2, msgpack.packb((1.0, 2.0))), "extension 9": (9, b"abcde")}
+    kinds |= {name: (1, msgpack.packb(((2,), name, bytes(4)))) for name in ("uint16", "no type")}
+    tree = {name: msgpack.ExtType(*value) for name, value in kinds.items()}
+    tree |= {"string": "word", "null": None, "uint64": (1 << 64) - 1}
+    path.write_bytes(msgpack.packb(tree))
+
+
+def odd_h5(path):
+    with h5py.File(path, "w") as file:
+        file["uint16"] = np.arange(3, dtype="u2")
+        file["string"] = "a word"
+        file["compound"] = np.zeros(2, [("a", "f4"), ("b", "i4")])
+        file["opaque"] = np.void(b"abc")
+        file.create_dataset("enum", (3,), h5py.enum_dtype({"x": 0, "y": 4}, "i1"))[:] = 4
+
+
+def odd_torch(names, save):
+    dtypes = (torch.float8_e4m3fn, torch.complex64, torch.uint16)
+    odd = {name: torch.ones(5).to(dtype) for name, dtype in zip(names, dtypes, strict=True)}
+    return lambda path: save(odd, path)
+
+
+ODD = {
+    "safetensors": odd_torch(("F8_E4M3", "C64", "U16"), save_file),
+    "torch": odd_torch(("float8_e4m3fn", "complex64", "uint16"), torch.save),
+    "flax": odd_flax,
+    "h5": odd_h5,
+}
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_other_kinds_are_listed_and_not_read(kind, tmp_path):
+    """The tensors have the names of their dtypes."""
+    ODD[kind](tmp_path / "some")
+    with FORMATS[kind].reader(tmp_path / "some") as opened:
+        assert len(opened.tensors) >= 3
+        for name, info in opened.tensors.items():
+            assert info.dtype == name
+            with pytest.raises(InputError, match=f"'{name}' of .* is of dtype '{name}'"):
+                opened.read(name)
+
+
 @EVERY
-def test_truncated(case, copied):
+def test_tensors_outlive_the_reader_and_never_write_to_the_file(case, copied):
+    file, entry = copied(case)
+    before = file.read_bytes()
+    expected = case.form.read_all(entry)
+    with case.form.reader(entry) as reader:
+        held = {name: reader.read(name) for name in expected}
+        assert all(tensor.data_ptr() % tensor.itemsize == 0 for tensor in held.values())
+        assert [file for file in reader.files if not file.is_file()] == []
+        with pytest.raises(InputError, match="has no tensor 'nosuch'"):
+            reader.read("nosuch")
+    assert all(torch.equal(tensor, expected[name]) for name, tensor in held.items())
+    for tensor in held.values():
+        tensor.zero_()
+    assert file.read_bytes() == before
+
+
+@EVERY_FORMAT
+def test_signatures(form):
+    """Every file of the format is known by its content, and none of another one."""
+    files = [path for path in FIXTURES.rglob("*") if path.is_file()]
+    found = [path for path in files if form.is_file(path)]
+    assert found == [path for path in files if path.suffix in form.suffixes]
+
+
+@EVERY_FORMAT
+def test_no_file(form, tmp_path):
+    os.mkfifo(tmp_path / "pipe")  # opening it would wait for a writer
+    (tmp_path / "empty").touch()
+    for name in ("pipe", "empty", "nothing", "", "x" * 5000, "a\0b", "nothing.json"):
+        with pytest.raises(InputError):
+            form.reader(tmp_path / name)
+        assert not form.is_file(tmp_path / name)
+
+
+@EVERY_FORMAT
+def test_bools_are_0_or_1(form, tmp_path):
+    """Any other byte would be undefined in torch."""
+    stored = torch.tensor([0, 1, 2, 255], dtype=torch.uint8).view(torch.bool)
+    entry, _ = small_checkpoint(form, tmp_path, {"a/b:0": stored})
+    if form is FORMATS["torch"]:  # the writer here makes 0 and 1 of them
+        torch.save({"a/b:0": stored}, entry)
+    with form.reader(entry) as reader:  # a copy by torch would hide it
+        assert reader.read("a/b:0").view(torch.uint8).tolist() == [0, 1, 1, 1]
+
+
+# --- damage ----------------------------------------------------------------------------------
+
+
+@TIMES
+@EVERY
+def test_truncated(case, times, copied):
     file, entry = copied(case)
     content = file.read_bytes()
     size = len(content)
-    ends = {*range(100), *range(100, size, max(1, size // 60)), *range(max(0, size - 50), size)}
+    ends = {*range(times // 2), *range(0, size, max(1, 3 * size // times)), size - 5, size - 1}
     for end in sorted(ends):
         file.write_bytes(content[:end])
         case.form.refuse(entry)
@@ -129,15 +244,15 @@ def test_truncated(case, copied):
     case.form.refuse(entry)
 
 
-@pytest.mark.slow
+@TIMES
 @EVERY
-def test_flipped_bits(case, copied):
+def test_flipped_bits(case, times, copied):
     """Each is an error, or changes nothing; where there is no checksum, a name or number."""
     file, entry = copied(case)
     rng = random.Random(0)
     expected, content = case.form.read_all(entry), file.read_bytes()
     refused = 0
-    for _ in range(200):
+    for _ in range(times):
         flipped = bytearray(content)
         flipped[rng.randrange(case.lists(content))] ^= 1 << rng.randrange(8)
         file.write_bytes(flipped)
@@ -148,10 +263,8 @@ def test_flipped_bits(case, copied):
             refused += 1
         else:
             if case.has_checksums:
-                assert {name: bits(tensor) for name, tensor in tensors.items()} == {
-                    name: bits(tensor) for name, tensor in expected.items()
-                }
-    assert refused >= case.least
+                assert_same(tensors, expected)
+    assert refused >= case.least * times / 40
 
 
 def edit_file(file, edits):
@@ -206,9 +319,8 @@ EDITED = {
 }
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "make", "edit"), EDITED.values(), ids=EDITED)
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=30)
 @given(edits=EDITS)
 def test_any_edit(name, make, edit, edits, tmp_path_factory):
     """It takes no more memory than the files can hold, either."""
@@ -225,101 +337,6 @@ def test_any_edit(name, make, edit, edits, tmp_path_factory):
         assert sum(tensor.nbytes for tensor in tensors.values()) <= 8 * size
 
 
-#: Arbitrary bytes behind the first ones of a format.
-STARTS = {
-    "safetensors": ("safetensors", lambda rest: len(rest).to_bytes(8, "little") + rest),
-    "torch": ("torch", lambda rest: b"\x80\x02" + LEGACY_MAGIC + b"." + rest),
-    "flax": ("flax", lambda rest: b"\x81\xa1a" + rest),
-    "flax array": ("flax", lambda rest: msgpack.packb({"a": msgpack.ExtType(1, rest)})),
-    "h5": ("h5", lambda rest: SIGNATURE + rest),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "start"), STARTS.values(), ids=STARTS)
-@settings(deadline=None, max_examples=150)
-@given(rest=st.binary(max_size=300))
-def test_anything_behind_a_good_start(name, start, rest, tmp_path_factory):
-    path = tmp_path_factory.getbasetemp() / f"noise.{name}"
-    path.write_bytes(start(rest))
-    FORMATS[name].is_file(path)
-    try:
-        FORMATS[name].read_all(path)
-    except InputError as error:
-        assert "\n" not in str(error)
-
-
-@ONCE
-def test_no_file(form, tmp_path):
-    os.mkfifo(tmp_path / "pipe")  # opening it would wait for a writer
-    (tmp_path / "empty").touch()
-    for name in ("pipe", "empty", "nothing", "", "x" * 5000, "a\0b", "nothing.json"):
-        with pytest.raises(InputError):
-            form.reader(tmp_path / name)
-        assert not form.is_file(tmp_path / name)
-
-
-@ONCE
-def test_signatures(form):
-    """Every file of the format is known by its content, and none of another one."""
-    files = [path for path in FIXTURES.rglob("*") if path.is_file()]
-    found = [path for path in files if form.is_file(path)]
-    assert found == [path for path in files if path.suffix in form.suffixes]
-
-
-@pytest.mark.parametrize(
-    ("reader", "save", "names"),
-    [
-        (SafetensorsReader, save_file, ("F8_E4M3", "C64", "U16", "float32")),
-        (TorchReader, torch.save, ("float8_e4m3fn", "complex64", "uint16", "float32")),
-    ],
-    ids=["safetensors", "torch"],
-)
-def test_dtypes_that_are_listed_and_not_read(reader, save, names, tmp_path):
-    state = {
-        "eighth": torch.ones(3, 2).to(torch.float8_e4m3fn),
-        "complex": torch.ones(2, dtype=torch.complex64),
-        "unsigned": torch.ones(5).to(torch.uint16),
-        "good": torch.ones(1),
-    }
-    save(state, tmp_path / "some")
-    with reader(tmp_path / "some") as opened:
-        assert {name: opened.tensors[name].dtype for name in state} == dict(
-            zip(state, names, strict=True)
-        )
-        assert opened.tensors["eighth"].shape == (3, 2)
-        for name in ("eighth", "complex", "unsigned"):
-            with pytest.raises(InputError, match=f"tensor '{name}' of .* is of dtype"):
-                opened.read(name)
-        assert torch.equal(opened.read("good"), torch.ones(1))
-
-
-@ONCE
-def test_bools_are_0_or_1(form, tmp_path):
-    """Any other byte would be undefined in torch."""
-    stored = torch.tensor([0, 1, 2, 255], dtype=torch.uint8).view(torch.bool)
-    entry, _ = small_checkpoint(form, tmp_path, {"a/b:0": stored})
-    with form.reader(entry) as reader:  # a copy by torch would hide it
-        assert reader.read("a/b:0").view(torch.uint8).tolist() == [0, 1, 1, 1]
-
-
-@EVERY
-def test_tensors_outlive_the_reader_and_never_write_to_the_file(case, copied):
-    file, entry = copied(case)
-    before = file.read_bytes()
-    expected = case.form.read_all(entry)
-    with case.form.reader(entry) as reader:
-        held = {name: reader.read(name) for name in expected}
-        assert all(tensor.data_ptr() % tensor.itemsize == 0 for tensor in held.values())
-        assert [file for file in reader.files if not file.is_file()] == []
-        with pytest.raises(InputError, match="has no tensor 'nosuch'"):
-            reader.read("nosuch")
-    assert all(torch.equal(tensor, expected[name]) for name, tensor in held.items())
-    for tensor in held.values():
-        tensor.zero_()
-    assert file.read_bytes() == before
-
-
 # --- several files ---------------------------------------------------------------------------
 
 
@@ -332,7 +349,7 @@ def test_shards_that_do_not_fit_their_index(kind, tmp_path):
 
     def refuse(match):
         path.write_text(json.dumps(table))
-        form.refuse(path, match)
+        return form.refuse(path, match)
 
     count = len(form.read_all(path))
     with form.reader(path) as opened:
@@ -344,9 +361,10 @@ def test_shards_that_do_not_fit_their_index(kind, tmp_path):
     other = next(file for file in weight_map.values() if file != home)
     weight_map[name] = other
     refuse(f"places '{stored}' in files that do not have them")
-    weight_map |= {name: home, f"{name}_more": home}
-    refuse(f"places '{stored}_more' in files that do not have them")
-    del weight_map[f"{name}_more"]
+    weight_map |= {name: home} | {f"{name}_{number}": home for number in range(45)}
+    assert len(refuse("and 40 more in files that do not have them")) < 700
+    for number in range(45):
+        del weight_map[f"{name}_{number}"]
     path.write_text(json.dumps(table))
     assert len(form.read_all(path)) == count
     (path.parent / other).write_bytes((path.parent / home).read_bytes())

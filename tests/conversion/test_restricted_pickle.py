@@ -3,17 +3,17 @@
 import collections
 import copyreg
 import io
+import os
 import pickle
+import re
 import struct
 from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from hf_bert_impl.conversion.readers import restricted_pickle
-from hf_bert_impl.conversion.readers.pickled_objects import Global, Instance, TensorRecord
+from hf_bert_impl.conversion.readers.pickled_objects import Instance
 from hf_bert_impl.conversion.readers.restricted_pickle import (
     RestrictedUnpickler,
     read_pickled_vocabulary,
@@ -22,33 +22,18 @@ from hf_bert_impl.errors import InputError
 from tests.conversion.cases import FIXTURES, Runs
 
 FILE = Path("some.bin")
+VOCABULARY = FIXTURES / "codertimo" / "vocab.small"
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
-#: One after another, so that the fuzzer makes sense now and then.
-PIECES = (
-    *(b"(", b")", b"]", b"}", b"\x8f", b"l", b"d", b"t", b"0", b"1", b"2", b"a", b"e", b"s"),
-    *(b"u", b"\x90", b"\x91", b"N", b"\x88", b"K\x03", b"R", b"b", b"o", b"\x81", b"\x92", b"Q"),
-    *(b"\x85", b"\x86", b"\x87", b"\x94", b"q\x00", b"h\x00", b"h\x01", b"\x8c\x01k", b"."),
-    *(b"ctorch._utils\n_rebuild_tensor_v2\n", b"ccollections\nOrderedDict\n"),
-    *(b"cbert_pytorch.model\nBERT\n", b"ctorch\nFloatStorage\n", b"\x8c\x07storage"),
-    *(b"cos\nsystem\n", b"ios\nsystem\n", b"\x93", b"\x82\x01", b"I5\n", b"p3\n", b"L9L\n"),
-    *(b"\x80\x04", b"\x95\xff\xff\xff\xff\xff\xff\xff\x7f", b"\x8b\xff\xff\xff\x7f", b"F1.5\n"),
-    *(b"ctorch._utils\n_rebuild_parameter\n", b"ctorch\nSize\n", b"P1\n", b"S'a'\n", b"Vb\n"),
-)
 
 
 def load(content):
     return RestrictedUnpickler(io.BytesIO(content), FILE).load()
 
 
-def refuse(content, *words):
-    with pytest.raises(InputError) as raised:
+def refuse(content, word=""):
+    with pytest.raises(InputError, match=f"^some.bin: its pickle .*{re.escape(word)}") as raised:
         load(content)
-    message = str(raised.value)
-    assert message.startswith("some.bin: its pickle ")
-    assert "\n" not in message
-    for word in words:
-        assert word in message
-    return message
+    assert "\n" not in str(raised.value)
 
 
 # --- plain values ----------------------------------------------------------------------------
@@ -66,22 +51,17 @@ def test_plain_values(protocol):
     assert load(pickle.dumps(value, protocol)) == value
 
 
-@pytest.mark.parametrize("protocol", PROTOCOLS[3:])
-def test_bytes(protocol):
-    value = [b"", b"abc", bytes(range(256)) * 3]
-    assert load(pickle.dumps(value, protocol)) == value
-
-
 @pytest.mark.parametrize("protocol", PROTOCOLS[2:])
 def test_containers_come_as_plain_ones(protocol):
     ordered = collections.OrderedDict(b=1, a=2)
-    counter = collections.Counter("aab")
-    found = load(
-        pickle.dumps([ordered, counter, {5}, frozenset({6}), torch.Size([3, 4])], protocol)
-    )
-    assert found == [{"b": 1, "a": 2}, {"a": 2, "b": 1}, [5], [6], (3, 4)]
+    shared = [1, b"abc"[: protocol > 2]]  # bytes have opcodes of their own since protocol 3
+    shared.append(shared)
+    value = [ordered, collections.Counter("aab"), {5}, frozenset({6}), torch.Size([3, 4]), shared]
+    found = load(pickle.dumps([*value, shared] if protocol > 2 else value[:5], protocol))
+    assert found[:5] == [{"b": 1, "a": 2}, {"a": 2, "b": 1}, [5], [6], (3, 4)]
     assert list(found[0]) == ["b", "a"]
-    assert [type(item) for item in found] == [dict, dict, list, list, tuple]
+    assert [type(item) for item in found[:5]] == [dict, dict, list, list, tuple]
+    assert protocol == 2 or (found[5] is found[6] is found[5][2] and found[5][1] == b"a")
 
 
 def test_ordered_dict_and_strings_of_python_2():
@@ -89,35 +69,6 @@ def test_ordered_dict_and_strings_of_python_2():
     assert load(b"\x80\x02ccollections\nOrderedDict\n" + pairs + b"\x85R.") == {"b": 1, "a": 2}
     assert list(load(b"ccollections\nOrderedDict\n" + pairs + b"\x85R.")) == ["b", "a"]
     assert load(b"\x80\x02c__builtin__\nset\n(lp1\nI4\na\x85R.") == [4]
-
-
-def test_shared_and_endless_values():
-    value = [1]
-    value.append(value)
-    found = load(pickle.dumps({"a": value, "b": value}))
-    assert found["a"] is found["b"]
-    assert found["a"][1] is found["a"]
-
-
-@pytest.mark.parametrize("protocol", PROTOCOLS[2:])
-def test_objects_are_their_state(protocol):
-    linear = torch.nn.Linear(3, 2)
-    found = load_with_tensors(linear, protocol)
-    assert isinstance(found, Instance)
-    assert found.cls == "torch.nn.modules.linear.Linear"
-    assert found.state["in_features"] == 3
-    assert found.state["_parameters"]["weight"].shape == (2, 3)
-    assert isinstance(found.state["_parameters"]["bias"], TensorRecord)
-
-
-def load_with_tensors(value, protocol):
-    """Through the pickle of torch.save, as it stands in the old container."""
-    stream = io.BytesIO()
-    torch.save(value, stream, pickle_protocol=protocol, _use_new_zipfile_serialization=False)
-    stream.seek(0)
-    for _ in range(3):
-        RestrictedUnpickler(stream, FILE).load()
-    return RestrictedUnpickler(stream, FILE).load()
 
 
 def test_state_cannot_reach_behind_an_object():
@@ -132,96 +83,59 @@ def test_state_cannot_reach_behind_an_object():
     assert slots.state == state
 
 
-def test_names_are_only_names():
-    assert load(b"ctorch\nfloat16\n.") == Global("torch.float16")
-    assert load(b"ctorch.nn.modules.nowhere\nNothing\n.") == Global(
-        "torch.nn.modules.nowhere.Nothing"
-    )
-    refuse(b"ctorch\nfloat16\n)R.", "torch.float16, which is no function")
-    refuse(b"ctorch\nFloatStorage\n)R.", "torch.FloatStorage, which is no function")
-
-
 # --- what would run --------------------------------------------------------------------------
 
+#: What runs code, what is like an allowed name, and what lies behind one.
 FORBIDDEN = (
-    *("builtins.eval", "builtins.exec", "builtins.getattr", "builtins.__import__", "builtins.open"),
-    *("os.system", "posix.system", "nt.system"),
-    *("subprocess.Popen", "functools.partial", "operator.attrgetter", "operator.methodcaller"),
-    *("types.CodeType", "types.FunctionType", "copyreg._reconstructor", "pickle.loads"),
-    *("shutil.rmtree", "webbrowser.open", "pathlib.Path", "collections.namedtuple"),
-    *("torch.load", "torch.hub.load", "torch.jit.load", "torch.save", "torch.compile", "torch.os"),
-    *("torch.serialization.load", "torch._utils._import_dotted_name", "torch.utils.data.dataset"),
-    *("torch.nn.functional.relu", "torch.nn.init.normal_", "torch.nn.modules.utils._pair"),
-    *("torch.nn.modules.module._addindent", "torch.nn.modules.container.operator"),
-    *("torch.nnX.Module", "torchX.nn.Module", "bert_pytorchX.BERT", "bert_pytorch.main"),
-    *("bert_pytorch.dataset.vocab.open", "numpy.load", "numpy.fromfile", "numpy.testing.X"),
-    *(
-        "_codecs.decode",
-        "codecs.open",
-        "__main__.BERT",
-        "__torch__.Model",
-        "transformers.BertModel",
-    ),
+    *("builtins.eval", "builtins.getattr", "builtins.__import__", "os.system", "posix.system"),
+    *("subprocess.Popen", "functools.partial", "operator.attrgetter", "types.CodeType"),
+    *("copyreg._reconstructor", "pickle.loads", "collections.namedtuple", "pathlib.Path"),
+    *("torch.load", "torch.hub.load", "torch.os", "torch._utils._import_dotted_name"),
+    *("torch.nn.functional.relu", "torch.nn.modules.utils._pair", "torch.nnX.Module"),
+    *("torchX.nn.Module", "bert_pytorchX.BERT", "bert_pytorch.main", "numpy.load"),
+    *("bert_pytorch.dataset.vocab.open", "_codecs.decode", "__main__.BERT", "__torch__.Model"),
 )
+
+
+def text(part):
+    return b"X" + struct.pack("<I", len(part)) + part
 
 
 @pytest.mark.parametrize("name", FORBIDDEN)
 def test_forbidden_names(name):
+    """By each opcode that names or calls something."""
     module, _, attribute = name.rpartition(".")
-    wanted = f"asks for {name}, which could run code; none of it was run"
-    argument = b"X\x04\x00\x00\x00true"
     line = f"{module}\n{attribute}\n".encode()
-    strings = b"".join(b"\x8c" + bytes([len(part)]) + part.encode() for part in (module, attribute))
-    refuse(b"\x80\x02c" + line + argument + b"\x85R.", wanted)
-    refuse(b"\x80\x04" + strings + b"\x93" + argument + b"\x85R.", wanted)
-    refuse(b"(" + argument + b"i" + line + b".", wanted)
-    refuse(b"(c" + line + argument + b"o.", wanted)
-    refuse(b"\x80\x02c" + line + argument + b"\x85\x81.", wanted)
-    refuse(b"\x80\x04" + strings + b"\x93" + argument + b"\x85}\x92.", wanted)
-    refuse(b"c" + line + b".", wanted)  # it need not be called
+    strings = text(module.encode()) + text(attribute.encode())
+    argument = text(b"true")
+    for content in (
+        b"\x80\x02c" + line + argument + b"\x85R.",
+        b"\x80\x04" + strings + b"\x93" + argument + b"\x85R.",
+        b"(" + argument + b"i" + line + b".",
+        b"(c" + line + argument + b"o.",
+        b"\x80\x02c" + line + argument + b"\x85\x81.",
+        b"\x80\x04" + strings + b"\x93" + argument + b"\x85}\x92.",
+        b"c" + line + b".",  # it need not be called
+    ):
+        refuse(content, f"asks for {name}, which could run code; none of it was run")
 
 
-def test_forbidden_names_of_python_2():
-    refuse(b"c__builtin__\neval\n.", "asks for builtins.eval")
-    refuse(b"ccopy_reg\n_reconstructor\n.", "asks for copyreg._reconstructor")
+DOTTED = [("torch", "os.system"), ("torch.nn.modules.linear", "Linear.forward.__globals__")]
+DOTTED += [("torch.nn.modules.container", "OrderedDict.fromkeys"), ("torch.nn", "Module\nX")]
+DOTTED += [("torch.nn", "\ud800"), ("", "")]
 
 
-@pytest.mark.parametrize(
-    ("module", "name"),
-    [
-        ("posix", "system"),
-        ("torch", "os.system"),
-        ("torch", "nn.modules.linear.Linear"),
-        ("torch.nn.modules.linear", "Linear.forward.__globals__"),
-        ("torch.nn.modules.linear", "Linear.__init__"),
-        ("torch.nn.modules.container", "OrderedDict.fromkeys"),
-        ("collections", "OrderedDict.__init__.__globals__"),
-        ("bert_pytorch", "BERT.__reduce__"),
-        ("torch.nn", "Module\nX"),
-        ("torch.nn", "X" * 5000),
-        ("torch.nn", "\ud800"),
-        ("", ""),
-    ],
-)
+@pytest.mark.parametrize(("module", "name"), DOTTED)
 def test_forbidden_dotted_names(module, name):
-    strings = b"".join(
-        b"X" + struct.pack("<I", len(part)) + part
-        for part in (text.encode("utf-8", "surrogatepass") for text in (module, name))
-    )
-    shown = f"{module}.{name[:80]}".encode("unicode_escape").decode()
+    strings = b"".join(text(part.encode("utf-8", "surrogatepass")) for part in (module, name))
+    shown = f"{module}.{name}".encode("unicode_escape").decode()
     refuse(b"\x80\x04" + strings + b"\x93.", f"asks for {shown}, which could run code")
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_nothing_runs(protocol, tmp_path):
     marker = tmp_path / "marker"
-    gadgets = [
-        Runs(marker.touch),
-        Runs(exec, f"open({str(marker)!r}, 'w')"),
-        Runs(eval, f"open({str(marker)!r}, 'w')"),
-        Runs(open, str(marker), "w"),
-    ]
-    for gadget in gadgets:
+    for gadget in (Runs(marker.touch), Runs(exec, f"open({str(marker)!r}, 'w')")):
         content = pickle.dumps({"weight": gadget}, protocol)
         refuse(content, "which could run code; none of it was run")
         assert not marker.exists()
@@ -245,87 +159,51 @@ def test_extension_codes_are_not_looked_up():
 @pytest.mark.parametrize(
     ("content", "word"),
     [
+        (b"c__builtin__\neval\n.", "asks for builtins.eval"),  # as Python 2 named it
+        (b"ctorch\nfloat16\n)R.", "torch.float16, which is no function"),
         (b"", "damaged"),
         (b"\xff", "damaged"),
-        (b"N", "damaged"),
         (b".", "empty stack"),
-        (b"0.", "a mark that is not there"),
-        (b"t.", "a mark that is not there"),
-        (b"2.", "empty stack"),
-        (b"h\x05.", "never kept"),
-        (b"q\x05.", "empty stack"),
         (b"Np" + b"9" * 50 + b"\n.", "under no number"),
-        (b"g" + b"9" * 4000 + b"\n.", "never kept"),
         (b"NNa.", "appends to a NoneType"),
-        (b"N(Ne.", "appends to a NoneType"),
         (b"]NNs.", "sets 2 items of a list"),
-        (b"}(Nu.", "sets 1 items of a dict"),
-        (b"}]Ns.", "key of type list"),
-        (b"})Ns.", "key of type tuple"),
-        (b"}\x8b\x10\x00\x00\x00" + b"\x01" * 16 + b"Ns.", "key of type int"),
-        (b"N)R.", "calls a NoneType"),
+        (b"}" + b")" + b"\x85" * 20_000 + b"Ns.", "key of type tuple"),
         (b"ctorch\nSize\nNR.", "torch.Size with a NoneType"),
-        (b"ctorch\nSize\nN\x85R.", "torch.Size with arguments that it does not take"),
-        (b"ccollections\nOrderedDict\nN\x85R.", "does not take"),
-        (b"ccollections\nOrderedDict\n]Na\x85R.", "does not take"),
-        (b"NNb.", "sets the state of a NoneType"),
-        (b"(o.", "no class"),
         (b"NN\x93.", "no string"),
         (b"P7\n.", "the opcode PERSID"),
-        (b"\x97.", "the opcode NEXT_BUFFER"),
         (b"NQ.", "no storage"),
-        (b"X\x07\x00\x00\x00storagectorch\nfloat16\nX\x01\x00\x00\x000NK\x02tQ.", "not there"),
+        (text(b"storage") + b"ctorch\nfloat16\n" + text(b"0") + b"NK\x02tQ.", "not there"),
         (b"ctorch._utils\n_rebuild_tensor_v2\n)R.", "does not take"),
-        (b"\x8e\xff\xff\xff\xff\xff\xff\xff\x7fabc.", "damaged"),
         (b"\x8e\xff\xff\xff\xff\xff\xff\xff\xffabc.", "damaged"),
-        (b"X\xff\xff\xff\xffabc.", "damaged"),
-        (b"\x8b\xff\xff\xff\x7fabc.", "damaged"),
-        (b"\x96\xff\xff\xff\xff\xff\xff\xff\x0fabc.", "damaged"),
         (b"I" + b"9" * 10_000 + b"\n.", "damaged"),
-        (b"Iabc\n.", "damaged"),
-        (b"X\x01\x00\x00\x00\xff.", "damaged"),
         (b"S'\\xff'\n.", "damaged"),
         (b"cos\xff\nsystem\n.", "damaged"),
     ],
+    ids=lambda value: str(value)[:30],
 )
 def test_damaged(content, word):
     refuse(content, word)
 
 
-def test_truncated_and_flipped():
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_truncated_and_flipped(protocol):
     value = {"a": [1, 2.5, ("x", None)], "b": collections.OrderedDict(c=torch.Size([3]))}
-    for protocol in PROTOCOLS[2:]:
-        content = pickle.dumps(value, protocol)
-        for cut in range(len(content)):
-            refuse(content[:cut])
-        for place in range(len(content)):
-            for bit in range(8):
-                flipped = bytearray(content)
-                flipped[place] ^= 1 << bit
-                survives(bytes(flipped))
+    content = pickle.dumps(value, protocol)
+    for place in range(len(content)):
+        refuse(content[:place])
+        for bit in range(8):
+            flipped = bytearray(content)
+            flipped[place] ^= 1 << bit
+            try:
+                load(bytes(flipped))
+            except InputError as error:
+                assert "\n" not in str(error)
 
 
-def survives(content):
-    try:
-        load(content)
-    except InputError as error:
-        assert "\n" not in str(error)
-
-
-@pytest.mark.filterwarnings("error")
-def test_warnings_as_errors():
-    refuse(b"S'\\R'\n.", "damaged")
-
-
-def test_deep_nesting():
+def test_deep_nesting_and_a_big_memo_take_no_memory():
     depth = 20_000
     load(b")" + b"\x85" * depth + b".")
     load(b"]" * depth + b"a" * (depth - 1) + b".")
-    load(b"(" * depth + b"l" * depth + b".")
-    refuse(b"}" + b")" + b"\x85" * depth + b"Ns.", "key of type tuple")
-
-
-def test_big_memo_index_takes_no_memory():
     assert load(b"Nr\xff\xff\xff\xff.") is None
 
 
@@ -335,59 +213,41 @@ def test_steps_are_bounded(monkeypatch):
     refuse(b"N0" * 500 + b"N.", "more than 1000 steps")
 
 
-def test_copies_are_bounded():
+@pytest.mark.parametrize(
+    ("name", "listed"),
+    [(b"ccollections\nOrderedDict\n", b"]q\x01(K\x01K\x02e"), (b"c__builtin__\nset\n", b"N")],
+)
+def test_copies_are_bounded(name, listed):
     """Naming a long list again and again, which each time would take as long as the list is."""
-    pairs = b"](" + b"]q\x01(K\x01K\x02e" * 30_000 + b"eq\x00"
-    calls = b"ccollections\nOrderedDict\nq\x02" + b"h\x02h\x00\x85R0" * 30_000
-    assert load(pairs + calls + b"N.") is None
-    items = b"](" + b"N" * 30_000 + b"eq\x00"
-    calls = b"c__builtin__\nset\nq\x02" + b"h\x02h\x00\x85R0" * 30_000
-    assert load(items + calls + b"N.") is None
-
-
-@settings(deadline=None, max_examples=600)
-@given(st.lists(st.sampled_from(PIECES) | st.binary(max_size=3), max_size=40))
-def test_fuzz(pieces):
-    survives(b"".join(pieces) + b".")
+    calls = name + b"q\x02" + b"h\x02h\x00\x85R0" * 30_000
+    assert load(b"](" + listed * 30_000 + b"eq\x00" + calls + b"N.") is None
 
 
 # --- codertimo's vocabulary ------------------------------------------------------------------
 
 
 def test_vocabulary():
-    new = read_pickled_vocabulary(FIXTURES / "codertimo" / "vocab.small")
-    old = read_pickled_vocabulary(FIXTURES / "codertimo" / "torch1.0" / "vocab.small")
-    assert new[:5] == ("<pad>", "<unk>", "<eos>", "<sos>", "<mask>")
-    assert len(new) == len(set(new)) == 139
-    assert set(new) == set(old)
+    words = read_pickled_vocabulary(VOCABULARY)
+    assert words[:5] == ("<pad>", "<unk>", "<eos>", "<sos>", "<mask>")
+    assert len(words) == 139
+    assert set(words) == set(read_pickled_vocabulary(VOCABULARY.parent / "torch1.0/vocab.small"))
 
 
-def test_vocabulary_runs_nothing(tmp_path):
-    path, marker = tmp_path / "vocab", tmp_path / "marker"
-    path.write_bytes(pickle.dumps(Runs(open, str(marker), "w")))
-    with pytest.raises(InputError, match=r"vocab: its pickle asks for (_io|io)\.open"):
-        read_pickled_vocabulary(path)
-    assert not marker.exists()
-
-
-@pytest.mark.parametrize("content", [b"", b"N.", b"]K\x01a.", pickle.dumps({"itos": ["a"]})])
-def test_no_vocabulary(content, tmp_path):
-    path = tmp_path / "vocab"
-    path.write_bytes(content)
-    with pytest.raises(InputError, match="vocab"):
-        read_pickled_vocabulary(path)
-
-
-def test_vocabulary_that_is_not_there(tmp_path):
+@pytest.mark.parametrize(
+    ("content", "match"),
+    [
+        (pickle.dumps(Runs(os.system, "touch marker")), r"vocab: its pickle asks for (posix|nt)\."),
+        (b"N.", "vocab"),
+        (pickle.dumps({"itos": ["a"]}), "vocab"),
+        *((VOCABULARY.read_bytes()[:cut], "damaged") for cut in (0, 11, 500, -1)),
+    ],
+)
+def test_no_vocabulary(content, match, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "vocab").write_bytes(content)
+    with pytest.raises(InputError, match=match):
+        read_pickled_vocabulary(tmp_path / "vocab")
+    assert not (tmp_path / "marker").exists()
     for path in (tmp_path / "nothing", tmp_path):
         with pytest.raises(InputError, match="cannot be read"):
-            read_pickled_vocabulary(path)
-
-
-def test_truncated_vocabulary(tmp_path):
-    content = (FIXTURES / "codertimo" / "vocab.small").read_bytes()
-    path = tmp_path / "vocab"
-    for cut in range(0, len(content), 11):
-        path.write_bytes(content[:cut])
-        with pytest.raises(InputError, match="damaged"):
             read_pickled_vocabulary(path)

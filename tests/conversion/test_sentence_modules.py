@@ -1,59 +1,27 @@
 """A sentence-transformers folder stays one, or the report says what is left behind."""
 
 import json
-import shutil
 
 import numpy as np
 import pytest
-import torch
-from safetensors.torch import save_file
 
 from hf_bert_impl.conversion import convert
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.inference import TextEncoder
 from tests.conversion.cases import FIXTURES
+from tests.damage import MODULES, PROMPTS, fields, save_usable, write
 
-TEXTS = ["the river rose", "one two three four five six seven eight " * 40, ""]
-REDUCED = 7
-
-
-def write(file, content):
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(json.dumps(content))
+TEXTS = ["the river rose", "nice to meet you " * 40, ""]
 
 
 @pytest.fixture
 def source(tmp_path):
     """A small BERT with a length, a prompt, a pooling, a linear layer and a normalization."""
-    folder = tmp_path / "source"
-    shutil.copytree(FIXTURES / "hf_safetensors", folder, ignore=shutil.ignore_patterns("expected*"))
-    width = json.loads((folder / "config.json").read_text())["hidden_size"]
-    kinds = ("Transformer", "Pooling", "Dense", "Normalize")
-    modules = [
-        {
-            "idx": n,
-            "name": str(n),
-            "path": f"{n}_{kind}" if n else "",
-            "type": f"sentence_transformers.models.{kind}",
-        }
-        for n, kind in enumerate(kinds)
-    ]
-    write(folder / "modules.json", modules)
-    write(folder / "sentence_bert_config.json", {"max_seq_length": 11, "do_lower_case": False})
-    settings = {"prompts": {"query": "the river "}, "default_prompt_name": "query"}
-    write(folder / "config_sentence_transformers.json", settings)
-    pooling = {"word_embedding_dimension": width, "pooling_mode_mean_tokens": True}
-    write(folder / "1_Pooling/config.json", pooling)
-    dense = {
-        "in_features": width,
-        "out_features": REDUCED,
-        "bias": False,
-        "activation_function": "torch.nn.modules.activation.Tanh",
-    }
-    write(folder / "2_Dense/config.json", dense)
-    torch.manual_seed(2)
-    weights = {"linear.weight": torch.randn(REDUCED, width)}
-    save_file(weights, folder / "2_Dense/model.safetensors")
+    folder = save_usable(tmp_path / "source", "BertModel")
+    last = {"idx": 3, "name": "3", "path": "3", "type": "sentence_transformers.models.Normalize"}
+    write("modules.json", [*MODULES, last])(folder)
+    prompts = {"prompts": {"query": "the river "}, "default_prompt_name": "query"}
+    write(PROMPTS, prompts)(folder)
     return folder
 
 
@@ -75,7 +43,7 @@ def same_model(folder, source):
 def test_it_stays_what_it_is(source, tmp_path):
     report = convert(source, tmp_path / "made")
     encoder = same_model(tmp_path / "made", source)
-    assert (encoder.max_length, encoder.dimension) == (11, REDUCED)
+    assert (encoder.max_length, encoder.dimension) == (16, 7)
     [check] = [check for check in report.checks if "sentence vectors" in check.name]
     assert check.passed and check.max_error < 1e-6
     names = {file["name"] for file in report.result["files"]}
@@ -84,24 +52,10 @@ def test_it_stays_what_it_is(source, tmp_path):
     assert "library_name: sentence-transformers" in card and "TextEncoder" in card
 
 
-def test_sentence_transformers_loads_it(source, tmp_path):
-    library = pytest.importorskip("sentence_transformers")
-    convert(source, tmp_path / "made")
-    found, expected = (
-        library.SentenceTransformer(str(path), device="cpu") for path in (tmp_path / "made", source)
-    )
-    assert found.max_seq_length == 11
-    assert np.allclose(found.encode(TEXTS), expected.encode(TEXTS), atol=1e-5)
-
-
+@pytest.mark.slow
 def test_real_weights(minilm_path, tmp_path):
-    library = pytest.importorskip("sentence_transformers")
     convert(minilm_path, tmp_path / "made", check=False)
     assert same_model(tmp_path / "made", minilm_path).max_length == 256
-    theirs = library.SentenceTransformer(str(tmp_path / "made"), device="cpu")
-    assert theirs.max_seq_length == 256
-    expected = TextEncoder.from_pretrained(minilm_path, device="cpu").encode(TEXTS)
-    assert np.allclose(theirs.encode(TEXTS), expected, atol=1e-5)
 
 
 def test_the_layout_of_the_first_releases(source, tmp_path):
@@ -111,7 +65,7 @@ def test_the_layout_of_the_first_releases(source, tmp_path):
         (source / name).rename(below / name)
     modules = json.loads((source / "modules.json").read_text())
     modules[0]["path"] = below.name
-    write(source / "modules.json", modules)
+    write("modules.json", modules)(source)
     convert(source, tmp_path / "made")
     same_model(tmp_path / "made", source)
     assert (tmp_path / "made/model.safetensors").is_file()
@@ -120,36 +74,31 @@ def test_the_layout_of_the_first_releases(source, tmp_path):
 
 def test_the_length_of_its_tokenizer_stays(source, tmp_path):
     (source / "sentence_bert_config.json").unlink()
-    write(source / "tokenizer_config.json", {"do_lower_case": True, "model_max_length": 13})
+    fields("tokenizer_config.json", model_max_length=13)(source)
     convert(source, tmp_path / "made")
     assert same_model(tmp_path / "made", source).max_length == 13
 
 
-@pytest.mark.parametrize("to", ["torch", "tf1"])
-def test_other_formats_say_what_they_lose(source, tmp_path, to):
-    report = convert(source, tmp_path / "made", to=to)
+def test_other_formats_say_what_they_lose(source, tmp_path):
+    report = convert(source, tmp_path / "made", to="tf1", check=False)
     [note] = [note for note in report.notes if "sentence-transformers" in note]
-    assert f"{to} holds its BERT alone: Pooling, Dense, Normalize, " in note
+    assert "tf1 holds its BERT alone: Pooling, Dense, Normalize, " in note
     assert "are left behind; `to='safetensors'` keeps them" in note
     assert not (tmp_path / "made/modules.json").exists()
 
 
-def test_another_dtype_has_no_bound(source, tmp_path):
+def test_modules_are_not_left_beside_another_model(source, tmp_path):
     report = convert(source, tmp_path / "made", dtype="bfloat16")
     [check] = [check for check in report.checks if "sentence vectors" in check.name]
-    assert check.passed is None and 0 < check.max_error < 0.1
-
-
-def test_modules_are_not_left_beside_another_model(source, tmp_path):
-    convert(source, tmp_path / "made")
-    convert(FIXTURES / "hf_safetensors", tmp_path / "made", overwrite=True)
+    assert check.passed is None and 0 < check.max_error < 0.1  # another dtype has no bound
+    convert(FIXTURES / "hf_safetensors", tmp_path / "made", overwrite=True, check=False)
     left = {path.name for path in (tmp_path / "made").iterdir()}
     assert not left & {"modules.json", "1_Pooling", "2_Dense", "sentence_bert_config.json"}
 
 
 @pytest.mark.parametrize("content", ["[{", '{"a": 1}', '[{"type": "x.Y", "path": "../z"}]'])
 def test_a_damaged_list_of_modules_is_one_line(source, tmp_path, content):
-    (source / "modules.json").write_text(content)
+    write("modules.json", content)(source)
     with pytest.raises(InputError, match=r"modules\.json cannot be used .*; mend it") as caught:
         convert(source, tmp_path / "made")
     assert str(caught.value).isprintable()

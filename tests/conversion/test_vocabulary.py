@@ -1,7 +1,6 @@
 """Lower-casing, inferred or told, and tokenizers of other classes, which are copied."""
 
 import json
-import shutil
 
 import pytest
 from transformers import AutoTokenizer
@@ -11,7 +10,6 @@ from hf_bert_impl.conversion.vocabulary import find_vocabulary, make_tokenizer
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.extras import NOT_PUBLISHED
 from tests.checkpoints import JAPANESE, LETTER_TEXTS, LETTERS, name_tokenizer
-from tests.conversion.cases import FIXTURES
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[unused1]", "[unusedX]"]
 LOWER = [*SPECIAL, "the", "city", "##ing", "paris", "A", "B", "，", "北"]
@@ -31,12 +29,10 @@ def write(folder, tokens, **config):
         (CASED, [], {}, None, False, "2 of 4 words"),
         (LOWER, ["cased_L-12_H-768_A-12.zip"], {}, None, False, "the name cased_L-12"),
         (CASED, ["out", "bert-base-uncased.tar.gz"], {}, None, True, "the name bert-base-uncased"),
-        (CASED, ["multi_cased_L-12"], {}, None, False, "the name multi_cased"),
         (CASED, ["cased-and-uncased"], {}, None, False, "words"),
         (LOWER, ["showcased"], {}, None, True, "words"),
         (CASED, ["cased"], {"do_lower_case": True}, None, True, "tokenizer_config.json"),
         (CASED, ["cased"], {"do_lower_case": True}, False, False, "as asked for"),
-        (CASED, ["cased"], {"model_max_length": 7}, None, False, "the name cased"),
     ],
 )
 def test_lower_case(tmp_path, tokens, names, config, asked, expected, reason):
@@ -56,26 +52,7 @@ def test_tokenizer_json_says_it_too(tmp_path):
     (tmp_path / "a/vocab.txt").unlink()
     found = find_vocabulary([tmp_path / "a"], ["cased"])
     assert found.lower_case
-    assert found.reason == "tokenizer.json"
     assert make_tokenizer(found, None).tokenize("THE") == ["the"]
-
-
-def test_places_in_order(tmp_path):
-    (tmp_path / "near").mkdir()
-    assert find_vocabulary([tmp_path / "near"], []) is None
-    write(tmp_path, CASED)
-    assert find_vocabulary([tmp_path / "near", tmp_path], []).path == tmp_path / "vocab.txt"
-    (tmp_path / "vocab.txt").rename(tmp_path / "bert-base-cased-vocab.txt")
-    assert find_vocabulary([tmp_path], []).path.name == "bert-base-cased-vocab.txt"
-
-
-def test_codertimo_has_no_case(tmp_path):
-    shutil.copy(FIXTURES / "codertimo/vocab.small", tmp_path)
-    found = find_vocabulary([tmp_path], ["uncased"])
-    assert not found.lower_case
-    assert make_tokenizer(found, 16).tokenize("the of zz") == ["the", "of", "<unk>"]
-    with pytest.raises(InputError, match="`do_lower_case`"):
-        find_vocabulary([tmp_path], [], True)
 
 
 CODE = """
@@ -93,10 +70,8 @@ class Shouting(BertTokenizer):
     [
         (JAPANESE, {}, None),
         ({**JAPANESE, "tokenizer_class": None}, {"tokenizer_class": "BertJapaneseTokenizer"}, None),
-        ({"tokenizer_class": "DistilBertTokenizer", "do_lower_case": False}, {}, None),
         ({"tokenizer_class": "Shouting"}, {}, CODE),
         ({"tokenizer_class": "BertTokenizer"}, {}, CODE),
-        ({}, {}, CODE),
     ],
 )
 def test_a_tokenizer_of_another_class_is_copied(save_tiny, tmp_path, settings, config, code):
@@ -120,18 +95,6 @@ def test_a_tokenizer_of_another_class_is_copied(save_tiny, tmp_path, settings, c
     assert check.passed is (True if runs else None)
     with pytest.raises(InputError, match="`do_lower_case` was given for the tokenizer"):
         convert(folder, tmp_path / "lower", do_lower_case=True)
-
-
-def test_other_token_ids_are_a_failure(save_tiny, tmp_path, monkeypatch):
-    def spoil(vocabulary, tokenizer, folder):
-        tokenizer.save_pretrained(folder)
-        write(folder, LOWER[::-1])
-        (folder / "tokenizer.json").unlink()
-
-    monkeypatch.setattr("hf_bert_impl.conversion.pipeline.save_tokenizer", spoil)
-    with pytest.raises(InputError, match="token ids beside the source: AutoTokenizer gives other"):
-        convert(save_tiny(words=tuple(LOWER)), tmp_path / "out")
-    assert not (tmp_path / "out").exists()
 
 
 def test_a_folder_of_transformers_keeps_its_case(save_tiny, tmp_path):

@@ -1,9 +1,12 @@
-"""notebooks/lessons/classifier.py: padding, order and the weights that are looked at."""
+"""notebooks/lessons/classifier.py and reviews.py: padding, order, polarity, and learning."""
+
+import math
 
 import pytest
 import torch
 
 from lessons.classifier import MeanClassifier, SelfAttentionClassifier
+from lessons.reviews import Review, accuracy, load_reviews, train_classifier, word_polarity
 
 TOKENS = torch.tensor([[5, 6, 7, 8, 9], [8, 5, 6, 0, 0]])
 
@@ -27,3 +30,30 @@ def test_only_attention_knows_the_order():
     turned = TOKENS[:1].flip(1)
     assert (with_order(TOKENS[:1])[0] - with_order(turned)[0]).abs().max() > 1e-4
     torch.testing.assert_close(without(TOKENS[:1])[0], without(turned)[0])
+
+
+def test_polarity_is_a_ratio_of_shares():
+    reviews = [Review(("good", "film"), 1)] * 3 + [Review(("bad", "film", "bad"), 0)]
+    found = word_polarity(reviews, at_least=3)
+    assert found == pytest.approx(
+        {"good": math.log(4 / 5) - math.log(1 / 3), "film": math.log(4 / 5) - math.log(2 / 3)}
+    )
+
+
+def test_self_attention_learns_to_negate(monkeypatch, capsys):
+    monkeypatch.delenv("HF_BERT_DATA", raising=False)
+    reviews = load_reviews(train_size=600)
+    assert "generated sample" in capsys.readouterr().out
+    assert len(reviews.train) == 600 and len(reviews.test) == 300
+    torch.manual_seed(0)
+    model = SelfAttentionClassifier(len(reviews.vocabulary), 2, size=24, heads=2, dropout=0.1)
+    losses = train_classifier(model, reviews, epochs=6, learning_rate=5e-3)
+    assert losses[-1] < losses[0]
+    assert accuracy(model, reviews.test, reviews.vocabulary) > 0.9
+
+
+def test_real_reviews(data_dir, monkeypatch):
+    monkeypatch.setenv("HF_BERT_DATA", str(data_dir))
+    reviews = load_reviews()
+    assert (len(reviews.train), len(reviews.test)) == (6920, 1821)
+    assert {review.label for review in reviews.test} == {0, 1}

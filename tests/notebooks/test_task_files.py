@@ -1,6 +1,5 @@
 """The labelled data of the notebooks: parts of real files, or samples, that the readers read."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -69,19 +68,6 @@ def test_some_of_the_real_data_are_drawn(make, with_data, tmp_path, capsys):
     assert [str(example) for example in train] == [str(example) for example in again]
 
 
-def test_real_lines_stay_as_they_are(with_data, tmp_path):
-    files = task_files.sentiment(tmp_path, 17, 1000)
-    original = (with_data / "sst2" / "dev.tsv").read_text(encoding="utf-8")
-    assert Path(files.dev).read_text(encoding="utf-8") == original
-    part = Path(files.train).read_text(encoding="utf-8").splitlines()
-    assert set(part) <= set((with_data / "sst2" / "train.tsv").read_text("utf-8").splitlines())
-
-
-def test_long_paragraphs_are_left_out(with_data, tmp_path):
-    files = task_files.questions(tmp_path, 30, 30, longest=5)
-    assert json.loads(Path(files.train).read_text(encoding="utf-8"))["data"][0]["paragraphs"] == []
-
-
 def test_a_sentence_holds_the_answer_or_none(with_data, tmp_path):
     files = task_files.sentence_questions(tmp_path, 30, 30)
     questions = read_squad(files.train).questions
@@ -90,17 +76,8 @@ def test_a_sentence_holds_the_answer_or_none(with_data, tmp_path):
         assert question.context.count(".") == 1
         for answer in question.answers:
             assert question.context[answer.start :].startswith(answer.text)
-
-
-@pytest.mark.parametrize("is_real", [True, False])
-def test_questions_that_all_have_an_answer(is_real, with_data, monkeypatch, tmp_path):
-    if not is_real:
-        monkeypatch.delenv(data.VARIABLE)
     files = task_files.sentence_questions(tmp_path / "new", 12, 9, without_answer=0)
-    for file, most in ((files.train, 12), (files.dev, 9)):
-        questions = read_squad(file).questions
-        assert 0 < len(questions) <= most
-        assert all(question.answers for question in questions)
+    assert all(question.answers for question in read_squad(files.dev).questions)
 
 
 def test_similarity(without_data, tmp_path):
@@ -118,11 +95,6 @@ def test_marks_of_the_corpus_are_undone(monkeypatch, tmp_path):
     documents = list(read_documents([task_files.articles(tmp_path)], "paragraphs"))
     assert documents == [["A 2.5 [UNK] of self-made 1,000 ."], ["It ended ."]]
     assert len(list(read_documents([task_files.articles(tmp_path, most=1)], "paragraphs"))) == 1
-
-
-def test_generated_articles(without_data, tmp_path):
-    documents = list(read_documents([task_files.articles(tmp_path, most=7)], "paragraphs"))
-    assert len(documents) == 7 and min(map(len, documents)) > 3
 
 
 def test_captions_are_documents_of_two_sentences(with_data, tmp_path):

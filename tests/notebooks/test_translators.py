@@ -1,4 +1,4 @@
-"""notebooks/lessons/transformer.py against torch's layers, and what its masks hide."""
+"""The translators of lessons 2 and 3: against torch's layers, and what their masks hide."""
 
 import math
 
@@ -7,12 +7,12 @@ import torch
 from torch import nn
 
 from lessons.attention import causal_mask
+from lessons.bahdanau import Encoder, RecurrentTranslator
 from lessons.positions import sinusoids
 from lessons.search import greedy
 from lessons.transformer import Block, Sizes, Transformer
 from lessons.vocabulary import BEGIN, PAD
 
-SIZES = Sizes(size=12, heads=3, hidden=20, blocks=2, dropout=0.0)
 SOURCE = torch.tensor([[5, 6, 7, 8, 2], [9, 5, 2, PAD, PAD]])
 
 
@@ -59,44 +59,68 @@ def test_a_block_is_torchs_layer(norm_first, cross):
     torch.testing.assert_close(got, expected)
 
 
-def test_a_decoder_block_needs_the_memory():
-    with pytest.raises(ValueError, match="memory"):
-        Block(SIZES, cross=True)(torch.randn(1, 2, 12), None)
+def recurrent(attention):
+    return RecurrentTranslator(10, 13, embedding=6, size=4, attention=attention, dropout=0.0)
 
 
-@pytest.mark.parametrize("norm_first", [True, False])
-def test_the_translator_does_not_see_the_future(norm_first):
+TRANSLATORS = {
+    "pre-norm": lambda: Transformer(10, 13, Sizes(12, 3, 20, 2, True, 0.0)),
+    "post-norm": lambda: Transformer(10, 13, Sizes(12, 3, 20, 2, False, 0.0)),
+    "attention": lambda: recurrent(attention=True),
+    "summary": lambda: recurrent(attention=False),
+}
+
+
+@pytest.fixture(params=TRANSLATORS)
+def translator(request):
     torch.manual_seed(0)
-    model = Transformer(10, 13, Sizes(12, 3, 20, 2, norm_first, 0.0)).eval()
+    model = TRANSLATORS[request.param]().eval()
+    if isinstance(model, Transformer):
+        nn.init.normal_(model.target.tokens.weight)
+    return model
+
+
+def test_no_step_sees_a_later_token_or_padding(translator):
     forced = torch.randint(4, 13, (2, 7))
     changed = forced.clone()
     changed[:, 4] = (changed[:, 4] - 3) % 9 + 4
-    before, after = model(SOURCE, forced)[0], model(SOURCE, changed)[0]
+    before, after = translator(SOURCE, forced)[0], translator(SOURCE, changed)[0]
     assert before.shape == (2, 7, 13)
     torch.testing.assert_close(before[:, :4], after[:, :4])
-    assert (before[:, 4:] - after[:, 4:]).abs().amax(-1).min() > 1e-4
+    assert (before[:, 5:] - after[:, 5:]).abs().amax(-1).min() > 1e-6
+    alone = translator(SOURCE[1:, :3], forced[1:])[0]
+    torch.testing.assert_close(before[1:], alone)
 
 
-def test_padding_changes_nothing():
-    torch.manual_seed(0)
-    model, forced = Transformer(10, 13, SIZES).eval(), torch.randint(4, 13, (1, 6))
-    alone = model(SOURCE[1:, :3], forced)[0]
-    torch.testing.assert_close(model(SOURCE[1:], forced)[0], alone)
-
-
-def test_searching_and_teacher_forcing_are_the_same_network():
-    torch.manual_seed(0)
-    model = Transformer(10, 13, SIZES).eval()
-    nn.init.normal_(model.target.tokens.weight)
-    written = greedy(model, SOURCE, 6)
+def test_searching_and_teacher_forcing_are_the_same_network(translator):
+    written = greedy(translator, SOURCE, 6)
     forced = torch.cat([torch.full((2, 1), BEGIN), written[:, :-1]], dim=1)
-    best = model(SOURCE, forced)[0].argmax(-1)
+    best = translator(SOURCE, forced)[0].argmax(-1)
     real = written != PAD
     assert best[real].tolist() == written[real].tolist()
-    state = model.select(model.start(SOURCE), torch.tensor([1, 0, 1]))
-    scores, _ = model.next(state, torch.tensor([5, 5, 5]))
-    plain, _ = model.next(model.start(SOURCE), torch.tensor([5, 5]))
-    torch.testing.assert_close(scores, plain[[1, 0, 1]])
+    state = translator.select(translator.start(SOURCE), torch.tensor([1, 1, 0]))
+    scores, _ = translator.next(state, torch.tensor([5, 5, 5]))
+    plain, _ = translator.next(translator.start(SOURCE), torch.tensor([5, 5]))
+    torch.testing.assert_close(scores, plain[[1, 1, 0]])
+
+
+@pytest.mark.parametrize("attention", [True, False])
+def test_recurrent_weights(attention):
+    model = recurrent(attention).eval()
+    _, weights = model(SOURCE, torch.randint(4, 13, (2, 7)))
+    assert weights.shape == (2, 7, 5)
+    torch.testing.assert_close(weights.sum(-1), torch.ones(2, 7))
+    assert weights[1, :, 3:].abs().max() == 0
+    if not attention:  # they do not depend on the step
+        assert weights[1, 5].tolist() == pytest.approx([1 / 3, 1 / 3, 1 / 3, 0, 0])
+
+
+def test_the_backward_direction_starts_at_the_last_token():
+    encoder = Encoder(10, 6, 4, dropout=0.0).eval()
+    annotations, summary = encoder(SOURCE)
+    assert annotations.shape == (2, 5, 8)
+    torch.testing.assert_close(annotations[1, 0, 4:], summary[1, 4:])
+    torch.testing.assert_close(annotations[1, 2, :4], summary[1, :4])
 
 
 def test_positions_are_the_papers_formula():

@@ -1,0 +1,216 @@
+"""Plans: the rules' engine on a small table, and which model a checkpoint holds."""
+
+import pytest
+import torch
+
+from hf_bert_impl.conversion.architecture import check_config, fit, infer
+from hf_bert_impl.conversion.maps.google_tf1 import GOOGLE_TF1
+from hf_bert_impl.conversion.maps.pytorch import TRANSFORMERS
+from hf_bert_impl.conversion.maps.tables import detect
+from hf_bert_impl.conversion.planning import invert, plan, same_bits
+from hf_bert_impl.conversion.rules import Operation, Rule, Table, write
+from hf_bert_impl.errors import InputError
+from tests.conversion.cases import (
+    ANSWERING,
+    CLASSIFICATION,
+    MASKED,
+    PRETRAINING,
+    TOKENS,
+    Memory,
+    infos,
+    random_model,
+    reader,
+)
+
+SMALL = Table(
+    software="small",
+    rules=(
+        Rule("words", "bert.embeddings.word_embeddings.weight"),
+        Rule(
+            "{scope}/b{layer+4}/w", "bert.encoder.layer.{layer}.dense.weight", Operation.TRANSPOSE
+        ),
+        Rule("{scope}/b{layer+4}/old", "bert.encoder.layer.{layer}.dense.weight", alias=True),
+        Rule("{scope}/b{layers+4}/p", "bert.pooler.dense.weight", Operation.TRANSPOSE),
+        Rule("[{wrapper}]out.bias", "cls.predictions.bias"),
+        Rule(
+            "out.words",
+            "bert.embeddings.word_embeddings.weight",
+            repeated_with="cls.predictions.bias",
+        ),
+    ),
+    slots={"scope": "[a-z]+", "wrapper": "(?:module\\.)+", "any": ".+"},
+)
+SHAPES = {
+    "words": (7, 3),
+    "x/b4/w": (3, 5),
+    "x/b5/w": (3, 5),
+    "x/b6/p": (3, 2),
+    "out.bias": (7,),
+    "out.words": (7, 3),
+}
+
+
+def random(shapes):
+    generator = torch.Generator().manual_seed(3)
+    memory = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
+    memory["out.words"] = memory["words"].clone()
+    return Memory(memory)
+
+
+# --- patterns --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name", "values"),
+    [
+        ("words", "words", {}),
+        ("a.b", "aXb", None),  # a dot is a dot
+        ("{scope}/b{layer+4}/w", "abc/b16/w", {"scope": "abc", "layer": 12}),
+        ("{scope}/b{layer+4}/w", "abc/b3/w", None),  # would be layer -1
+        ("b{layer}", "b٣", None),  # another script's digit
+        ("b{layer}", "b" + "9" * 5000, None),
+        ("[{wrapper}]out.bias", "out.bias", {"wrapper": None}),
+        ("[{wrapper}]out.bias", "module.module.out.bias", {"wrapper": "module.module."}),
+        ("{any}/slot", "a\nb/slot", {"any": "a\nb"}),
+    ],
+)
+def test_match_and_write(pattern, name, values):
+    assert SMALL.match(pattern, name) == values
+    if values is not None:
+        assert write(pattern, {slot: value for slot, value in values.items() if value}) == name
+
+
+# --- operations ------------------------------------------------------------------------------
+
+
+def test_same_bits():
+    zero, nan = torch.tensor([0.0, 1.0]), torch.tensor([float("nan"), 1.0])
+    for other in (torch.tensor([-0.0, 1.0]), zero.double(), zero[:1]):
+        assert not same_bits(zero, other)
+    assert same_bits(nan, nan.clone())
+    assert same_bits(zero.bfloat16(), zero.bfloat16())
+
+
+# --- plans -----------------------------------------------------------------------------------
+
+
+def test_copies_must_equal():
+    source = random(SHAPES)
+    found = plan(SMALL, source.tensors)
+    name = "bert.embeddings.word_embeddings.weight"
+    assert found.steps[name].copies == (("out.words", Operation.IDENTITY),)
+    found.read(source, name)
+    source.values["out.words"][6, 2] += 1e-6
+    with pytest.raises(InputError, match=r"words and out\.words differ; expected one tensor"):
+        found.read(source, name)
+    alone = {n: i for n, i in source.tensors.items() if n != "words"}
+    assert plan(SMALL, alone).steps[name].source.name == "out.words"
+
+
+MOVED = {name.replace("b6", "b7"): shape for name, shape in SHAPES.items()}
+UNKNOWN = SHAPES | {f"crf/layer_{n}/kernel": (2,) for n in range(12)} | {"Words": (7, 3)}
+
+
+@pytest.mark.parametrize(
+    ("tensors", "message"),
+    [
+        (infos(SHAPES | {"x/b4/old": (5, 3)}), r"x/b4/w and x/b4/old are both .*layer\.0\.dense"),
+        (infos(SHAPES | {"y/b4/w": (3, 5)}), r"x/b4/w and y/b4/w are both"),
+        (infos(SHAPES | {"out.words": (6, 3)}), r"words and out\.words are both bert\.embeddings"),
+        (infos(UNKNOWN), r"13 tensors \(crf/layer_\*/kernel \(12 times\), Words\) that small"),
+        (infos(MOVED), r"1 tensor \(x/b\*/p\) that small"),  # the pooler behind the layers
+        (infos(SHAPES | {"x/b4/w": (3,)}), r"x/b4/w has the shape \(3,\); .*layer\.0\.dense"),
+        (infos(SHAPES) | infos({"words": (7, 3)}, "int8"), "words holds int8; expected floating"),
+        (infos(SHAPES) | infos({"words": (7, 3)}, "string"), "words holds string"),
+    ],
+)
+def test_tensors_that_have_no_place(tensors, message):
+    with pytest.raises(InputError, match=message):
+        plan(SMALL, tensors)
+
+
+def test_inverse_refuses_what_the_software_has_no_place_for():
+    ours = infos({"bert.embeddings.word_embeddings.weight": (7, 3), "classifier.weight": (2, 3)})
+    with pytest.raises(InputError, match=r"1 tensor \(classifier\.weight\) for which small"):
+        invert(SMALL, ours, "BertForSequenceClassification")
+
+
+# --- which model -------------------------------------------------------------------------------
+
+
+def whole_plan(class_name, **sizes):
+    state, fields = random_model(class_name, **sizes)
+    tensors = Memory(state).tensors
+    return plan(detect(tensors), tensors), fields
+
+
+@pytest.mark.parametrize(
+    ("held", "config", "head", "expected"),
+    [
+        (CLASSIFICATION, {}, None, CLASSIFICATION),
+        (CLASSIFICATION, {"architectures": [TOKENS]}, None, TOKENS),
+        (CLASSIFICATION, {"architectures": ["TFBertForTokenClassification"]}, None, TOKENS),
+        (CLASSIFICATION, {"architectures": [TOKENS]}, "sequence-classification", CLASSIFICATION),
+        (CLASSIFICATION, {"architectures": [None, 3]}, None, CLASSIFICATION),
+        (PRETRAINING, {"architectures": [MASKED]}, None, PRETRAINING),  # loses nothing
+        (PRETRAINING, {}, "masked-lm", MASKED),
+        (PRETRAINING, {}, "BertModel", "BertModel"),
+        ("BertForNextSentencePrediction", {}, None, "BertForNextSentencePrediction"),
+        (MASKED, {"is_decoder": True}, None, "BertLMHeadModel"),
+        (MASKED, {"architectures": ["BertLMHeadModel"]}, None, "BertLMHeadModel"),
+        ("BertModel", {"architectures": [ANSWERING]}, None, "BertModel"),
+    ],
+)
+def test_inferred_class(held, config, head, expected):
+    whole, _ = whole_plan(held)
+    found = infer(whole, config, head)
+    assert found.class_name == expected
+    assert found.reason
+
+
+def test_a_classifier_trained_without_pooler_is_one_of_tokens():
+    with reader("tf1_classifier") as source:
+        slots = {"output_weights/adam_m": (3, 32), "output_bias/adam_m": (3,)}
+        whole = plan(GOOGLE_TF1, source.tensors | infos(slots))
+        assert infer(whole, {}).class_name == TOKENS
+        slots["bert/pooler/dense/kernel/adam_m"] = (32, 32)
+        whole = plan(GOOGLE_TF1, source.tensors | infos(slots))
+        assert infer(whole, {}).class_name == CLASSIFICATION
+
+
+def test_heads_that_cannot_be():
+    state, _ = random_model(PRETRAINING)
+    tensors = Memory(state | {"classifier.weight": torch.ones(2, 6)}).tensors
+    whole = plan(TRANSFORMERS, tensors)
+    with pytest.raises(InputError, match=r"several heads \(classifier and cls\.pred.*`head`"):
+        infer(whole, {})
+    assert infer(whole, {}, "sequence-classification").num_labels == 2
+    with pytest.raises(InputError, match="`head` is 'mlm'; expected one of base, pretraining"):
+        infer(whole, {}, "mlm")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hidden_size": 9}, r"hidden_size 9 \(the tensors have 6\)"),
+        ({"num_hidden_layers": 3}, r"num_hidden_layers 3 .*; the layers from 2 on may be in files"),
+        ({"num_hidden_layers": 3, "vocab_size": 1}, r"vocab_size 1 .*, num_hidden_layers 3"),
+        ({"num_attention_heads": 4}, r"num_attention_heads is 4; .* divides the hidden size 6"),
+        ({"num_attention_heads": 0}, "num_attention_heads is 0"),
+        ({"num_attention_heads": None}, r"nothing says how many .*`num_attention_heads`"),
+        ({"id2label": {"0": "a", "1": "b"}}, r"2 labels \(the tensors have 4\)"),
+    ],
+)
+def test_configs_that_do_not_fit(changes, message):
+    whole, fields = whole_plan(CLASSIFICATION, num_labels=4)
+    found = infer(whole, {})
+    assert check_config(fields, found) == fields
+    with pytest.raises(InputError, match=message):
+        check_config(fields | changes, found)
+
+
+def test_shapes_must_be_those_of_the_class():
+    state, fields = random_model(MASKED)
+    state["bert.encoder.layer.1.attention.self.key.weight"] = torch.ones(6, 5)
+    with pytest.raises(InputError, match=r"1 of the tensors .*key\.weight gives \(6, 5\) for"):
+        fit(plan(TRANSFORMERS, Memory(state).tensors), MASKED, fields)

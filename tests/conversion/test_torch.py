@@ -1,0 +1,345 @@
+"""Checkpoints of torch.save: read as torch.load reads them, or refused, and nothing runs."""
+
+import collections
+import os
+import pickle
+import struct
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+
+from hf_bert_impl.conversion.readers.torch_pickle import TorchReader, is_torch
+from hf_bert_impl.conversion.tensors import DTYPES
+from hf_bert_impl.errors import InputError
+from tests.conversion.cases import FIXTURES, FORMATS, Runs, assert_same, zipped
+
+#: Of pickletools, for the strings of Python 2.
+pytestmark = pytest.mark.filterwarnings("ignore:invalid escape")
+#: The two forms of torch.save's files.
+CONTAINERS = pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
+read_all, refuse = FORMATS["torch"].read_all, FORMATS["torch"].refuse
+
+
+def save(path, value, zipped=True, **options):
+    torch.save(value, path, _use_new_zipfile_serialization=zipped, **options)
+    return path
+
+
+# --- the checkpoints of the original software ------------------------------------------------
+
+
+@pytest.mark.parametrize("folder", ["codertimo", "codertimo/torch1.0"])
+def test_pickled_module(folder):
+    path = FIXTURES / folder / "bert.model.ep0"
+    assert is_torch(path)
+    expected = torch.load(FIXTURES / folder / "bert.state_dict.pt", weights_only=True)
+    assert_same(read_all(path), expected)
+    with TorchReader(path) as reader:
+        facts = reader.attributes
+    assert (facts["hidden"], facts["n_layers"], facts["attn_heads"]) == (32, 2, 4)
+    assert facts["transformer_blocks.1.attention.h"] == 4
+    assert facts["transformer_blocks.0.attention.d_k"] == 8
+    assert facts["transformer_blocks.0.dropout.p"] == 0.1
+    assert facts["embedding.token.padding_idx"] == 0
+    assert facts["training"] is True
+    assert not [name for name in facts if "_parameters" in name or "_modules" in name]
+
+
+# --- all that a state dict may hold ----------------------------------------------------------
+
+
+@pytest.mark.parametrize(("zipped", "protocol"), [(True, 2), (True, 5), (False, 2), (False, 4)])
+def test_views_ties_and_parameters(zipped, protocol, tmp_path):
+    torch.manual_seed(0)
+    whole = torch.randn(7, 5)
+    tied = torch.randn(3, 2)
+    state = {name: torch.tensor([[0, 1], [3, 100]]).to(dtype) for name, dtype in DTYPES.items()}
+    state |= {
+        "scalar": torch.tensor(2.5),
+        "empty": torch.zeros(0, 3),
+        "transposed": whole.T,
+        "column": whole[:, 2],
+        "steps": whole[1::2, ::3],
+        "tied": tied,
+        "also tied": tied,
+        "one, expanded": torch.arange(4).expand(1, -1),
+        "frozen": torch.nn.Parameter(torch.randn(3), requires_grad=False),
+    }
+    path = save(tmp_path / "any.pt", state, zipped, pickle_protocol=protocol)
+    assert is_torch(path)
+    assert_same(read_all(path), state)
+    with TorchReader(path) as reader:
+        twice = [reader.read("int64") for _ in range(2)]
+        assert all(tensor.data_ptr() % 8 == 0 for tensor in twice)
+        assert not zipped or twice[0].data_ptr() == twice[1].data_ptr()  # in the mapped file
+
+
+@CONTAINERS
+def test_checkpoint_of_a_module_and_its_optimizer(zipped, tmp_path):
+    layers = torch.nn.ModuleList([torch.nn.LayerNorm(2, eps=0.5), torch.nn.Dropout(0.25)])
+    model = torch.nn.Sequential(torch.nn.Linear(3, 2, bias=False), torch.nn.BatchNorm1d(2), *layers)
+    model.register_buffer("kept", torch.randn(2))
+    model.register_buffer("left_out", torch.randn(2), persistent=False)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(2, 3)).sum().backward()
+    optimizer.step()
+    model.tied, model.list = model[2], layers
+    value = {
+        "model": model,
+        "optimizer": optimizer.state_dict(),
+        "random": {"numpy": np.arange(3), "torch": torch.arange(5, dtype=torch.uint8)},
+        "others": [torch.device("cpu"), torch.float16, torch.Size([3, 2]), {3, 4}, 3**5000, None],
+        5: {True: torch.ones(1), "best": np.float64(0.5)},
+    }
+    expected = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    for number, state in optimizer.state_dict()["state"].items():
+        expected |= {f"optimizer.state.{number}.{name}": state[name] for name in state}
+    expected |= {"random.torch": value["random"]["torch"], "5.True": torch.ones(1)}
+    path = save(tmp_path / "checkpoint.pt", value, zipped)
+    assert_same(read_all(path), expected)
+    with TorchReader(path) as reader:
+        assert reader.attributes["model.list.0.eps"] == 0.5
+        assert reader.attributes["model.list.1.p"] == 0.25
+
+
+@pytest.mark.filterwarnings("ignore:Sparse CSR", "ignore:torch.quantize_per_tensor")
+@pytest.mark.parametrize(
+    ("kind", "make"),
+    [
+        ("sparse", lambda ones: ones.to_sparse()),
+        ("quantized", lambda ones: torch.quantize_per_tensor(ones, 0.5, 0, torch.qint8)),
+        ("meta", lambda ones: ones.to("meta")),
+    ],
+)
+def test_tensors_of_other_kinds_are_refused_by_name(kind, make, tmp_path):
+    state = {"fine": torch.ones(1), "layer": {"odd": make(torch.ones(2, 3))}}
+    path = save(tmp_path / "some.pt", state)
+    with pytest.raises(InputError, match=f"tensor 'layer.odd' of .* is .*{kind}"):
+        TorchReader(path)
+
+
+def test_file_without_checksums(tmp_path):
+    torch.serialization.set_crc32_options(False)
+    try:
+        path = save(tmp_path / "some.pt", {"a": torch.arange(5)})
+    finally:
+        torch.serialization.set_crc32_options(True)
+    assert_same(read_all(path), {"a": torch.arange(5)})
+
+
+# --- bombs -----------------------------------------------------------------------------------
+
+
+def shared_containers():
+    value = torch.ones(1)
+    for _ in range(40):  # 2 ** 40 names
+        value = {"a": value, "b": value}
+    return value
+
+
+def in_itself(value, names):
+    names["self"] = value
+    return value
+
+
+def shared_modules():
+    """A state of many attributes, shared by many modules of many names."""
+    module = torch.nn.Linear(2, 3)
+    module.__dict__.update({f"_{number}": None for number in range(20_000)})
+    return {str(number): module for number in range(20_000)}
+
+
+BOMBS = {
+    "shared": shared_containers(),
+    "in itself": in_itself(value := {"tensor": torch.ones(1)}, value),
+    "module in itself": in_itself(module := torch.nn.Linear(2, 3), module._modules),
+    "shared modules": shared_modules(),
+}
+
+
+@pytest.mark.parametrize("value", BOMBS.values(), ids=BOMBS)
+def test_bombs(value, tmp_path):
+    refuse(save(tmp_path / "bomb.bin", value), "nests its containers without end")
+
+
+@pytest.mark.parametrize(
+    ("value", "match"),
+    [
+        ({"a\nb": torch.ones(1)}, r"the name 'a\\nb'"),
+        ({"x" * 2000: torch.ones(1)}, "the name 'xxx"),
+        ({"a.b": torch.ones(1), "a": {"b": torch.ones(2)}}, r"tensor 'a\.b' twice"),
+        ([torch.ones(1)], "a state dict or a module"),
+        (torch.ones(1), "a state dict or a module"),
+        (None, "a state dict or a module"),
+    ],
+    ids=["two lines", "long", "twice", "list", "tensor", "nothing"],
+)
+def test_no_state_dict(value, match, tmp_path):
+    refuse(save(tmp_path / "other.bin", value), match)
+
+
+ZIP = FIXTURES / "hf_legacy" / "pytorch_model.bin"
+LEGACY = FIXTURES / "pytorch_pretrained_bert" / "pytorch_model.bin"
+
+
+def view(size, offset, shape, strides):
+    """A tensor that torch would not make."""
+    storage = torch.zeros(size)._typed_storage()
+    rebuild = torch._utils._rebuild_tensor_v2
+    return Runs(rebuild, storage, offset, shape, strides, False, collections.OrderedDict())
+
+
+def entries(path):
+    with zipfile.ZipFile(path) as archive:
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def pack(path, content, method=zipfile.ZIP_STORED):
+    path.write_bytes(zipped(*content.items(), method=method))
+    return path
+
+
+# --- the old container, as older torch wrote it ----------------------------------------------
+
+
+class _Storage:
+    """Pickles as the persistent id of a storage of floats."""
+
+    def __init__(self, key, size, view=None):
+        self.identity = ("storage", torch.FloatStorage, key, "cuda:0", size, view)
+
+
+class _Pickler(pickle.Pickler):
+    def persistent_id(self, value):
+        return value.identity if isinstance(value, _Storage) else None
+
+
+def legacy(path, value, storages, little=True):
+    """The stream that torch.save wrote before 1.6."""
+    with path.open("wb") as file:
+        pickle.dump(0x1950A86A20F9469CFC6C, file, protocol=2)
+        pickle.dump(1001, file, protocol=2)
+        sizes = {"short": 2, "int": 4, "long": 4}
+        system = {"protocol_version": 1001, "little_endian": little, "type_sizes": sizes}
+        pickle.dump(system, file, protocol=2)
+        _Pickler(file, protocol=2).dump(value)
+        pickle.dump(list(storages), file, protocol=2)
+        for numbers in storages.values():
+            file.write(struct.pack(f"<q{len(numbers)}f", len(numbers), *numbers))
+    return path
+
+
+def test_storages_that_are_views(tmp_path):
+    """Until torch 0.4 a storage could be a part of another; and `_rebuild_tensor` had no hooks."""
+    rebuild = torch._utils._rebuild_tensor
+    value = {
+        "part": Runs(rebuild, _Storage("k", 7, ("v", 2, 4)), 1, (3,), (1,)),
+        "whole": Runs(rebuild, _Storage("k", 7), 0, (7,), (1,)),
+    }
+    path = legacy(tmp_path / "old.bin", value, {"k": [0, 1, 2, 3, 4, 5, 6]})
+    found = read_all(path)
+    assert_same(found, {"part": torch.arange(3.0, 6.0), "whole": torch.arange(7.0)})
+    assert torch.equal(torch.load(path, map_location="cpu")["part"], found["part"])
+    value["part"] = Runs(rebuild, _Storage("k", 7, ("v", 4, 4)), 0, (3,), (1,))
+    refuse(legacy(path, value, {"k": [0.0] * 7}), "a view that does not lie in storage 'k'")
+
+
+@pytest.mark.parametrize(
+    ("storages", "little", "match"),
+    [
+        ({"k": [1, 2, 3], "j": [1]}, True, "lists other storages than its pickle names"),
+        ({"k": [1, 2, 3, 4]}, True, "gives storage 'k' two sizes"),
+        ({"k": [1, 2]}, True, "ends within storage 'k'"),
+        ({"k": [1, 2, 3]}, False, "another byte order"),
+    ],
+)
+def test_legacy_storages_that_lie(storages, little, match, tmp_path):
+    tensor = Runs(torch._utils._rebuild_tensor, _Storage("k", 3), 0, (3,), (1,))
+    refuse(legacy(tmp_path / "old.bin", {"a": tensor}, storages, little), match)
+
+
+# --- code ------------------------------------------------------------------------------------
+
+
+def test_nothing_runs_in_any_pickle_of_the_old_container(tmp_path):
+    marker, path = tmp_path / "marker", tmp_path / "model.bin"
+    gadget = pickle.dumps(Runs(os.system, f"touch {marker}"), 2)
+    content = LEGACY.read_bytes()
+    starts = [0]
+    for _ in range(4):
+        starts.append(content.index(b".\x80\x02", starts[-1]) + 1)
+    for start in starts:
+        path.write_bytes(content[:start] + gadget + content[start:])
+        refuse(path, r"(posix|nt)\.system")
+        assert not marker.exists()
+
+
+# --- lies ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "match"),
+    [
+        (20, b"\xf0\xff\xff\xff\xf0\xff\xff\xff", "outside the file"),  # the sizes
+        (24, b"\x08\0\0\0", "two sizes"),
+        (42, b"\x05\0\0\0", "outside the file"),  # where it starts
+        (8, b"\x01", "compressed or encrypted"),
+        (16, b"\x05\0\0\0", "wrong crc32 in tensor 'a'"),
+    ],
+)
+def test_lying_directory(place, value, match, tmp_path):
+    path = save(tmp_path / "bad.bin", {"a": torch.arange(12.0)})
+    content = bytearray(path.read_bytes())
+    at = content.rindex(b"bad/data/0") - 46 + place
+    content[at : at + len(value)] = value
+    path.write_bytes(content)
+    refuse(path, match)
+
+
+@pytest.mark.parametrize(
+    ("changes", "match"),
+    [
+        ({"good/data/0": bytes(52)}, "has 52 bytes in good/data/0, and names 12 of float32 there"),
+        ({"good/data/0": b""}, "has 0 bytes in good/data/0, and names 12 of float32 there"),
+        ({"good/data/0": None}, "has no entry good/data/0"),
+        ({"evil/data.pkl": b"N."}, "holds 2 pickles"),
+        ({"good/byteorder": b"big"}, "another byte order"),
+        ({"good/constants.pkl": b"N.", "good/code/__torch__.py": b""}, "TorchScript"),
+    ],
+)
+def test_entries_that_lie(changes, match, tmp_path):
+    content = entries(save(tmp_path / "good.bin", {"a": torch.arange(12.0)[3:5]}))
+    changed = {name: data for name, data in (content | changes).items() if data is not None}
+    refuse(pack(tmp_path / "bad.bin", changed), match)
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_entries_that_are_twice_or_compressed(tmp_path):
+    content = entries(save(tmp_path / "good.bin", {"a": torch.zeros(1000, 1000)}))
+    path = pack(tmp_path / "bad.bin", content, zipfile.ZIP_DEFLATED)
+    assert path.stat().st_size < 10_000  # four million bytes, were it unpacked
+    refuse(path, "compressed or encrypted")
+    with zipfile.ZipFile(pack(path, content), "a") as archive:
+        archive.writestr("good/data/0", b"\0" * 12)
+    refuse(path, "an entry of its zip file twice")
+
+
+@CONTAINERS
+@pytest.mark.parametrize(
+    ("offset", "shape", "strides"),
+    [
+        (0, (7,), (1,)),
+        (0, (2, 3), (4, 1)),
+        (0, (7,), (0,)),
+        (0, (1 << 62, 4), (0, 0)),
+        (-1, (2,), (1,)),
+        (0, (-2, -3), (1, 1)),
+        (5, (2,), (-1,)),
+        (0, None, (1,)),
+    ],
+)
+def test_views_that_lie(zipped, offset, shape, strides, tmp_path):
+    path = save(tmp_path / "bad.bin", {"a": view(6, offset, shape, strides)}, zipped)
+    refuse(path, "its pickle has a tensor")
