@@ -98,34 +98,8 @@ def test_what_runs_where_little_is_asked_for(hf_bert, save_tiny, monkeypatch):
         assert "'sts'" in hf_bert("benchmark", *given).err
 
 
-def test_files_are_replaced_only_when_told(hf_bert, one_error_line, tmp_path):
-    for option, name in (("--output", "results.json"), ("--plot", "plot.png")):
-        (tmp_path / name).write_text("mine", encoding="utf-8")
-        result = hf_bert("benchmark", *QUICK, option, tmp_path / name)
-        one_error_line(result, option, "exists", "--overwrite")
-        assert (tmp_path / name).read_text(encoding="utf-8") == "mine"
-    one_error_line(hf_bert("benchmark", *QUICK, "--output", tmp_path), "--output", "folder")
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("--cases", "short,nosuch"), ("--cases", "'nosuch'", "uniform")),
-        (("--peers", "nosuch"), ("--peers", "'nosuch'", "openvino")),
-        (("--dtype", "float64"), ("--dtype", "'float64'", "bfloat16")),
-        (("--random", "huge"), ("--random", "'huge'", "minilm")),
-        (("--random", "base", "some/model"), ("--random base", "drop one")),
-        (("--rounds", "0"), ("--rounds",)),
-        (("--batch-sizes", "4,x"), ("--batch-sizes", "'4,x'")),
-        (("--batch-sizes", "0"), ("--batch-sizes", "numbers from 1")),
-        (("--device", "tpu"), ("--device", "'tpu'", "cuda")),
-        (("--output", "nosuch/results.json"), ("--output", "no folder nosuch")),
-        (("--plot", "plot.txt"), ("--plot", ".png")),
-        (("./nosuch",), ("there is no folder",)),
-    ],
-)
-def test_bad_arguments_are_one_line(hf_bert, one_error_line, arguments, words):
-    one_error_line(hf_bert("benchmark", *arguments), *words)
 
 
 def test_a_plot_without_matplotlib_names_the_extra(hf_bert, one_error_line, monkeypatch):

@@ -78,22 +78,6 @@ def test_answer(hf_bert, one_error_line, save_tiny, tmp_path):
     assert not (out / "b").exists()
 
 
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (["--engine", "spark"], ["engine is 'spark'", "local, ray"]),
-        (["--engine", "local", "--shard", "0/1", "--workers", 2], ["workers", "--engine"]),
-        (["--shard", "2/2"], ["shard is 2/2"]),
-        (["--shard", "two"], ["--shard is 'two'", "0/4"]),
-        (["--shard", "0/2", "--overwrite"], ["--overwrite is given for a shard"]),
-        (["--shard", "0/2", "--precision", "int4"], ["precision is 'int4'"]),
-        (["--shard", "0/2", "--column", "body"], ["no 'body', only 'key', 'text'"]),
-    ],
-)
-def test_bad_options(hf_bert, one_error_line, save_tiny, lines, tmp_path, options, words):
-    result = hf_bert("embed", save_tiny("BertModel"), lines, "-o", tmp_path / "out", *options)
-    one_error_line(result, *words)
-    assert not (tmp_path / "out").exists()
 
 
 def test_a_folder_of_files_is_embedded_in_parts(hf_bert, one_error_line, save_tiny, tmp_path):

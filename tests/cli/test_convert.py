@@ -45,15 +45,6 @@ def test_options_reach_the_conversion(hf_bert, tmp_path):
     assert "lower" not in report["result"]["tokenizer"]
 
 
-def test_bad_input_is_one_line(hf_bert, one_error_line, tmp_path):
-    for arguments in (
-        (tmp_path / "nowhere", tmp_path / "out"),
-        (FIXTURES / "flax", FIXTURES / "flax"),
-        (FIXTURES / "flax", tmp_path / "out", "--to", "gguf"),
-        (FIXTURES / "flax", tmp_path / "out", "--num-attention-heads", "3"),
-    ):
-        one_error_line(hf_bert("convert", *arguments))
-    assert [*tmp_path.iterdir()] == []
 
 
 @pytest.mark.parametrize("name", ["tf1", "codertimo"])

@@ -56,24 +56,6 @@ def test_a_wrong_file_is_not_left_behind(hf_bert, save_tiny, tmp_path, monkeypat
     assert not (tmp_path / "a").exists()
 
 
-def test_bad_input_is_one_line(hf_bert, one_error_line, save_tiny, tmp_path):
-    source, folder = save_tiny(), tmp_path / "out"
-    full = tmp_path / "full"
-    full.mkdir()
-    (full / "mine.txt").write_text("mine")
-    kind = ("--format", "torch-export")
-    for arguments, words in (
-        ((source, folder, "--format", "tflite"), ("'tflite'", "onnx, openvino, torch-export")),
-        ((source, folder, *kind, "--opset", 18), ("--opset", "onnx, which alone has one")),
-        ((source, full, *kind), ("has files in it", "--overwrite")),
-        ((source, source, *kind), ("would replace its own source",)),
-        ((source, folder, *kind, "--head", "x"), ("--head is 'x'",)),
-        ((source, folder, *kind, "--head", "question-answering"), ("random numbers",)),
-        ((tmp_path / "nowhere", folder, *kind), ("there is no folder",)),
-    ):
-        one_error_line(hf_bert("export", *arguments), *words)
-    assert not folder.exists()
-    assert [path.name for path in full.iterdir()] == ["mine.txt"]
 
 
 @pytest.mark.parametrize(("kind", "package"), [("onnx", "onnxruntime"), ("openvino", "openvino")])

@@ -14,16 +14,8 @@ from hf_bert_impl.cli import app, errors, finetune, main, pretrain, verify
 from hf_bert_impl.training.launch import Launch
 
 
-def commands(group, *words):
-    """Every command below a group, as its words."""
-    for name, command in group.commands.items():
-        if hasattr(command, "commands"):
-            yield from commands(command, *words, name)
-        else:
-            yield (*words, name)
 
 
-COMMANDS = tuple(commands(typer.main.get_command(app)))
 
 
 def run_script(*arguments, code="import sys; from hf_bert_impl.cli import main; sys.exit(main())"):
@@ -86,11 +78,6 @@ def test_only_a_process_of_its_own_is_set_up(monkeypatch):
     assert at_the_end == [gc.freeze]
 
 
-@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
-def test_every_help_has_an_example(hf_bert, words):
-    result = hf_bert(*words, "--help")
-    assert result.status == 0
-    assert f"Example: hf-bert {' '.join(words)}" in " ".join(result.out.split())
 
 
 def test_version(hf_bert):
@@ -120,9 +107,6 @@ def test_debug_shows_the_traceback_before_the_line(hf_bert, tmp_path):
     assert "Traceback" not in hf_bert("verify", tmp_path / "none").err
 
 
-def test_wrong_usage_is_one_line(hf_bert, one_error_line):
-    for arguments in (("nosuch",), ("verify",), ("verify", "a", "b"), ("verify", "a", "--nosuch")):
-        one_error_line(hf_bert(*arguments), "; see --help\n")
 
 
 def test_no_command_prints_the_help(hf_bert):

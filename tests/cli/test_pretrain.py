@@ -97,23 +97,6 @@ def test_reviews(run, one_error_line, place, form):
         assert statistics["tokens"] == 60 * (3 + 1 + 4 + 1)
 
 
-def test_wrong_arguments(run, hf_bert, one_error_line, place):
-    one_error_line(run("--objective", "nsp"), "--objective is 'nsp'", "mlm+nsp, mlm")
-    one_error_line(run("--layout", "pages"), "--layout is 'pages'", "sentences")
-    one_error_line(run("--resume"), "there is no run to resume")
-    one_error_line(run("--gradient-accumulation", 3), "cannot be divided into 3 parts")
-    one_error_line(run("--batch-size", 400), "fewer than a batch of 400")
-    one_error_line(run("--max-steps", 0), "max-steps")
-    one_error_line(run("--config", place / "none"), "none")
-    one_error_line(run("--model", place / "none"), "there is no folder", "a hub id")
-    one_error_line(run(files=("none.txt",)), "there is no file")
-    (place / "empty.txt").write_text("")
-    one_error_line(run(files=("empty.txt",)), "is empty")
-    (place / "line.txt").write_text("nice to meet you\n")
-    one_error_line(run(files=("line.txt",)), "a single sentence", "--objective mlm")
-    result = hf_bert("pretrain", place / "text.txt", "-o", place / "made")
-    one_error_line(result, "no tokenizer is named", "hf-bert tokenizer train")
-    assert not (place / "made").exists()
 
 
 def test_resuming_with_other_options(run, one_error_line, place):

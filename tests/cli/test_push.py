@@ -95,24 +95,6 @@ def test_tensors_that_are_left_out_are_named(hf_bert, save_tiny, tmp_path, unche
     assert "bert.pooler.dense.bias" in result.out
 
 
-def test_bad_input_is_one_line(hf_bert, one_error_line, save_tiny, tmp_path):
-    source, folder = save_tiny(), tmp_path / "out"
-    full = tmp_path / "full"
-    full.mkdir()
-    (full / "mine.txt").write_text("mine")
-    dry = ("--dry-run", folder)
-    for arguments, words in (
-        ((tmp_path / "nowhere", "me/tiny", *dry), ("there is no folder",)),
-        ((source, "me/tiny/x", *dry), ("expected NAME or OWNER/NAME",)),
-        ((source, "me/tiny", "--dry-run", full), ("has files in it", "choose another name")),
-        ((source, "me/tiny", "--dry-run", source), ("has files in it",)),
-        ((source, "me/tiny", "--dry-run", full / "mine.txt"), ("is a file",)),
-        ((source, "me/tiny", *dry, "--private"), ("--private", "--dry-run")),
-        ((source, "me/tiny", *dry, "--revision", "x"), ("--revision", "--dry-run")),
-    ):
-        one_error_line(hf_bert("push", *arguments), *words)
-    assert not folder.exists()
-    assert [path.name for path in full.iterdir()] == ["mine.txt"]
 
 
 def test_random_weights_are_not_published(hf_bert, one_error_line, save_tiny, tmp_path):

@@ -82,43 +82,10 @@ def test_files_beside_it_stay(hf_bert, one_error_line, text, tmp_path):
     assert len((output / "vocab.txt").read_text().splitlines()) == 40
 
 
-def test_wrong_arguments(hf_bert, one_error_line, text, tmp_path, monkeypatch):
-    def run(*options, file=text, output=tmp_path / "made"):
-        return hf_bert("tokenizer", "train", file, "-o", output, *options)
-
-    one_error_line(run("--vocab-size", 20), "has no room for the", "raise the vocabulary size")
-    one_error_line(run("--vocab-size", 3), "vocab-size")
-    one_error_line(run(file=tmp_path / "none"), "there is no file")
-    one_error_line(run(output=text), "is a file")
-    one_error_line(run(output=tmp_path / "no" / "made"), "there is no folder")
-    one_error_line(hf_bert("tokenizer", "train", text), "--output")
-    text.write_bytes(b"")
-    one_error_line(run(), "is empty")
-    text.write_bytes(b"\xff\xfe")
-    one_error_line(run(), "line 1 of", "is not UTF-8")
-    assert not (tmp_path / "made").exists()
-
-    def fail(*args, **rest):
-        raise OSError(28, "No space left on device")
-
-    text.write_text(TEXT)
-    monkeypatch.setattr(tokenizer_training.BertTokenizer, "save_pretrained", fail)
-    one_error_line(run("--vocab-size", 40), "No space left")
-    assert not (tmp_path / "made").exists()
 
 
-@pytest.mark.parametrize("name", ["tokenizer.json", "vocab.txt"])
-def test_the_text_is_not_replaced(hf_bert, one_error_line, tmp_path, name):
-    (tmp_path / name).write_text("nice to meet you\n")
-    command = ("tokenizer", "train", tmp_path / name, "-o", tmp_path / ".", "--vocab-size", 60)
-    one_error_line(hf_bert(*command, "--overwrite"), f"{name}, which this command writes")
-    assert [*tmp_path.iterdir()] == [tmp_path / name]
 
 
-def test_a_vocabulary_larger_than_memory(hf_bert, one_error_line, text, tmp_path):
-    asked = ("tokenizer", "train", text, "--vocab-size", 10**9, "--output", tmp_path / "words")
-    one_error_line(hf_bert(*asked), "--vocab-size is 1000000000", "to 10,000,000")
-    assert not (tmp_path / "words").exists()
 
 
 # --- words -----------------------------------------------------------------------------------

@@ -106,12 +106,6 @@ def test_bad_configs(hf_bert, one_error_line, save_tiny, changes, words):
     one_error_line(hf_bert("verify", folder), *words)
 
 
-def test_bad_options(hf_bert, one_error_line, save_tiny):
-    folder = save_tiny()
-    one_error_line(hf_bert("verify", folder, "--head", "tail"), "'tail'", "masked-lm")
-    one_error_line(hf_bert("verify", folder, "--text", " "), "--text is empty")
-    one_error_line(hf_bert("verify", folder, "--text", "the " * 40), "more than 31 tokens")
-    one_error_line(hf_bert("verify", folder, "--tolerance", "-1"), "--tolerance")
 
 
 @pytest.mark.hub
