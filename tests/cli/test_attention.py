@@ -41,14 +41,6 @@ def test_picture(hf_bert, save_tiny, tmp_path):
     assert file.read_bytes().startswith(b"\x89PNG")
 
 
-
-
-
-
-
-
-
-
 def test_numbers():
     assert parse_numbers("--heads", "0,3") == [0, 3]
     assert parse_numbers("--heads", " 1-4 , 0") == [1, 2, 3, 4, 0]

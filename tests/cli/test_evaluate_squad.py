@@ -10,7 +10,7 @@ from hf_bert_impl.tasks.squad import evaluate_predictions, predict_squad
 from tests.damage import fields
 
 CONTEXT = "Nice to meet you, the river rose over night. " * 3
-KEYS = ("exact", "f1", "total")
+EVALUATE = ("evaluate", "squad")
 
 
 def write(file, value):
@@ -94,20 +94,10 @@ def test_predictions_with_probabilities(hf_bert, dev, predictions, tmp_path):
     assert found["NoAns_exact"] == 50
 
 
-def test_version_1(hf_bert, dev_1, predictions):
-    result = hf_bert("evaluate", "squad", "--data", dev_1, "--predictions", predictions, "--json")
-    found = metrics_of(result)
-    assert found["total"] == found["HasAns_total"] == 3
-    assert "NoAns_total" not in found
-
-
 def test_table(hf_bert, dev, predictions):
     result = hf_bert("evaluate", "squad", "--data", dev, "--predictions", predictions)
-    assert result.status == 0
     for word in ("dev.json", "exact match", "with an answer", "without", "20.00", "33.33"):
         assert word in result.out
-
-
 
 
 # --- a model ---------------------------------------------------------------------------------
@@ -163,24 +153,15 @@ def test_tuning_the_threshold(hf_bert, model, dev):
     assert not list(model.glob(".*"))
 
 
-def test_model_on_version_1(hf_bert, one_error_line, model, dev_1, tmp_path):
-    run = ("evaluate", "squad", model, "--data", dev_1, "--json")
-    found = metrics_of(hf_bert(*run, "-o", tmp_path / "out"))
-    assert "null_score_diff_threshold" not in found
-    assert "best_f1" not in found
+def test_version_1(hf_bert, model, dev_1, predictions, tmp_path):
+    found = metrics_of(hf_bert(*EVALUATE, model, "--data", dev_1, "--json", "-o", tmp_path / "out"))
+    assert not {"null_score_diff_threshold", "best_f1", "NoAns_total"} & found.keys()
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["predictions.json"]
     texts = json.loads((tmp_path / "out" / "predictions.json").read_text())
     assert all(texts.values())
-    one_error_line(hf_bert(*run, "--tune-threshold"), "is SQuAD v1.1", "v2.0 to tune")
-
-
-
-
-# --- wrong input -----------------------------------------------------------------------------
-
-
-
-
+    scored = ("--data", dev_1, "--predictions", predictions, "--json")
+    found = metrics_of(hf_bert(*EVALUATE, *scored))
+    assert found["total"] == found["HasAns_total"] == 3
 
 
 def test_batch_invariant(hf_bert, model, entries, tmp_path):

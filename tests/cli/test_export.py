@@ -1,7 +1,6 @@
 """`hf-bert export`: the table, and what it refuses."""
 
 import json
-import sys
 
 import pytest
 import torch
@@ -54,15 +53,3 @@ def test_a_wrong_file_is_not_left_behind(hf_bert, save_tiny, tmp_path, monkeypat
     assert result.status == 1
     assert "FAILED in 6 of 6 comparisons" in " ".join(result.out.split())
     assert not (tmp_path / "a").exists()
-
-
-
-
-@pytest.mark.parametrize(("kind", "package"), [("onnx", "onnxruntime"), ("openvino", "openvino")])
-def test_a_missing_package_names_the_extra(
-    hf_bert, one_error_line, save_tiny, tmp_path, monkeypatch, kind, package
-):
-    for name in ("onnx", "onnxscript", package):
-        monkeypatch.setitem(sys.modules, name, None)
-    result = hf_bert("export", save_tiny(), tmp_path / "out", "--format", kind)
-    one_error_line(result, f"the format {kind} needs onnx", "pip install -e '.[export]'")

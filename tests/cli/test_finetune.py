@@ -65,27 +65,11 @@ def test_finetune_and_evaluate(hf_bert, arguments, data, tmp_path):
     assert f"{found['accuracy']:.4f}" in result.out
 
 
-def test_table_shows_the_spread(hf_bert, arguments):
+def test_table_shows_the_spread(hf_bert, arguments, tmp_path):
     result = hf_bert(*arguments, "--seed", 4, "--epochs", 0.5)
     assert result.status == 0, result.err
-    assert "accuracy" in result.out
-    assert "±" in result.out
-    assert "64 training examples" in result.out
-
-
-def test_quiet_prints_nothing(hf_bert, arguments, tmp_path):
-    result = hf_bert(*arguments, "--quiet", "--epochs", 0.2)
-    assert (result.status, result.out, result.err) == (0, "", "")
+    for words in ("accuracy", "±", "64 training examples"):
+        assert words in result.out
     model = hf_bert_impl.BertForSequenceClassification.from_pretrained(tmp_path / "out")
     assert model.config.id2label == {0: "nice", 1: "river"}
-
-
-
-
-
-
-def test_missing_library_names_the_extra(hf_bert, one_error_line, arguments, monkeypatch):
-    import sys
-
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    one_error_line(hf_bert(*arguments), "matplotlib", "pip install -e '.[train]'")
+    assert hf_bert(*arguments, "--quiet", "--epochs", 0.2, "--overwrite") == (0, "", "")

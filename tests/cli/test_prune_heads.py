@@ -39,7 +39,3 @@ def test_table(hf_bert, command):
     assert sum(line.count("*") for line in result.out.splitlines()) == 3
     assert "accuracy" in result.out
     assert "before" in result.out
-
-
-
-
