@@ -11,6 +11,7 @@ import sys
 import time
 
 import numpy as np
+import pyarrow
 import pyarrow.parquet as parquet
 import pytest
 
@@ -75,7 +76,7 @@ def test_shards_of_many_inputs_read_their_own(many, expected):
     assert (whole["parts_made"], whole["parts"]) == (0, first["parts"] + second["parts"])
 
 
-@pytest.mark.parametrize("damage", [b"", b'{"parts": [[0, 1]]}', b"[1]", None])
+@pytest.mark.parametrize("damage", [b'{"parts": [[0, 1]]}', None])
 def test_inputs_are_read_once_to_cut_them(many, expected, monkeypatch, damage):
     """Going on takes the cuts that are there; a damaged one is made again."""
     job, keys, texts = many
@@ -104,29 +105,20 @@ def write(folder, form, texts):
     elif form == "csv":
         quoted = "".join(f'{n},"{text}\nand ""more"""\r\n' for n, text in enumerate(texts))
         (folder / "t.csv").write_text(f"n,text\r\n{quoted}", encoding="utf-8", newline="")
-    elif form == "tsv":
-        (folder / "t.tsv").write_text("".join(f"{n}\t{t}\n" for n, t in enumerate(texts)))
     elif form == "jsonl.gz":
         lines = "".join(json.dumps({"text": text}) + "\n\n" for text in texts)
         (folder / "t.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
-    elif form == "parquet":
-        import pyarrow
-        import pyarrow.parquet
-
-        table = pyarrow.table({"text": texts})
-        pyarrow.parquet.write_table(table, folder / "t.parquet", row_group_size=11)
     else:
-        import datasets
-
-        datasets.Dataset.from_dict({"text": texts}).save_to_disk(str(folder / "t.dataset"))
+        table = pyarrow.table({"text": texts})
+        parquet.write_table(table, folder / "t.parquet", row_group_size=11)
     return folder / f"t.{form}"
 
 
-@pytest.mark.parametrize("form", ["txt", "csv", "tsv", "jsonl.gz", "parquet", "dataset"])
+@pytest.mark.parametrize("form", ["txt", "csv", "jsonl.gz", "parquet"])
 def test_every_form_is_read_from_any_row_on(form, tmp_path, job):
     """Parts begin in the middle of a file, and hold what reading it whole gives."""
     file = write(tmp_path, form, [f"{text} é" for text in TEXTS])
-    column = {"txt": None, "tsv": "1"}.get(form, "text")
+    column = None if form == "txt" else "text"
     with RecordInput(str(file), column) as source:
         whole = [text for _, text, _ in source.records]
     assert len(whole) == len(TEXTS)
@@ -198,42 +190,27 @@ def spoilt(folder, form, column):
     columns = {"text": [b"a", b"b", b"c", b"d"], "key": [b"k0", b"k1", b"k2", b"k3"]}
     columns[column][2] = b"caf\xc9"
     file = folder / f"t.{form}"
-    if form in ("csv", "tsv"):
-        between = b"," if form == "csv" else b"\t"
+    if form == "csv":
         rows = zip([b"text", *columns["text"]], [b"key", *columns["key"]], strict=True)
-        file.write_bytes(b"".join(between.join(row) + b"\n" for row in rows))
+        file.write_bytes(b"".join(b",".join(row) + b"\n" for row in rows))
     elif form == "jsonl":
         rows = zip(columns["text"], columns["key"], strict=True)
         file.write_bytes(b"".join(b'{"text": "%s", "key": "%s"}\n' % row for row in rows))
     else:
-        import pyarrow
-        import pyarrow.parquet
-
-        kinds = {
-            "large": (pyarrow.large_binary(), pyarrow.large_string()),
-            "view": (pyarrow.binary_view(), pyarrow.string_view()),
+        arrays = {
+            name: pyarrow.array(it, pyarrow.binary()).view(pyarrow.string())
+            for name, it in columns.items()
         }
-        binary, text = kinds.get(form, (pyarrow.binary(), pyarrow.string()))
-        arrays = {name: pyarrow.array(it, binary).view(text) for name, it in columns.items()}
-        if form == "dictionary":
-            places = pyarrow.array(range(4), pyarrow.int8())
-            made = pyarrow.DictionaryArray.from_arrays
-            arrays = {name: made(places, it) for name, it in arrays.items()}
         if form == "dataset":
-            import datasets
-
+            datasets = pytest.importorskip("datasets")
             datasets.Dataset(pyarrow.table(arrays)).save_to_disk(str(file))
         else:
-            file = folder / f"{form}.parquet"
-            pyarrow.parquet.write_table(pyarrow.table(arrays), file, row_group_size=2)
+            parquet.write_table(pyarrow.table(arrays), file, row_group_size=2)
     return file
 
 
-FORMS = ("csv", "tsv", "jsonl", "parquet", "large", "view", "dictionary", "dataset")
-
-
 @pytest.mark.parametrize("column", ["text", "key"])
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet", "dataset"])
 def test_a_row_that_is_not_utf8_is_set_apart(tmp_path, job, form, column):
     file = str(spoilt(tmp_path, form, column))
     here = dataclasses.replace(job, inputs=(file,), id_column="key", part_rows=3)
@@ -241,7 +218,7 @@ def test_a_row_that_is_not_utf8_is_set_apart(tmp_path, job, form, column):
     assert (report["rows"], report["rejected"], report["parts"]) == (3, 1, 2)
     (found,) = rejects(job.output)
     assert found["row"] == 2
-    known = form not in ("csv", "tsv", "jsonl")
+    known = form in ("parquet", "dataset")
     assert found["id"] == (("caf\\xc9" if column == "key" else "k2") if known else None)
     assert "xc9" in found["reason"]
     encoder = TextEncoder.from_pretrained(job.options["model"], batch_invariant=True)
@@ -312,10 +289,9 @@ def test_a_vector_that_cannot_be_stored_is_set_apart(job, monkeypatch):
     assert len(finished(job.output)) == len(TEXTS) - 1
 
 
-@pytest.mark.parametrize("kind", [str, int])
-def test_a_part_of_bad_rows_alone(job, rows, models, kind):
+def test_a_part_of_bad_rows_alone(job, rows, models):
     """It has the columns of the others, without a row."""
-    lines = [{"text": text if n < 9 else None, "id": kind(n)} for n, text in enumerate(TEXTS)]
+    lines = [{"text": text if n < 9 else None, "id": n} for n, text in enumerate(TEXTS)]
     rows.write_text("".join(json.dumps(line) + "\n" for line in lines))
     labels = {"model": models("BertForSequenceClassification")}
     for task, options in ((EmbedTexts, job.options), (Classify, labels)):
@@ -327,14 +303,12 @@ def test_a_part_of_bad_rows_alone(job, rows, models, kind):
         assert len(schemas) == 1, schemas
 
 
-@pytest.mark.parametrize("damage", ["torn", "flipped", "missing", "entry"])
+@pytest.mark.parametrize("damage", ["flipped", "missing", "entry"])
 def test_a_damaged_part_is_made_again(job, expected, damage):
     run_job(job, Engine())
     file = job.output / "part-00000-00002.parquet"
     content = file.read_bytes()
-    if damage == "torn":
-        file.write_bytes(content[:-20])
-    elif damage == "flipped":
+    if damage == "flipped":
         file.write_bytes(content[:100] + bytes([content[100] ^ 1]) + content[101:])
     elif damage == "missing":
         file.unlink()
@@ -375,30 +349,21 @@ def test_another_job_is_refused(job, rows, models, tmp_path):
     assert (other / "file.txt").read_text() == "mine"
 
 
-def test_wrong_input_writes_nothing(job, rows, tmp_path):
-    for change, words in (
-        ({"columns": "body"}, "no 'body'"),
-        ({"inputs": (str(tmp_path / "none.txt"),)}, "no"),
-        ({"options": {"model": str(tmp_path / "none")}}, "no folder"),
-    ):
-        with pytest.raises((InputError, OSError), match=words):
-            run_job(dataclasses.replace(job, **change), Engine())
-        assert not job.output.exists()
-    empty = tmp_path / "empty.txt"
-    empty.write_text("")
+def test_wrong_input_writes_nothing(job, tmp_path):
+    """The rest is in tests/cli/snapshots."""
+    (tmp_path / "empty.txt").write_text("")
+    plain = {"inputs": (str(tmp_path / "empty.txt"),), "columns": None, "id_column": None}
     with pytest.raises(InputError, match="has no rows"):
-        run_job(
-            dataclasses.replace(job, inputs=(str(empty),), columns=None, id_column=None), Engine()
-        )
-    for engine in (
-        Engine("spark"),
-        Engine(workers=2),
-        Engine(shard=(3, 3)),
-        Engine("ray", shard=(0, 2)),
-    ):
-        with pytest.raises(InputError):
-            run_job(job, engine)
+        run_job(dataclasses.replace(job, **plain), Engine())
+    with pytest.raises(InputError):
+        run_job(job, Engine("ray", shard=(0, 2)))
     assert not job.output.exists()
+    run_job(job, Engine())
+    wrong = dataclasses.replace(job, options={"model": str(tmp_path / "none")})
+    before = sorted(job.output.iterdir())
+    with pytest.raises((InputError, OSError), match="no folder"):
+        run_job(wrong, Engine(), overwrite=True)
+    assert sorted(job.output.iterdir()) == before
 
 
 @pytest.mark.parametrize("precision", ["float16", "int8"])
@@ -420,7 +385,7 @@ def test_killed_and_resumed(job, rows, expected):
         *("--part-size", "2", "--quiet"),
     ]
     draw = random.Random(5)
-    for _ in range(3):
+    for _ in range(2):
         process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
         count = len(list(job.output.glob("_parts/*.json")))
         end = time.monotonic() + 120

@@ -3,9 +3,7 @@
 import asyncio
 import base64
 import functools
-import importlib
 import json
-import os
 import socket
 import threading
 import time
@@ -121,14 +119,7 @@ def hub(address, monkeypatch):
     huggingface_hub.close_session()
 
 
-def library(name):
-    """A library; where it is missing the test skips, and in CI it fails."""
-    if os.environ.get("CI"):
-        return importlib.import_module(name)
-    return pytest.importorskip(name, reason=f"needs {name}: pip install -e '.[ecosystem]'")
-
-
-@pytest.mark.parametrize("encoding_format", ["float", "base64", None, openai.omit])
+@pytest.mark.parametrize("encoding_format", ["float", "base64", openai.omit])
 def test_openai(address, encoder, encoding_format):
     client = openai.OpenAI(base_url=f"{address('embed')}/v1", api_key="any")
     found = client.embeddings.create(
@@ -146,8 +137,9 @@ def test_openai(address, encoder, encoding_format):
         client.embeddings.create(model="small", input=[[101, 102]])
 
 
+@pytest.mark.ecosystem
 def test_openai_of_langchain(address, encoder):
-    client = library("langchain_openai").OpenAIEmbeddings(
+    client = pytest.importorskip("langchain_openai").OpenAIEmbeddings(
         model="small",
         base_url=f"{address('embed')}/v1",
         api_key="any",
@@ -233,9 +225,10 @@ def scores(served):
     return ScorePairs(served("rerank"))(pairs)["score"]
 
 
+@pytest.mark.ecosystem
 @pytest.mark.parametrize("version", ["Client", "ClientV2"])
 def test_cohere(address, scores, version):
-    client = getattr(library("cohere"), version)("any", base_url=address("rerank"))
+    client = getattr(pytest.importorskip("cohere"), version)("any", base_url=address("rerank"))
     options = {"return_documents": True, "rank_fields": ["text"]} if version == "Client" else {}
     found = client.rerank(model="small", query="who sat?", documents=TEXTS, top_n=4, **options)
     order = np.argsort(-scores, kind="stable")[:4]
@@ -243,17 +236,15 @@ def test_cohere(address, scores, version):
     assert np.allclose([row.relevance_score for row in found.results], scores[order])
     if options:
         assert [row.document.text for row in found.results] == [TEXTS[n] for n in order]
-    cut = client.rerank(
-        model="small", query="who sat?", documents=["the river rose", "the river"],
-        **({"max_tokens_per_doc": 2} if version == "ClientV2" else {}),
-    )  # fmt: skip
-    alike = cut.results[0].relevance_score == cut.results[1].relevance_score
-    assert alike == (version == "ClientV2")
+    documents = ["the river rose", "the river"]
+    limit = {"max_tokens_per_doc": 2} if version == "ClientV2" else {}
+    cut = client.rerank(model="small", query="who sat?", documents=documents, **limit).results
+    assert (cut[0].relevance_score == cut[1].relevance_score) == (version == "ClientV2")
 
 
+@pytest.mark.ecosystem
 def test_cohere_of_langchain(address, scores):
-    library("cohere")
-    client = library("langchain_cohere").CohereRerank(
+    client = pytest.importorskip("langchain_cohere").CohereRerank(
         model="small", base_url=address("rerank"), cohere_api_key="any", top_n=5
     )
     found = client.rerank(TEXTS, "who sat?")
