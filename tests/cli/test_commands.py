@@ -304,7 +304,7 @@ def test_stopped(hf_bert, place, monkeypatch, name):
 @pytest.mark.parametrize(
     "line",
     [
-        *(RUNS[name] for name in ("attention", "answer", "convert", "prune-heads")),
+        *(RUNS[name] for name in ("attention", "answer", "convert", "prune-heads", "push")),
         *(RUNS[name] for name in ("evaluate senteval", "tokenizer train", "tokenizer words")),
         "evaluate squad BertForQuestionAnswering --data squad.json -q -o new/out",
         "evaluate sts BertModel --data sts.tsv --picture new/out.svg",

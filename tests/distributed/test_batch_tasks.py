@@ -53,19 +53,29 @@ def test_labels_are_those_of_the_model_alone(models):
     assert np.array_equal(apart["score"], found["score"])
 
 
+@pytest.mark.ecosystem
 def test_pairs_are_scored_as_by_sentence_transformers(models):
     cross_encoders = pytest.importorskip("sentence_transformers").CrossEncoder
     folder = models("BertForSequenceClassification", 1)
     queries = [f"number {n} ?" for n in range(len(TEXTS))]
-    task = ScorePairs(folder)
-    found = task({"query": queries, "text": TEXTS})["score"]
+    found = ScorePairs(folder)({"query": queries, "text": TEXTS})["score"]
     stock = cross_encoders(folder, device="cpu")
     expected = stock.predict(list(zip(queries, TEXTS, strict=True)), show_progress_bar=False)
     assert np.abs(found - expected).max() < 1e-5
-    apart = in_batches(task, {"query": queries, "text": TEXTS}, [30, 1, 22])["score"]
-    assert np.array_equal(apart, found)
-    logits = ScorePairs(folder, probabilities=False)({"query": queries, "text": TEXTS})["score"]
-    assert np.abs(1 / (1 + np.exp(-logits.astype(float))) - found).max() < 1e-6
+
+
+def test_scores_are_those_of_the_model_alone(models):
+    folder = models("BertForSequenceClassification", 1)
+    batch = {"query": [f"number {n} ?" for n in range(len(TEXTS))], "text": TEXTS}
+    logits = ScorePairs(folder, probabilities=False)
+    model, tokenizer = logits.classifier.model, logits.classifier.tokenizer
+    for query, text, logit in zip(batch["query"], TEXTS, logits(batch)["score"], strict=True):
+        with torch.inference_mode():
+            inputs = tokenizer(query, text, return_tensors="pt", truncation=True, max_length=31)
+            assert logit == pytest.approx(float(model(**inputs).logits), abs=1e-5)
+    found = ScorePairs(folder)(batch)["score"]
+    assert np.abs(1 / (1 + np.exp(-logits(batch)["score"].astype(float))) - found).max() < 1e-6
+    assert np.array_equal(in_batches(ScorePairs(folder), batch, [30, 1, 22])["score"], found)
 
 
 def test_answers_are_those_of_the_pipeline(models):

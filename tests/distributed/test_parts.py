@@ -36,24 +36,17 @@ def test_one_process(job, expected):
     assert rejects(job.output) == []
 
 
-def test_shards_share_the_work(job, expected):
-    """In any order; the last one writes the manifest."""
-    reports = [run_job(job, Engine(shard=(index, 3))) for index in (2, 0, 1)]
-    assert [report["complete"] for report in reports] == [False, False, True]
-    assert sum(report["parts_made"] for report in reports) == 6
-    assert np.array_equal(vectors(finished(job.output), IDS), expected)
-    again = run_job(job, Engine(shard=(0, 3)))
-    assert (again["parts_made"], again["complete"]) == (0, True)
-
-
 @pytest.fixture
 def many(job, tmp_path):
     """The job with nine inputs, of which one has no rows; and the key of each text."""
     folder = tmp_path / "many"
-    folder.mkdir()
+    (folder / "below").mkdir(parents=True)
+    (folder / ".hidden.txt").write_text("no\n")
+    (folder / "notes.pdf").write_bytes(b"\0")
     for number in range(9):
         rows = [] if number == 4 else TEXTS[number::9]
-        (folder / f"{number}.txt").write_text("".join(f"{text}\n" for text in rows))
+        place = folder / "below" if number == 8 else folder
+        (place / f"{number}.txt").write_text("".join(f"{text}\n" for text in rows))
     inputs = find_inputs(str(folder))
     keys = [(inputs[n % 9], n // 9) for n in range(len(TEXTS)) if n % 9 != 4]
     here = dataclasses.replace(job, inputs=inputs, columns=None, id_column=None, part_rows=2)
@@ -135,22 +128,6 @@ def test_every_form_is_read_from_any_row_on(form, tmp_path, job):
     assert np.array_equal(vectors(found, list(range(len(whole)))), encoder.encode(whole))
 
 
-def test_a_folder_of_files(job, tmp_path, expected):
-    """Files keep their rows apart; a file without rows has no part."""
-    folder = tmp_path / "many"
-    (folder / "below").mkdir(parents=True)
-    (folder / "a.txt").write_text("\n".join(TEXTS[:20]) + "\n")
-    (folder / "below" / "b.txt").write_text("\n".join(TEXTS[20:]) + "\n")
-    (folder / "c.txt").write_text("")
-    (folder / ".hidden.txt").write_text("no\n")
-    (folder / "notes.pdf").write_bytes(b"\0")
-    inputs = find_inputs(str(folder))
-    assert [os.path.basename(name) for name in inputs] == ["a.txt", "b.txt", "c.txt"]
-    run_job(dataclasses.replace(job, inputs=inputs, columns=None, id_column=None), Engine())
-    keys = [(inputs[0], row) for row in range(20)] + [(inputs[1], row) for row in range(33)]
-    assert np.array_equal(vectors(finished(job.output), keys), expected)
-
-
 def test_bad_rows_are_set_apart(job, rows, expected):
     lines = rows.read_text().splitlines()
     lines[4] = json.dumps({"text": None, "id": "null"})
@@ -185,41 +162,26 @@ def test_bad_rows_are_set_apart(job, rows, expected):
     )
 
 
-def spoilt(folder, form, column):
-    """Four rows, of which the third has the byte 0xC9 in one of its columns."""
+@pytest.mark.parametrize("column", ["text", "key"])
+@pytest.mark.parametrize("form", ["jsonl", "parquet"])
+def test_a_row_that_is_not_utf8_is_set_apart(tmp_path, job, form, column):
     columns = {"text": [b"a", b"b", b"c", b"d"], "key": [b"k0", b"k1", b"k2", b"k3"]}
     columns[column][2] = b"caf\xc9"
-    file = folder / f"t.{form}"
-    if form == "csv":
-        rows = zip([b"text", *columns["text"]], [b"key", *columns["key"]], strict=True)
-        file.write_bytes(b"".join(b",".join(row) + b"\n" for row in rows))
-    elif form == "jsonl":
+    file = tmp_path / f"t.{form}"
+    if form == "jsonl":
         rows = zip(columns["text"], columns["key"], strict=True)
         file.write_bytes(b"".join(b'{"text": "%s", "key": "%s"}\n' % row for row in rows))
     else:
-        arrays = {
-            name: pyarrow.array(it, pyarrow.binary()).view(pyarrow.string())
-            for name, it in columns.items()
-        }
-        if form == "dataset":
-            datasets = pytest.importorskip("datasets")
-            datasets.Dataset(pyarrow.table(arrays)).save_to_disk(str(file))
-        else:
-            parquet.write_table(pyarrow.table(arrays), file, row_group_size=2)
-    return file
-
-
-@pytest.mark.parametrize("column", ["text", "key"])
-@pytest.mark.parametrize("form", ["csv", "jsonl", "parquet", "dataset"])
-def test_a_row_that_is_not_utf8_is_set_apart(tmp_path, job, form, column):
-    file = str(spoilt(tmp_path, form, column))
-    here = dataclasses.replace(job, inputs=(file,), id_column="key", part_rows=3)
-    report = run_job(here, Engine())
+        arrays = {name: pyarrow.array(it).view(pyarrow.string()) for name, it in columns.items()}
+        parquet.write_table(pyarrow.table(arrays), file, row_group_size=2)
+    report = run_job(
+        dataclasses.replace(job, inputs=(str(file),), id_column="key", part_rows=3), Engine()
+    )
     assert (report["rows"], report["rejected"], report["parts"]) == (3, 1, 2)
     (found,) = rejects(job.output)
     assert found["row"] == 2
-    known = form in ("parquet", "dataset")
-    assert found["id"] == (("caf\\xc9" if column == "key" else "k2") if known else None)
+    known = "caf\\xc9" if column == "key" else "k2"
+    assert found["id"] == (known if form == "parquet" else None)
     assert "xc9" in found["reason"]
     encoder = TextEncoder.from_pretrained(job.options["model"], batch_invariant=True)
     expected = encoder.encode(["a", "b", "d"])
