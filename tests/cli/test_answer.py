@@ -118,29 +118,3 @@ def test_one_context_for_all_lines(hf_bert, model, tmp_path):
     first, second = lines(hf_bert("answer", model, file, "--context", CONTEXT).out)
     assert first["answers"] == [pipe(model)(question="river?", context=CONTEXT)]
     assert second["answers"][0]["answer"] == "you"  # its own context goes before
-
-
-def test_the_questions_are_no_output(hf_bert, one_error_line, model, questions, tmp_path):
-    text = questions.read_text()
-    for make in ("symlink_to", "hardlink_to"):
-        getattr(tmp_path / make, make)(questions)
-        result = hf_bert("answer", model, questions, "-o", tmp_path / make, "--overwrite")
-        one_error_line(result, "the input is in")
-        assert questions.read_text() == text
-
-
-def test_batch_invariant(hf_bert, model, tmp_path):
-    """A line with its answer is the same alone and in a file, in any order."""
-    words = ["nice", "river", "meet you", "over night", "the river rose over night, and you"]
-    asked = [json.dumps({"question": f"{word}?", "context": CONTEXT * 3}) for word in words]
-
-    def answers(lines):
-        file = tmp_path / "asked.jsonl"
-        file.write_text("\n".join(lines), encoding="utf-8")
-        result = hf_bert("answer", model, file, "--batch-invariant", "--top-k", 4)
-        assert result.status == 0, result.err
-        return result.out.splitlines()
-
-    together = answers(asked)
-    assert answers(asked[::-1]) == together[::-1]
-    assert [answers([line])[0] for line in asked] == together

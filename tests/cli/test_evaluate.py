@@ -126,7 +126,7 @@ def test_batch_invariant(hf_bert, write, save_tiny, monkeypatch, task, head, lin
     assert figures[0] == figures[1] == figures[2]
 
 
-@pytest.mark.parametrize("task", ["probe", "classification", "token-classification"])
+@pytest.mark.parametrize("task", ["probe", "classification", "token-classification", "squad"])
 def test_batch_invariance_reaches_the_model(hf_bert, place, monkeypatch, task):
     asked, forward = set(), hf_bert_impl.BertModel.forward
 

@@ -80,20 +80,6 @@ def test_predictions(hf_bert, dev, predictions):
     assert "best_f1" not in found
 
 
-def test_predictions_with_probabilities(hf_bert, dev, predictions, tmp_path):
-    probabilities = {"q0": 0.1, "q1": 0.4, "q2": 0.3, "q3": 0.9}
-    na_prob = write(tmp_path / "n.json", probabilities)
-    files = ("--data", dev, "--predictions", predictions, "--na-prob", na_prob)
-    found = metrics_of(hf_bert("evaluate", "squad", *files, "--json"))
-    texts = json.loads(predictions.read_text())
-    squad = read_squad(dev)
-    assert found == evaluate_predictions(squad, texts, probabilities)
-    assert found["best_f1_thresh"] == 0.4
-    found = metrics_of(hf_bert("evaluate", "squad", *files, "--na-prob-threshold", 0.5, "--json"))
-    assert found == evaluate_predictions(squad, texts, probabilities, 0.5)
-    assert found["NoAns_exact"] == 50
-
-
 def test_table(hf_bert, dev, predictions):
     result = hf_bert("evaluate", "squad", "--data", dev, "--predictions", predictions)
     for word in ("dev.json", "exact match", "with an answer", "without", "20.00", "33.33"):
@@ -162,16 +148,3 @@ def test_version_1(hf_bert, model, dev_1, predictions, tmp_path):
     scored = ("--data", dev_1, "--predictions", predictions, "--json")
     found = metrics_of(hf_bert(*EVALUATE, *scored))
     assert found["total"] == found["HasAns_total"] == 3
-
-
-def test_batch_invariant(hf_bert, model, entries, tmp_path):
-    """The files of scores are the same for any order of the questions."""
-    written = []
-    for order in (entries, entries[::-1]):
-        folder = tmp_path / f"out{len(written)}"
-        command = ("evaluate", "squad", model, "--data", data(tmp_path, order), "--output", folder)
-        result = hf_bert(*command, "--batch-invariant", "--max-seq-len", 29, "--doc-stride", 5)
-        assert result.status == 0, result.err
-        files = sorted(folder.iterdir())
-        written.append((result.out, [json.loads(file.read_text()) for file in files]))
-    assert written[0] == written[1]

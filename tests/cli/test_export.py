@@ -1,7 +1,5 @@
 """`hf-bert export`: the table, and what it refuses."""
 
-import json
-
 import pytest
 import torch
 
@@ -25,20 +23,6 @@ def test_table_and_files(hf_bert, save_tiny, tmp_path):
     ids = torch.tensor([[2, 5, 3]])
     found = module(input_ids=ids, attention_mask=ids * 0 + 1, token_type_ids=ids * 0)
     assert found["logits"].shape == (1, 3, 18)
-
-
-def test_json_and_head(hf_bert, save_tiny, tmp_path):
-    folder = tmp_path / "out"
-    arguments = ("export", save_tiny(tokenizer=False), folder, "-f", "torch-export", "--json")
-    result = hf_bert(*arguments, "--head", "base")
-    assert result.status == 0, result.err
-    found = json.loads(result.out)
-    assert found["outputs"] == ["last_hidden_state"]  # this checkpoint has no pooler
-    assert found["class_name"] == "BertModel"
-    assert found["files"].keys() == {"config.json", "model.pt2"}
-    assert found["graph_bytes"] == (folder / "model.pt2").stat().st_size
-    assert found["report"]["passed"] is True
-    assert {row["case"] for row in found["times"]} == {"short", "sentence"}
 
 
 def test_a_wrong_file_is_not_left_behind(hf_bert, save_tiny, tmp_path, monkeypatch):

@@ -39,10 +39,8 @@ def test_a_dry_run_writes_what_others_load(hf_bert, save_tiny, tmp_path, monkeyp
     source, folder = save_tiny(), tmp_path / "new" / "repository"
     result = hf_bert("push", source, "me/tiny", "--dry-run", folder, "--license", "mit")
     assert result.status == 0, result.err
-    words = " ".join(result.out.split())
-    assert "AutoModelForMaskedLM transformers this code" in words
-    assert "times as fast" in words
-    assert f"{folder}: " in words
+    assert "AutoModelForMaskedLM transformers this code" in " ".join(result.out.split())
+    assert "times as fast" in result.out
     ours = hf_bert_impl.BertForMaskedLM.from_pretrained(source)
     stock = transformers.AutoModelForMaskedLM.from_pretrained(folder)
     assert type(stock) is transformers.BertForMaskedLM

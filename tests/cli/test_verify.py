@@ -35,17 +35,8 @@ def test_json_has_every_row(hf_bert, save_tiny):
     assert cases == {"fp32", "loading"}
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("BertForMultipleChoice", "BertForNextSentencePrediction"),
-        *(
-            pytest.param(name, marks=pytest.mark.slow)
-            for name in checkpoints.HEADS.values()
-            if name not in ("BertForMultipleChoice", "BertForNextSentencePrediction")
-        ),
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", checkpoints.HEADS.values())
 def test_any_head(hf_bert, save_tiny, name):
     """As the config names it, or the option."""
     for folder, option in (

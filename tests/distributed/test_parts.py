@@ -20,7 +20,7 @@ from hf_bert_impl.cli import main
 from hf_bert_impl.data.text_input import RecordInput
 from hf_bert_impl.distributed import Answer, Classify, EmbedTexts
 from hf_bert_impl.distributed.bulk import Engine, run_job
-from hf_bert_impl.distributed.parts import CUTS, JOB, LONGEST_TEXT, BulkJob, find_inputs
+from hf_bert_impl.distributed.parts import CUTS, JOB, LONGEST_TEXT, find_inputs
 from hf_bert_impl.errors import InputError
 from tests.distributed.conftest import IDS, RUN, TEXTS
 from tests.distributed.hard_tasks import Failing
@@ -67,28 +67,6 @@ def test_shards_of_many_inputs_read_their_own(many, expected):
     assert np.array_equal(vectors(finished(job.output), keys), expected[texts])
     whole = run_job(job, Engine(shard=(0, 1)))
     assert (whole["parts_made"], whole["parts"]) == (0, first["parts"] + second["parts"])
-
-
-@pytest.mark.parametrize("damage", [b'{"parts": [[0, 1]]}', None])
-def test_inputs_are_read_once_to_cut_them(many, expected, monkeypatch, damage):
-    """Going on takes the cuts that are there; a damaged one is made again."""
-    job, keys, texts = many
-    run_job(job, Engine())
-    next(job.output.glob("part-*.parquet")).unlink()
-    kept = job.output / CUTS / "00003.json"
-    whole = kept.read_bytes()
-    if damage is None:
-        kept.unlink()
-    else:
-        kept.write_bytes(damage)
-    read = []
-    parts_of = BulkJob._parts_of
-    monkeypatch.setattr(BulkJob, "_parts_of", lambda self, n: read.append(n) or parts_of(self, n))
-    report = run_job(job, Engine(), resume=True)
-    assert read == [3]
-    assert kept.read_bytes() == whole
-    assert (report["parts_made"], report["complete"]) == (1, True)
-    assert np.array_equal(vectors(finished(job.output), keys), expected[texts])
 
 
 def write(folder, form, texts):
@@ -265,7 +243,7 @@ def test_a_part_of_bad_rows_alone(job, rows, models):
         assert len(schemas) == 1, schemas
 
 
-@pytest.mark.parametrize("damage", ["flipped", "missing", "entry"])
+@pytest.mark.parametrize("damage", ["flipped", "missing", "entry", "cut"])
 def test_a_damaged_part_is_made_again(job, expected, damage):
     run_job(job, Engine())
     file = job.output / "part-00000-00002.parquet"
@@ -274,6 +252,9 @@ def test_a_damaged_part_is_made_again(job, expected, damage):
         file.write_bytes(content[:100] + bytes([content[100] ^ 1]) + content[101:])
     elif damage == "missing":
         file.unlink()
+    elif damage == "cut":
+        file.unlink()
+        (job.output / CUTS / "00000.json").write_text('{"parts": [[0, 1]]}')
     else:
         (job.output / "_parts" / "part-00000-00002.json").write_text('{"part": ')
     report = run_job(job, Engine(), resume=True)
@@ -282,7 +263,7 @@ def test_a_damaged_part_is_made_again(job, expected, damage):
     assert np.array_equal(vectors(finished(job.output), IDS), expected)
 
 
-def test_another_job_is_refused(job, rows, models, tmp_path):
+def test_another_job_is_refused(job, models, tmp_path):
     run_job(job, Engine())
     before = {file: file.read_bytes() for file in job.output.glob("*.parquet")}
     with pytest.raises(InputError, match="begun by an earlier run"):
@@ -292,23 +273,20 @@ def test_another_job_is_refused(job, rows, models, tmp_path):
         {"precision": "float16"},
         {"options": {**job.options, "normalize": True}},
         {"options": {"model": models("BertForMaskedLM")}},
-        {"id_column": None},
     ):
         with pytest.raises(InputError, match="was begun with other"):
             run_job(dataclasses.replace(job, **change), Engine(), resume=True)
     assert before == {file: file.read_bytes() for file in job.output.glob("*.parquet")}
-    with rows.open("a") as stream:
+    with open(job.inputs[0], "a") as stream:
         stream.write(json.dumps({"text": "one more", "id": "more"}) + "\n")
     with pytest.raises(InputError, match="other inputs"):
         run_job(job, Engine(), resume=True)
     assert run_job(job, Engine(), overwrite=True)["rows"] == len(TEXTS) + 1
-    other = tmp_path / "mine"
-    other.mkdir()
-    (other / "file.txt").write_text("mine")
-    for overwrite in (False, True):
-        with pytest.raises(InputError, match="no job in parts has written"):
-            run_job(dataclasses.replace(job, output=other), Engine(), overwrite=overwrite)
-    assert (other / "file.txt").read_text() == "mine"
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "file.txt").write_text("mine")
+    with pytest.raises(InputError, match="no job in parts has written"):
+        run_job(dataclasses.replace(job, output=tmp_path / "mine"), Engine(), overwrite=True)
+    assert (tmp_path / "mine" / "file.txt").read_text() == "mine"
 
 
 def test_wrong_input_writes_nothing(job, tmp_path):

@@ -1,85 +1,21 @@
 """What takes a hub id, in processes that take a small server on this machine for the hub."""
 
 import json
-import subprocess
-import sys
 
 import pytest
-import torch
-import transformers
 from huggingface_hub import HfApi, constants
 
 from hf_bert_impl.hub.uploading import PushError, open_repository, upload
-from hf_bert_impl.inference.text_encoder import TextEncoder
 from tests.checkpoints import save_checkpoint
 from tests.commands import run_commands
 from tests.hub_server import TOKEN, HubServer
 
 NAME = "someone/small-bert"
-READING = """
-import json, sys
-import torch
-from transformers import AutoModel, AutoTokenizer
-import hf_bert_impl
-
-name, revision = sys.argv[1:]
-stock = type(AutoModel.from_pretrained(name)).__module__
-hf_bert_impl.register()
-model = AutoModel.from_pretrained(name).eval()
-tokenizer = AutoTokenizer.from_pretrained(name)
-with torch.no_grad():
-    states = model(**tokenizer("nice to meet you", return_tensors="pt")).last_hidden_state
-encoder = hf_bert_impl.TextEncoder.from_pretrained(name)
-earlier = hf_bert_impl.BertModel.from_pretrained(name, revision=revision)
-found = {
-    "stock": stock,
-    "ours": [type(model).__module__, type(tokenizer).__module__],
-    "states": states.tolist(),
-    "vector": encoder.encode("nice to meet you", convert_to_tensor=True).tolist(),
-    "earlier": earlier.embeddings.word_embeddings.weight[7].tolist(),
-}
-print(json.dumps(found))
-"""
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return save_checkpoint(tmp_path_factory.mktemp("hub") / "small-bert", "BertModel")
-
-
-@pytest.mark.slow
-def test_auto_classes_text_encoder_and_an_earlier_commit(folder, tmp_path):
-    earlier = save_checkpoint(tmp_path / "earlier", "BertModel", seed=1)
-    with HubServer() as server:
-        first = server.add(NAME, earlier)
-        server.add(NAME, folder)
-        done = subprocess.run(
-            [sys.executable, "-c", READING, NAME, first],
-            env=server.environment(tmp_path / "home"),
-            capture_output=True,
-            text=True,
-            timeout=300,
-            check=False,
-        )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout.splitlines()[-1])
-    assert found["stock"].startswith("transformers.")
-    assert all(name.startswith("hf_bert_impl.") for name in found["ours"])
-
-    expected = transformers.BertModel.from_pretrained(folder).eval()
-    tokenizer = transformers.BertTokenizerFast.from_pretrained(folder)
-    with torch.no_grad():
-        states = expected(**tokenizer("nice to meet you", return_tensors="pt")).last_hidden_state
-    torch.testing.assert_close(torch.tensor(found["states"]), states, rtol=0, atol=2e-5)
-    vector = TextEncoder.from_pretrained(folder).encode("nice to meet you", convert_to_tensor=True)
-    torch.testing.assert_close(torch.tensor(found["vector"]), vector, rtol=0, atol=2e-5)
-    old = transformers.BertModel.from_pretrained(earlier).embeddings.word_embeddings.weight
-    assert torch.equal(torch.tensor(found["earlier"]), old[7])
-    asked = server.requests
-    assert (
-        sum(request == f"GET /{NAME}/resolve/{first}/model.safetensors" for request in asked) == 1
-    )
-    assert not any(request.startswith(("POST", "PUT")) for request in asked)
 
 
 @pytest.fixture(scope="module")

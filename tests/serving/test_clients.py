@@ -137,18 +137,6 @@ def test_openai(address, encoder, encoding_format):
         client.embeddings.create(model="small", input=[[101, 102]])
 
 
-@pytest.mark.ecosystem
-def test_openai_of_langchain(address, encoder):
-    client = pytest.importorskip("langchain_openai").OpenAIEmbeddings(
-        model="small",
-        base_url=f"{address('embed')}/v1",
-        api_key="any",
-        check_embedding_ctx_length=False,
-    )
-    assert np.allclose(client.embed_documents(TEXTS), encoder.encode(TEXTS), atol=1e-6)
-    assert np.allclose(client.embed_query(TEXTS[3]), encoder.encode(TEXTS[3]), atol=1e-6)
-
-
 @pytest.mark.parametrize("path", ["", "/embed"])
 def test_feature_extraction_of_the_hub(hub, encoder, path):
     client, texts = hub("embed", path), [*TEXTS, LONG, ""]
@@ -240,14 +228,3 @@ def test_cohere(address, scores, version):
     limit = {"max_tokens_per_doc": 2} if version == "ClientV2" else {}
     cut = client.rerank(model="small", query="who sat?", documents=documents, **limit).results
     assert (cut[0].relevance_score == cut[1].relevance_score) == (version == "ClientV2")
-
-
-@pytest.mark.ecosystem
-def test_cohere_of_langchain(address, scores):
-    client = pytest.importorskip("langchain_cohere").CohereRerank(
-        model="small", base_url=address("rerank"), cohere_api_key="any", top_n=5
-    )
-    found = client.rerank(TEXTS, "who sat?")
-    order = np.argsort(-scores, kind="stable")[:5]
-    assert [row["index"] for row in found] == order.tolist()
-    assert np.allclose([row["relevance_score"] for row in found], scores[order])
