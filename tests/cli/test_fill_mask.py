@@ -18,7 +18,7 @@ def test_the_best_tokens_of_every_mask(hf_bert, save_tiny):
     for mask, row, values in zip(data["masks"], best.tolist(), scores.tolist(), strict=True):
         found = mask["predictions"]
         assert [it["token"] for it in found] == tokenizer.convert_ids_to_tokens(row)
-        assert all(abs(it["score"] - v) < 1e-5 for it, v in zip(found, values, strict=True))
+        assert all(abs(it["probability"] - v) < 1e-5 for it, v in zip(found, values, strict=True))
     result = hf_bert("fill-mask", folder, "nice to [MASK] you", "--top-k", 4)
     assert "nice to [MASK] you" in result.out
     ranks = [line.split()[0] for line in result.out.splitlines() if line.strip()[:1].isdigit()]

@@ -84,22 +84,10 @@ def test_words(hf_bert, text, tmp_path):
     tokens = tokenizer.convert_ids_to_tokens(range(8))
     assert tokens == ["<pad>", "<unk>", "<eos>", "<sos>", "<mask>", "river", "the", "and"]
     assert tokenizer("the sea")["input_ids"] == [3, 6, 1, 2]
-
-
-def test_words_as_json(hf_bert, text, tmp_path):
-    arguments = (
-        "tokenizer",
-        "words",
-        text,
-        "--min-frequency",
-        5,
-        "--json",
-        "-o",
-        tmp_path / "made",
-    )
-    report = json.loads(hf_bert(*arguments).out)
+    options = ("--min-frequency", 5, "--json", "-o", tmp_path / "json")
+    report = json.loads(hf_bert("tokenizer", "words", text, *options).out)
     assert report.pop("unknown_rate") == pytest.approx(7 / 11)
-    assert report == {"output": str(tmp_path / "made"), "vocab_size": 7, "words": 9}
+    assert report == {"output": str(tmp_path / "json"), "vocab_size": 7, "words": 9}
 
 
 def test_words_that_bert_vocab_wrote(hf_bert, fixtures_dir, tmp_path):

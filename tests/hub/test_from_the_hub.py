@@ -13,78 +13,36 @@ from tests.hub_server import TOKEN, HubServer
 NAME = "someone/small-bert"
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    return save_checkpoint(tmp_path_factory.mktemp("hub") / "small-bert", "BertModel")
-
-
-@pytest.fixture(scope="module")
-def commands(folder, tmp_path_factory):
-    """What commands give that read from the hub, and one that writes to it.
-
-    Returns:
-        The server, the folder with what was written and pushed, a commit, and results by name.
-    """
-    place = tmp_path_factory.mktemp("commands")
-    masked = save_checkpoint(place / "masked")
+@pytest.mark.slow
+def test_commands_that_read_and_write(tmp_path):
+    folder = save_checkpoint(tmp_path / "small-bert", "BertModel")
+    masked = save_checkpoint(tmp_path / "masked")
     with HubServer() as server:
         first = server.add(NAME, folder)
-        server.add(NAME, save_checkpoint(place / "later", "BertModel", seed=1))
-        server.add("google-bert/bert-base-cased", masked)
-        given = {
-            "verify": ("verify", NAME, "--no-bf16", "--json"),
-            "unknown": ("verify", "someone/else"),
-            "published": ("verify", "google-bert/bert-base-cased", "--no-bf16", "--json"),
-            "convert": ("convert", NAME, place / "out", "--revision", first, "--json"),
-            "push": ("push", masked, "a-model", "--private", "--json"),
-        }
-        environment = server.environment(place / "home") | {"COLUMNS": "200"}
-        results, _ = run_commands(given.values(), environment)
-    return server, place, first, dict(zip(given, results, strict=True))
-
-
-@pytest.mark.slow
-def test_verify(commands):
-    *_, results = commands
-    assert results["verify"].status == 0, results["verify"].err
-    report = json.loads(results["verify"].out)
+        server.add(NAME, save_checkpoint(tmp_path / "later", "BertModel", seed=1))
+        given = [
+            ("verify", NAME, "--no-bf16", "--json"),
+            ("verify", "someone/else"),
+            ("convert", NAME, tmp_path / "out", "--revision", first, "--json"),
+            ("push", masked, "a-model", "--private", "--json"),
+        ]
+        environment = server.environment(tmp_path / "home") | {"COLUMNS": "200"}
+        (verify, unknown, convert, push), _ = run_commands(given, environment)
+    assert [it.status for it in (verify, unknown, convert, push)] == [0, 2, 0, 0]
+    report = json.loads(verify.out)
     assert report["passed"] and f"BertModel of {NAME}" in report["title"]
-    assert results["unknown"].status == 2
-    assert "error: " in results["unknown"].err and "someone/else" in results["unknown"].err
+    assert "error: " in unknown.err and "someone/else" in unknown.err
 
-
-@pytest.mark.slow
-def test_verify_checks_published_figures(commands):
-    """Of the repository with that name; the small model in it is another one, so they differ."""
-    *_, results = commands
-    assert results["published"].status == 1, results["published"].err
-    rows = json.loads(results["published"].out)["rows"]
-    published = {row["name"]: row["passed"] for row in rows if row["case"] == "published"}
-    assert len(published) == 20
-    assert "Nice to [MASK] you: meet" in published
-    assert not any(published.values())
-    assert all(row["passed"] for row in rows if row["case"] != "published")
-
-
-@pytest.mark.slow
-def test_convert(commands, folder):
-    _, place, first, results = commands
-    assert results["convert"].status == 0, results["convert"].err
-    assert f"{NAME} of the hub, commit {first}" in json.loads(results["convert"].out)["notes"]
-    saved = (place / "out" / "model.safetensors").read_bytes()
+    assert f"{NAME} of the hub, commit {first}" in json.loads(convert.out)["notes"]
+    saved = (tmp_path / "out" / "model.safetensors").read_bytes()
     assert saved == (folder / "model.safetensors").read_bytes()
 
-
-@pytest.mark.slow
-def test_push(commands):
-    server, place, _, results = commands
-    assert results["push"].status == 0, results["push"].err
     held = server.repositories["me/a-model"]
     files = held.at("main")[1]
     assert held.private
-    assert files["model.safetensors"] == (place / "masked" / "model.safetensors").read_bytes()
+    assert files["model.safetensors"] == (masked / "model.safetensors").read_bytes()
     assert {"config.json", "README.md", "modeling_bert.py", "vocab.txt"} <= set(files)
-    assert server.address in json.loads(results["push"].out)["place"]
+    assert server.address in json.loads(push.out)["place"]
 
 
 def test_what_an_upload_replaces_and_what_another_branch_keeps(tmp_path, monkeypatch):
