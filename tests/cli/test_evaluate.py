@@ -126,8 +126,12 @@ def test_batch_invariant(hf_bert, write, save_tiny, monkeypatch, task, head, lin
     assert figures[0] == figures[1] == figures[2]
 
 
-@pytest.mark.parametrize("task", ["probe", "classification", "token-classification", "squad"])
-def test_batch_invariance_reaches_the_model(hf_bert, place, monkeypatch, task):
+@pytest.mark.parametrize(
+    "name",
+    [f"evaluate {it}" for it in ("probe", "classification", "token-classification", "squad")]
+    + ["answer", "embed"],
+)
+def test_batch_invariance_reaches_the_model(hf_bert, place, monkeypatch, name):
     asked, forward = set(), hf_bert_impl.BertModel.forward
 
     @functools.wraps(forward)
@@ -139,6 +143,7 @@ def test_batch_invariance_reaches_the_model(hf_bert, place, monkeypatch, task):
     monkeypatch.setattr(hf_bert_impl.BertModel, "takes_packed", (remember,))
     for option in ((), ("--batch-invariant",)):
         asked.clear()
-        result = hf_bert(*RUNS[f"evaluate {task}"].split(), *option)
+        more = ("--overwrite",) if "new/out" in RUNS[name] else ()
+        result = hf_bert(*RUNS[name].split(), *option, *more)
         assert result.status == 0, result.err
         assert asked == {bool(option)}

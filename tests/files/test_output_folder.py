@@ -19,18 +19,6 @@ def content(folder):
     return {file.name: file.read_text() for file in folder.iterdir()}
 
 
-@pytest.mark.parametrize("kind", [OSError, KeyboardInterrupt])
-def test_whole_or_not_at_all(tmp_path, kind):
-    folder = tmp_path / "deep" / "out"
-    for before in ({}, {"mine": "old"}):
-        with pytest.raises(kind), claimed(folder, [], True), output_folder(folder) as fresh:
-            (fresh / "mine").write_text("new")
-            assert folder.exists() == bool(before)
-            raise kind
-        assert (content(folder) if before else [*tmp_path.iterdir()]) == (before or [])
-        make(folder, mine="old")
-
-
 def test_a_place_that_cannot_be_written_is_said(tmp_path):
     (tmp_path / "file").write_text("mine")
     for folder in (tmp_path / "file" / "out", tmp_path / ("x" * 300)):

@@ -103,15 +103,6 @@ def test_what_the_hub_says_is_passed_on(answering, status, words):
     assert words in said.replace("me/a-model could not be read: the hub ", "")
 
 
-def test_a_new_repository(answering):
-    api = answering(404, {"X-Error-Code": "RepoNotFound"})
-    assert open_repository("a-model", "BertModel", api=api) == Repository(
-        "me/a-model", "main", False
-    )
-    branch = open_repository("other/a-model", "BertModel", revision="dev", api=api)
-    assert branch == Repository("other/a-model", "dev", False)
-
-
 def test_a_place_that_cannot_be_had_is_refused_before_the_training(answering):
     api = answering(404, {"X-Error-Code": "RepoNotFound"})  # to the wish for a new one as well
     with pytest.raises(PushError, match="me/a-model could not be written"):
