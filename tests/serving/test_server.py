@@ -194,9 +194,11 @@ def test_all_that_was_taken_is_answered_at_the_end(running, expected):
     assert "Traceback" not in running.process.stderr.read()
 
 
-def test_a_port_that_is_taken(served):
+def test_a_port_that_is_taken_and_no_model(served, tmp_path):
     with server._listening("127.0.0.1", 0) as taken:
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(InputError, match=f"nothing can listen on 127.0.0.1:{port}"):
             serve(served("embed"), ServingOptions(port=port), lambda *_: pytest.fail("it listens"))
+    with pytest.raises(InputError, match="no folder"):
+        serve(str(tmp_path / "none"), ServingOptions(), lambda *_: pytest.fail("it listens"))
