@@ -146,9 +146,7 @@ def _cut(job: BulkJob, files: Sequence[int], stored: bool, engine: Engine) -> di
     return {file: job.cut(file, stored) for file in files}
 
 
-def _made(
-    job: BulkJob, parts: list[Part], engine: Engine, task: Any
-) -> Iterator[dict[str, Any]]:
+def _made(job: BulkJob, parts: list[Part], engine: Engine, task: Any) -> Iterator[dict[str, Any]]:
     if not parts:
         return
     if engine.name == "ray":
