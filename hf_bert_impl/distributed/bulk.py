@@ -98,13 +98,15 @@ def run_job(
         if not parts and not whole_inputs:
             named = ", ".join(job.inputs[file] for file in files[:3])
             raise InputError(f"{named} has no rows", "texts", "name another file")
-        job.begin(settings, overwrite, cuts)
         own = parts if whole_inputs else parts[index::count]
-        missing = [part for part in own if job.entry(part) is None]
+        missing = own if overwrite else [part for part in own if job.entry(part) is None]
+        # A model that cannot be used is an error before anything is written or removed.
+        task = job.task(**job.options) if missing and engine.name == "local" else None
+        job.begin(settings, overwrite, cuts)
         done = {"rows": 0, "rejected": 0, "tokens": 0}
         before = sum(part.rows for part in own) - sum(part.rows for part in missing)
         with text_progress(progress, sum(part.rows for part in own), start=before) as advance:
-            for entry in _made(job, missing, engine):
+            for entry in _made(job, missing, engine, task):
                 done["rows"] += entry["written"]
                 done["rejected"] += len(entry["rejects"])
                 done["tokens"] += entry["tokens"]
@@ -144,7 +146,7 @@ def _cut(job: BulkJob, files: Sequence[int], stored: bool, engine: Engine) -> di
     return {file: job.cut(file, stored) for file in files}
 
 
-def _made(job: BulkJob, parts: list[Part], engine: Engine) -> Iterator[dict[str, Any]]:
+def _made(job: BulkJob, parts: list[Part], engine: Engine, task: Any) -> Iterator[dict[str, Any]]:
     if not parts:
         return
     if engine.name == "ray":
@@ -152,6 +154,5 @@ def _made(job: BulkJob, parts: list[Part], engine: Engine) -> Iterator[dict[str,
 
         yield from make_parts(job, parts, engine.workers)
         return
-    task = job.task(**job.options)
     for part in parts:
         yield job.make(part, task)

@@ -1,11 +1,14 @@
 """The command line run inside the test's process."""
 
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from hf_bert_impl.cli import main
 from hf_bert_impl.measuring import timing
+from tests.cli.cases import make_place
 from tests.commands import Result
 
 
@@ -13,6 +16,19 @@ from tests.commands import Result
 def hasty(monkeypatch):
     """Nothing is timed longer than one call takes: figures are of no interest here."""
     monkeypatch.setattr(timing, "TURN_SECONDS", 0.0)
+
+
+@pytest.fixture(scope="session")
+def original(tmp_path_factory) -> Path:
+    """The folder of tests/cli/cases.py, made once."""
+    return make_place(tmp_path_factory.mktemp("cli") / "place")
+
+
+@pytest.fixture
+def place(original, tmp_path, monkeypatch) -> Path:
+    """A copy of it, as the working directory."""
+    monkeypatch.chdir(shutil.copytree(original, tmp_path / "place"))
+    return tmp_path / "place"
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
-"""`hf-bert benchmark`: its outputs, and what it refuses before anything is measured."""
+"""`hf-bert benchmark`: its outputs, and what it runs."""
 
 import json
-import sys
 
 import pytest
 
@@ -10,11 +9,11 @@ from hf_bert_impl.benchmark.run import Benchmark
 from hf_bert_impl.inference.pooling import Pooling
 from hf_bert_impl.tasks.sts import evaluate_sts, read_sts
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("hasty")]
-
 QUICK = ("--random", "tiny", "--cases", "sentence", "--rounds", "1", "--threads", "1")
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("hasty")
 def test_quality_of_low_precision_beside_its_speed(hf_bert, save_tiny, tmp_path, monkeypatch):
     pytest.importorskip("sentence_transformers")
     sets = tmp_path / "data" / "sts" / "2014"
@@ -28,58 +27,25 @@ def test_quality_of_low_precision_beside_its_speed(hf_bert, save_tiny, tmp_path,
     arguments = ("--cases", "sts,encode", "--dtype", "int8", "--threads", "1", "--sentences", "10")
     peers = ("--peers", "self,sentence-transformers")
     file = tmp_path / "results.json"
-    result = hf_bert("benchmark", folder, *arguments, *peers, "--json", "--output", file)
+    file.write_text("old", encoding="utf-8")
+    written = ("--json", "--output", file, "--overwrite")
+    result = hf_bert("benchmark", folder, *arguments, *peers, *written)
     assert result.status == 0, result.err
     data = json.loads(result.out)
     assert data == json.loads(file.read_text(encoding="utf-8"))
     assert data["missing"] == []
-    assert list(data["kernels"]) == ["int8"]
+    assert str(tmp_path) not in result.out
     rows = {(row["case"], row["peer"], row["peer_dtype"]): row for row in data["rows"]}
-    assert list(rows) == [
-        ("encode", "sentence-transformers", "float32"),
-        *((case, "self", "int8") for case in ("sts", "encode")),
-    ]
+    assert len(rows) == 3
     for row in rows.values():
-        assert row["ours_dtype"] == "int8"
-        assert row["rounds"] == 5
+        assert (row["ours_dtype"], row["rounds"]) == ("int8", 5)
         assert 0 < row["ours_rms"] < row["ours_error"] < 0.2
     assert rows["encode", "sentence-transformers", "float32"]["peer_error"] == 0
     row = rows["sts", "self", "int8"]
-    assert (row["rows"], row["ours"]) == (4, "prepared")
-    assert row["ours_spearman"] == row["peer_spearman"]
     # What is kept is a share of float32's, which is measured here once more by other means.
     encoder = hf_bert_impl.TextEncoder.from_pretrained(folder, pooling=Pooling("mean"))
     expected, _ = evaluate_sts(encoder.encode, read_sts(sets))
     assert row["ours_spearman"] / row["ours_kept"] == pytest.approx(expected.spearman)
-
-
-def test_models_of_sentence_transformers(hf_bert, save_tiny, tmp_path, monkeypatch):
-    """Their table, and a file that replaces an older one when told to."""
-    pytest.importorskip("sentence_transformers")
-    monkeypatch.delenv("HF_BERT_DATA", raising=False)
-    monkeypatch.setenv("COLUMNS", "200")
-    folder, file = save_tiny("BertForMaskedLM"), tmp_path / "run.json"
-    file.write_text("old", encoding="utf-8")
-    arguments = ("--cases", "cross-encoder,sparse", "--threads", "1", "--sentences", "11")
-    arguments = (*arguments, "--output", file, "--overwrite")
-    result = hf_bert("benchmark", folder, *arguments, "--peers", "sentence-transformers")
-    assert result.status == 0, result.err
-    assert result.err == ""
-    assert folder.name in result.out
-    assert "times as fast" in result.out
-    assert "its whole process held" in result.out
-    data = json.loads(file.read_text(encoding="utf-8"))
-    assert data["settings"]["model"] == folder.name
-    assert str(tmp_path) not in result.out + file.read_text(encoding="utf-8")
-    assert data["missing"] == []
-    assert {*data["settings"]["texts_from"]} == {"cross-encoder", "sparse"}
-    rows = {(row["case"], row["peer"]): row for row in data["rows"]}
-    assert [*rows] == [(case, "sentence-transformers") for case in ("cross-encoder", "sparse")]
-    for row in rows.values():
-        assert (row["ours"], row["rows"], row["rounds"]) == ("optimized", 11, 5)
-        assert row["ours_error"] < 1e-5
-        assert row["peer_error"] == 0
-        assert row["ours_gflops"] > 0
 
 
 def test_what_runs_where_little_is_asked_for(hf_bert, save_tiny, monkeypatch):
@@ -96,39 +62,3 @@ def test_what_runs_where_little_is_asked_for(hf_bert, save_tiny, monkeypatch):
     assert not any(f"'{name}'" in usual for name in ("sts", "dense", "sparse"))
     for given in ((save_tiny("BertModel"),), ("--random", "tiny", "--cases", "sts")):
         assert "'sts'" in hf_bert("benchmark", *given).err
-
-
-def test_files_are_replaced_only_when_told(hf_bert, one_error_line, tmp_path):
-    for option, name in (("--output", "results.json"), ("--plot", "plot.png")):
-        (tmp_path / name).write_text("mine", encoding="utf-8")
-        result = hf_bert("benchmark", *QUICK, option, tmp_path / name)
-        one_error_line(result, option, "exists", "--overwrite")
-        assert (tmp_path / name).read_text(encoding="utf-8") == "mine"
-    one_error_line(hf_bert("benchmark", *QUICK, "--output", tmp_path), "--output", "folder")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("--cases", "short,nosuch"), ("--cases", "'nosuch'", "uniform")),
-        (("--peers", "nosuch"), ("--peers", "'nosuch'", "openvino")),
-        (("--dtype", "float64"), ("--dtype", "'float64'", "bfloat16")),
-        (("--random", "huge"), ("--random", "'huge'", "minilm")),
-        (("--random", "base", "some/model"), ("--random base", "drop one")),
-        (("--rounds", "0"), ("--rounds",)),
-        (("--batch-sizes", "4,x"), ("--batch-sizes", "'4,x'")),
-        (("--batch-sizes", "0"), ("--batch-sizes", "numbers from 1")),
-        (("--device", "tpu"), ("--device", "'tpu'", "cuda")),
-        (("--output", "nosuch/results.json"), ("--output", "no folder nosuch")),
-        (("--plot", "plot.txt"), ("--plot", ".png")),
-        (("./nosuch",), ("there is no folder",)),
-    ],
-)
-def test_bad_arguments_are_one_line(hf_bert, one_error_line, arguments, words):
-    one_error_line(hf_bert("benchmark", *arguments), *words)
-
-
-def test_a_plot_without_matplotlib_names_the_extra(hf_bert, one_error_line, monkeypatch):
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    result = hf_bert("benchmark", *QUICK, "--plot", "plot.png")
-    one_error_line(result, "matplotlib", "pip install -e '.[bench]'")

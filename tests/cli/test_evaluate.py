@@ -10,6 +10,7 @@ import torch
 import hf_bert_impl
 from hf_bert_impl.inference import encoding
 from hf_bert_impl.tasks import base, pseudo_perplexity
+from tests.cli.cases import RUNS
 
 pytest.importorskip("sklearn", reason="pip install -e '.[train]'")
 pytest.importorskip("matplotlib", reason="pip install -e '.[train]'")
@@ -61,42 +62,11 @@ def test_probe(hf_bert, write, save_tiny, tmp_path):
     assert "mean of 3 folds" in result.out
 
 
-@pytest.mark.parametrize(
-    ("head", "task", "name", "text"),
-    [
-        ("BertForTokenClassification", "token-classification", "a.conll", "nice\tO\nriver\tB-x\n"),
-        ("BertForSequenceClassification", "regression", "a.csv", "text,label\nnice,1\na,2\n"),
-        ("BertForSequenceClassification", "classification", "a.csv", "text,label\nnice,0\na,1\n"),
-    ],
-)
-def test_fine_tuned_models(hf_bert, write, save_tiny, head, task, name, text):
-    options = {"num_labels": 1} if task == "regression" else {}
-    if task == "token-classification":
-        options = {"id2label": {0: "O", 1: "B-x"}, "label2id": {"O": 0, "B-x": 1}}
-    model, data = save_tiny(head, **options), write(name, text)
-    result = hf_bert("evaluate", task, model, "--data", data, "--json")
-    assert result.status == 0, result.err
-    assert json.loads(result.out)["examples"] == (1 if name == "a.conll" else 2)
-
-
-def test_untrained_heads_and_unknown_labels(hf_bert, one_error_line, write, save_tiny):
-    data = write("a.tsv", "text\tlabel\nnice\tyes\n")
-    command = ("evaluate", "classification", save_tiny("BertModel"), "--data")
-    one_error_line(hf_bert(*command, data), "label 'yes', which the model does not have; ")
-    numbers = write("b.tsv", "text\tlabel\nnice\t1\n")
-    one_error_line(hf_bert(*command, numbers), "lacks 2 weights", "classifier.bias")
-    command = ("evaluate", "regression", save_tiny("BertForSequenceClassification"), "--data")
-    one_error_line(hf_bert(*command, numbers), "has 2 labels; expected one number")
-
-
 def test_masked_lm_is_the_formula(hf_bert, write, save_tiny):
     folder = save_tiny("BertForMaskedLM")
     texts = ["nice to meet you", "the river rose, xyz over night"]
-    result = hf_bert("evaluate", "masked-lm", folder, "--data", write("a.txt", "\n".join(texts)))
-    assert result.status == 0
-    result = hf_bert(
-        "evaluate", "masked-lm", folder, "--data", write("a.txt", "\n".join(texts)), "--json"
-    )
+    data = write("a.txt", "\n".join(texts))
+    result = hf_bert("evaluate", "masked-lm", folder, "--data", data, "--json")
     found = json.loads(result.out)
     tokenizer = hf_bert_impl.BertTokenizer.from_pretrained(folder)
     model = hf_bert_impl.BertForMaskedLM.from_pretrained(folder).eval()
@@ -119,34 +89,12 @@ def test_masked_lm_is_the_formula(hf_bert, write, save_tiny):
     assert (found["texts"], found["cut"]) == (2, 0)
 
 
-def test_masked_lm_cuts_and_limits(hf_bert, one_error_line, write, save_tiny):
-    folder = save_tiny("BertForMaskedLM")
+def test_masked_lm_cuts_and_limits(hf_bert, write, save_tiny):
     file = write("a.jsonl", "\n".join(json.dumps({"text": "nice " * n}) for n in (29, 30, 1)))
-    command = ("evaluate", "masked-lm", folder, "--data", file, "--json", "--quiet")
+    command = ("evaluate", "masked-lm", save_tiny(), "--data", file, "--json", "--quiet")
     found = json.loads(hf_bert(*command).out)
     assert (found["tokens"], found["texts"], found["cut"]) == (59, 3, 1)
     assert json.loads(hf_bert(*command, "--limit", 1).out)["tokens"] == 29
-    one_error_line(hf_bert(*command, "--max-length", 32), "expected 3 to 31")
-    nothing = write("b.txt", "xyz\n")
-    command = ("evaluate", "masked-lm", folder, "--quiet", "--data", nothing)
-    one_error_line(hf_bert(*command), "no token to guess")
-    command = ("evaluate", "masked-lm", save_tiny("BertModel"), "--quiet", "--data", nothing)
-    one_error_line(hf_bert(*command), "lacks", "cls.predictions")
-
-
-def test_bad_input(hf_bert, one_error_line, write, save_tiny, tmp_path):
-    model, data = save_tiny("BertModel"), write("a.tsv", "1\ta\tb\n")
-    command = ("evaluate", "sts", model, "--data")
-    one_error_line(hf_bert(*command, tmp_path / "none"), "there is no file or folder")
-    one_error_line(hf_bert(*command, write("b.tsv", "")), "no pair with a gold score")
-    one_error_line(hf_bert(*command, data, "--pooling", "sum"), "--pooling is 'sum'")
-    one_error_line(hf_bert(*command, data, "--picture", "a.gif"), "ends in .png, .svg, .pdf")
-    one_error_line(
-        hf_bert(*command, data, "--picture", tmp_path / "none" / "a.png"), "there is no folder"
-    )
-    command = ("evaluate", "probe", model, "--train", data)
-    one_error_line(hf_bert(*command, "--protocol", "parse"), "the protocol is 'parse'")
-    one_error_line(hf_bert(*command, "--classifier", "svm"), "--classifier is 'svm'")
 
 
 WORDS = ["nice", "to meet you", "the river rose over night", "a", "and you", "over the river " * 9]
@@ -179,18 +127,12 @@ def test_batch_invariant(hf_bert, write, save_tiny, monkeypatch, task, head, lin
 
 
 @pytest.mark.parametrize(
-    ("task", "head", "text", "columns"),
-    [
-        ("probe", "BertModel", "nice\t0\na\t1\n" * 8, True),
-        ("classification", "BertForSequenceClassification", "nice\t0\na\t1\n", True),
-        ("token-classification", "BertForTokenClassification", "nice\tO\nriver\tB-x\n", False),
-    ],
+    "name",
+    [f"evaluate {it}" for it in ("probe", "classification", "token-classification", "squad")]
+    + ["answer", "embed"],
 )
-def test_batch_invariance_reaches_the_model(
-    hf_bert, write, save_tiny, monkeypatch, task, head, text, columns
-):
-    asked = set()
-    forward = hf_bert_impl.BertModel.forward
+def test_batch_invariance_reaches_the_model(hf_bert, place, monkeypatch, name):
+    asked, forward = set(), hf_bert_impl.BertModel.forward
 
     @functools.wraps(forward)
     def remember(model, *arguments, **options):
@@ -199,13 +141,9 @@ def test_batch_invariance_reaches_the_model(
 
     monkeypatch.setattr(hf_bert_impl.BertModel, "forward", remember)
     monkeypatch.setattr(hf_bert_impl.BertModel, "takes_packed", (remember,))
-    names = {"id2label": {0: "O", 1: "B-x"}, "label2id": {"O": 0, "B-x": 1}}
-    model = save_tiny(head, **({} if columns else names))
-    data = write("a.tsv" if columns else "a.conll", text)
-    given = ("--train", data, "--folds", 2) if task == "probe" else ("--data", data)
-    numbers = ("--text-column", 0, "--label-column", 1) if columns else ()
     for option in ((), ("--batch-invariant",)):
         asked.clear()
-        result = hf_bert("evaluate", task, model, *given, *numbers, *option)
+        more = ("--overwrite",) if "new/out" in RUNS[name] else ()
+        result = hf_bert(*RUNS[name].split(), *option, *more)
         assert result.status == 0, result.err
         assert asked == {bool(option)}

@@ -50,18 +50,3 @@ def test_chosen_tasks_beside_published_figures(hf_bert, save_tiny, folder):
     assert found["published"]["fastText"]["tasks"] == {"MR": 78.2, "TREC": 83.4, "STS12": 58.3}
     assert found["published"]["fastText"]["mean"]["accuracy"] == pytest.approx(80.8)
     assert "correlation" not in found["published"]["SkipThought"]["mean"]
-
-
-def test_bad_input(hf_bert, save_tiny, folder, tmp_path, one_error_line):
-    command = ("evaluate", "senteval", save_tiny("BertModel"), "--data")
-    one_error_line(hf_bert(*command, tmp_path / "none"), "there is no folder")
-    one_error_line(hf_bert(*command, folder, "--tasks", "MR,IMDB"), "--tasks has 'IMDB'")
-    one_error_line(hf_bert(*command, folder, "--classifier", "svm"), "--classifier is 'svm'")
-    one_error_line(hf_bert(*command, folder, "--folds", 1), "--folds is 1")
-    one_error_line(hf_bert(*command, folder, "--folds", 50), "MR: class", "each of 50 folds")
-    taken = tmp_path / "taken.json"
-    taken.write_text("kept")
-    one_error_line(hf_bert(*command, folder, "-o", taken), "taken.json exists", "--overwrite")
-    assert taken.read_text() == "kept"
-    one_error_line(hf_bert(*command, folder, "-o", tmp_path / "no" / "a.json"), "no folder")
-    one_error_line(hf_bert("evaluate", "senteval", tmp_path, "--data", folder), "config.json")

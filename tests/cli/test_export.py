@@ -1,8 +1,5 @@
 """`hf-bert export`: the table, and what it refuses."""
 
-import json
-import sys
-
 import pytest
 import torch
 
@@ -28,20 +25,6 @@ def test_table_and_files(hf_bert, save_tiny, tmp_path):
     assert found["logits"].shape == (1, 3, 18)
 
 
-def test_json_and_head(hf_bert, save_tiny, tmp_path):
-    folder = tmp_path / "out"
-    arguments = ("export", save_tiny(tokenizer=False), folder, "-f", "torch-export", "--json")
-    result = hf_bert(*arguments, "--head", "base")
-    assert result.status == 0, result.err
-    found = json.loads(result.out)
-    assert found["outputs"] == ["last_hidden_state"]  # this checkpoint has no pooler
-    assert found["class_name"] == "BertModel"
-    assert found["files"].keys() == {"config.json", "model.pt2"}
-    assert found["graph_bytes"] == (folder / "model.pt2").stat().st_size
-    assert found["report"]["passed"] is True
-    assert {row["case"] for row in found["times"]} == {"short", "sentence"}
-
-
 def test_a_wrong_file_is_not_left_behind(hf_bert, save_tiny, tmp_path, monkeypatch):
     right = exporting.open_file
 
@@ -54,33 +37,3 @@ def test_a_wrong_file_is_not_left_behind(hf_bert, save_tiny, tmp_path, monkeypat
     assert result.status == 1
     assert "FAILED in 6 of 6 comparisons" in " ".join(result.out.split())
     assert not (tmp_path / "a").exists()
-
-
-def test_bad_input_is_one_line(hf_bert, one_error_line, save_tiny, tmp_path):
-    source, folder = save_tiny(), tmp_path / "out"
-    full = tmp_path / "full"
-    full.mkdir()
-    (full / "mine.txt").write_text("mine")
-    kind = ("--format", "torch-export")
-    for arguments, words in (
-        ((source, folder, "--format", "tflite"), ("'tflite'", "onnx, openvino, torch-export")),
-        ((source, folder, *kind, "--opset", 18), ("--opset", "onnx, which alone has one")),
-        ((source, full, *kind), ("has files in it", "--overwrite")),
-        ((source, source, *kind), ("would replace its own source",)),
-        ((source, folder, *kind, "--head", "x"), ("--head is 'x'",)),
-        ((source, folder, *kind, "--head", "question-answering"), ("random numbers",)),
-        ((tmp_path / "nowhere", folder, *kind), ("there is no folder",)),
-    ):
-        one_error_line(hf_bert("export", *arguments), *words)
-    assert not folder.exists()
-    assert [path.name for path in full.iterdir()] == ["mine.txt"]
-
-
-@pytest.mark.parametrize(("kind", "package"), [("onnx", "onnxruntime"), ("openvino", "openvino")])
-def test_a_missing_package_names_the_extra(
-    hf_bert, one_error_line, save_tiny, tmp_path, monkeypatch, kind, package
-):
-    for name in ("onnx", "onnxscript", package):
-        monkeypatch.setitem(sys.modules, name, None)
-    result = hf_bert("export", save_tiny(), tmp_path / "out", "--format", kind)
-    one_error_line(result, f"the format {kind} needs onnx", "pip install -e '.[export]'")

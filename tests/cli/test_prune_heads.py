@@ -39,30 +39,3 @@ def test_table(hf_bert, command):
     assert sum(line.count("*") for line in result.out.splitlines()) == 3
     assert "accuracy" in result.out
     assert "before" in result.out
-
-
-def test_nothing_is_replaced_unasked(hf_bert, one_error_line, command, tmp_path):
-    output = tmp_path / "pruned"
-    output.mkdir()
-    (output / "mine.txt").write_text("mine")
-    command = (*command, "--count", 1, "-o")
-    one_error_line(hf_bert(*command, output), "has files in it", "--overwrite")
-    one_error_line(hf_bert(*command, command[1], "--overwrite"), "would replace its own source")
-    assert (output / "mine.txt").read_text() == "mine"
-    assert hf_bert(*command, output, "--overwrite").status == 0
-    assert (output / "config.json").is_file()
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (("--share", 1), "--share is 1; expected more than 0 and less than 1"),
-        (("--output", "new"), "--output is new, and there is nothing to remove"),
-        (("--count", 1, "--picture", "heads.jpg"), "ends in"),
-        (("--count", 1, "--max-length", 99), "--max-length is 99"),
-    ],
-)
-def test_bad_options(hf_bert, one_error_line, command, tmp_path, monkeypatch, options, words):
-    monkeypatch.chdir(tmp_path)
-    one_error_line(hf_bert(*command, *options), words)
-    assert not (tmp_path / "new").exists()

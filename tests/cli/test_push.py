@@ -1,4 +1,4 @@
-"""`hf-bert push`: what it writes, and what it refuses."""
+"""`hf-bert push`, and `--push-to-hub` of the commands that train: what is written and said."""
 
 import json
 
@@ -8,19 +8,13 @@ import transformers
 from huggingface_hub import ModelCard, constants
 
 import hf_bert_impl
-from hf_bert_impl.hub import load_check, pushing
+from hf_bert_impl.hub import load_check, pushing, uploading
 from hf_bert_impl.hub.load_check import LoadingReport, LoadingRow
 from tests.checkpoints import JAPANESE, LETTERS, name_tokenizer
+from tests.cli.cases import RUNS
 from tests.damage import fields
 
 pytestmark = [pytest.mark.usefixtures("hasty")]
-
-
-@pytest.fixture
-def one_head(monkeypatch):
-    """Only one Auto class is tried: tests/hub tries all of them."""
-    few = {"AutoModelForMaskedLM": "BertForMaskedLM"}
-    monkeypatch.setattr(load_check, "MODEL_CLASSES", few)
 
 
 @pytest.fixture
@@ -37,14 +31,16 @@ def unchecked(monkeypatch):
     return say
 
 
-def test_a_dry_run_writes_what_others_load(hf_bert, save_tiny, tmp_path, one_head):
+@pytest.mark.slow
+def test_a_dry_run_writes_what_others_load(hf_bert, save_tiny, tmp_path, monkeypatch):
+    # Only one Auto class is tried: tests/hub tries all of them.
+    few = {"AutoModelForMaskedLM": "BertForMaskedLM"}
+    monkeypatch.setattr(load_check, "MODEL_CLASSES", few)
     source, folder = save_tiny(), tmp_path / "new" / "repository"
     result = hf_bert("push", source, "me/tiny", "--dry-run", folder, "--license", "mit")
     assert result.status == 0, result.err
-    words = " ".join(result.out.split())
-    assert "AutoModelForMaskedLM transformers this code" in words
-    assert "times as fast" in words
-    assert f"{folder}: " in words
+    assert "AutoModelForMaskedLM transformers this code" in " ".join(result.out.split())
+    assert "times as fast" in result.out
     ours = hf_bert_impl.BertForMaskedLM.from_pretrained(source)
     stock = transformers.AutoModelForMaskedLM.from_pretrained(folder)
     assert type(stock) is transformers.BertForMaskedLM
@@ -52,27 +48,9 @@ def test_a_dry_run_writes_what_others_load(hf_bert, save_tiny, tmp_path, one_hea
     ids = torch.tensor(batch["input_ids"])
     with torch.no_grad():
         assert torch.allclose(ours(ids).logits, stock(ids).logits, atol=1e-5)
-    data = ModelCard.load(folder / "README.md").data.to_dict()
-    assert data["license"] == "mit"
-    assert data["pipeline_tag"] == "fill-mask"
+    assert ModelCard.load(folder / "README.md").data.to_dict()["pipeline_tag"] == "fill-mask"
     assert (folder / "modeling_bert.py").is_file()
     assert [path.name for path in (tmp_path / "new").iterdir()] == ["repository"]
-
-
-def test_json_without_code(hf_bert, save_tiny, tmp_path, one_head):
-    folder = tmp_path / "repository"
-    result = hf_bert(
-        "push", save_tiny(tokenizer=False), "tiny", "--dry-run", folder, "--no-code", "--json"
-    )
-    assert result.status == 0, result.err
-    found = json.loads(result.out)
-    assert found["place"] == str(folder)
-    assert found["loading"]["passed"] is True
-    assert found["loading"]["rows"][0]["trusted"] is None
-    assert found["speed"][0]["ratio"] > 0
-    assert found["left_out"] == []
-    assert not any(name.endswith(".py") for name in found["files"])
-    assert {path.name for path in folder.iterdir()} == set(found["files"])
 
 
 def test_what_does_not_load_is_not_left_behind(hf_bert, save_tiny, tmp_path, unchecked):
@@ -81,85 +59,71 @@ def test_what_does_not_load_is_not_left_behind(hf_bert, save_tiny, tmp_path, unc
     assert result.status == 1
     assert "so so" in result.out
     assert not (tmp_path / "a").exists()
-    result = hf_bert("push", tmp_path / "BertForMaskedLM", "me/tiny", "--dry-run", "x", "--json")
-    assert json.loads(result.out)["passed"] is False
 
 
 def test_tensors_that_are_left_out_are_named(hf_bert, save_tiny, tmp_path, unchecked):
     unchecked(True)
     source = save_tiny("BertForPreTraining")
     fields("config.json", architectures=["BertForMaskedLM"])(source)
-    result = hf_bert("push", source, "me/tiny", "--dry-run", tmp_path / "out")
+    result = hf_bert("push", source, "me/tiny", "--dry-run", tmp_path / "out", "--no-speed")
     assert result.status == 0, result.err
     assert "left out" in result.out
     assert "bert.pooler.dense.bias" in result.out
 
 
-def test_bad_input_is_one_line(hf_bert, one_error_line, save_tiny, tmp_path):
-    source, folder = save_tiny(), tmp_path / "out"
-    full = tmp_path / "full"
-    full.mkdir()
-    (full / "mine.txt").write_text("mine")
-    dry = ("--dry-run", folder)
-    for arguments, words in (
-        ((tmp_path / "nowhere", "me/tiny", *dry), ("there is no folder",)),
-        ((source, "me/tiny/x", *dry), ("expected NAME or OWNER/NAME",)),
-        ((source, "me/tiny", "--dry-run", full), ("has files in it", "choose another name")),
-        ((source, "me/tiny", "--dry-run", source), ("has files in it",)),
-        ((source, "me/tiny", "--dry-run", full / "mine.txt"), ("is a file",)),
-        ((source, "me/tiny", *dry, "--private"), ("--private", "--dry-run")),
-        ((source, "me/tiny", *dry, "--revision", "x"), ("--revision", "--dry-run")),
-    ):
-        one_error_line(hf_bert("push", *arguments), *words)
-    assert not folder.exists()
-    assert [path.name for path in full.iterdir()] == ["mine.txt"]
-
-
-def test_random_weights_are_not_published(hf_bert, one_error_line, save_tiny, tmp_path):
-    source = save_tiny("BertModel")
+def test_what_is_not_published(hf_bert, one_error_line, save_tiny, tmp_path, unchecked):
+    """Random weights, and a tokenizer's own code, which does not run."""
+    source, folder = save_tiny("BertModel"), tmp_path / "out"
     fields("config.json", architectures=["BertForTokenClassification"])(source)
-    result = hf_bert("push", source, "me/tiny", "--dry-run", tmp_path / "out")
+    result = hf_bert("push", source, "me/tiny", "--dry-run", folder)
     one_error_line(result, "lacks 2 weights of BertForTokenClassification", "random numbers")
-    assert not (tmp_path / "out").exists()
+    settings = {"tokenizer_class": "BertTokenizer", "auto_map": {"AutoTokenizer": ["own.X", None]}}
+    source = name_tokenizer(save_tiny(), settings)
+    (source / "own.py").write_text("raise SystemExit('the code ran')")
+    result = hf_bert("push", source, "me/tiny", "--dry-run", folder, "--no-speed")
+    one_error_line(result, "has code of its own (own.X)")
+    assert not folder.exists()
 
 
-def test_a_hub_out_of_reach_is_one_line(hf_bert, one_error_line, save_tiny, monkeypatch):
+def test_a_hub_out_of_reach_and_an_interrupt(hf_bert, one_error_line, save_tiny, monkeypatch):
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")  # nobody listens there
     monkeypatch.setenv("HF_TOKEN", "hf_test")
-    result = hf_bert("push", save_tiny(), "me/tiny")
+    source = save_tiny()
+    result = hf_bert("push", source, "me/tiny")
     one_error_line(result, "http://127.0.0.1:9 cannot be reached", "HF_ENDPOINT")
 
-
-def test_an_interrupt_says_what_to_do(hf_bert, save_tiny, monkeypatch):
     def interrupted(*args, **options):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(pushing, "open_repository", interrupted)
-    result = hf_bert("push", save_tiny(), "me/tiny")
+    result = hf_bert("push", source, "me/tiny")
     assert result.status == 130
     assert "the same command goes on" in result.err
 
 
 def test_what_the_card_lacks_is_said_in_one_line(hf_bert, save_tiny, tmp_path, unchecked):
     unchecked(True)
-    source, options = save_tiny(), ("--no-speed", "--json")
-    result = hf_bert("push", source, "me/a", "--dry-run", tmp_path / "a", *options)
+    source = save_tiny()
+    options = ("--no-speed", "--no-code", "--json", "--dry-run")
+    result = hf_bert("push", source, "me/a", *options, tmp_path / "a")
     assert result.status == 0, result.err
     report = json.loads(result.out)
-    assert report["speed"] == []
+    assert (report["speed"], report["left_out"]) == ([], [])
     assert report["missing"] == ["license", "language", "base_model"]
     assert "--license --language --base-model" in result.err
-    assert "## Speed" not in (tmp_path / "a" / "README.md").read_text()
+    assert {path.name for path in (tmp_path / "a").iterdir()} == set(report["files"])
+    assert not any(name.endswith(".py") for name in report["files"])
     given = ("--license", "mit", "--language", "en,nl", "--base-model", "google-bert/base")
-    result = hf_bert("push", source, "me/b", "--dry-run", tmp_path / "b", *given, *options)
+    result = hf_bert("push", source, "me/b", *given, *options, tmp_path / "b")
     assert (result.status, result.err) == (0, "")
     data = ModelCard.load(tmp_path / "b" / "README.md").data.to_dict()
-    assert data["language"] == ["en", "nl"]
+    assert (data["license"], data["language"]) == ("mit", ["en", "nl"])
 
 
 @pytest.mark.parametrize("settings", [JAPANESE, {"tokenizer_class": "DistilBertTokenizer"}])
-def test_a_tokenizer_of_another_class_is_copied(hf_bert, save_tiny, tmp_path, one_head, settings):
+def test_a_tokenizer_of_another_class_is_copied(hf_bert, save_tiny, tmp_path, unchecked, settings):
+    unchecked(True)
     source, folder = save_tiny(words=LETTERS), tmp_path / "repository"
     named = settings["tokenizer_class"]
     rest = {name: value for name, value in settings.items() if name != "tokenizer_class"}
@@ -171,9 +135,40 @@ def test_a_tokenizer_of_another_class_is_copied(hf_bert, save_tiny, tmp_path, on
     assert json.loads((folder / "config.json").read_text())["tokenizer_class"] == named
 
 
-def test_a_tokenizer_with_code_is_not_pushed(hf_bert, save_tiny, tmp_path, one_head):
-    settings = {"tokenizer_class": "BertTokenizer", "auto_map": {"AutoTokenizer": ["own.X", None]}}
-    source = name_tokenizer(save_tiny(), settings)
-    (source / "own.py").write_text("raise SystemExit('the code ran')")
-    result = hf_bert("push", source, "me/tiny", "--dry-run", tmp_path / "out", "--no-speed")
-    assert result.status == 2 and "has code of its own (own.X)" in result.err
+# --- after training --------------------------------------------------------------------------
+
+#: Commands that push a model, and its class.
+TRAINED = {"finetune": "BertForSequenceClassification", "pretrain": "BertForPreTraining"}
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_pushed_after_training(hf_bert, one_error_line, place, monkeypatch, name):
+    """The place is looked at before; the model, its tokenizer and its folder go there."""
+    pytest.importorskip("sklearn", reason="pip install -e '.[train]'")
+    calls, out = [], place / "new" / "out"
+    command = (*RUNS[name].split(), "--push-to-hub", "me/my-bert")
+    with monkeypatch.context() as patch:
+        patch.setattr(uploading, "get_token", lambda: None)
+        one_error_line(hf_bert(*command), "there is no token", "hf auth login")
+    assert not out.exists()
+
+    def reserve(name, class_name):
+        assert not out.exists()
+        calls.append((name, class_name))
+
+    def push(model, name, *, tokenizer, source):
+        assert source.absolute() == out and (out / "model.safetensors").is_file()
+        assert len(tokenizer) == model.config.vocab_size
+        calls.append((name, type(model).__name__))
+        if calls[0][1] == TRAINED["pretrain"]:
+            raise uploading.PushError("the hub answers 503", "an answer", "wait")
+
+    monkeypatch.setattr(uploading, "reserve", reserve)
+    monkeypatch.setattr(pushing, "push", push)
+    result = hf_bert(*command)
+    if name == "pretrain":
+        one_error_line(result, "503", "it is whole", "hf-bert push")
+    else:
+        assert result.status == 0, result.err
+    assert calls == [("me/my-bert", TRAINED[name])] * 2
+    assert (out / "model.safetensors").is_file()

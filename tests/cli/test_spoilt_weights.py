@@ -1,4 +1,4 @@
-"""A checkpoint with NaN in it is refused, but for what is not taken from it."""
+"""NaN in weights that are not taken do no harm, and no NaN leaves a model."""
 
 import asyncio
 
@@ -12,23 +12,6 @@ from hf_bert_impl import QuestionAnsweringPipeline, TextEncoder
 from hf_bert_impl.inference.classifier import TextClassifier
 from hf_bert_impl.inference.masked_words import best_tokens, encode_masked, predict_masks
 from hf_bert_impl.tasks.pseudo_perplexity import pseudo_perplexity
-from tests.damage import spoil
-
-SPOILT = "encoder.layer.1.attention.output.dense.weight"
-
-
-def test_python_computes_nothing_with_them(save_tiny):
-    said = (f"{SPOILT}, and 1 more", "take a checkpoint from before")
-    for load, name, words in (
-        (TextEncoder.from_pretrained, "BertModel", said),
-        (QuestionAnsweringPipeline.from_pretrained, "BertForQuestionAnswering", said),
-        (hf_bert_impl.load_any, "BertForMaskedLM", ()),
-    ):
-        folder = save_tiny(name)
-        spoil(folder)
-        with pytest.raises(ValueError, match="2 NaN among") as caught:
-            load(folder)
-        assert all(word in str(caught.value) for word in words)
 
 
 def test_a_head_that_is_drawn_anew_may_be_spoilt(hf_bert, save_tiny, tmp_path):
@@ -39,16 +22,6 @@ def test_a_head_that_is_drawn_anew_may_be_spoilt(hf_bert, save_tiny, tmp_path):
     model.save_pretrained(folder)
     (tmp_path / "text.txt").write_text("nice to meet you\n")
     command = ("embed", folder, tmp_path / "text.txt", "-o", tmp_path / "out.npy")
-    assert hf_bert(*command).status == 0
-
-
-def test_narrow_types_make_infinities(hf_bert, one_error_line, save_tiny):
-    folder = save_tiny("BertForQuestionAnswering")
-    model = hf_bert_impl.BertForQuestionAnswering.from_pretrained(folder)
-    model.bert.encoder.layer[0].output.dense.weight.data[4, 5] = 1e6
-    model.save_pretrained(folder)
-    command = ("answer", folder, "--question", "river?", "--context", "the river")
-    one_error_line(hf_bert(*command, "--dtype", "float16"), "float32")
     assert hf_bert(*command).status == 0
 
 
@@ -104,30 +77,3 @@ def test_no_pipeline_gives_numbers_that_are_not_finite(dtype, save_tiny):
         ) as e:
             pytest.fail(f"call {number} gave {call()}")
         assert ("use `dtype='float32'`" in str(e.value)) == (dtype != torch.float32)
-
-
-@pytest.mark.parametrize(
-    ("head", "command"),
-    [
-        ("BertModel", ("embed", "FOLDER", "TEXTS", "-o", "vectors.npy")),
-        (
-            "BertForQuestionAnswering",
-            ("answer", "FOLDER", "--question", "a?", "--context", "river"),
-        ),
-        ("BertForMaskedLM", ("fill-mask", "FOLDER", TEXTS[0])),
-        ("BertForMaskedLM", ("evaluate", "masked-lm", "FOLDER", "--data", "TEXTS")),
-        (
-            "BertForSequenceClassification",
-            ("classify", "TEXTS", "-m", "FOLDER", "-o", "labels.jsonl"),
-        ),
-    ],
-)
-def test_commands_say_so_in_one_line(
-    hf_bert, one_error_line, save_tiny, tmp_path, monkeypatch, head, command
-):
-    monkeypatch.chdir(tmp_path)
-    folder = save_tiny(head)
-    overflow(getattr(hf_bert_impl, head).from_pretrained(folder)).save_pretrained(folder)
-    (tmp_path / "texts.txt").write_text("nice to meet you\nthe river\n")
-    words = [{"FOLDER": folder, "TEXTS": "texts.txt"}.get(word, word) for word in command]
-    one_error_line(hf_bert(*words), "outputs in float32 are NaN or infinite")

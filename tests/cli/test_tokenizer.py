@@ -7,7 +7,6 @@ from transformers import AutoTokenizer
 
 from hf_bert_impl import BertTokenizer
 from hf_bert_impl.conversion.readers.restricted_pickle import read_pickled_vocabulary
-from hf_bert_impl.data import tokenizer_training
 
 TEXT = "the low river flows lower\nand the lowest river is slow\n" * 4
 
@@ -40,23 +39,20 @@ def test_table(hf_bert, text, tmp_path):
     assert tokenizer.tokenize("LOW") == ["low"]
 
 
-def test_json(hf_bert, text, tmp_path):
-    output = tmp_path / "made"
-    arguments = ("--vocab-size", 2000, "--no-lowercase", "--json", "-o", output)
-    result = hf_bert("tokenizer", "train", text, text, *arguments)
-    report = json.loads(result.out)
-    assert report["output"] == str(output)
-    assert report["vocab_size"] < 100
-    assert report["unknown_rate"] == 0
-    assert not BertTokenizer.from_pretrained(output).do_lower_case
+def test_too_little_text_is_said(hf_bert, text, tmp_path):
+    arguments = ("tokenizer", "train", text, "--vocab-size", 2000, "-o", tmp_path / "made")
+    result = hf_bert(*arguments)
+    assert "of 2,000: the text has no more pieces" in " ".join(result.out.split())
+    report = json.loads(hf_bert(*arguments, "--overwrite", "--no-lowercase", "--json").out)
+    assert report["vocab_size"] < 100 and report["unknown_rate"] == 0
+    assert not BertTokenizer.from_pretrained(tmp_path / "made").do_lower_case
 
 
-def test_a_column_of_a_table(hf_bert, one_error_line, tmp_path):
+def test_a_column_of_a_table(hf_bert, tmp_path):
     """Its words alone: no header, label, quote or tag becomes a piece."""
     file = tmp_path / "reviews.csv"
     file.write_text("review,sentiment\n" + '"a low, low river<br />flows",zzz\n' * 9)
     arguments = ("tokenizer", "train", file, "--vocab-size", 60, "-o", tmp_path / "made")
-    one_error_line(hf_bert(*arguments), "2 columns ('review', 'sentiment')", "with --column")
     result = hf_bert(*arguments, "--column", "review")
     assert result.status == 0, result.err
     vocabulary = BertTokenizer.from_pretrained(tmp_path / "made").get_vocab()
@@ -64,61 +60,15 @@ def test_a_column_of_a_table(hf_bert, one_error_line, tmp_path):
     assert not {"z", "<", ">", "/", '"', "b"} & vocabulary.keys()
 
 
-def test_too_little_text_is_said(hf_bert, text, tmp_path):
-    result = hf_bert("tokenizer", "train", text, "--vocab-size", 2000, "-o", tmp_path / "made")
-    assert "of 2,000: the text has no more pieces" in " ".join(result.out.split())
-
-
-def test_files_beside_it_stay(hf_bert, one_error_line, text, tmp_path):
+def test_files_beside_it_stay(hf_bert, text, tmp_path):
     output = tmp_path / "made"
     output.mkdir()
     (output / "config.json").write_text("mine")
     (output / "vocab.txt").write_text("old")
     arguments = ("tokenizer", "train", text, "--vocab-size", 40, "-o", output)
-    one_error_line(hf_bert(*arguments), "holds a tokenizer", "--overwrite")
-    assert (output / "vocab.txt").read_text() == "old"
     assert hf_bert(*arguments, "--overwrite").status == 0
     assert (output / "config.json").read_text() == "mine"
     assert len((output / "vocab.txt").read_text().splitlines()) == 40
-
-
-def test_wrong_arguments(hf_bert, one_error_line, text, tmp_path, monkeypatch):
-    def run(*options, file=text, output=tmp_path / "made"):
-        return hf_bert("tokenizer", "train", file, "-o", output, *options)
-
-    one_error_line(run("--vocab-size", 20), "has no room for the", "raise the vocabulary size")
-    one_error_line(run("--vocab-size", 3), "vocab-size")
-    one_error_line(run(file=tmp_path / "none"), "there is no file")
-    one_error_line(run(output=text), "is a file")
-    one_error_line(run(output=tmp_path / "no" / "made"), "there is no folder")
-    one_error_line(hf_bert("tokenizer", "train", text), "--output")
-    text.write_bytes(b"")
-    one_error_line(run(), "is empty")
-    text.write_bytes(b"\xff\xfe")
-    one_error_line(run(), "line 1 of", "is not UTF-8")
-    assert not (tmp_path / "made").exists()
-
-    def fail(*args, **rest):
-        raise OSError(28, "No space left on device")
-
-    text.write_text(TEXT)
-    monkeypatch.setattr(tokenizer_training.BertTokenizer, "save_pretrained", fail)
-    one_error_line(run("--vocab-size", 40), "No space left")
-    assert not (tmp_path / "made").exists()
-
-
-@pytest.mark.parametrize("name", ["tokenizer.json", "vocab.txt"])
-def test_the_text_is_not_replaced(hf_bert, one_error_line, tmp_path, name):
-    (tmp_path / name).write_text("nice to meet you\n")
-    command = ("tokenizer", "train", tmp_path / name, "-o", tmp_path / ".", "--vocab-size", 60)
-    one_error_line(hf_bert(*command, "--overwrite"), f"{name}, which this command writes")
-    assert [*tmp_path.iterdir()] == [tmp_path / name]
-
-
-def test_a_vocabulary_larger_than_memory(hf_bert, one_error_line, text, tmp_path):
-    asked = ("tokenizer", "train", text, "--vocab-size", 10**9, "--output", tmp_path / "words")
-    one_error_line(hf_bert(*asked), "--vocab-size is 1000000000", "to 10,000,000")
-    assert not (tmp_path / "words").exists()
 
 
 # --- words -----------------------------------------------------------------------------------
@@ -134,23 +84,10 @@ def test_words(hf_bert, text, tmp_path):
     tokens = tokenizer.convert_ids_to_tokens(range(8))
     assert tokens == ["<pad>", "<unk>", "<eos>", "<sos>", "<mask>", "river", "the", "and"]
     assert tokenizer("the sea")["input_ids"] == [3, 6, 1, 2]
-
-
-def test_words_as_json(hf_bert, one_error_line, text, tmp_path):
-    arguments = (
-        "tokenizer",
-        "words",
-        text,
-        "--min-frequency",
-        5,
-        "--json",
-        "-o",
-        tmp_path / "made",
-    )
-    report = json.loads(hf_bert(*arguments).out)
+    options = ("--min-frequency", 5, "--json", "-o", tmp_path / "json")
+    report = json.loads(hf_bert("tokenizer", "words", text, *options).out)
     assert report.pop("unknown_rate") == pytest.approx(7 / 11)
-    assert report == {"output": str(tmp_path / "made"), "vocab_size": 7, "words": 9}
-    one_error_line(hf_bert(*arguments), "holds a tokenizer", "with --overwrite")
+    assert report == {"output": str(tmp_path / "json"), "vocab_size": 7, "words": 9}
 
 
 def test_words_that_bert_vocab_wrote(hf_bert, fixtures_dir, tmp_path):

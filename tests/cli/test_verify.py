@@ -6,24 +6,23 @@ import pytest
 import torch
 
 from hf_bert_impl import checkpoints
+from hf_bert_impl.model import cpu_kernels
 from hf_bert_impl.parity import published
 from tests.damage import fields
 
 
 def test_table_of_a_small_model(hf_bert, save_tiny):
     result = hf_bert("verify", save_tiny(), "--gradients", "--heads")
-    assert result.status == 0, result.out
-    assert result.err == ""
+    assert (result.status, result.err) == (0, "")
     for words in ("fp32 sdpa padded left", "bf16 eager holes", "layer 1", "loss", "gradients"):
         assert words in result.out
     assert "passed of" in result.out
     assert "upstream" in result.out
 
 
-def test_json_is_one_object_with_every_row(hf_bert, save_tiny):
-    result = hf_bert("verify", save_tiny(), "--json")
-    assert result.status == 0
-    data = json.loads(result.out)
+def test_json_has_every_row(hf_bert, save_tiny):
+    folder = save_tiny()
+    data = json.loads(hf_bert("verify", folder, "--json").out)
     assert data["passed"] is True
     assert len(data["rows"]) == data["compared"]
     cases = {row["case"] for row in data["rows"]}
@@ -31,39 +30,29 @@ def test_json_is_one_object_with_every_row(hf_bert, save_tiny):
     assert {"fp32 eager padded right", "bf16 sdpa unpadded", "loading"} <= cases
     names = {row["name"] for row in data["rows"]}
     assert {"embeddings", "layer 0", "layer 1 head 4", "logits", "loss"} <= names
+    result = hf_bert("verify", folder, "--no-bf16", "--text", "the river rose .", "--json")
+    cases = {row["case"].partition(" ")[0] for row in json.loads(result.out)["rows"]}
+    assert cases == {"fp32", "loading"}
 
 
-def test_no_bf16_and_text(hf_bert, save_tiny):
-    result = hf_bert(
-        "verify", save_tiny(), "--no-bf16", "--text", "the river rose over night .", "--json"
-    )
-    data = json.loads(result.out)
-    assert data["passed"] is True
-    assert not any(row["case"].startswith("bf16") for row in data["rows"])
-    assert any(row["case"].startswith("fp32") for row in data["rows"])
+@pytest.mark.slow
+@pytest.mark.parametrize("name", checkpoints.HEADS.values())
+def test_any_head(hf_bert, save_tiny, name):
+    """As the config names it, or the option."""
+    for folder, option in (
+        (save_tiny(name), ()),
+        (save_tiny(), ("--head", {it: head for head, it in checkpoints.HEADS.items()}[name])),
+    ):
+        result = hf_bert("verify", folder, *option, "--no-bf16", "--json")
+        data = json.loads(result.out)
+        assert result.status == 0, data["worst"]
+        assert data["title"].startswith(f"{name} of ")
 
 
-@pytest.mark.parametrize("head", checkpoints.HEADS)
-def test_any_head(hf_bert, save_tiny, head):
-    result = hf_bert("verify", save_tiny(), "--head", head, "--no-bf16", "--json")
-    data = json.loads(result.out)
-    assert result.status == 0, data["worst"]
-    assert checkpoints.HEADS[head] in data["title"]
-
-
-@pytest.mark.parametrize("name", ["BertModel", "BertForMultipleChoice", "BertForQuestionAnswering"])
-def test_the_config_names_the_head(hf_bert, save_tiny, name):
-    result = hf_bert("verify", save_tiny(name), "--no-bf16", "--json")
-    assert result.status == 0
-    assert json.loads(result.out)["title"].startswith(f"{name} of ")
-
-
-def test_without_tokenizer_random_tokens_are_compared(hf_bert, one_error_line, save_tiny):
+def test_without_tokenizer_random_tokens_are_compared(hf_bert, save_tiny):
     result = hf_bert("verify", save_tiny(tokenizer=False), "--no-bf16")
     assert result.status == 0
     assert "random tokens" in result.out
-    result = hf_bert("verify", save_tiny(tokenizer=False), "--text", "the river")
-    one_error_line(result, "no tokenizer")
 
 
 def test_status_1_and_the_name_where_a_head_differs(hf_bert, save_tiny, monkeypatch):
@@ -76,19 +65,11 @@ def test_status_1_and_the_name_where_a_head_differs(hf_bert, save_tiny, monkeypa
         return model, info
 
     monkeypatch.setattr(checkpoints, "load_model", disturbed)
-    folder = save_tiny()
-    result = hf_bert("verify", folder, "--no-bf16")
+    command = ("verify", save_tiny(), "--no-bf16")
+    result = hf_bert(*command)
     assert result.status == 1
     assert "fails first at layer 1 head 2 (" in result.out.replace("\n", " ")
-    result = hf_bert("verify", folder, "--no-bf16", "--json")
-    assert result.status == 1
-    assert json.loads(result.out)["passed"] is False
-
-
-def test_tolerance_is_the_bound(hf_bert, save_tiny):
-    folder = save_tiny()
-    assert hf_bert("verify", folder, "--no-bf16", "--tolerance", "1e-12").status == 1
-    assert hf_bert("verify", folder, "--no-bf16", "--tolerance", "1e-3").status == 0
+    assert hf_bert(*command, "--tolerance", "1e3").status == 0
 
 
 @pytest.mark.parametrize(
@@ -106,12 +87,33 @@ def test_bad_configs(hf_bert, one_error_line, save_tiny, changes, words):
     one_error_line(hf_bert("verify", folder), *words)
 
 
-def test_bad_options(hf_bert, one_error_line, save_tiny):
-    folder = save_tiny()
-    one_error_line(hf_bert("verify", folder, "--head", "tail"), "'tail'", "masked-lm")
-    one_error_line(hf_bert("verify", folder, "--text", " "), "--text is empty")
-    one_error_line(hf_bert("verify", folder, "--text", "the " * 40), "more than 31 tokens")
-    one_error_line(hf_bert("verify", folder, "--tolerance", "-1"), "--tolerance")
+@pytest.mark.slow
+@pytest.mark.skipif(
+    cpu_kernels.why_no_kernels(torch.float32) is not None, reason="torch lacks oneDNN"
+)
+def test_batch_invariance(hf_bert, one_error_line, save_tiny, monkeypatch):
+    """Kept; broken by products that depend on how many rows there are; and not promised."""
+    command = ("verify", save_tiny("BertModel"), "--batch-invariant")
+    result = hf_bert(*command)
+    assert (result.status, result.err) == (0, "")
+    assert "prepared float32, batch_invariant" in result.out
+    assert "what was promised was kept" in result.out
+    decoder = save_tiny("BertLMHeadModel", is_decoder=True)
+    one_error_line(hf_bert("verify", decoder, *command[2:]), "does not go with a decoder")
+
+    multiply = cpu_kernels._multiply
+
+    def broken(states, *arguments):
+        return multiply(states, *arguments) * (1 + 1e-6 * (len(states) > 40))
+
+    monkeypatch.setattr(cpu_kernels, "_multiply", broken)
+    monkeypatch.setattr(cpu_kernels, "_agrees", lambda probe, rows: True)  # does not find it
+    result = hf_bert(*command, "--json")
+    assert result.status == 1
+    report = json.loads(result.out)
+    failed = [row for row in report["rows"] if not row["passed"]]
+    assert failed[0]["way"] == "unchanged" and failed[0]["promised"]
+    assert failed[0]["texts"]["70"] > 0 and failed[0]["numbers"] > 0
 
 
 @pytest.mark.hub

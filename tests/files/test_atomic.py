@@ -6,39 +6,7 @@ import os
 import pytest
 from safetensors import SafetensorError
 
-from hf_bert_impl.files.atomic import atomic_file, atomic_files, is_disk_full, swap_in
-
-
-def test_files_appear_at_the_end(tmp_path):
-    folder = tmp_path / "new"
-    with atomic_files(folder) as fresh:
-        (fresh / "a").write_text("1")
-        (fresh / "b").write_text("2")
-        assert [file.name for file in folder.iterdir()] == [fresh.name]
-    assert {file.name: file.read_text() for file in folder.iterdir()} == {"a": "1", "b": "2"}
-
-
-def test_others_stay(tmp_path):
-    (tmp_path / "a").write_text("old")
-    (tmp_path / "c").write_text("mine")
-    with atomic_file(tmp_path / "a") as fresh:
-        fresh.write_text("new")
-        assert (tmp_path / "a").read_text() == "old"
-    assert {f.name: f.read_text() for f in tmp_path.iterdir()} == {"a": "new", "c": "mine"}
-
-
-@pytest.mark.parametrize("is_new", [True, False])
-def test_nothing_is_left_of_a_failure(tmp_path, is_new):
-    folder = tmp_path / "folder"
-    if not is_new:
-        folder.mkdir()
-        (folder / "a").write_text("old")
-    with pytest.raises(OSError, match="full"), atomic_files(folder) as fresh:
-        (fresh / "a").write_text("half")
-        raise OSError("full")
-    assert folder.exists() != is_new
-    if not is_new:
-        assert [file.read_text() for file in folder.iterdir()] == ["old"]
+from hf_bert_impl.files.atomic import is_disk_full, swap_in
 
 
 @pytest.fixture

@@ -47,10 +47,6 @@ def test_a_second_writer_is_refused(tmp_path):
             pass
     assert not held(out)
     assert not [*tmp_path.iterdir()]  # neither the lock nor the folder that was made for it
-
-
-def test_what_was_written_stays(tmp_path):
-    out = tmp_path / "new" / "out"
     with output_lock(out):
         out.mkdir()
     assert [*(tmp_path / "new").iterdir()] == [out]

@@ -19,26 +19,6 @@ def content(folder):
     return {file.name: file.read_text() for file in folder.iterdir()}
 
 
-def test_it_appears_at_the_end(tmp_path):
-    folder = tmp_path / "deep" / "out"
-    with claimed(folder, [], None), output_folder(folder) as fresh:
-        (fresh / "a").write_text("1")
-        assert not folder.exists()
-    assert content(folder) == {"a": "1"}
-    assert [*folder.parent.iterdir()] == [folder]
-
-
-@pytest.mark.parametrize("kind", [OSError, KeyboardInterrupt, ValueError])
-def test_a_failure_leaves_what_was_there(tmp_path, kind):
-    folder = tmp_path / "deep" / "out"
-    for before in ({}, {"mine": "old"}):
-        with pytest.raises(kind), claimed(folder, [], True), output_folder(folder) as fresh:
-            (fresh / "mine").write_text("new")
-            raise kind
-        assert (content(folder) if before else [*tmp_path.iterdir()]) == (before or [])
-        make(folder, mine="old")
-
-
 def test_a_place_that_cannot_be_written_is_said(tmp_path):
     (tmp_path / "file").write_text("mine")
     for folder in (tmp_path / "file" / "out", tmp_path / ("x" * 300)):
@@ -72,10 +52,9 @@ def test_the_source_is_never_the_output(tmp_path):
     link = tmp_path / "link"
     link.symlink_to(folder)
     for place in (folder, tmp_path, link):
-        with pytest.raises(InputError, match="would replace its own source"):
-            check_output(place, [folder / "weights"], True)
-        with pytest.raises(InputError, match="would replace its own source"):
-            check_output(place, [folder], True)
+        for source in (folder / "weights", folder):
+            with pytest.raises(InputError, match="would replace its own source"):
+                check_output(place, [source], True)
 
 
 def test_files_of_others_stay_and_those_of_older_models_go(tmp_path):

@@ -118,13 +118,8 @@ def expected(served):
 
 def test_the_client_of_openai(running, expected):
     client = openai.OpenAI(base_url=f"{running.address}/v1", api_key=KEY)
-    found = client.embeddings.create(model="small", input=TEXTS)  # asks for base64
+    found = client.embeddings.create(model="small", input=TEXTS)
     assert np.array_equal(np.array([row.embedding for row in found.data], np.float32), expected)
-    numbers = client.embeddings.create(model="small", input=TEXTS[4], encoding_format="float")
-    assert np.array_equal(np.array(numbers.data[0].embedding, np.float32), expected[4])
-    assert [model.id for model in client.models.list()] == ["small"]
-    with pytest.raises(openai.NotFoundError, match="name 'small'"):
-        client.embeddings.create(model="large", input="a")
     stranger = openai.OpenAI(base_url=f"{running.address}/v1", api_key="no", max_retries=0)
     with pytest.raises(openai.AuthenticationError, match="Bearer KEY"):
         stranger.embeddings.create(model="small", input="a")
@@ -154,12 +149,11 @@ def test_clients_that_go_away_keep_nobody_waiting(running, expected):
     for worker in workers:
         worker.suspend()
     try:
-        for _ in range(4):
-            with pytest.raises(TimeoutError):
-                running.post(["over and over " * 10] * 1000, timeout=1)
-            begin = time.monotonic()
-            wait_until(lambda: running.queued() == 0)
-            assert time.monotonic() - begin < 20  # `--timeout` is 60
+        with pytest.raises(TimeoutError):
+            running.post(["over and over " * 10] * 1000, timeout=1)
+        begin = time.monotonic()
+        wait_until(lambda: running.queued() == 0)
+        assert time.monotonic() - begin < 20  # `--timeout` is 60
     finally:
         for worker in workers:
             worker.resume()
@@ -200,38 +194,11 @@ def test_all_that_was_taken_is_answered_at_the_end(running, expected):
     assert "Traceback" not in running.process.stderr.read()
 
 
-# --- what is refused before anything starts ----------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"port": 70000}, "port is 70000"),
-        ({"replicas": 0}, "replicas is 0"),
-        ({"timeout": 0}, "timeout is 0"),
-        ({"queue": 0}, "queue is 0"),
-        ({"task": "translate"}, "translate"),
-        ({"name": " "}, "`name` is empty"),
-        ({"host": "192.0.2.1"}, "nothing can listen on 192.0.2.1"),
-        ({"host": "no.such.host.invalid"}, "nothing can listen on no.such.host"),
-    ],
-)
-def test_options_that_cannot_be(served, changes, words):
-    with pytest.raises(InputError, match=re.escape(words)):
-        serve(served("embed"), ServingOptions(**changes), lambda *_: pytest.fail("it listens"))
-
-
-def test_a_port_that_is_taken(served):
+def test_a_port_that_is_taken_and_no_model(served, tmp_path):
     with server._listening("127.0.0.1", 0) as taken:
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(InputError, match=f"nothing can listen on 127.0.0.1:{port}"):
             serve(served("embed"), ServingOptions(port=port), lambda *_: pytest.fail("it listens"))
-
-
-def test_a_missing_model_and_extra(tmp_path, monkeypatch):
     with pytest.raises(InputError, match="no folder"):
-        serve(str(tmp_path / "none"), ServingOptions(), print)
-    monkeypatch.setitem(sys.modules, "uvicorn", None)
-    with pytest.raises(InputError, match=r"pip install -e '\.\[serve\]'"):
-        serve(str(tmp_path), ServingOptions(), print)
+        serve(str(tmp_path / "none"), ServingOptions(), lambda *_: pytest.fail("it listens"))

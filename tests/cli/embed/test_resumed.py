@@ -12,23 +12,13 @@ import numpy as np
 import pytest
 import torch
 
+from hf_bert_impl import BertModel
 from hf_bert_impl.data import vector_file
 from hf_bert_impl.model.cpu_kernels import why_no_kernels
 from tests.cli.embed.cases import LINES, WIDTH, assert_complete, expected, give_input, json_lines
 
 SECONDS_TO_START = 60
-MANY = [f"the river rose over night and {'you ' * (n % 11)}" for n in range(1500)]
 RUN = "import sys; from hf_bert_impl.cli import main; sys.exit(main())"
-
-
-def wait_for_rows(output, process):
-    progress = output.with_name(output.name + ".progress.json")
-    end = time.monotonic() + SECONDS_TO_START
-    while not progress.exists():
-        assert process.poll() is None, process.stderr.read()
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    return json.loads(progress.read_text())["rows"]
 
 
 def run_and_kill(command, texts, output):
@@ -40,55 +30,32 @@ def run_and_kill(command, texts, output):
         stderr=subprocess.PIPE,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
+    progress = output.with_name(output.name + ".progress.json")
     try:
         process.stdin.write(("\n".join(texts) + "\n").encode())
         process.stdin.flush()
-        return wait_for_rows(output, process)
+        end = time.monotonic() + SECONDS_TO_START
+        while not progress.exists():
+            assert process.poll() is None, process.stderr.read()
+            assert time.monotonic() < end
+            time.sleep(0.05)
+        return json.loads(progress.read_text())["rows"]
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
 
 
 @pytest.mark.slow
-def test_killed_and_resumed(hf_bert, model, output, monkeypatch):
-    """The same command goes on from there."""
-    command = ("embed", str(model), "-", "-o", str(output), "--batch-tokens", "64", "--json")
-    rows = run_and_kill(command, MANY[:700], output)
-    assert 0 < rows <= 700
-    assert not output.exists()
-    before = output.with_name(output.name + ".partial").read_bytes()
-    first = np.frombuffer(before, "<f4", rows * WIDTH, offset=128).copy()
-
-    give_input(monkeypatch, MANY)
-    result = hf_bert(*command)
-    assert result.status == 0, result.err
-    assert json.loads(result.out)["resumed_from"] == rows
-    assert_complete(output, expected(model, MANY))
-    # Rows of the first run were kept, not made again.
-    assert np.array_equal(np.load(output)[:rows].ravel(), first)
-
-
-@pytest.mark.slow
 @pytest.mark.skipif(why_no_kernels(torch.float32) is not None, reason="torch lacks oneDNN")
-@pytest.mark.parametrize(
-    ("seed", "name", "options"),
-    [
-        (1, "vectors.npy", ()),
-        (2, "vectors.npy", ("--precision", "float16")),
-        (3, "vectors.parquet", ("--precision", "int8", "--part-size", "401")),
-        (4, "vectors.parquet", ("--column", "text", "--id-column", "id")),
-    ],
-)
-def test_resumed_to_the_same_bytes(hf_bert, model, output, monkeypatch, seed, name, options):
-    """As without an interruption, with any token budget, killed anywhere."""
-    output, draw = output.with_name(name), random.Random(seed)
+def test_killed_and_resumed(hf_bert, model, output, monkeypatch):
+    """To the same bytes as without an interruption, with any token budget, killed anywhere."""
+    output, draw = output.with_name("vectors.parquet"), random.Random(2)
     texts = [f"the river rose and {'you ' * draw.randrange(12)}" for _ in range(1500)]
-    if "--column" in options:
-        texts = json_lines(texts, "text").splitlines()
+    texts = json_lines(texts, "text").splitlines()
+    options = ("--precision", "int8", "--part-size", "401", "--column", "text", "--id-column", "id")
 
     def content(path):
-        files = sorted(path.iterdir()) if path.is_dir() else [path]
-        return [file.read_bytes() for file in files]
+        return [file.read_bytes() for file in sorted(path.iterdir())]
 
     def command(target, budget):
         return (
@@ -131,16 +98,11 @@ def interrupted(hf_bert, model, lines, output, monkeypatch):
 
 
 def test_interrupted_and_resumed(hf_bert, interrupted, model, output):
+    with output.with_name("vectors.npy.partial").open("ab") as file:
+        file.write(b"\x01" * (WIDTH * 4 + 17))  # a row and a piece that no checkpoint counted
     result = hf_bert(*interrupted, "--json")
     assert result.status == 0, result.err
     assert json.loads(result.out)["resumed_from"] == 2
-    assert_complete(output, expected(model))
-
-
-def test_rows_that_do_not_count_are_made_again(hf_bert, interrupted, model, output):
-    with output.with_name("vectors.npy.partial").open("ab") as file:
-        file.write(b"\x01" * (WIDTH * 4 + 17))  # a row and a piece that no checkpoint counted
-    assert hf_bert(*interrupted).status == 0
     assert_complete(output, expected(model))
 
 
@@ -153,7 +115,6 @@ def test_resuming_with_other_texts(hf_bert, one_error_line, interrupted, lines, 
     one_error_line(hf_bert(*interrupted), "has 1 texts where 2 were done")
     lines.write_text(text)
     one_error_line(hf_bert(*interrupted, "--normalize"), "its normalize was False, now True")
-    one_error_line(hf_bert(*interrupted, "--dtype", "float32"), "its dtype was None, now 'float32'")
     # None of these has touched what was done; further texts are welcome.
     with lines.open("a") as file:
         file.write("river\n")
@@ -161,68 +122,47 @@ def test_resuming_with_other_texts(hf_bert, one_error_line, interrupted, lines, 
     assert_complete(output, expected(model, [*LINES, "river"]))
 
 
-def test_resuming_with_other_weights(hf_bert, one_error_line, interrupted, model):
-    from hf_bert_impl import BertModel
-
+def test_resuming_with_other_weights(hf_bert, one_error_line, interrupted, model, output):
     other = BertModel.from_pretrained(model)
     other.embeddings.word_embeddings.weight.data.mul_(-1)
     other.save_pretrained(model)
     one_error_line(hf_bert(*interrupted), "the model gives other vectors now")
-
-
-def test_starting_anew(hf_bert, interrupted, model, output):
     output.with_name("vectors.npy.partial").unlink()
-    assert hf_bert(*interrupted, "--normalize").status == 0
-    assert_complete(output, expected(model, normalize_embeddings=True))
+    assert hf_bert(*interrupted).status == 0
+    assert_complete(output, expected(model))
 
 
-@pytest.mark.parametrize("content", ["{", '{"rows": 2}', "[]"])
-def test_damaged_progress(hf_bert, one_error_line, interrupted, output, content):
-    output.with_name("vectors.npy.progress.json").write_text(content)
-    one_error_line(hf_bert(*interrupted), "progress.json is damaged")
-
-
-def test_lost_rows(hf_bert, one_error_line, interrupted, output):
+def test_damaged_leftovers(hf_bert, one_error_line, interrupted, output):
+    progress = output.with_name("vectors.npy.progress.json")
+    before = progress.read_text()
+    for content in ("{", '{"rows": 2}', "[]"):
+        progress.write_text(content)
+        one_error_line(hf_bert(*interrupted), "progress.json is damaged")
+    progress.write_text(before)
     os.truncate(output.with_name("vectors.npy.partial"), 200)
     one_error_line(hf_bert(*interrupted), "is shorter than its 2 rows")
 
 
-def test_two_runs_at_once(hf_bert, one_error_line, model, lines, output):
-    pytest.importorskip("fcntl", reason="locks files as Unix does")
-    with vector_file.VectorFile(output, WIDTH, {}):
-        result = hf_bert("embed", model, lines, "-o", output)
-    one_error_line(result, "another run is writing")
-
-
 def test_files_of_others_are_left_alone(hf_bert, one_error_line, model, lines, output, tmp_path):
     """What no interrupted run wrote is neither cut off nor written to, nor is what a link names."""
-    command = ("embed", model, lines, "-o", output)
-    mine = tmp_path / "mine"
+    command, mine = ("embed", model, lines, "-o", output), tmp_path / "mine"
     np.save(tmp_path / "mine.npy", np.ones((3, WIDTH), np.float32))  # the very header of a .partial
-    for content in (b"mine", (tmp_path / "mine.npy").read_bytes()):
+    contents = b"mine", (tmp_path / "mine.npy").read_bytes()
+    for content, ending, place in [
+        (b"", ".partial", os.link),
+        *((content, ".progress.json", os.rename) for content in contents),
+        *((it, ".partial", how) for it in contents for how in (os.link, os.symlink, os.rename)),
+    ]:
+        beside = output.with_name(output.name + ending)
         mine.write_bytes(content)
-        for ending in (".partial", ".progress.json"):
-            beside = output.with_name(output.name + ending)
-            if ending == ".partial":
-                places = (os.link, os.symlink, os.rename)
-            else:
-                places = (os.rename,)
-            for place in places:
-                mine.write_bytes(content)
-                place(mine, beside)
-                result = hf_bert(*command)
-                one_error_line(result, beside.name)
-                assert beside.read_bytes() == content
-                assert [*output.parent.iterdir()] == [beside]
-                beside.unlink()
-    assert hf_bert(*command).status == 0
-
-
-def test_an_empty_file_of_another_name(hf_bert, one_error_line, model, lines, output, tmp_path):
-    (tmp_path / "mine").touch()
-    os.link(tmp_path / "mine", output.with_name("vectors.npy.partial"))
-    one_error_line(hf_bert("embed", model, lines, "-o", output), "no interrupted run wrote it")
-    assert (tmp_path / "mine").read_bytes() == b""
+        place(mine, beside)
+        one_error_line(hf_bert(*command), beside.name)
+        assert beside.read_bytes() == content
+        assert [*output.parent.iterdir()] == [beside]
+        beside.unlink()
+    output.symlink_to(tmp_path / "none")
+    one_error_line(hf_bert(*command), "exists", "--overwrite")
+    assert output.is_symlink()
 
 
 def test_killed_before_the_first_rows_counted(hf_bert, model, lines, output):
@@ -252,21 +192,15 @@ def test_the_texts_are_no_output(
     assert [*output.parent.iterdir()] == [beside]
 
 
-def test_a_dangling_link_is_not_replaced(hf_bert, one_error_line, model, lines, output, tmp_path):
-    output.symlink_to(tmp_path / "none")
-    one_error_line(hf_bert("embed", model, lines, "-o", output), "exists", "--overwrite")
-    assert output.is_symlink()
-
-
 def test_a_bad_line_costs_no_work(hf_bert, one_error_line, model, tmp_path, output):
     """What was done before it counts, once the line is mended."""
-    good = json_lines(MANY[:700], "text").strip()
+    many = [f"the river rose over night and {'you ' * (n % 11)}" for n in range(700)]
+    good = json_lines(many, "text").strip()
     file = tmp_path / "a.jsonl"
     file.write_text(good + "\n{oops\n")
     arguments = ("embed", model, file, "-o", output, "--batch-tokens", 100)
     one_error_line(hf_bert(*arguments), "line 701 of", "is not JSON")
     assert not output.exists()
     file.write_text(good + "\n")
-    result = hf_bert(*arguments, "--json")
-    assert json.loads(result.out)["resumed_from"] > 0
-    assert_complete(output, expected(model, MANY[:700]))
+    assert json.loads(hf_bert(*arguments, "--json").out)["resumed_from"] > 0
+    assert_complete(output, expected(model, many))

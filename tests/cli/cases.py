@@ -1,0 +1,137 @@
+"""Every command with small data: what the suites over all commands run."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from hf_bert_impl.cli import app
+from tests.checkpoints import save_checkpoint
+from tests.damage import fields, save_usable, write
+from tests.tasks.senteval_folder import write_senteval
+
+
+def names_of(group: Any, *words: str) -> list[str]:
+    """The names of all commands below a group."""
+    return [
+        name
+        for word, command in group.commands.items()
+        for name in (
+            names_of(command, *words, word)
+            if hasattr(command, "commands")
+            else [" ".join((*words, word))]
+        )
+    ]
+
+
+APP: Any = typer.main.get_command(app)
+COMMANDS = tuple(names_of(APP))
+SMALL = "--layers 1 --hidden-size 20 --heads 5 --intermediate-size 28 --max-length 16"
+LABELS = "--text-column 0 --label-column 1"
+#: What a user gives in the folder of the fixture `place`, by command; what it writes is `new/out`.
+RUNS = {
+    "embed": "embed BertModel texts.txt -o new/out.npy",
+    "answer": "answer BertForQuestionAnswering questions.jsonl -o new/out.jsonl",
+    "classify": "classify texts.txt -m BertForSequenceClassification -o new/out",
+    "fill-mask": "fill-mask BertForMaskedLM [MASK]",
+    "attention": "attention BertForMaskedLM the -o new/out.html",
+    "tokenizer train": "tokenizer train texts.txt -o new/out --vocab-size 60",
+    "tokenizer words": "tokenizer words texts.txt -o new/out",
+    "pretrain": "pretrain texts.txt --tokenizer BertForMaskedLM -o new/out --max-steps 1 "
+    f"--batch-size 2 -q --cache-dir cache {SMALL}",
+    "finetune": "finetune classification --model BertModel --train labels.tsv -o new/out "
+    f"--epochs 1 -q {LABELS}",
+    "prune-heads": "prune-heads BertForSequenceClassification --data labels.tsv --count 1 -q "
+    f"-o new/out {LABELS}",
+    "verify": "verify BertForMaskedLM --no-bf16",
+    "evaluate squad": "evaluate squad BertForQuestionAnswering --data squad.json -q",
+    "evaluate senteval": "evaluate senteval BertModel --data senteval --folds 2 --tasks STS12 "
+    "-o new/out.json",
+    "evaluate sts": "evaluate sts BertModel --data sts.tsv",
+    "evaluate probe": f"evaluate probe BertModel --train labels.tsv --folds 2 {LABELS}",
+    "evaluate regression": "evaluate regression regression --data numbers.tsv "
+    "--text-column 1 --label-column 0",
+    "evaluate classification": "evaluate classification BertForSequenceClassification "
+    f"--data labels.tsv {LABELS}",
+    "evaluate token-classification": "evaluate token-classification tagger --data tags.conll",
+    "evaluate masked-lm": "evaluate masked-lm BertForMaskedLM --data texts.txt -q",
+    "benchmark": "benchmark --random tiny --cases sentence --rounds 1 --threads 1 --peers none",
+    "inspect": "inspect BertForMaskedLM",
+    "convert": "convert BertForMaskedLM new/out --no-check",
+    "export": "export BertForMaskedLM new/out -f torch-export",
+    "push": "push BertForMaskedLM me/x --dry-run new/out --no-speed",
+}
+#: Models of a class in a folder of its name, and others with their fields of the config.
+MODELS = (
+    "BertModel",
+    "BertForMaskedLM",
+    "BertForQuestionAnswering",
+    "BertForSequenceClassification",
+)
+OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
+    "regression": ("BertForSequenceClassification", {"num_labels": 1}),
+    "tagger": ("BertForTokenClassification", {"id2label": {0: "O", 1: "B-x"}}),
+    "bare": ("BertForMaskedLM", {"tokenizer": False}),
+}
+TEXTS = "the river rose over night .\nnice to meet you .\n\nthe night , a river .\n" * 3
+QUESTION = {"id": "x", "question": "the river", "context": "the river rose over night"}
+ANSWER = {"text": "rose", "answer_start": 10}
+ASKED = {"id": "1", "question": "the river", "answers": [ANSWER]}
+PARAGRAPH = {"context": "the river rose over night .", "qas": [ASKED]}
+RECORDS = [{"text": "the river rose", "label": "a"}, {"text": "nice to meet", "label": "b"}] * 6
+FILES: dict[str, Any] = {
+    "texts.txt": TEXTS,
+    "texts.jsonl": json.dumps({"text": "the river rose. nice to meet you."}) + "\n",
+    "labels.tsv": "nice to meet\ta\nthe river rose\tb\n" * 6,
+    "labels.jsonl": "".join(json.dumps(record) + "\n" for record in RECORDS),
+    "numbers.tsv": "1\tnice\n2\ta\n",
+    "sts.tsv": "1.0\tthe river\tnice to\n3.0\tmeet you\tmeet you\n2.0\tnight and\tthe a\n",
+    "tags.conll": "nice\tO\nriver\tB-x\n",
+    "squad.json": {"version": "1.1", "data": [{"title": "x", "paragraphs": [PARAGRAPH]}]},
+    "squad2.json": {"version": "v2.0", "data": [{"title": "x", "paragraphs": [PARAGRAPH]}]},
+    "predictions.json": {"1": "rose"},
+    "questions.jsonl": json.dumps(QUESTION) + "\n",
+    # For what is refused.
+    "empty.txt": "",
+    "empty.json": {"version": "v2.0", "data": []},
+    "latin.txt": b"caf\xe9\n",
+    "line.txt": "nice to meet you\n",
+    "unknown.txt": "xyz\n",
+    "table.csv": 'review,sentiment\n"a low, low river",positive\n' * 2,
+    "twice.csv": 'text,id\n"a",1\n"b",1\n',
+    "missing.csv": 'text,id\n"a",1\n"b",\n',
+    "field.jsonl": '{"text": "a"}\n\n{"id": 1, "body": "b"}',
+    "question.jsonl": '\n{"question": "a"}',
+    "others.json": {"x": "y"},
+    "header.tsv": "id\tsentence\tmood\n99\ta\tb\n",
+    "one.tsv": "text\tlabel\nnice\t1\n",
+    "full/mine.txt": "mine",
+    "mine.npy": "mine",
+    "mine.html": "mine",
+    "mine.json": "mine",
+    "mine.png": "mine",
+    "vocab/vocab.txt": "nice to meet you\n",
+}
+
+
+def make_place(place: Path) -> Path:
+    """Makes the folder; in its models `return_dict` is off, on which no command may rely."""
+    for name in MODELS:
+        save_usable(place / name, name)
+    for folder, (name, options) in OTHERS.items():
+        save_checkpoint(place / folder, name, **options)
+    for folder in (*MODELS, *OTHERS):
+        fields("config.json", return_dict=False)(place / folder)
+    for name, content in FILES.items():
+        (place / name).parent.mkdir(exist_ok=True)
+        write(name, content)(place)
+    for name in ("new", "folder.npy"):
+        (place / name).mkdir()
+    write_senteval(place / "senteval")
+    return place
+
+
+def tree(folder: Path) -> dict[Path, bytes | None]:
+    """Every file below with its content, and every folder."""
+    return {file: file.read_bytes() if file.is_file() else None for file in folder.rglob("*")}
