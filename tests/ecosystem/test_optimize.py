@@ -125,17 +125,18 @@ def test_pipelines(folders, task, kind):
     assert_close(numbers(), before, atol=0)
 
 
-def test_saved_and_trained_in_the_dtype_before(folders, tmp_path):
+@pytest.mark.parametrize("dtype", ["bfloat16", torch.float64])
+def test_saved_and_trained_in_the_dtype_before(folders, tmp_path, dtype):
     kind = transformers.AutoModelForSequenceClassification
     model = kind.from_pretrained(folders["labels"])
     weights = {name: p.detach().clone() for name, p in model.named_parameters()}
-    hf_bert_impl.optimize(model, "bfloat16")
+    prepares = is_prepared(hf_bert_impl.optimize(model, dtype))
     with torch.no_grad():
         model.classifier.weight[1] += 1
     changed = model.classifier.weight.detach().clone()
     for number, one in enumerate((copy.deepcopy(model), pickle.loads(pickle.dumps(model)), model)):
         one.save_pretrained(tmp_path / str(number))
-        assert is_prepared(one)
+        assert is_prepared(one) == prepares
         assert "hf_bert_impl" not in (tmp_path / str(number) / "config.json").read_text()
         found = kind.from_pretrained(tmp_path / str(number), dtype="auto")
         for name, weight in found.named_parameters():
