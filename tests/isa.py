@@ -22,6 +22,10 @@ LEVELS = (
 )
 TESTS = (
     "tests/model/cpu_kernels/test_cpu_kernels.py",
+    *(
+        f"tests/model/test_conformance.py::{kind}"
+        for kind in ("TestByOnednn", "TestPrepared", "TestPreparedBFloat16", "TestInt8")
+    ),
     "tests/model/prepared/test_prepared.py",
     "tests/model/prepared/test_prepared_changes.py",
     "tests/model/cpu_kernels/test_plain_linear.py",

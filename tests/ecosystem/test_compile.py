@@ -10,6 +10,11 @@ NAME = "BertForSequenceClassification"
 SIZES = ((3, 11), (4, 9), (2, 23), (5, 17), (7, 30), (6, 31))
 
 
+@pytest.fixture(autouse=True)
+def fresh_compiler():
+    torch.compiler.reset()
+
+
 def padded(rows, length):
     generator = torch.Generator().manual_seed(rows * 100 + length)
     ids = torch.randint(5, 61, (rows, length), generator=generator)
@@ -19,29 +24,28 @@ def padded(rows, length):
     return {"input_ids": ids, "attention_mask": mask}
 
 
-def test_compiled_gives_the_same(model):
-    ours = model(NAME)
-    torch.compiler.reset()
-    compiled = torch.compile(ours, dynamic=True)
+def assert_same(program, model, sizes):
     with torch.no_grad():
-        for rows, length in SIZES[:3]:
-            batch = padded(rows, length)
-            found, expected = compiled(**batch).logits, ours(**batch).logits
+        for batch in (padded(*size) for size in sizes):
+            found, expected = program(**batch).logits, model(**batch).logits
             torch.testing.assert_close(found, expected, atol=2e-5, rtol=0)
 
 
-def test_a_compiled_model_says_once_that_it_computes_padding(model, caplog):
+def test_compiled_gives_the_same(model):
+    ours = model(NAME)
+    assert_same(torch.compile(ours, dynamic=True), ours, SIZES[:3])
+
+
+def test_compiled_once_for_all_sizes(model, caplog):
+    from torch._dynamo.testing import CompileCounter
+
     from hf_bert_impl.model import modeling_bert
 
     modeling_bert.logger.warning_once.cache_clear()
-    ours = model(NAME)
-    torch.compiler.reset()
-    compiled = torch.compile(ours, backend="eager", fullgraph=True)
-    with torch.no_grad():
-        compiled(input_ids=padded(3, 11)["input_ids"])
-        assert "padding" not in caplog.text  # there is no mask
-        for rows, length in SIZES[:3]:
-            compiled(**padded(rows, length))
+    ours, counter = model(NAME), CompileCounter()
+    compiled = torch.compile(ours, backend=counter)
+    assert_same(compiled, ours, SIZES)
+    assert counter.frame_count <= 2
     assert caplog.text.count("a compiled model computes padding") == 1
 
 
@@ -49,44 +53,19 @@ def test_compiled_training_gives_the_same_gradients(model):
     grads = []
     for compiled in (False, True):
         ours = model(NAME)
-        torch.compiler.reset()
         call = torch.compile(ours, backend="aot_eager", dynamic=True) if compiled else ours
         call(**padded(3, 11), labels=torch.tensor([0, 1, 1])).loss.backward()
         grads.append([p.grad for p in ours.parameters()])
-    for one, other in zip(*grads, strict=True):
-        torch.testing.assert_close(one, other, atol=2e-5, rtol=0)
-
-
-def test_no_recompilation_for_each_batch(model):
-    from torch._dynamo.testing import CompileCounter
-
-    ours, counter = model(NAME), CompileCounter()
-    torch.compiler.reset()
-    compiled = torch.compile(ours, backend=counter)
-    counts = []
-    with torch.no_grad():
-        for rows, length in SIZES:
-            compiled(**padded(rows, length))
-            counts.append(counter.frame_count)
-    assert counts[-1] == counts[1] <= 2
+    torch.testing.assert_close(grads[1], grads[0], atol=2e-5, rtol=0)
 
 
 def test_exported_program_takes_other_sizes(model):
     ours = model(NAME)
-    rows, length = (
-        torch.export.Dim("rows", min=1, max=64),
-        torch.export.Dim("length", min=2, max=40),
-    )
-    sizes = {0: rows, 1: length}
+    sizes = {
+        0: torch.export.Dim("rows", min=1, max=64),
+        1: torch.export.Dim("length", min=2, max=40),
+    }
+    shapes = {"input_ids": sizes, "attention_mask": sizes}
     with torch.no_grad():
-        program = torch.export.export(
-            ours,
-            (),
-            padded(3, 11),
-            dynamic_shapes={"input_ids": sizes, "attention_mask": sizes},
-        ).module()
-        for shape in SIZES:
-            batch = padded(*shape)
-            torch.testing.assert_close(
-                program(**batch).logits, ours(**batch).logits, atol=2e-5, rtol=0
-            )
+        program = torch.export.export(ours, (), padded(3, 11), dynamic_shapes=shapes).module()
+    assert_same(program, ours, SIZES)

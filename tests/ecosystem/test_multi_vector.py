@@ -15,7 +15,7 @@ from tests.checkpoints import WORDS, save_checkpoint
 from tests.model.cases import rows_through
 
 pytestmark = pytest.mark.ecosystem
-VOCABULARY = (*WORDS, "[unused0]", "[unused1]", "[Q]", "[D]")
+VOCABULARY = (*WORDS, "[unused0]", "[unused1]")
 QUERIES = ["nice to meet you", "the river", "a rose over night and the river, nice to meet you."]
 DOCUMENTS = [*QUERIES, "the rose, the night.", "and . , river", "you"]
 LENGTH = 11
@@ -38,36 +38,6 @@ def stanford(folder, attend):
         "mask_punctuation": True,
     }
     (folder / "artifact.metadata").write_text(json.dumps(metadata))
-    return folder
-
-
-def pylate(folder, attend):
-    """A folder like those that PyLate writes, answerai-colbert-small's among them."""
-    save_checkpoint(folder, "BertModel", words=VOCABULARY)
-    dense = folder / "1_Dense"
-    dense.mkdir()
-    fields = {"in_features": 30, "out_features": 7, "bias": False}
-    (dense / "config.json").write_text(
-        json.dumps(fields | {"activation_function": "torch.nn.modules.linear.Identity"})
-    )
-    weight = torch.randn(7, 30, generator=torch.Generator().manual_seed(1))
-    save_file({"linear.weight": weight}, dense / "model.safetensors")
-    modules = [
-        {"idx": 0, "name": "0", "path": "", "type": "sentence_transformers.models.Transformer"},
-        {"idx": 1, "name": "1", "path": "1_Dense", "type": "pylate.models.Dense.Dense"},
-    ]
-    (folder / "modules.json").write_text(json.dumps(modules))
-    (folder / "sentence_bert_config.json").write_text(json.dumps({"max_seq_length": 15}))
-    config = {
-        "model_type": "ColBERT",
-        "query_prefix": "[Q]",
-        "document_prefix": "[D]",
-        "query_length": LENGTH,
-        "document_length": 15,
-        "attend_to_expansion_tokens": attend,
-        "skiplist_words": [".", ","],
-    }
-    (folder / "config_sentence_transformers.json").write_text(json.dumps(config))
     return folder
 
 
@@ -112,36 +82,21 @@ def assert_equal_vectors(stock, encoder):
     return queries[1]
 
 
-@pytest.mark.parametrize("is_prepared", [False, True])
 @pytest.mark.parametrize("attend", [False, True])
-@pytest.mark.parametrize("make", [stanford, pylate])
-def test_published_kinds_of_folders(both, tmp_path, make, attend, is_prepared):
-    stock, encoder = both(make(tmp_path / "colbert", attend))
+def test_a_published_kind_of_folder(both, tmp_path, attend):
+    stock, encoder = both(stanford(tmp_path / "colbert", attend))
     assert encoder[0].query_expansion["attend"] == attend
-    if is_prepared:
-        encoder[0].model.prepare_for_inference()
+    rows = rows_through(encoder[0].model.encoder.layer[0].intermediate)
     queries = assert_equal_vectors(stock, encoder)
     assert all(len(vectors) == LENGTH for vectors in queries)
-
-
-@pytest.mark.parametrize("is_prepared", [False, True])
-@pytest.mark.parametrize("token", [None, "[PAD]", "[SEP]"])
-@pytest.mark.parametrize("strategy", ["fixed", "min"])
-def test_any_query_expansion(both, tmp_path, strategy, token, is_prepared):
-    """Even by the pad token: those positions say themselves that they count."""
-    stock, encoder = both(
-        pylate(tmp_path / "colbert", False),
-        strategy=strategy, token=token, length=9, attend=False,
-    )  # fmt: skip
-    if is_prepared:
-        encoder[0].model.prepare_for_inference()
+    mask = encoder[0].preprocess(DOCUMENTS)["attention_mask"]
+    assert rows.pop() < mask.numel()  # padding of documents is not computed
+    encoder[0].model.prepare_for_inference()
     assert_equal_vectors(stock, encoder)
 
 
-def test_padding_of_documents_is_not_computed(both, tmp_path):
-    _, encoder = both(pylate(tmp_path / "colbert", False))
-    rows = rows_through(encoder[0].model.encoder.layer[0].intermediate)
-    mask = encoder[0].preprocess(DOCUMENTS)["attention_mask"]
-    encoder.encode(DOCUMENTS, batch_size=len(DOCUMENTS))
-    assert rows == [int(mask.sum())]
-    assert rows[0] < mask.numel()
+@pytest.mark.parametrize(("strategy", "token"), [("fixed", "[PAD]"), ("min", "[SEP]")])
+def test_any_query_expansion(both, tmp_path, strategy, token):
+    """Even by the pad token: those positions say themselves that they count."""
+    expansion = dict(strategy=strategy, token=token, length=9, attend=False)
+    assert_equal_vectors(*both(stanford(tmp_path / "colbert", False), **expansion))

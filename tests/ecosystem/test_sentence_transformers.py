@@ -15,10 +15,13 @@ def encoder(library, minilm_path, registered):
     return library("sentence_transformers").SentenceTransformer(str(minilm_path), device="cpu")
 
 
-def test_its_vectors_are_those_of_the_text_encoder(encoder, minilm_path):
+def test_its_vectors_are_those_of_the_text_encoder(library, encoder, minilm_path):
     assert type(encoder[0].auto_model) is hf_bert_impl.BertModel
     ours = hf_bert_impl.TextEncoder.from_pretrained(minilm_path, device="cpu")
     np.testing.assert_allclose(encoder.encode(TEXTS), ours.encode(TEXTS), atol=1e-5)
+    queries, texts = ours.encode_query(["sleeping animal"]), ours.encode_document(TEXTS[::-2])
+    best = library("sentence_transformers.util").semantic_search(queries, texts, top_k=1)
+    assert best[0][0]["corpus_id"] == 1
 
 
 def test_a_model_loaded_prepared(library, minilm_path, registered, tmp_path):
@@ -78,9 +81,19 @@ def test_a_training_step_as_on_upstream(library, minilm_path, tmp_path):
 
 
 def test_keybert(library, minilm_path, registered):
+    """By the path of a model, and by a backend of two lines."""
+    keybert = library("keybert")
+    encoder = hf_bert_impl.TextEncoder.from_pretrained(minilm_path, device="cpu")
+
+    class Backend(library("keybert.backend").BaseEmbedder):
+        def embed(self, documents, verbose=False):
+            return encoder.encode(documents, show_progress_bar=verbose)
+
     text = "Supervised learning is the task of learning a function from labelled examples."
-    words = dict(library("keybert").KeyBERT(str(minilm_path)).extract_keywords(text))
-    assert "supervised" in words
+    expected = keybert.KeyBERT(str(minilm_path)).extract_keywords(text)
+    found = keybert.KeyBERT(Backend()).extract_keywords(text)
+    assert "supervised" in dict(found)
+    assert dict(found) == pytest.approx(dict(expected), abs=1e-3)
 
 
 def test_setfit(library, minilm_path, registered, tmp_path):

@@ -1,7 +1,6 @@
 """What may happen to a model between two calls, done to ours and to the reference alike."""
 
 import copy
-import io
 import tempfile
 import types
 from typing import Any
@@ -9,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
+
+from tests.model.cases import pickled
 
 
 class Site:
@@ -44,13 +45,6 @@ def optimizer_step(site: Site) -> None:
         parameter.grad = site.noisy(torch.zeros_like(parameter))
     torch.optim.SGD(site.model.parameters(), lr=0.5).step()
     site.model.zero_grad()
-
-
-def copy_with_equal_ends(site: Site) -> None:
-    weight = site.module.weight
-    changed = site.noisy(weight)
-    changed.view(-1)[[0, -1]] = weight.view(-1)[[0, -1]]
-    weight.data.copy_(changed)
 
 
 def write_by_numpy(site: Site) -> None:
@@ -99,15 +93,6 @@ def scale_heads(layer: Any, factors: Tensor) -> None:
     dense.register_forward_pre_hook(lambda module, inputs: inputs[0] * columns.to(inputs[0].dtype))
 
 
-def pickled(site: Site) -> Any:
-    if site.is_reference:
-        return site.model  # upstream's hooks that collect states cannot be pickled
-    buffer = io.BytesIO()
-    torch.save(site.model, buffer)
-    buffer.seek(0)
-    return torch.load(buffer, weights_only=False)
-
-
 def saved_and_loaded(model: Any, cls: type) -> Any:
     """The model as `cls` reads it from a folder."""
     with tempfile.TemporaryDirectory() as folder:
@@ -126,7 +111,6 @@ WEIGHTS = {
     "new Parameter": lambda s: setattr(s.module, "weight", nn.Parameter(s.noisy(s.module.weight))),
     "new data": lambda s: setattr(s.module.weight, "data", s.noisy(s.module.weight)),
     "part of data": lambda s: s.module.weight.data[1:3].fill_(0.4),
-    "data.copy_ with equal ends": copy_with_equal_ends,
     "NumPy": write_by_numpy,
     "data swapped": swap_data,
 }
@@ -147,8 +131,6 @@ MODULES = {
     "Linear of another class": lambda s: setattr(s.attention.value, "__class__", Doubled),
     "layer of another class": layer_of_another_class,
     "new activation": lambda s: setattr(s.layer.intermediate, "intermediate_act_fn", nn.Tanh()),
-    # Changes nothing: modules read it when they are made.
-    "config.hidden_act": lambda s: setattr(s.model.config, "hidden_act", "silu"),
     "new dropout": lambda s: setattr(s.layer.attention.output, "dropout", Doubling()),
     "hook": lambda s: s.layer.intermediate.dense.register_forward_hook(lambda m, i, o: 2 * o),
     "hook before": lambda s: s.layer.output.dense.register_forward_pre_hook(
@@ -172,8 +154,12 @@ LAST = {
     ),
 }
 #: These make a new model, which may lack hooks and swapped modules, so each is a trial's only one.
-FRESH = {"pickle": pickled, "save and load": lambda s: saved_and_loaded(s.model, type(s.model))}
-DTYPE = {"half": lambda s: s.model.half(), "double": lambda s: s.model.to(torch.float64)}
+FRESH = {
+    # Upstream's hooks that collect states cannot be pickled.
+    "pickle": lambda s: s.model if s.is_reference else pickled(s.model),
+    "save and load": lambda s: saved_and_loaded(s.model, type(s.model)),
+}
+DTYPE = {"double": lambda s: s.model.to(torch.float64)}
 NOTHING = {
     "deepcopy": lambda s: copy.deepcopy(s.model),
     "train and back": lambda s: s.model.train(not s.model.training).train(s.training),

@@ -1,17 +1,45 @@
-"""What a seed draws: a model, a batch, a way to call it, and changes on the way."""
+"""What a seed draws: a model, a batch, a way to call it, and changes on the way.
+
+Notation: B batch, S sequence, H heads, C choices; R sequences of packed input.
+"""
 
 import random
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
+
+import torch
+from torch import Tensor
 
 from hf_bert_impl import BertConfig
 from tests.fuzz import changes
-from tests.model.cases import ACTIVATIONS, HEADS, MASKED_LM, random_config
+from tests.model.cases import (
+    ACTIVATIONS,
+    CHOICES,
+    HEADS,
+    MASKED_LM,
+    masks,
+    random_batch,
+    random_config,
+    random_labels,
+)
+from tests.model.packing.rows import positions, totals
 
-ROW_MASKS = ("none", "full", "right", "left", "both", "holes", "empty row")
-PLAIN_FORMS = ("long", "bool", "float", "int32")
-WIDE_FORMS = ("(B, S, S)", "(B, 1, S, S)", "(B, H, S, S)", "additive", "(B, 1, 1, S)")
-PACKED_FORMS = ("positions", "totals", "totals and mask", "both")
+ROW_MASKS = ("none", "right", "left", "both", "holes", "empty row")
+#: Ways to give our model an attention mask (B, S) bool.
+PLAIN: dict[str, Callable[[Tensor], Tensor]] = {
+    "long": lambda mask: mask.long(),
+    "bool": lambda mask: mask,
+    "float": lambda mask: mask.float(),
+}
+#: Ways to give it a mask (B, H, S, S) bool, which also comes as numbers to add.
+WIDE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "(B, S, S)": lambda allowed, added: allowed[:, 0].long(),
+    "(B, 1, S, S)": lambda allowed, added: allowed[:, :1],
+    "(B, H, S, S)": lambda allowed, added: allowed,
+    "additive": lambda allowed, added: added,
+}
+BY_HEAD = ("(B, H, S, S)", "additive")
 
 
 @dataclass(frozen=True)
@@ -20,26 +48,21 @@ class Trial:
 
     seed: int
     head: str
-    #: Fields of `BertConfig`, beside those that `random_config` draws.
-    fields: dict[str, Any]
+    config: BertConfig = field(repr=False)
     #: (B, S); multiple choice has B·C rows.
     shape: tuple[int, int]
-    #: Which tokens are attended, and the form of the mask that says so; see `batches.py`.
+    #: Which tokens are attended, and the form of the mask that says so.
     mask: str
     form: str
-    #: How the boundaries of packed sequences are given; None for a padded batch.
-    packed: str | None
-    #: Some of "inputs_embeds", "token_type_ids", "position_ids", "labels" and "labels under
-    #: padding".
+    is_packed: bool
+    #: Some of "inputs_embeds", "token_type_ids", "position_ids" and "labels".
     gives: frozenset[str]
     dtype: str
-    #: "no_grad", "inference_mode", "grad" (compares gradients) or "jvp" (compares tangents).
     mode: str
     training: bool
     #: Arguments of `forward`.
     options: dict[str, Any]
-    #: None, "same" (the dtype is kept) or "int8".
-    prepared: str | None
+    prepared: bool
     #: None, "mask" (`head_mask`) or "pruned".
     heads: str | None
     #: Changes before the model is prepared, and after it was called.
@@ -47,40 +70,13 @@ class Trial:
     after: list[str]
     #: The module that changes, as a name for `get_submodule`.
     target: str
-    #: Whether the model is saved at the end, and loaded by transformers.
-    is_saved: bool
     #: Whether oneDNN computes small products too.
     by_onednn: bool
 
     @property
-    def config(self) -> BertConfig:
-        return random_config(self.seed, self.head, **self.fields)
-
-    @property
     def is_absolute(self) -> bool:
         """Whether transformers computes such a model."""
-        return self.fields["position_embedding_type"] == "absolute"
-
-    @property
-    def scores_tokens(self) -> bool:
-        """Whether each token has a label."""
-        return self.head in (*MASKED_LM, "BertLMHeadModel", "BertForTokenClassification")
-
-    @property
-    def words_left_out(self) -> bool:
-        """Whether the mask leaves out other tokens than padding.
-
-        In a decoder those may look at nothing, which backends compute differently.
-        """
-        is_plain = self.form in (*PLAIN_FORMS, "(B, 1, 1, S)") and self.mask != "none"
-        has_ids = "inputs_embeds" not in self.gives and not self.config.is_decoder
-        return is_plain and has_ids and self.packed is None and self.seed % 2 == 0
-
-    @property
-    def is_sparse(self) -> bool:
-        """Whether only labelled tokens are scored."""
-        wanted = self.training and "labels" in self.gives and self.fields["sparse_prediction"]
-        return wanted and self.head in MASKED_LM
+        return self.config.position_embedding_type == "absolute"
 
 
 def draw(seed: int) -> Trial:
@@ -91,17 +87,12 @@ def draw(seed: int) -> Trial:
         return rng.random() < share
 
     head = rng.choice(HEADS)
-    mode = rng.choice(["no_grad", "inference_mode", "grad", "jvp" if chance(0.2) else "no_grad"])
-    dtype = rng.choices(["float32", "float64", "bfloat16"], [7, 2, 1])[0]
-    dtype = "float32" if mode == "jvp" else dtype
-    training = mode != "jvp" and chance(0.25)
-    prepared = None
-    if not training and chance(0.3 if mode == "grad" else 0.7):
-        prepared = "int8" if dtype == "float32" and mode != "jvp" and chance(0.15) else "same"
+    mode = rng.choice(["no_grad", "inference_mode", "grad"])
+    training = chance(0.25)
+    prepared = not training and chance(0.3 if mode == "grad" else 0.7)
     relative = rng.choice(["relative_key", "relative_key_query", "sinusoidal"])
     fields = dict(
-        # Small: each call checks every weight of a prepared model under 256 KiB.
-        num_hidden_layers=rng.choice([1, 2] if prepared else [1, 2, 3]),
+        num_hidden_layers=rng.choice([1, 2, 3]),
         hidden_act=rng.choice(["gelu", "gelu_new", "relu", rng.choice(ACTIVATIONS)]),
         pad_token_id=rng.choice([0, None, 5]),
         is_decoder=head == "BertLMHeadModel" and chance(0.7),
@@ -109,108 +100,161 @@ def draw(seed: int) -> Trial:
         padding_free=chance(0.8),
         sparse_prediction=chance(0.7),
         chunk_size_feed_forward=rng.choice([0, 0, 0, 3]),
-        # torch has no forward-mode derivative of its fused attention.
-        attn_implementation="eager" if mode == "jvp" else rng.choice(["eager", "sdpa"]),
+        attn_implementation=rng.choice(["eager", "sdpa"]),
+        max_position_embeddings=33,
     )
     if training:
         fields |= dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
         fields["classifier_dropout"] = None
-    if head == "BertForSequenceClassification":
-        problem = rng.choice([None, "regression", "single_label", "multi_label"])
-        fields["num_labels"] = 1 if problem in (None, "regression") and chance(0.4) else 3
-        is_named = problem in (None, "regression")
-        fields["problem_type"] = problem if is_named else f"{problem}_classification"
     config = random_config(seed, head, **fields)
-    layers, is_decoder = config.num_hidden_layers, fields["is_decoder"]
-
-    is_multiple = head == "BertForMultipleChoice"
-    packed = rng.choice(PACKED_FORMS) if not is_multiple and chance(0.2) else None
-    mask, form = ("right", "long") if packed else (rng.choice(ROW_MASKS), rng.choice(PLAIN_FORMS))
-    # What attention to nothing gives is defined only by upstream, which lacks other positions.
-    if mask == "empty row" and fields["position_embedding_type"] != "absolute":
-        mask = "holes"
-    if not packed and not is_multiple and mask not in ("none", "empty row") and chance(0.25):
-        form = rng.choice(WIDE_FORMS[:-1] if is_decoder else WIDE_FORMS)
+    is_decoder, is_multiple = config.is_decoder, head == "BertForMultipleChoice"
+    is_absolute = config.position_embedding_type == "absolute"
+    is_packed = not is_multiple and chance(0.2)
+    mask, form = "right" if is_packed else rng.choice(ROW_MASKS), rng.choice(list(PLAIN))
+    if mask == "empty row" and not (is_absolute and not is_decoder):
+        mask = "holes"  # attention to nothing is not the same on each backend
+    if not (is_packed or is_multiple) and mask not in ("none", "empty row") and chance(0.25):
+        form = rng.choice(list(WIDE))
     heads = rng.choice(["mask", "pruned"]) if chance(0.15) else None
-    if config.num_attention_heads == 1 or form in ("(B, H, S, S)", "additive"):
+    if config.num_attention_heads == 1 or form in BY_HEAD:
         heads = None
-
-    options: dict[str, Any] = {}
-    if chance(0.4):
-        options["output_hidden_states"] = True if chance(0.7) else [0, -1]
-    if mask != "empty row" and mode != "jvp" and chance(0.2):
+    options: dict[str, Any] = {"output_hidden_states": chance(0.4)}
+    if mask != "empty row" and not (heads or is_packed) and chance(0.2):
         options["output_attentions"] = True
-    if chance(0.15):
-        options["return_dict"] = False
-    given = {"token_type_ids": 0.6, "inputs_embeds": 0.3, "labels": 0.6}
-    if not packed:
-        given["position_ids"] = 0.4
-    if not packed and form in PLAIN_FORMS and not is_decoder:
-        given["labels under padding"] = 0.5
+    given = {"token_type_ids": 0.6, "inputs_embeds": 0.3, "labels": 0.6, "position_ids": 0.4}
     gives = {name for name, share in given.items() if chance(share)}
-    if mode == "jvp":
-        gives.add("inputs_embeds")
-    if head == "BertModel" or (packed and head == "BertForQuestionAnswering"):
+    if (is_packed and head == "BertForQuestionAnswering") or (is_decoder and mask != "none"):
         gives.discard("labels")
-
-    names = {**changes.WEIGHTS, **changes.MODULES, **changes.NOTHING}
-    if mode != "inference_mode":  # what is made in this mode has no part in autograd
-        names["parametrization"] = changes.LAST["parametrization"]
-    if heads != "pruned":
-        names |= changes.WHOLE_WEIGHTS
-        if config.num_attention_heads > 1 and form not in ("(B, H, S, S)", "additive"):
-            names["prune"] = changes.LAST["prune"]
-    if mode == "inference_mode":
-        names.pop("optimizer step", None)
-    # A head mask has a row for each layer, a decoder's cache has a slot for each, and upstream's
-    # hooks that collect hidden states are set on the first layers.
-    if layers > 1 and heads != "mask" and not is_decoder and not options:
-        names |= changes.DEPTH
-    if mode not in ("grad", "jvp"):
-        names |= changes.DTYPE
-    before, after = [], rng.choices(list(names), k=rng.choice([1, 1, 2]))
-    if chance(0.2):
-        before = [rng.choice([name for name in names if name not in changes.LAST])]
-    if not prepared and chance(0.8):
-        after = []
-    for name in changes.LAST:
-        after = after[: after.index(name) + 1] if name in after else after
-    if "prune" in after:  # which makes stock layers
-        before, after = [], ["prune"]
-    if heads is None and chance(0.06):
-        before, after = [], [rng.choice(list(changes.FRESH))]
-    weights = {**changes.WEIGHTS, **changes.WHOLE_WEIGHTS}
-    is_plain = all(name in weights for name in before + after)
-
-    base = "" if head == "BertModel" else "bert."
-    layer = f"{base}encoder.layer.{rng.randrange(max(1, layers - 1))}."
-    targets = [layer + "intermediate.dense", layer + "output.dense"]
-    if heads != "pruned":
-        inner = ("self.query", "self.key", "self.value", "output.dense")
-        targets += [f"{layer}attention.{name}" for name in inner]
-    if head in (*MASKED_LM, "BertLMHeadModel"):
-        targets += ["cls.predictions.transform.dense", "cls.predictions.decoder"]
-    targets.append(f"{base}embeddings.word_embeddings")
-    rows = rng.choice([1, 2, 4, 5]) if packed != "positions" and mask != "empty row" else 4
+    before, after = draw_changes(rng, config, mode, heads, form, options, prepared)
+    layer = rng.randrange(max(1, config.num_hidden_layers - 1))
     return Trial(
         seed=seed,
         head=head,
-        fields=fields,
-        shape=(rows * 3 if is_multiple else rows, rng.randint(4, 13)),
+        config=config,
+        shape=(rng.choice([2, 4, 5]) * (CHOICES if is_multiple else 1), rng.randint(4, 13)),
         mask=mask,
         form=form,
-        packed=packed,
+        is_packed=is_packed,
         gives=frozenset(gives),
-        dtype=dtype,
-        mode=mode,
+        dtype=rng.choices(["float32", "float64"], [4, 1])[0],
+        mode="no_grad" if mode == "grad" and (heads == "pruned" or "prune" in after) else mode,
         training=training,
         options=options,
         prepared=prepared,
         heads=heads,
         before=before,
         after=after,
-        target=rng.choice(targets),
-        is_saved=is_plain and not heads and fields["position_embedding_type"] == "absolute"
-        and chance(0.15),
+        target=rng.choice(targets(head, layer, heads)),
         by_onednn=chance(0.5),
-    )  # fmt: skip
+    )
+
+
+def draw_changes(
+    rng: random.Random,
+    config: BertConfig,
+    mode: str,
+    heads: str | None,
+    form: str,
+    options: dict[str, Any],
+    prepared: bool,
+) -> tuple[list[str], list[str]]:
+    """Changes that the model of a trial can have, before it is prepared and after it."""
+    if heads is None and rng.random() < 0.06:
+        return [], [rng.choice(list(changes.FRESH))]
+    names = changes.WEIGHTS | changes.MODULES | changes.NOTHING
+    if heads != "pruned":
+        names |= changes.WHOLE_WEIGHTS | {"parametrization": changes.LAST["parametrization"]}
+        if config.num_attention_heads > 1 and form not in BY_HEAD and len(options) == 1:
+            names["prune"] = changes.LAST["prune"]
+    if mode == "inference_mode":
+        names.pop("optimizer step", None)
+    # A head mask has a row for each layer, a decoder's cache has a slot for each, and upstream's
+    # hooks that collect hidden states are set on the first layers.
+    plain = heads != "mask" and not config.is_decoder and not any(options.values())
+    if plain and config.num_hidden_layers > 1:
+        names |= changes.DEPTH
+    if mode != "grad":
+        names |= changes.DTYPE
+    after = rng.choices(list(names), k=rng.choice([1, 1, 2]))
+    before = [rng.choice([n for n in names if n not in changes.LAST])] if rng.random() < 0.2 else []
+    if not prepared and rng.random() < 0.8:
+        after = []
+    for name in changes.LAST:
+        after = after[: after.index(name) + 1] if name in after else after
+    return ([], ["prune"]) if "prune" in after else (before, after)  # which makes stock layers
+
+
+def targets(head: str, layer: int, heads: str | None) -> list[str]:
+    """Names of modules that may change."""
+    base = "" if head == "BertModel" else "bert."
+    names = ["intermediate.dense", "output.dense"]
+    if heads != "pruned":
+        names += [f"attention.{name}" for name in ("self.query", "self.value", "output.dense")]
+    found = [f"{base}encoder.layer.{layer}.{name}" for name in names]
+    if head in (*MASKED_LM, "BertLMHeadModel"):
+        found += ["cls.predictions.transform.dense", "cls.predictions.decoder"]
+    return [*found, f"{base}embeddings.word_embeddings"]
+
+
+def attended(trial: Trial) -> Tensor:
+    """(B, S) bool: the attended tokens. Only the mask "empty row" has a row without any."""
+    rows, length = trial.shape
+    if trial.mask == "none":
+        return torch.ones(trial.shape, dtype=torch.bool)
+    found = masks(7, length, trial.seed)["right" if trial.mask == "empty row" else trial.mask]
+    found = found.bool().repeat(3, 1)[:rows]
+    if trial.mask == "empty row":
+        found[-1] = False
+    return found
+
+
+def wide_mask(trial: Trial, tokens: Tensor, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """(B, H or 1, S, S) bool: what each query attends to; then the same as numbers to add."""
+    rows, length = trial.shape
+    heads = trial.config.num_attention_heads if trial.form in BY_HEAD else 1
+    allowed = torch.rand(rows, heads, length, length, generator=generator) > 0.3
+    allowed |= torch.eye(length, dtype=torch.bool) | ~tokens[:, None, :, None]
+    allowed &= tokens[:, None, None]  # queries that are padding look at all of these
+    if trial.config.is_decoder:
+        allowed = allowed.tril()
+    bias = torch.randn(allowed.shape, generator=generator) * (trial.form == "additive")
+    return allowed, bias.masked_fill(~allowed, -torch.inf)
+
+
+def draw_batch(trial: Trial) -> tuple[dict[str, Any], dict[str, Any], Tensor]:
+    """What our model is given, the padded batch of the reference, and (B, S): the compared."""
+    generator = torch.Generator().manual_seed(trial.seed)
+    config, tokens, is_multiple = trial.config, attended(trial), "Multiple" in trial.head
+    rows, length = trial.shape[0] // (CHOICES if is_multiple else 1), trial.shape[1]
+    inputs = random_batch(trial.head, config, tokens[:rows].long(), trial.seed, length)
+    inputs.pop("attention_mask")
+    labels = random_labels(trial.head, config, inputs) if "labels" in trial.gives else {}
+    if "start_positions" in labels:
+        labels["start_positions"][-1] = 1
+    if labels.get("labels", tokens[0]).shape == tokens.shape and trial.head not in HEADS[4:7]:
+        labels["labels"][:, 1] = 1
+        if trial.is_packed or trial.form in WIDE:
+            labels["labels"][~tokens] = -100
+    if "inputs_embeds" in trial.gives:
+        shape = (*inputs.pop("input_ids").shape, config.hidden_size)
+        inputs["inputs_embeds"] = torch.randn(shape, generator=generator)
+    for name in ("token_type_ids", "position_ids"):
+        if name not in trial.gives or (trial.is_packed and name == "position_ids"):
+            inputs.pop(name)
+    reference = inputs | labels
+    if trial.is_packed:
+        by_token = {name for name, x in reference.items() if x.shape[:2] == tokens.shape}
+        ours = {k: v[tokens][None] if k in by_token else v for k, v in reference.items()}
+        lengths = tokens.sum(1).tolist()
+        by_positions = {"position_ids": positions(lengths)}
+        ours |= by_positions if trial.seed % 2 else {"cu_seq_lens_q": totals(lengths)}
+        return ours, reference | {"attention_mask": tokens.long()}, tokens
+    if trial.form in WIDE:
+        allowed, added = wide_mask(trial, tokens, generator)
+        ours = reference | {"attention_mask": WIDE[trial.form](allowed, added)}
+        return ours, reference | {"attention_mask": added}, allowed.any(-1).all(1)
+    if trial.mask == "none":
+        return reference, reference, tokens
+    mask = tokens.unflatten(0, (rows, CHOICES) if is_multiple else (rows,))
+    ours = reference | {"attention_mask": PLAIN[trial.form](mask)}
+    return ours, reference | {"attention_mask": mask.long()}, tokens

@@ -1,5 +1,6 @@
 """Random configurations and batches that the model's tests share."""
 
+import io
 import math
 import random
 from collections.abc import Iterator, Mapping
@@ -17,7 +18,13 @@ from transformers.activations import ACT2FN
 import hf_bert_impl
 from hf_bert_impl import BertConfig
 from hf_bert_impl.model import cpu_kernels
-from hf_bert_impl.parity import FP32_TOLERANCE, attended_positions, compare_outputs
+from hf_bert_impl.parity import (
+    FP32_TOLERANCE,
+    attended_positions,
+    compare_outputs,
+    reference_model,
+)
+from hf_bert_impl.parity.tensors import PER_POSITION_2D
 
 BACKENDS = ("eager", "sdpa")
 HEADS = (
@@ -175,6 +182,80 @@ def assert_same_gradients(
     for name, gradient in expected.items():
         scale = gradient.abs().max().clamp(min=0.05 * largest)
         assert (found[name] - gradient).abs().max() <= tolerance * scale, name
+
+
+def assert_same_as_upstream(
+    model: Any,
+    batch: Mapping[str, Any],
+    tolerance: float = FP32_TOLERANCE,
+    *,
+    reference: Any = None,
+    given: Mapping[str, Any] | None = None,
+    real: Tensor | None = None,
+    with_gradients: bool = False,
+    seed: int | None = None,
+    **options: Any,
+) -> None:
+    """Compares every output of a call with upstream's, and on request the gradients too.
+
+    Args:
+        model: Ours.
+        batch: A padded batch, with labels or without.
+        tolerance: The largest error, as a share of a tensor's largest number.
+        reference: The model that computes `batch`. Transformers' own class with the same weights
+            by default.
+        given: The input of our model: for example the compared tokens of `batch` in one row.
+        real: (B, S) bool, the compared tokens. The attended tokens by default.
+        with_gradients: Whether to compare the gradients of a random sum of all outputs.
+        seed: Of the dropout of both models.
+        **options: Arguments of both calls.
+    """
+    reference = reference_model(model) if reference is None else reference
+    real = attended_positions(batch) if real is None else real
+    results = []
+    for one, inputs in ((model, given or batch), (reference, batch)):
+        if seed is not None:
+            torch.manual_seed(seed)
+        with torch.set_grad_enabled(with_gradients):
+            results.append(tensors(one(**inputs, **options)))
+    found, expected = results
+    assert found.keys() == expected.keys()
+    generator, sums = torch.Generator().manual_seed(3), [0.0, 0.0]
+    for name, theirs in expected.items():
+        ours = found[name]
+        if theirs.ndim == 4:  # attentions (B, H, S, S)
+            ours, theirs = (x.transpose(1, 2)[real] for x in (ours, theirs))
+        elif theirs.ndim == 3 or name in PER_POSITION_2D:
+            is_sparse = ours.ndim < theirs.ndim  # only labelled tokens are scored
+            is_packed = ours.shape[:2] != theirs.shape[:2]
+            theirs = theirs[batch["labels"] != -100 if is_sparse else real]
+            ours = ours if is_sparse else ours[0] if is_packed else ours[real]
+        assert ours.shape == theirs.shape, name
+        scale = theirs.abs().max().clamp(min=1 if name == "loss" else 1e-6)
+        assert (ours - theirs).abs().max() <= tolerance * scale, name
+        weights = torch.randn(theirs.shape, generator=generator, dtype=theirs.dtype)
+        if not name.startswith("attentions"):
+            sums = [sums[0] + (ours * weights).mean(), sums[1] + (theirs * weights).mean()]
+    if with_gradients:
+        ours, theirs = (gradients(one, x) for one, x in zip((model, reference), sums, strict=True))
+        assert_same_gradients(ours, theirs, 2.5 * tolerance)
+
+
+def tensors(output: Any) -> dict[str, Tensor]:
+    """The tensors of an output by name, those of each layer by themselves."""
+    named = {name: value for name, value in output.items() if isinstance(value, Tensor)}
+    for name in ("hidden_states", "attentions"):
+        values = output.get(name) or ()
+        named |= {f"{name} {i}": x for i, x in enumerate(values) if x is not None}
+    return named
+
+
+def pickled(model: Any) -> Any:
+    """The model after `torch.save` and `torch.load`."""
+    buffer = io.BytesIO()
+    torch.save(model, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, weights_only=False)
 
 
 def all_by_onednn(patch: pytest.MonkeyPatch) -> None:

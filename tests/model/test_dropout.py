@@ -11,7 +11,7 @@ from tests.model.cases import NO_DROPOUT, outputs, random_config, random_model
 
 
 @pytest.mark.parametrize("probability", [0.1, 0.5, 0.93, 1e-4])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_rate_and_mean(probability, dtype):
     torch.manual_seed(0)
     shape = (1013, 997)  # no multiple of four
@@ -32,30 +32,15 @@ def test_rate_and_mean(probability, dtype):
         assert abs(together - expected) < 6 * math.sqrt(expected + 1) + 4 * bound * probability
 
 
-def test_extremes():
-    states = torch.rand(7, 5)
-    assert torch.equal(drop(states, 0.0), states)
-    assert torch.equal(drop(states, 1.0), torch.zeros(7, 5))
-    assert drop(states[:0], 0.3).shape == (0, 5)
-
-
 def test_gradient_is_that_of_the_kept():
+    assert torch.equal(drop(torch.ones(7, 5), 0.0), torch.ones(7, 5))
+    assert not drop(torch.ones(7, 5), 1.0).any()
     torch.manual_seed(1)
     states = torch.randn(31, 17, requires_grad=True)
     found = drop(states, 0.3)
     (found * 3).sum().backward()
     expected = torch.where(found == 0, 0.0, 3 * VALUES / (VALUES - round(0.3 * VALUES)))
     torch.testing.assert_close(states.grad, expected)
-
-
-def test_the_generator_is_torchs():
-    torch.manual_seed(5)
-    first, state = drop(torch.ones(9, 9), 0.5), torch.get_rng_state()
-    second = drop(torch.ones(9, 9), 0.5)
-    torch.manual_seed(5)
-    assert torch.equal(drop(torch.ones(9, 9), 0.5), first)
-    assert torch.equal(torch.get_rng_state(), state)
-    assert not torch.equal(first, second)
 
 
 def test_padded_states_and_eval_are_left_to_torch():
@@ -80,7 +65,7 @@ def test_a_packed_model_in_training():
     mask = torch.arange(40) < torch.tensor([40, 33, 3])[:, None]
     ids = torch.randint(5, config.vocab_size, (3, 40), generator=torch.Generator().manual_seed(0))
     model.train()
-    for seed in (*range(400), 3):
+    for seed in (*range(200), 3):
         torch.manual_seed(seed)
         outputs(model, {"input_ids": ids, "attention_mask": mask})
     again = contexts.pop()
@@ -89,6 +74,6 @@ def test_a_packed_model_in_training():
     contexts.clear()
     outputs(model.eval(), {"input_ids": ids, "attention_mask": mask})
     error = (trained.mean(0) - contexts[0]).abs()
-    spread = trained.std(0) / 400**0.5
+    spread = trained.std(0) / 200**0.5
     assert (trained.std(0) > 0).all()
     assert (error > 5 * spread + 1e-6).float().mean() < 1e-3

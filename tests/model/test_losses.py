@@ -6,7 +6,13 @@ from torch.nn import functional as F
 
 from hf_bert_impl.model.attention import CACHE
 from hf_bert_impl.parity import reference_model
-from tests.model.cases import LOSS_HEADS, gradients, model_and_batch, random_labels
+from tests.model.cases import (
+    LOSS_HEADS,
+    assert_same_as_upstream,
+    gradients,
+    model_and_batch,
+    random_labels,
+)
 
 
 def classifier(problem_type, num_labels):
@@ -37,17 +43,10 @@ def test_sequence_classification_by_problem_type(problem_type, num_labels, label
 
 def test_answers_beyond_the_sequence_are_ignored():
     model, batch = model_and_batch("BertForQuestionAnswering", 1, "none")
-    start = torch.tensor([2, 50, 3, 13, 4])
-    end = torch.tensor([4, 60, 5, 14, 4])
-    output = model(**batch, start_positions=start, end_positions=end)
-    kept = [0, 2, 4]
-    expected = (
-        F.cross_entropy(output.start_logits[kept], start[kept])
-        + F.cross_entropy(output.end_logits[kept], end[kept])
-    ) / 2
-    assert output.loss.item() == pytest.approx(expected.item(), rel=1e-6)
-    column = model(**batch, start_positions=start[:, None], end_positions=end[:, None])
-    assert torch.equal(column.loss, output.loss)
+    start, end = torch.tensor([2, 50, 3, 13, 4]), torch.tensor([4, 60, 5, 14, 4])
+    for one in (start, start[:, None]):  # a column, as older collators give them
+        batch |= {"start_positions": one, "end_positions": end}
+        assert_same_as_upstream(model, batch)
 
 
 @pytest.mark.parametrize(
@@ -72,24 +71,18 @@ def test_accumulated_gradients_are_those_of_one_batch(head):
         assert torch.allclose(found[name], gradient, atol=2e-6), name
 
 
-@pytest.mark.parametrize("as_tensor", [True, False])
-def test_multi_label_and_regression_count_numbers(as_tensor):
-    for kind in ("multi_label_classification", "regression"):
-        ours, _, batch = classifier(kind, 3)
-        labels = torch.randint(0, 2, (5, 3)).float()
-        items = torch.tensor(30) if as_tensor else 30
-        half = ours(**batch, labels=labels, num_items_in_batch=items).loss
-        assert half.item() == pytest.approx(ours(**batch, labels=labels).loss.item() / 2, rel=1e-6)
-
-
 @pytest.mark.parametrize("kind", ["multi_label_classification", "regression"])
-def test_the_number_that_means_ignore_elsewhere_is_a_target(kind):
-    """As upstream has it; the Trainer's count, which leaves it out, does not change the loss."""
+def test_multi_label_and_regression_count_numbers(kind):
+    """-100, which means "ignored" elsewhere, is a target there, as transformers has it."""
     ours, theirs, batch = classifier(kind, 3)
     labels = torch.randint(0, 2, (5, 3)).float()
+    loss = ours(**batch, labels=labels).loss.item()
+    for items in (torch.tensor(30), 30):
+        half = ours(**batch, labels=labels, num_items_in_batch=items).loss
+        assert half.item() == pytest.approx(loss / 2, rel=1e-6)
     labels[:3, 1] = -100
     expected = theirs(**batch, labels=labels).loss.item()
-    for items in (None, 12, torch.tensor(12)):
+    for items in (None, 12, torch.tensor(12)):  # the Trainer counts without them
         found = ours(**batch, labels=labels, num_items_in_batch=items).loss.item()
         assert found == pytest.approx(expected, rel=1e-6)
 

@@ -4,7 +4,6 @@ The tests come from transformers (see `suite.py`); here stands only what they as
 small configuration, inputs, and labels for each head.
 """
 
-import re
 import unittest
 from typing import Any, ClassVar
 
@@ -126,50 +125,8 @@ class BertCommonSuiteTest(
     def test_generation_tester_mixin_inheritance(self) -> None: ...
 
 
-class Variant:
-    """Without a test that no variant changes, and that takes as long as ten others."""
-
-    test_bc_torch_dtype = None
-
-
-class SameWeights(Variant):
-    """A variant with the parameters of the plain model: the same is saved, loaded and drawn.
-
-    `test_save_load` stays: its outputs differ where the config forgets the variant.
-    """
-
-
-COMMON = [name for name in vars(modeling_common.ModelTesterMixin) if name.startswith("test_")]
-for name in COMMON:
-    of_weights = re.search("load|save|init|missing|resize|from_pretrained|safetensors", name)
-    if of_weights and name != "test_save_load":
-        setattr(SameWeights, name, None)
-
-
-class PaddedSuiteTest(SameWeights, BertCommonSuiteTest):
+class PaddedSuiteTest(BertCommonSuiteTest):
     """The padded computation, position by position as transformers does it."""
 
     variant: ClassVar = {"padding_free": False}
-
-
-class DecoderSuiteTest(SameWeights, BertCommonSuiteTest):
-    variant: ClassVar = {"is_decoder": True}
-
-
-class RelativePositionsSuiteTest(Variant, BertCommonSuiteTest):
-    variant: ClassVar = {"position_embedding_type": "relative_key_query"}
-    # Checkpoints with relative positions carry a table of absolute ones that nothing reads, and so
-    # does the model: that parameter has no gradient.
-    test_all_params_have_gradient = False
-
-
-class SinusoidalPositionsSuiteTest(Variant, BertCommonSuiteTest):
-    variant: ClassVar = {"position_embedding_type": "sinusoidal"}
-    # Positions of size one beside word vectors of 0.02 take longer to learn by heart.
-    training_overfit_steps = 600
-
-
-# Attention does not know of them: it is the one of learned positions.
-for name in COMMON:
-    if name.startswith("test_eager_matches_sdpa_inference"):
-        setattr(SinusoidalPositionsSuiteTest, name, None)
+    test_bc_torch_dtype = None  # which takes as long as ten others

@@ -12,7 +12,7 @@ from hf_bert_impl import BertConfig, BertModel
 from hf_bert_impl.model import cpu_kernels
 from tests.model.cases import (
     ENCODER_HEADS,
-    model_and_batch,
+    masks,
     outputs,
     random_config,
     random_model,
@@ -63,13 +63,14 @@ def lay_out(sequences, layout, rng):
     return {"input_ids": ids, "attention_mask": mask, "position_ids": positions}, places
 
 
-def of_each(model, sequences, layout="right", rng=None, **options):
+def of_each(model, sequences, layout="right", rng=None, with_gradients=False, **options):
     """What the model gives of each sequence, by name."""
     batch, places = lay_out(sequences, layout, rng)
     head = type(model).__name__
     if head == "BertForMultipleChoice":
         batch = {name: tensor[:, None] for name, tensor in batch.items()}
-    found = dict(outputs(model, batch, output_hidden_states=True, **options))
+    with torch.set_grad_enabled(with_gradients):
+        found = dict(model(**batch, output_hidden_states=True, **options))
     found |= {f"state {i}": state for i, state in enumerate(found.pop("hidden_states"))}
     values = []
     for row, columns in enumerate(places):
@@ -91,11 +92,11 @@ def assert_equal_bits(found, expected):
         assert torch.equal(values, expected[name]), name
 
 
-def assert_as_alone(model, lengths):
-    """Holds sequences of these lengths in one batch to the bits that each has alone."""
+def assert_as_alone(model, lengths, **options):
+    """Compares the bits of sequences in one batch with those that each has alone."""
     torch.set_num_threads(2)
     sequences = [torch.randint(1, model.config.vocab_size, (n,)) for n in lengths]
-    for sequence, found in zip(sequences, of_each(model, sequences), strict=True):
+    for sequence, found in zip(sequences, of_each(model, sequences, **options), strict=True):
         assert_equal_bits(found, of_each(model, [sequence])[0])
 
 
@@ -146,16 +147,25 @@ def test_a_sequence_alone_and_in_a_batch(
             assert_equal_bits(found, alone[i])
 
 
-@pytest.mark.parametrize("backend", ["sdpa", "eager"])
-@pytest.mark.parametrize("prepared", [False, True])
-def test_layers_with_other_numbers_of_heads(prepared, backend):
+@pytest.mark.parametrize(("prepared", "backend"), [(False, "eager"), (True, "sdpa")])
+def test_every_layout(prepared, backend):
+    """With layers of other numbers of heads, with gradients, and where words are left out."""
     fields = dict(hidden_size=48, num_attention_heads=2, num_hidden_layers=2, hidden_act="gelu")
     fields |= dict(batch_invariant=True, attn_implementation=backend)
     model = random_model("BertModel", random_config(9, **fields))
     model.prune_heads({1: [0]})
     if prepared:
-        model.prepare_for_inference()
-    assert_as_alone(model, (9, 5, 9, 9, 13, 5, 9, 13))
+        model.config.batch_invariant = False  # and is switched on after preparing
+        model.prepare_for_inference().config.batch_invariant = True
+    for layout in LAYOUTS:
+        options = dict(layout=layout, rng=random.Random(1), with_gradients=layout == "right")
+        assert_as_alone(model, (9, 5, 1, 9, 13), **options)
+    ids = torch.randint(1, 61, (5, 13))
+    batch = {"input_ids": ids, "attention_mask": masks()["right"]}
+    together = outputs(model, batch).last_hidden_state
+    for row in range(5):
+        alone = outputs(model, {name: x[row : row + 1] for name, x in batch.items()})
+        assert torch.equal(alone.last_hidden_state[0], together[row])
 
 
 @pytest.mark.slow
@@ -167,72 +177,6 @@ def test_long_sequences(prepared):
     if prepared:
         model.prepare_for_inference()
     assert_as_alone(model, (257, 300, 3, 257, 399))
-
-
-def test_with_gradients():
-    fields = dict(hidden_size=35, num_attention_heads=5, max_position_embeddings=40)
-    config = random_config(5, **fields, batch_invariant=True, hidden_act="gelu")
-    model = random_model("BertModel", config)
-    sequences = [torch.randint(1, config.vocab_size, (n,)) for n in (1, 7, 3, 7, 31)]
-    batch, places = lay_out(sequences, "right", None)
-    together = model(**batch)
-    for row, (sequence, columns) in enumerate(zip(sequences, places, strict=True)):
-        alone = model(input_ids=sequence[None])
-        assert torch.equal(together.last_hidden_state[row, columns], alone.last_hidden_state[0])
-        assert torch.equal(together.pooler_output[row], alone.pooler_output[0])
-    together.pooler_output.sum().backward()
-    gradient = model.encoder.layer[0].intermediate.dense.weight.grad
-    assert gradient is not None and gradient.abs().sum() > 0
-
-
-def rows_that_differ(product, width, residual=None, rows=range(1, 200), **options):
-    """In which numbers of rows the bits of a row are not those that it has in 200 rows."""
-    torch.manual_seed(0)
-    states = torch.randn(200, width, dtype=getattr(product, "dtype", torch.float32))
-
-    def call(count):
-        added = None if residual is None else residual[:count].clone()
-        return product(states[:count].clone(), added, **options)
-
-    with torch.no_grad():
-        whole = call(200)
-        return [count for count in rows if not torch.equal(call(count), whole[:count])]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("dtype", cpu_kernels.DTYPES)
-@pytest.mark.parametrize(("width", "count"), [(24, 37), (1536, 48), (48, 1)])
-@pytest.mark.parametrize("threads", [1, 2])
-def test_kernels_that_are_called_batch_invariant_are(dtype, width, count, threads):
-    kind = cpu_kernels.DTYPES[dtype]
-    reason = cpu_kernels.why_no_kernels(kind, batch_invariant=True)
-    if reason is not None:
-        with pytest.raises(ValueError, match="kernels for"):
-            cpu_kernels.choose(kind, batch_invariant=True)
-        return
-    torch.set_num_threads(threads)
-    kernels = cpu_kernels.choose(kind, batch_invariant=True)
-    assert kernels.batch_invariant
-    of_states = torch.float32 if kind == torch.int8 else kind
-    torch.manual_seed(1)
-    layer = torch.nn.Linear(width, count, dtype=of_states)
-    product = kernels.pack(layer)
-    assert not rows_that_differ(product, width)
-    some = (1, 2, 3, 7, 31, 64, 65, 129, 193)
-    gelu = cpu_kernels.Fused("gelu", "none")
-    assert not rows_that_differ(product, width, rows=some, activation=gelu)
-    residual = torch.randn(200, count, dtype=of_states)
-    assert not rows_that_differ(product, width, residual, rows=some)
-
-
-@pytest.mark.parametrize("count", [1, 2, 37])
-def test_linear_layers_that_are_not_packed(count):
-    layer = torch.nn.Linear(384, count)
-
-    def product(states, _):
-        return cpu_kernels.linear(layer, states, None, batch_invariant=True)
-
-    assert not rows_that_differ(product, 384)
 
 
 def one_up(output, where):
@@ -277,7 +221,9 @@ def make_differ(monkeypatch):
 
 
 @pytest.mark.parametrize("name", FAULTS)
-@pytest.mark.parametrize(("width", "count"), [(24, 37), (49, 1)])
+@pytest.mark.parametrize(
+    ("width", "count"), [(24, 37), pytest.param(49, 1, marks=pytest.mark.slow)]
+)
 def test_kernels_that_differ(make_differ, name, width, count):
     """The probe finds in which calls, and the bits are those of other calls."""
     make_differ(FAULTS[name])
@@ -299,33 +245,16 @@ def test_kernels_that_differ(make_differ, name, width, count):
                     assert torch.equal(product(states[-rows:].clone()), alone[-rows:]), rows
 
 
-@pytest.mark.parametrize("prepared", [False, True])
-@pytest.mark.parametrize("name", ["beyond 33 rows", "rows that are no multiple of 16"])
-def test_a_model_whose_kernels_differ(make_differ, name, prepared):
-    make_differ(FAULTS[name])
-    fields = dict(hidden_size=48, num_attention_heads=6, max_position_embeddings=60)
-    config = random_config(3, **fields, batch_invariant=True, hidden_act="gelu")
-    model = random_model("BertForMaskedLM", config)
-    if prepared:
-        model.prepare_for_inference()
-    torch.set_num_threads(2)
-    sequences = [torch.randint(1, config.vocab_size, (n,)) for n in (3, 7, 12, 7, 59, 31)]
-    for sequence, found in zip(sequences, of_each(model, sequences), strict=True):
-        assert_equal_bits(found, of_each(model, [sequence])[0])
-
-
-@pytest.mark.parametrize("prepared", [False, True])
-def test_kernels_that_keep_nothing_are_refused(make_differ, prepared):
+def test_kernels_that_keep_nothing_are_refused(make_differ):
     """A row has other bits at one place of every call."""
     make_differ(lambda out: slice(2, 3))
     model = random_model("BertModel", random_config(4, hidden_act="gelu", batch_invariant=True))
-    if prepared:
+    for _ in range(2):
+        with pytest.raises(
+            ValueError, match=r"cannot be kept on this CPU: a product of .* float32"
+        ):
+            outputs(model, {"input_ids": torch.ones(2, 4, dtype=torch.long)})
         model.prepare_for_inference()
-    with pytest.raises(
-        ValueError, match=r"cannot be kept on this CPU: a product of .* float32"
-    ) as e:
-        outputs(model, {"input_ids": torch.ones(2, 4, dtype=torch.long)})
-    assert "\n" not in str(e.value)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -349,33 +278,6 @@ def test_orders_of_summation_are_told_apart_in_every_precision(monkeypatch, dtyp
     assert list(product.sizes.values()) == [12, cpu_kernels.BLOCK_ROWS]
 
 
-def test_probing_is_done_once_and_leaves_random_numbers(monkeypatch):
-    layer = torch.nn.Linear(31, 17)
-    before = torch.get_rng_state()
-    rows = []
-    multiply = cpu_kernels._multiply
-
-    def counted(states, *arguments):
-        rows.append(len(states))
-        return multiply(states, *arguments)
-
-    monkeypatch.setattr(cpu_kernels, "_multiply", counted)
-    with torch.no_grad():
-        for _ in range(2):
-            cpu_kernels.linear(layer, torch.ones(9, 31), None, batch_invariant=True)
-            count = len(rows)
-        cpu_kernels.linear(layer, torch.ones(9, 31), None, batch_invariant=True)
-    assert rows[count:] == [12]
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_switched_on_after_preparing():
-    config = random_config(8, hidden_size=35, num_attention_heads=5, hidden_act="gelu")
-    model = random_model("BertModel", config).prepare_for_inference("int8")
-    model.config.batch_invariant = True
-    assert_as_alone(model, (3, 7, 12, 7))
-
-
 @pytest.mark.parametrize(
     ("fields", "options", "message"),
     [
@@ -387,40 +289,36 @@ def test_switched_on_after_preparing():
         ({}, {"attention_mask": torch.ones(2, 4, 4).tril()}, "an attention_mask that is not"),
     ],
 )
-@pytest.mark.parametrize("prepared", [False, True])
-def test_refused(fields, options, message, prepared):
+def test_refused(fields, options, message):
     config = random_config(2, **({"hidden_act": "gelu"} | fields), batch_invariant=True)
     model = random_model("BertModel", config)
-    if prepared:
+    for _ in range(2):
+        with pytest.raises(ValueError, match=message) as error:
+            outputs(model, {"input_ids": torch.ones(2, 4, dtype=torch.long)}, **options)
+        assert "\n" not in str(error.value)
         model.prepare_for_inference()
-    with pytest.raises(ValueError, match=message) as error:
-        outputs(model, {"input_ids": torch.ones(2, 4, dtype=torch.long)}, **options)
-    assert "\n" not in str(error.value)
 
 
-def test_refused_where_something_stands_in_for_a_linear_layer():
-    class Louder(torch.nn.Linear):
-        def forward(self, states):
-            return 2 * super().forward(states)
-
-    config = random_config(2, hidden_act="gelu", batch_invariant=True)
-    model = random_model("BertModel", config)
-    inner = model.encoder.layer[0].intermediate
-    inner.dense = Louder(config.hidden_size, config.intermediate_size)
-    with pytest.raises(ValueError, match=r"intermediate.dense, a .*Louder"):
-        outputs(model, {"input_ids": torch.ones(2, 4, dtype=torch.long)})
+class Louder(torch.nn.Linear):
+    def forward(self, states):
+        return 2 * super().forward(states)
 
 
-def test_refused_with_a_hook():
-    """Which sees a padded batch."""
-    model = random_model("BertModel", random_config(2, batch_invariant=True))
-    activation = model.encoder.layer[0].intermediate.intermediate_act_fn
-    handle = activation.register_forward_hook(lambda m, i, o: 2 * o)
-    batch = {"input_ids": torch.tensor([[1, 2, 3], [4, 5, 0]])}
-    with pytest.raises(ValueError, match=r"go with a hook of encoder.layer.0.intermediate.interm"):
-        outputs(model, batch)
-    handle.remove()
-    outputs(model, batch)
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda dense: setattr(dense, "__class__", Louder), r"intermediate.dense, a .*Louder"),
+        (
+            lambda dense: dense.register_forward_hook(lambda m, i, o: 2 * o),
+            r"go with a hook of encoder.layer.0.intermediate.dense",
+        ),
+    ],
+)
+def test_refused_where_something_stands_in_for_a_linear_layer(change, message):
+    model = random_model("BertModel", random_config(2, hidden_act="gelu", batch_invariant=True))
+    change(model.encoder.layer[0].intermediate.dense)
+    with pytest.raises(ValueError, match=message):
+        outputs(model, {"input_ids": torch.tensor([[1, 2, 3], [4, 5, 0]])})
 
 
 def test_the_field(tmp_path):
@@ -432,31 +330,3 @@ def test_the_field(tmp_path):
     assert BertModel.from_pretrained(tmp_path).config.batch_invariant is True
     loaded = BertModel.from_pretrained(tmp_path, batch_invariant=False)
     assert loaded.config.batch_invariant is False
-
-
-def test_torch_cannot_be_forced(monkeypatch):
-    monkeypatch.setenv(cpu_kernels.KERNELS_VARIABLE, "torch")
-    with pytest.raises(ValueError, match="HF_BERT_KERNELS is 'torch', whose bits depend"):
-        cpu_kernels.choose(torch.float32, batch_invariant=True)
-
-
-def test_word_embeddings_of_others():
-    """They may have no weight to tell the precision by, and have to declare packed rows."""
-    model, batch = model_and_batch("BertModel", 1, batch_invariant=True)
-    expected = outputs(model, batch).last_hidden_state
-
-    class Wrapped(torch.nn.Module):
-        def __init__(self, table):
-            super().__init__()
-            self.table = table
-
-        def forward(self, ids):
-            return self.table(ids)
-
-    model.set_input_embeddings(Wrapped(model.get_input_embeddings()))
-    with pytest.raises(
-        ValueError, match=r"word_embeddings, a .*Wrapped that does not declare pack"
-    ):
-        model(**batch)
-    Wrapped.takes_packed = (Wrapped.forward,)
-    assert torch.equal(outputs(model, batch).last_hidden_state, expected)

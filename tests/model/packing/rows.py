@@ -2,19 +2,15 @@
 
 import torch
 
-from tests.model.cases import outputs, random_config, random_model
+from tests.model.cases import random_config, random_model
 
 LENGTHS = (5, 1, 8, 5, 3)
 TOTAL = sum(LENGTHS)
-#: Positions of two rows, the first of which holds two sequences.
-TWO_ROWS = torch.tensor([[0, 1, 2, 0, 1, 2, 3], [0, 1, 2, 3, 4, 5, 6]])
 
 
-def model_and_rows(head="BertModel", seed=1, way="as it comes", **fields):
+def model_and_rows(head="BertModel", seed=1, **fields):
     """A random model, and five sequences for it as (S,) tensors of ids and token types."""
-    # Tracing a layer takes its time. Where every layer computes all tokens, one stands for all.
-    layers = 2 if way == "as it comes" else 1
-    sizes = dict(type_vocab_size=3, num_hidden_layers=layers, max_position_embeddings=33)
+    sizes = dict(type_vocab_size=3, num_hidden_layers=2, max_position_embeddings=33)
     config = random_config(seed, head, **(sizes | fields))
     generator = torch.Generator().manual_seed(0)
     rows = [
@@ -63,35 +59,3 @@ GIVEN = {
         **dict.fromkeys(("max_length_q", "max_length_k"), 8),
     },
 }
-#: Ways to run a model.
-WAYS = {
-    "as it comes": lambda model: model,
-    "compiled": lambda model: torch.compile(model, backend="eager"),
-    "compiled whole": lambda model: torch.compile(model, backend="eager", fullgraph=True),
-}
-
-
-def alone(model, rows, given="positions", **options):
-    """The outputs of each sequence by itself."""
-    places = through() if "through" in given else positions()
-    return [
-        outputs(model, {k: v[None] for k, v in row.items()}, position_ids=place, **options)
-        for row, place in zip(rows, places.split(LENGTHS, 1), strict=True)
-    ]
-
-
-def assert_as_alone(found, expected, tolerance=2e-5):
-    """Compares the outputs of one row with those of its sequences, each computed alone."""
-    for key, first in expected[0].items():
-        parts = [single[key] for single in expected]
-        if isinstance(first, torch.Tensor):
-            compared = [(found[key], parts)]
-        elif isinstance(first, tuple):
-            compared = zip(found[key], zip(*parts, strict=True), strict=True)
-        else:
-            continue  # a cache
-        for value, pieces in compared:
-            by_token = value.ndim == 3 or key in ("start_logits", "end_logits")
-            whole = torch.cat(list(pieces), 1 if by_token else 0)
-            assert value.shape == whole.shape, key
-            assert (value - whole).abs().max() < tolerance, key

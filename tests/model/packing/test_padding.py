@@ -1,93 +1,35 @@
-"""Packing: which tokens are computed, in which order, and back."""
+"""Padding is not computed: zeros in its place, and other rows are as they were."""
 
 import pytest
 import torch
 
-from hf_bert_impl.model import attention
-from hf_bert_impl.model.packing import Wanted, plan
-from hf_bert_impl.parity import compare_models, reference_model
+from hf_bert_impl.parity import reference_model
 from tests.model.cases import (
-    BACKENDS,
-    HEADS,
+    LOSS_HEADS,
     NO_DROPOUT,
-    masks,
+    assert_same,
+    assert_same_gradients,
+    gradients,
     model_and_batch,
     outputs,
-    random_labels,
+    rows_through,
 )
 
 
-@pytest.mark.parametrize("name", ["right", "left", "holes"])
-def test_groups_are_rows_of_one_length_with_their_keys_first(name):
-    attended = masks()[name].bool()
-    wanted = Wanted(first_token=True)
-    packing, _ = plan(tuple(attended.shape), attended.device, attended, wanted=wanted)
-    seen, start = [], 0
-    for rows, queries, keys in packing.groups:
-        for _ in range(rows):
-            index = packing.token_index[start : start + queries]
-            row = index // attended.shape[1]
-            assert row.unique().numel() == 1
-            is_key = attended.flatten()[index]
-            assert int(is_key.sum()) == keys
-            assert is_key[:keys].all()
-            seen.append(int(row[0]))
-            start += queries
-    assert start == packing.token_index.numel()
-    assert sorted(seen) == list(range(attended.shape[0]))
-    assert len({(q, k) for _, q, k in packing.groups}) == len(packing.groups)
-
-
-def test_nothing_to_gain_without_padding():
-    everything = torch.ones(3, 4, dtype=torch.bool)
-    shape, device = (3, 4), torch.device("cpu")
-    mask = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 0, 0, 0]])
-    assert plan(shape, device) == (None, None)
-    assert plan(shape, device, everything) == (None, None)
-    assert plan(shape, device, everything, wanted=Wanted(everything)) == (None, None)
-    # All is computed, but not all is attended.
-    packing, needed = plan(shape, device, mask, wanted=Wanted(everything))
-    assert packing is None
-    assert needed is mask
-    # Sequences that come sorted lie where they are computed.
-    packing, _ = plan((1, 13), device, lengths=[2, 4, 7])
-    assert packing.token_index is None
-
-
-def test_no_mask_is_built_that_no_layer_reads(monkeypatch):
-    """Neither for packed layers nor for layers that attend within packed tokens."""
-    built = []
-
-    def recorded(*args, **kwargs):
-        built.append(args)
-        return backend_mask(*args, **kwargs)
-
-    backend_mask = attention.backend_mask
-    monkeypatch.setattr(attention, "backend_mask", recorded)
-    model, batch = model_and_batch()
-    outputs(model, batch)
-    assert not built
-    outputs(model, batch, output_attentions=True)
-    assert len(built) == 1
-    # A hook may move the layer's input to where packed tokens are laid out.
-    model.encoder.layer[0].register_forward_hook(lambda *args: None)
-    outputs(model, batch)
-    assert len(built) == 2
-
-
-def test_hidden_states_under_padding_are_zero():
-    for name in ("right", "left", "holes"):
-        model, batch = model_and_batch("BertModel", 1, name)
-        mask = batch["attention_mask"]
-        output = outputs(model, batch, output_hidden_states=True, output_attentions=True)
-        for states in (output.last_hidden_state, *output.hidden_states):
-            assert not states[mask == 0].any()
-            assert states[mask == 1].abs().sum(-1).all()
-        for probabilities in output.attentions:
-            # (B, S, H, S): a query under padding, but for the pooler's position 0, has no row.
-            rows = probabilities.transpose(1, 2)
-            assert not rows[:, 1:][mask[:, 1:] == 0].any()
-            assert torch.allclose(rows[mask == 1].sum(-1), torch.ones(()), atol=1e-5)
+@pytest.mark.parametrize("pad", [0, 7])
+@pytest.mark.parametrize("padding", ["right", "left", "holes"])
+def test_hidden_states_under_padding_are_zero(padding, pad):
+    model, batch = model_and_batch("BertModel", 1, padding, pad_token_id=pad)
+    mask = batch["attention_mask"]
+    output = outputs(model, batch, output_hidden_states=True, output_attentions=True)
+    for states in (output.last_hidden_state, *output.hidden_states):
+        assert not states[mask == 0].any()
+        assert states[mask == 1].abs().sum(-1).all()
+    for probabilities in output.attentions:
+        # (B, S, H, S): a query under padding, but for the pooler's position 0, has no row.
+        rows = probabilities.transpose(1, 2)
+        assert not rows[:, 1:][mask[:, 1:] == 0].any()
+        assert torch.allclose(rows[mask == 1].sum(-1), torch.ones(()), atol=1e-5)
 
 
 def test_a_document_does_not_touch_another():
@@ -101,44 +43,14 @@ def test_a_document_does_not_touch_another():
     assert not torch.equal(before[2], after[2])
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("padding_free", [True, False])
-@pytest.mark.parametrize("head", ["BertForSequenceClassification", "BertForTokenClassification"])
-def test_rows_without_attended_position_train(head, backend, padding_free):
-    fields = dict(padding_free=padding_free, attn_implementation=backend)
-    one_row = masks()["right"]
-    one_row[3] = 0
-    for mask in (one_row, one_row * 0):
-        model, batch = model_and_batch(head, 4, mask, labels=True, **fields)
-        batch["labels"].clamp_(min=0)
-        output = model.train()(**batch, output_hidden_states=True)
-        output.loss.backward()
-        assert output.logits.isfinite().all()
-        assert all(states.isfinite().all() for states in output.hidden_states)
-        found = [p.grad for p in model.parameters() if p.grad is not None]
-        assert found
-        assert all(gradient.isfinite().all() for gradient in found)
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("padding_free", [True, False])
-@pytest.mark.parametrize("head", HEADS)
-def test_a_row_without_attended_position_is_upstreams(head, padding_free, backend):
-    """Upstream's eager backend looks at all of such a row alike, its sdpa at nothing."""
-    mask = masks()["right"]
-    mask[3] = 0
-    fields = dict(padding_free=padding_free, attn_implementation=backend, **NO_DROPOUT)
-    model, batch = model_and_batch(head, 4, mask, **fields)
-    labels = random_labels(head, model.config, batch)
-    report = compare_models(
-        model,
-        reference_model(model),
-        {"empty row": batch},
-        labels={"empty row": labels},
-        gradients=bool(labels),
-        tolerance=5e-5,
-    )
-    assert report.passed, report.summary()
+def test_a_batch_without_attended_position_trains(padding_free):
+    nothing = torch.zeros(5, 13, dtype=torch.long)
+    head = "BertForTokenClassification"
+    model, batch = model_and_batch(head, 4, nothing, labels=True, padding_free=padding_free)
+    output = model.train()(**batch, output_hidden_states=True)
+    assert all(x.isfinite().all() for x in (output.loss, output.logits, *output.hidden_states))
+    assert all(gradient.isfinite().all() for gradient in gradients(model, output.loss).values())
 
 
 def test_gradients_reach_the_hidden_states_that_are_returned():
@@ -149,3 +61,68 @@ def test_gradients_reach_the_hidden_states_that_are_returned():
     (output.last_hidden_state.sum() + output.pooler_output.pow(2).sum()).backward()
     assert all(states.grad is not None and states.grad.any() for states in output.hidden_states)
     assert output.hidden_states[-1] is output.last_hidden_state
+
+
+def test_embeddings_are_computed_as_the_ids_are():
+    """The pad token is told by its row of the table, so that padding is left out as well."""
+    model, batch = model_and_batch("BertForMaskedLM", 2, pad_token_id=0)
+    expected = outputs(model, batch).logits
+    rows = rows_through(model.bert.encoder.layer[0].intermediate)
+    embeddings = model.get_input_embeddings()(batch.pop("input_ids"))
+    assert torch.equal(outputs(model, batch, inputs_embeds=embeddings).logits, expected)
+    real = batch["attention_mask"] != 0
+    assert rows.pop() == real.sum()
+    # Another number there, or no such token: then all is computed, as transformers does.
+    others = torch.where(real[..., None], embeddings, 0.5)
+    for given, pad in ((others, 0), (embeddings, None)):
+        model.config.pad_token_id = pad
+        batch["inputs_embeds"] = given
+        everywhere = torch.ones_like(real)
+        assert_same(outputs(model, batch), outputs(reference_model(model), batch), everywhere)
+
+
+def test_heads_of_the_pooled_vector_do_not_compute_words_that_are_left_out():
+    model, batch = model_and_batch("BertForSequenceClassification", 2)
+    batch["input_ids"] = batch["input_ids"].clamp(min=5)
+    rows = rows_through(model.bert.encoder.layer[0].intermediate)
+    outputs(model, batch)
+    assert rows == [int(batch["attention_mask"].sum())]
+
+
+# Transforms of torch.func, under which values cannot be looked at.
+
+
+@pytest.mark.parametrize("head", ["BertModel", "BertForMaskedLM", "BertForMultipleChoice"])
+def test_vmap_over_token_ids(head):
+    """Masks may be mapped, or not."""
+    model, batch = model_and_batch(head, 1)
+    ids, mask = batch["input_ids"], batch["attention_mask"]
+
+    def call(ids, mask):
+        return model(ids[None], attention_mask=mask[None])[0][0]
+
+    for one_mask, axes in ((mask, 0), (mask[1], (0, None))):
+        found = torch.vmap(call, in_dims=axes)(ids, one_mask)
+        given = {"input_ids": ids, "attention_mask": one_mask.expand_as(mask).contiguous()}
+        expected = outputs(reference_model(model), given)[0]
+        assert found.shape == expected.shape
+        assert torch.allclose(found, expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("training", [False, True])
+@pytest.mark.parametrize("head", LOSS_HEADS)
+def test_gradients_of_each_sample(head, training):
+    model, batch = model_and_batch(head, 1, labels=True, **NO_DROPOUT)
+    model.train(training)
+    parameters = {name: p.detach() for name, p in model.named_parameters()}
+
+    def loss(parameters, sample):
+        inputs = {name: value[None] for name, value in sample.items()}
+        return torch.func.functional_call(model, parameters, (), inputs).loss
+
+    each = torch.func.grad(loss)
+    found = torch.vmap(each, in_dims=(None, 0), randomness="different")(parameters, batch)
+    for row in (0, 3):
+        sample = {name: value[row : row + 1] for name, value in batch.items()}
+        expected = gradients(model, model(**sample).loss)
+        assert_same_gradients({name: g[row] for name, g in found.items()}, expected)

@@ -1,7 +1,6 @@
 """What the tests of prepared models share."""
 
 import copy
-import io
 
 import torch
 
@@ -26,13 +25,6 @@ def is_prepared(model):
 
 def head_is_prepared(model):
     return model.cls.predictions.prepared is not None
-
-
-def pickled(model):
-    buffer = io.BytesIO()
-    torch.save(model, buffer)
-    buffer.seek(0)
-    return torch.load(buffer, weights_only=False)
 
 
 def assert_not_stale(model, batch):

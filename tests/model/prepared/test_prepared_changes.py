@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from hf_bert_impl.model import cpu_kernels, prepared
-from hf_bert_impl.model.layers import BertIntermediate, BertLayer, BertOutput
+from hf_bert_impl.model import prepared
+from hf_bert_impl.model.layers import BertLayer, BertOutput
 from tests.fuzz import changes as fuzz
-from tests.model.cases import MASKED_LM, model_and_batch, outputs, random_config, random_model
+from tests.model.cases import model_and_batch, outputs, random_config, random_model
 from tests.model.prepared.cases import (
     WEIGHT_CHANGES,
     assert_not_stale,
@@ -78,7 +78,6 @@ LARGER_CHANGES = sorted(
         "data swapped",
         "train and back",
     }
-    - {"config.hidden_act"}  # which nobody reads after the model is made
     - {"pickle"}  # is prepared like the one it was made of
 )
 
@@ -94,41 +93,27 @@ def test_a_larger_change_is_seen(change):
     assert_not_stale(model, batch)
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int8"])
-def test_what_torch_does_not_count_is_seen_within_some_tokens(monkeypatch, dtype):
-    """Of a model too large to be checked at every call."""
-    if cpu_kernels.why_no_kernels(getattr(torch, dtype)) is not None:
-        pytest.skip(f"this CPU has no kernels for {dtype}")
+def test_what_torch_does_not_count_is_seen_within_some_tokens(monkeypatch):
+    """Of a model too large to be checked at every call. What torch counts is seen at once."""
     monkeypatch.setattr(prepared, "PIECE_BYTES", 64)
     monkeypatch.setattr(prepared, "CHECKED_TOKENS", 500)
     config = random_config(17)
-    model = random_model("BertModel", config).prepare_for_inference(dtype)
+    model = random_model("BertModel", config)
     batch = {"input_ids": torch.randint(5, config.vocab_size, (2, 7))}
-    outputs(model, batch)
+    weight = model.encoder.layer[-1].output.dense.weight
     for row in (1, -2):  # wherever the check has come to
-        weight = model.encoder.layer[-1].output.dense.weight
+        outputs(model.prepare_for_inference(), batch)
         weight.data[row, 1:-1].mul_(1.5)
         tokens = 0
         while is_prepared(model):
             assert tokens < 500
             found = outputs(model, batch)[0]
             tokens += 14
-        assert tokens > 14
         assert torch.equal(found, assert_not_stale(model, batch))
-        model.prepare_for_inference(dtype)
-
-
-def test_one_large_batch_checks_everything(monkeypatch):
-    monkeypatch.setattr(prepared, "PIECE_BYTES", 64)
-    monkeypatch.setattr(prepared, "CHECKED_TOKENS", 14)
-    config = random_config(17)
-    model = random_model("BertModel", config).prepare_for_inference()
-    batch = {"input_ids": torch.randint(5, config.vocab_size, (2, 7))}
-    for layer in model.encoder.layer:
-        outputs(model, batch)
-        layer.intermediate.dense.weight.data[2:4, 1:-1] = 0
+        outputs(model.prepare_for_inference(), batch)
+        with torch.no_grad():
+            weight[row, 1:-1].mul_(1.5)
         assert_not_stale(model, batch)
-        model.prepare_for_inference()
 
 
 @pytest.mark.parametrize("row", [1, -1])
@@ -142,51 +127,14 @@ def test_one_token_of_tied_embeddings(row):
     assert (found - outputs(copy.deepcopy(model), batch).logits).abs().max() < 1e-4
 
 
-class NegativeOutput(BertOutput):
-    def forward(self, hidden_states, input_tensor):
-        return -super().forward(hidden_states, input_tensor)
-
-
-class NegativeIntermediate(BertIntermediate):
-    def forward(self, hidden_states):
-        return -super().forward(hidden_states)
-
-
-class Noise(nn.Dropout):
-    def forward(self, states):
-        return states + 1
-
-
-class Scaled(nn.Linear):
-    def forward(self, states):
-        return super().forward(states) * 1.5
-
-
-def become(module, kind):
-    """Gives a module another class, its weights as they were."""
-    module.__class__ = kind
-
-
-#: What is done to a layer, and what is said of `encoder.layer.1` then.
+#: What is done to a layer, and what is said of it then.
 REPLACED = {
-    "output": (lambda layer: become(layer.output, NegativeOutput), "output is a"),
-    "intermediate": (
-        lambda layer: become(layer.intermediate, NegativeIntermediate),
-        "intermediate is a",
-    ),
-    "dropout": (
-        lambda layer: setattr(layer.output, "dropout", Noise(0.5).eval()),
-        "output.dropout is a",
-    ),
     "linear": (
-        lambda layer: become(layer.attention.self.query, Scaled),
+        lambda layer: setattr(layer.attention.self.query, "__class__", fuzz.Doubled),
         "attention.self.query is a",
     ),
     "additional": (lambda layer: layer.add_module("adapter", nn.Identity()), "adapter is"),
-    "no bias": (
-        lambda layer: setattr(layer.output.dense, "bias", None),
-        "output.dense has no bias",
-    ),
+    "no bias": (lambda layer: setattr(layer.output.dense, "bias", None), "dense has no bias"),
 }
 
 
@@ -198,45 +146,30 @@ def test_replaced_modules(name, before, caplog):
     if before:
         change(model.encoder.layer[1])
         model.prepare_for_inference()
-        assert f"encoder.layer.1.{message}" in caplog.text
+        assert message in caplog.text
     else:
         model.prepare_for_inference()
         change(model.encoder.layer[1])
     assert_not_stale(model, batch)
 
 
-@pytest.mark.parametrize("name", ["intermediate", "head"])
 @pytest.mark.parametrize("before", [True, False])
-@pytest.mark.parametrize("kind", [nn.ReLU, nn.SiLU, nn.Tanhshrink])
-def test_a_replaced_activation(name, before, kind):
-    """What is called is what stands in the model, whatever the config says."""
+@pytest.mark.parametrize("kind", [nn.ReLU, nn.Tanhshrink])
+def test_a_replaced_activation(before, kind):
+    """The module in the model is called, whatever the config says."""
     model, batch = model_and_batch("BertForMaskedLM", 19, hidden_act="gelu")
     if not before:
         model.prepare_for_inference()
-    if name == "head":
-        model.cls.predictions.transform.transform_act_fn = kind().eval()
-    else:
-        model.bert.encoder.layer[0].intermediate.intermediate_act_fn = kind().eval()
+    model.cls.predictions.transform.transform_act_fn = kind().eval()
+    model.bert.encoder.layer[0].intermediate.intermediate_act_fn = kind().eval()
     expected = outputs(copy.deepcopy(model), batch).logits
     model.config.hidden_act = "gelu_new"
     if before:
         model.prepare_for_inference()
         assert is_prepared(model) and head_is_prepared(model)
     found = outputs(model, batch).logits
-    assert is_prepared(model) == (before or name == "head")
+    assert is_prepared(model) == before
     assert (found - expected).abs().max() < 2e-5 * expected.abs().max().clamp(min=1)
-
-
-def test_another_function_inside_of_an_activation():
-    model, batch = model_and_batch("BertForMaskedLM", 19, hidden_act="gelu")
-    model.prepare_for_inference()
-    before = outputs(model, batch).logits
-    for module in model.modules():
-        if hasattr(module, "act"):
-            module.act = nn.functional.relu
-    found = outputs(model, batch).logits
-    assert (found - before).abs().max() > 1e-2
-    assert (found - outputs(copy.deepcopy(model), batch).logits).abs().max() < 1e-4
 
 
 @pytest.mark.parametrize("patched", [BertOutput, BertLayer, nn.Linear])
@@ -249,35 +182,6 @@ def test_a_patched_class(monkeypatch, patched):
     assert torch.equal(found, outputs(copy.deepcopy(model), batch).last_hidden_state)
     model.prepare_for_inference()
     assert not is_prepared(model)
-
-
-def test_parameters_made_in_inference_mode(caplog):
-    with torch.inference_mode():
-        model = random_model("BertModel", random_config(22))
-    model.prepare_for_inference()
-    assert not is_prepared(model)
-    assert "torch.inference_mode()" in caplog.text
-
-
-def test_a_call_holds_what_it_began_with():
-    """Others may change the model, and so drop the packed weights, in the middle of it."""
-    model, batch = model_and_batch("BertForMaskedLM", 26)
-    model.prepare_for_inference()
-    expected = outputs(model, batch).logits
-
-    class Dropping(nn.LayerNorm):
-        def forward(self, states):
-            prepared.drop_prepared(model)
-            return super().forward(states)
-
-        takes_packed = (forward,)
-
-    norm = model.bert.encoder.layer[0].output.LayerNorm
-    norm.__class__ = Dropping
-    model.prepare_for_inference()
-    found = outputs(model, batch).logits
-    assert not is_prepared(model)
-    assert (found - expected).abs().max() < 1e-4
 
 
 HEAD_CHANGES = {
@@ -293,9 +197,8 @@ HEAD_CHANGES = {
 
 
 @pytest.mark.parametrize("change", HEAD_CHANGES)
-@pytest.mark.parametrize("head", MASKED_LM)
-def test_a_changed_masked_lm_head_is_seen(head, change):
-    model, batch = model_and_batch(head, 11, tie_word_embeddings=True)
+def test_a_changed_masked_lm_head_is_seen(change):
+    model, batch = model_and_batch("BertForMaskedLM", 11, tie_word_embeddings=True)
     model.prepare_for_inference()
     assert head_is_prepared(model)
     before = outputs(model, batch)[0]

@@ -1,0 +1,207 @@
+"""What every model does as transformers' BERT does it, in the manner of `ModelTesterMixin`.
+
+A subclass is a kind of model: fields of the config, how the model is made ready, how a batch is
+given, and the reference. A kind without one of the tests sets it to None.
+"""
+
+import copy
+from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import Any, ClassVar, NamedTuple
+
+import pytest
+import torch
+from torch import Tensor
+
+from hf_bert_impl.parity import FP32_TOLERANCE, attended_positions, reference_model
+from hf_bert_impl.parity.comparison import reference_class
+from tests.model.cases import (
+    BACKENDS,
+    HEADS,
+    NO_DROPOUT,
+    assert_same_as_upstream,
+    default,
+    masks,
+    outputs,
+    pickled,
+    random_batch,
+    random_config,
+    random_labels,
+    random_model,
+    tensors,
+)
+
+
+class Case(NamedTuple):
+    """A padded batch, the tokens that are compared, and what our model is given instead."""
+
+    batch: dict[str, Tensor]
+    real: Tensor
+    packed: dict[str, Tensor] | None = None
+
+    @property
+    def given(self) -> dict[str, Tensor]:
+        return self.packed or self.batch
+
+
+class ModelConformance:
+    """The tests. The heads and backends of a class are its parameters."""
+
+    heads: tuple[str, ...] = HEADS
+    backends: tuple[str, ...] = BACKENDS
+    fields: ClassVar[dict[str, Any]] = {}
+    #: Fields in train mode, and the seed of dropout. Without padding other numbers are drawn.
+    train_fields: ClassVar[dict[str, Any]] = NO_DROPOUT
+    seed: int | None = None
+    #: Whether transformers computes such models.
+    is_upstreams = True
+    empty_row = True
+    #: The standard deviation of the weights.
+    std = 0.2
+    tolerance = FP32_TOLERANCE
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        heads: list[Any] = list(self.heads)
+        if metafunc.function.__name__ == "test_compile":  # takes seconds; one case is quick
+            first = 1 if self.heads is HEADS else 0
+            rest = [pytest.param(head, marks=pytest.mark.slow) for head in heads[first:]]
+            heads = heads[:first] + rest
+        for name, values in (("head", heads), ("backend", self.backends)):
+            if name in metafunc.fixturenames:
+                metafunc.parametrize(name, values)
+
+    def ready(self, model: Any) -> Any:
+        """The model as its user makes it ready."""
+        return model
+
+    def pair(self, head: str, **fields: Any) -> tuple[Any, Any]:
+        """A random model, not yet ready, and its reference."""
+        fields = dict(num_hidden_layers=2) | self.fields | fields
+        model = random_model(head, random_config(2, head, **fields), std=self.std)
+        if self.is_upstreams:
+            return model, reference_model(model)
+        reference = copy.deepcopy(model)
+        reference.config.padding_free = reference.config.sparse_prediction = False
+        return model, reference
+
+    def cases(self, model: Any, labels: bool = False) -> Iterator[Case]:
+        """Every kind of padding; also without positions of its own, and with an empty row."""
+        head, config = type(model).__name__, model.config
+        kinds = masks() | {"without positions": masks()["left"]}
+        if self.empty_row:
+            kinds["empty row"] = masks()["right"].index_fill(0, torch.tensor(3), 0)
+        for name, mask in kinds.items():
+            batch = random_batch(head, config, mask)
+            if name == "without positions":
+                del batch["position_ids"]
+            yield self.case(model, batch, labels)
+
+    def case(self, model: Any, batch: dict[str, Tensor], labels: bool) -> Case:
+        real = attended_positions(batch)
+        if labels:
+            batch = batch | random_labels(type(model).__name__, model.config, batch)
+        return Case(batch, real)
+
+    def assert_same(self, model: Any, reference: Any, case: Case, **options: Any) -> None:
+        options = {"tolerance": self.tolerance, "seed": self.seed} | options
+        batch, real, packed = case
+        options |= {"reference": reference, "given": packed, "real": real}
+        assert_same_as_upstream(model, batch, **options)
+
+    def test_forward(self, head: str, backend: str) -> None:
+        model, reference = self.pair(head, attn_implementation=backend)
+        self.ready(model)
+        for case in self.cases(model):
+            for states in (True, False):
+                self.assert_same(model, reference, case, output_hidden_states=states)
+
+    def test_loss(self, head: str) -> None:
+        model, reference = self.pair(head)
+        self.ready(model)
+        for case in self.cases(model, labels=True):
+            self.assert_same(model, reference, case)
+
+    def test_gradients(self, head: str, backend: str) -> None:
+        model, reference = self.pair(head, attn_implementation=backend)
+        self.ready(model)
+        for case in self.cases(model, labels=True):
+            self.assert_same(model, reference, case, with_gradients=True)
+
+    def test_float64(self, head: str) -> None:
+        """Rounding apart: what differs here is another formula, not another order of sums."""
+        model, reference = (one.double() for one in self.pair(head))
+        labels = head != "BertLMHeadModel"  # upstream's causal loss goes through float32
+        for case in self.cases(model, labels):
+            options = dict(tolerance=1e-10, with_gradients=True, output_hidden_states=True)
+            self.assert_same(model, reference, case, **options)
+
+    def test_train_mode(self, head: str, backend: str) -> None:
+        pair = self.pair(head, attn_implementation=backend, **self.train_fields)
+        model, reference = (one.train() for one in pair)
+        for case in self.cases(model, labels=True):
+            self.assert_same(model, reference, case, with_gradients=True)
+
+    def test_save_and_load(self, head: str, tmp_path: Any) -> None:
+        model, reference = self.pair(head)
+        self.ready(model).save_pretrained(tmp_path)
+        loaded, info = type(model).from_pretrained(tmp_path, output_loading_info=True)
+        assert not any(info.values()), info
+        if self.is_upstreams:
+            reference = reference_class(head).from_pretrained(tmp_path)
+        for case in self.cases(model):
+            self.assert_same(loaded, reference, case)
+
+    def test_copy(self, head: str) -> None:
+        """A copy computes the same bits; what is changed in it is seen in it alone."""
+        model, _ = self.pair(head)
+        self.ready(model)
+        case = next(self.cases(model))
+        expected = tensors(outputs(model, case.given))
+        for again in (copy.deepcopy(model), pickled(model), pickled(copy.deepcopy(model))):
+            found = tensors(outputs(again, case.given))
+            assert all(torch.equal(value, expected[name]) for name, value in found.items())
+            with torch.no_grad():
+                again.base_model.encoder.layer[0].output.dense.weight.mul_(2)
+            found = tensors(outputs(again, case.given))
+            assert not any(torch.equal(value, expected[name]) for name, value in found.items())
+        found = tensors(outputs(model, case.given))
+        assert all(torch.equal(value, expected[name]) for name, value in found.items())
+
+    def test_hooks(self, head: str) -> None:
+        """They see what they see in transformers, and what they change is computed with."""
+        model, reference = self.pair(head)
+        self.ready(model)
+        seen: list[list[torch.Size]] = [[], []]
+        for one, shapes in zip((model, reference), seen, strict=True):
+            base = one.base_model
+            base.encoder.layer[0].output.dense.register_forward_hook(lambda m, i, o: 2 * o)
+            base.register_forward_hook(lambda m, i, o, to=shapes: to.append(o[0].shape))
+        for case in self.cases(model):
+            self.assert_same(model, reference, case)
+            shape = seen[1].pop()
+            assert seen[0].pop() == (
+                shape if case.packed is None else (1, case.real.sum(), shape[2])
+            )
+
+    def test_defaults_of_torch(self, head: str) -> None:
+        """The default device and dtype have no part in a model that is made."""
+        found = []
+        for what in ("nothing", "device", "dtype"):
+            model, _ = self.pair(head)
+            case = next(self.cases(model, labels=True))
+            with default(what) if what != "nothing" else nullcontext():
+                self.ready(model)
+                output = model(**case.given)
+            loss = output[0].float().mean()
+            gradients = torch.autograd.grad(loss, list(model.base_model.encoder.parameters()))
+            found.append((tensors(output), gradients))
+        for other in found[1:]:
+            torch.testing.assert_close(other, found[0])
+
+    def test_compile(self, head: str) -> None:
+        model, reference = self.pair(head, num_hidden_layers=1)
+        self.ready(model)
+        torch._dynamo.reset()
+        compiled = torch.compile(model, backend="eager", fullgraph=True)
+        for case in list(self.cases(model, labels=True))[:3]:
+            self.assert_same(compiled, reference, case)

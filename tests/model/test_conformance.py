@@ -1,0 +1,293 @@
+"""The kinds of models and batches, each compared with transformers' BERT by the same tests."""
+
+import itertools
+from typing import ClassVar
+
+import pytest
+import torch
+
+from hf_bert_impl.model import cpu_kernels
+from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS
+from tests.model.cases import (
+    ACTIVATIONS,
+    ENCODER_HEADS,
+    HEADS,
+    MASKED_LM,
+    assert_same_as_upstream,
+    masks,
+    model_and_batch,
+    outputs,
+    random_batch,
+    random_labels,
+)
+from tests.model.conformance import Case, ModelConformance
+from tests.model.packing.rows import GIVEN, LENGTHS
+
+FEW_HEADS = ("BertModel", "BertForPreTraining", "BertForSequenceClassification")
+
+
+class TestPadded(ModelConformance):
+    """Padding is not computed."""
+
+
+class TestPaddedComputation(ModelConformance):
+    """Padding is computed, and dropout draws the numbers that it draws in transformers."""
+
+    fields: ClassVar = dict(padding_free=False)
+    train_fields: ClassVar = {}
+    seed = 17
+    test_float64 = test_save_and_load = test_copy = test_hooks = test_compile = None
+    test_defaults_of_torch = None
+
+
+class TestByOnednn(ModelConformance):
+    """Products by oneDNN, however small."""
+
+    pytestmark = pytest.mark.usefixtures("by_onednn")
+    heads = FEW_HEADS
+    backends = ("sdpa",)
+    test_float64 = test_save_and_load = test_copy = test_compile = None
+
+
+class TestDecoder(ModelConformance):
+    heads = FEW_HEADS
+    fields: ClassVar = dict(is_decoder=True)
+    test_defaults_of_torch = None
+
+
+class MaskedOut(ModelConformance):
+    """The mask leaves out words, which are computed, and some padding, which is not."""
+
+    test_save_and_load = test_copy = test_compile = None
+
+    def cases(self, model, labels=False):
+        generator = torch.Generator().manual_seed(3)
+        for (padding, share), pad in itertools.product(
+            (("holes", 0.5), ("right", 1)), (0, 7, None)
+        ):
+            model.config.pad_token_id = pad
+            mask = masks()[padding]
+            mask[:, 0] = torch.tensor([1, 0, 1, 0, 1])
+            batch = random_batch(type(model).__name__, model.config, mask)
+            ids = batch["input_ids"]
+            words = torch.randint(8, 61, ids.shape, generator=generator)
+            words[torch.rand(ids.shape, generator=generator) > share] = pad or 0
+            batch["input_ids"] = torch.where(batch["attention_mask"] == 0, words, ids)
+            case = self.case(model, batch, labels)
+            is_word = batch["input_ids"] != (-1 if pad is None else pad)
+            yield case._replace(real=case.real | is_word.flatten(0, -2))
+
+
+class TestMaskedOut(MaskedOut):
+    pass
+
+
+class Packed(ModelConformance):
+    """Our model is given sequences end to end in one row, the reference a padded batch of them."""
+
+    heads = tuple(head for head in HEADS if head != "BertForMultipleChoice")
+    fields: ClassVar = dict(max_position_embeddings=33)
+    test_save_and_load = test_copy = None
+
+    def cases(self, model, labels=False):
+        head = type(model).__name__
+        real = torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS)[:, None]
+        batch = random_batch(head, model.config, real.long(), length=max(LENGTHS))
+        if labels and head != "BertForQuestionAnswering":  # whose packed input takes none
+            batch |= random_labels(head, model.config, batch)
+            if batch.get("labels", real[0]).shape == real.shape:
+                batch["labels"][~real] = -100
+                batch["labels"][:, 0] = -100  # in a decoder the sequence before would predict it
+        packed = {k: v[real][None] if v.shape == real.shape else v for k, v in batch.items()}
+        del packed["attention_mask"], packed["position_ids"]
+        for given, give in GIVEN.items():
+            places = torch.arange(sum(LENGTHS))
+            if "through" not in given:
+                places = torch.cat([torch.arange(length) for length in LENGTHS])
+            positions = torch.zeros_like(batch["input_ids"]).masked_scatter(real, places)
+            yield Case(batch | {"position_ids": positions}, real, packed | give())
+
+
+class TestPacked(Packed):
+    pass
+
+
+class TestPackedAndPaddedComputation(Packed):
+    fields: ClassVar = Packed.fields | dict(padding_free=False)
+    heads = FEW_HEADS
+    backends = ("sdpa",)
+    test_train_mode = test_hooks = test_compile = None
+
+
+class TestPackedDecoder(Packed):
+    fields: ClassVar = Packed.fields | dict(is_decoder=True)
+    heads = FEW_HEADS
+    test_train_mode = test_hooks = test_defaults_of_torch = None
+
+
+class Prepared(ModelConformance):
+    backends = ("sdpa",)
+    pytestmark = pytest.mark.usefixtures("needs_kernels")
+    heads = ENCODER_HEADS
+    test_float64 = test_train_mode = test_compile = None  # which need other weights
+
+    def ready(self, model):
+        model.prepare_for_inference()
+        assert model.base_model.encoder.prepared is not None
+        return model
+
+
+class TestPrepared(Prepared):
+    pass
+
+
+class TestPreparedMaskedOut(MaskedOut, Prepared):
+    test_loss = test_gradients = test_hooks = test_defaults_of_torch = None
+
+
+class TestPreparedPacked(Packed, Prepared):
+    heads = tuple(head for head in ENCODER_HEADS if head in Packed.heads)
+    test_loss = test_gradients = test_hooks = test_defaults_of_torch = None
+
+
+class PositionsOfOurOwn(ModelConformance):
+    """Positions that transformers 5 lacks, as the padded computation has them.
+
+    The numbers of the padded computation are those of transformers 4: `test_attention.py`.
+    """
+
+    heads = ("BertModel", "BertForMaskedLM", "BertLMHeadModel")
+    is_upstreams = False
+    empty_row = False  # attention to nothing is defined by transformers alone
+    test_copy = test_compile = None
+
+
+class TestRelativeKeyQuery(PositionsOfOurOwn):
+    fields: ClassVar = dict(position_embedding_type="relative_key_query")
+
+
+class TestSinusoidal(PositionsOfOurOwn):
+    fields: ClassVar = dict(position_embedding_type="sinusoidal")
+    test_float64 = test_hooks = test_defaults_of_torch = None
+
+
+class TestRelativeKey(TestSinusoidal):
+    fields: ClassVar = dict(position_embedding_type="relative_key")
+
+
+class TestRelativeMaskedOut(MaskedOut, TestSinusoidal):
+    heads = ("BertModel", "BertForMaskedLM")
+    fields: ClassVar = TestRelativeKeyQuery.fields
+    test_train_mode = None
+
+
+class TestPackedRelative(Packed, TestSinusoidal):
+    heads = ("BertModel", "BertLMHeadModel")
+    fields: ClassVar = Packed.fields | TestRelativeKeyQuery.fields
+    test_loss = test_train_mode = None
+
+
+class TestPackedSinusoidal(TestPackedRelative):
+    fields: ClassVar = Packed.fields | TestSinusoidal.fields
+
+
+class TestCodertimo(ModelConformance):
+    """As its padded computation, which `codertimo/test_codertimo.py` compares with the original."""
+
+    heads = ENCODER_HEADS
+    backends = ("sdpa",)
+    fields: ClassVar = CODERTIMO_FIELDS
+    is_upstreams = empty_row = False
+    test_train_mode = None  # its dropout is compared with the original's
+
+    def case(self, model, batch, labels):
+        attended = batch.get("attention_mask", torch.ones(()))
+        batch["input_ids"] = batch["input_ids"].clamp(min=attended.ne(0).long())
+        return super().case(model, batch, labels)
+
+
+class TestCodertimoMaskedOut(MaskedOut, TestCodertimo):
+    heads = MASKED_LM
+    test_float64 = test_hooks = test_defaults_of_torch = None
+
+
+class TestPackedCodertimo(Packed, TestCodertimo):
+    heads = ("BertForPreTraining",)
+    fields: ClassVar = Packed.fields | CODERTIMO_FIELDS
+
+
+class TestBatchInvariant(ModelConformance):
+    heads = (*FEW_HEADS, "BertForQuestionAnswering")
+    backends = ("sdpa",)
+    fields: ClassVar = dict(batch_invariant=True, hidden_act="gelu")
+    test_float64 = test_train_mode = test_save_and_load = test_copy = test_hooks = None
+    test_defaults_of_torch = test_compile = None
+
+    @pytest.fixture(autouse=True)
+    def kernels(self):
+        if cpu_kernels.why_no_kernels(torch.float32, batch_invariant=True) is not None:
+            pytest.skip("batch invariance does not run here")
+
+
+class LowPrecision(ModelConformance):
+    """The error, compared with that of transformers in the same precision."""
+
+    heads = ENCODER_HEADS
+    backends = ("sdpa",)
+    empty_row = False
+    std = 0.1
+    test_loss = test_gradients = test_float64 = test_train_mode = test_save_and_load = None
+    test_hooks = test_defaults_of_torch = test_compile = None
+    dtype = torch.bfloat16
+
+    def allowed(self, reference, case, exact):
+        return 1.5 * error(reference.to(self.dtype), case, exact) + 1e-3
+
+    def test_forward(self, head, backend):
+        model, reference = self.pair(head, attn_implementation=backend)
+        model = self.ready(model.to(self.dtype))
+        for case in self.cases(model):
+            exact = outputs(reference.float(), case.batch)[0]
+            assert 0 < error(model, case, exact) < self.allowed(reference, case, exact)
+
+
+def error(model, case, exact):
+    """The mean error of the first output."""
+    difference = (outputs(model, case.batch)[0] - exact).abs()
+    by_token = difference.shape[:2] == case.real.shape
+    return (difference[case.real] if by_token else difference).mean()
+
+
+class TestBFloat16(LowPrecision):
+    pass
+
+
+class TestPreparedBFloat16(LowPrecision, Prepared):
+    @pytest.fixture(autouse=True)
+    def kernels(self):
+        if cpu_kernels.why_no_kernels(self.dtype) is not None:
+            pytest.skip(f"this CPU has no kernels for {self.dtype}")
+
+
+class TestInt8(LowPrecision):
+    heads = ("BertModel", "BertForMaskedLM", "BertForTokenClassification")
+    dtype = torch.float32
+    fields: ClassVar = dict(hidden_size=60, num_attention_heads=5, intermediate_size=96)
+
+    @pytest.fixture(autouse=True)
+    def kernels(self):
+        if cpu_kernels.why_no_kernels(torch.int8) is not None:
+            pytest.skip("this CPU or torch has no exact int8 kernels")
+
+    def ready(self, model):
+        return model.prepare_for_inference("int8")
+
+    def allowed(self, reference, case, exact):
+        return 0.05 * exact.abs().mean()
+
+
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_every_activation(activation):
+    model, batch = model_and_batch("BertForMaskedLM", 2, labels=True, hidden_act=activation)
+    assert_same_as_upstream(model, batch, with_gradients=True)
+    assert_same_as_upstream(model.prepare_for_inference(), batch)
