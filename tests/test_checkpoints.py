@@ -1,6 +1,6 @@
 """Checkpoints by name: what is wrong with one is one line, before anything is computed.
 
-Every way to damage a file is tried here. `tests/cli/test_bad_files.py` shows that each command that
+Every way to damage a file is tried here. `tests/cli/test_commands.py` shows that each command that
 reads the file comes by here.
 """
 

@@ -262,6 +262,25 @@ class TestBFloat16(LowPrecision):
     pass
 
 
+class TestAutocast(LowPrecision):
+    """Products in bfloat16 within a float32 model."""
+
+    dtype = torch.float32
+    test_copy = None  # autocast caches casts of weights
+
+    @pytest.fixture(autouse=True)
+    def autocast(self):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            yield
+
+    def test_forward(self, head):
+        model, reference = self.pair(head)
+        for case in self.cases(model):
+            with torch.autocast("cpu", enabled=False):
+                exact = outputs(reference, case.batch)[0]
+            assert 0 < error(model, case, exact) < self.allowed(reference, case, exact)
+
+
 class TestPreparedBFloat16(LowPrecision, Prepared):
     @pytest.fixture(autouse=True)
     def kernels(self):
