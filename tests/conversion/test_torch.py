@@ -180,7 +180,6 @@ def test_no_state_dict(value, match, tmp_path):
     refuse(save(tmp_path / "other.bin", value), match)
 
 
-ZIP = FIXTURES / "hf_legacy" / "pytorch_model.bin"
 LEGACY = FIXTURES / "pytorch_pretrained_bert" / "pytorch_model.bin"
 
 

@@ -137,7 +137,7 @@ def test_what_cannot_be_written(form, dtype, folder, tensor, match, tmp_path):
 def test_names_that_cannot_be_written(kind, tmp_path, subtests):
     for names in WRONG_NAMES[kind]:
         given = Memory(dict.fromkeys(names, ONES))
-        with subtests.test(names[:3]), pytest.raises(InputError):
+        with subtests.test(ascii(names[:3])), pytest.raises(InputError):
             FORMATS[kind].write_to(tmp_path, given.tensors, given.read)
 
 

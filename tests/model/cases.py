@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.activations import ACT2FN
 
 import hf_bert_impl
@@ -277,18 +276,6 @@ def rows_through(module: torch.nn.Module) -> list[int]:
 
     module.__class__ = Counted
     return seen
-
-
-class Operators(TorchDispatchMode):
-    """Records the names of the operators that run."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen: list[str] = []
-
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        self.seen.append(func.overloadpacket.__name__)
-        return func(*args, **(kwargs or {}))
 
 
 @contextmanager

@@ -228,3 +228,20 @@ def test_cohere(address, scores, version):
     limit = {"max_tokens_per_doc": 2} if version == "ClientV2" else {}
     cut = client.rerank(model="small", query="who sat?", documents=documents, **limit).results
     assert (cut[0].relevance_score == cut[1].relevance_score) == (version == "ClientV2")
+
+
+@pytest.mark.ecosystem
+def test_langchain(address, encoder, scores):
+    url, texts = f"{address('embed')}/v1", TEXTS
+    client = pytest.importorskip("langchain_openai").OpenAIEmbeddings(
+        model="small", base_url=url, api_key="any", check_embedding_ctx_length=False
+    )
+    assert np.allclose(client.embed_documents(texts), encoder.encode(texts), atol=1e-6)
+    assert np.allclose(client.embed_query(texts[3]), encoder.encode(texts[3]), atol=1e-6)
+    client = pytest.importorskip("langchain_cohere").CohereRerank(
+        model="small", base_url=address("rerank"), cohere_api_key="any", top_n=5
+    )
+    found = client.rerank(texts, "who sat?")
+    order = np.argsort(-scores, kind="stable")[:5]
+    assert [row["index"] for row in found] == order.tolist()
+    assert np.allclose([row["relevance_score"] for row in found], scores[order])
