@@ -220,7 +220,6 @@ def pooled(*mode, **options):
         {"prompts": {"query": "you ", "passage": "the river "}, "default_prompt_name": "query"},
         {"truncate_dim": 8},
     ],
-    ids=str,
 )
 def test_folders_of_stock_give_its_vectors(save_stock, saved_with):
     folder, expected = save_stock(**saved_with)
