@@ -1,10 +1,12 @@
 """Fixtures that all tests share, and the rules for tests that need the network."""
 
 import collections
+import contextlib
 import functools
 import getpass
 import json
 import os
+import sys
 import tempfile
 import urllib.error
 import urllib.request
@@ -197,6 +199,25 @@ def minilm_path() -> Path:
         return demo_folder()
     except ValueError as error:
         pytest.skip(f"needs real weights: {error}")
+
+
+@pytest.fixture
+def largest_file(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], Any]:
+    """A context in which no file can be larger than so many bytes, as on a full disk."""
+    resource = pytest.importorskip("resource")
+    # Python keeps a compiled file of its own that was cut off.
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+    @contextlib.contextmanager
+    def limited(size: int) -> Iterator[None]:
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, limits[1]))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+    return limited
 
 
 @pytest.fixture

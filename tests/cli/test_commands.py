@@ -310,14 +310,9 @@ def test_stopped(hf_bert, place, monkeypatch, name):
         "evaluate sts BertModel --data sts.tsv --picture new/out.svg",
     ],
 )
-def test_a_full_disk(hf_bert, one_error_line, place, line):
-    resource = pytest.importorskip("resource")
-    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (16, limits[1]))
-    try:
+def test_a_full_disk(hf_bert, one_error_line, place, line, largest_file):
+    with largest_file(16):
         result = hf_bert(*line.split())
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     one_error_line(result)
     assert tree(Path("new")) == {}
 
