@@ -92,6 +92,8 @@ lint: $(VENV)/.installed ## ruff check, ruff format --check and mypy
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+	$(VENV)/bin/mypy --explicit-package-bases --namespace-packages tests/conftest.py \
+		$(shell git ls-files 'tests/*.py' | grep -v '/test_\|/conftest')
 	MYPYPATH=notebooks $(VENV)/bin/mypy -p lessons
 
 format: $(VENV)/.installed ## mend what ruff can mend

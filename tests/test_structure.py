@@ -121,5 +121,5 @@ def faults(of: set[Edge]) -> list[str]:
 EDGES = edges()
 
 
-def test_imports_point_one_way():
+def test_imports_point_one_way() -> None:
     assert faults(EDGES) == []

@@ -5,12 +5,12 @@ import gzip
 import io
 import json
 import lzma
-import pathlib
 import struct
 import tarfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import h5py
@@ -22,14 +22,14 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 
 import hf_bert_impl
-from hf_bert_impl.conversion.architecture import check_config, fit, infer
+from hf_bert_impl.conversion.architecture import Architecture, check_config, fit, infer
 from hf_bert_impl.conversion.maps import names
 from hf_bert_impl.conversion.maps.flax import FLAX
 from hf_bert_impl.conversion.maps.google_tf1 import GOOGLE_TF1
 from hf_bert_impl.conversion.maps.keras_h5 import KERAS_H5
 from hf_bert_impl.conversion.maps.pytorch import PYTORCH_PRETRAINED_BERT, TRANSFORMERS
 from hf_bert_impl.conversion.maps.tables import detect
-from hf_bert_impl.conversion.planning import plan, same_bits
+from hf_bert_impl.conversion.planning import Plan, plan, same_bits
 from hf_bert_impl.conversion.readers.flax import FlaxReader, is_flax
 from hf_bert_impl.conversion.readers.h5 import H5Reader, is_h5
 from hf_bert_impl.conversion.readers.safetensors import SafetensorsReader, is_safetensors
@@ -45,21 +45,21 @@ from hf_bert_impl.conversion.writers.torch_zip import write_torch
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.head_names import HEADS
 
-FIXTURES = pathlib.Path(__file__).parents[1] / "fixtures"
+FIXTURES = Path(__file__).parents[1] / "fixtures"
 CLASSES = tuple(HEADS.values())
 PRETRAINING, CLASSIFICATION = "BertForPreTraining", "BertForSequenceClassification"
 ANSWERING, TOKENS = "BertForQuestionAnswering", "BertForTokenClassification"
 MASKED, CHOICE = "BertForMaskedLM", "BertForMultipleChoice"
 
 
-def infos_of(tensors):
+def infos_of(tensors: Mapping[str, Any]) -> dict[str, TensorInfo]:
     return {
         name: TensorInfo(name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
         for name, tensor in tensors.items()
     }
 
 
-COMPRESS = {"tar": bytes, "gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
+COMPRESS: dict = {"tar": bytes, "gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
 ARCHIVES = ("zip", "tar", "tar.gz", "tar.bz2", "tar.xz")
 
 
@@ -119,11 +119,11 @@ class Format:
     library: Callable
     """Reads a file by a library that is not ours: tensors by name, in the order of the file."""
 
-    def write_to(self, folder, tensors, read):
+    def write_to(self, folder: Path, tensors: dict, read: Callable) -> tuple[Path, ...]:
         where = folder if self.write is write_safetensors else folder / self.file
         return self.write(where, tensors, read)
 
-    def read_all(self, path):
+    def read_all(self, path: Path) -> dict[str, torch.Tensor]:
         """All tensors of a checkpoint that torch has the dtype of."""
         with self.reader(path) as source:
             infos = {name: info for name, info in source.tensors.items() if info.dtype in DTYPES}
@@ -131,7 +131,7 @@ class Format:
         assert tensors.tensors == infos
         return tensors.values
 
-    def refuse(self, path, match=None):
+    def refuse(self, path: Path, match: str | None = None) -> str:
         """Hold that reading everything ends in one short line that names the file; the line."""
         with pytest.raises(InputError, match=match) as raised:
             self.read_all(path)
@@ -143,25 +143,24 @@ class Format:
         return message
 
 
-def by_safetensors(path):
+def by_safetensors(path: Path) -> dict[str, torch.Tensor]:
     with safe_open(path, "pt") as file:
         return {name: file.get_tensor(name) for name in file.offset_keys()}
 
 
-def by_torch(path):
+def by_torch(path: Path) -> Any:
     return torch.load(path, weights_only=True)
 
 
-def by_msgpack(path):
-    def flat(tree, prefix=""):
+def by_msgpack(path: Path) -> dict[str, torch.Tensor]:
+    def flat(tree: dict, prefix: str = "") -> Iterator[tuple[str, torch.Tensor]]:
         for key, value in tree.items():
-            yield from (
-                flat(value, f"{prefix}{key}/")
-                if isinstance(value, dict)
-                else ((prefix + key, value),)
-            )
+            if isinstance(value, dict):
+                yield from flat(value, f"{prefix}{key}/")
+            else:
+                yield prefix + key, value
 
-    def array(code, data):
+    def array(code: int, data: bytes) -> torch.Tensor:
         shape, dtype, content = msgpack.unpackb(data)
         values = torch.tensor(list(content), dtype=torch.uint8)
         return values.view(DTYPES[dtype]).reshape(shape)
@@ -169,10 +168,10 @@ def by_msgpack(path):
     return dict(flat(msgpack.unpackb(path.read_bytes(), ext_hook=array)))
 
 
-def by_h5py(path):
+def by_h5py(path: Path) -> dict[str, torch.Tensor]:
     found = {}
 
-    def visit(name, item):
+    def visit(name: str, item: Any) -> None:
         if isinstance(item, h5py.Dataset):
             values = np.asarray(item[()])
             found[name] = torch.from_numpy(values.astype(values.dtype.newbyteorder("=")))
@@ -182,7 +181,7 @@ def by_h5py(path):
     return found
 
 
-def by_tensorflow(path):
+def by_tensorflow(path: Path) -> dict[str, torch.Tensor]:
     """What TensorFlow's own reader gave of a checkpoint of the fixtures, bfloat16 as uint16."""
     with np.load(path.with_name("expected.npz")) as arrays:
         halves = {name for name in arrays if arrays[name].dtype == np.uint16}
@@ -218,25 +217,25 @@ EVERY_FORMAT = pytest.mark.parametrize("form", FORMATS.values(), ids=FORMATS)
 class Runs:
     """It pickles as a call."""
 
-    def __init__(self, function, *arguments):
+    def __init__(self, function: Callable, *arguments: Any) -> None:
         self.call = (function, arguments)
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Callable, tuple]:
         return self.call
 
 
 class Memory:
     """Tensors by name, read as a reader gives them."""
 
-    def __init__(self, values):
+    def __init__(self, values: dict[str, torch.Tensor]) -> None:
         self.values = values
         self.tensors = infos_of(values)
 
-    def read(self, name):
+    def read(self, name: str) -> torch.Tensor:
         return self.values[name]
 
 
-def bits(tensor):
+def bits(tensor: torch.Tensor) -> bytes:
     """The bytes of a tensor, row by row."""
     flat = tensor.detach().flatten().clone(memory_format=torch.contiguous_format)
     return flat.view(torch.uint8).numpy().tobytes()
@@ -261,19 +260,18 @@ EDITS = st.lists(
 )
 
 
-def edited(content, edits):
+def edited(content: bytes, edits: list[tuple[float, int | None, bytes]]) -> bytes:
     for place, removed, added in edits:
         at = int(place * len(content))
-        content = (
-            content[:at] + added + content[at + (len(added) if removed is None else removed) :]
-        )
+        rest = content[at + (len(added) if removed is None else removed) :]
+        content = content[:at] + added + rest
     return content
 
 
 SMALL = {"a/b:0": torch.arange(6.0).reshape(2, 3), "a/c:0": torch.tensor([7])}
 
 
-def small_checkpoint(form, folder, tensors=SMALL):
+def small_checkpoint(form: Format, folder: Path, tensors: dict = SMALL) -> tuple[Path, Path]:
     """Write a few tensors in a format: what is opened, and the file of its lists."""
     folder.mkdir(exist_ok=True)
     given = Memory(tensors)
@@ -281,7 +279,7 @@ def small_checkpoint(form, folder, tensors=SMALL):
     return folder / form.file, files[0]
 
 
-def tar(*members, form=tarfile.GNU_FORMAT):
+def tar(*members: tuple[Any, bytes | None], form: int = tarfile.GNU_FORMAT) -> bytes:
     """A tar of (name or TarInfo, content); without content (None) it is a folder."""
     file = io.BytesIO()
     with tarfile.open(fileobj=file, mode="w", format=form) as out:
@@ -294,7 +292,7 @@ def tar(*members, form=tarfile.GNU_FORMAT):
     return file.getvalue()
 
 
-def zipped(*members, method=zipfile.ZIP_DEFLATED):
+def zipped(*members: tuple[Any, bytes | None], method: int = zipfile.ZIP_DEFLATED) -> bytes:
     """A zip of (name or ZipInfo, content); without content (None) it is a folder."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w") as out:
@@ -303,7 +301,7 @@ def zipped(*members, method=zipfile.ZIP_DEFLATED):
     return file.getvalue()
 
 
-def pack(path, files):
+def pack(path: Path, files: dict[str, bytes | None]) -> Path:
     """Write files (None: a folder) into an archive of the kind that the name says."""
     kind = path.suffix[1:]
     content = zipped(*files.items()) if kind == "zip" else COMPRESS[kind](tar(*files.items()))
@@ -311,11 +309,11 @@ def pack(path, files):
     return path
 
 
-def infos(shapes, dtype="float32"):
+def infos(shapes: dict[str, tuple], dtype: str = "float32") -> dict[str, TensorInfo]:
     return {name: TensorInfo(name, shape, dtype) for name, shape in shapes.items()}
 
 
-def reader(folder, file=None):
+def reader(folder: str, file: str | None = None) -> Any:
     """The open checkpoint of a folder of the fixtures: of `CHECKPOINTS`, or a file."""
     file = file or next(known.file for known in CHECKPOINTS if known.folder == folder)
     marks = {".ckpt": "tf1", ".h5": "h5", ".msgpack": "flax", ".safetensors": "safetensors"}
@@ -323,13 +321,12 @@ def reader(folder, file=None):
     return FORMATS[form].reader(FIXTURES / folder / file)
 
 
-def config_of(folder):
-    file = FIXTURES / folder / "config.json"
-    file = file if file.exists() else FIXTURES / folder / "bert_config.json"
-    return json.loads(file.read_text())
+def config_of(folder: str) -> dict[str, Any]:
+    files = (FIXTURES / folder / name for name in ("config.json", "bert_config.json"))
+    return json.loads(next(file for file in files if file.exists()).read_text())
 
 
-def converted(folder):
+def converted(folder: str) -> tuple[dict[str, torch.Tensor], Plan, Architecture]:
     """All tensors of a fixture under our names, and the plan."""
     with reader(folder) as source:
         whole = plan(detect(source.tensors), source.tensors)
@@ -338,24 +335,16 @@ def converted(folder):
         return {name: cut.read(source, name).clone() for name in cut.steps}, cut, found
 
 
-def assert_same(found, expected):
+def assert_same(found: Mapping, expected: Mapping) -> None:
     assert found.keys() == expected.keys()
     for name, tensor in expected.items():
         assert same_bits(found[name], tensor.detach().contiguous()), name
 
 
-def random_model(class_name, seed=0, **sizes):
+def random_model(class_name: str, seed: int = 0, **sizes: Any) -> tuple[dict, dict]:
     """The state of a random model, without its tied tensors, and its config."""
-    fields = {
-        "vocab_size": 13,
-        "hidden_size": 6,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 3,
-        "intermediate_size": 7,
-        "max_position_embeddings": 11,
-        "type_vocab_size": 5,
-        **sizes,
-    }
+    fields: dict = dict(vocab_size=13, hidden_size=6, num_hidden_layers=2, num_attention_heads=3)
+    fields |= dict(intermediate_size=7, max_position_embeddings=11, type_vocab_size=5) | sizes
     config = hf_bert_impl.BertConfig(**fields)
     with torch.device("meta"):
         shapes = getattr(hf_bert_impl, class_name)(config).state_dict()

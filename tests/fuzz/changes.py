@@ -167,7 +167,7 @@ NOTHING = {
         s.is_reference or s.model.training or s.model.prepare_for_inference()
     ),
     "padding_free": lambda s: (
-        s.is_reference or setattr(s.model.config, "padding_free", not s.model.config.padding_free)
+        s.is_reference or s.model.config.update({"padding_free": not s.model.config.padding_free})
     ),
 }
 CHANGES = WEIGHTS | WHOLE_WEIGHTS | MODULES | DEPTH | LAST | FRESH | DTYPE | NOTHING

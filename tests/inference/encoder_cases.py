@@ -1,5 +1,7 @@
 """Texts for the tests of sentence vectors, and how vectors and folders are compared."""
 
+from pathlib import Path
+
 import numpy as np
 import torch
 import transformers
@@ -13,23 +15,23 @@ LONG = " ".join(["the river rose and"] * 12)  # more than the model has position
 TEXTS = [*SHORT, LONG]
 
 
-def assert_near(found, expected):
+def assert_near(found: np.ndarray, expected: np.ndarray) -> None:
     assert found.shape == expected.shape
     assert found.dtype == np.float32
     assert np.abs(found - expected).max() < TOLERANCE
 
 
-def names(folder):
+def names(folder: Path) -> set[str]:
     return {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
 
 
-def parts(folder):
+def parts(folder: Path) -> tuple[hf_bert_impl.BertModel, hf_bert_impl.BertTokenizer]:
     """A model and its tokenizer."""
     model = hf_bert_impl.BertModel.from_pretrained(folder)
     return model, hf_bert_impl.BertTokenizer.from_pretrained(folder)
 
 
-def plain_states(folder, texts, layer=-1):
+def plain_states(folder: Path, texts: list[str], layer: int = -1) -> list[torch.Tensor]:
     """The (S, H) states of each text alone, by transformers' own BERT."""
     model = transformers.BertModel.from_pretrained(folder, add_pooling_layer=False).eval()
     tokenizer = transformers.BertTokenizer.from_pretrained(folder)
@@ -41,6 +43,6 @@ def plain_states(folder, texts, layer=-1):
     return found
 
 
-def plain_vectors(folder, texts):
+def plain_vectors(folder: Path, texts: list[str]) -> np.ndarray:
     """The mean of each text's states."""
     return np.stack([states.mean(dim=0).numpy() for states in plain_states(folder, texts)])

@@ -84,8 +84,8 @@ def random_model(head: str, config: BertConfig, seed: int = 0, std: float = 0.2)
     return model.eval()
 
 
-def masks(batch: int = 5, length: int = 13, seed: int = 0) -> dict[str, Tensor | None]:
-    """(B, S) attention masks with every kind of padding."""
+def masks(batch: int = 5, length: int = 13, seed: int = 0) -> dict[str, Any]:
+    """(B, S) attention masks with every kind of padding, and None."""
     generator = torch.Generator().manual_seed(seed)
     lengths = torch.tensor([length, 4, 9, 9, 1, 7, 2][:batch])
     right = (torch.arange(length) < lengths[:, None]).long()
@@ -219,7 +219,8 @@ def assert_same_as_upstream(
             results.append(tensors(one(**inputs, **options)))
     found, expected = results
     assert found.keys() == expected.keys()
-    generator, sums = torch.Generator().manual_seed(3), [0.0, 0.0]
+    generator = torch.Generator().manual_seed(3)
+    sums: list[Any] = [0.0, 0.0]
     for name, theirs in expected.items():
         ours = found[name]
         if theirs.ndim == 4:  # attentions (B, H, S, S)
@@ -236,8 +237,8 @@ def assert_same_as_upstream(
         if not name.startswith("attentions"):
             sums = [sums[0] + (ours * weights).mean(), sums[1] + (theirs * weights).mean()]
     if with_gradients:
-        ours, theirs = (gradients(one, x) for one, x in zip((model, reference), sums, strict=True))
-        assert_same_gradients(ours, theirs, 2.5 * tolerance)
+        found, expected = map(gradients, (model, reference), sums)
+        assert_same_gradients(found, expected, 2.5 * tolerance)
 
 
 def tensors(output: Any) -> dict[str, Tensor]:
@@ -266,9 +267,10 @@ def all_by_onednn(patch: pytest.MonkeyPatch) -> None:
 def rows_through(module: torch.nn.Module) -> list[int]:
     """A list of how many rows each call of the module is given from now on."""
     seen: list[int] = []
+    kind: Any = type(module)
 
-    class Counted(type(module)):
-        def forward(self, states, *args, **kwargs):
+    class Counted(kind):
+        def forward(self, states: Tensor, *args: Any, **kwargs: Any) -> Any:
             seen.append(states.shape[:-1].numel())
             return super().forward(states, *args, **kwargs)
 

@@ -12,16 +12,16 @@ from hf_bert_impl.tasks.senteval_files import TASKS, SimilarityTask
 SIZE = 6
 
 
-def text(vector):
+def text(vector: np.ndarray) -> str:
     return " ".join(f"{number:.3f}" for number in vector)
 
 
-def batcher(params, batch):
+def batcher(params: object, batch: list[list[str]]) -> list[list[float]]:
     """The numbers that a text consists of as its vector; an empty one is zero."""
     return [[float(word) for word in words] or [0.0] * SIZE for words in batch]
 
 
-def points(rng, count, classes):
+def points(rng: np.random.Generator, count: int, classes: int) -> tuple[list[str], list[int]]:
     """Vectors and the classes that they tell, with some noise."""
     vectors = rng.normal(size=(count, SIZE))
     kinds = (vectors[:, :classes] + rng.normal(scale=0.5, size=(count, classes))).argmax(axis=1)
@@ -29,7 +29,7 @@ def points(rng, count, classes):
     return [text(vector) for vector in vectors], kinds.tolist()
 
 
-def pairs(rng, count):
+def pairs(rng: np.random.Generator, count: int) -> list[tuple[str, str, float]]:
     """Pairs and scores from 0 to 1 that tell how near they are."""
     left = rng.normal(size=(count, SIZE))
     right = left + rng.uniform(0, 2, size=(count, 1)) * rng.normal(size=(count, SIZE))
@@ -42,7 +42,7 @@ def write_senteval(folder: Path) -> Path:
     rng = np.random.default_rng(3)
     place = folder / "downstream"
 
-    def write(name, lines, encoding="utf-8", end="\n"):
+    def write(name: str, lines: list[str], encoding: str = "utf-8", end: str = "\n") -> None:
         file = place / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes("".join(line + end for line in lines).encode(encoding))
@@ -66,10 +66,10 @@ def write_senteval(folder: Path) -> Path:
         lines = [f"{kind} {it}" for it, kind in zip(texts, kinds, strict=True)]
         write(f"SST/fine/sentiment-{part}", lines)
         triples = pairs(rng, count)
-        names = ["contradiction", "neutral", "entailment"]
+        labels = ["contradiction", "neutral", "entailment"]
         write(f"SNLI/s1.{part}", [left for left, _, _ in triples])
         write(f"SNLI/s2.{part}", [right for _, right, _ in triples])
-        write(f"SNLI/labels.{part}", [names[round(2 * score)] for _, _, score in triples])
+        write(f"SNLI/labels.{part}", [labels[round(2 * score)] for _, _, score in triples])
         write(
             f"STS/STSBenchmark/sts-{part}.csv",
             [
@@ -87,23 +87,23 @@ def write_senteval(folder: Path) -> Path:
             f"{round(score)}\t{n}\t{n + 1}\t{left}\t{right}"
             for n, (left, right, score) in enumerate(pairs(rng, count))
         ]
-        names = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String"
-        write(f"MRPC/msr_paraphrase_{name}.txt", ["\ufeff" + names, *lines], end="\r\n")
+        header = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String"
+        write(f"MRPC/msr_paraphrase_{name}.txt", ["\ufeff" + header, *lines], end="\r\n")
     for name, count in (("train", 90), ("trial", 25), ("test_annotated", 31)):
         judgments = ("CONTRADICTION", "NEUTRAL", "ENTAILMENT")
         lines = [
             f"{n}\t{left}\t{right}\t{1 + 4 * score:.2f}\t{judgments[round(2 * score)]}"
             for n, (left, right, score) in enumerate(pairs(rng, count))
         ]
-        names = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment"
-        write(f"SICK/SICK_{name}.txt", [names, *lines])
-    for task in TASKS.values():
-        if isinstance(task, SimilarityTask):
-            for number, name in enumerate(task.files):
+        header = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment"
+        write(f"SICK/SICK_{name}.txt", [header, *lines])
+    for known in TASKS.values():
+        if isinstance(known, SimilarityTask):
+            for number, name in enumerate(known.files):
                 triples = pairs(rng, 12 + 5 * number)
                 gold = [f"{5 * score:.2f}" for _, _, score in triples]
                 gold[3] = ""  # nobody judged this pair
                 inputs = [f"{left}\t{right}" for left, right, _ in triples]
-                write(f"{task.folder}/STS.input.{name}.txt", inputs)
-                write(f"{task.folder}/STS.gs.{name}.txt", gold)
+                write(f"{known.folder}/STS.input.{name}.txt", inputs)
+                write(f"{known.folder}/STS.gs.{name}.txt", gold)
     return place

@@ -20,12 +20,14 @@ from hf_bert_impl.training.finetuning_options import FinetuningOptions
 from tests.training.finetuning_cases import write_history
 
 
-def run(task, columns, sources, options, die_at=None):
+def run(
+    task: str, columns: list, sources: list, options: dict, die_at: float | None = None
+) -> None:
     output = Path(options.pop("output"))
     killed = output.with_suffix(".killed")
     is_last = int(os.environ["RANK"]) == int(os.environ["WORLD_SIZE"]) - 1
 
-    def progress(examples, share):
+    def progress(examples: int, share: float) -> None:
         if is_last and die_at is not None and share >= die_at and not killed.exists():
             killed.touch()
             os.kill(os.getpid(), signal.SIGKILL)

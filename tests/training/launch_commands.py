@@ -30,13 +30,13 @@ SHARDED = (
 )
 
 
-def command_with(*words):
+def command_with(*words: str) -> str:
     """The one command of the page that has all these words."""
     (found,) = (command for command in COMMANDS if all(word in command for word in words))
     return found
 
 
-def here(command, machine, port, program):
+def here(command: str, machine: int, port: int, program: list) -> list[str]:
     """How this machine, which stands for several, launches a program as a command of the page."""
     launcher = command.split(HF_BERT)[0]
     name = next(name for name in LAUNCHERS if launcher.startswith(name))
@@ -50,7 +50,7 @@ def here(command, machine, port, program):
     return [sys.executable, *shlex.split(launcher), *map(str, program)]
 
 
-def launch(command, program, folder=None):
+def launch(command: str, program: list, folder: Path | None = None) -> list[str]:
     """Runs a program with the launcher of a command, by an agent for each machine.
 
     Args:

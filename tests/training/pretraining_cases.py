@@ -4,6 +4,7 @@ import json
 import random
 import socket
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file
@@ -21,26 +22,24 @@ SIZES = {
     "max_position_embeddings": 43,
 }
 #: Of the log, and different each time.
-TIMES = ("tokens_per_second", "flop_share", "train_runtime", "train_samples_per_second")
-TIMES = (*TIMES, "train_steps_per_second", "train_loss")
+TIMES: tuple[str, ...] = ("tokens_per_second", "flop_share", "train_runtime", "train_loss")
+TIMES = (*TIMES, "train_samples_per_second", "train_steps_per_second")
 
 
-def write_text(file, count):
+def write_text(file: Path, count: int) -> None:
     """Documents, each of 8 of the 40 words."""
     rng = random.Random(0)
     documents = []
     for _ in range(count):
         topic = rng.randrange(0, 40, 8)
-        sentences = []
-        for _ in range(rng.randint(2, 9)):
-            words = rng.choices(WORDS[topic : topic + 8], k=rng.randint(3, 9))
-            sentences.append(" ".join(words))
-        documents.append("\n".join(sentences))
+        words = WORDS[topic : topic + 8]
+        sentences = (rng.choices(words, k=rng.randint(3, 9)) for _ in range(rng.randint(2, 9)))
+        documents.append("\n".join(map(" ".join, sentences)))
     file.write_text("\n\n".join(documents) + "\n")
 
 
-def small_run(place, output, **changes):
-    fields = {
+def small_run(place: Path, output: Path, **changes: Any) -> PretrainingOptions:
+    fields: dict[str, Any] = {
         "files": (str(place / "text.txt"),),
         "output": output,
         "tokenizer": str(place / "tokenizer"),
@@ -57,26 +56,26 @@ def small_run(place, output, **changes):
     return PretrainingOptions(**(fields | changes))
 
 
-def read_log(output):
+def read_log(output: Path) -> list[dict[str, Any]]:
     lines = (output / "training_log.jsonl").read_text().splitlines()
     return [{k: v for k, v in json.loads(line).items() if k not in TIMES} for line in lines]
 
 
-def weights(folder):
+def weights(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "model.safetensors")
 
 
-def same_weights(one, other):
+def same_weights(one: Path, other: Path) -> bool:
     a, b = weights(one), weights(other)
     return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
 
 
-def free_port():
+def free_port() -> int:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         return free.getsockname()[1]
 
 
-def on_this_machine():
+def on_this_machine() -> tuple[str, ...]:
     """Options of torchrun, whose processes meet here and nowhere else."""
     return "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port()}", *LOCAL

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 from transformers import TrainerCallback
@@ -21,10 +22,10 @@ from hf_bert_impl.training.pretraining_options import PretrainingOptions
 
 
 class StopAt(TrainerCallback):
-    def __init__(self, step):
+    def __init__(self, step: int | None) -> None:
         self.step = step
 
-    def on_step_begin(self, args, state, control, **rest):
+    def on_step_begin(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
         if state.global_step == self.step:
             raise KeyboardInterrupt
 
@@ -32,39 +33,39 @@ class StopAt(TrainerCallback):
 class DieAt(TrainerCallback):
     """Kills the last process when it begins a step, unless that was done before."""
 
-    def __init__(self, step, done):
+    def __init__(self, step: int | None, done: Path) -> None:
         self.step, self.done = step, done
 
-    def on_step_begin(self, args, state, control, **rest):
+    def on_step_begin(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
         is_last = args.process_index == args.world_size - 1
         if is_last and state.global_step == self.step and not self.done.exists():
             self.done.touch()
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def kill_in_write(number):
+def kill_in_write(number: int) -> None:
     save = torch.save
     count = 0
 
-    def half_save(content, file, *args, **rest):
+    def half_save(obj: Any, f: Any, *args: Any, **rest: Any) -> None:
         nonlocal count
         count += 1
         if count == number:
-            Path(file).write_bytes(b"half a file")
+            Path(f).write_bytes(b"half a file")
             os.kill(os.getpid(), signal.SIGKILL)
-        return save(content, file, *args, **rest)
+        save(obj, f, *args, **rest)
 
     torch.save = half_save
 
 
-def shard_on_cpu():
+def shard_on_cpu() -> None:
     """accelerate shards models on accelerators only; torch does it on the CPU as well."""
     from accelerate import state
     from accelerate.utils import DistributedType
 
     begin = state.AcceleratorState.__init__
 
-    def init(self, *args, fsdp_plugin=None, **rest):
+    def init(self: Any, *args: Any, fsdp_plugin: Any = None, **rest: Any) -> None:
         begin(self, *args, fsdp_plugin=fsdp_plugin, **rest)
         if fsdp_plugin is not None:
             self.fsdp_plugin = fsdp_plugin
@@ -74,7 +75,7 @@ def shard_on_cpu():
     state.AcceleratorState.__init__ = init
 
 
-def main():
+def main() -> None:
     if os.environ.get("ACCELERATE_USE_FSDP") == "true":
         shard_on_cpu()
     # These would take longer than the run.
@@ -84,9 +85,8 @@ def main():
         kill_in_write(int(sys.argv[2]))
     torch.set_num_threads(1)
     for fields in json.loads(Path(sys.argv[1]).read_text()):
-        stops = [StopAt(fields.pop("stop_at", None))]
         done = Path(fields["output"]).with_suffix(".killed")
-        stops.append(DieAt(fields.pop("die_at", None), done))
+        stops = [StopAt(fields.pop("stop_at", None)), DieAt(fields.pop("die_at", None), done)]
         fields |= {"output": Path(fields["output"]), "files": tuple(fields["files"])}
         with contextlib.suppress(KeyboardInterrupt):
             pretraining.pretrain(PretrainingOptions(**fields), stops)

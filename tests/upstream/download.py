@@ -37,7 +37,7 @@ def download(target: Path) -> None:
             if not members:
                 raise SystemExit(f"{archive.name} has no folder {prefix}")
             # Python has filters since 3.11.4. Before, the archive is trusted, as pip trusts it.
-            known = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
+            known: dict = {"filter": "data"} if hasattr(tarfile, "data_filter") else {}
             tar.extractall(scratch, members=members, **known)
         (Path(scratch) / prefix).rename(target)
 

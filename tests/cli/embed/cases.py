@@ -3,8 +3,11 @@
 import io
 import json
 import sys
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 
 from hf_bert_impl import TextEncoder
 
@@ -12,11 +15,11 @@ LINES = ["nice to meet you", "", "the river rose over night, and you.", "a", "Ni
 WIDTH = 30
 
 
-def expected(model, texts=LINES, **options):
+def expected(model: Any, texts: list[str] = LINES, **options: Any) -> Any:
     return TextEncoder.from_pretrained(model, device="cpu").encode(texts, **options)
 
 
-def assert_complete(output, vectors):
+def assert_complete(output: Path, vectors: np.ndarray) -> None:
     """The file holds these vectors, and nothing else is left in its folder."""
     found = np.load(output)
     assert found.dtype == np.float32
@@ -25,9 +28,9 @@ def assert_complete(output, vectors):
     assert [file.name for file in output.parent.iterdir()] == [output.name]
 
 
-def json_lines(texts, column):
+def json_lines(texts: list[str], column: str) -> str:
     return "\n".join(json.dumps({"id": n, column: text}) for n, text in enumerate(texts)) + "\n\n"
 
 
-def give_input(monkeypatch, texts):
+def give_input(monkeypatch: pytest.MonkeyPatch, texts: list[str]) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO("\n".join(texts).encode())))

@@ -1,5 +1,7 @@
 """Several sequences end to end in one row, and what says so."""
 
+from typing import Any
+
 import torch
 
 from tests.model.cases import random_config, random_model
@@ -8,7 +10,7 @@ LENGTHS = (5, 1, 8, 5, 3)
 TOTAL = sum(LENGTHS)
 
 
-def model_and_rows(head="BertModel", seed=1, **fields):
+def model_and_rows(head: str = "BertModel", seed: int = 1, **fields: Any) -> tuple[Any, list[dict]]:
     """A random model, and five sequences for it as (S,) tensors of ids and token types."""
     sizes = dict(type_vocab_size=3, num_hidden_layers=2, max_position_embeddings=33)
     config = random_config(seed, head, **(sizes | fields))
@@ -23,24 +25,24 @@ def model_and_rows(head="BertModel", seed=1, **fields):
     return random_model(head, config), rows
 
 
-def packed(rows):
+def packed(rows: list[dict[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
     """One row, as DataCollatorWithFlattening lays it out, with token types."""
     return {name: torch.cat([row[name] for row in rows])[None] for name in rows[0]}
 
 
-def positions(lengths=LENGTHS):
+def positions(lengths: tuple[int, ...] | list[int] = LENGTHS) -> torch.Tensor:
     return torch.cat([torch.arange(n) for n in lengths])[None]
 
 
-def totals(lengths=LENGTHS):
+def totals(lengths: tuple[int, ...] | list[int] = LENGTHS) -> torch.Tensor:
     return torch.tensor([0, *lengths]).cumsum(0).int()
 
 
-def ones():
+def ones() -> torch.Tensor:
     return torch.ones(1, TOTAL, dtype=torch.long)
 
 
-def through():
+def through() -> torch.Tensor:
     """The positions of one sequence."""
     return torch.arange(TOTAL)[None]
 

@@ -1,6 +1,7 @@
 """What the tests of prepared models share."""
 
 import copy
+from typing import Any
 
 import torch
 
@@ -11,7 +12,7 @@ WEIGHT_CHANGES = {
     "in place": lambda w: torch.no_grad()(w.mul_)(1.5),
     "through data": lambda w: w.data.mul_(1.5),
     "data replaced": lambda w: setattr(w, "data", w.data * 1.5),
-    "data replaced twice": lambda w: [setattr(w, "data", w.data * 1.5) for _ in range(2)],
+    "data replaced twice": lambda w: [w.__setattr__("data", w.data * 1.5) for _ in range(2)],
     "data with equal ends": lambda w: w.data[1:-1].mul_(1.5),
     "one number": lambda w: w.data.view(-1)[w.numel() // 3].add_(5),
     "two rows exchanged": lambda w: w.data.__setitem__(slice(1, 3), w.data[1:3].flip(0)),
@@ -19,15 +20,15 @@ WEIGHT_CHANGES = {
 }
 
 
-def is_prepared(model):
+def is_prepared(model: Any) -> bool:
     return model.base_model.encoder.prepared is not None
 
 
-def head_is_prepared(model):
+def head_is_prepared(model: Any) -> bool:
     return model.cls.predictions.prepared is not None
 
 
-def assert_not_stale(model, batch):
+def assert_not_stale(model: Any, batch: dict[str, Any]) -> torch.Tensor:
     """The model is prepared no more, and computes with the weights that it has; gives its states.
 
     A copy of a model is not prepared.
