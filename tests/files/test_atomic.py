@@ -6,7 +6,7 @@ import os
 import pytest
 from safetensors import SafetensorError
 
-from hf_bert_impl.files.atomic import is_disk_full, swap_in
+from hf_bert_impl.files.atomic import atomic_file, is_disk_full, swap_in
 
 
 @pytest.fixture
@@ -25,6 +25,20 @@ def test_a_folder_takes_the_place_of_another(folders, tmp_path):
     assert old.parent == tmp_path
     assert swap_in(old, tmp_path / "new") is None
     assert (tmp_path / "new" / "a").read_text() == "folder"
+
+
+def test_a_file_is_replaced_at_once(tmp_path):
+    """Who reads the old one goes on to read it whole."""
+    place = tmp_path / "a"
+    place.write_text("old")
+    with place.open() as reader:
+        with atomic_file(place) as fresh:
+            fresh.write_text("new")
+        assert (reader.read(), place.read_text()) == ("old", "new")
+    with pytest.raises(KeyboardInterrupt), atomic_file(place) as fresh:
+        fresh.write_text("half")
+        raise KeyboardInterrupt
+    assert place.read_text() == "new" and [*tmp_path.iterdir()] == [place]
 
 
 @pytest.mark.parametrize("failing", [1, 2])
