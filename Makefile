@@ -23,7 +23,7 @@ ARGS ?=
 PYTEST := -m pytest
 # One number for a cell, whose own limit is 300 s otherwise, and for a whole notebook.
 NBMAKE := --nbmake --nbmake-timeout=1500 --timeout=1500 --durations=0
-isa notebooks: export OMP_NUM_THREADS := 1
+notebooks: export OMP_NUM_THREADS := 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Python compiles what is imported, which is a small part of what is installed. A Python brings a pip
 # of its own age: with that of 3.11 this takes a third longer.
@@ -47,11 +47,9 @@ test: $(VENV)/.installed ## set up and run the first tier of the tests: `python 
 test-all: $(VENV)/.installed-all upstream-tests ## both tiers with coverage, floor, isa, notebooks and docs
 	HF_BERT_FUZZ_TRIALS=$(ALL_TRIALS) HF_BERT_FUZZ_SEED=$(SEED) $(VENV)/bin/python $(PYTEST) -m "" \
 		--cov --cov-report=term $(if $(SHARD),--shard $(SHARD)) $(ARGS)
-	$(if $(SHARD),,$(MAKE) floor FLOOR=)
-	$(if $(SHARD),,$(MAKE) isa docs)
-	$(if $(SHARD),,HF_BERT_NOTEBOOKS=small $(MAKE) notebooks)
+	$(if $(SHARD),,$(MAKE) floor isa docs notebooks FLOOR= HF_BERT_NOTEBOOKS=small)
 
-# Of many cases of one test two run, and none that takes seconds.
+# At most two cases of each test, and no test that takes seconds.
 quick: $(VENV)/.installed ## run the tests for the edit loop, in under two minutes
 	$(VENV)/bin/python $(PYTEST) --cases 2 --at-most 0.6 $(ARGS)
 
@@ -86,7 +84,9 @@ docs: $(VENV)/.installed-docs ## build the documentation site into build/site, a
 	$(VENV)/bin/python docs/site/check_site.py build/site
 
 affected: $(VENV)/.installed ## run the tests of what differs from main, and of what imports it
-	$(VENV)/bin/python $(PYTEST) -m "" $$($(VENV)/bin/python tests/affected.py) $(ARGS)
+	@files=$$($(VENV)/bin/python tests/affected.py) || exit; \
+	test -n "$$files" || { echo "affected: nothing differs from main"; exit; }; \
+	$(VENV)/bin/python $(PYTEST) -m "" $$files $(ARGS)
 
 lint: $(VENV)/.installed ## ruff check, ruff format --check and mypy
 	$(VENV)/bin/ruff check .
@@ -100,7 +100,7 @@ format: $(VENV)/.installed ## mend what ruff can mend
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
 
-# One case of each test that takes no seconds; `make floor FLOOR=` runs the whole first tier.
+# One case of each quick test; `make floor FLOOR=` runs the whole first tier.
 FLOOR ?= --cases 1 --at-most 2
 floor: $(FLOOR_VENV)/.installed ## run the tests with the oldest supported transformers
 	$(FLOOR_VENV)/bin/python $(PYTEST) $(FLOOR) $(ARGS)
@@ -119,7 +119,7 @@ smoke: ## build sdist and wheel, install the wheel alone and use it
 	@ls -l dist
 	@cd /tmp && $(CURDIR)/.venv-smoke/bin/python -I $(CURDIR)/tests/smoke.py
 
-# Without a network this only warns, but in CI: the tests that need the folder then skip and say why.
+# Without a network this warns, and the tests that need the folder skip and say why. In CI it fails.
 upstream-tests: $(VENV)/.installed ## fetch transformers' own test-suite of the installed version
 	@$(VENV)/bin/python tests/upstream/download.py || { echo "upstream-tests: not fetched; the tests that need them will skip"; test -z "$(CI)"; }
 

@@ -5,7 +5,7 @@
     python tests/affected.py --table    # the table of CONTRIBUTING.md
 
 A test file is affected if it is changed itself, or imports a changed module, or one that imports
-a changed one. `make affected` runs them, slow ones too.
+a changed one. `make affected` runs them, in both tiers.
 """
 
 import subprocess

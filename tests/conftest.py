@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 # Before torch, transformers and huggingface_hub are imported: they read these once. Several
-# processes run tests side by side, so each has one thread, and so have those that it starts.
+# processes run tests side by side, so each computes with one thread, as its child processes do.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
 os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
@@ -59,12 +59,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--at-most",
         type=float,
         metavar="SECONDS",
-        help="leave out tests a case of which takes longer by tests/durations.json",
+        help="leave out tests whose cases take longer, according to tests/durations.json",
     )
     parser.addoption(
         "--shard",
         metavar="I/N",
-        help="run the I-th of N parts of about the same duration by tests/durations.json",
+        help="run the I-th of N parts of similar duration, according to tests/durations.json",
     )
 
 
@@ -106,13 +106,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def seconds(item: pytest.Item) -> float:
-    """What a case of this test takes, by tests/durations.json."""
+    """The mean seconds of one case of this test, from tests/durations.json."""
     return durations().get(item.nodeid.split("[")[0], 0.1)
 
 
 @functools.cache
 def durations() -> dict[str, float]:
-    """The contents of tests/durations.json: the tests that take longest."""
+    """The contents of tests/durations.json: tests of half a second and more."""
     return json.loads((Path(__file__).parent / "durations.json").read_text())
 
 

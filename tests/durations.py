@@ -1,4 +1,4 @@
-"""Writes what a case of each test takes, from pytest's own report, for `--shard` and `--at-most`.
+"""Writes the mean duration of a case of each test, for `--shard` and `--at-most`.
 
 python -m pytest -m "" --junitxml=report.xml && python tests/durations.py report.xml
 """

@@ -1,4 +1,4 @@
-"""What every command holds to: bad files are one line, outputs are whole or not there, JSON parses.
+"""The contract of all commands: bad files are one line, outputs are whole or absent, JSON parses.
 
 The texts of help and errors are in test_snapshots.py. `tests/test_checkpoints.py` damages a
 checkpoint in every way; here each damage meets one command, and each command one damage.

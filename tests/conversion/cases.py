@@ -182,7 +182,7 @@ def by_h5py(path: Path) -> dict[str, torch.Tensor]:
 
 
 def by_tensorflow(path: Path) -> dict[str, torch.Tensor]:
-    """What TensorFlow's own reader gave of a checkpoint of the fixtures, bfloat16 as uint16."""
+    """The tensors that TensorFlow's own reader gave for a fixture, bfloat16 as uint16."""
     with np.load(path.with_name("expected.npz")) as arrays:
         halves = {name for name in arrays if arrays[name].dtype == np.uint16}
         return {

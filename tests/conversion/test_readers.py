@@ -1,4 +1,4 @@
-"""What every reader keeps: the tensors of the format's own library, or one clear error.
+"""The contract of all readers: the tensors of the format's own library, or one clear error.
 
 Each format gives checkpoints that the original software wrote. They are read here, cut, changed
 and mixed up; the lies that only one format can tell stand in the format's own files.

@@ -1,4 +1,4 @@
-"""What every writer keeps: the same bits come back, and one tensor is held at a time.
+"""The contract of all writers: the same bits come back, and one tensor is held at a time.
 
 What is one format's own (how Keras groups weights, how safetensors are sharded) stands in the
 format's file.

@@ -28,7 +28,7 @@ def test_a_folder_takes_the_place_of_another(folders, tmp_path):
 
 
 def test_a_file_is_replaced_at_once(tmp_path):
-    """Who reads the old one goes on to read it whole."""
+    """A process that has the old file open reads it whole."""
     place = tmp_path / "a"
     place.write_text("old")
     with place.open() as reader:

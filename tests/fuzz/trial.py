@@ -1,4 +1,4 @@
-"""What a seed draws: a model, a batch, a way to call it, and changes on the way.
+"""Random trials: a model, a batch, a way to call it, and changes on the way.
 
 Notation: B batch, S sequence, H heads, C choices; R sequences of packed input.
 """
@@ -222,7 +222,7 @@ def wide_mask(trial: Trial, tokens: Tensor, generator: torch.Generator) -> tuple
 
 
 def draw_batch(trial: Trial) -> tuple[dict[str, Any], dict[str, Any], Tensor]:
-    """What our model is given, the padded batch of the reference, and (B, S): the compared."""
+    """Our model's input, the reference's padded batch, and the compared tokens (B, S)."""
     generator = torch.Generator().manual_seed(trial.seed)
     config, tokens, is_multiple = trial.config, attended(trial), "Multiple" in trial.head
     rows, length = trial.shape[0] // (CHOICES if is_multiple else 1), trial.shape[1]

@@ -1,4 +1,4 @@
-"""What every model does as transformers' BERT does it, in the manner of `ModelTesterMixin`.
+"""Conformance tests of all models with transformers' BERT, in the manner of `ModelTesterMixin`.
 
 A subclass is a kind of model: fields of the config, how the model is made ready, how a batch is
 given, and the reference. A kind without one of the tests sets it to None.

@@ -1,4 +1,4 @@
-"""What fine-tuning refuses before it trains, and its folder: nothing is lost when it fails."""
+"""Bad input of fine-tuning, refused before it trains, and its folder, which survives failures."""
 
 import errno
 import json
