@@ -1,5 +1,6 @@
 """The benchmark's arithmetic and its report; how long anything took decides nothing."""
 
+import dataclasses
 import importlib.util
 import io
 import json
@@ -172,6 +173,13 @@ def test_recorded_runs_are_rows_of_today(file):
     found = Results(data["environment"], data["settings"], [Row(**row) for row in data["rows"]])
     render(found, Console(file=io.StringIO()))
     assert plot.speeds(found)
+
+
+def test_a_bar_is_the_median_of_ours_beside_several_peers():
+    row = Row(**json.loads(RECORDED[0].read_text(encoding="utf-8"))["rows"][0])
+    rows = [dataclasses.replace(row, ours_gflops=rate, peer="self") for rate in (1.0, 6.0, 2.0)]
+    (bars,) = plot.speeds(Results({}, {}, rows)).values()
+    assert [*bars.values()] == [2.0]
 
 
 def test_a_straight_line_and_the_cost_of_padding():

@@ -84,10 +84,11 @@ class Watch(TrainerCallback):
         self.state = state
 
 
-def test_recipe(options):
+@pytest.mark.parametrize("warmup", [0.25, 2], ids=["share", "steps"])
+def test_recipe(options, warmup):
     """AdamW with decay on weights alone; the rate rises, then falls to 0 along a line."""
     watch = Watch()
-    pretrain(options(warmup=0.25, logging_steps=1, weight_decay=0.02), [watch])
+    pretrain(options(warmup=warmup, logging_steps=1, weight_decay=0.02), [watch])
     names = {id(p): name for name, p in watch.model.named_parameters()}
     decayed, free = (
         {names[each] for ids, decay in watch.groups if decay == wanted for each in ids}
