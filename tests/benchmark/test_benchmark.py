@@ -41,7 +41,8 @@ SETTINGS = Settings(
     batch_sizes=(2, 3),
     quick=True,
 )
-RECORDED = sorted((Path(__file__).parents[2] / "benchmarks" / "results").glob("*.json"))
+FOLDER = Path(__file__).parents[2] / "benchmarks" / "results"
+RECORDED = sorted(file for file in FOLDER.glob("*.json") if '"rows"' in file.read_text("utf-8"))
 
 
 @pytest.mark.parametrize(
@@ -168,18 +169,15 @@ def test_a_whole_run(monkeypatch, tmp_path):
 @pytest.mark.parametrize("file", RECORDED, ids=lambda file: file.stem)
 def test_recorded_runs_are_rows_of_today(file):
     data = json.loads(file.read_text(encoding="utf-8"))
-    if "rows" not in data:
-        pytest.skip("not a run of this benchmark")
     found = Results(data["environment"], data["settings"], [Row(**row) for row in data["rows"]])
     render(found, Console(file=io.StringIO()))
     assert plot.speeds(found)
 
 
 def test_a_bar_is_the_median_of_ours_beside_several_peers():
-    row = Row(**json.loads(RECORDED[0].read_text(encoding="utf-8"))["rows"][0])
+    row = Row(**json.loads(RECORDED[0].read_text())["rows"][0])
     rows = [dataclasses.replace(row, ours_gflops=rate, peer="self") for rate in (1.0, 6.0, 2.0)]
-    (bars,) = plot.speeds(Results({}, {}, rows)).values()
-    assert [*bars.values()] == [2.0]
+    assert [[*bars.values()] for bars in plot.speeds(Results({}, {}, rows)).values()] == [[2.0]]
 
 
 def test_a_straight_line_and_the_cost_of_padding():

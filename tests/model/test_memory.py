@@ -27,8 +27,7 @@ def use():
     return [torch.ones(11 << 18) for _ in range(5)]  # 55 MiB
 
 for name in sys.argv[1:]:
-    if name != "as it is":
-        globals()[name]()
+    globals().get(name, int)()
     use(), use()
     before = faults()
     for _ in range(20):
@@ -56,8 +55,6 @@ def test_who_has_freed_memory_kept():
     """55 MiB go back and forth where blocks of 11 MiB are the largest."""
     anew, prepared = count("as it is", "prepare")
     assert prepared < anew / 2
-    (after_command,) = count("command")
-    assert after_command < anew / 2
+    assert count("command")[0] < anew / 2
     # Whoever has set glibc's own threshold keeps it.
-    (as_told,) = count("prepare", MALLOC_TRIM_THRESHOLD_="131072")
-    assert as_told > anew / 2
+    assert count("prepare", MALLOC_TRIM_THRESHOLD_="131072")[0] > anew / 2

@@ -138,8 +138,7 @@ def test_the_forms_of_tei(worker):
     assert predict({"inputs": [["a", "b"]]}).json() == [pair]
     raw = predict({"inputs": "a", "raw_scores": True, "truncate": False}).json()
     assert raw[0]["label"] == one[0]["label"] and raw[0]["score"] != one[0]["score"]
-    softmax = {"inputs": ["a", "b c"], "parameters": {"function_to_apply": "softmax"}}
-    each = post(worker("classify"), "/classify", softmax).json()
+    each = predict({"inputs": [["a"], ["b"]], "function_to_apply": "softmax"}).json()
     assert [sum(label["score"] for label in row) for row in each] == pytest.approx([1, 1])
     info = ask(worker("classify"), ("GET", "/info", {}))[0].json()
     assert info["model_type"]["classifier"]["id2label"]["0"] == "LABEL_0"
