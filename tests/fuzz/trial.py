@@ -235,8 +235,8 @@ def draw_batch(trial: Trial) -> tuple[dict[str, Any], dict[str, Any], Tensor]:
         labels["labels"][:, 1] = 1
         if trial.is_packed or trial.form in WIDE:
             labels["labels"][~tokens] = -100
-        if trial.is_packed:  # nothing predicts a sequence's first token
-            labels["labels"][:, 0] = -100
+        if trial.is_packed and trial.head == "BertLMHeadModel":
+            labels["labels"][:, 0] = -100  # nothing predicts a sequence's first token
     if "inputs_embeds" in trial.gives:
         shape = (*inputs.pop("input_ids").shape, config.hidden_size)
         inputs["inputs_embeds"] = torch.randn(shape, generator=generator)
