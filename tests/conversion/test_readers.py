@@ -1,7 +1,7 @@
 """The contract of all readers: the tensors of the format's own library, or one clear error.
 
-Each format gives checkpoints that the original software wrote. They are read here, cut, changed
-and mixed up; the lies that only one format can tell stand in the format's own files.
+The checkpoints were written by the original software. They are read here, cut, changed and mixed
+up. Damage that is specific to one format is tested in that format's own files.
 """
 
 import json

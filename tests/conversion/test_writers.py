@@ -1,6 +1,6 @@
 """The contract of all writers: the same bits come back, and one tensor is held at a time.
 
-What is one format's own (how Keras groups weights, how safetensors are sharded) stands in the
+Details of one format (how Keras groups weights, how safetensors are sharded) are tested in that
 format's file.
 """
 

@@ -1,4 +1,4 @@
-"""What the tests of prepared models share."""
+"""Helpers of the tests of prepared models."""
 
 import copy
 from typing import Any
@@ -29,7 +29,7 @@ def head_is_prepared(model: Any) -> bool:
 
 
 def assert_not_stale(model: Any, batch: dict[str, Any]) -> torch.Tensor:
-    """The model is prepared no more, and computes with the weights that it has; gives its states.
+    """Asserts that the model is not prepared and uses its present weights; returns its states.
 
     A copy of a model is not prepared.
     """
