@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from hf_bert_impl.errors import InputError, check_choice
+from hf_bert_impl.files.json_files import parse_json
 from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS, EXTENDED_MODEL_TYPE
-from hf_bert_impl.model.json_files import parse_json
 
 from .formats import FORMATS, Candidate, candidates, several
 from .from_hub import fetch, is_hub_id, missing_format

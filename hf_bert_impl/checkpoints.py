@@ -58,12 +58,10 @@ def open_checkpoint(model: str, with_tokenizer: bool = False) -> Checkpoint:
     """
     if not model.strip():
         raise InputError("the model's name is empty", "a folder or a hub id", "name one")
-    from hf_bert_impl.model.json_files import is_path
-
     folder = Path(model).expanduser()
     if folder.is_dir():
         # Not before: a name with a slip of the pen is refused without an import of torch.
-        from hf_bert_impl.model.loading import check_folder
+        from hf_bert_impl.checkpoint_files import check_folder
 
         check_folder(folder, {})
         config = _local_config(folder)
@@ -87,8 +85,14 @@ def open_checkpoint(model: str, with_tokenizer: bool = False) -> Checkpoint:
     return checkpoint
 
 
+def is_path(name: str) -> bool:
+    """Whether this cannot be an id of the hub, which has one slash at most, between two names."""
+    begins_so = os.path.isabs(name) or name.startswith((".", "~"))
+    return begins_so or name.endswith("/") or name.count("/") > 1
+
+
 def _local_config(folder: Path) -> dict[str, Any]:
-    from hf_bert_impl.model.json_files import read_json
+    from hf_bert_impl.files.json_files import read_json
 
     return dict(read_json(folder / "config.json"))
 
@@ -96,7 +100,7 @@ def _local_config(folder: Path) -> dict[str, Any]:
 def _hub_config(model: str) -> dict[str, Any]:
     from transformers import PreTrainedConfig
 
-    from hf_bert_impl.model.json_files import check_config_file, explained
+    from hf_bert_impl.model.loading import check_config_file, explained
 
     try:
         with explained(check_config_file, model, {}):
@@ -165,7 +169,8 @@ def load_model(
         ValueError, OSError: The weights cannot be read, do not fit the config, or are not finite.
     """
     import hf_bert_impl
-    from hf_bert_impl.model.loading import CheckpointMismatch, check_finite
+    from hf_bert_impl.finite import check_finite
+    from hf_bert_impl.model.loading import CheckpointMismatch
 
     cls = getattr(hf_bert_impl, name)
     try:

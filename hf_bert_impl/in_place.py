@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.model import modeling_bert
 from hf_bert_impl.model.configuration_bert import BertConfig
-from hf_bert_impl.model.cpu_kernels import type_name
+from hf_bert_impl.model.kernels import drop_prepared
+from hf_bert_impl.model.linear import type_name
 from hf_bert_impl.model.modeling_bert import BertPreTrainedModel
-from hf_bert_impl.model.prepared import drop_prepared
 
 Pairs: TypeAlias = list[tuple[nn.Module, nn.Module]]
 #: Where the stock classes are. They are told by name, so that nothing of it is imported.

@@ -11,8 +11,8 @@ from hf_bert_impl import in_place
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.inference.sentence_loops import use_own_batches, use_token_batches
 from hf_bert_impl.inference.sparse_encoder import SpladeFold, splade_folds
-from hf_bert_impl.model.cpu_kernels import type_name
-from hf_bert_impl.model.prepared import check_dtype, check_weights
+from hf_bert_impl.model.kernels import check_dtype, check_weights
+from hf_bert_impl.model.linear import type_name
 
 Holder = TypeVar("Holder")
 #: How deep a model may lie in objects that are no modules: KeyBERT has one in its backend.

@@ -21,14 +21,12 @@ LEVELS = (
     ("avx512", "AVX512_CORE_BF16", "AVX512_VNNI"),
 )
 TESTS = (
-    "tests/model/cpu_kernels/test_cpu_kernels.py",
+    "tests/model/test_kernels.py",
     *(
         f"tests/model/test_conformance.py::{kind}"
         for kind in ("TestByOnednn", "TestPrepared", "TestPreparedBFloat16", "TestInt8")
     ),
-    "tests/model/prepared/test_prepared.py",
-    "tests/model/prepared/test_prepared_changes.py",
-    "tests/model/cpu_kernels/test_plain_linear.py",
+    "tests/model/linear",
     "tests/model/modeling_bert/test_batch_invariance.py",
     "tests/inference/test_text_encoder.py",
     "tests/inference/test_sentence_models.py",

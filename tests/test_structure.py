@@ -15,7 +15,7 @@ PACKAGE = "hf_bert_impl"
 #: files beside the folders are on the ground where they are not named here.
 FLOORS = (
     ("files",),
-    ("model",),
+    ("checkpoint_files", "model"),
     ("data", "inference", "measuring"),
     ("auto", "checkpoints", "in_place", "parity", "tasks", "training", "visualization"),
     ("conversion", "hub", "export", "optimize"),

@@ -25,6 +25,7 @@ from hf_bert_impl.benchmark.texts import CALIBRATION_TEXTS, Batch, calibration_b
 from hf_bert_impl.export.formats import FILES, write_onnx
 from hf_bert_impl.export.program import export_program, quiet
 from hf_bert_impl.export.running import onnx_session, openvino_model
+from hf_bert_impl.model.kernels import prepared_kernels
 from hf_bert_impl.parity import reference_model
 
 if TYPE_CHECKING:
@@ -94,13 +95,13 @@ def model_runner(model: Any) -> Runner:
         hidden: Tensor = output.last_hidden_state
         return hidden.float().cpu()
 
-    return Runner(call, states, kernels=lambda: prepared_kernels(model))
+    return Runner(call, states, kernels=lambda: kernels_of(model))
 
 
-def prepared_kernels(model: PreTrainedModel) -> str | None:
+def kernels_of(model: PreTrainedModel) -> str | None:
     """What computes a model of this package where it is prepared, in one line."""
-    prepared = model.base_model.encoder.prepared
-    return None if prepared is None else " ".join(repr(prepared).split())
+    kernels = prepared_kernels(model)
+    return None if kernels is None else str(kernels)
 
 
 def _onnx_file(upstream: PreTrainedModel, entry: Entry, inputs: tuple[str, ...] = INPUTS) -> Path:

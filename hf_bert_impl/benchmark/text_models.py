@@ -25,7 +25,7 @@ import hf_bert_impl
 from hf_bert_impl.benchmark import memory, texts
 from hf_bert_impl.benchmark.cases import PARTS
 from hf_bert_impl.benchmark.models import SEED, Entry, made_once
-from hf_bert_impl.benchmark.runtimes import open_vino, prepared_kernels
+from hf_bert_impl.benchmark.runtimes import kernels_of, open_vino
 from hf_bert_impl.benchmark.texts import CALIBRATION_TEXTS
 from hf_bert_impl.export.program import INPUTS
 from hf_bert_impl.measuring.batches import Case
@@ -113,7 +113,7 @@ class TextModel:
         held = self.model.modules() if isinstance(self.model, nn.Module) else [self.model.model]
         for module in held:
             if isinstance(module, hf_bert_impl.BertPreTrainedModel):
-                return prepared_kernels(module)
+                return kernels_of(module)
         return None
 
     def lengths(self) -> list[int]:

@@ -15,7 +15,7 @@ from typing import Any
 
 from hf_bert_impl.data.windows import MAX_SEQ_LEN, cut_windows
 from hf_bert_impl.errors import InputError
-from hf_bert_impl.model.json_files import check_text, read_json
+from hf_bert_impl.files.json_files import check_text, read_json
 
 #: Questions whose windows are made at once.
 CHUNK = 256

@@ -11,8 +11,8 @@ from hf_bert_impl.data.table_records import Lines, no_column, say, table_records
 from hf_bert_impl.data.text_folder import labelled_text_files, text_files
 from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.extras import require
+from hf_bert_impl.files.json_files import check_text, parse_json
 from hf_bert_impl.files.text import JSON_SUFFIXES, check_text_file, numbered_lines, read_text
-from hf_bert_impl.model.json_files import check_text, parse_json
 
 TAB_SUFFIXES = (".tsv", ".txt", ".tab")
 CONLL_SUFFIXES = (".conll", ".bio", ".iob", ".iob2")

@@ -194,7 +194,7 @@ class RecordInput:
 
     def _fields(self, line: str, place: str, column: str | tuple[str, ...]) -> tuple[Any, Any]:
         """The texts and the id of a line of JSON."""
-        from hf_bert_impl.model.json_files import parse_json
+        from hf_bert_impl.files.json_files import parse_json
 
         columns = (column,) if isinstance(column, str) else column
         wanted = f"an object whose {' and '.join(map(repr, columns))} is a text"
@@ -270,7 +270,7 @@ class TextInput(RecordInput, Iterator[str]):
 
 def check_record_text(place: str, text: Any) -> None:
     """Raises InputError if what stands at a place is no text, or has half a surrogate pair."""
-    from hf_bert_impl.model.json_files import check_text
+    from hf_bert_impl.files.json_files import check_text
 
     if not isinstance(text, str):
         if isinstance(text, bytes):

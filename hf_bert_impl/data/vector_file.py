@@ -276,7 +276,7 @@ class VectorFile:
         return any(header == npy_header(*sizes, kind) for kind in PRECISIONS.values())
 
     def _read_progress(self) -> dict[str, Any] | None:
-        from hf_bert_impl.model.json_files import read_json
+        from hf_bert_impl.files.json_files import read_json
 
         if not self.progress.exists():
             return None  # killed before the first rows

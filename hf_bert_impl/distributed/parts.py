@@ -38,9 +38,9 @@ from hf_bert_impl.distributed.batch_tasks import BatchTask
 from hf_bert_impl.distributed.digests import file_digest, weights_digest
 from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.files.atomic import atomic_file
+from hf_bert_impl.files.json_files import check_text, read_json
 from hf_bert_impl.files.text import escaped
-from hf_bert_impl.model.json_files import check_text, read_json
-from hf_bert_impl.model.loading import NotFinite
+from hf_bert_impl.finite import NotFinite
 
 #: Rows of a part where nobody says.
 PART_ROWS = 10_000

@@ -21,11 +21,11 @@ import hf_bert_impl
 from hf_bert_impl.auto import MODEL_CLASSES
 from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.extras import NOT_PUBLISHED, install_command
+from hf_bert_impl.files.json_files import read_json
 from hf_bert_impl.files.output_folder import REPORT
 from hf_bert_impl.hub.saving import loads_in_stock
 from hf_bert_impl.inference.sentence_folder import MODULES
 from hf_bert_impl.measuring.timing import cpu_name
-from hf_bert_impl.model.json_files import read_json
 from hf_bert_impl.model_card import CARD, PIPELINE_TAGS, markdown_table, model_card
 
 if TYPE_CHECKING:

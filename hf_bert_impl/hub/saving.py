@@ -19,13 +19,13 @@ from safetensors import SafetensorError
 import hf_bert_impl.model
 from hf_bert_impl.auto import MODEL_CLASSES
 from hf_bert_impl.errors import InputError, one_line
+from hf_bert_impl.files.json_files import read_json
 from hf_bert_impl.inference.loading import (
     TOKENIZER_CONFIG,
     brings_code,
     named_tokenizer,
     tokenizer_files,
 )
-from hf_bert_impl.model.json_files import read_json
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -24,8 +24,8 @@ from huggingface_hub.errors import (
 from huggingface_hub.utils import validate_repo_id
 
 from hf_bert_impl.errors import InputError, one_line
+from hf_bert_impl.files.json_files import parse_json
 from hf_bert_impl.hub.saving import CONFIG, code_files, file_sizes
-from hf_bert_impl.model.json_files import parse_json
 from hf_bert_impl.model_card import CARD
 
 MAIN = "main"

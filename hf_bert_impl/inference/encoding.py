@@ -13,13 +13,13 @@ from torch import Tensor, nn
 
 from hf_bert_impl.data.option_ranges import COUNT, STEPS
 from hf_bert_impl.errors import InputError, check_choice
+from hf_bert_impl.finite import check_numbers
 from hf_bert_impl.inference.batching import Ids, check_text, token_batches
 from hf_bert_impl.inference.encode_types import Device, Many, Precision, encodes, encodes_later
 from hf_bert_impl.inference.joined_calls import JoinedCalls
 from hf_bert_impl.inference.progress import text_progress
 from hf_bert_impl.inference.quantization import check_count, quantize_embeddings
 from hf_bert_impl.inference.vector_model import VectorModel
-from hf_bert_impl.model.loading import check_numbers
 
 #: Tokens a batch where the caller says nothing.
 TOKEN_BUDGET = 4096

@@ -11,11 +11,13 @@ from transformers import AutoTokenizer
 from transformers.models.auto.tokenization_auto import tokenizer_class_from_name
 from transformers.utils import CONFIG_NAME, cached_file
 
+from hf_bert_impl.checkpoint_files import check_tokenizer_files
 from hf_bert_impl.errors import InputError, check_choice, check_whole, one_line
+from hf_bert_impl.files.json_files import read_json
+from hf_bert_impl.finite import check_finite
 from hf_bert_impl.model.configuration_bert import BertConfig
-from hf_bert_impl.model.cpu_kernels import DTYPES as FLOAT_DTYPES
-from hf_bert_impl.model.json_files import explained, read_json
-from hf_bert_impl.model.loading import check_finite, check_tokenizer
+from hf_bert_impl.model.kernels import DTYPES as FLOAT_DTYPES
+from hf_bert_impl.model.loading import explained
 from hf_bert_impl.model.modeling_bert import BertModel
 from hf_bert_impl.model.tokenization_bert import BertTokenizer
 
@@ -258,7 +260,7 @@ def load_tokenizer(path: str, place: Mapping[str, Any]) -> Any:
         ValueError, OSError: The tokenizer's class is in the checkpoint's own code, a library that
             it needs is not installed, or its files are damaged or missing.
     """
-    with explained(check_tokenizer, path, place):
+    with explained(check_tokenizer_files, path, place):
         return open_tokenizer(path, place, named_tokenizer(path, place))
 
 

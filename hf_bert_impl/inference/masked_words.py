@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.finite import check_numbers
 from hf_bert_impl.inference.batching import Ids, packed_inputs
-from hf_bert_impl.model.loading import check_numbers
 
 if TYPE_CHECKING:
     from transformers import BatchEncoding, PreTrainedModel

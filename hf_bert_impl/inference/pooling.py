@@ -17,7 +17,8 @@ from torch import Tensor, nn
 
 from hf_bert_impl.errors import InputError, check_choice
 from hf_bert_impl.inference.batching import Ids
-from hf_bert_impl.model.cpu_kernels import linear
+from hf_bert_impl.model.kernels import keep_steady
+from hf_bert_impl.model.linear import linear
 
 #: The switch of each pooling in a 1_Pooling/config.json of older releases.
 _SWITCHES = {
@@ -236,11 +237,12 @@ class Dense(nn.Module):
 
     def forward(self, vectors: Tensor) -> Tensor:
         """(N, in_features) to (N, out_features)."""
-        keep = self.batch_invariant
-        out: Tensor = self.activation(linear(self.linear, vectors, None, keep))
+        if self.batch_invariant:
+            keep_steady(self)
+        out: Tensor = self.activation(linear(self.linear, vectors))
         if self.use_residual:
             same = self.linear.in_features == self.linear.out_features
-            out = out + (vectors if same else linear(self.residual, vectors, None, keep))
+            out = out + (vectors if same else linear(self.residual, vectors))
         return out
 
 

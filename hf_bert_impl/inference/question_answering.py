@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 from transformers.pipelines.base import Pipeline
 
+from hf_bert_impl.checkpoint_files import check_folder
 from hf_bert_impl.data.answer_spans import Answers, best_answers
 from hf_bert_impl.data.option_ranges import COUNT, check_length
 from hf_bert_impl.data.token_budget import cut_batches
@@ -29,12 +30,12 @@ from hf_bert_impl.data.windows import (
     cut_windows,
 )
 from hf_bert_impl.errors import InputError, check_whole
+from hf_bert_impl.finite import check_finite, check_numbers
 from hf_bert_impl.inference.batching import packed_inputs
 from hf_bert_impl.inference.encoding import TOKEN_BUDGET
 from hf_bert_impl.inference.joined_calls import JoinedCalls
 from hf_bert_impl.inference.loading import load_tokenizer, loading_options
 from hf_bert_impl.inference.question_answering_inputs import Pair, parse_inputs
-from hf_bert_impl.model.loading import check_finite, check_folder, check_numbers
 from hf_bert_impl.model.modeling_bert import BertForQuestionAnswering, BertPreTrainedModel
 
 #: Questions whose windows are sorted and computed together.

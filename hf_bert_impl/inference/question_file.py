@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.files.json_files import check_text, parse_json
 from hf_bert_impl.files.text import check_text_file, decode_lines
-from hf_bert_impl.model.json_files import check_text, parse_json
 
 if TYPE_CHECKING:
     from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline

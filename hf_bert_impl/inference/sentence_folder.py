@@ -25,6 +25,7 @@ from torch import Tensor, device, nn
 from transformers.utils import cached_file
 
 from hf_bert_impl.errors import InputError, one_line
+from hf_bert_impl.files.json_files import check_text, read_json
 from hf_bert_impl.inference.library_modules import TOKEN_MODULES, LibraryPooling
 from hf_bert_impl.inference.pooling import (
     Dense,
@@ -36,7 +37,6 @@ from hf_bert_impl.inference.pooling import (
     size,
 )
 from hf_bert_impl.inference.similarity import FUNCTIONS
-from hf_bert_impl.model.json_files import check_text, read_json
 from hf_bert_impl.model.loading import read_weights
 
 MODULES = "modules.json"

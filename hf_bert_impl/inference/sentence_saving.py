@@ -12,6 +12,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.files.json_files import read_json
 from hf_bert_impl.files.output_folder import claimed, output_folder
 from hf_bert_impl.inference.loading import TOKENIZER_CONFIG, brings_code
 from hf_bert_impl.inference.pooling import Dense, LayerNorm, Normalize, Pooling
@@ -21,7 +22,6 @@ from hf_bert_impl.inference.sentence_folder import (
     TRANSFORMER_CONFIG,
     SentenceModel,
 )
-from hf_bert_impl.model.json_files import read_json
 
 _PACKAGE = "sentence_transformers.models"
 

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from hf_bert_impl.errors import InputError, check_choice
+from hf_bert_impl.finite import check_numbers
 from hf_bert_impl.model.layers import LARGEST_BLOCK
-from hf_bert_impl.model.loading import check_numbers
-from hf_bert_impl.model.modeling_bert import BertForMaskedLM, Encoded, Inputs
-from hf_bert_impl.model.packing import packed_lengths
+from hf_bert_impl.model.layout import Encoded, Inputs, Wanted
+from hf_bert_impl.model.modeling_bert import BertForMaskedLM
 
 POOLING_STRATEGIES = ("max", "sum")
 #: How often log1p follows relu (twice in https://arxiv.org/abs/2504.14839).
@@ -100,18 +100,16 @@ def splade_vectors(
     def total(scores: Tensor) -> Tensor:
         return logarithm(scores.float()).sum(dim=0)
 
-    inputs = Inputs(input_ids, attention_mask, token_type_ids, position_ids, None)
-    encoded = model.encode_packed(inputs, **options)
-    lengths = packed_lengths(
-        encoded.shape, position_ids, attention_mask, options.get("cu_seq_lens_q")
-    )
-    states, pieces = _by_text(encoded, attention_mask, lengths)
+    given = (input_ids, attention_mask, token_type_ids, position_ids, None)
+    inputs = Inputs.of(model.config, *given, options)
+    encoded = model._encode(inputs, Wanted(), **options)
+    states, pieces = _by_text(encoded, inputs)
     vocabulary = model.config.vocab_size
     is_max = pooling_strategy == "max"
     itemsize = states.element_size() if is_max else torch.float32.itemsize  # sums are in float32
     limit = max(1, LARGEST_BLOCK // (vocabulary * itemsize))
     of_piece, join = (largest, torch.maximum) if is_max else (total, torch.add)
-    best: list[Tensor | None] = [None] * (encoded.shape[0] if lengths is None else len(lengths))
+    best: list[Tensor | None] = [None] * inputs.count
     start = 0
     for group in _slices(pieces, limit):
         stop = start + sum(piece.tokens for piece in group)
@@ -133,22 +131,18 @@ def splade_vectors(
     return stacked
 
 
-def _by_text(
-    encoded: Encoded, attention_mask: Tensor | None, lengths: list[int] | None
-) -> tuple[Tensor, list[Piece]]:
+def _by_text(encoded: Encoded, inputs: Inputs) -> tuple[Tensor, list[Piece]]:
     """The states (N, D) of attended tokens, text by text, and how many each text has.
 
     Args:
         encoded: States with or without padding.
-        attention_mask: The caller's (B, S), or None.
-        lengths: Of the texts, if they came packed.
+        inputs: The batch that they are of.
     """
     states, index = encoded.states, encoded.index
     if index is None:
         states = states.flatten(0, 1)
         index = torch.arange(len(states), device=states.device)
-    # A model may have a mask of its own for calls without one.
-    mask = encoded.mask if attention_mask is None and lengths is None else attention_mask
+    mask, lengths = inputs.attention_mask, inputs.lengths
     if mask is not None:
         attended = mask.to(index.device).flatten()[index] != 0
         if not bool(attended.all()):

@@ -12,8 +12,10 @@ import torch
 from tokenizers import Tokenizer, normalizers
 from torch import Tensor, nn
 
+from hf_bert_impl.checkpoint_files import check_folder
 from hf_bert_impl.data.option_ranges import COUNT, check_length
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.finite import check_finite
 from hf_bert_impl.inference.encode_types import Device
 from hf_bert_impl.inference.encoding import Encoding
 from hf_bert_impl.inference.loading import find_device, load_bert, load_tokenizer, loading_options
@@ -27,7 +29,7 @@ from hf_bert_impl.inference.similarity import (
     similarity_pairwise,
 )
 from hf_bert_impl.inference.vector_model import PythonTokenizer
-from hf_bert_impl.model.loading import check_finite, check_folder
+from hf_bert_impl.model.kernels import prepared_kernels
 from hf_bert_impl.model.modeling_bert import BertPreTrainedModel
 
 
@@ -245,10 +247,10 @@ class TextEncoder(Encoding):
     @property
     def precision(self) -> str:
         """What the model computes in, and by which kernels where it is prepared."""
-        prepared = self.model.encoder.prepared
-        if prepared is None:
+        kernels = prepared_kernels(self.model)
+        if kernels is None:
             return str(self.model.dtype).removeprefix("torch.")
-        return str(prepared.kernels)
+        return str(kernels)
 
     @property
     def dimension(self) -> int:

@@ -13,7 +13,7 @@ from hf_bert_impl.inference.batching import Ids, packed_inputs
 from hf_bert_impl.inference.encode_types import Device
 from hf_bert_impl.inference.loading import find_device
 from hf_bert_impl.inference.pooling import Dense, Pooling
-from hf_bert_impl.model.prepared import drop_prepared
+from hf_bert_impl.model.kernels import drop_prepared, prepared_kernels
 
 
 class PythonTokenizer:
@@ -89,8 +89,9 @@ class VectorModel:
         """
         place = find_device(device)
         if place != self.device:
-            if self.model.encoder.prepared is not None:
-                self._cpu_dtype = self.model.encoder.prepared.kernels.dtype
+            kernels = prepared_kernels(self.model)
+            if kernels is not None:
+                self._cpu_dtype = kernels.dtype
             drop_prepared(self.model)
             for part in (self.model, self.pooling.modules, self.modules):
                 part.to(place)

@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 
-from hf_bert_impl.model.cpu_kernels import choose, has_onednn, why_no_kernels
+from hf_bert_impl.model.kernels import choose, why_no_kernels
+from hf_bert_impl.model.linear import has_onednn
 
 Call = Callable[[], Any]
 

@@ -6,7 +6,7 @@ pooler, and the masked-LM head is one linear layer. `architecture` says which cl
 made of. Only this file and the config know of the variant.
 
 Notation: B batch, S sequence, D hidden size, V vocabulary; `(..., D)` is `(B, S, D)` or, packed,
-`(T, D)` (see `packing.py`).
+`(T, D)` (see `layout.py`).
 """
 
 from collections.abc import Callable
@@ -17,9 +17,7 @@ from torch import Tensor, nn
 from transformers import initialization as init
 from transformers.cache_utils import Cache
 
-from .attention import takes_cache
-from .configuration_bert import BertConfig, is_batch_invariant
-from .cpu_kernels import linear
+from .configuration_bert import BertConfig
 from .layers import (
     BertAttention,
     BertEmbeddings,
@@ -28,6 +26,7 @@ from .layers import (
     BertOutput,
     BertPooler,
 )
+from .linear import linear
 
 
 class CodertimoEmbeddings(BertEmbeddings):
@@ -39,12 +38,6 @@ class CodertimoEmbeddings(BertEmbeddings):
         super().__init__(config)
         self.LayerNorm = nn.Identity()
         self.token_type_embeddings.padding_idx = 0
-        #: The id of padding, which is left out if no mask is given.
-        self.masked_id: int = config.pad_token_id or 0
-
-    def default_mask(self, input_ids: Tensor | None) -> Tensor | None:
-        """(B, S) bool: which tokens are no padding; None if there are no ids."""
-        return None if input_ids is None else input_ids != self.masked_id
 
 
 class DeviationLayerNorm(nn.LayerNorm):
@@ -73,7 +66,6 @@ class PreNormAttention(BertAttention):
         super().__init__(config, is_causal, layer_idx)
         self.output.LayerNorm = DeviationLayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
-    @takes_cache
     def forward(
         self,
         hidden_states: Tensor,
@@ -82,18 +74,17 @@ class PreNormAttention(BertAttention):
         encoder_attention_mask: Any = None,
         cache: Cache | None = None,
         *,
-        kept: Tensor | None = None,
+        outputs: Tensor | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
         """As `BertAttention.forward`."""
-        output = self.output
+        output, cache = self.output, kwargs.pop("past_key_values", cache)
         context, probabilities = self.self(
             output.LayerNorm(hidden_states), attention_mask, cache, **kwargs
         )
-        if kept is not None:
-            context, hidden_states = context[kept], hidden_states[kept]
-        projected = linear(output.dense, context, None, is_batch_invariant(output.config))
-        return hidden_states + output.dropout(projected), probabilities
+        if outputs is not None:
+            context, hidden_states = context[outputs], hidden_states[outputs]
+        return hidden_states + output.dropout(linear(output.dense, context)), probabilities
 
     takes_packed = (forward,)
 
@@ -111,8 +102,7 @@ class PreNormOutput(BertOutput):
 
     def forward(self, hidden_states: Tensor, input_tensor: Tensor) -> Tensor:
         """Projects back and adds."""
-        dropped = self.dropout(hidden_states)
-        projected = linear(self.dense, dropped, None, is_batch_invariant(self.config))
+        projected = linear(self.dense, self.dropout(hidden_states))
         return self.dropout(input_tensor + self.dropout(projected))
 
     takes_packed = (forward,)
@@ -150,12 +140,11 @@ class CodertimoLMPredictionHead(nn.Module):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.config = config
         self.decoder = nn.Linear(config.hidden_size, config.vocab_size)  # never tied
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         """Logits before the softmax."""
-        return linear(self.decoder, hidden_states, None, is_batch_invariant(self.config))
+        return linear(self.decoder, hidden_states)
 
     takes_packed = (forward,)
 

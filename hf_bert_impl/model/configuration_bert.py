@@ -9,7 +9,7 @@ import torch
 from transformers import PreTrainedConfig
 from transformers.activations import ACT2FN
 
-from .json_files import check_config_file, explained
+from .loading import check_config_file, explained
 
 #: The ``model_type`` of a saved model that stock transformers would compute wrongly, because it
 #: ignores `position_embedding_type` and `variant`. It refuses to load this type.
@@ -322,6 +322,9 @@ class BertConfig(PreTrainedConfig):
                 "add_cross_attention=True needs a decoder; set is_decoder=True as well, or leave "
                 "add_cross_attention out"
             )
+        self._check_pruned()
+
+    def _check_pruned(self) -> None:
         for layer, heads in self.pruned_heads.items():
             self._require(
                 0 <= layer < self.num_hidden_layers
@@ -348,17 +351,6 @@ class BertConfig(PreTrainedConfig):
     def _require(self, holds: bool, name: str, allowed: str) -> None:
         if not holds:
             raise ValueError(f"{name}={getattr(self, name)!r} is not valid; use {allowed}")
-
-
-def is_batch_invariant(config: BertConfig) -> bool:
-    """`config.batch_invariant`, past transformers' own lookup.
-
-    Every linear layer asks for it, and that lookup takes some microseconds. False for a stock
-    config, such as `EncoderDecoderModel` gives its parts.
-    """
-    if torch.compiler.is_compiling():  # which does not trace the short way
-        return getattr(config, "batch_invariant", False)
-    return bool(config.__dict__.get("batch_invariant"))
 
 
 def _check_shared(fields: Mapping[str, Any]) -> None:

@@ -1,16 +1,14 @@
 """The layers of the model, in the order in which data flows: embeddings, the encoder's layers
 (post-norm, as in Vaswani et al. 2017, section 3.1), and the modules on top of the encoder.
 
-Notation: B batch, S sequence, T computed tokens (see `packing.py`), D hidden size, F feed-forward
+Notation: B batch, S sequence, T computed tokens (see `layout.py`), D hidden size, F feed-forward
 width, V vocabulary. `(..., D)` is `(B, S, D)` or, packed, `(T, D)`. The parameter names are the
 published checkpoints' (`cls.predictions.transform.dense.weight`, …).
 """
 
 import math
-import sys
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -26,12 +24,10 @@ from .attention import (
     BertSelfAttention,
     Dropout,
     prune_linear,
-    takes_cache,
 )
-from .configuration_bert import BertConfig, is_batch_invariant
-from .cpu_kernels import is_hooked, linear, takes_onednn, type_name
-from .packing import Packing, is_traced
-from .route import takes_rows
+from .configuration_bert import BertConfig
+from .layout import Layout, Route
+from .linear import Guard, current, direct, is_hooked, linear, normalise, type_name
 
 #: If the activations of the feed-forward sub-layer would take more bytes than this, it is computed
 #: in slices of so many tokens. The system has to provide blocks of 32 MiB or more anew each time.
@@ -118,11 +114,6 @@ class BertEmbeddings(nn.Module):
         init.copy_(self.position_ids, places[None])
         init.constant_(self.token_type_ids, self.first_type)
 
-    def default_mask(self, input_ids: Tensor | None) -> Tensor | None:
-        """The (B, S) mask of a call without one, or None: everything is attended."""
-        return None
-
-    @takes_cache
     def forward(
         self,
         input_ids: Tensor | None = None,
@@ -131,102 +122,48 @@ class BertEmbeddings(nn.Module):
         inputs_embeds: Tensor | None = None,
         cache_length: int = 0,
         *,
-        packing: Packing | None = None,
+        past_key_values_length: int = 0,
     ) -> Tensor:
-        """Embeds a batch, or its computed tokens only.
+        """Embeds a batch, or packed tokens.
 
         Args:
-            input_ids: (B, S) token ids; or give `inputs_embeds`.
-            token_type_ids: (B, S), (1, S) or (S,); if None `first_type`.
-            position_ids: (B, S), (1, S) or (S,); if None 0, 1, 2, … after the cached tokens.
-            inputs_embeds: (B, S, D) instead of word embeddings.
+            input_ids: (B, S) or (T,) token ids; or give `inputs_embeds`.
+            token_type_ids: (B, S), (1, S), (S,) or (T,); if None `first_type`.
+            position_ids: Likewise; if None 0, 1, 2, … after the cached tokens.
+            inputs_embeds: (..., D) instead of word embeddings.
             cache_length: Number of cached tokens before this batch.
-            packing: Which tokens to embed; all if None.
+            past_key_values_length: `cache_length` by the name of transformers before 5.24.
 
         Returns:
-            (B, S, D), or (T, D) when packed.
+            (..., D).
         """
-        source = input_ids if input_ids is not None else inputs_embeds
-        assert source is not None  # checked with a message in `checks.py`
-        batch_shape = source.shape[:2]
-        if packing is not None and packing.token_index is not None:
-            if token_type_ids is not None:
-                token_type_ids = packing.unpad(token_type_ids.expand(batch_shape))
-            if position_ids is not None:
-                position_ids = packing.unpad(position_ids.expand(batch_shape))
-            if inputs_embeds is not None:
-                inputs_embeds = packing.unpad(inputs_embeds)
-            elif input_ids is not None:
-                input_ids = packing.unpad(input_ids)
+        own: Any = self._modules  # not by `nn.Module.__getattr__`, whose time can be measured
+        states: Any = inputs_embeds
         if inputs_embeds is None:
-            inputs_embeds = self.word_embeddings(input_ids)
-        device = source.device
-        # Token types and positions that are not given are the same in every row: one row of
-        # them is broadcast.
+            states = direct(own["word_embeddings"])(input_ids)
+        shape, device = states.shape[:-1], states.device
         if token_type_ids is None:
-            shape = batch_shape if packing is None else (1,)
-            types = _rows(self.token_type_embeddings, self.first_type, 1, shape, device)
-        else:
-            types = self.token_type_embeddings(token_type_ids)
-        embeddings = inputs_embeds + types
+            # The same everywhere: of packed tokens, one row is broadcast.
+            types = shape if len(shape) > 1 else (1,)
+            token_type_ids = torch.full(types, self.first_type, device=device)
+        states = states + direct(own["token_type_embeddings"])(token_type_ids)
         if self.adds_positions:
-            if position_ids is None and packing is not None:
-                position_ids = packing.column
             if position_ids is None:
-                start, count = cache_length, batch_shape[1]
-                positions = _rows(self.position_embeddings, start, count, (1, count), device)
-            else:
-                positions = self.position_embeddings(position_ids)
-            embeddings = embeddings + positions
-        if packing is not None and packing.token_index is None:
-            embeddings = embeddings.flatten(0, 1)
-        return self.dropout(self.LayerNorm(embeddings))  # (B, S, D) or (T, D)
+                start = cache_length or past_key_values_length
+                position_ids = torch.arange(start, start + shape[-1], device=device)
+                position_ids = position_ids[None] if len(shape) > 1 else position_ids
+            states = states + direct(own["position_embeddings"])(position_ids)
+        states, dropout = normalise(own["LayerNorm"], states), own["dropout"]
+        return states if is_idle(dropout) else dropout(states)
 
     takes_packed = (forward,)
 
 
-def table_sizes(embeddings: Any, config: BertConfig) -> dict[str, int]:
-    """By field of the config, how many rows the table has that was made by it."""
-    tables = {
-        "vocab_size": "word_embeddings",
-        "max_position_embeddings": "position_embeddings",
-        "type_vocab_size": "token_type_embeddings",
-    }
-    sizes = {field: _table_rows(getattr(embeddings, name, None)) for field, name in tables.items()}
-    if not getattr(embeddings, "adds_positions", True):  # the positions are distances
-        sizes["max_position_embeddings"] = config.max_position_embeddings
-    return sizes
-
-
-def _table_rows(table: Any) -> int:
-    """The rows of an embedding table; no limit if it does not say."""
-    weight, width = getattr(table, "weight", None), getattr(table, "embedding_dim", None)
-    # A shard has one axis, and a weight of 4 bits another width.
-    if isinstance(weight, Tensor) and weight.ndim == 2 and width in (None, weight.shape[1]):
-        return weight.shape[0]
-    return getattr(table, "num_embeddings", None) or sys.maxsize
-
-
-def _rows(
-    table: Any, start: int, count: int, shape: tuple[int, ...], device: torch.device
-) -> Tensor:
-    """Neighbouring rows of a table, (count, D) or (*shape, D).
-
-    A view if no gradient, hook or trace needs more. What watches the table or replaces it gets ids
-    of the whole `shape`, as in transformers.
-    """
-    weight = table._parameters.get("weight")
-    is_plain = type(table) is nn.Embedding and type(weight) is nn.Parameter and not is_hooked(table)
-    if (
-        is_plain
-        and table.max_norm is None
-        and not torch.is_grad_enabled()
-        and not is_traced(device)
-    ):
-        return weight[start : start + count]
-    ids = torch.arange(start, start + count, device=device)
-    rows: Tensor = table(ids if is_plain else ids.expand(shape))
-    return rows
+def is_idle(dropout: Any) -> bool:
+    """Whether a dropout leaves its input alone, and nobody sees it."""
+    if dropout.training or type(dropout) is not Dropout:
+        return False
+    return current.guard is not None or not is_hooked(dropout)
 
 
 class BertSelfOutput(nn.Module):
@@ -234,15 +171,19 @@ class BertSelfOutput(nn.Module):
 
     def __init__(self, config: BertConfig, *, width: int | None = None) -> None:
         super().__init__()
-        self.config = config
         self.dense = nn.Linear(width or config.hidden_size, config.hidden_size)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
         self.dropout = Dropout(config.hidden_dropout_prob)
 
     def forward(self, hidden_states: Tensor, input_tensor: Tensor) -> Tensor:
         """(..., width) and the sub-layer's input (..., D) to (..., D)."""
-        projected = linear(self.dense, hidden_states, None, is_batch_invariant(self.config))
-        return self.LayerNorm(self.dropout(projected) + input_tensor)
+        own: Any = self._modules
+        dense, dropout = own["dense"], own["dropout"]
+        if is_idle(dropout):
+            states = linear(dense, hidden_states, residual=input_tensor)
+        else:
+            states = dropout(linear(dense, hidden_states)) + input_tensor
+        return normalise(own["LayerNorm"], states)
 
     takes_packed: Any = (forward,)
 
@@ -263,7 +204,6 @@ class BertAttention(nn.Module):
         self.self = kind(config, is_causal, layer_idx)
         self.output = BertSelfOutput(config, width=self.self.all_head_size)
 
-    @takes_cache
     def forward(
         self,
         hidden_states: Tensor,
@@ -272,24 +212,27 @@ class BertAttention(nn.Module):
         encoder_attention_mask: Any = None,
         cache: Cache | None = None,
         *,
-        kept: Tensor | None = None,
+        outputs: Tensor | None = None,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor | None]:
-        """(..., D) to (..., D), or only the tokens in `kept`; and the probabilities.
+        """(..., D) to (..., D), or only the tokens in `outputs`; and the probabilities.
 
         Other arguments as in `BertSelfAttention.forward`. Cross-attention reads the encoder's
         states and mask in place of its own.
         """
-        context, probabilities = self.self(
-            hidden_states,
-            encoder_hidden_states=encoder_hidden_states,
-            attention_mask=encoder_attention_mask if self.is_cross_attention else attention_mask,
-            **{CACHE: cache},
-            **kwargs,
-        )
-        if kept is not None:
-            context, hidden_states = context[kept], hidden_states[kept]
-        return self.output(context, hidden_states), probabilities
+        own: Any = self._modules
+        if kwargs.get("layout") is None:
+            kwargs["cache"] = kwargs.pop("past_key_values", cache)
+            kwargs["encoder_hidden_states"] = encoder_hidden_states
+            kwargs["attention_mask"] = attention_mask
+            if self.is_cross_attention:
+                kwargs["attention_mask"] = encoder_attention_mask
+        elif attention_mask is not None:
+            kwargs["attention_mask"] = attention_mask
+        context, probabilities = direct(own["self"])(hidden_states, **kwargs)
+        if outputs is not None:
+            context, hidden_states = context[outputs], hidden_states[outputs]
+        return direct(own["output"])(context, hidden_states), probabilities
 
     takes_packed: Any = (forward,)
 
@@ -309,14 +252,15 @@ class BertIntermediate(nn.Module):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.config = config
         self.dense = nn.Linear(config.hidden_size, config.intermediate_size)
         self.intermediate_act_fn = activation(config)
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         """Projects and activates."""
-        invariant = is_batch_invariant(self.config)
-        return linear(self.dense, hidden_states, self.intermediate_act_fn, invariant)
+        own: Any = self._modules
+        return linear(
+            own["dense"], hidden_states, own.get("intermediate_act_fn") or self.intermediate_act_fn
+        )
 
     takes_packed = (forward,)
 
@@ -338,6 +282,7 @@ class BertLayer(GradientCheckpointingLayer):
         super().__init__()
         self.chunk_size_feed_forward = config.chunk_size_feed_forward
         self.seq_len_dim = 1
+        self.inner_bytes = 4 * config.intermediate_size
         self.is_decoder = config.is_decoder
         self.add_cross_attention = config.add_cross_attention
         self.attention = self.attention_class(config, config.is_decoder, layer_idx)
@@ -346,7 +291,6 @@ class BertLayer(GradientCheckpointingLayer):
         self.intermediate = BertIntermediate(config)
         self.output = self.output_class(config)
 
-    @takes_cache
     def forward(
         self,
         hidden_states: Tensor,
@@ -355,8 +299,6 @@ class BertLayer(GradientCheckpointingLayer):
         encoder_attention_mask: Any = None,
         cache: Cache | None = None,
         *,
-        head_mask: Tensor | None = None,
-        score_mask: Tensor | None = None,
         encoder_score_mask: Tensor | None = None,
         with_attentions: bool = False,
         **kwargs: Any,
@@ -364,74 +306,64 @@ class BertLayer(GradientCheckpointingLayer):
         """Runs the layer; arguments as in `BertAttention.forward`.
 
         Returns:
-            (..., D), or (K, D) of the tokens in `kept`; `with_attentions` a tuple of it, the
+            (..., D), or (N, D) of the tokens in `outputs`; `with_attentions` a tuple of it, the
             self-attention probabilities (B, H, Q, K) and those of cross-attention, or None.
         """
-        own: dict[str, Any] = {"head_mask": head_mask, "score_mask": score_mask}
-        hidden_states, probabilities = self.attention(
-            hidden_states,
-            attention_mask,
-            **{CACHE: cache},
-            **_given(own),
-            **kwargs,
+        if kwargs.get("layout") is None:
+            kwargs[CACHE] = cache = kwargs.pop("past_key_values", cache)
+        hidden_states, probabilities = direct(self._modules["attention"])(
+            hidden_states, attention_mask, **kwargs
         )
         cross_probabilities = None
         if encoder_hidden_states is not None and self.is_decoder:
-            if not self.add_cross_attention:
-                raise ValueError(
-                    "encoder_hidden_states given to a layer without cross-attention; set "
-                    "add_cross_attention=True in its config"
-                )
-            hidden_states, cross_probabilities = self.crossattention(
-                hidden_states,
-                None,
-                encoder_hidden_states,
-                encoder_attention_mask,
-                **{CACHE: cache},
-                **_given({"score_mask": encoder_score_mask}),
-                **kwargs,
+            kwargs |= {"head_mask": None, "score_mask": encoder_score_mask}
+            hidden_states, cross_probabilities = self._attend_across(
+                hidden_states, encoder_hidden_states, encoder_attention_mask, kwargs
             )
-        if self.chunk_size_feed_forward:
-            # Tokens do not see each other here, so a bounded slice at a time bounds the memory of
-            # the (..., F) activations. The last slice may be shorter.
-            chunks = hidden_states.split(self.chunk_size_feed_forward, dim=-2)
+        size = self.chunk_size_feed_forward
+        if "layout" in kwargs and hidden_states.shape[0] * self.inner_bytes > LARGEST_BLOCK:
+            # With gradients all activations are kept anyway; dropout draws in a fixed order.
+            is_free = hidden_states.is_cpu and not (self.training or torch.is_grad_enabled())
+            size = size or SLICE_TOKENS * is_free
+        if size:
+            # Tokens do not depend on each other here, so a bounded slice at a time bounds the
+            # memory of the (..., F) activations. The last slice may be shorter.
+            chunks = hidden_states.split(size, dim=-2)
             hidden_states = torch.cat([self.feed_forward_chunk(part) for part in chunks], dim=-2)
-        elif self._is_sliced(hidden_states):
-            slices = hidden_states.flatten(0, -2).split(SLICE_TOKENS)
-            shape = hidden_states.shape
-            hidden_states = torch.cat(list(map(self.feed_forward_chunk, slices))).view(shape)
         else:
             hidden_states = self.feed_forward_chunk(hidden_states)
         if with_attentions:
             return hidden_states, probabilities, cross_probabilities
         return hidden_states
 
-    def _is_sliced(self, hidden_states: Tensor) -> bool:
-        """Whether oneDNN computes the (..., F) activations and they are too large for one block."""
-        inner: Any = getattr(self.intermediate, "dense", None)
-        return (
-            # With gradients all activations are kept anyway; dropout draws in a fixed order.
-            not self.training
-            and not torch.is_grad_enabled()
-            and takes_onednn(inner, hidden_states)
-            and hidden_states.shape[:-1].numel() * inner.out_features * 4 > LARGEST_BLOCK
-            # A hook, or a module of someone else, must see all tokens at once.
-            and not any(
-                is_hooked(module) or not takes_rows(type(module))
-                for module in chain(self.intermediate.modules(), self.output.modules())
+    def _attend_across(
+        self, states: Tensor, encoder_states: Tensor, mask: Any, options: dict[str, Any]
+    ) -> tuple[Tensor, Tensor | None]:
+        if not self.add_cross_attention:
+            raise ValueError(
+                "encoder_hidden_states given to a layer without cross-attention; set "
+                "add_cross_attention=True in its config"
             )
+        given = {name: value for name, value in options.items() if value is not None}
+        attended: tuple[Tensor, Tensor | None] = self.crossattention(
+            states, None, encoder_states, mask, **given
         )
+        return attended
 
     def feed_forward_chunk(self, attention_output: Tensor) -> Tensor:
         """(..., D) to (..., D)."""
-        return self.output(self.intermediate(attention_output), attention_output)
+        own: Any = self._modules
+        inner = direct(own["intermediate"])(attention_output)
+        return direct(own["output"])(inner, attention_output)
 
     takes_packed = (forward, feed_forward_chunk)
 
 
-def _given(arguments: dict[str, Any]) -> dict[str, Any]:
-    """Those that are not None. Modules of someone else are called as in transformers."""
-    return {name: value for name, value in arguments.items() if value is not None}
+class Left(NamedTuple):
+    """What the encoder leaves of packed states, without transformers' class, which costs more."""
+
+    last_hidden_state: Tensor
+    hidden_states: tuple[Any, ...] | None
 
 
 class BertEncoder(nn.Module):
@@ -441,10 +373,9 @@ class BertEncoder(nn.Module):
         super().__init__()
         self.config = config
         self.layer = nn.ModuleList(layer_class(config, i) for i in range(config.num_hidden_layers))
-        #: Set by `prepare_for_inference`: packed layers to run in place of `layer`.
-        self.prepared: Any = None
+        #: Set by `prepare_for_inference`.
+        self.guard: Guard | None = None
 
-    @takes_cache
     def forward(
         self,
         hidden_states: Tensor,
@@ -454,99 +385,137 @@ class BertEncoder(nn.Module):
         cache: Cache | None = None,
         use_cache: bool | None = None,
         *,
-        packing: Packing | None = None,
+        layout: Layout | None = None,
         head_mask: Tensor | None = None,
         output_hidden_states: bool | int | Sequence[int] = False,
         output_attentions: bool = False,
-        prepared: Any = None,
         **kwargs: Any,
-    ) -> BaseModelOutputWithPastAndCrossAttentions:
+    ) -> Any:
         """Runs every layer and collects what is asked for.
 
         Args:
             hidden_states: (..., D) embeddings.
             head_mask: (layers, H) factors, or None.
-            output_hidden_states: True for all; numbers (0 the embeddings, -1 the last layer) keep
-                those and leave None for the others.
+            output_hidden_states: True for all; numbers (0 the embeddings, -1 the last layer) for
+                those, and None for the others.
             output_attentions: Whether to collect the probabilities.
-            packing: Layout of packed hidden states.
-            prepared: A `PreparedEncoder` whose layers run in place of these, on packed states.
+            layout: Of the states; None for (B, S, D).
             **kwargs: As in `BertLayer.forward`.
         """
-        wanted = _wanted_states(output_hidden_states, len(self.layer) + 1)
-        states: list[Tensor | None] = []
-        attentions: list[Tensor] = []
-        cross_attentions: list[Tensor] = []
-
-        def keep(hidden_states: Tensor) -> Tensor:
-            if wanted is None or len(states) not in wanted:
-                states.append(None)
-                return hidden_states
-            if packing is None:
-                states.append(hidden_states)
-                return hidden_states
-            padded = packing.pad(hidden_states)
-            states.append(padded)
-            if not torch.is_grad_enabled():
-                return hidden_states
-            # The gradient must pass through what the caller holds (`retain_grad`).
-            return packing.refill(padded, hidden_states)
-
-        hidden_states = keep(hidden_states)
-        last = len(self.layer) - 1
-        own: dict[str, Any] = {"packing": packing}
+        states, layers = hidden_states, self.layer
+        if layout is not None:
+            if layout.route is Route.GRID:
+                kwargs["attention_mask"] = attention_mask
+            return self._forward_packed(states, layout, head_mask, output_hidden_states, kwargs)
+        cache = kwargs.pop("past_key_values", cache)
+        collected = _Collected(output_hidden_states, len(layers) + 1)
+        states = collected.take(states)
+        attentions: tuple[list[Any], list[Any]] = [], []
+        # Modules of someone else are called as in transformers.
+        own = kwargs | {"encoder_attention_mask": encoder_attention_mask, CACHE: cache}
         if output_attentions:
             own |= {"output_attentions": True, "with_attentions": True}
-            for index, layer in enumerate(self.layer):
-                if not takes_rows(type(layer)):
-                    raise ValueError(
-                        f"output_attentions is asked for, and layer {index} "
-                        f"({type_name(type(layer))}) gives none; leave it out"
-                    )
-        if prepared is not None:
-            hidden_states = prepared(hidden_states, packing, keep)
-        for index, layer in enumerate(self.layer if prepared is None else ()):
-            own["head_mask"] = None if head_mask is None else head_mask[index]
-            own["kept"] = packing.kept if packing is not None and index == last else None
+            self._check_attentions()
+        for index, layer in enumerate(layers):
+            if head_mask is not None:
+                own["head_mask"] = head_mask[index]
             # Inputs with gradients are positional: reentrant checkpointing sees no others.
-            output = layer(
-                hidden_states,
-                attention_mask,
-                encoder_hidden_states,
-                encoder_attention_mask=encoder_attention_mask,
-                **{CACHE: cache},  # by a name that gradient checkpointing knows
-                **_given(own),
-                **kwargs,
-            )
+            states = layer(states, attention_mask, encoder_hidden_states, **own)
             if output_attentions:
-                output, probabilities, cross_probabilities = output
-                if probabilities is None:
-                    raise ValueError(
-                        f"output_attentions is asked for, and the attention of layer {index} "
-                        f"({type_name(type(layer.attention))}) gives none; leave it out"
-                    )
-                attentions.append(probabilities)
-                if cross_probabilities is not None:
-                    cross_attentions.append(cross_probabilities)
-            hidden_states = keep(output)
-
+                states, *probabilities = states
+                for found, each in zip(attentions, probabilities, strict=True):
+                    found.append(each)
+            states = collected.take(states)
         return BaseModelOutputWithPastAndCrossAttentions(
-            hidden_states,
+            states,
             cache if use_cache else None,
-            None if wanted is None else tuple(states),
-            tuple(attentions) if output_attentions else None,
-            tuple(cross_attentions) if cross_attentions else None,
+            collected.all,
+            self._attentions(attentions[0]) if output_attentions else None,
+            tuple(found for found in attentions[1] if found is not None) or None,
         )
+
+    def _forward_packed(
+        self, states: Tensor, layout: Layout, head_mask: Any, selection: Any, given: dict[str, Any]
+    ) -> Left:
+        """The same for packed states."""
+        layers: Any = vars(self.layer)["_modules"]
+        collected = None
+        if selection is not False:
+            collected = _Collected(selection, len(layers) + 1, layout)
+            states = collected.take(states)
+        given["layout"] = layout
+        for index, layer in enumerate(layers.values()):
+            if head_mask is not None:
+                given["head_mask"] = head_mask[index]
+            if index == len(layers) - 1:
+                given["outputs"] = layout.outputs
+            states = direct(layer)(states, **given)
+            if collected is not None:
+                states = collected.take(states)
+        return Left(states, None if collected is None else collected.all)
+
+    def _check_attentions(self) -> None:
+        """Raises ValueError if a module in place of a layer gives no probabilities."""
+        for index, layer in enumerate(self.layer):
+            if not isinstance(layer, BertLayer):
+                raise _gives_none(index, layer)
+
+    def _attentions(self, found: list[Any]) -> tuple[Tensor, ...]:
+        for index, probabilities in enumerate(found):
+            if probabilities is None:
+                raise _gives_none(index, self.layer[index].attention)
+        return tuple(found)
 
     takes_packed = (forward,)
 
 
-def _wanted_states(selection: bool | int | Sequence[int], count: int) -> set[int] | None:
-    """Numbers of the hidden states to keep; None if none are asked for."""
-    if isinstance(selection, bool):
-        return set(range(count)) if selection else None
-    numbers = [selection] if isinstance(selection, int) else list(selection)
-    return {number % count for number in numbers if -count <= number < count}
+class _Collected:
+    """The hidden states that are asked for.
+
+    Args:
+        selection: True for all, or numbers, of which -1 is the last.
+        count: How many there are.
+        layout: Of the states; None for (B, S, D).
+    """
+
+    def __init__(
+        self, selection: bool | int | Sequence[int], count: int, layout: Layout | None = None
+    ) -> None:
+        numbers = [selection] if isinstance(selection, int) else list(selection)
+        if isinstance(selection, bool):
+            numbers = list(range(count * selection))
+        self.selected = {number % count for number in numbers if -count <= number < count}
+        self.layout = layout
+        self.is_asked = selection is not False
+        self.states: list[Tensor | None] = []
+
+    @property
+    def all(self) -> tuple[Tensor | None, ...] | None:
+        """What was taken; None if nothing is asked for."""
+        return tuple(self.states) if self.is_asked else None
+
+    def take(self, hidden_states: Tensor) -> Tensor:
+        """Takes the next states, (B, S, D), or None for those not asked for; gives them back."""
+        layout = self.layout
+        if len(self.states) not in self.selected:
+            self.states.append(None)
+            return hidden_states
+        if layout is None:
+            self.states.append(hidden_states)
+            return hidden_states
+        padded = layout.pad(hidden_states)
+        self.states.append(padded)
+        if not torch.is_grad_enabled():
+            return hidden_states
+        # The gradient must pass through what the caller holds (`retain_grad`).
+        return layout.refill(padded, hidden_states)
+
+
+def _gives_none(index: int, module: Any) -> ValueError:
+    return ValueError(
+        f"output_attentions is asked for, and layer {index} ({type_name(type(module))}) gives "
+        "none; leave it out"
+    )
 
 
 class BertPooler(nn.Module):
@@ -554,14 +523,12 @@ class BertPooler(nn.Module):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.config = config
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
         self.activation = nn.Tanh()
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         """(B, S, D) to (B, D)."""
-        first, invariant = hidden_states[:, 0], is_batch_invariant(self.config)
-        return linear(self.dense, first, self.activation, invariant)
+        return linear(self.dense, hidden_states[:, 0], self.activation)
 
     takes_packed = (forward,)
 
@@ -571,15 +538,13 @@ class BertPredictionHeadTransform(nn.Module):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.config = config
         self.dense = nn.Linear(config.hidden_size, config.hidden_size)
         self.transform_act_fn = activation(config)
         self.LayerNorm = nn.LayerNorm(config.hidden_size, eps=config.layer_norm_eps)
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         """Projects, activates, normalises."""
-        invariant = is_batch_invariant(self.config)
-        return self.LayerNorm(linear(self.dense, hidden_states, self.transform_act_fn, invariant))
+        return self.LayerNorm(linear(self.dense, hidden_states, self.transform_act_fn))
 
     takes_packed = (forward,)
 
@@ -589,24 +554,15 @@ class BertLMPredictionHead(nn.Module):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.config = config
         self.transform = BertPredictionHeadTransform(config)
         # Tied to the word embeddings, unless the config says otherwise.
         self.decoder = nn.Linear(config.hidden_size, config.vocab_size)
         # Checkpoints have `decoder.bias` under this name as well; the two are tied.
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
-        #: Set by `prepare_for_inference`: packed weights to use in place of these.
-        self.prepared: Any = None
 
     def forward(self, hidden_states: Tensor) -> Tensor:
         """Logits before the softmax."""
-        if self.prepared is not None:
-            tokens = hidden_states.numel() // hidden_states.shape[-1]
-            prepared = self.prepared.current(self, tokens)
-            if prepared is not None:
-                return prepared(hidden_states)
-        states = self.transform(hidden_states)
-        return linear(self.decoder, states, None, is_batch_invariant(self.config))
+        return linear(self.decoder, self.transform(hidden_states))
 
     takes_packed = (forward,)
 
@@ -632,12 +588,11 @@ class BertOnlyNSPHead(nn.Module):
 
     def __init__(self, config: BertConfig) -> None:
         super().__init__()
-        self.config = config
         self.seq_relationship = nn.Linear(config.hidden_size, 2)
 
     def forward(self, pooled_output: Tensor) -> Tensor:
         """(B, D) to (B, 2): is the next sentence, is not (codertimo: is not, is)."""
-        return linear(self.seq_relationship, pooled_output, None, is_batch_invariant(self.config))
+        return linear(self.seq_relationship, pooled_output)
 
 
 class BertPreTrainingHeads(nn.Module):
@@ -647,14 +602,11 @@ class BertPreTrainingHeads(nn.Module):
         self, config: BertConfig, *, head_class: type[nn.Module] = BertLMPredictionHead
     ) -> None:
         super().__init__()
-        self.config = config
         self.predictions: Any = head_class(config)
         self.seq_relationship = nn.Linear(config.hidden_size, 2)
 
     def forward(self, sequence_output: Tensor, pooled_output: Tensor) -> tuple[Tensor, Tensor]:
         """(B, S, D) and (B, D) to (B, S, V) and (B, 2)."""
-        invariant = is_batch_invariant(self.config)
-        pair = linear(self.seq_relationship, pooled_output, None, invariant)
-        return self.predictions(sequence_output), pair
+        return self.predictions(sequence_output), linear(self.seq_relationship, pooled_output)
 
     takes_packed = (forward,)

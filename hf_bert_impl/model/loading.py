@@ -1,14 +1,15 @@
 """What `from_pretrained` says when files cannot be loaded: one line, and what to do.
 
-`path` and `options` are its first argument and its keyword arguments.
+`path` and `options` are its first argument and its keyword arguments. Files are looked at after a
+load has failed.
 """
 
-import math
+import contextlib
+import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import torch
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 from transformers.utils import (
@@ -18,15 +19,7 @@ from transformers.utils import (
     SAFE_WEIGHTS_NAME,
     WEIGHTS_INDEX_NAME,
     WEIGHTS_NAME,
-)
-
-from .json_files import (
-    check_config_file,
-    check_exists,
-    check_text,
-    find_file,
-    parse_json,
-    read_json,
+    cached_file,
 )
 
 #: A model has at most `NUMBERS_PER_BYTE` numbers for each byte of its weights, and `SPARE_NUMBERS`
@@ -42,27 +35,8 @@ TOKENIZER_FILES = (
     "added_tokens.json",
     TOKENIZER_FILE,
 )
-_KINDS = {
-    bool: "true or false",
-    dict: "an object",
-    float: "a number",
-    int: "a number",
-    list: "a list",
-    str: "a text",
-    type(None): "null",
-}
-_SWITCHES = ("do_lower_case", "tokenize_chinese_chars", "do_basic_tokenize", "strip_accents")
-_TOKEN = (str, dict, type(None))
-_FIELD_KINDS: dict[str, tuple[type, ...]] = {
-    **dict.fromkeys(_SWITCHES, (bool, type(None))),
-    "added_tokens_decoder": (dict,),
-    "additional_special_tokens": (list, type(None)),
-    "auto_map": (dict, list, type(None)),
-    "extra_special_tokens": (list, dict, type(None)),
-    "model_max_length": (int, float, type(None)),
-    "never_split": (list, str, type(None)),
-    "tokenizer_class": (str, type(None)),
-}
+#: The arguments of `from_pretrained` that `cached_file` takes.
+_PLACE = ("cache_dir", "revision", "subfolder")
 
 
 class CheckpointMismatch(RuntimeError, ValueError):
@@ -73,85 +47,73 @@ class CheckpointMismatch(RuntimeError, ValueError):
     """
 
 
-def check_folder(path: Any, options: dict[str, Any]) -> None:
-    """Checks a local folder before anything is read. A name that is no folder is the hub's.
+@contextlib.contextmanager
+def explained(check: Callable[..., None], path: Any, options: Mapping[str, Any]) -> Iterator[None]:
+    """Looks for damaged files if loading fails, and raises what is wrong with them instead.
+
+    A damaged file can raise anything in transformers (RecursionError, KeyError, Exception). Files
+    are read a second time only after a failure.
+
+    Args:
+        check: Raises an error that says what is wrong: `check_tokenizer`, `check_model`.
 
     Raises:
-        OSError: It is a path that does not exist, it lacks a config or weights, or a safetensors
-            file is cut short.
+        ValueError, OSError: By the check, or the path does not exist. If nothing is found, what was
+            raised inside.
     """
-    if path is None:
-        return
-    path = os.fspath(path)
-    check_exists(path)
-    if not os.path.isdir(path) or options.get("gguf_file") or options.get("subfolder"):
-        return
-    if options.get("config") is None and not os.path.isfile(os.path.join(path, CONFIG_NAME)):
-        raise OSError(
-            f"{path} has no {CONFIG_NAME}; give the folder that save_pretrained wrote, or pass "
-            "config=BertConfig(...) with the sizes of the model"
-        )
-    variant = options.get("variant")
-    names = [with_variant(name, variant) for name in WEIGHT_FILES]
-    has_adapter = os.path.isfile(os.path.join(path, "adapter_config.json"))
-    present = [name for name in names if os.path.isfile(os.path.join(path, name))]
-    if not present and not has_adapter:
-        raise OSError(
-            f"{path} has a config but no weights; one of {', '.join(names)} is expected. "
-            "Checkpoints of TensorFlow or Flax have to be converted first"
-        )
-    if present and options.get("use_safetensors") is not False:
-        # transformers looks for the names in this order.
-        for file in weight_files(path, present[0]):
-            if file.endswith(".safetensors"):
-                _check_safetensors(os.path.join(path, file))
-
-
-def weight_files(folder: str, name: str) -> list[str]:
-    """The weight files behind `name`: itself, or what an index lists."""
-    if not name.endswith(".json"):
-        return [name]
     try:
-        index = read_json(os.path.join(folder, name), "an index of weights", remedy="copy it again")
-    except ValueError as error:
-        raise OSError(str(error)) from error
-    # transformers reads both fields, whatever the first one holds.
-    for field in ("metadata", "weight_map"):
-        if not isinstance(index.get(field), dict) or (field == "weight_map" and not index[field]):
-            raise OSError(
-                f"{folder}/{name} is no index of weights ({field!r} is "
-                f"{index.get(field, 'missing')!r:.40}); expected objects 'metadata' and "
-                "'weight_map'; copy it again"
-            )
-    for shard in index["weight_map"].values():
-        # transformers would follow an index out of the folder.
-        if not isinstance(shard, str) or os.path.basename(shard) != shard:
-            raise OSError(f"{folder}/{name} names {shard!r}, which is not a file of its folder")
-        if not os.path.isfile(os.path.join(folder, shard)):
-            raise OSError(f"{folder} lacks {shard}, which {name} names; copy it there")
-    return sorted(set(index["weight_map"].values()))
+        yield
+    except Exception as error:
+        try:
+            check_exists(path)
+            check(path, options)
+        except (ValueError, OSError) as found:
+            raise found from error
+        raise
 
 
-def _check_safetensors(path: str) -> None:
-    """Raises OSError unless the file is as long as its header says.
+def check_model(path: Any, options: Mapping[str, Any]) -> None:
+    """Reads everything that a model is made of.
 
-    The format: eight bytes of header length (little-endian), the header in JSON with the offsets of
-    every tensor, the tensors (https://github.com/huggingface/safetensors#format).
+    Raises:
+        ValueError: A config is no JSON object.
+        OSError: A weight file cannot be read.
     """
-    size = os.path.getsize(path)
-    with open(path, "rb") as file:
-        length = int.from_bytes(file.read(8), "little")
-        header = file.read(length) if 8 + length <= size else b""
-    try:
-        tensors = {k: v for k, v in parse_json(header, path).items() if k != "__metadata__"}
-        end = max((int(tensor["data_offsets"][1]) for tensor in tensors.values()), default=0)
-    except (ValueError, KeyError, IndexError, AttributeError, TypeError):
-        end = -1
-    if end < 0 or 8 + length + end != size:
-        raise OSError(
-            f"{path} cannot be read: it is cut short or no safetensors file ({size} bytes); copy "
-            "or download it again"
-        )
+    check_config_file(path, options)
+    file = find_file(path, GENERATION_CONFIG_NAME, options)
+    if file is not None:
+        read_json(file)
+    for name in WEIGHT_FILES:
+        file = find_file(path, with_variant(name, options.get("variant")), options)
+        if file is None:
+            continue
+        shards = [os.path.basename(file)]
+        if name.endswith(".json"):
+            shards = list(read_json(file).get("weight_map", {}).values())
+        for shard in dict.fromkeys(shards):
+            read_weights(os.path.join(os.path.dirname(file), shard), "meta")
+        break  # transformers takes the first in this order
+
+
+def check_tokenizer(path: Any, options: Mapping[str, Any]) -> None:
+    """Reads everything that a tokenizer is made of, except its vocab.txt.
+
+    Raises:
+        ValueError: A file is no JSON object, or tokenizer.json is no tokenizer.
+    """
+    for name in TOKENIZER_FILES:
+        file = find_file(path, name, options)
+        if file is None:
+            continue
+        read_json(file)
+        if name == TOKENIZER_FILE:
+            try:
+                Tokenizer.from_file(file)
+            except Exception as error:  # the library has no class of its own
+                raise ValueError(
+                    f"{file} is no tokenizer ({' '.join(str(error).split())[:200]}); copy it from "
+                    "the checkpoint that it comes from"
+                ) from error
 
 
 def check_size(model: nn.Module, held: int, source: Any) -> None:
@@ -177,73 +139,6 @@ def check_size(model: nn.Module, held: int, source: Any) -> None:
         )
 
 
-@torch.no_grad()
-def not_finite(module: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers with a NaN or an infinity, by name; if sharded, this process's."""
-    found = {}
-    for name, tensor in (*module.named_parameters(), *module.named_buffers()):
-        if hasattr(tensor, "to_local"):  # sharded among processes
-            tensor = tensor.to_local()
-        if not tensor.is_floating_point() or tensor.is_meta or not tensor.numel():
-            continue
-        # A NaN becomes both ends. This takes a tenth of the time of a look at every number.
-        if not all(math.isfinite(end.item()) for end in torch.aminmax(tensor)):
-            found[name] = tensor
-    return found
-
-
-def check_finite(module: nn.Module, name: Any) -> None:
-    """Checks the weights of a model that was loaded to be used, in one pass over them.
-
-    `from_pretrained` itself takes such weights, as upstream does: somebody may want to look.
-
-    Args:
-        module: The model.
-        name: Where it comes from, for the message.
-
-    Raises:
-        ValueError: A weight is NaN or infinite; every output would be.
-    """
-    odd = not_finite(module)
-    if not odd:
-        return
-    first, tensor = next(iter(odd.items()))
-    nan, total = int(tensor.isnan().sum()), tensor.numel()
-    what = f"{nan} NaN" if nan else f"{int(tensor.isinf().sum())} infinities"
-    more = f", and {len(odd) - 1} more tensors likewise" if len(odd) > 1 else ""
-    wide = "load it in float32, " if tensor.dtype == torch.float16 and not nan else ""
-    raise ValueError(
-        f"{name} has weights that are no finite numbers: {what} among the {total} of "
-        f"{first}{more}; expected finite ones; {wide}take a checkpoint from before its training "
-        "failed, or restore its files"
-    )
-
-
-class NotFinite(ValueError):
-    """A model has computed NaN or infinities."""
-
-
-def check_numbers(numbers: Any, model: Any) -> None:
-    """Checks what a model has computed: finite weights can still exceed the range of its dtype.
-
-    Args:
-        numbers: A tensor or an array.
-        model: The model, whose dtype the message names.
-
-    Raises:
-        NotFinite: A number is NaN or infinite.
-    """
-    if bool(torch.as_tensor(numbers).isfinite().all()):
-        return
-    kind = str(model.dtype).removeprefix("torch.")
-    wide = model.dtype in (torch.float32, torch.float64)
-    advice = "take a checkpoint with smaller weights" if wide else "use `dtype='float32'`"
-    raise NotFinite(
-        f"the model's outputs in {kind} are NaN or infinite; expected numbers below "
-        f"{torch.finfo(model.dtype).max:.3g}, in every layer; {advice}"
-    )
-
-
 def mismatch_message(path: Any, mismatched: Any) -> str:
     """One line that names the tensors whose sizes differ between checkpoint and config.
 
@@ -259,74 +154,55 @@ def mismatch_message(path: Any, mismatched: Any) -> str:
     )
 
 
+def is_path(name: str) -> bool:
+    """Whether this cannot be an id of the hub, which has one slash at most, between two names."""
+    begins_so = os.path.isabs(name) or name.startswith((".", "~"))
+    return begins_so or name.endswith("/") or name.count("/") > 1
+
+
+def check_exists(path: Any) -> None:
+    """Raises OSError if something that cannot be a name on the hub does not exist here."""
+    path = os.fspath(path)
+    if is_path(path) and not os.path.exists(path):
+        raise OSError(
+            f"{path} does not exist; give the folder of a checkpoint, or the name of one on the hub"
+        )
+
+
+def check_config_file(path: Any, options: Mapping[str, Any]) -> None:
+    """Raises ValueError if the config of a checkpoint is no JSON object."""
+    file = find_file(path, CONFIG_NAME, options)
+    if file is not None:
+        read_json(file)
+
+
+def find_file(path: Any, name: str, options: Mapping[str, Any]) -> str | None:
+    """The file of this name of a checkpoint, in a folder or in the hub's cache, or None.
+
+    For a config, `path` may be the file itself.
+    """
+    path = os.fspath(path)
+    if os.path.isfile(path):
+        return path if name == CONFIG_NAME else None
+    if os.path.isdir(path):
+        file = os.path.join(path, options.get("subfolder") or "", name)
+        return file if os.path.exists(file) else None
+    place = {key: options[key] for key in _PLACE if options.get(key) is not None}
+    try:
+        found: str | None = cached_file(
+            path, name, local_files_only=True, _raise_exceptions_for_missing_entries=False, **place
+        )
+    except (OSError, ValueError):  # no such repository, or nothing of it here
+        return None
+    return found
+
+
 def with_variant(name: str, variant: str | None) -> str:
     """model.safetensors to model.fp16.safetensors, as transformers names variants."""
     if variant is None:
         return name
     stem, extension = name.rsplit(".", 1)
     return f"{stem}.{variant}.{extension}"
-
-
-def check_model(path: Any, options: Mapping[str, Any]) -> None:
-    """Reads everything that a model is made of.
-
-    Raises:
-        ValueError: A config is no JSON object.
-        OSError: A weight file cannot be read.
-    """
-    check_config_file(path, options)
-    file = find_file(path, GENERATION_CONFIG_NAME, options)
-    if file is not None:
-        read_json(file)
-    for name in WEIGHT_FILES:
-        file = find_file(path, with_variant(name, options.get("variant")), options)
-        if file is None:
-            continue
-        for shard in weight_files(os.path.dirname(file), os.path.basename(file)):
-            read_weights(os.path.join(os.path.dirname(file), shard), "meta")
-        break  # transformers takes the first in this order
-
-
-def check_tokenizer(path: Any, options: Mapping[str, Any]) -> None:
-    """Reads everything that a tokenizer is made of, except its vocab.txt.
-
-    Raises:
-        ValueError: A file is no JSON object, a field is of a wrong type, or tokenizer.json is none.
-    """
-    for name in TOKENIZER_FILES:
-        file = find_file(path, name, options)
-        if file is None:
-            continue
-        fields = read_json(file)
-        check_text(fields, file)
-        if name == TOKENIZER_FILE:
-            try:
-                Tokenizer.from_file(file)
-            except Exception as error:  # the library has no class of its own
-                raise ValueError(
-                    f"{file} is no tokenizer ({' '.join(str(error).split())[:200]}); copy it from "
-                    "the checkpoint that it comes from"
-                ) from error
-            continue
-        for field, value in fields.items():
-            kinds = _token_kinds(field)
-            if kinds is not None and not isinstance(value, kinds):
-                raise ValueError(
-                    f"{file} has {field}={value!r:.60}; expected "
-                    f"{' or '.join(_KINDS[kind] for kind in kinds)}; restore the file"
-                )
-        decoder = fields.get("added_tokens_decoder") or {}
-        wrong = [number for number, token in decoder.items() if not isinstance(token, dict)]
-        if wrong:
-            raise ValueError(
-                f"{file} has {decoder[wrong[0]]!r:.60} as token {wrong[0]!r:.60} of "
-                "added_tokens_decoder; expected an object; restore the file"
-            )
-
-
-def _token_kinds(field: str) -> tuple[type, ...] | None:
-    """The types that a field of a tokenizer's config may have; None if any."""
-    return _FIELD_KINDS.get(field, _TOKEN if field.endswith("_token") else None)
 
 
 def read_weights(path: str, device: str = "cpu") -> dict[str, Tensor]:
@@ -357,3 +233,25 @@ def _is_table(weights: Any) -> bool:
     return isinstance(weights, Mapping) and all(
         isinstance(name, str) and isinstance(value, Tensor) for name, value in weights.items()
     )
+
+
+def read_json(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Reads a JSON object.
+
+    Raises:
+        ValueError: The file holds something else.
+    """
+    try:
+        with open(path, encoding="utf-8-sig") as file:
+            value = json.load(file)
+    except (ValueError, RecursionError) as error:
+        reason = " ".join(str(error).split())
+        raise ValueError(
+            f"{os.fspath(path)} is not JSON ({reason}); expected a JSON object; restore the file"
+        ) from error
+    if not isinstance(value, dict):
+        raise ValueError(
+            f"{os.fspath(path)} holds a {type(value).__name__}; expected a JSON object; restore "
+            "the file"
+        )
+    return value

@@ -7,10 +7,12 @@ instead, so that accumulated gradients are those of one large batch.
 Notation: B batch, S sequence, V vocabulary, L labels.
 """
 
+import math
+
 import torch
 from torch import Tensor, nn
 
-from .packing import is_traced
+from .layout import check_range, is_traced, reads_values
 
 IGNORE_INDEX = -100
 
@@ -157,3 +159,73 @@ def _divisor(num_items_in_batch: Tensor | int | None, count: Tensor, like: Tenso
     if isinstance(num_items_in_batch, Tensor):
         return num_items_in_batch.to(like.device)
     return num_items_in_batch
+
+
+def check_labels(
+    labels: Tensor | None,
+    name: str,
+    shape: tuple[int, ...],
+    num_classes: int | None,
+    classes_name: str = "num_labels",
+) -> None:
+    """Checks labels before the forward pass that they belong to.
+
+    Args:
+        labels: Anything that reshapes to `shape`, or None.
+        shape: What the head expects.
+        num_classes: Labels must be below it, or -100 (ignored); None for numbers.
+        classes_name: The config field that holds this number.
+
+    Raises:
+        ValueError: No tensor, a wrong number of labels, or one out of range.
+    """
+    if labels is None:
+        return
+    if not isinstance(labels, Tensor):
+        raise ValueError(f"{name} is a {type(labels).__name__}; give a tensor of shape {shape}")
+    if labels.numel() != math.prod(shape) or (len(shape) > 1 and tuple(labels.shape) != shape):
+        raise ValueError(
+            f"{name} has shape {tuple(labels.shape)}; this batch needs {shape}: one label "
+            "for each item"
+        )
+    if num_classes is not None:
+        if labels.is_floating_point():
+            raise ValueError(
+                f"{name} has dtype {labels.dtype}; classes are whole numbers (torch.long)"
+            )
+        if reads_values(labels) and labels.numel():
+            check_range(labels, name, num_classes, classes_name, ignore=IGNORE_INDEX)
+
+
+def check_targets(labels: Tensor, count: int, num_labels: int, problem_type: str) -> None:
+    """Checks the labels of a sequence classifier; those of several labels are from 0 to 1.
+
+    Args:
+        count: R, the number of sequences.
+        problem_type: As in the config.
+
+    Raises:
+        ValueError: A wrong shape, or a number out of range.
+    """
+    if problem_type == "single_label_classification":
+        if labels.ndim == 2 and labels.shape == (count, num_labels) and num_labels > 1:
+            raise ValueError(
+                f"labels has shape {tuple(labels.shape)}, and single_label_classification takes "
+                f"({count},), one class each; for several labels at once set "
+                'config.problem_type="multi_label_classification", or give floats: labels.float()'
+            )
+        check_labels(labels, "labels", (count,), num_labels)
+        return
+    shape = (count, num_labels) if num_labels > 1 else (count,)
+    check_labels(labels, "labels", shape, None)
+    if not reads_values(labels):
+        return
+    if problem_type == "regression":
+        right, allowed = labels.isfinite(), "a finite number"
+    else:  # upstream sums -100 as a target like any other
+        right = ((labels >= 0) & (labels <= 1)) | (labels == IGNORE_INDEX)
+        allowed = "a number from 0 to 1"
+    if not right.all():
+        raise ValueError(
+            f"labels holds {labels[~right][0].item():g}; a target of {problem_type} is {allowed}"
+        )

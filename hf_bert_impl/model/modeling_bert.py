@@ -4,7 +4,7 @@ In the order in which data flows: what all models share, the bare model, the pre
 the left-to-right language model, the heads for fine-tuning. The hub's code loader enters here.
 
 Notation: B batch, S sequence, D hidden size, H heads, V vocabulary, L labels, C choices, R
-sequences, T computed tokens (see `packing.py`), N of them whose state is read.
+sequences, T computed tokens (see `layout.py`), N of them whose state is read.
 """
 
 import os
@@ -19,7 +19,6 @@ from transformers import GenerationMixin, PreTrainedModel
 from transformers import initialization as init
 from transformers.cache_utils import Cache, DynamicCache, EncoderDecoderCache
 from transformers.modeling_outputs import (
-    BaseModelOutputWithPastAndCrossAttentions,
     BaseModelOutputWithPoolingAndCrossAttentions,
     CausalLMOutputWithCrossAttentions,
     MaskedLMOutput,
@@ -35,19 +34,10 @@ from transformers.utils.generic import can_return_tuple
 
 # Older releases of transformers copy only the files that this one names when they load code from a
 # folder, so all are named here, needed or not.
-from .attention import CACHE, PACKED_BACKENDS, check_bias, layer_masks, takes_cache
-from .checks import (
-    check_inputs,
-    check_labels,
-    check_masks,
-    check_positions,
-    check_targets,
-    expand_head_mask,
-)
+from .attention import CACHE, OWN_BACKENDS, check_bias, layer_masks, takes_cache, takes_varlen
 from .codertimo import architecture
-from .configuration_bert import BertConfig, is_batch_invariant
-from .cpu_kernels import is_hooked, linear, type_name, why_no_kernels
-from .json_files import explained
+from .configuration_bert import BertConfig
+from .kernels import check_dtype, drop_prepared, keep_steady, prepare, why_no_kernels
 from .layers import (
     BertEmbeddings,
     BertEncoder,
@@ -57,11 +47,28 @@ from .layers import (
     BertOnlyNSPHead,
     BertPreTrainingHeads,
     SinusoidalPositions,
-    table_sizes,
 )
-from .loading import CheckpointMismatch, check_folder, check_model, check_size, mismatch_message
+from .layout import (
+    Encoded,
+    Inputs,
+    Inside,
+    Layout,
+    Route,
+    Wanted,
+    check_memory,
+    check_positions,
+    expand_head_mask,
+    is_mapped,
+    is_traced,
+    plan,
+    why_watched,
+)
+from .linear import current, is_hooked, is_intercepted, linear, type_name
+from .loading import CheckpointMismatch, check_model, check_size, explained, mismatch_message
 from .losses import (
     IGNORE_INDEX,
+    check_labels,
+    check_targets,
     classification_loss,
     cross_entropy,
     infer_problem_type,
@@ -70,21 +77,6 @@ from .losses import (
     pretraining_loss,
     span_loss,
 )
-from .memory import keep_freed_memory  # noqa: F401
-from .packing import (
-    Inputs,
-    Packing,
-    Sequences,
-    Wanted,
-    find_sequences,
-    is_mapped,
-    key_mask,
-    not_padding,
-    plan,
-    scatter,
-)
-from .prepared import check_dtype, drop_prepared, prepare
-from .route import Inside, takes_rows, why_watched
 
 __all__ = [
     "BertConfig",
@@ -107,6 +99,8 @@ logger = logging.get_logger(__name__)
 #: If more than this share of all positions is to be scored, all are scored: to lay the wanted
 #: scores into a padded tensor would take longer than it saves.
 MANY_SCORED = 0.7
+#: What is read for a pooled vector.
+POOLED = Wanted(only_required=True)
 
 
 class BertPreTrainedModel(PreTrainedModel):
@@ -188,7 +182,6 @@ class BertPreTrainedModel(PreTrainedModel):
         """
         wanted = kwargs.pop("prepare", None)
         check_dtype("prepare", wanted, True, False)
-        check_folder(pretrained_model_name_or_path, kwargs)
         wants_info = kwargs.pop("output_loading_info", False)
         ignores_sizes = kwargs.pop("ignore_mismatched_sizes", False)
         with explained(check_model, pretrained_model_name_or_path, kwargs):
@@ -272,38 +265,26 @@ class BertPreTrainedModel(PreTrainedModel):
     def prepare_for_inference(self, dtype: torch.dtype | str | None = None) -> Self:
         """Packs the linear weights for the CPU's kernels; `forward` is then faster.
 
-        These are the weights of the encoder and of the masked-LM head. The model stays what it
-        was: same parameters, same state dict, same calls. The packed copies are as large as those
-        weights; in int8 those of the encoder are half as large. They are used in eval mode without
-        gradients. A model with other modules than the stock ones is left as it is, and a warning
-        names the module. If the kernels are missing (CUDA, some CPUs), a warning says so and
-        nothing else changes.
+        These are the weights of the encoder, the pooler and the masked-LM head. The model stays
+        what it was: same parameters, same state dict, same calls. The packed copies are as large as
+        those weights; in int8 those of the encoder are half as large. They serve calls without
+        gradients in eval mode; `train()` drops them. A module that is not the stock one computes as
+        usual, and a warning names it. If the kernels are missing (CUDA, some CPUs), a warning says
+        so and nothing else changes.
 
-        Later changes of the model:
-
-        - Always seen by the next call, which drops the copies: `train()`, whatever torch counts as
-          a change of a weight (in-place operations, optimizers, `load_state_dict`), and modules,
-          parameters, their memory, hooks or types that are not what they were.
-        - Seen after `CHECKED_TOKENS` (16,384) computed tokens at the latest: writes into a weight's
-          memory that torch does not count, through `.data`, NumPy, DLPack or a pointer. Each call
-          compares a share of all weights with exact sums: models with under 256 KiB of them
-          entirely, others in proportion to its tokens. Writes that change all of a weight are
-          mostly seen by the next call.
-        - Not seen before that: small writes of this kind. Call `prepare_for_inference` again after
-          one, which packs what the weights hold then.
-
-        A call keeps to the weights that it began with, even if another thread changes the model.
-        A copy or a pickle of the model packs its own weights at its first call without gradients.
+        A layer whose weights have changed since computes as usual, too: in-place operations,
+        optimizers, `load_state_dict`, other memory or dtype, or writes into all of a weight through
+        `.data`. Small writes into part of a weight through `.data`, NumPy or DLPack are not
+        detected: call `prepare_for_inference` again after one. A copy or a pickle of the model
+        packs its own weights at its first call.
 
         Args:
             dtype: Converts the model first: torch.bfloat16 or "bfloat16", and so on. "int8"
                 quantises the linear layers of the encoder (weights by output channel, activations
-                by token, as they come) and leaves all else in float32. "float16" rounds their
-                weights, where the CPU does not compute with float16 itself, and leaves all else in
-                float32. Where there are no kernels for it, or none for int8 whose sums are exact,
-                the model computes in float32, and a warning says so. "auto" is the quickest of
-                them that this CPU has kernels for and whose error is bfloat16's at most; a warning
-                says which. None keeps the dtype.
+                by token, as they come) and leaves all else in float32. Where there are no kernels
+                for it, or none for int8 whose sums are exact, the model computes in float32, and a
+                warning says so. "auto" is the fastest of the floats that this CPU has kernels for
+                and whose error is bfloat16's at most; a warning says which. None keeps the dtype.
 
         Returns:
             The model itself, in eval mode.
@@ -330,53 +311,6 @@ def _tell_of_padding() -> bool:
         "uncompiled (prepare_for_inference is quicker), or give it packed input"
     )
     return True
-
-
-@dataclass
-class Encoded:
-    """What `BertModel` leaves for a head: the states that the head reads, without padding."""
-
-    #: (N, D) of the tokens at `index`; (B, S, D) if that is None.
-    states: Tensor
-    #: (N,) flat position `row * S + column` of each state.
-    index: Tensor | None
-    #: (B, S).
-    shape: tuple[int, int]
-    #: (B, D), or (R, D) of packed input; None without a pooler.
-    pooled: Tensor | None
-    #: The attention mask of states (B, S, D), if some of them may be of padding.
-    mask: Tensor | None
-    #: (B, S, D) each; padded as the caller of the model gets them.
-    hidden_states: tuple[Tensor, ...] | None
-    attentions: tuple[Tensor, ...] | None
-    cross_attentions: tuple[Tensor, ...] | None = None
-    cache: Cache | None = None
-
-    def pad(self, rows: Tensor, in_place: bool = False) -> Tensor:
-        """Rows computed from `states`, (N, ...) or (B, S, ...), to (B, S, ...), zero elsewhere.
-
-        Args:
-            rows: What was computed.
-            in_place: Whether nobody else has `rows`, so that they may be overwritten.
-        """
-        if self.index is None:
-            return rows
-        index = self.index.to(rows.device)
-        if rows.ndim == 2:
-            return scatter(rows, index, self.shape)
-        others = torch.ones(self.shape, dtype=torch.bool, device=rows.device)
-        others.view(-1)[index] = False
-        # In place where it is possible: scores are the largest tensor of the pass.
-        fill = rows.masked_fill_ if in_place and not rows.requires_grad else rows.masked_fill
-        return fill(others[..., None], 0)
-
-    def at(self, positions: Tensor) -> Tensor:
-        """The states (M, D) at flat positions (M,), which are among those of `index`."""
-        if self.index is None:
-            return self.states.flatten(0, 1)[positions]
-        place = torch.empty(self.shape, dtype=torch.long, device=self.index.device).flatten()
-        place[self.index] = torch.arange(len(self.index), device=self.index.device)
-        return self.states[place[positions]]
 
 
 class BertModel(BertPreTrainedModel):
@@ -429,10 +363,9 @@ class BertModel(BertPreTrainedModel):
         head_mask: Tensor | None = None,
         required_positions: Tensor | None = None,
         only_required: bool = False,
-        packed: bool = False,
         query_expansion_positions: Tensor | None = None,
         **kwargs: Unpack[TransformersKwargs],
-    ) -> tuple[Tensor, ...] | BaseModelOutputWithPoolingAndCrossAttentions | Encoded:
+    ) -> tuple[Tensor, ...] | BaseModelOutputWithPoolingAndCrossAttentions:
         """Encodes a batch.
 
         Args:
@@ -460,7 +393,6 @@ class BertModel(BertPreTrainedModel):
                 (`config.pad_token_id`), or, in `inputs_embeds`, has its word embedding.
             only_required: Whether the caller reads nothing but `required_positions` and the pooled
                 output; the last layer may then leave out the rest, which is zero.
-            packed: Whether to return `Encoded`, which our heads read, in place of padded states.
             query_expansion_positions: (B, S) bool, what sentence-transformers' `MultiVectorEncoder`
                 calls the positions that it adds to a query: they count as required, too.
             **kwargs: `output_hidden_states` (True, or the numbers of those to keep),
@@ -475,7 +407,7 @@ class BertModel(BertPreTrainedModel):
             `attentions` and `cross_attentions` (layers times (B, H, S, K)).
 
         If a module in the model has a hook, or does not declare that it takes packed rows, all is
-        computed padded, as transformers does, with its states at padding (see `route.py`).
+        computed padded, as transformers does, with its states at padding (see `layout.py`).
 
         With `config.batch_invariant` the bits of everything that belongs to one sequence (states of
         its attended tokens, pooled vector, logits of a head) depend on that sequence and its
@@ -488,179 +420,32 @@ class BertModel(BertPreTrainedModel):
             ValueError: The input does not fit the model, or the call cannot be batch-invariant; one
                 line says what to change.
         """
-        config = self.config
-        options: dict[str, Any] = dict(kwargs)
-        backend = config._attn_implementation or "eager"
-        output_hidden_states = options.pop("output_hidden_states", None)
-        if output_hidden_states is None:
-            output_hidden_states = config.output_hidden_states or False
-        output_attentions = options.pop("output_attentions", None)
-        if output_attentions is None:
-            output_attentions = config.output_attentions
-        output_attentions = bool(output_attentions)
-        # What comes in beside the tokens of the batch: cached ones, or those of an encoder.
-        is_alone = not config.is_decoder and cache is None
-        is_alone = is_alone and encoder_hidden_states is None
-
-        inputs = Inputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
-        device = inputs.device
-        required_positions = check_positions(
+        past_length = None if cache is None else int(cache.get_seq_length())
+        inputs = Inputs.of(
+            self.config,
+            input_ids,
+            attention_mask,
+            token_type_ids,
+            position_ids,
+            inputs_embeds,
+            kwargs,
+            past_length,
+        )
+        required = check_positions(
             inputs.shape,
             required_positions=required_positions,
             query_expansion_positions=query_expansion_positions,
         )
-        is_recorded = inputs.is_traced(required_positions)
-        # A recorded program computes padding in any case.
-        watched = None if is_recorded else self._inside.why_padded(self)
-        lengths, sequences = find_sequences(
+        encoded = self._encode(
             inputs,
-            options,
-            is_decoder=config.is_decoder,
-            is_padded=watched is not None,
-            has_pooler=self.pooler is not None,
-            has_cache=cache is not None,
-        )
-        past_length = 0 if cache is None else int(cache.get_seq_length())
-        if inputs.position_ids is None and sequences is not None:
-            inputs = replace(inputs, position_ids=sequences.position)
-        words = getattr(self.embeddings, "word_embeddings", None)
-        batch_size, length = shape = check_inputs(
-            inputs,
-            config,
-            table_sizes(self.embeddings, config),
-            past_length=past_length,
-            longest=None if lengths is None else max(lengths),
-        )
-        if attention_mask is None and isinstance(self.embeddings, BertEmbeddings):
-            attention_mask = self.embeddings.default_mask(input_ids)
-            if attention_mask is not None and sequences is not None:
-                attention_mask = attention_mask | sequences.is_packed  # it holds no padding
-        leaves_out = check_masks(
-            config,
-            attention_mask,
-            encoder_hidden_states,
-            encoder_attention_mask,
-            (batch_size, length, length + past_length),
-            exact=cache is None,
-        )
-        if not config.is_decoder:  # in a decoder a 4-D mask replaces causality as well
-            attention_mask = key_mask(attention_mask, batch_size)
-        layer_head_mask = expand_head_mask(config, head_mask)
-
-        packing, mask_is_2d = None, attention_mask is None or len(attention_mask.shape) == 2
-        is_unpadded = lengths is not None or (config.padding_free and mask_is_2d)
-        # The number of tokens depends on values, which a trace does not have.
-        is_planned = is_unpadded and is_alone and not is_recorded and watched is None
-        if torch.compiler.is_dynamo_compiling() and is_unpadded and attention_mask is not None:
-            _tell_of_padding()
-        if is_planned:
-            reads_little = only_required and not (output_hidden_states or output_attentions)
-            others, may_leave_out = None, attention_mask is not None and leaves_out is not False
-            if may_leave_out and lengths is None and not reads_little:
-                others = not_padding(inputs, config.pad_token_id, words)
-            packing, attention_mask = plan(
-                shape,
-                device,
-                None if leaves_out is False else attention_mask,
-                lengths,
-                Wanted(
-                    required_positions,
-                    first_token=self.pooler is not None,
-                    only_required=reads_little,
-                    not_padding=others,
-                ),
-                whole_if_empty=backend == "eager",
-                packs_whole=is_batch_invariant(config) or self._prepared is not None,
-            )
-        on_packed = backend in PACKED_BACKENDS and not output_attentions
-        if is_batch_invariant(config):
-            self._check_batch_invariant(
-                packing, attention_mask, on_packed, is_alone, is_recorded, device, watched
-            )
-            packing = packing or Packing.dense(shape, device)
-            packing = replace(packing, batch_invariant=True)
-        prepared = self._prepared
-        if prepared is not None:
-            tokens = batch_size * length if packing is None else packing.tokens
-            needs_mask = packing is None and attention_mask is not None and watched is None
-            serves = on_packed and head_mask is None and not needs_mask
-            prepared = prepared.current(self.encoder, tokens) if serves else None
-            if watched is not None:  # if that is a change of the encoder, it was dropped just now
-                prepared = None
-        if prepared is not None and packing is None:
-            packing = Packing.dense(shape, device)
-
-        # Modules are given what transformers gives them, and more of our own only where need be.
-        own: dict[str, Any] = {} if packing is None else {"packing": packing}
-        embeddings = self.embeddings(
-            input_ids=input_ids,
-            position_ids=inputs.position_ids,
-            token_type_ids=token_type_ids,
-            inputs_embeds=inputs_embeds,
-            **{f"{CACHE}_length": past_length},
-            **own,
-        )  # (B, S, D) or (T, D)
-        if use_cache is None:
-            use_cache = config.use_cache
-        if not config.is_decoder or (self.gradient_checkpointing and self.training):
-            use_cache = False  # checkpointing's second pass would extend the cache again
-        if use_cache and cache is None:
-            cache = DynamicCache(config=config)
-            if encoder_hidden_states is not None:
-                cache = EncoderDecoderCache(cache, DynamicCache(config=config))
-        attends_packed = prepared is not None or (
-            on_packed and packing is not None and self._attends_packed(backend, device)
-        )
-        if not attends_packed:
-            like, mask = embeddings, attention_mask
-            if packing is not None:
-                like = embeddings.new_empty((*packing.grid, 0))
-                mask = packing.computed_grid() if packing.order else mask
-            options |= layer_masks(
-                config,
-                mask,
-                like,
-                cache,
-                encoder_hidden_states,
-                encoder_attention_mask,
-                sequences,
-                output_attentions,
-            )
-        if layer_head_mask is not None:
-            own["head_mask"] = layer_head_mask
-        if output_hidden_states is not False:
-            own["output_hidden_states"] = output_hidden_states
-        if output_attentions:
-            own["output_attentions"] = True
-        if prepared is not None:
-            own["prepared"] = prepared
-        left = self.encoder(
-            embeddings,
-            attention_mask=options.pop("attention_mask", None),
+            Wanted(required, only_required),
             encoder_hidden_states=encoder_hidden_states,
-            encoder_attention_mask=options.pop("encoder_attention_mask", None),
-            **{CACHE: cache},
+            encoder_attention_mask=encoder_attention_mask,
+            cache=cache,
             use_cache=use_cache,
-            position_ids=inputs.position_ids,
-            **own,
-            **options,
+            head_mask=head_mask,
+            **kwargs,
         )
-        for name in ("hidden_states", "attentions"):
-            if f"output_{name}" in own and getattr(left, name, None) is None:
-                raise ValueError(
-                    f"output_{name} is asked for, and the {type_name(type(self.encoder))} in place "
-                    "of the encoder gives none; leave it out"
-                )
-        encoded = self._encoded(
-            left,
-            shape,
-            packing,
-            sequences,
-            None if is_planned else attention_mask,
-            cache if use_cache else None,
-        )
-        if packed:
-            return encoded
         return BaseModelOutputWithPoolingAndCrossAttentions(
             last_hidden_state=encoded.pad(encoded.states),
             pooler_output=encoded.pooled,
@@ -670,96 +455,197 @@ class BertModel(BertPreTrainedModel):
             cross_attentions=encoded.cross_attentions,
         )
 
-    def _check_batch_invariant(
+    takes_packed = (forward,)
+
+    def _encode(
         self,
-        packing: Packing | None,
-        attention_mask: Tensor | None,
-        on_packed: bool,
-        is_alone: bool,
-        is_recorded: bool,
-        device: torch.device,
-        watched: str | None,
-    ) -> None:
-        """Raises ValueError if a sequence may get other bits in another batch."""
+        inputs: Inputs,
+        wanted: Wanted,
+        encoder_hidden_states: Tensor | None = None,
+        encoder_attention_mask: Tensor | None = None,
+        cache: Any = None,
+        use_cache: bool | None = None,
+        head_mask: Tensor | None = None,
+        output_hidden_states: Any = None,
+        output_attentions: bool | None = None,
+        **options: Any,
+    ) -> Encoded:
+        """What a head reads; the other arguments are those of `forward`."""
         config = self.config
-        dtype = self.dtype
-        problems = {
-            str(watched): watched is not None,
-            "a decoder, a cache or an encoder's states": not is_alone,
-            "a compiled or traced program, or vmap": is_recorded,
-            f"{device.type} (it is of the CPU's kernels)": device.type != "cpu",
-            "padding_free=False": not config.padding_free,
-            "relative positions": config.position_embedding_type.startswith("relative"),
-            "output_attentions, or another attention than 'eager' and 'sdpa'": not on_packed,
-            "an attention_mask that is not (batch, sequence)": (
-                packing is None and attention_mask is not None
-            ),
-        }
-        for problem, is_so in problems.items():
-            if is_so:
-                raise ValueError(
-                    f"batch_invariant=True does not go with {problem}; leave one of them out"
-                )
-        reason = why_no_kernels(dtype, True, batch_invariant=True)
+        if encoder_hidden_states is not None:
+            check_memory(config, inputs.shape, encoder_hidden_states, encoder_attention_mask)
+        requests = self._requests(head_mask, output_hidden_states, output_attentions)
+        is_alone = not config.is_decoder and cache is None and encoder_hidden_states is None
+        only_required = wanted.only_required and not requests.keys() - {"head_mask"}
+        asks = "output_attentions" in requests
+        route = self._route(inputs, is_alone, asks, only_required)
+        wanted = self._complete(wanted.required, only_required, inputs, route)
+        layout = plan(inputs, wanted, route)
+        if route.is_packed:
+            return self._encode_packed(inputs, layout, requests, options)
+
+        # Modules are given what transformers gives them, and more of our own only where need be.
+        places = layout.column if inputs.position_ids is None else inputs.position_ids
+        states = self.embeddings(
+            input_ids=inputs.input_ids,
+            position_ids=places,
+            token_type_ids=inputs.token_type_ids,
+            inputs_embeds=inputs.inputs_embeds,
+            **{f"{CACHE}_length": inputs.past_length},
+        )  # (B, S, D)
+        cache, use_cache = self._cache(cache, use_cache, encoder_hidden_states)
+        memory = (encoder_hidden_states, encoder_attention_mask)
+        masks = {"attention_mask": None, "encoder_attention_mask": None}
+        masks |= layer_masks(config, layout, states, cache, *memory, asks)
+        left = self.encoder(
+            states,
+            encoder_hidden_states=encoder_hidden_states,
+            **{CACHE: cache},
+            use_cache=bool(cache is not None and use_cache),
+            position_ids=places,
+            **masks,
+            **requests,
+            **inputs.with_totals(options),
+        )
+        _check_given(requests, left, self.encoder)
+        layout = layout.to(left.last_hidden_state.device)
+        return Encoded.of(layout, left, self.pooler, cache if use_cache else None)
+
+    def _encode_packed(
+        self, inputs: Inputs, layout: Layout, requests: dict[str, Any], options: dict[str, Any]
+    ) -> Encoded:
+        """The same by packed rows, (T, D)."""
+        guard = None if self._inside.hooks is None else getattr(self.encoder, "guard", None)
+        if guard is not None and not torch.is_grad_enabled() and not is_intercepted():
+            current.guard = guard if guard.holds() else None
+        try:
+            given = (inputs.input_ids, inputs.token_type_ids, inputs.position_ids)
+            ids, types, places, embeddings = (
+                None if x is None else layout.unpad(x.expand(*inputs.shape, *x.shape[2:]))
+                for x in (*given, inputs.inputs_embeds)
+            )
+            places = layout.column if places is None else places
+            states = self.embeddings(ids, types, places, embeddings)  # (T, D)
+            if layout.route is Route.GRID:
+                requests |= layer_masks(self.config, layout, states, None, None, None, False)
+                requests |= options
+            left = self.encoder(states, layout=layout, **requests)
+            layout = layout.to(left.last_hidden_state.device)
+            return Encoded.of(layout, left, self.pooler, None)
+        finally:
+            current.guard = None
+
+    def _requests(self, head_mask: Any, hidden_states: Any, attentions: Any) -> dict[str, Any]:
+        """What is asked of the encoder beside the last states, by its arguments."""
+        if hidden_states is None:
+            hidden_states = self.config.output_hidden_states or False
+        if attentions is None:
+            attentions = self.config._output_attentions
+        requests: dict[str, Any] = {}
+        if head_mask is not None:
+            requests["head_mask"] = expand_head_mask(self.config, head_mask)
+        if hidden_states is not False:
+            requests["output_hidden_states"] = hidden_states
+        if attentions:
+            requests["output_attentions"] = True
+        return requests
+
+    def _route(
+        self, inputs: Inputs, is_alone: bool, output_attentions: bool, only_required: bool
+    ) -> Route:
+        """Decides how a call is computed.
+
+        Raises:
+            ValueError: A sequence may get other bits in another batch, and must not.
+        """
+        backend = self.config._attn_implementation or "eager"
+        reason = self._why_padded(inputs, is_alone, output_attentions)
+        if getattr(self.config, "batch_invariant", False):
+            self._check_batch_invariant(reason, backend, inputs.device)
+            keep_steady(self)
+            return Route.SINGLE
+        is_dense = inputs.has_padding is False or inputs.attention_mask is None
+        # Without padding nothing is gained but by packed weights.
+        is_prepared = getattr(self.encoder, "guard", None) is not None
+        gains = not is_dense or inputs.is_packed or only_required or is_prepared
+        if reason is not None or not gains:
+            return Route.PADDED
+        if backend not in OWN_BACKENDS or not self.embeddings.adds_positions:
+            return Route.GRID
+        if inputs.device.type == "cpu" or backend == "eager":
+            return Route.ROWS
+        # A launch for every length would keep an accelerator waiting.
+        dropout = self.config.attention_probs_dropout_prob if self.training else 0
+        return Route.VARLEN if takes_varlen(inputs.device, self.dtype, dropout) else Route.GRID
+
+    def _why_padded(self, inputs: Inputs, is_alone: bool, output_attentions: bool) -> str | None:
+        """Why a call is computed as transformers does; None if packed rows will do."""
+        mask = None if inputs.has_padding is False else inputs.attention_mask
+        if inputs.is_traced:  # the number of tokens depends on values
+            if torch.compiler.is_dynamo_compiling() and mask is not None:
+                _tell_of_padding()
+            return "a compiled or traced program, or vmap"
+        if not is_alone:
+            return "a decoder, a cache or an encoder's states"
+        if output_attentions:
+            return "output_attentions"
+        if not inputs.is_packed and not self.config.padding_free:
+            return "padding_free=False"
+        if mask is not None and len(mask.shape) != 2:
+            return "an attention_mask that is not (batch, sequence)"
+        return self._inside.why_padded(self)
+
+    def _check_batch_invariant(self, reason: str | None, backend: str, device: Any) -> None:
+        """Raises ValueError if a sequence may get other bits in another batch."""
+        if device.type != "cpu":
+            reason = f"{device.type} (it is of the CPU's kernels)"
+        elif reason is None and backend not in OWN_BACKENDS:
+            reason = "output_attentions, or another attention than 'eager' and 'sdpa'"
+        elif reason is None and not self.embeddings.adds_positions:
+            reason = "relative positions"
+        if reason is not None:
+            raise ValueError(
+                f"batch_invariant=True does not go with {reason}; leave one of them out"
+            )
+        reason = why_no_kernels(self.dtype, batch_invariant=True)
         if reason is not None:
             raise ValueError(f"batch_invariant=True cannot be kept: {reason}; use float32")
 
-    def _encoded(
-        self,
-        left: BaseModelOutputWithPastAndCrossAttentions,
-        shape: tuple[int, int],
-        packing: Packing | None,
-        sequences: Sequences | None,
-        attention_mask: Tensor | None,
-        cache: Cache | None,
-    ) -> Encoded:
-        """The result of the encoder, as heads and callers of the model read it."""
-        states: Any = left.last_hidden_state
-        first = states
-        index: Tensor | None = None
-        if packing is not None:
-            packing = packing.to(states.device)
-            states, index, of_first = packing.finish(states)
-            first = states if of_first is None else of_first[:, None]
-        elif sequences is not None and sequences.first is not None:
-            first = states[0, sequences.first.to(states.device)][:, None]
-        # None for states that were not asked for.
-        all_states: Any = getattr(left, "hidden_states", None)
-        if all_states is not None and all_states[-1] is not None:
-            # Both outputs are the same tensor, so that they have the same gradient.
-            if packing is None:
-                all_states = (*all_states[:-1], states)
-            else:
-                states, index = all_states[-1], None
-        return Encoded(
-            states,
-            index,
-            shape,
-            pooled=None if self.pooler is None else self.pooler(first),
-            mask=attention_mask,
-            hidden_states=all_states,
-            attentions=getattr(left, "attentions", None),
-            cross_attentions=getattr(left, "cross_attentions", None),
-            cache=cache,
-        )
+    def _complete(
+        self, required: Tensor | None, only_required: bool, inputs: Inputs, route: Route
+    ) -> Wanted:
+        """What the caller reads, with what the model itself reads."""
+        config, others = self.config, None
+        if route.is_packed and inputs.has_padding is not False and not only_required:
+            words = getattr(self.embeddings, "word_embeddings", None)
+            others = inputs.not_padding(config.pad_token_id, words)
+        is_eager = config._attn_implementation != "sdpa"
+        return Wanted(required, only_required, self.pooler is not None, others, is_eager)
 
-    takes_packed = (forward,)
+    def _cache(
+        self, cache: Any, use_cache: bool | None, encoder_states: Tensor | None
+    ) -> tuple[Any, bool]:
+        """The cache that a decoder extends, a new one if need be, and whether it is returned."""
+        if use_cache is None:
+            use_cache = self.config.use_cache
+        # Checkpointing's second pass would extend the cache again.
+        is_checkpointed = self.gradient_checkpointing and self.training
+        use_cache = use_cache and self.config.is_decoder and not is_checkpointed
+        if use_cache and cache is None:
+            cache = DynamicCache(config=self.config)
+            if encoder_states is not None:
+                cache = EncoderDecoderCache(cache, DynamicCache(config=self.config))
+        return cache, use_cache
 
-    @property
-    def _prepared(self) -> Any:
-        """The packed layers of the encoder, if it is ours and was prepared."""
-        return getattr(self.encoder, "prepared", None)
 
-    def _attends_packed(self, backend: str, device: torch.device) -> bool:
-        """Whether every layer attends on packed tokens, so that no mask is needed.
-
-        The layers themselves decide by `BertSelfAttention._packs`.
-        """
-        if not self.embeddings.adds_positions:  # relative ones are biases of each pair of tokens
-            return False
-        # A hook may move a layer's input to an accelerator.
-        layers = (self.encoder, *self.encoder.layer)
-        return backend == "eager" or (device.type == "cpu" and not any(map(is_hooked, layers)))
+def _check_given(requests: dict[str, Any], left: Any, encoder: nn.Module) -> None:
+    """Raises ValueError if a module in place of the encoder does not give what is asked for."""
+    for name in ("hidden_states", "attentions"):
+        if f"output_{name}" in requests and getattr(left, name, None) is None:
+            raise ValueError(
+                f"output_{name} is asked for, and the {type_name(type(encoder))} in place of the "
+                "encoder gives none; leave it out"
+            )
 
 
 class _BertHead(BertPreTrainedModel):
@@ -772,41 +658,46 @@ class _BertHead(BertPreTrainedModel):
 
     bert: BertModel
 
-    def encode_packed(self, inputs: Inputs, **options: Any) -> Encoded:
-        """The states that a head of its own reads, without padding where there are any.
+    def _encode(self, inputs: Inputs, wanted: Wanted, **options: Any) -> Encoded:
+        """The states that the head reads, without padding where there are any.
 
         They are padded if `self.bert` is not our model, or if something is around it.
 
         Args:
             inputs: The batch.
+            wanted: Which states are read.
             **options: What `BertModel.forward` takes beside it.
         """
-        bert, ids = self.bert, inputs.input_ids
-        options |= {
-            "attention_mask": inputs.attention_mask,
-            "token_type_ids": inputs.token_type_ids,
-            "position_ids": inputs.position_ids,
-            "inputs_embeds": inputs.inputs_embeds,
-            "return_dict": True,
-        }
+        bert: Any = self.bert
+        if getattr(self.config, "batch_invariant", False):
+            keep_steady(self)
+        # Not if the class is patched: then its `forward` is called.
+        is_ours = type(bert).forward is BertModel.takes_packed[0]
         is_program = torch.compiler.is_compiling() or torch.jit.is_tracing()
-        is_ours = is_program or takes_rows(type(bert))
-        if not is_program and is_ours and not is_hooked(bert):
-            return bert(ids, packed=True, **options)
-        if not is_ours or (not is_program and why_watched(bert) is not None):
-            # A hook, or a model in place of ours, gets the call of transformers. All is computed.
-            for name in ("required_positions", "only_required"):
-                options.pop(name, None)
-        output = bert(ids, **options)
-        states, mask = output.last_hidden_state, inputs.attention_mask
-        if mask is None and isinstance(getattr(bert, "embeddings", None), BertEmbeddings):
-            mask = bert.embeddings.default_mask(ids)
+        if is_ours and not is_hooked(bert):
+            return bert._encode(inputs, wanted, **options)
+        if is_ours and (is_program or why_watched(bert) is None):
+            # Hooks that move weights. Others, and a model in place of ours, get the call of
+            # transformers, which computes everything.
+            options["required_positions"] = wanted.required
+            options["only_required"] = wanted.only_required
+        if "cache" in options:
+            options[CACHE] = options.pop("cache")
+        output = bert(
+            inputs.input_ids,
+            attention_mask=inputs.attention_mask,
+            token_type_ids=inputs.token_type_ids,
+            position_ids=inputs.position_ids,
+            inputs_embeds=inputs.inputs_embeds,
+            return_dict=True,
+            **options,
+        )
         return Encoded(
-            states,
+            output.last_hidden_state,
             None,
-            tuple(states.shape[:2]),
+            tuple(output.last_hidden_state.shape[:2]),
             output.pooler_output,
-            mask,
+            inputs.attention_mask,
             output.hidden_states,
             output.attentions,
             getattr(output, "cross_attentions", None),
@@ -880,18 +771,15 @@ class _LanguageModelHead(_BertHead):
     def _encode_scored(
         self, inputs: Inputs, labels: Tensor | None, **options: Any
     ) -> tuple[Encoded, Encoded, Tensor | None]:
-        """What `encode_packed` gives, and of it what the head scores, with the labels of that."""
-        if inputs.is_traced(labels) or self._inside.why_padded(self.cls) is None:
-            encoded = self.encode_packed(
-                inputs,
-                required_positions=labelled(labels),
-                only_required=self._is_sparse(labels),
-                **options,
-            )
+        """What `_encode` gives, and of it what the head scores, with the labels of that."""
+        is_traced = inputs.is_traced or is_mapped(labels)
+        if is_traced or self._inside.why_padded(self.cls) is None:
+            wanted = Wanted(labelled(labels), self._is_sparse(labels))
+            encoded = self._encode(inputs, wanted, **options)
             return encoded, *self._scored(encoded, labels, inputs)
         # Someone looks into the head: it scores every position, as in transformers.
         every = torch.ones(inputs.shape, dtype=torch.bool, device=inputs.device)
-        encoded = self.encode_packed(inputs, required_positions=every, **options)
+        encoded = self._encode(inputs, Wanted(every), **options)
         scored = replace(encoded, states=encoded.pad(encoded.states), index=None)
         return encoded, scored, labels
 
@@ -910,13 +798,13 @@ class _LanguageModelHead(_BertHead):
             positions = (labels != IGNORE_INDEX).nonzero().flatten()
             states = encoded.at(positions)
             return replace(encoded, states=states, index=None), labels[positions]
-        if not self.config.padding_free or inputs.is_traced(states, labels):
+        if not self.config.padding_free or is_traced(inputs.device, states, labels):
             return encoded, labels
         if index is None:
-            mask = key_mask(encoded.mask, shape[0])
+            mask = encoded.mask
             if mask is None or mask.shape != shape:
                 return encoded, labels
-            others = not_padding(inputs, self.config.pad_token_id, self.get_input_embeddings())
+            others = inputs.not_padding(self.config.pad_token_id, self.get_input_embeddings())
             scored = torch.logical_or(mask.to(states.device), others.to(states.device))
             if labels is not None:
                 scored = scored | (labels != IGNORE_INDEX).to(states.device)
@@ -961,12 +849,12 @@ class BertForPreTraining(_LanguageModelHead):
             next_sentence_label: (B,), 0 if B follows A, 1 if it is random (codertimo: 1 if it
                 follows). The loss needs both.
         """
-        inputs = Inputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        given = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        inputs = Inputs.of(self.config, *given, kwargs)
         items = kwargs.pop("num_items_in_batch", None)
         check_labels(labels, "labels", inputs.shape, self.config.vocab_size, "vocab_size")
         if next_sentence_label is not None:
-            count = inputs.count_sequences(kwargs.get("cu_seq_lens_q"))
-            check_labels(next_sentence_label, "next_sentence_label", count, 2, "classes")
+            check_labels(next_sentence_label, "next_sentence_label", (inputs.count,), 2, "classes")
         encoded, scored, labels = self._encode_scored(inputs, labels, **kwargs)
         logits, seq_relationship_logits = self.cls(scored.states, encoded.pooled)
         prediction_logits = scored.pad(logits, in_place=True)
@@ -1023,14 +911,18 @@ class BertLMHeadModel(_LanguageModelHead, GenerationMixin):
                 label i + 1. Turns the cache off.
             logits_to_keep: Scores for that many last positions (0 for all), or at these positions.
         """
-        inputs = Inputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        given = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        past_length = None if cache is None else int(cache.get_seq_length())
+        inputs = Inputs.of(self.config, *given, kwargs, past_length)
         items = kwargs.pop("num_items_in_batch", None)
         predicted: Tensor | None = kwargs.pop("shift_labels", None)
         check_labels(labels, "labels", inputs.shape, self.config.vocab_size, "vocab_size")
-        kept = slice(-logits_to_keep, None) if isinstance(logits_to_keep, int) else logits_to_keep
+        scores: Any = logits_to_keep
+        if isinstance(logits_to_keep, int):
+            scores = slice(-logits_to_keep, None)
         shape = scored = inputs.shape
-        if shape and (labels is not None or predicted is not None):
-            scored = (shape[0], torch.empty(shape[1], device=inputs.device)[kept].shape[0])
+        if labels is not None or predicted is not None:
+            scored = (shape[0], torch.empty(shape[1], device=inputs.device)[scores].shape[0])
         check_labels(predicted, "shift_labels", scored, self.config.vocab_size, "vocab_size")
         if predicted is None and labels is not None:
             if scored != shape:
@@ -1039,16 +931,16 @@ class BertLMHeadModel(_LanguageModelHead, GenerationMixin):
                     f"{scored[1]} positions; give shift_labels of shape {scored} beside them"
                 )
             predicted = nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORE_INDEX)
-        encoded = self.encode_packed(
+        encoded = self._encode(
             inputs,
+            Wanted(labelled(predicted) if scored == shape else None),
             encoder_hidden_states=encoder_hidden_states,
             encoder_attention_mask=encoder_attention_mask,
             use_cache=use_cache if labels is None else False,
-            required_positions=labelled(predicted) if scored == shape else None,
-            **{CACHE: cache},
+            cache=cache,
             **kwargs,
         )
-        logits = self.cls(encoded.pad(encoded.states)[:, kept])
+        logits = self.cls(encoded.pad(encoded.states)[:, scores])
         loss = None
         if labels is not None and predicted is not None:
             loss = cross_entropy(logits, predicted, items)
@@ -1094,7 +986,8 @@ class BertForMaskedLM(_LanguageModelHead):
             labels: (B, S) token ids, -100 where there is nothing to predict; see
                 `BertConfig.sparse_prediction`.
         """
-        inputs = Inputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        given = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        inputs = Inputs.of(self.config, *given, kwargs)
         items = kwargs.pop("num_items_in_batch", None)
         check_labels(labels, "labels", inputs.shape, self.config.vocab_size, "vocab_size")
         encoded, scored, labels = self._encode_scored(
@@ -1134,13 +1027,12 @@ class BertForNextSentencePrediction(_BertHead):
         Args:
             labels: (B,), 0 if B follows A, 1 if it is random (codertimo: 1 if it follows).
         """
-        inputs = Inputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        given = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        inputs = Inputs.of(self.config, *given, kwargs)
         items = kwargs.pop("num_items_in_batch", None)
         if labels is not None:
-            check_labels(
-                labels, "labels", inputs.count_sequences(kwargs.get("cu_seq_lens_q")), 2, "classes"
-            )
-        encoded = self.encode_packed(inputs, only_required=True, **kwargs)
+            check_labels(labels, "labels", (inputs.count,), 2, "classes")
+        encoded = self._encode(inputs, POOLED, **kwargs)
         logits = self.cls(encoded.pooled)
         loss = None if labels is None else cross_entropy(logits, labels, items)
         return NextSentencePredictorOutput(loss, logits, encoded.hidden_states, encoded.attentions)
@@ -1160,7 +1052,7 @@ class _Classifier(_BertHead):
 
     def _classify(self, states: Any) -> Tensor:
         """(..., D) to the scores (..., outputs)."""
-        return linear(self.classifier, self.dropout(states), None, is_batch_invariant(self.config))
+        return linear(self.classifier, self.dropout(states))
 
 
 class BertForSequenceClassification(_Classifier):
@@ -1189,13 +1081,13 @@ class BertForSequenceClassification(_Classifier):
                 -100 leaves a class out; as upstream has it, it is a target where there are several
                 labels or numbers.
         """
-        inputs = Inputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        given = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        inputs = Inputs.of(self.config, *given, kwargs)
         items, problem_type = kwargs.pop("num_items_in_batch", None), self.config.problem_type
         if labels is not None:
             problem_type = problem_type or infer_problem_type(self.num_labels, labels)
-            batch = inputs.count_sequences(kwargs.get("cu_seq_lens_q"))
-            check_targets(labels, batch, self.num_labels, problem_type)
-        encoded = self.encode_packed(inputs, only_required=True, **kwargs)
+            check_targets(labels, inputs.count, self.num_labels, problem_type)
+        encoded = self._encode(inputs, POOLED, **kwargs)
         logits = self._classify(encoded.pooled)
         loss = None
         if labels is not None and problem_type is not None:
@@ -1238,17 +1130,15 @@ class BertForMultipleChoice(_Classifier):
         batch_size, num_choices = source.shape[:2]
         given = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
         # (B, C, ...) to (B·C, ...)
-        inputs = Inputs(*(None if tensor is None else tensor.flatten(0, 1) for tensor in given))
-        if inputs.count_sequences(kwargs.get("cu_seq_lens_q")) not in (
-            (),
-            (batch_size * num_choices,),
-        ):
+        flat = [None if tensor is None else tensor.flatten(0, 1) for tensor in given]
+        inputs = Inputs.of(self.config, flat[0], flat[1], flat[2], flat[3], flat[4], kwargs)
+        if inputs.count != batch_size * num_choices:
             raise ValueError(
                 "multiple choice takes no packed input, since it counts the choices of a question "
                 "by rows; give one row for each choice"
             )
         check_labels(labels, "labels", (batch_size,), num_choices, "choices")
-        encoded = self.encode_packed(inputs, only_required=True, **kwargs)
+        encoded = self._encode(inputs, POOLED, **kwargs)
         logits = self._classify(encoded.pooled).view(batch_size, num_choices)
         loss = None if labels is None else cross_entropy(logits, labels, items)
         return MultipleChoiceModelOutput(loss, logits, encoded.hidden_states, encoded.attentions)
@@ -1276,10 +1166,11 @@ class BertForTokenClassification(_Classifier):
         Args:
             labels: (B, S) classes, -100 for a token that does not count.
         """
-        inputs = Inputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        given = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        inputs = Inputs.of(self.config, *given, kwargs)
         items = kwargs.pop("num_items_in_batch", None)
         check_labels(labels, "labels", inputs.shape, self.num_labels)
-        encoded = self.encode_packed(inputs, required_positions=labelled(labels), **kwargs)
+        encoded = self._encode(inputs, Wanted(labelled(labels)), **kwargs)
         logits = self._classify(encoded.pad(encoded.states))  # (B, S, L)
         loss = None if labels is None else cross_entropy(logits, labels, items)
         return TokenClassifierOutput(loss, logits, encoded.hidden_states, encoded.attentions)
@@ -1319,7 +1210,8 @@ class BertForQuestionAnswering(_BertHead):
             end_positions: (B,), likewise. With both, padding is computed too: the softmax of
                 upstream's loss runs over every position.
         """
-        inputs = Inputs(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        given = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        inputs = Inputs.of(self.config, *given, kwargs)
         # It counts labels of another kind: this loss is a mean over answers.
         kwargs.pop("num_items_in_batch", None)
         shape = inputs.shape
@@ -1327,8 +1219,7 @@ class BertForQuestionAnswering(_BertHead):
         check_labels(end_positions, "end_positions", shape[:1], None)
         has_labels = start_positions is not None and end_positions is not None
         has_any = start_positions is not None or end_positions is not None
-        count = inputs.count_sequences(kwargs.get("cu_seq_lens_q")) if has_any else ()
-        if count and count[0] != shape[0]:
+        if has_any and inputs.count != shape[0]:
             raise ValueError(
                 "question answering takes no packed input with start_positions or end_positions, "
                 "since its loss compares all tokens of a row; give one row for each text"
@@ -1336,9 +1227,8 @@ class BertForQuestionAnswering(_BertHead):
         every = None
         if has_labels:  # even without a mask: a codertimo model makes one itself
             every = torch.ones(shape, dtype=torch.bool, device="cpu")
-        encoded = self.encode_packed(inputs, required_positions=every, **kwargs)
-        states = encoded.pad(encoded.states)  # (B, S, D)
-        logits = linear(self.qa_outputs, states, None, is_batch_invariant(self.config))
+        encoded = self._encode(inputs, Wanted(every), **kwargs)
+        logits = linear(self.qa_outputs, encoded.pad(encoded.states))  # (B, S, 2)
         start_logits, end_logits = logits.unbind(dim=-1)
         start_logits, end_logits = start_logits.contiguous(), end_logits.contiguous()
         loss = None

@@ -15,8 +15,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, normalizers, pre_tokeniz
 from tokenizers.models import WordPiece
 from transformers.tokenization_utils_tokenizers import TokenizersBackend
 
-from .json_files import explained, read_json
-from .loading import check_tokenizer
+from .loading import check_tokenizer, explained, read_json
 
 VOCAB_FILES_NAMES = {"vocab_file": "vocab.txt", "tokenizer_file": "tokenizer.json"}
 
@@ -75,12 +74,7 @@ class BertTokenizer(TokenizersBackend):
         do_basic_tokenize: bool = True,
         **kwargs: Any,
     ) -> None:
-        limit = kwargs.get("model_max_length")
-        # It would be compared with lengths only much later.
-        if limit is not None and not (isinstance(limit, int | float) and limit >= 1):
-            raise ValueError(
-                f"model_max_length={limit!r:.60} is not valid; use a number of tokens, 1 or more"
-            )
+        _check_max_length(kwargs.get("model_max_length"))
         self.do_lower_case = do_lower_case
         self.tokenize_chinese_chars = tokenize_chinese_chars
         self.strip_accents = strip_accents
@@ -92,21 +86,13 @@ class BertTokenizer(TokenizersBackend):
         is_built = kwargs.get("tokenizer_object") or kwargs.get("tokenizer_file")
         if vocab is None and not is_built:
             vocab = kwargs.get("vocab_file")
+        tokens = (pad_token, unk_token, cls_token, sep_token, mask_token)
         if vocab is None:
-            tokens = (pad_token, unk_token, cls_token, sep_token, mask_token)
             vocab = {str(token): number for number, token in enumerate(tokens)}
         elif not isinstance(vocab, dict):
             vocab = load_vocab(vocab)
         if not is_built:
-            names = {"unk_token": unk_token, "cls_token": cls_token, "sep_token": sep_token}
-            known = _check_tokens(vocab, **names, **kwargs)
-            late = [str(t) for t in (pad_token, mask_token) if t and str(t) not in known]
-            if late:
-                warnings.warn(
-                    f"the vocabulary of {len(vocab)} tokens lacks {late}, which get new ids after "
-                    "its end; add them, or call model.resize_token_embeddings(len(tokenizer))",
-                    stacklevel=2,
-                )
+            self._check_special_tokens(vocab, *tokens, **kwargs)
         self._tokenizer = self._build(vocab, str(unk_token))
 
         # Upstream has no such arguments, so they are saved only if they change something.
@@ -129,6 +115,19 @@ class BertTokenizer(TokenizersBackend):
         self.update_post_processor()
         if do_basic_tokenize:
             self._keep_whole(self.never_split)
+
+    @staticmethod
+    def _check_special_tokens(
+        vocab: dict[str, int], pad: Any, unk: Any, cls: Any, sep: Any, mask: Any, **kwargs: Any
+    ) -> None:
+        known = _check_tokens(vocab, unk_token=unk, cls_token=cls, sep_token=sep, **kwargs)
+        late = [str(token) for token in (pad, mask) if token and str(token) not in known]
+        if late:
+            warnings.warn(
+                f"the vocabulary of {len(vocab)} tokens lacks {late}, which get new ids after "
+                "its end; add them, or call model.resize_token_embeddings(len(tokenizer))",
+                stacklevel=3,
+            )
 
     def _build(self, vocab: dict[str, int], unk_token: str) -> Tokenizer:
         tokenizer = Tokenizer(WordPiece(vocab, unk_token=unk_token))
@@ -279,6 +278,14 @@ class BertTokenizer(TokenizersBackend):
         return files
 
 
+def _check_max_length(limit: Any) -> None:
+    # It would be compared with lengths only much later.
+    if limit is not None and not (isinstance(limit, int | float) and limit >= 1):
+        raise ValueError(
+            f"model_max_length={limit!r:.60} is not valid; use a number of tokens, 1 or more"
+        )
+
+
 def load_vocab(path: str | os.PathLike[str]) -> dict[str, int]:
     """Reads a vocab.txt: the token in line n has id n, from 0.
 
@@ -324,7 +331,7 @@ def _check_tokens(
 
 def _read_switches(path: str | os.PathLike[str]) -> dict[str, Any]:
     """The constructor's arguments that a tokenizer.json knows."""
-    parts = read_json(path, "a tokenizer of the tokenizers library")
+    parts = read_json(path)
     model, normalizer = parts.get("model") or {}, parts.get("normalizer") or {}
     if model.get("type", "WordPiece") != "WordPiece":
         raise ValueError(

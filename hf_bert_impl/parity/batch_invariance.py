@@ -14,7 +14,7 @@ from torch import Tensor
 from hf_bert_impl import checkpoints
 from hf_bert_impl.checkpoints import Checkpoint
 from hf_bert_impl.model.configuration_bert import BertConfig
-from hf_bert_impl.model.cpu_kernels import DTYPES, why_no_kernels
+from hf_bert_impl.model.kernels import DTYPES, why_no_kernels
 from hf_bert_impl.parity.batches import Tokens, padded, random_tokens
 from hf_bert_impl.parity.comparison import load_reference, require_reference
 from hf_bert_impl.parity.tensors import PER_POSITION_2D

@@ -27,8 +27,8 @@ from starlette.exceptions import HTTPException
 
 from hf_bert_impl import __version__
 from hf_bert_impl.errors import one_line
+from hf_bert_impl.files.json_files import check_text
 from hf_bert_impl.inference.encoding import TOKEN_BUDGET
-from hf_bert_impl.model.json_files import check_text
 from hf_bert_impl.serving.model_worker import Computed, ModelInfo, Refused, scores_in_order
 from hf_bert_impl.serving.options import PATHS, ServingOptions
 from hf_bert_impl.serving.requests import (

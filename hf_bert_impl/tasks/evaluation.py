@@ -7,8 +7,8 @@ from typing import Any
 
 import hf_bert_impl
 from hf_bert_impl.errors import check_whole
+from hf_bert_impl.finite import check_finite
 from hf_bert_impl.inference.loading import load_tokenizer
-from hf_bert_impl.model.loading import check_finite
 from hf_bert_impl.tasks.base import Columns, Split, Task, sequence_length
 from hf_bert_impl.tasks.metrics import Metrics
 from hf_bert_impl.tasks.registry import make_task

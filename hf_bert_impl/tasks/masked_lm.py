@@ -17,7 +17,7 @@ from hf_bert_impl.data.masking import Masker, MaskingOptions
 from hf_bert_impl.data.task_collator import Collator, Feature
 from hf_bert_impl.data.task_files import Row, read_lines
 from hf_bert_impl.files.text import JSON_SUFFIXES
-from hf_bert_impl.model.loading import check_numbers
+from hf_bert_impl.finite import check_numbers
 from hf_bert_impl.model.losses import IGNORE_INDEX
 from hf_bert_impl.tasks.base import Columns, Example, RowTask, Split, check_text, encode
 from hf_bert_impl.tasks.metrics import Metrics, perplexity

@@ -19,7 +19,7 @@ from hf_bert_impl.data.option_ranges import check_length
 from hf_bert_impl.data.task_collator import Collator, Feature, token_count
 from hf_bert_impl.data.token_budget import cut_batches
 from hf_bert_impl.errors import InputError
-from hf_bert_impl.model.loading import check_numbers
+from hf_bert_impl.finite import check_numbers
 from hf_bert_impl.tasks.metrics import perplexity
 
 TOKEN_BUDGET = 8192

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from hf_bert_impl.data.task_collator import Feature
 from hf_bert_impl.data.task_files import Row
 from hf_bert_impl.errors import InputError
-from hf_bert_impl.model.loading import check_numbers
+from hf_bert_impl.finite import check_numbers
 from hf_bert_impl.tasks import metrics, pictures
 from hf_bert_impl.tasks.base import (
     Columns,

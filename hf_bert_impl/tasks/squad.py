@@ -19,9 +19,9 @@ from typing import Any
 from hf_bert_impl.data.squad import Question, Squad
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.atomic import atomic_files
+from hf_bert_impl.files.json_files import check_text, read_json
 from hf_bert_impl.inference.progress import text_progress
 from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline
-from hf_bert_impl.model.json_files import check_text, read_json
 from hf_bert_impl.tasks.metrics import Metrics
 
 #: Most tokens of an answer, as in run_squad.py.

@@ -13,7 +13,7 @@ from torch import Tensor
 from hf_bert_impl.data.task_collator import Feature
 from hf_bert_impl.data.task_files import CONLL_SUFFIXES, Row
 from hf_bert_impl.errors import InputError, check_offsets
-from hf_bert_impl.model.loading import check_numbers
+from hf_bert_impl.finite import check_numbers
 from hf_bert_impl.model.losses import IGNORE_INDEX
 from hf_bert_impl.tasks import metrics, pictures
 from hf_bert_impl.tasks.base import Example, RowTask, Split, label_name

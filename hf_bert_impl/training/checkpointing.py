@@ -17,7 +17,7 @@ from transformers.trainer_utils import get_last_checkpoint
 
 from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.files.atomic import atomic_file, is_disk_full
-from hf_bert_impl.model.json_files import read_json
+from hf_bert_impl.files.json_files import read_json
 
 #: Where a checkpoint grows; what a killed run leaves there counts for nothing.
 PARTIAL = "partial-checkpoint"

@@ -23,8 +23,8 @@ import hf_bert_impl
 from hf_bert_impl.errors import InputError, check_whole
 from hf_bert_impl.extras import require
 from hf_bert_impl.files.lock import output_lock
+from hf_bert_impl.finite import check_finite
 from hf_bert_impl.inference.loading import load_tokenizer
-from hf_bert_impl.model.loading import check_finite
 from hf_bert_impl.tasks.base import Split, Task, sequence_length
 from hf_bert_impl.tasks.metrics import Metrics
 from hf_bert_impl.training.finetuning_options import FinetuningOptions

@@ -10,10 +10,10 @@ import torch
 
 from hf_bert_impl.data.masking import Masker
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.files.json_files import read_json
+from hf_bert_impl.finite import check_finite
 from hf_bert_impl.inference import loading
 from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS, BertConfig
-from hf_bert_impl.model.json_files import read_json
-from hf_bert_impl.model.loading import check_finite
 from hf_bert_impl.model.modeling_bert import BertForMaskedLM, BertForPreTraining
 from hf_bert_impl.model.tokenization_bert import BertTokenizer
 from hf_bert_impl.training.pretraining_options import PretrainingOptions

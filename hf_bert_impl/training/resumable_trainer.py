@@ -21,7 +21,7 @@ from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerState
 from transformers.trainer_utils import rotate_checkpoints
 
 from hf_bert_impl.files.atomic import sync
-from hf_bert_impl.model.loading import not_finite
+from hf_bert_impl.finite import not_finite
 from hf_bert_impl.training.checkpointing import PARTIAL, is_write_failure, write_error
 
 STATE = "trainer_state.json"

@@ -17,9 +17,9 @@ import torch
 from hf_bert_impl import checkpoints
 from hf_bert_impl.checkpoints import Checkpoint
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.finite import check_numbers
 from hf_bert_impl.inference.eval_mode import eval_mode
 from hf_bert_impl.model.configuration_bert import BertConfig
-from hf_bert_impl.model.loading import check_numbers
 from hf_bert_impl.model.modeling_bert import BertPreTrainedModel
 
 

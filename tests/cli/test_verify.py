@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hf_bert_impl import checkpoints
-from hf_bert_impl.model import cpu_kernels
+from hf_bert_impl.model import kernels, linear
 from hf_bert_impl.parity import published
 from tests.damage import fields
 
@@ -88,9 +88,7 @@ def test_bad_configs(hf_bert, one_error_line, save_tiny, changes, words):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(
-    cpu_kernels.why_no_kernels(torch.float32) is not None, reason="torch lacks oneDNN"
-)
+@pytest.mark.skipif(kernels.why_no_kernels(torch.float32) is not None, reason="torch lacks oneDNN")
 def test_batch_invariance(hf_bert, one_error_line, save_tiny, monkeypatch):
     """Kept; broken by products that depend on how many rows there are; and not promised."""
     command = ("verify", save_tiny("BertModel"), "--batch-invariant")
@@ -101,13 +99,13 @@ def test_batch_invariance(hf_bert, one_error_line, save_tiny, monkeypatch):
     decoder = save_tiny("BertLMHeadModel", is_decoder=True)
     one_error_line(hf_bert("verify", decoder, *command[2:]), "does not go with a decoder")
 
-    multiply = cpu_kernels._multiply
+    multiply = linear.multiply
 
     def broken(states, *arguments):
         return multiply(states, *arguments) * (1 + 1e-6 * (len(states) > 40))
 
-    monkeypatch.setattr(cpu_kernels, "_multiply", broken)
-    monkeypatch.setattr(cpu_kernels, "_agrees", lambda probe, rows: True)  # does not find it
+    monkeypatch.setattr(linear, "multiply", broken)
+    monkeypatch.setattr(kernels, "_agrees", lambda probe, rows: True)  # does not find it
     result = hf_bert(*command, "--json")
     assert result.status == 1
     report = json.loads(result.out)

@@ -10,6 +10,7 @@ import transformers
 
 import hf_bert_impl
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.model.kernels import prepared_kernels
 
 TEXTS = [
     "A cat naps.",
@@ -38,8 +39,8 @@ def is_ours(model):
 
 
 def is_prepared(model):
-    encoder = body_of(model).base_model.encoder
-    return getattr(encoder, "prepared", None) is not None
+    base = body_of(model).base_model
+    return hasattr(base, "encoder") and prepared_kernels(body_of(model)) is not None
 
 
 def flat(found):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
+from hf_bert_impl.model.kernels import prepared_kernels
 from tests.model.cases import pickled
 
 
@@ -50,7 +51,15 @@ def optimizer_step(site: Site) -> None:
 def write_by_numpy(site: Site) -> None:
     weight = site.module.weight.data
     array = (weight.view(torch.int16) if weight.dtype == torch.bfloat16 else weight).numpy()
-    array[1] = array[0]
+    array[:] = array[::-1].copy()
+
+
+def write_a_part(site: Site) -> None:
+    """Which a prepared model does not detect."""
+    site.module.weight.data[1:3].fill_(0.4)
+    is_prepared = not site.is_reference and prepared_kernels(site.model) is not None
+    if is_prepared:
+        site.model.prepare_for_inference()
 
 
 def swap_data(site: Site) -> None:
@@ -110,7 +119,7 @@ WEIGHTS = {
     "add_ to a LayerNorm": lambda s: s.layer.output.LayerNorm.weight.add_(0.5),
     "new Parameter": lambda s: setattr(s.module, "weight", nn.Parameter(s.noisy(s.module.weight))),
     "new data": lambda s: setattr(s.module.weight, "data", s.noisy(s.module.weight)),
-    "part of data": lambda s: s.module.weight.data[1:3].fill_(0.4),
+    "part of data": write_a_part,
     "NumPy": write_by_numpy,
     "data swapped": swap_data,
 }

@@ -70,7 +70,7 @@ def test_what_does_not_load_as_it_should_is_found(tiny, tmp_path, monkeypatch):
     save_with_code(model, tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps({**config, "model_type": "bert"}))
-    (tmp_path / "packing.py").unlink()
+    (tmp_path / "layout.py").unlink()
     with torch.no_grad():
         model.bert.embeddings.LayerNorm.bias[2] += 1e-3
     report = check_loading(tmp_path, REPO, model)

@@ -10,7 +10,7 @@ import torch
 
 from hf_bert_impl import TextEncoder
 from hf_bert_impl.inference.pooling import Dense, LayerNorm, Normalize
-from hf_bert_impl.model.cpu_kernels import why_no_kernels
+from hf_bert_impl.model.kernels import why_no_kernels
 from tests.inference.encoder_cases import LONG, TEXTS, assert_near, parts, plain_vectors
 
 REAL_TEXTS = (

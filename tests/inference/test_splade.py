@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.inference import splade
 from hf_bert_impl.inference.splade import splade_vectors
-from hf_bert_impl.model import cpu_kernels
+from hf_bert_impl.model import kernels
 from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS
 from hf_bert_impl.parity import reference_model
 from tests.model.cases import (
@@ -128,7 +128,7 @@ def test_memory_does_not_grow_with_tokens_times_vocabulary(monkeypatch, with_gra
 
 
 @pytest.mark.skipif(
-    cpu_kernels.why_no_kernels(torch.float32) is not None, reason="this torch comes without oneDNN"
+    kernels.why_no_kernels(torch.float32) is not None, reason="this torch comes without oneDNN"
 )
 @pytest.mark.parametrize("prepared", [False, True])
 @pytest.mark.parametrize("strategy", STRATEGIES)

@@ -16,7 +16,7 @@ from transformers.activations import ACT2FN
 
 import hf_bert_impl
 from hf_bert_impl import BertConfig
-from hf_bert_impl.model import cpu_kernels
+from hf_bert_impl.model import linear
 from hf_bert_impl.parity import (
     FP32_TOLERANCE,
     attended_positions,
@@ -44,7 +44,7 @@ NO_DROPOUT = dict(hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0, cla
 CHOICES = 3
 # xielu compiles a kernel of its own on first use.
 ACTIVATIONS = sorted(set(ACT2FN) - {"xielu"})
-HAS_ONEDNN = torch.backends.mkldnn.is_available() and hasattr(torch.ops.mkldnn, "_linear_pointwise")
+HAS_ONEDNN = linear.has_onednn()
 
 
 def random_config(seed: int, head: str = "BertModel", **fields: Any) -> BertConfig:
@@ -260,8 +260,8 @@ def pickled(model: Any) -> Any:
 
 def all_by_onednn(patch: pytest.MonkeyPatch) -> None:
     """Products by oneDNN on any processor, and of any size."""
-    patch.setattr(cpu_kernels, "most_rows_by_onednn", lambda: math.inf)
-    patch.setattr(cpu_kernels, "MANY_WEIGHTS", 0)
+    patch.setattr(linear, "most_rows_by_onednn", lambda: math.inf)
+    patch.setattr(linear, "MANY_WEIGHTS", 0)
 
 
 def rows_through(module: torch.nn.Module) -> list[int]:

@@ -203,5 +203,8 @@ class ModelConformance:
         self.ready(model)
         torch._dynamo.reset()
         compiled = torch.compile(model, backend="eager", fullgraph=True)
-        for case in list(self.cases(model, labels=True))[:3]:
+        for case in self.compiled_cases(model)[:3]:
             self.assert_same(compiled, reference, case)
+
+    def compiled_cases(self, model: Any) -> list[Case]:
+        return list(self.cases(model, labels=True))

@@ -1,14 +1,15 @@
 """What several of the model's tests need of the machine."""
 
 import pytest
+import torch
 
-from hf_bert_impl.model import prepared
-from tests.model.cases import HAS_ONEDNN, all_by_onednn, random_config, random_model
+from hf_bert_impl.model.kernels import why_no_kernels
+from tests.model.cases import HAS_ONEDNN, all_by_onednn
 
 
 @pytest.fixture
 def needs_kernels():
-    reason = prepared.why_not(random_model("BertModel", random_config(1)).encoder)
+    reason = why_no_kernels(torch.float32)
     if reason is not None:
         pytest.skip(f"prepared inference does not run here: {reason}")
 

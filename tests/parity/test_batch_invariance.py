@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from hf_bert_impl import checkpoints
-from hf_bert_impl.model import cpu_kernels
+from hf_bert_impl.model import kernels
 from hf_bert_impl.parity.batch_invariance import SIZES, verify_batch_invariance
 
-HAS_KERNELS = cpu_kernels.why_no_kernels(torch.float32) is None
+HAS_KERNELS = kernels.why_no_kernels(torch.float32) is None
 
 
 @pytest.mark.skipif(not HAS_KERNELS, reason="this torch comes without oneDNN")

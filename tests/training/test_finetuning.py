@@ -93,7 +93,7 @@ class Case(NamedTuple):
 CASES = {
     "several labels": Case(
         *("classification", {"multi_label": True}, "jsonl", several_labels),
-        *("accuracy", lambda it: it > 0.85, ["good", "odd"], 8),
+        *("accuracy", lambda it: it > 0.85, ["good", "odd"], 10),
     ),
     "regression": Case(
         *("regression", {"columns": COLUMNS}, "tsv", score, "pearson", lambda it: it > 0.8),

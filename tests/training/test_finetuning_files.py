@@ -10,7 +10,7 @@ import safetensors.torch
 import torch
 
 import hf_bert_impl
-from hf_bert_impl.model.loading import not_finite
+from hf_bert_impl.finite import not_finite
 from hf_bert_impl.tasks.base import Columns
 from hf_bert_impl.tasks.registry import make_task
 from hf_bert_impl.training import finetuning_trainer

@@ -14,7 +14,7 @@ import torch
 
 from hf_bert_impl import BertModel
 from hf_bert_impl.data import vector_file
-from hf_bert_impl.model.cpu_kernels import why_no_kernels
+from hf_bert_impl.model.kernels import why_no_kernels
 from tests.cli.embed.cases import LINES, WIDTH, assert_complete, expected, give_input, json_lines
 
 SECONDS_TO_START = 60

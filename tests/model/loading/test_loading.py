@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 
 import hf_bert_impl
 from hf_bert_impl import BertConfig, BertForMaskedLM, BertModel
-from hf_bert_impl.model import prepared
+from hf_bert_impl.model.kernels import prepared_kernels, why_no_kernels
 from hf_bert_impl.parity import load_reference, reference_model
 from tests.model.cases import (
     HEADS,
@@ -208,7 +208,7 @@ def test_tying_survives_save_load_and_resize(tmp_path, head):
 @pytest.fixture
 def saved(tmp_path):
     model, batch = model_and_batch("BertForMaskedLM", 7)
-    if prepared.why_not(model.bert.encoder) is not None:
+    if why_no_kernels(torch.float32) is not None:
         pytest.skip("prepared inference does not run here")
     model.save_pretrained(tmp_path)
     return tmp_path, batch
@@ -222,9 +222,8 @@ def test_prepared_in_the_same_call(saved, given, dtype):
     folder, batch = saved
     found = BertForMaskedLM.from_pretrained(folder, prepare=given)
     expected = BertForMaskedLM.from_pretrained(folder).prepare_for_inference(dtype)
-    assert found.bert.encoder.prepared is not None and not found.training
-    kernels = [str(one.bert.encoder.prepared.kernels) for one in (found, expected)]
-    assert kernels[0] == kernels[1] and found.dtype == expected.dtype
+    assert prepared_kernels(found) is not None and not found.training
+    assert prepared_kernels(found) == prepared_kernels(expected) and found.dtype == expected.dtype
     assert torch.equal(outputs(found, batch)[0], outputs(expected, batch)[0])
 
 
@@ -236,7 +235,7 @@ def test_prepared_through_auto_classes_and_not_remembered(saved, registered):
     auto.from_pretrained(folder, prepare="int8").save_pretrained(folder)
     assert "prepare" not in json.loads((folder / "config.json").read_text())
     for given in ({}, {"prepare": False}, {"prepare": None}):
-        assert BertModel.from_pretrained(folder, **given).encoder.prepared is None
+        assert prepared_kernels(BertModel.from_pretrained(folder, **given)) is None
 
 
 @pytest.mark.parametrize("given", ["float7", "", 1, 0, torch.int32, ["int8"], "True"])

@@ -13,7 +13,8 @@ from safetensors.torch import load_file, save_file
 
 import hf_bert_impl
 from hf_bert_impl import BertForSequenceClassification, BertModel
-from hf_bert_impl.model.loading import check_finite, not_finite
+from hf_bert_impl.checkpoint_files import check_folder
+from hf_bert_impl.finite import check_finite, not_finite
 from tests.damage import fields
 from tests.model.cases import random_config, random_model
 
@@ -40,9 +41,12 @@ def test_a_path_that_does_not_exist(name):
 
 def test_missing_files(folder):
     (folder / "model.safetensors").unlink()
-    refuses(OSError, "no weights; one of model.safetensors", folder)
+    refuses(OSError, "no file named model.safetensors", folder)
+    with pytest.raises(OSError, match=r"no weights; one of model.safetensors"):
+        check_folder(folder, {})
     (folder / "config.json").unlink()
-    refuses(OSError, "no config.json", folder)
+    with pytest.raises(OSError, match=r"no config.json"):
+        check_folder(folder, {})
     shutil.rmtree(folder)
     refuses(OSError, "does not exist", folder)
 

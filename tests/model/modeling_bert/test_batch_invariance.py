@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hf_bert_impl import BertConfig, BertModel
-from hf_bert_impl.model import cpu_kernels
+from hf_bert_impl.model import kernels, linear
 from tests.model.cases import (
     ENCODER_HEADS,
     masks,
@@ -18,7 +18,7 @@ from tests.model.cases import (
     random_model,
 )
 
-HAS_KERNELS = cpu_kernels.why_no_kernels(torch.float32) is None
+HAS_KERNELS = kernels.why_no_kernels(torch.float32) is None
 pytestmark = pytest.mark.skipif(not HAS_KERNELS, reason="this torch comes without oneDNN")
 #: Sizes and numbers of heads that fill vectors and threads, and such that do not.
 SIZES = [(64, 4), (96, 12), (35, 5), (24, 3), (40, 1), (18, 2)]
@@ -203,21 +203,29 @@ def make_differ(monkeypatch):
     """Makes the kernels of floats differ, packed and plain."""
 
     def make(fault):
-        class Differing(cpu_kernels.OnednnProduct):
+        class Differing(linear.FloatProduct):
             def __call__(self, *arguments, **options):
                 output = super().__call__(*arguments, **options)
                 return one_up(output, fault(output))
 
-        multiply = cpu_kernels._multiply
+        multiply = linear.multiply
 
         def differing(*arguments):
             output = multiply(*arguments)
             return one_up(output, fault(output)) if output.ndim == 2 else output
 
-        monkeypatch.setattr(cpu_kernels, "OnednnProduct", Differing)
-        monkeypatch.setattr(cpu_kernels, "_multiply", differing)
+        monkeypatch.setattr(kernels, "FloatProduct", Differing)
+        monkeypatch.setattr(linear, "multiply", differing)
+        forget()
 
-    return make
+    yield make
+    forget()
+
+
+def forget():
+    """Lets the probes run anew."""
+    kernels._is_steady.cache_clear()
+    kernels._agrees.cache_clear()
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -228,12 +236,13 @@ def test_kernels_that_differ(make_differ, name, width, count):
     """The probe finds in which calls, and the bits are those of other calls."""
     make_differ(FAULTS[name])
     layer = torch.nn.Linear(width, count)
-    packed = cpu_kernels.choose(torch.float32, batch_invariant=True).pack(layer)
+    packed = kernels.choose(torch.float32, batch_invariant=True).pack(layer)
+    kernels.keep_steady(layer)
     torch.manual_seed(0)
     states = torch.randn(530, width)
 
     def plain(states):
-        return cpu_kernels.linear(layer, states, None, batch_invariant=True)
+        return linear.linear(layer, states)
 
     with torch.no_grad():
         for threads in (1, 2) if "threads" in name else (1,):
@@ -262,20 +271,23 @@ def test_orders_of_summation_are_told_apart_in_every_precision(monkeypatch, dtyp
     """Rounded to half precision, few ordinary outputs show in which order they were summed."""
 
     class InTwoOrders:
-        def __init__(self, layers, batch_invariant):
+        def __init__(self, layers, most_rows, fused_rows):
             (self.layer,) = layers
 
-        def __call__(self, states, residual=None, activation=cpu_kernels.NOT_FUSED):
+        def __call__(self, states, residual=None, activation=linear.NOT_FUSED):
             terms = states.float()[:, None] * self.layer.weight.float()
             terms = terms.flip(-1) if len(states) > 40 else terms
             return (terms.sum(-1) + self.layer.bias.float()).to(dtype)
 
-    monkeypatch.setattr(cpu_kernels, "OnednnProduct", InTwoOrders)
-    kernels = cpu_kernels.Kernels(dtype, "onednn", "onednn", batch_invariant=True)
-    product = kernels.pack(torch.nn.Linear(203, 5, dtype=dtype))
+    monkeypatch.setattr(kernels, "FloatProduct", InTwoOrders)
+    forget()
+    product = kernels.Kernels(dtype, batch_invariant=True).pack(
+        torch.nn.Linear(203, 5, dtype=dtype)
+    )
     with torch.no_grad():
         product(torch.zeros(12, 203, dtype=dtype)), product(torch.zeros(41, 203, dtype=dtype))
-    assert list(product.sizes.values()) == [12, cpu_kernels.BLOCK_ROWS]
+    assert list(product.sizes.values()) == [12, kernels.BLOCK_ROWS]
+    forget()
 
 
 @pytest.mark.parametrize(

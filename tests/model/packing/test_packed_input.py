@@ -125,7 +125,7 @@ def test_what_is_no_packed_input_is_upstreams(head, given):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "is_compiled", "is_decoder"),
-    [("positions", False, True), ("positions", True, False), ("totals", True, True)],
+    [("positions", False, True), ("totals", True, False), ("totals", True, True)],
 )
 def test_flex_attention(given, is_compiled, is_decoder):
     fields = dict(hidden_size=32, num_attention_heads=2, num_hidden_layers=1)
@@ -138,10 +138,20 @@ def test_flex_attention(given, is_compiled, is_decoder):
     assert_equal(outputs(call, batch), expected)
 
 
+def recorded(way, program, example):
+    torch._dynamo.reset()
+    if way == "traced":
+        return torch.jit.trace(program, example, strict=False)
+    if way == "exported":
+        return torch.export.export(program, example).module()
+    program = torch.compile(program, backend="eager", fullgraph=True)
+    program(*example)
+    return program
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("given", ["position_ids", "cu_seq_lens_q"])
 @pytest.mark.parametrize("way", ["traced", "exported", "compiled"])
-def test_programs_take_other_lengths(way, given):
+def test_programs_take_other_lengths(way):
     model, rows = model_and_rows("BertForPreTraining", 5)
     batch = packed(rows)
 
@@ -151,31 +161,36 @@ def test_programs_take_other_lengths(way, given):
             self.model = model
 
         def forward(self, input_ids, token_type_ids, told):
-            return self.model(input_ids, token_type_ids=token_type_ids, **{given: told})
+            return self.model(input_ids, token_type_ids=token_type_ids, cu_seq_lens_q=told)
 
-    tell = positions if given == "position_ids" else totals
-    example = (*batch.values(), tell((9, 2, 4, 4, 3)))
-    torch._dynamo.reset()
     with torch.no_grad():
-        if way == "traced":
-            program = torch.jit.trace(Program(), example, strict=False)
-        elif way == "exported":
-            program = torch.export.export(Program(), example).module()
-        else:
-            program = torch.compile(Program(), backend="eager", fullgraph=True)
-            program(*example)
-        assert_equal(program(*batch.values(), tell()), outputs(model, batch, **{given: tell()}))
+        program = recorded(way, Program(), (*batch.values(), totals((9, 2, 4, 4, 3))))
+        expected = outputs(model, batch, cu_seq_lens_q=totals())
+        assert_equal(program(*batch.values(), totals()), expected)
 
 
 @pytest.mark.slow
-def test_two_packed_rows_compiled():
+@pytest.mark.parametrize("way", ["traced", "exported", "compiled"])
+@pytest.mark.parametrize("rows", [1, 2])
+def test_programs_refuse_positions_that_start_again(way, rows):
     model, _ = model_and_rows(seed=5)
-    torch._dynamo.reset()
-    program = torch.compile(model, backend="eager", fullgraph=True)
-    batch = {"input_ids": torch.randint(1, 61, (2, 7))}
-    outputs(program, batch, position_ids=TWO_ROWS[1].expand(2, 7))
-    with pytest.raises(RuntimeError, match=r"start again at 0 .* batch of several"):
-        outputs(program, batch, position_ids=TWO_ROWS)
+
+    class Program(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = model
+
+        def forward(self, input_ids, position_ids):
+            return self.model(input_ids, position_ids=position_ids).last_hidden_state
+
+    ids = torch.randint(1, 61, (rows, 7))
+    once = torch.arange(7).expand(rows, 7)
+    with torch.no_grad():
+        program = recorded(way, Program(), (ids, once))
+        assert torch.equal(program(ids, once), outputs(model, {"input_ids": ids})[0])
+        said = "out of range" if way == "traced" else "start again at 0 in a compiled"
+        with pytest.raises(RuntimeError, match=said):
+            program(ids, TWO_ROWS[:1].expand(rows, 7))
 
 
 @pytest.mark.slow
@@ -245,6 +260,7 @@ def test_what_does_not_go_with_packed_input(given):
     cache = DynamicCache(config=model.config)
     refuses("a cache, which holds one sequence a row", model, **batch, past_key_values=cache)
     model, rows = model_and_rows("BertForSequenceClassification", num_labels=3)
+    batch = packed(rows) | GIVEN[given]()
     refuses(r"this batch needs \(5,\)", model, **batch, labels=torch.tensor([1]))
     model, _ = model_and_rows("BertForMultipleChoice")
     told = {"position_ids": torch.tensor([[[0, 1, 0, 1]]])}

@@ -1,22 +1,18 @@
 """The table of kernels: what each computes, which is chosen, and that int8 sums are exact."""
 
+import dataclasses
+import math
+
 import pytest
 import torch
 from torch import nn
 
 from hf_bert_impl import TextEncoder
-from hf_bert_impl.model import cpu_kernels
-from hf_bert_impl.model.cpu_kernels import (
-    DTYPES,
-    NOT_FUSED,
-    FbgemmSums,
-    Fused,
-    Kernels,
-    OnednnSums,
-)
+from hf_bert_impl.model import kernels
+from hf_bert_impl.model.kernels import DTYPES, Kernels, prepared_kernels
+from hf_bert_impl.model.linear import FEW_ROWS, NOT_FUSED, FewInt8Sums, Fused, Int8Sums
 from tests.model.cases import random_config, random_model
 
-SUMS = {"onednn": OnednnSums, "fbgemm": FbgemmSums}
 #: By precision how far a product of 60 terms may be from float64's, in units of its largest number.
 #: A sum of n terms in float32 is within n · eps / 2 of the sum of their magnitudes (Higham 2002,
 #: section 3.1), which is a few times that number. The activations add some eps.
@@ -38,7 +34,7 @@ ACTIVATIONS = {
 
 def forget():
     """Measurements are made anew from here on."""
-    for value in vars(cpu_kernels).values():
+    for value in vars(kernels).values():
         if hasattr(value, "cache_clear"):
             value.cache_clear()
 
@@ -51,17 +47,15 @@ def fresh_choice(monkeypatch):
     forget()
 
 
-def kernels(dtype):
-    """Every kernel that computes a precision here, and the pair that is chosen."""
-    reason = cpu_kernels.why_no_kernels(DTYPES[dtype])
+def choices(dtype):
+    """What is chosen for a precision here, and what else computes it."""
+    reason = kernels.why_no_kernels(DTYPES[dtype])
     if reason is not None:
         pytest.skip(reason)
-    chosen = cpu_kernels.choose(DTYPES[dtype])
-    alone = [
-        Kernels(chosen.dtype, library, library, limit=chosen.limit)
-        for library in cpu_kernels.libraries(DTYPES[dtype])
-    ]
-    return [chosen, *alone]
+    chosen = kernels.choose(DTYPES[dtype])
+    if dtype == "float32":
+        return [chosen, *(Kernels(torch.float32, rows) for rows in (0, FEW_ROWS, math.inf))]
+    return [chosen, dataclasses.replace(chosen, few_rows=0)] if dtype == "int8" else [chosen]
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
@@ -71,8 +65,8 @@ def test_products(dtype):
     layers = [nn.Linear(60, width) for width in (31, 47, 31)]
     states = torch.randn(259, 60)
     residual = torch.randn(259, 109)
-    kind = torch.float32 if cpu_kernels.keeps_float32(DTYPES[dtype]) else DTYPES[dtype]
-    for chosen in kernels(dtype):
+    for chosen in choices(dtype):
+        kind = chosen.states_dtype
         with torch.no_grad():
             exact = [nn.functional.linear(states.double(), *exact_of(layer)) for layer in layers]
             wide, narrow = torch.cat(exact, dim=1), exact[1]
@@ -100,12 +94,12 @@ def near(found, expected, dtype, chosen):
     assert error <= ERRORS[dtype], str(chosen)
 
 
-@pytest.mark.parametrize("library", SUMS)
-def test_int8_sums_are_those_of_whole_numbers(library):
-    """At random and at the extremes, for odd sizes; the same bits from every library."""
-    limit = cpu_kernels._int8_limits().get(library)
+@pytest.mark.parametrize("kind", [Int8Sums, FewInt8Sums])
+def test_int8_sums_are_those_of_whole_numbers(kind):
+    """At random and at the extremes, for odd sizes; the same bits from both libraries."""
+    limit = kernels._int8_limit(kind)
     if limit is None:
-        pytest.skip(f"no exact sums by {library} here")
+        pytest.skip("no exact sums here")
     generator = torch.Generator().manual_seed(1)
     for rows, inputs, outs in ((1, 7, 3), (5, 33, 65), (70, 515, 31), (301, 96, 130)):
         weight = torch.randint(-limit, limit + 1, (outs, inputs), generator=generator)
@@ -114,7 +108,7 @@ def test_int8_sums_are_those_of_whole_numbers(library):
         weight[-1], states[-1] = -limit, -128
         scale = torch.rand(outs, generator=generator)
         expected = (states.double() @ weight.double().T).float() * scale
-        assert torch.equal(SUMS[library](weight.to(torch.int8), scale)(states), expected)
+        assert torch.equal(kind(weight.to(torch.int8), scale)(states), expected)
 
 
 def test_int8_rounds_as_it_says():
@@ -123,7 +117,7 @@ def test_int8_rounds_as_it_says():
     layer = nn.Linear(75, 43)
     states = 3 * torch.randn(90, 75) + 2 * torch.randn(90, 1)
     with torch.no_grad():
-        for chosen in kernels("int8"):
+        for chosen in choices("int8"):
             nn.init.uniform_(layer.weight, -0.1, 0.1)
             expected = layer(states)
             found = chosen.pack(layer)(states)
@@ -146,7 +140,7 @@ def test_int8_of_constant_and_of_empty_states():
     layer = nn.Linear(12, 5)
     states = torch.full((70, 12), -3.5)
     with torch.no_grad():
-        for chosen in kernels("int8"):
+        for chosen in choices("int8"):
             product = chosen.pack(layer)
             assert torch.allclose(product(states), layer(states), atol=0.1)
             assert torch.allclose(product(states * 0), layer(states * 0), atol=0.1)
@@ -157,24 +151,23 @@ def test_int8_of_constant_and_of_empty_states():
     ("dtype", "check", "said"),
     [
         ("int8", "_is_exact", "exact kernels for int8"),
-        ("bfloat16", "_half_is_quick", "kernels for"),
+        ("bfloat16", "_half_is_fast", "kernels for"),
     ],
 )
 def test_what_a_machine_lacks_is_float32(dtype, check, said, fresh_choice, caplog):
-    fresh_choice.setattr(cpu_kernels, check, lambda *_: False)
+    fresh_choice.setattr(kernels, check, lambda *_: False)
     fresh_choice.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: True)
     model = random_model("BertModel", random_config(25)).prepare_for_inference(dtype)
-    assert model.dtype == model.encoder.prepared.kernels.dtype == torch.float32
+    assert model.dtype == prepared_kernels(model).dtype == torch.float32
     assert f"no {said}" in caplog.text and "so the model computes in float32" in caplog.text
 
 
 @pytest.mark.filterwarnings("error")
 def test_measuring_leaves_threads_and_random_numbers(fresh_choice):
-    """And it says nothing of FBGEMM's deprecated tensors."""
     model = random_model("BertModel", random_config(9))
     threads, random = torch.get_num_threads(), torch.get_rng_state()
     for dtype in DTYPES:
-        if cpu_kernels.why_no_kernels(DTYPES[dtype]) is None:
+        if kernels.why_no_kernels(DTYPES[dtype]) is None:
             model.prepare_for_inference(dtype)
     assert torch.equal(torch.get_rng_state(), random)
     assert torch.get_num_threads() == threads
@@ -182,14 +175,14 @@ def test_measuring_leaves_threads_and_random_numbers(fresh_choice):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_library_named_by_the_environment(dtype, monkeypatch):
-    available = [chosen.few for chosen in kernels(dtype)[1:]]
+    choices(dtype)
+    available = ("onednn", "torch") if dtype == "float32" else ("onednn",)
     model = random_model("BertModel", random_config(7))
-    for library in cpu_kernels.LIBRARIES:
+    for library in kernels.LIBRARIES:
         monkeypatch.setenv("HF_BERT_KERNELS", library)
         if library in available:
-            prepared = model.prepare_for_inference(dtype).encoder.prepared
-            assert (prepared.kernels.few, prepared.kernels.many) == (library, library)
-            assert f"by {library})" in repr(prepared)
+            found = prepared_kernels(model.prepare_for_inference(dtype))
+            assert str(found).endswith(f"by {library}")
         else:
             with pytest.raises(ValueError, match=f"HF_BERT_KERNELS is '{library}'; for {dtype}"):
                 model.prepare_for_inference(dtype)
@@ -199,25 +192,15 @@ def test_a_library_named_by_the_environment(dtype, monkeypatch):
 
 
 def test_auto_takes_what_the_machine_has(caplog, minilm_path):
-    chosen = cpu_kernels.fastest_dtype(torch.device("cpu"))
-    assert cpu_kernels.why_no_kernels(chosen) is None
+    chosen = kernels.fastest_dtype(torch.device("cpu"))
+    assert kernels.why_no_kernels(chosen) is None
     encoder = TextEncoder.from_pretrained(minilm_path, "auto", "cpu")
-    prepared = encoder.model.encoder.prepared
-    assert prepared.kernels == cpu_kernels.choose(chosen)
-    assert encoder.precision == str(prepared.kernels)
-    assert caplog.text.count(f"dtype='auto' is {prepared.kernels} here") == 1
+    found = prepared_kernels(encoder.model)
+    assert found == kernels.choose(chosen)
+    assert encoder.precision == str(found)
+    assert caplog.text.count(f"dtype='auto' is {found} here") == 1
     texts = ["A cat naps.", "The river rose over the night and the market was closed."]
     exact = TextEncoder.from_pretrained(minilm_path, "float32", "cpu").encode(texts)
     assert (encoder.encode(texts) * exact).sum(axis=1).min() > 0.999
     with pytest.raises(ValueError, match="dtype='auto' is made by preparing"):
         TextEncoder.from_pretrained(minilm_path, "auto", "cpu", prepare=False)
-
-
-@pytest.mark.skipif(
-    "fbgemm" not in cpu_kernels.libraries(torch.float16), reason="float16 is oneDNN's here"
-)
-def test_weights_beyond_float16_are_refused():
-    layer = nn.Linear(5, 3)
-    layer.weight.data[1, 2] = -7e4
-    with pytest.raises(ValueError, match="as large as 70000; expected at most 65504"):
-        cpu_kernels.choose(torch.float16).pack(layer)

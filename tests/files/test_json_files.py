@@ -3,7 +3,7 @@
 import pytest
 
 from hf_bert_impl import BertForMaskedLM, BertTokenizer
-from hf_bert_impl.model.json_files import check_text, parse_json, read_json
+from hf_bert_impl.files.json_files import check_text, parse_json, read_json
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,9 @@ from torch.autograd import forward_ad
 from torch.nn.utils import parametrizations, prune
 from transformers.activations import ACT2FN
 
-from hf_bert_impl.model import cpu_kernels, layers
+from hf_bert_impl.model import layers
+from hf_bert_impl.model import linear as module
+from hf_bert_impl.model.linear import linear
 from tests.model.cases import (
     HEADS,
     NO_DROPOUT,
@@ -26,14 +28,13 @@ from tests.model.cases import (
 )
 
 pytestmark = [pytest.mark.usefixtures("by_onednn")]
-linear = cpu_kernels.linear
 
 
 @contextmanager
 def usual():
     """Inside, products are those of `nn.functional.linear`."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(cpu_kernels, "most_rows_by_onednn", lambda: 0)
+        patch.setattr(module, "most_rows_by_onednn", lambda: 0)
         yield
 
 
@@ -181,7 +182,7 @@ def test_a_weight_changed_before_its_gradient_is_an_error():
 @pytest.mark.parametrize("head", ["BertModel", "BertForMaskedLM"])
 def test_a_document_leaves_the_others_bit_by_bit(head, monkeypatch):
     """At a real width, with the numbers at which oneDNN is taken, too."""
-    monkeypatch.setattr(cpu_kernels, "MANY_WEIGHTS", 1 << 19)
+    monkeypatch.setattr(module, "MANY_WEIGHTS", 1 << 19)
     sizes = dict(hidden_size=320, num_attention_heads=5, intermediate_size=1300)
     config = random_config(7, head, **sizes, num_hidden_layers=2, max_position_embeddings=64)
     model = random_model(head, config, std=0.05)
@@ -202,14 +203,12 @@ def test_a_document_leaves_the_others_bit_by_bit(head, monkeypatch):
         assert (outputs(model, alone)[0] - before[row, :length]).abs().max() < 1e-5
 
 
-@pytest.mark.parametrize("padding_free", [True, False])
-def test_feed_forward_in_slices(monkeypatch, padding_free):
+def test_feed_forward_in_slices(monkeypatch):
     """Large batches take less memory; who watches a layer sees all of its tokens at once."""
     monkeypatch.setattr(layers, "SLICE_TOKENS", 7)
-    fields = dict(padding_free=padding_free, hidden_act="gelu", num_hidden_layers=2)
-    model, batch = model_and_batch("BertModel", 2, **fields)
+    model, batch = model_and_batch("BertModel", 2, hidden_act="gelu", num_hidden_layers=2)
     rows = rows_through(model.encoder.layer[0].output)
-    tokens = int(batch["attention_mask"].sum()) if padding_free else batch["input_ids"].numel()
+    tokens = int(batch["attention_mask"].sum())
     bytes_inside = tokens * model.config.intermediate_size * 4
     monkeypatch.setattr(layers, "LARGEST_BLOCK", bytes_inside)
     whole = outputs(model, batch)[0]
@@ -289,13 +288,13 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_changed_layers_are_not_taken(layer, change):
-    assert cpu_kernels.takes_onednn(layer, torch.randn(5, 13))
+    assert module.takes_onednn(layer, torch.randn(5, 13))
     CHANGES[change](layer)
-    assert not cpu_kernels.takes_onednn(layer, torch.randn(5, 13))
+    assert not module.takes_onednn(layer, torch.randn(5, 13))
 
 
 def test_other_states_are_not_taken(layer, monkeypatch):
-    states, takes = torch.randn(5, 13), cpu_kernels.takes_onednn
+    states, takes = torch.randn(5, 13), module.takes_onednn
     assert takes(layer, states.clone().requires_grad_()) and takes(layer.train(), states)
     for other in (states.double(), states.to("meta"), nn.Parameter(states, requires_grad=False)):
         assert not takes(layer, other)
@@ -303,11 +302,11 @@ def test_other_states_are_not_taken(layer, monkeypatch):
         assert not takes(layer, states)
     with torch.backends.mkldnn.flags(enabled=False):
         assert not takes(layer, states)
-    monkeypatch.setattr(cpu_kernels, "MANY_WEIGHTS", 92)  # it has 91
-    monkeypatch.setattr(cpu_kernels, "MANY_PRODUCTS", 456)  # with 5 rows 455
+    monkeypatch.setattr(module, "MANY_WEIGHTS", 92)  # it has 91
+    monkeypatch.setattr(module, "MANY_PRODUCTS", 456)  # with 5 rows 455
     assert not takes(layer, states)
     assert takes(layer, torch.randn(6, 13))
-    monkeypatch.setattr(cpu_kernels, "most_rows_by_onednn", lambda: 5)
+    monkeypatch.setattr(module, "most_rows_by_onednn", lambda: 5)
     assert not takes(layer, torch.randn(2, 3, 13))
 
 

@@ -1,18 +1,8 @@
-"""The one place that reads JSON: whatever is wrong with it becomes one line.
+"""The one place that reads JSON: whatever is wrong with it becomes one line."""
 
-`path` and `options` are the first argument and the keyword arguments of `from_pretrained`.
-"""
-
-import contextlib
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
 from typing import Any
-
-from transformers.utils import CONFIG_NAME, cached_file
-
-#: The arguments of `from_pretrained` that `cached_file` takes.
-_PLACE = ("cache_dir", "revision", "subfolder")
 
 
 def read_json(
@@ -109,71 +99,3 @@ def check_text(value: Any, where: str) -> None:
             f"{where} has half a surrogate pair (\\u{ord(error.object[error.start]):04x}); "
             "expected whole characters; mend it"
         ) from error
-
-
-@contextlib.contextmanager
-def explained(check: Callable[..., None], path: Any, options: Mapping[str, Any]) -> Iterator[None]:
-    """Looks for damaged files if loading fails, and raises what is wrong with them instead.
-
-    A damaged file can raise anything in transformers (RecursionError, KeyError, Exception). Files
-    are read a second time only after a failure.
-
-    Args:
-        check: Raises an error that says what is wrong: `check_tokenizer`, `check_model`.
-
-    Raises:
-        ValueError, OSError: By the check, or the path does not exist. If nothing is found, what was
-            raised inside.
-    """
-    try:
-        yield
-    except Exception as error:
-        try:
-            check_exists(path)
-            check(path, options)
-        except (ValueError, OSError) as found:
-            raise found from error
-        raise
-
-
-def is_path(name: str) -> bool:
-    """Whether this cannot be an id of the hub, which has one slash at most, between two names."""
-    begins_so = os.path.isabs(name) or name.startswith((".", "~"))
-    return begins_so or name.endswith("/") or name.count("/") > 1
-
-
-def check_exists(path: Any) -> None:
-    """Raises OSError if something that cannot be a name on the hub does not exist here."""
-    path = os.fspath(path)
-    if is_path(path) and not os.path.exists(path):
-        raise OSError(
-            f"{path} does not exist; give the folder of a checkpoint, or the name of one on the hub"
-        )
-
-
-def check_config_file(path: Any, options: Mapping[str, Any]) -> None:
-    """Raises ValueError if the config of a checkpoint is no JSON object."""
-    file = find_file(path, CONFIG_NAME, options)
-    if file is not None:
-        read_json(file)
-
-
-def find_file(path: Any, name: str, options: Mapping[str, Any]) -> str | None:
-    """The file of this name of a checkpoint, in a folder or in the hub's cache, or None.
-
-    For a config, `path` may be the file itself.
-    """
-    path = os.fspath(path)
-    if os.path.isfile(path):
-        return path if name == CONFIG_NAME else None
-    if os.path.isdir(path):
-        file = os.path.join(path, options.get("subfolder") or "", name)
-        return file if os.path.exists(file) else None
-    place = {key: options[key] for key in _PLACE if options.get(key) is not None}
-    try:
-        found: str | None = cached_file(
-            path, name, local_files_only=True, _raise_exceptions_for_missing_entries=False, **place
-        )
-    except (OSError, ValueError):  # no such repository, or nothing of it here
-        return None
-    return found
