@@ -159,7 +159,7 @@ class BertSelfAttention(nn.Module):
             head_mask: (number of original heads,): factor of each head's output (Michel et al.
                 2019, equation 2).
             output_attentions: Whether to return the probabilities, even if the backend gives none.
-                They are then computed beside it, without dropout.
+                They are then computed separately, without dropout.
             score_mask: Broadcasts to (B, H, Q, K), bool or additive: `attention_mask` for those
                 probabilities.
 
@@ -388,10 +388,10 @@ class BertSelfAttention(nn.Module):
         return mask[:, self.heads] if is_pruned and mask.shape[1] == heads else mask
 
     def _probabilities(self, query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor:
-        """(B, H, Q, K), beside a backend that gives none."""
+        """(B, H, Q, K), for a backend that returns none."""
         if mask is not None:  # a static cache has room for keys to come
             key = key[:, :, : mask.shape[-1]]
-        # In float32 at least: half precision would add an error of its own.
+        # In float32 or more: half precision would add an error of its own.
         precise = torch.promote_types(query.dtype, torch.float32)
         return attention_probabilities(query.to(precise), key.to(precise), mask, self.scaling).to(
             query.dtype
@@ -642,7 +642,7 @@ def layer_masks(
     output_attentions: bool,
 ) -> dict[str, Any]:
     """The masks that the layers take, by argument: for the backend, and for probabilities that are
-    computed beside a backend that gives none.
+    computed for a backend that returns none.
 
     Args:
         layout: Whose mask is `attention_mask` as a user gives it, see `backend_mask`.
@@ -770,7 +770,7 @@ def sequence_mask(attention_mask: Tensor | None, number: Tensor, is_causal: bool
 def score_mask(
     attention_mask: Tensor | None, queries: int, keys: int, device: torch.device, is_causal: bool
 ) -> Tensor | None:
-    """The mask for probabilities computed beside a backend: bool or additive, or None.
+    """The mask for probabilities that the backend does not return: bool, additive, or None.
 
     Args:
         attention_mask: As a user gives it, see `backend_mask`.

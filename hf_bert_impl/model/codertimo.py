@@ -47,7 +47,7 @@ class DeviationLayerNorm(nn.LayerNorm):
     """
 
     def forward(self, hidden_states: Tensor) -> Tensor:
-        """(..., D) to (..., D), computed in float32 at least."""
+        """(..., D) to (..., D), computed in float32 or more."""
         dtype = hidden_states.dtype
         precise = hidden_states.to(torch.promote_types(dtype, torch.float32))
         deviation, mean = torch.std_mean(precise, dim=-1, keepdim=True)  # (..., 1)
@@ -152,8 +152,8 @@ class CodertimoLMPredictionHead(nn.Module):
 def init_weights(module: nn.Module) -> bool:
     """Random weights as the original's code has them, which are torch's own.
 
-    No LayerNorm follows the embeddings: of BERT's width, 0.02, they would vanish beside the
-    sinusoids. False for a module of another kind, which is left to BERT's own rules.
+    No LayerNorm follows the embeddings: of BERT's width, 0.02, they would be negligible compared
+    with the sinusoids. False for a module of another kind, which BERT's own rules initialise.
     """
     if isinstance(module, nn.Embedding):
         init.normal_(module.weight)

@@ -22,18 +22,18 @@ CHOICES = {
 }
 
 
-def _size(most: int, least: int = 1) -> tuple[type, float, float, str]:
-    return int, least, most, f"a whole number, {least} to {most}"
+def _size(maximum: int, minimum: int = 1) -> tuple[type, float, float, str]:
+    return int, minimum, maximum, f"a whole number, {minimum} to {maximum}"
 
 
 _PROBABILITY = (float, 0, 1, "a probability from 0 to 1")
-#: By field: the kind of number, the least, the most, and how a message says so. A larger size is a
-#: slip or ill will, and would take the machine's memory. Products of two sizes stay within 64 bits,
-#: and every layer and every label is an object.
+#: By field: the kind of number, minimum, maximum, and their text in a message. A larger size is a
+#: mistake or an attack, and would take the machine's memory. Products of two sizes stay within 64
+#: bits, and every layer and every label is an object.
 RANGES: dict[str, tuple[type, float, float, str]] = {
     "vocab_size": _size(2**31),
     "hidden_size": _size(2**20),
-    "num_hidden_layers": _size(1000, least=0),
+    "num_hidden_layers": _size(1000, minimum=0),
     "num_attention_heads": _size(2**20),
     "intermediate_size": _size(2**31),
     "max_position_embeddings": _size(2**31),
@@ -54,7 +54,7 @@ UNSET: dict[str, Any] = {
     "batch_invariant": False,
 }
 #: The base class makes a name for each label.
-LABELS = _size(4_000_000, least=0)
+LABELS = _size(4_000_000, minimum=0)
 
 #: What codertimo/BERT-pytorch has hard-wired (commit d10dc4f9d5a6), in the fields of `BertConfig`.
 #: With its sizes this is a config: ``BertConfig(**CODERTIMO_FIELDS, vocab_size=…, hidden_size=…)``.
@@ -119,15 +119,15 @@ class BertConfig(PreTrainedConfig):
             layer. Random weights are torch's own, as in the original, whatever `initializer_range`.
         padding_free: Compute real tokens only. A token is real if the mask attends to it, or if it
             is not the pad token (`pad_token_id`; if that is None, no token is), or if its state is
-            asked for (it has a label, or stands where the pooler reads). Hidden states and
+            asked for (it has a label, or the pooler reads it). Hidden states and
             masked-LM scores of real tokens are the same; the others are zero. So masked-out [MASK]
             tokens, as in ColBERT's queries, have states, and padding has none. In `inputs_embeds`
-            the pad token is told by its word embedding. False computes every position as upstream
-            does.
+            the pad token is detected by its word embedding. False computes every position as
+            upstream does.
         batch_invariant: The numbers of a sequence (states of attended tokens, pooled vector,
             logits) have the same bits whatever else is in its batch, and however it is padded or
-            packed; see `BertModel.forward`. Whether the kernels keep it is found out by a probe,
-            once for each shape and number of threads. It is an error where this cannot be kept.
+            packed; see `BertModel.forward`. A probe tests the kernels for it,
+            once for each shape and number of threads. If they fail, the call raises an error.
             Nothing is promised across numbers of threads, processors, instruction sets, versions of
             the libraries, precisions, or between a prepared model and one that is not.
         sparse_prediction: In training with labels, the masked-LM heads score the labelled tokens
@@ -289,10 +289,10 @@ class BertConfig(PreTrainedConfig):
         Raises:
             ValueError: Names the field, its value and what is allowed.
         """
-        for name, (kind, least, most, allowed) in RANGES.items():
+        for name, (kind, minimum, maximum, allowed) in RANGES.items():
             value = getattr(self, name)
             is_left_out = value is None and name in OPTIONAL
-            self._require(is_left_out or _is_number(value, kind, least, most), name, allowed)
+            self._require(is_left_out or _is_number(value, kind, minimum, maximum), name, allowed)
         for name, names in CHOICES.items():
             self._require(getattr(self, name) in names, name, f"one of {', '.join(names)}")
         act = self.hidden_act
@@ -363,8 +363,8 @@ def _check_shared(fields: Mapping[str, Any]) -> None:
         value = fields.get(name)
         if value is not None and not isinstance(value, kinds):
             raise ValueError(f"{name}={value!r:.60} is not valid; use {allowed}")
-    labels, (kind, least, most, allowed) = fields.get("num_labels"), LABELS
-    if labels is not None and not _is_number(labels, kind, least, most):
+    labels, (kind, minimum, maximum, allowed) = fields.get("num_labels"), LABELS
+    if labels is not None and not _is_number(labels, kind, minimum, maximum):
         raise ValueError(f"num_labels={labels!r:.60} is not valid; use {allowed}")
     for name in ("dtype", "torch_dtype"):
         value = fields.get(name)
@@ -378,7 +378,7 @@ def _without_release(config: BertConfig) -> dict[str, Any]:
     return {k: v for k, v in config.__dict__.items() if k != "transformers_version"}
 
 
-def _is_number(value: Any, kind: type, least: float, most: float) -> bool:
-    """Whether it is from `least` to `most`, and whole if `kind` is int."""
+def _is_number(value: Any, kind: type, minimum: float, maximum: float) -> bool:
+    """Whether it is from `minimum` to `maximum`, and whole if `kind` is int."""
     is_number = isinstance(value, int | kind) and not isinstance(value, bool)
-    return is_number and least <= value <= most
+    return is_number and minimum <= value <= maximum

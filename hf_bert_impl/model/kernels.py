@@ -62,7 +62,7 @@ FEW_INT8_ROWS = 192
 BLOCK_ROWS = 32
 #: The largest number of rows in one call of `SteadyProduct`.
 MAX_ROWS = 512
-#: The least number of outputs that is compared. Rows of few outputs are compared repeatedly.
+#: The minimum number of outputs that is compared. Rows of few outputs are compared repeatedly.
 COMPARED = 16
 #: torch allocates memory at multiples of this many bytes.
 ALIGNMENT = 64
@@ -433,7 +433,7 @@ def keep_steady(root: nn.Module) -> None:
     """Makes every linear layer of a batch-invariant model steady, packed or not.
 
     Raises:
-        ValueError: An adapter computes beside a layer.
+        ValueError: An adapter adds to a layer.
     """
     for module in root.modules():
         if hasattr(module, "lora_A"):
@@ -452,7 +452,7 @@ def steady_product(layer: nn.Linear) -> Product:
 
 @dataclass(frozen=True)
 class Probe:
-    """What decides how a product is summed, besides the number of rows."""
+    """Everything that decides the order of a product's sums, except the number of rows."""
 
     #: None for `LiveProduct`.
     kernels: Kernels | None

@@ -160,7 +160,7 @@ class BertEmbeddings(nn.Module):
 
 
 def is_idle(dropout: Any) -> bool:
-    """Whether a dropout leaves its input alone, and nobody sees it."""
+    """Whether a dropout returns its input unchanged and has no hook."""
     if dropout.training or type(dropout) is not Dropout:
         return False
     return current.guard is not None or not is_hooked(dropout)
@@ -222,7 +222,7 @@ class BertAttention(nn.Module):
         """
         own: Any = self._modules
         if kwargs.get("layout") is None:
-            kwargs["cache"] = kwargs.pop("past_key_values", cache)
+            kwargs[CACHE] = kwargs.pop("past_key_values", cache)
             kwargs["encoder_hidden_states"] = encoder_hidden_states
             kwargs["attention_mask"] = attention_mask
             if self.is_cross_attention:
@@ -322,7 +322,7 @@ class BertLayer(GradientCheckpointingLayer):
             )
         size = self.chunk_size_feed_forward
         if "layout" in kwargs and hidden_states.shape[0] * self.inner_bytes > LARGEST_BLOCK:
-            # With gradients all activations are kept anyway; dropout draws in a fixed order.
+            # With gradients all activations stay in memory anyway; dropout draws in a fixed order.
             is_free = hidden_states.is_cpu and not (self.training or torch.is_grad_enabled())
             size = size or SLICE_TOKENS * is_free
         if size:
@@ -411,7 +411,7 @@ class BertEncoder(nn.Module):
         collected = _Collected(output_hidden_states, len(layers) + 1)
         states = collected.take(states)
         attentions: tuple[list[Any], list[Any]] = [], []
-        # Modules of someone else are called as in transformers.
+        # Modules of other libraries are called as in transformers.
         own = kwargs | {"encoder_attention_mask": encoder_attention_mask, CACHE: cache}
         if output_attentions:
             own |= {"output_attentions": True, "with_attentions": True}

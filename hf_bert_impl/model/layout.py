@@ -198,8 +198,8 @@ class Inputs:
     def not_padding(self, pad_token_id: int | None, word_embeddings: Any) -> Tensor:
         """(B, S), of any type: not zero where a token is not the pad token.
 
-        Embeddings are the pad token's if they are its row of the table. Where that cannot be told,
-        no token is the pad token.
+        Embeddings are the pad token's if they are its row of the table. If there is no table, no
+        token is the pad token.
 
         Args:
             pad_token_id: None if no token is it.
@@ -231,16 +231,16 @@ class RowGroup(NamedTuple):
     #: Computed tokens per row. The first `keys` of them are attended.
     queries: int
     #: Attended tokens per row. If there are none, the queries attend to nothing. "eager" has no
-    #: softmax over nothing: there they attend to the whole row alike.
+    #: softmax over nothing: there they attend to the whole row equally.
     keys: int
 
 
 @dataclass
 class Wanted:
-    """Which hidden states are read after the last layer, beside those of attended tokens.
+    """Which hidden states are read after the last layer, besides those of attended tokens.
 
     Unless nothing but required ones are read, those of masked-out tokens that are not the pad token
-    are read as well: someone put them there. ColBERT's queries are the best known case: they end
+    are read as well: the caller put them there. ColBERT's queries are the best known case: they end
     in [MASK] tokens which no token attends to, and whose states are scored.
     """
 
@@ -253,7 +253,7 @@ class Wanted:
     #: (B, S), not zero where a token is not the pad token. None if there are none to read.
     not_padding: Tensor | None = None
     #: Whether a row that attends to nothing is computed as a whole, since its queries attend to
-    #: all of it alike ("eager").
+    #: all of it equally ("eager").
     is_eager: bool = False
 
 
@@ -261,8 +261,8 @@ class Wanted:
 class Layout:
     """Which tokens are computed, where they are, and how they attend.
 
-    A token is computed when the mask attends to it, or when someone may read its hidden state all
-    the same (see `Wanted`). Tokens that are not attended are queries, not keys: nothing attends to
+    A token is computed when the mask attends to it, or when its hidden state is read anyway
+    (see `Wanted`). Tokens that are not attended are queries, not keys: nothing attends to
     them, as in upstream's mask.
 
     The caller's tensors are (B, S). Sequences are the rows of the batch, or, in input that came
@@ -291,11 +291,11 @@ class Layout:
     order: tuple[int, ...] = ()
     #: (T,) whether the hidden state goes into the padded output; None if all do.
     visible: Tensor | None = None
-    #: (R,) where each sequence's position 0 is; None if nobody asks, or if it is column 0.
+    #: (R,) where each sequence's position 0 is; None if it is not read, or if it is column 0.
     first_token: Tensor | None = None
     #: (N,) tokens whose state the caller reads after the last layer; None for all.
     outputs: Tensor | None = None
-    #: Whether queries that attend to nothing attend to their whole row alike ("eager").
+    #: Whether queries that attend to nothing attend to their whole row equally ("eager").
     is_eager: bool = False
 
     @cached_property
@@ -584,6 +584,8 @@ def is_traced(device: torch.device, *tensors: Any) -> bool:
         return True
     functorch = torch._C._functorch
     for tensor in tensors:
+        if tensor is None:
+            continue
         while isinstance(tensor, Tensor) and functorch.is_functorch_wrapped_tensor(tensor):
             if functorch.is_batchedtensor(tensor):  # `torch.vmap` maps over it
                 return True
@@ -685,7 +687,7 @@ def _starts_again(shape: tuple[int, int], attention_mask: Any, position_ids: Ten
     """() bool: whether a row of positions is runs 0, 1, 2, … that start again at 0.
 
     False if the mask leaves something out, or is one between queries and keys, which says what
-    attends to what. A row of zeros is no packing: it is what someone gives who wants no positions.
+    attends to what. A row of zeros is not packed: it switches positions off.
     Positions of a wrong shape are reported later.
     """
     axes = 2 if attention_mask is None else len(attention_mask.shape)
@@ -916,16 +918,16 @@ def check_range(
         )
 
 
-# --- who looks at the states ---------------------------------------------------------------------
-# Packed rows (T, D) are a form of this package alone. A hook must see what it would see in
-# transformers, and a module of someone else must get what it would get there. So a call is computed
-# padded, (B, S, D), as soon as one module has a hook, or does not declare to take packed rows.
-# A class declares it by the attribute `takes_packed`: the methods through which packed rows go. A
-# subclass that replaces one of them, or a patch of the class, no longer counts as declared.
+# --- hooks and other modules ---------------------------------------------------------------------
+# Only this package knows packed rows (T, D). A hook must see what it would see in transformers, and
+# a module of another library must get what it would get there. So a call is computed padded,
+# (B, S, D), if any module has a hook or does not declare that it takes packed rows. Classes declare
+# it by the attribute `takes_packed`: the methods that packed rows go through. A subclass that
+# replaces one of them, or a patch of the class, does not count as declared.
 
 
 class Inside:
-    """Knows the modules of a model, and whether someone looks at what goes through them.
+    """The modules of a model, and what prevents packed rows in them.
 
     A call of a small model takes a few milliseconds, so the modules are listed once. Each call
     compares what they hold with that list, in loops of the interpreter. torch counts all hooks that
@@ -1099,7 +1101,7 @@ class Encoded:
 
         Args:
             rows: What was computed.
-            in_place: Whether nobody else has `rows`, so that they may be overwritten.
+            in_place: Whether `rows` may be overwritten.
         """
         if self.index is None:
             return rows

@@ -29,7 +29,7 @@ from transformers.activations import ACT2FN
 from transformers.utils import logging
 
 logger = logging.get_logger(__name__)
-#: What torch tells of changes in a weight.
+#: The facts of a weight by which torch shows a change.
 _FACTS = (attrgetter("_version"), Tensor.data_ptr, attrgetter("dtype"), Tensor.stride)
 _ITEM = methodcaller("item")
 _engine_lock = threading.Lock()
@@ -141,7 +141,7 @@ def _plain(layer: nn.Module, states: Tensor, activation: Any, residual: Tensor |
 
 
 def normalise(norm: Any, states: Tensor) -> Tensor:
-    """What a LayerNorm gives, without the calls around it if nobody sees them."""
+    """norm(states), without the module call if there is no hook."""
     if norm.__class__ is not nn.LayerNorm or (current.guard is None and is_hooked(norm)):
         output: Tensor = norm(states)
         return output
@@ -351,7 +351,7 @@ current = _Current()
 
 
 class Guard:
-    """Linear layers whose weights are packed, with what torch tells of these weights.
+    """Linear layers whose weights are packed, with the facts of these weights.
 
     That of a whole model is `current.guard` in a call in which no module has a hook, and which they
     all hold for. One comparison then serves all layers. Otherwise each layer compares its own. A
@@ -372,7 +372,7 @@ class Guard:
         if len(layers) > 1:  # of a single layer the kernel reads the bias as it is
             self.copied += [layer.bias for layer in layers]
         self.facts = [list(map(fact, self.copied)) for fact in _FACTS]
-        # Views: they keep the memory, so that no other tensor can be put there.
+        # Views: they hold the memory, so that no other tensor can get it.
         self.samples = list(map(_one_number, self.copied))
         self.numbers = list(map(_ITEM, self.samples))
 
@@ -543,7 +543,7 @@ def _by_rows(
         output = activation(output)
     if states.ndim == 2:
         return output
-    # `view` would give a tensor that autograd lets nobody write into.
+    # `view` would return a tensor that autograd protects from writes.
     return torch.ops.aten._unsafe_view.default(output, (*states.shape[:-1], output.shape[-1]))
 
 
@@ -634,8 +634,8 @@ def multiply(
     """(..., in), (N, in), (N,) to (..., N) by oneDNN; neither has to be contiguous."""
     compute = torch.ops.mkldnn._linear_pointwise.default
     output = compute(states, weight, bias, operation, [], algorithm)
-    # For other shapes than (T, in) the operator returns a view of a tensor that nobody else has.
-    # autograd lets nobody write into such a view if `_Product` returned it, or if it was made
+    # For other shapes than (T, in) the operator returns a view of a temporary tensor.
+    # autograd protects such a view from writes if `_Product` returned it, or if it was made
     # under `no_grad`. So it is made a tensor of its own, as torch's products are.
     return (
         torch.ops.aten._unsafe_view.default(output, output.shape) if output._is_view() else output
@@ -647,7 +647,7 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, states: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        # As torch does: what no gradient needs is not kept alive.
+        # As torch does: save only what a gradient needs.
         of_states, of_weight, _ = ctx.needs_input_grad
         ctx.save_for_backward(states if of_weight else None, weight if of_states else None)
         return multiply(states, weight, bias)
@@ -719,7 +719,7 @@ def _is_amd() -> bool:
 
 
 def is_hooked(module: Any) -> bool:
-    """Whether someone else's code runs where the module is called."""
+    """Whether other code runs where the module is called: a hook, another `forward`."""
     return bool(
         module._forward_hooks
         or module._forward_pre_hooks

@@ -42,8 +42,8 @@ _PLACE = ("cache_dir", "revision", "subfolder")
 class CheckpointMismatch(RuntimeError, ValueError):
     """Tensors have other sizes than the config's.
 
-    transformers raises RuntimeError for it; that it is a wrong value as well tells the command line
-    that the input is at fault.
+    transformers raises RuntimeError for it. It is a ValueError as well, by which the command line
+    reports a fault of the input.
     """
 
 
@@ -135,7 +135,7 @@ def check_size(model: nn.Module, held: int, source: Any) -> None:
         raise ValueError(
             f"the config of {source} makes a model of {needed} numbers ({name} is "
             f"{tuple(tensors[name].shape)}), and its weights have {held} bytes; expected at most "
-            f"{most} numbers beside them; give the config that belongs to these weights"
+            f"{most} numbers for them; give the config that belongs to these weights"
         )
 
 

@@ -96,8 +96,8 @@ __all__ = [
 
 logger = logging.get_logger(__name__)
 
-#: If more than this share of all positions is to be scored, all are scored: to lay the wanted
-#: scores into a padded tensor would take longer than it saves.
+#: If more than this share of all positions is to be scored, all are scored: padding the scores
+#: would take longer than it saves.
 MANY_SCORED = 0.7
 #: What is read for a pooled vector.
 POOLED = Wanted(only_required=True)
@@ -387,7 +387,7 @@ class BertModel(BertPreTrainedModel):
             cache: Cache of a decoder, read and extended.
             use_cache: Whether a decoder returns its cache; `config.use_cache` if None.
             head_mask: (H,) or (layers, H): factor of each head's output, 0 switches it off.
-            required_positions: (B, S) bool: positions whose hidden state is wanted although they
+            required_positions: (B, S) bool: positions whose hidden state is read although they
                 are padding. Upstream computes all of them; with `config.padding_free` the others
                 are zero. Padding is what the mask leaves out and is the pad token
                 (`config.pad_token_id`), or, in `inputs_embeds`, has its word embedding.
@@ -395,7 +395,7 @@ class BertModel(BertPreTrainedModel):
                 output; the last layer may then leave out the rest, which is zero.
             query_expansion_positions: (B, S) bool, what sentence-transformers' `MultiVectorEncoder`
                 calls the positions that it adds to a query: they count as required, too.
-            **kwargs: `output_hidden_states` (True, or the numbers of those to keep),
+            **kwargs: `output_hidden_states` (True, or the numbers of those to return),
                 `output_attentions`, `return_dict`, and what an attention backend takes.
                 `cu_seq_lens_q` (R + 1,) says where each of R sequences in one row begins, and where
                 the last one ends, whatever the positions are. If these are None, they are
@@ -413,7 +413,7 @@ class BertModel(BertPreTrainedModel):
         its attended tokens, pooled vector, logits of a head) depend on that sequence and its
         positions, the weights, the number of threads, the processor and the libraries, and on
         whether the model is prepared or gradients are recorded; not on what else is computed, in
-        which order, or on where padding stands. It holds in eval mode on the CPU, in float32,
+        which order, or on the place of padding. It holds in eval mode on the CPU, in float32,
         bfloat16 and float16 where the CPU multiplies them, and int8, under "eager" and "sdpa".
 
         Raises:
@@ -536,7 +536,7 @@ class BertModel(BertPreTrainedModel):
             current.guard = None
 
     def _requests(self, head_mask: Any, hidden_states: Any, attentions: Any) -> dict[str, Any]:
-        """What is asked of the encoder beside the last states, by its arguments."""
+        """Arguments of the encoder for everything but the last states."""
         if hidden_states is None:
             hidden_states = self.config.output_hidden_states or False
         if attentions is None:
@@ -666,7 +666,7 @@ class _BertHead(BertPreTrainedModel):
         Args:
             inputs: The batch.
             wanted: Which states are read.
-            **options: What `BertModel.forward` takes beside it.
+            **options: Other arguments of `BertModel.forward`.
         """
         bert: Any = self.bert
         if getattr(self.config, "batch_invariant", False):
@@ -777,7 +777,7 @@ class _LanguageModelHead(_BertHead):
             wanted = Wanted(labelled(labels), self._is_sparse(labels))
             encoded = self._encode(inputs, wanted, **options)
             return encoded, *self._scored(encoded, labels, inputs)
-        # Someone looks into the head: it scores every position, as in transformers.
+        # The head has a hook: it scores every position, as in transformers.
         every = torch.ones(inputs.shape, dtype=torch.bool, device=inputs.device)
         encoded = self._encode(inputs, Wanted(every), **options)
         scored = replace(encoded, states=encoded.pad(encoded.states), index=None)
@@ -928,7 +928,7 @@ class BertLMHeadModel(_LanguageModelHead, GenerationMixin):
             if scored != shape:
                 raise ValueError(
                     f"labels of shape {shape} do not go with logits_to_keep, which keeps "
-                    f"{scored[1]} positions; give shift_labels of shape {scored} beside them"
+                    f"{scored[1]} positions; give shift_labels of shape {scored} instead"
                 )
             predicted = nn.functional.pad(labels[:, 1:], (0, 1), value=IGNORE_INDEX)
         encoded = self._encode(

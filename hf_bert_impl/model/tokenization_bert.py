@@ -34,8 +34,8 @@ class BertTokenizer(TokenizersBackend):
         mask_token: Stands for the word to guess in masked language modelling.
         tokenize_chinese_chars: Whether every Chinese character is a word of its own.
         strip_accents: Whether to drop accents; None follows `do_lower_case`, as Google's code does.
-        never_split: Tokens of the vocabulary that are kept whole, with their case, wherever they
-            stand as words of their own. This has no effect if `do_basic_tokenize` is False.
+        never_split: Tokens of the vocabulary that are not split or lower-cased where they
+            are words of their own. This has no effect if `do_basic_tokenize` is False.
         do_basic_tokenize: False gives WordPiece the words between spaces just as they are: no
             lower-casing, no cleaning, no cutting at punctuation.
         **kwargs: Those of `TokenizersBackend`; `vocab_file`, `tokenizer_file` or `tokenizer_object`
@@ -114,7 +114,7 @@ class BertTokenizer(TokenizersBackend):
         # Not before: the base class gives ids to special tokens that the vocabulary lacks.
         self.update_post_processor()
         if do_basic_tokenize:
-            self._keep_whole(self.never_split)
+            self._add_unsplit(self.never_split)
 
     @staticmethod
     def _check_special_tokens(
@@ -144,7 +144,7 @@ class BertTokenizer(TokenizersBackend):
         tokenizer.decoder = decoders.WordPiece(prefix="##")
         return tokenizer
 
-    def _keep_whole(self, tokens: list[str]) -> None:
+    def _add_unsplit(self, tokens: list[str]) -> None:
         known = self.get_vocab()
         missing = [token for token in tokens if token not in known]
         if missing:
@@ -154,15 +154,15 @@ class BertTokenizer(TokenizersBackend):
                 "model.resize_token_embeddings(len(tokenizer)), or leave them out of never_split",
                 stacklevel=3,
             )
-        # Special tokens are kept whole already, and adding them again would make them common ones.
+        # Special tokens are not split anyway, and adding them again would make them common ones.
         # `normalized=False` looks for the token in the raw text, before it is lower-cased;
         # `single_word` does not look inside words ("Apple" in "Applebaum").
-        kept_already = self.added_tokens_encoder
+        added = self.added_tokens_encoder
         self.backend_tokenizer.add_tokens(
             [
                 AddedToken(token, single_word=True, normalized=False, special=False)
                 for token in tokens
-                if token in known and token not in kept_already
+                if token in known and token not in added
             ]
         )
 
@@ -201,7 +201,7 @@ class BertTokenizer(TokenizersBackend):
         """Turns the files that `from_pretrained` found into arguments of the constructor.
 
         The base class takes only the vocabulary out of a tokenizer.json. The switches in it (a
-        cased model's `lowercase`, say) are kept too, unless something else sets them.
+        cased model's `lowercase`, say) are read too, unless another argument sets them.
 
         Raises:
             FileNotFoundError: The folder holds neither vocab.txt nor tokenizer.json.
