@@ -441,8 +441,11 @@ def keep_steady(root: nn.Module) -> None:
                 f"batch_invariant=True does not go with a {type_name(type(module))}; merge it "
                 "(merge_and_unload), or set batch_invariant=False"
             )
-        if type(module) is nn.Linear and not isinstance(module.__dict__.get("packed"), Steady):
+        packed = module.__dict__.get("packed")
+        if type(module) is nn.Linear and not isinstance(packed, Steady):
             module.packed = Steady(None, Guard(), steady_product)  # type: ignore[assignment]
+        elif isinstance(packed, Packed) and packed.kernels and not packed.kernels.batch_invariant:
+            module.packed = None  # type: ignore[assignment]  # it was prepared without this
 
 
 def steady_product(layer: nn.Linear) -> Product:
