@@ -93,9 +93,9 @@ class Inputs:
     inputs_embeds: Tensor | None
     #: (B, S).
     shape: tuple[int, int]
-    device: torch.device = torch.device("cpu")  # noqa: RUF009 (it cannot be changed)
+    device: torch.device
     #: Whether values may not decide a shape: the call is recorded, or has none to read.
-    is_traced: bool = False
+    is_traced: bool
     #: Tokens of each sequence, if the batch came packed. None in a recorded program.
     lengths: list[int] | None = None
     #: (R + 1,) where they begin and end, in a recorded program.
@@ -145,10 +145,9 @@ class Inputs:
             lengths = _lengths_of_totals(shape, attention_mask, totals, is_unread)
         elif position_ids is not None:
             lengths, position_ids = _of_positions(shape, attention_mask, position_ids, is_unread)
-        inputs = cls(input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds, shape)
-        inputs.device, inputs.is_traced, inputs.lengths = device, is_unread, lengths
-        inputs.totals = totals if lengths is None else None
-        inputs.past_length = past_length or 0
+        given = (input_ids, attention_mask, token_type_ids, position_ids, inputs_embeds)
+        totals, past = totals if lengths is None else None, past_length or 0
+        inputs = cls(*given, shape, device, is_unread, lengths, totals, past_length=past)
         inputs._check(config, past_length, options)
         return inputs
 
@@ -235,8 +234,7 @@ class RowGroup(NamedTuple):
     keys: int
 
 
-@dataclass
-class Wanted:
+class Wanted(NamedTuple):
     """Which hidden states are read after the last layer, besides those of attended tokens.
 
     Unless nothing but required ones are read, those of masked-out tokens that are not the pad token
@@ -931,7 +929,7 @@ class Inside:
 
     A call of a small model takes a few milliseconds, so the modules are listed once. Each call
     compares what they hold with that list, in loops of the interpreter. torch counts all hooks that
-    were ever registered: while that number is the same, there is no new one.
+    were ever registered. While that number is the same, there is no new hook.
     """
 
     def __init__(self) -> None:
@@ -959,6 +957,7 @@ class Inside:
         return self.reason
 
     def _list(self, root: nn.Module) -> None:
+        count = RemovableHandle.next_id  # read first: another thread may add a hook
         self.listed = dict(_walk(root))
         self.types = [type(module) for module in self.listed]
         self.states = [vars(module) for module in self.listed]
@@ -969,7 +968,7 @@ class Inside:
         self.methods = list(map(getattr, self.owners, self.names))
         self.reason = next(self._reasons(root), None)
         is_hooked = any(map(_is_hooked, self.listed))
-        self.hooks = None if is_hooked else RemovableHandle.next_id
+        self.hooks = None if is_hooked else count
 
     def _reasons(self, root: nn.Module) -> Iterator[str]:
         for module, path in self.listed.items():

@@ -32,7 +32,7 @@ logger = logging.get_logger(__name__)
 #: The facts of a weight by which torch shows a change.
 _FACTS = (attrgetter("_version"), Tensor.data_ptr, attrgetter("dtype"), Tensor.stride)
 _ITEM = methodcaller("item")
-_engine_lock = threading.Lock()
+_engine_lock, _fill_lock = threading.Lock(), threading.Lock()
 #: Up to so many rows are few: their product takes longer to read the weights than to compute.
 FEW_ROWS = 64
 #: So many weights do not fit in a core's cache: oneDNN is then faster for any number of rows.
@@ -106,7 +106,6 @@ def linear(
     """
     packed = layer.__dict__.get("packed")
     if packed is not None:
-        function = NOT_FUSED if activation is None else fused(activation)
         # `compute` answers the same at length. For one sentence its call can be measured.
         if (
             packed.guard is current.guard
@@ -115,10 +114,11 @@ def linear(
             and packed.layers[0] is layer
             and states.__class__ is Tensor
             and states.dtype is packed.dtype
-            and (activation is None or function is not NOT_FUSED)
         ):
-            fast: Tensor = packed.product(states, residual, function)
-            return fast
+            function = NOT_FUSED if activation is None else fused(activation)
+            if activation is None or function is not NOT_FUSED:
+                fast: Tensor = packed.product(states, residual, function)
+                return fast
         output = packed.compute((layer,), states, activation, residual)
         if output is not None:
             return output
@@ -353,14 +353,16 @@ current = _Current()
 class Guard:
     """Linear layers whose weights are packed, with the facts of these weights.
 
-    That of a whole model is `current.guard` in a call in which no module has a hook, and which they
-    all hold for. One comparison then serves all layers. Otherwise each layer compares its own. A
-    sentence takes a few milliseconds, and no cache holds hundreds of objects between two calls: so
-    the comparisons are loops of the interpreter.
+    A model has one of all its layers. A call makes it `current.guard` if no module has a hook and
+    all weights are unchanged: one comparison then serves all layers. Otherwise each layer compares
+    its own weights. The comparisons are loops of the interpreter, because a sentence takes a few
+    milliseconds and no cache holds hundreds of objects between two calls.
     """
 
     def __init__(self) -> None:
         self.layers: list[Any] = []
+        self.slots: list[dict[str, Any]] = []
+        self.parameters: list[Any] = []
         self.copied: list[Tensor] = []
 
     def add(self, layers: tuple[Any, ...]) -> None:
@@ -418,12 +420,15 @@ class Packed:
 
     @torch.no_grad()
     def fill(self, layers: tuple[Any, ...]) -> None:
-        """Packs the weights of these layers, if they can be packed."""
-        self.layers = layers
-        if self.kernels is not None and not any(map(why_not_packed, layers)):
-            self.own.add(layers)
-            self.guard.add(layers)
-            self.product = self.kernels.pack(*layers)
+        """Packs the weights of these layers, if they can be packed; once."""
+        with _fill_lock:  # threads may share a copy that is not filled yet
+            if self.layers:
+                return
+            if self.kernels is not None and not any(map(why_not_packed, layers)):
+                self.own.add(layers)
+                self.guard.add(layers)
+                self.product = self.kernels.pack(*layers)
+            self.layers = layers
 
     def compute(
         self,
@@ -455,8 +460,7 @@ class Packed:
         return _by_rows(self.product, states, activation, function, residual)
 
     def _is_current(self) -> bool:
-        is_free = not torch.is_grad_enabled() and not is_intercepted()
-        if not is_free or any(map(is_replaced, self.layers)):
+        if torch.is_grad_enabled() or is_intercepted() or any(map(is_replaced, self.layers)):
             return False
         if self.own.holds():
             return True
