@@ -16,6 +16,7 @@ import sys
 from hf_bert_impl.benchmark.cases import Unavailable
 from hf_bert_impl.benchmark.models import Entry
 from hf_bert_impl.errors import one_line
+from hf_bert_impl.freed_memory import keep_freed_memory
 from hf_bert_impl.measuring.batches import Case
 
 PR_SET_PDEATHSIG = 1
@@ -45,6 +46,7 @@ def main(parent: int, entry: str) -> None:
         entry: An `Entry` as JSON.
     """
     die_with(parent)
+    keep_freed_memory()  # for every runtime alike, as the command that starts it does
     # Answers have a channel of their own, so that nothing a library prints gets between them.
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)

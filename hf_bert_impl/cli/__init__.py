@@ -36,7 +36,7 @@ from hf_bert_impl.cli import (
     tokenizer,
     verify,
 )
-from hf_bert_impl.cli.memory import keep_freed_memory
+from hf_bert_impl.freed_memory import keep_freed_memory
 
 app = typer.Typer(
     name="hf-bert",

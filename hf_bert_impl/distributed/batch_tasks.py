@@ -34,6 +34,7 @@ from hf_bert_impl.data.token_budget import cut_batches
 from hf_bert_impl.data.vector_table import arrow_table
 from hf_bert_impl.distributed.digests import weights_digest
 from hf_bert_impl.errors import InputError, one_line
+from hf_bert_impl.freed_memory import keep_freed_memory
 
 #: Columns by name, as long as each other: a dictionary of lists or arrays, a DataFrame of pandas,
 #: or a table of pyarrow.
@@ -69,7 +70,10 @@ class BatchTask(abc.ABC):
         self, threads: int | None, columns: tuple[str, ...], output_columns: tuple[str, ...]
     ) -> None:
         self.columns, self.output_columns = columns, output_columns
-        threads = _threads_here() if threads is None else threads
+        share = _threads_here()
+        if share is not None:  # a worker process, whose settings affect no other code
+            keep_freed_memory()
+        threads = share if threads is None else threads
         if threads is not None:
             COUNT.check("threads", threads)
             torch.set_num_threads(threads)

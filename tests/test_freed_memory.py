@@ -1,4 +1,4 @@
-"""What `malloc` keeps between passes: page faults, counted in a process of its own."""
+"""Memory that `malloc` keeps between passes: page faults are counted in a new process."""
 
 import os
 import platform
