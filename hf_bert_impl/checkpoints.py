@@ -56,6 +56,8 @@ def open_checkpoint(model: str, with_tokenizer: bool = False) -> Checkpoint:
     Raises:
         ValueError, OSError: No such checkpoint, not a BERT, or damaged files.
     """
+    from hf_bert_impl.model.loading import is_path  # imports transformers, but not torch
+
     if not model.strip():
         raise InputError("the model's name is empty", "a folder or a hub id", "name one")
     folder = Path(model).expanduser()
@@ -83,12 +85,6 @@ def open_checkpoint(model: str, with_tokenizer: bool = False) -> Checkpoint:
     if with_tokenizer:
         _require_tokenizer(checkpoint)
     return checkpoint
-
-
-def is_path(name: str) -> bool:
-    """Whether this cannot be an id of the hub, which has one slash at most, between two names."""
-    begins_so = os.path.isabs(name) or name.startswith((".", "~"))
-    return begins_so or name.endswith("/") or name.count("/") > 1
 
 
 def _local_config(folder: Path) -> dict[str, Any]:

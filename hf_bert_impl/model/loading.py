@@ -1,17 +1,19 @@
-"""What `from_pretrained` says when files cannot be loaded: one line, and what to do.
+"""Errors of `from_pretrained` for files that cannot be loaded: one line with a remedy.
 
-`path` and `options` are its first argument and its keyword arguments. Files are looked at after a
-load has failed.
+`path` and `options` are its first argument and its keyword arguments. Files are checked only after
+a load has failed. torch is imported where weights are read, so that a command can reject a model's
+name without that wait.
 """
+
+from __future__ import annotations
 
 import contextlib
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer
-from torch import Tensor, nn
 from transformers.utils import (
     CONFIG_NAME,
     GENERATION_CONFIG_NAME,
@@ -21,6 +23,9 @@ from transformers.utils import (
     WEIGHTS_NAME,
     cached_file,
 )
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
 
 #: A model has at most `NUMBERS_PER_BYTE` numbers for each byte of its weights, and `SPARE_NUMBERS`
 #: more. That leaves room for weights of few bits, a larger vocabulary, more layers, a new head.
@@ -120,9 +125,9 @@ def check_size(model: nn.Module, held: int, source: Any) -> None:
     """Checks that a config does not ask for memory out of all proportion to its weights.
 
     Args:
-        model: What the config makes, on the meta device.
+        model: The model of the config, on the meta device.
         held: The bytes of the weights.
-        source: What the message calls the checkpoint.
+        source: The checkpoint's name in the message.
 
     Raises:
         ValueError: The model is far larger.
@@ -230,6 +235,8 @@ def read_weights(path: str, device: str = "cpu") -> dict[str, Tensor]:
 
 
 def _is_table(weights: Any) -> bool:
+    from torch import Tensor
+
     return isinstance(weights, Mapping) and all(
         isinstance(name, str) and isinstance(value, Tensor) for name, value in weights.items()
     )
