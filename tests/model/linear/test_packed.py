@@ -1,6 +1,10 @@
 """Packed weights: the same numbers, the same model, and never a weight of before."""
 
 import copy
+import threading
+import time
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -78,6 +82,33 @@ def test_a_copy_packs_the_weights_of_its_first_call(dtype):
         assert torch.equal(again(**batch)[0], expected)
     assert torch.equal(outputs(again, batch)[0], expected)  # outside of that mode too
     assert prepared_kernels(again) == prepared_kernels(model)
+
+
+def test_threads_that_share_a_copy(monkeypatch):
+    """The first calls come at once: each layer is packed once, and all bits are the same."""
+    model, batch = model_and_batch("BertForMaskedLM", 8)
+    model.prepare_for_inference()
+    shared, expected = copy.deepcopy(model), outputs(copy.deepcopy(model), batch)[0]
+    pack, packs = kernels.Kernels.pack, Counter()
+
+    def slow_pack(self, *layers):
+        packs[layers] += 1
+        time.sleep(0.01)  # so that the other threads reach the same layer
+        return pack(self, *layers)
+
+    monkeypatch.setattr(kernels.Kernels, "pack", slow_pack)
+    start = threading.Barrier(4)
+
+    def call(_):
+        start.wait()
+        return [outputs(shared, batch)[0] for _ in range(2)]
+
+    with ThreadPoolExecutor(4) as threads:
+        results = [logits for both in threads.map(call, range(4)) for logits in both]
+    assert all(torch.equal(logits, expected) for logits in results)
+    assert packs == Counter([layers for _, layers, _ in packable(shared, "")])
+    assert packed(shared) == set(places(shared))
+    assert shared.bert.encoder.guard.holds()
 
 
 def test_a_copy_on_a_machine_without_the_kernels(monkeypatch):

@@ -166,6 +166,8 @@ def test_every_layout(prepared, backend):
     for row in range(5):
         alone = outputs(model, {name: x[row : row + 1] for name, x in batch.items()})
         assert torch.equal(alone.last_hidden_state[0], together[row])
+    # Their bits differ on some instruction sets only, so every CPU discards these weights.
+    assert model.encoder.layer[0].attention.self.packed is None
 
 
 @pytest.mark.slow
