@@ -45,10 +45,10 @@ SHORTEST_IN_PLACE = 32
 #: Fewer keys than this do not fill a vector of the CPU. A softmax over keys that are the rows of
 #: the scores then takes a third of the time of one over keys that are the columns.
 SHORTEST_LAST_SOFTMAX = 16
-#: How many values 16 bits of `drop` have, and the lowest of them as a signed integer.
+#: The number of values of 16 bits of `drop`, and the lowest of them as a signed integer.
 VALUES, LOWEST_VALUE = 1 << 16, -(1 << 15)
 LOWEST_64_BITS = -(1 << 63)
-#: What `baddbmm` adds, times 0.
+#: The tensor that `baddbmm` adds, times 0.
 NOTHING = torch.empty((), dtype=torch.float32, device="cpu")
 
 
@@ -398,7 +398,7 @@ class BertSelfAttention(nn.Module):
         )
 
     def _position_bias(self, query: Tensor, key: Tensor) -> Tensor:
-        """What relative positions add to the scaled scores, (B, H, Q, K).
+        """The term of relative positions in the scaled scores, (B, H, Q, K).
 
         relative_key: q_i · a_(i-j) (Shaw et al. 2018, equation 5); relative_key_query adds
         k_j · a_(i-j) (Huang et al. 2020, method 4). The first row of the table is distance

@@ -170,14 +170,14 @@ def init_weights(module: nn.Module) -> bool:
 
 
 class Architecture(NamedTuple):
-    """What a model is made of, as its config decides."""
+    """The classes of a model's parts, as its config decides."""
 
     embeddings: type[BertEmbeddings]
     layer: type[BertLayer]
     pooler: type[nn.Module]
     prediction_head: type[nn.Module]
     init_weights: Callable[[nn.Module], bool] | None = None
-    """What begins the weights in place of `initializer_range`; False for modules it leaves."""
+    """Initialises weights in place of `initializer_range`; False for modules it leaves."""
 
 
 def architecture(config: BertConfig) -> Architecture:

@@ -56,7 +56,7 @@ UNSET: dict[str, Any] = {
 #: The base class makes a name for each label.
 LABELS = _size(4_000_000, minimum=0)
 
-#: What codertimo/BERT-pytorch has hard-wired (commit d10dc4f9d5a6), in the fields of `BertConfig`.
+#: The constants of codertimo/BERT-pytorch (commit d10dc4f9d5a6), in the fields of `BertConfig`.
 #: With its sizes this is a config: ``BertConfig(**CODERTIMO_FIELDS, vocab_size=…, hidden_size=…)``.
 #: Its feed-forward layer is four times as wide as the hidden states, and it has 512 positions.
 CODERTIMO_FIELDS: dict[str, Any] = {

@@ -1,10 +1,11 @@
-"""Which kernels compute linear layers on this CPU, and preparing a model for them.
+"""The kernels of linear layers on this CPU, and the preparation of a model for them.
 
-torch has two libraries of matrix products for the CPU. oneDNN reads weights in blocks, in a layout
-that a weight is brought into once. torch's own `linear` (MKL) takes the weight as it is; for many
+torch has two libraries of matrix multiplications for the CPU. oneDNN reads weights in blocks, a
+layout that is made once per weight. torch's own `linear` (MKL) reads the weight as it is. For many
 rows of float32 it is faster on some processors, which is measured once per process. The environment
-variable `HF_BERT_KERNELS` names one of the two instead. What is exact or batch-invariant is probed
-at run time, for every number of rows and of threads; the instruction set's name decides neither.
+variable `HF_BERT_KERNELS` names one of the two instead. Exactness and batch invariance are probed
+at run time, for every number of rows and of threads. They do not depend on the instruction set's
+name.
 
 Notation: N outputs of a linear layer.
 """
@@ -70,7 +71,7 @@ ALIGNMENT = 64
 
 @dataclass(frozen=True)
 class Kernels:
-    """What computes the linear layers of one precision."""
+    """The kernels that compute the linear layers of one precision."""
 
     dtype: torch.dtype
     #: oneDNN computes up to so many rows, torch more.
@@ -124,7 +125,7 @@ def _chosen_here(dtype: torch.dtype, batch_invariant: bool) -> Kernels | None:
 
 
 def choose(dtype: torch.dtype, batch_invariant: bool = False) -> Kernels:
-    """What computes linear layers of this precision on this machine.
+    """The kernels for linear layers of this precision on this machine.
 
     Args:
         dtype: One of `DTYPES`.
@@ -252,7 +253,7 @@ def _int8_limit(kind: type[Int8Sums] | type[FewInt8Sums]) -> int | None:
     """The largest weight for which a library's sums are exact; None if there is none.
 
     Without VNNI instructions they add two products in 16 bits, where 8-bit weights saturate and
-    those of 7 bits do not. So it is tried on the largest sums that there can be.
+    those of 7 bits do not. So it is tried on the largest possible sums.
     """
     return next((limit for limit in (127, 63) if _is_exact(kind, limit)), None)
 
@@ -351,7 +352,7 @@ def drop_prepared(model: nn.Module) -> None:
 
 
 def prepared_kernels(model: Any) -> Kernels | None:
-    """What computes the encoder of a prepared model; None if nothing of it is packed."""
+    """The kernels of a prepared model's encoder; None if none of its weights are packed."""
     for module in model.base_model.modules():
         packed = module.__dict__.get("packed")
         if packed is not None and (packed.product is not None or not packed.layers):
@@ -361,7 +362,7 @@ def prepared_kernels(model: Any) -> Kernels | None:
 
 
 def packable(root: nn.Module, path: str) -> Iterator[tuple[nn.Module, tuple[Any, ...], str]]:
-    """What can be packed below a module: who has it, its layers side by side, and its path."""
+    """Yields each place to pack: the module that holds it, its layers side by side, its path."""
     for name, module in root.named_modules(prefix=path):
         children = module._modules
         if isinstance(module, BertSelfAttention):
@@ -390,7 +391,7 @@ def check_dtype(name: str, dtype: Any, *others: bool) -> None:
     Args:
         name: Of the argument, for the message.
         dtype: A name, a dtype, or None for that of the weights.
-        others: What else the argument may be.
+        others: Further values that the argument may have.
 
     Raises:
         ValueError: It is none of them.
@@ -509,7 +510,7 @@ class SteadyProduct:
         return outputs[0] if len(outputs) == 1 else torch.cat(outputs)
 
     def _size(self, rows: int, activation: Fused, has_residual: bool) -> int:
-        """How many rows a call has, for so many."""
+        """The number of rows of a call that computes so many."""
         key = (rows, activation, has_residual, torch.get_num_threads())
         size = self.sizes.get(key)
         if size is None:
@@ -590,7 +591,7 @@ def _trial(probe: Probe, count: int) -> Callable[[Tensor, int], Tensor]:
 
     Args:
         probe: The kind.
-        count: How many different rows there are.
+        count: The number of different rows.
 
     Returns:
         A function of the numbers of some of these rows, and of the number of rows to call with. It

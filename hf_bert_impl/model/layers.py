@@ -102,7 +102,7 @@ class BertEmbeddings(nn.Module):
         self.LayerNorm: nn.Module = nn.LayerNorm(width, eps=config.layer_norm_eps)
         self.dropout = Dropout(config.hidden_dropout_prob)
         self.adds_positions = not config.position_embedding_type.startswith("relative")
-        # What a caller without positions or token types gets; (1, positions).
+        # The defaults for calls without positions or token types; (1, positions).
         self.register_buffer("position_ids", torch.empty(1, positions, dtype=torch.long), False)
         self.register_buffer("token_type_ids", torch.empty(1, positions, dtype=torch.long), False)
         self.reset_ids()
@@ -360,7 +360,7 @@ class BertLayer(GradientCheckpointingLayer):
 
 
 class Left(NamedTuple):
-    """What the encoder leaves of packed states, without transformers' class, which costs more."""
+    """The encoder's output of packed states: transformers' own class takes longer to make."""
 
     last_hidden_state: Tensor
     hidden_states: tuple[Any, ...] | None
@@ -474,7 +474,7 @@ class _Collected:
 
     Args:
         selection: True for all, or numbers, of which -1 is the last.
-        count: How many there are.
+        count: The number of all hidden states.
         layout: Of the states; None for (B, S, D).
     """
 
@@ -491,7 +491,7 @@ class _Collected:
 
     @property
     def all(self) -> tuple[Tensor | None, ...] | None:
-        """What was taken; None if nothing is asked for."""
+        """The states taken so far; None if the call asks for none."""
         return tuple(self.states) if self.is_asked else None
 
     def take(self, hidden_states: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""What a call computes: `Inputs` (checked once) → `Layout` (planned once) → `Encoded`.
+"""The steps of a call: `Inputs` (checked once) → `Layout` (planned once) → `Encoded`.
 
 Notation: B batch, S sequence, D hidden size, T computed tokens of the whole batch, N of them that
 the caller reads, R sequences, L the longest of them, `...` any trailing shape.
@@ -52,8 +52,8 @@ BY_ROW = {
 }
 #: PEFT's LoRA layers, by name. Its variants (aLoRA, DoRA, …) may depend on the place of a token.
 LORA = ("peft.tuners.lora.layer.Linear", "peft.tuners.lora.layer.Embedding")
-#: Where hooks come from that compute, move or gather weights, or that ask for gradients. They do
-#: not depend on the shape of states.
+#: Modules whose hooks compute, move or gather weights, or request gradients. These hooks do not
+#: depend on the shape of states.
 MOVERS = (
     "torch.nn.utils.",
     "torch.distributed.fsdp.",
@@ -64,7 +64,7 @@ MOVERS = (
 
 
 class Route(Enum):
-    """How a call is computed, decided once; see `BertModel._route`."""
+    """The way a call is computed, decided once; see `BertModel._route`."""
 
     #: (B, S, D), as transformers computes it.
     PADDED = "padded"
@@ -235,7 +235,7 @@ class RowGroup(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """Which hidden states are read after the last layer, besides those of attended tokens.
+    """The hidden states that are read after the last layer, besides those of attended tokens.
 
     Unless nothing but required ones are read, those of masked-out tokens that are not the pad token
     are read as well: the caller put them there. ColBERT's queries are the best known case: they end
@@ -257,7 +257,7 @@ class Wanted(NamedTuple):
 
 @dataclass
 class Layout:
-    """Which tokens are computed, where they are, and how they attend.
+    """The tokens that are computed, their places, and the mask they attend with.
 
     A token is computed when the mask attends to it, or when its hidden state is read anyway
     (see `Wanted`). Tokens that are not attended are queries, not keys: nothing attends to
@@ -272,7 +272,7 @@ class Layout:
     shape: tuple[int, int]
     #: (R, L) of the padded batch of sequences; (B, S) unless the input came packed.
     grid: tuple[int, int]
-    #: Where the tensors below are.
+    #: The device of the tensors below.
     device: torch.device
     #: Runs of equal length, in packed order.
     groups: tuple[RowGroup, ...] = ()
@@ -935,7 +935,7 @@ class Inside:
     def __init__(self) -> None:
         #: The modules, and their paths.
         self.listed: dict[nn.Module, str] = {}
-        #: How many hooks torch had counted; None if a module has one, or another `forward`.
+        #: The number of hooks that torch counted; None if a module has one, or another `forward`.
         self.hooks: int | None = None
         #: Why packed rows will not do.
         self.reason: str | None = None
@@ -1010,7 +1010,7 @@ def _bare(method: Any) -> Any:
 
 
 def why_watched(module: nn.Module) -> str | None:
-    """What looks at the states that go through this module: a hook, or another `forward`."""
+    """The code that reads this module's states, if any: a hook, or another `forward`."""
     hooks = chain.from_iterable(map(dict.values, _hooks(vars(module))))
     if hooks_of_all._has_any_global_hook() or not all(map(_moves_weights, hooks)):
         return "a hook"
@@ -1050,7 +1050,7 @@ def _walk(module: nn.Module, path: str = "") -> Iterator[tuple[nn.Module, str]]:
 
 @dataclass
 class Encoded:
-    """What `BertModel` leaves for a head: the states that the head reads, without padding."""
+    """The output of `BertModel` for a head: the states that the head reads, without padding."""
 
     #: (N, D) of the tokens at `index`; (B, S, D) if that is None.
     states: Tensor
@@ -1070,7 +1070,7 @@ class Encoded:
 
     @classmethod
     def of(cls, layout: Layout, left: Any, pooler: Any, cache: Any) -> "Encoded":
-        """What the caller reads of the encoder's output, `left`."""
+        """Selects the states that the caller reads from the encoder's output, `left`."""
         states, is_packed = left.last_hidden_state, layout.route.is_packed
         index, visible, first = layout.read()
         starts = states  # (B or R, 1 or S, D), of which a pooler reads [:, 0]
@@ -1099,7 +1099,7 @@ class Encoded:
         """Rows computed from `states`, (N, ...) or (B, S, ...), to (B, S, ...), zero elsewhere.
 
         Args:
-            rows: What was computed.
+            rows: The computed values.
             in_place: Whether `rows` may be overwritten.
         """
         if self.index is None:

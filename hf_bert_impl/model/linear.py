@@ -76,7 +76,7 @@ _IN_PLACE: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 def fused(activation: Any) -> Fused:
-    """How the product computes this activation; `NOT_FUSED` if the activation must be called."""
+    """The fused form of this activation; `NOT_FUSED` if the activation must be called."""
     found = FUSED_ACTIVATIONS.get(type(activation), NOT_FUSED)
     if found is NOT_FUSED or (current.guard is None and is_hooked(activation)):
         return NOT_FUSED
@@ -288,7 +288,7 @@ class FewInt8Sums:
 
     def __init__(self, weight: Tensor, scale: Tensor) -> None:
         zero_points = torch.zeros(weight.shape[0], dtype=torch.long, device="cpu")
-        # Which library packs is a setting of the whole process.
+        # The library that packs is a setting of the whole process.
         with _engine_lock, warnings.catch_warnings(action="ignore"):
             per_output = torch._make_per_channel_quantized_tensor(
                 weight, scale.double(), zero_points, 0
@@ -440,7 +440,7 @@ class Packed:
         """activation(product) + residual, (..., in) to (..., N); None if it does not serve.
 
         Args:
-            layers: Those that it packed, as they are now.
+            layers: The layers that it packed, as they are now.
             states: As for `linear`, and the others too.
         """
         if not self.layers:

@@ -172,7 +172,7 @@ def check_labels(
 
     Args:
         labels: Anything that reshapes to `shape`, or None.
-        shape: What the head expects.
+        shape: The shape that the head expects.
         num_classes: Labels must be below it, or -100 (ignored); None for numbers.
         classes_name: The config field that holds this number.
 

@@ -99,7 +99,7 @@ logger = logging.get_logger(__name__)
 #: If more than this share of all positions is to be scored, all are scored: padding the scores
 #: would take longer than it saves.
 MANY_SCORED = 0.7
-#: What is read for a pooled vector.
+#: The states that a pooled vector needs.
 POOLED = Wanted(only_required=True)
 
 
@@ -291,7 +291,7 @@ class BertPreTrainedModel(PreTrainedModel):
 
         Raises:
             ValueError: An unknown dtype, weights on the meta device or quantised by torch, or
-                kernels named by `HF_BERT_KERNELS` that there are not.
+                kernels named by `HF_BERT_KERNELS` that are missing here.
         """
         prepare(self, dtype)
         return self
@@ -470,7 +470,7 @@ class BertModel(BertPreTrainedModel):
         output_attentions: bool | None = None,
         **options: Any,
     ) -> Encoded:
-        """What a head reads; the other arguments are those of `forward`."""
+        """The states that a head reads; the other arguments are those of `forward`."""
         config = self.config
         if encoder_hidden_states is not None:
             check_memory(config, inputs.shape, encoder_hidden_states, encoder_attention_mask)
@@ -614,7 +614,7 @@ class BertModel(BertPreTrainedModel):
     def _complete(
         self, required: Tensor | None, only_required: bool, inputs: Inputs, route: Route
     ) -> Wanted:
-        """What the caller reads, with what the model itself reads."""
+        """The states that the caller reads, and those that the model itself reads."""
         config, others = self.config, None
         if route.is_packed and inputs.has_padding is not False and not only_required:
             words = getattr(self.embeddings, "word_embeddings", None)
@@ -726,7 +726,7 @@ class BertForPreTrainingOutput(ModelOutput):
 
 
 class _LanguageModelHead(_BertHead):
-    """What the models with a vocabulary decoder share."""
+    """Base class of the models with a vocabulary decoder."""
 
     _tied_weights_keys = {  # noqa: RUF012 (transformers' own form)
         "cls.predictions.decoder.weight": "bert.embeddings.word_embeddings.weight",
@@ -771,7 +771,7 @@ class _LanguageModelHead(_BertHead):
     def _encode_scored(
         self, inputs: Inputs, labels: Tensor | None, **options: Any
     ) -> tuple[Encoded, Encoded, Tensor | None]:
-        """What `_encode` gives, and of it what the head scores, with the labels of that."""
+        """The states of `_encode`, those of them that the head scores, and their labels."""
         is_traced = inputs.is_traced or is_mapped(labels)
         if is_traced or self._inside.why_padded(self.cls) is None:
             wanted = Wanted(labelled(labels), self._is_sparse(labels))

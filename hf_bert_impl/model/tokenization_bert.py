@@ -38,10 +38,10 @@ class BertTokenizer(TokenizersBackend):
             are words of their own. This has no effect if `do_basic_tokenize` is False.
         do_basic_tokenize: False gives WordPiece the words between spaces just as they are: no
             lower-casing, no cleaning, no cutting at punctuation.
-        **kwargs: Those of `TokenizersBackend`; `vocab_file`, `tokenizer_file` or `tokenizer_object`
-            can take the place of `vocab`. As in transformers, a `tokenizer_file` or
-            `tokenizer_object` given here is used as it is, and the switches above do not change it;
-            `from_pretrained` reads their values from it.
+        **kwargs: Arguments of `TokenizersBackend`; `vocab_file`, `tokenizer_file` or
+            `tokenizer_object` can take the place of `vocab`. As in transformers, a
+            `tokenizer_file` or `tokenizer_object` given here is used as it is, and the switches
+            above do not change it; `from_pretrained` reads their values from it.
 
     Raises:
         FileNotFoundError: The vocabulary file does not exist.

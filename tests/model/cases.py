@@ -144,7 +144,7 @@ def model_and_batch(
 
 
 def outputs(model: Any, batch: Mapping[str, Any], **options: Any) -> Any:
-    """What the model gives, without gradients."""
+    """The outputs of the model, without gradients."""
     with torch.no_grad():
         return model(**batch, **options)
 
@@ -301,7 +301,7 @@ def largest(difference: Tensor) -> float:
 def of_fixture(
     folder: Path, file: str = "expected.npz"
 ) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """What the software that wrote a checkpoint of the fixtures gave, and for which batch."""
+    """The outputs of the software that wrote a checkpoint of the fixtures, and their batch."""
     with np.load(folder / file) as arrays:
         values = {name: torch.from_numpy(arrays[name]) for name in arrays.files}
     names = {name: name for name in ("input_ids", "attention_mask", "token_type_ids")}
@@ -321,7 +321,7 @@ def assert_as_fixture(
     Args:
         model: Of either implementation.
         values: Of the original software, which computed padding too.
-        batch: What is given to the model.
+        batch: The model's inputs.
         real: (B, S) bool, where to compare; everywhere without it.
         tolerance: The largest difference.
     """

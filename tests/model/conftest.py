@@ -1,4 +1,4 @@
-"""What several of the model's tests need of the machine."""
+"""Fixtures for tests that need certain machines."""
 
 import pytest
 import torch

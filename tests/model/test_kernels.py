@@ -48,7 +48,7 @@ def fresh_choice(monkeypatch):
 
 
 def choices(dtype):
-    """What is chosen for a precision here, and what else computes it."""
+    """The chosen kernels for a precision here, and the other ones that compute it."""
     reason = kernels.why_no_kernels(DTYPES[dtype])
     if reason is not None:
         pytest.skip(reason)

@@ -1,4 +1,4 @@
-"""Whoever looks inside the model, or stands in it, gets what transformers gives there."""
+"""Hooks and modules inside the model get the same tensors as in transformers."""
 
 import copy
 

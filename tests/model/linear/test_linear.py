@@ -1,4 +1,4 @@
-"""Products by oneDNN on the weights as they are: same numbers, and only where nobody watches."""
+"""Products by oneDNN on unpacked weights: same numbers, and only in calls that are plain."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -271,7 +271,7 @@ def frozen(*shape, **options):
     return nn.Parameter(torch.randn(*shape, **options), requires_grad=False)
 
 
-#: What is done to a layer that then is called as it is.
+#: Changes of a layer after which torch computes it.
 CHANGES = {
     "a tensor as weight": with_parameter(weight=torch.randn(7, 13)),
     "transposed": with_parameter(weight=nn.Parameter(torch.randn(13, 7).t(), requires_grad=False)),

@@ -28,7 +28,7 @@ pytestmark = pytest.mark.usefixtures("needs_kernels")
 
 
 def places(model):
-    """Whoever can have packed weights, by path."""
+    """The modules that can have packed weights, by path."""
     return {path: holder for holder, _, path in packable(model, "")}
 
 
@@ -200,7 +200,7 @@ def test_other_parameters_for_one_call():
     assert packed(model) == everything and torch.equal(outputs(model, batch)[0], expected)
 
 
-#: Those of the random trials that change weights, modules, modes or types.
+#: The changes of the random trials to weights, modules, modes or types.
 LARGER_CHANGES = sorted(
     {*fuzz.WHOLE_WEIGHTS, *fuzz.MODULES, *fuzz.DEPTH, *fuzz.LAST, *fuzz.FRESH, *fuzz.DTYPE}
     | {"new Parameter", "data swapped", "train and back"}
@@ -219,7 +219,7 @@ def test_a_larger_change_is_seen(change):
     same_as_plain(model, batch)
 
 
-#: What is done to a layer, and what is said of it then.
+#: Changes of a layer, and the warning about each.
 REPLACED = {
     "linear": (
         lambda layer: setattr(layer.attention.self.query, "__class__", fuzz.Doubled),

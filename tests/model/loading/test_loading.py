@@ -122,7 +122,7 @@ def test_checkpoints_of_older_software(fixtures_dir, name):
 
 
 def test_gamma_and_beta(fixtures_dir, tmp_path):
-    """What pytorch_pretrained_bert wrote in 2018: other LayerNorm names, no decoder bias."""
+    """A checkpoint of pytorch_pretrained_bert of 2018: other LayerNorm names, no decoder bias."""
     folder = fixtures_dir / "pytorch_pretrained_bert"
     shutil.copy(folder / "pytorch_model.bin", tmp_path)
     fields = json.loads((folder / "bert_config.json").read_text())

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.skipif(not HAS_KERNELS, reason="this torch comes withou
 #: Sizes and numbers of heads that fill vectors and threads, and such that do not.
 SIZES = [(64, 4), (96, 12), (35, 5), (24, 3), (40, 1), (18, 2)]
 LAYOUTS = ("right", "left", "wide", "holes", "packed")
-#: What is one for a sequence, not one for a token.
+#: Outputs with one entry per sequence, not per token.
 OF_SEQUENCES = ("pooler_output", "seq_relationship_logits")
 SEQUENCE_HEADS = (
     "BertForSequenceClassification",
@@ -64,7 +64,7 @@ def lay_out(sequences, layout, rng):
 
 
 def of_each(model, sequences, layout="right", rng=None, with_gradients=False, **options):
-    """What the model gives of each sequence, by name."""
+    """The outputs of each sequence, by name."""
     batch, places = lay_out(sequences, layout, rng)
     head = type(model).__name__
     if head == "BertForMultipleChoice":
