@@ -2,7 +2,7 @@
 
 Text is cleaned and folded (`BertNormalizer`), cut at spaces and punctuation (`BertPreTokenizer`),
 cut into the longest known pieces (`WordPiece`) and framed as ``[CLS] A [SEP] B [SEP]``. A readable
-version of the same steps, in plain Python, is `hf_bert_impl.data.wordpiece`.
+version of the same steps, in plain Python, is `notebooks/lessons/wordpiece.py`.
 """
 
 import json

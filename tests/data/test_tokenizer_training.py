@@ -6,7 +6,6 @@ import sys
 
 import pytest
 
-from hf_bert_impl.data import wordpiece
 from hf_bert_impl.data.tokenizer_training import SPECIAL_TOKENS, train_tokenizer
 from hf_bert_impl.data.word_vocabulary import SPECIAL_TOKENS as MARKS
 from hf_bert_impl.data.word_vocabulary import train_words
@@ -47,11 +46,9 @@ def test_the_vocabulary(text):
     assert report.words == 115
 
 
-def test_pieces_are_those_of_the_reference(text):
+def test_the_report_counts_pieces(text):
     tokenizer, report = train_tokenizer([text], vocab_size=60)
-    pieces = wordpiece.tokenize(TEXT, tokenizer.get_vocab())
-    assert tokenizer.tokenize(TEXT) == pieces
-    assert report.pieces_per_word == pytest.approx(len(pieces) / 115)
+    assert report.pieces_per_word == pytest.approx(len(tokenizer.tokenize(TEXT)) / 115)
 
 
 def test_case(text):

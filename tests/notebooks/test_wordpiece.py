@@ -1,4 +1,4 @@
-"""The reference tokenizer says what the `tokenizers` library does, character by character."""
+"""notebooks/lessons/wordpiece.py gives what the `tokenizers` library does, by character."""
 
 import random
 import unicodedata
@@ -6,12 +6,8 @@ import unicodedata
 import pytest
 from tokenizers import models, normalizers, pre_tokenizers
 
-from hf_bert_impl.data.wordpiece import (
-    UNKNOWN_TO_LIBRARY,
-    basic_tokenize,
-    split_into_pieces,
-    tokenize,
-)
+from hf_bert_impl import BertTokenizer
+from lessons.wordpiece import UNKNOWN_TO_LIBRARY, basic_tokenize, split_into_pieces, tokenize
 
 # do_lower_case, strip_accents, tokenize_chinese_chars
 MODES = [(True, None, True), (False, None, True), (False, True, False), (True, False, False)]
@@ -116,3 +112,12 @@ def test_pieces(word, pieces):
     assert split_into_pieces(word, vocab) == pieces
     model = models.WordPiece(vocab, unk_token="[UNK]")
     assert [token.value for token in model.tokenize(word)] == pieces
+
+
+def test_a_text_has_the_pieces_of_the_packages_tokenizer(data_dir):
+    words = (data_dir / "bert_base_chinese_vocab.txt").read_text(encoding="utf-8").split("\n")
+    vocab = {word: number for number, word in enumerate(words)}
+    text = "Café, unbelievably naïve: 3.14% of 北京! e-mail@x.org한국어"
+    for lower in (True, False):
+        ours = BertTokenizer(vocab, do_lower_case=lower)
+        assert ours.tokenize(text) == tokenize(text, vocab, do_lower_case=lower)

@@ -3,8 +3,8 @@
 The steps are those of Devlin et al. 2019 and of the tokenizer that came with it; the greedy search
 is that of Wu et al. 2016 (https://arxiv.org/abs/1609.08144, section 4.1). Where the `tokenizers`
 library, with which every BERT of today is trained and served, differs from that first description,
-this file does what the library does and says so. `hf_bert_impl.model.tokenization_bert` is the one
-to use: it is about a hundred times faster.
+this file does what the library does and says so. `hf_bert_impl.BertTokenizer` does the same about a
+hundred times faster.
 
 Text -> clean -> set off Chinese characters -> fold accents and case -> cut at spaces and
 punctuation -> cut each word into pieces.
