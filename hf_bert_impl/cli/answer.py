@@ -47,8 +47,8 @@ def answer(
         str | None,
         typer.Argument(
             metavar="[FILE]",
-            help="JSON lines with question and context; - reads standard input. In parts also "
-            ".csv, .tsv, .parquet, or a folder of such files, with these columns.",
+            help="A .jsonl, .json, .csv, .tsv or .parquet with question, context and, if you "
+            "like, id; - reads standard input. In parts also a folder of such files.",
         ),
     ] = None,
     question: Annotated[

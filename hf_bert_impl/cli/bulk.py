@@ -14,7 +14,7 @@ from hf_bert_impl.cli.options import one_of
 from hf_bert_impl.errors import InputError
 
 if TYPE_CHECKING:
-    from hf_bert_impl.data.table_records import Wanted
+    from hf_bert_impl.data.text_input import Wanted
     from hf_bert_impl.distributed import BatchTask
 
 PANEL = "Work in parts"

@@ -18,8 +18,8 @@ def classify(
         str,
         typer.Argument(
             metavar="FILE",
-            help="One text a line; or .csv, .tsv, .jsonl, .parquet, a folder that datasets saved, "
-            "or a folder of such files.",
+            help="One text a line; or .csv, .tsv, .jsonl, .json, .parquet, a folder that datasets "
+            "saved, or a folder of such files.",
         ),
     ],
     model: Annotated[

@@ -51,9 +51,9 @@ def embed(
         str,
         typer.Argument(
             metavar="FILE",
-            help="One text a line; or .csv, .tsv (without quotes), .jsonl, .parquet, or a folder "
-            "that datasets saved. .gz, .bz2, .xz or .zst may follow. - reads standard input. Or a "
-            "folder of such files, for a folder OUTPUT.",
+            help="One text a line; or .csv, .tsv (without quotes), .jsonl, .json, .parquet, or a "
+            "folder that datasets saved. .gz, .bz2, .xz or .zst may follow. - reads standard "
+            "input. Or a folder of such files, for a folder OUTPUT.",
         ),
     ],
     output: Annotated[
@@ -75,7 +75,7 @@ def embed(
         str | None,
         typer.Option(
             help="The texts: a name in the first line, or a number from 0 in a .csv or .tsv "
-            "without header. Plain lines are then read as JSON lines.",
+            "without header. Plain lines are then read as JSON lines, or as .tsv.",
             show_default="the only column; text, for .jsonl",
         ),
     ] = None,

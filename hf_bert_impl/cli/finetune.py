@@ -61,8 +61,8 @@ def finetune(
     train: Annotated[
         str | None,
         typer.Option(
-            help="Training data: .tsv, .csv, .jsonl, .conll, SQuAD's .json, or a folder with a "
-            "subfolder of .txt for each class; with --dataset a split."
+            help="Training data: .tsv, .csv, .jsonl, .json, .parquet, .conll, SQuAD's .json, or a "
+            "folder with a subfolder of .txt for each class; with --dataset a split."
         ),
     ] = None,
     validation: Annotated[

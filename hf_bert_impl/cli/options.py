@@ -74,7 +74,7 @@ Files = Annotated[
     list[str],
     typer.Argument(
         metavar="FILES...",
-        help="Text, .csv, .tsv, .jsonl or .parquet, or a folder of .txt; UTF-8.",
+        help="Text, .csv, .tsv, .jsonl, .json or .parquet, or a folder of .txt; UTF-8.",
     ),
 ]
 BatchTokens = Annotated[

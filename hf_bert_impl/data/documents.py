@@ -1,9 +1,9 @@
 """Documents out of text files: lists of sentences, in the order in which they were written.
 
 What a line is differs from corpus to corpus, so a layout says it (`LAYOUTS`). Records are documents
-whatever the layout: a row of a table (.csv, .tsv, .parquet, a folder of `datasets`), a line of
-.jsonl, a file of a folder. The tag `<br />`, which ends a line in texts out of the web, does so
-here.
+whatever the layout: a row of a table (.csv, .tsv, .parquet, a folder of `datasets`), an object of
+.jsonl or .json, a row of any other file where a column is named, a file of a folder. The tag
+`<br />`, which ends a line in texts out of the web, does so here.
 """
 
 import hashlib
@@ -15,9 +15,9 @@ from pathlib import Path
 from hf_bert_impl.data.sentence_splitter import split_sentences
 from hf_bert_impl.data.table_records import is_dataset
 from hf_bert_impl.data.text_folder import text_files
-from hf_bert_impl.data.text_input import TextInput, endings
+from hf_bert_impl.data.text_input import TextInput, form_of
 from hf_bert_impl.errors import InputError, check_choice
-from hf_bert_impl.files.text import JSON_SUFFIXES, check_text_file, read_text
+from hf_bert_impl.files.text import check_text_file, read_text
 
 #: How lines make documents.
 LAYOUTS = {
@@ -28,9 +28,6 @@ LAYOUTS = {
     "wikitext": "articles under a line `= Title =`; sentences are found, headings left out",
     "pairs": "two sentences a line with a tab between them (codertimo's format)",
 }
-
-#: Endings of files whose records are documents.
-TABLES = (".csv", ".tsv", ".parquet", *JSON_SUFFIXES)
 
 #: The sentences of a document, none of them empty.
 Document = list[str]
@@ -58,13 +55,14 @@ def read_documents(
     check_choice("layout", layout, LAYOUTS)
     for file in files:
         texts = read_texts(file, column)
-        if layout == "pairs" and has_records(file):
+        is_records = column is not None or has_records(file)
+        if layout == "pairs" and is_records:
             raise InputError(
                 f"{file} has records, which are documents and no pairs",
                 "plain text with two sentences a line for `layout='pairs'`",
                 "leave the layout out, or write the pairs into a .txt file",
             )
-        if has_records(file):
+        if is_records:
             documents: Iterable[Document] = map(_sentences, texts)
         elif layout == "sentences":
             documents = _between_blank_lines(without_breaks(line).strip() for line in texts)
@@ -102,8 +100,7 @@ def read_texts(file: str | Path, column: str | None = None) -> Iterator[str]:
 
 def has_records(file: str | Path) -> bool:
     """Whether what is read from a file or folder are records, and not lines."""
-    path = Path(file)
-    return path.is_dir() or endings(path)[0] in TABLES
+    return form_of(file) != "lines"
 
 
 def without_breaks(text: str) -> str:

@@ -1,12 +1,13 @@
-"""Columns of a table, row by row: CSV, TSV, Parquet, and folders of the `datasets` library.
+"""Columns of a table, row by row: CSV, TSV, CoNLL, Parquet, and tables of the `datasets` library.
 
 Nothing is read whole, and reading can begin at any row. Parquet and data sets need the extra
-`train`; CSV and TSV need nothing.
+`train`; the others need nothing.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import importlib.util
 import io
 import itertools
@@ -24,7 +25,7 @@ from hf_bert_impl.files.text import decode, mended_lines
 #: Rows that are read at once.
 ROWS = 1000
 READ_BYTES = 1 << 20
-#: Most characters of a field of CSV: what is beyond is taken for a quote that nobody closed.
+#: Maximum number of characters of a field of CSV: a longer one has a quote that is never closed.
 LONGEST_FIELD = 1 << 24
 
 # A copy of the module behind `csv`, since its limit is shared by all readers of a process.
@@ -33,40 +34,103 @@ _csv: Any = importlib.util.module_from_spec(_spec)
 _spec.loader.exec_module(_csv)
 _csv.field_size_limit(LONGEST_FIELD)
 
-#: Where a record stands; its text, a list of texts where several columns are asked for, or the
-#: error that says what is wrong with it; and its id (None where no column of ids is asked for).
-#: A text or an id that is not UTF-8 is bytes.
-Record = tuple[str, Any, Any]
-#: The columns of the texts that are asked for: one, the only one that there is, or several.
-Wanted = str | None | tuple[str, ...]
+#: The place of a record, and the values of the chosen columns or the error that it has. A text that
+#: is not UTF-8 is bytes.
+Values = tuple[str, list[Any] | ValueError]
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """The columns to read."""
+
+    columns: tuple[str, ...] | None
+    """Names, or numbers from 0; None for the only column besides `id_column`."""
+    id_column: str | None = None
+    """The ids, which are the last value of a row."""
+    any_type: bool = False
+    """Columns may hold other things than texts, such as labels."""
+    optional: bool = False
+    """An absent column gives None."""
+
+    @property
+    def names(self) -> list[str]:
+        """The columns that are asked for, in the order of the values."""
+        return [it for it in (*(self.columns or ()), self.id_column) if it is not None]
+
+    def of(self, name: str, known: Sequence[str]) -> list[str | None]:
+        """The columns of a table in the order of the values; None for an absent one.
+
+        Args:
+            name: The file, for messages.
+            known: All columns.
+
+        Raises:
+            InputError: There is no such column, or none is asked for and there are several.
+        """
+        for wanted in self.names:
+            if list(known).count(wanted) != 1 and (wanted in known or not self.optional):
+                raise no_column(name, wanted, known)
+        if self.columns is not None:
+            return [it if it in known else None for it in self.names]
+        others = [it for it in known if it != self.id_column]
+        if len(others) != 1:
+            shown = ", ".join(map(repr, known)) or "none"
+            raise InputError(
+                f"{name} has {len(others)} columns ({shown})",
+                "to know which of them holds the texts",
+                "name it with `column`",
+            )
+        return [*others, *self.names]
 
 
 class Lines(Iterator[bytes]):
     """The lines of a stream with their ends, and how much of it they are.
 
+    A line ends at a line feed and nowhere else: texts hold other line separators of Unicode.
+
     Args:
         stream: Binary.
         jump: Lines and bytes that `pass_over` passes over; the stream can be sought where these
             are more than none.
-        mended: The name of the stream, where a few bytes that are not UTF-8 are to be passed over.
     """
 
-    def __init__(
-        self, stream: IO[bytes], jump: tuple[int, int] = (0, 0), mended: str | None = None
-    ) -> None:
+    def __init__(self, stream: IO[bytes], jump: tuple[int, int] = (0, 0)) -> None:
         self._stream, self._jump = stream, jump
         self._lines: Iterator[bytes] = iter(stream.readline, b"")
-        if mended is not None:
-            self._lines = mended_lines(self._lines, mended)
         #: So far.
         self.lines = self.bytes = 0
+
+    def peek(self) -> bytes:
+        """The first line that is not blank, without its leading blanks; it is not passed over."""
+        read: list[bytes] = []
+        first = b""
+        while not first and (line := next(self._lines, None)) is not None:
+            read.append(line)
+            first = line.removeprefix(b"\xef\xbb\xbf").lstrip()
+        self._lines = itertools.chain(read, self._lines)
+        return first
+
+    def mend(self, name: str) -> None:
+        """Replaces a few bytes that are not UTF-8 (`mended_lines`) in the stream of that name."""
+        self._lines = mended_lines(self._lines, name)
 
     def pass_over(self) -> bool:
         """Goes on where the jump ends, and tells whether there is one."""
         if self._jump[1]:
             self.lines, self.bytes = self._jump
             self._stream.seek(self.bytes)
+            self._lines = iter(self._stream.readline, b"")
         return self._jump[1] > 0
+
+    def texts(self, name: str) -> Iterator[tuple[str, str | ValueError]]:
+        """The place of each line, and its text without its end or the error that it has."""
+        self.pass_over()
+        for line in self:
+            place = f"line {self.lines} of {name}"
+            try:
+                yield place, decode(line, name, self.lines).removesuffix("\n").removesuffix("\r")
+            except ValueError as error:
+                yield place, error
 
     def __next__(self) -> bytes:
         line = next(self._lines)
@@ -81,29 +145,23 @@ def say(note: str) -> None:
 
 
 def table_records(
-    lines: Lines,
-    name: str,
-    tabs: bool,
-    column: Wanted,
-    id_column: str | None,
-    say: Callable[[str], None] = say,
-) -> Iterator[Record]:
+    lines: Lines, name: str, tabs: bool, choice: Choice, say: Callable[[str], None] = say
+) -> Iterator[Values]:
     """Rows of CSV, or of TSV, which knows no quotes.
 
     Args:
         lines: Of the file, in UTF-8.
         name: The file, for messages.
         tabs: Whether fields have tabs between them.
-        column: The texts: a name in the first line, or else a number from 0, with which the first
-            line is a row as any other; an `InputNote` says so. None takes the only column.
-        id_column: The ids, likewise.
+        choice: Names in the first line, or else numbers from 0, with which the first line is a row
+            as any other; an `InputNote` says so.
         say: Gets that note.
 
     Raises:
         InputError: There is no such column, or what follows cannot be told apart.
     """
-    names = [it for it in (*_several(column), id_column) if it is not None]
-    places: list[int] = []
+    names = choice.names
+    places: list[int | None] = []
     width = 0
     for number, fields, problem in _fields(lines, name, tabs):
         if not width:
@@ -114,23 +172,22 @@ def table_records(
             if not names:
                 _check_one_field(fields, name, tabs)
             known = fields if has_header else [str(place) for place in range(width)]
-            places = [known.index(it) for it in choose_columns(name, known, column, id_column)]
+            chosen = choice.of(name, known)
+            places = [None if it is None else known.index(it) for it in chosen]
             is_begun = lines.pass_over()
-            note = _note_of_numbers(name, names, fields, has_header, places)
+            note = _note_of_numbers(name, names, fields, has_header)
             if note and not is_begun:
                 say(note)
             if is_begun or has_header:
                 continue
         where = f"line {number} of {name}"
         if problem is not None:
-            yield where, problem, None
-            continue
-        if len(fields) != width:
+            yield where, problem
+        elif len(fields) != width:
             given = f"{where} has {len(fields)} fields"
-            yield where, InputError(given, f"{width} as in its first line", "mend the line"), None
-            continue
-        values = [fields[place] for place in places]
-        yield where, *_record(values, column, id_column)
+            yield where, InputError(given, f"{width} as in its first line", "mend the line")
+        else:
+            yield where, [None if place is None else fields[place] for place in places]
 
 
 def _check_one_field(fields: list[str], name: str, tabs: bool) -> None:
@@ -144,30 +201,20 @@ def _check_one_field(fields: list[str], name: str, tabs: bool) -> None:
 
 
 def _note_of_numbers(
-    name: str, names: list[str], fields: list[str], has_header: bool, places: list[int]
+    name: str, names: list[str], fields: list[str], has_header: bool
 ) -> str | None:
     """What the first line was taken for, where columns are given as numbers."""
     if not has_header:
         return (
-            f"the first line of {name} is taken as a text ({fields[places[0]][:40]!r}), since "
+            f"the first line of {name} is taken as a text ({fields[int(names[0])][:40]!r}), since "
             f"column {names[0]} is a number; name a column if this line is a header"
         )
     if names and all(it.isdecimal() and int(it) < len(fields) for it in names):
         return (
             f"the first line of {name} is taken as a header, since it has the name {names[0]!r}, "
-            f"which is column number {places[0]}"
+            f"which is column number {fields.index(names[0])}"
         )
     return None
-
-
-def _several(column: Wanted) -> tuple[str | None, ...]:
-    return column if isinstance(column, tuple) else (column,)
-
-
-def _record(values: list[Any], column: Wanted, id_column: str | None) -> tuple[Any, Any]:
-    """The texts and the id of a row's chosen columns."""
-    identifier = None if id_column is None else values.pop()
-    return values if isinstance(column, tuple) else values[0], identifier
 
 
 def _fields(
@@ -205,15 +252,61 @@ def _fields(
         ) from error
 
 
-def parquet_records(
-    stream: IO[bytes], name: str, column: Wanted, id_column: str | None, start: int = 0
-) -> tuple[int, Iterator[Record]]:
-    """The number of rows of a Parquet file, and those from row `start` on.
+def conll_records(lines: Lines, name: str, choice: Choice) -> Iterator[Values]:
+    """Sentences of CoNLL: a word a line with its tags after it, a blank line between sentences.
 
-    The other arguments are those of `table_records`.
+    A value is a list with an entry a word. Fields are separated by tabs where the first line has
+    one, and else by blanks. Lines that begin with `-DOCSTART-` stand between documents and are
+    passed over.
+
+    Args:
+        lines: Of the file.
+        name: The file, for messages.
+        choice: Numbers from 0; negative ones count from the end.
 
     Raises:
-        InputError: The file is no Parquet, has no such column, or the column holds no texts.
+        InputError: A column is no number, or a line has too few fields.
+    """
+    try:
+        places = [int(column) for column in choice.names or ["none"]]
+    except ValueError as error:
+        raise InputError(
+            f"the columns of {name} are {', '.join(choice.names) or 'not given'}",
+            "numbers from 0 (-1 is the last), as a CoNLL file has no header",
+            "give numbers",
+        ) from error
+    needed = max(2, *(place + 1 if place >= 0 else -place for place in places))
+    separator = "\t" if b"\t" in lines.peek() else None
+    start = ""
+    sentence: list[list[str]] = [[] for _ in places]
+    for where, line in itertools.chain(lines.texts(name), [("", "")]):
+        if isinstance(line, ValueError):
+            raise line
+        # Lines with nothing but tabs separate too. A word may be a blank of Unicode, with its tag.
+        if not line.strip() or line.startswith("-DOCSTART-"):
+            if start:
+                yield start, sentence
+            start, sentence = "", [[] for _ in places]
+            continue
+        fields = line.split(separator)
+        if len(fields) < needed:
+            raise InputError(
+                f"{where} has {len(fields)} fields",
+                f"at least {needed}, a word and its tags",
+                "mend the line, or name other columns",
+            )
+        start = start or where
+        for place, values in zip(places, sentence, strict=True):
+            values.append(fields[place])
+
+
+def parquet_records(
+    stream: IO[bytes], name: str, choice: Choice, start: int = 0
+) -> tuple[int, Iterator[Values]]:
+    """The number of rows of a Parquet file, and those from row `start` on.
+
+    Raises:
+        InputError: The file is no Parquet, has no such column, or a column holds no texts.
     """
     arrow = require("pyarrow", "train", "reading Parquet")
     parquet = require("pyarrow.parquet", "train", "reading Parquet")
@@ -233,31 +326,24 @@ def parquet_records(
         # With a buffer, a row group is read page by page, not whole.
         file = parquet.ParquetFile(stream, buffer_size=READ_BYTES)
     schema = file.schema_arrow
-    chosen = choose_columns(name, schema.names, column, id_column)
-    if any(arrow.types.is_dictionary(schema.field(it).type) for it in chosen):
+    chosen = choice.of(name, schema.names)
+    present = [it for it in dict.fromkeys(chosen) if it is not None]
+    if any(arrow.types.is_dictionary(schema.field(it).type) for it in present):
         file = _plain(file, stream)
-    is_text = (arrow.types.is_string, arrow.types.is_large_string, arrow.types.is_string_view)
-    for text in chosen[: len(_several(column))]:
-        kind = schema.field(text).type
-        if arrow.types.is_dictionary(kind):
-            kind = kind.value_type
-        if not any(is_kind(kind) for is_kind in is_text):
-            raise no_texts(name, text, kind)
+    _check_texts(name, choice, schema, present)
     groups, first = _groups(file.metadata, start)
-    columns = list(dict.fromkeys(chosen))
 
-    def rows() -> Iterator[list[Any]]:
+    def batches() -> Iterator[Any]:
         with reading():
-            for batch in file.iter_batches(batch_size=ROWS, row_groups=groups, columns=columns):
-                yield from _transposed([column_values(batch[it]) for it in chosen])
+            yield from file.iter_batches(batch_size=ROWS, row_groups=groups, columns=present)
 
-    wanted = itertools.islice(rows(), start - first, None)
-    return file.metadata.num_rows, _numbered(wanted, name, start, column, id_column)
+    rows = itertools.islice(_rows(batches(), chosen), start - first, None)
+    return file.metadata.num_rows, _numbered(rows, name, start)
 
 
 def dataset_records(
-    folder: Path, name: str, column: Wanted, id_column: str | None, start: int = 0
-) -> tuple[int, Iterator[Record]]:
+    folder: Path, name: str, choice: Choice, start: int = 0
+) -> tuple[int, Iterator[Values]]:
     """The number of rows of a folder that `datasets` wrote with `save_to_disk`, and its records.
 
     The arguments are those of `parquet_records`.
@@ -290,22 +376,60 @@ def dataset_records(
                 f"name its folder, such as {folder / next(iter(table), 'train')}",
             )
         (table,) = table.values()
-    chosen = choose_columns(name, table.column_names, column, id_column)
-    for text in chosen[: len(_several(column))]:
-        feature = table.features[text]
-        if getattr(feature, "dtype", None) not in ("string", "large_string"):
-            raise no_texts(name, text, getattr(feature, "dtype", type(feature).__name__))
-    count = len(table)
-    part = table.with_format("arrow").select_columns(list(dict.fromkeys(chosen)))
-    part = part.select(range(min(start, count), count))
-    columns = ([column_values(b[it]) for it in chosen] for b in part.iter(ROWS))
-    rows = itertools.chain.from_iterable(map(_transposed, columns))
-    return count, _numbered(rows, name, start, column, id_column)
+    return len(table), records_of(table, name, choice, start)
+
+
+def records_of(
+    table: Any, name: str, choice: Choice, start: int = 0
+) -> Iterator[tuple[str, list[Any]]]:
+    """The records of a table of `datasets`; labels get the names that it gives their numbers."""
+    chosen = choice.of(name, table.column_names)
+    present = [it for it in dict.fromkeys(chosen) if it is not None]
+    _check_texts(name, choice, table.features.arrow_schema, present)
+    part = table.with_format("arrow").select_columns(present)
+    part = part.select(range(min(start, len(table)), len(table)))
+    rows = _numbered(_rows(part.iter(ROWS), chosen), name, start)
+    classes = [None if it is None else _class_names(table.features[it]) for it in chosen]
+    for place, values in rows:
+        if choice.any_type:
+            values = [_named(it, names) for it, names in zip(values, classes, strict=True)]
+        yield place, values
 
 
 def is_dataset(folder: Path) -> bool:
     """Whether a folder is one that `datasets` wrote."""
     return any((folder / it).is_file() for it in ("state.json", "dataset_dict.json"))
+
+
+def _class_names(feature: Any) -> list[str] | None:
+    feature = getattr(feature, "feature", feature)  # of a list
+    return getattr(feature, "names", None)
+
+
+def _named(value: Any, classes: list[str] | None) -> Any:
+    if classes is None:
+        return value
+    if isinstance(value, list):
+        return [_named(item, classes) for item in value]
+    # -1 stands for a label that the makers of the data set keep to themselves.
+    return classes[value] if value is not None and value >= 0 else None
+
+
+def _check_texts(name: str, choice: Choice, schema: Any, chosen: Iterable[str]) -> None:
+    """Raises InputError if a column with another type than text is to be read as texts."""
+    from pyarrow import types
+
+    is_text = (types.is_string, types.is_large_string, types.is_string_view)
+    for column in chosen:
+        kind = schema.field(column).type
+        plain = kind.value_type if types.is_dictionary(kind) else kind
+        is_read = not choice.any_type and column != choice.id_column
+        if is_read and not any(is_kind(plain) for is_kind in is_text):
+            raise InputError(
+                f"column {column!r} of {name} holds {plain}",
+                "texts",
+                "name another with `column`",
+            )
 
 
 def _groups(metadata: Any, start: int) -> tuple[list[int], int]:
@@ -358,15 +482,17 @@ def _decoded(value: bytes | None) -> str | bytes | None:
         return value
 
 
-def _transposed(columns: list[list[Any]]) -> Iterator[list[Any]]:
-    return map(list, zip(*columns, strict=True))
+def _rows(batches: Iterable[Any], chosen: Sequence[str | None]) -> Iterator[list[Any]]:
+    """The rows of batches of pyarrow, with None for an absent column."""
+    for batch in batches:
+        absent = [None] * batch.num_rows
+        columns = [absent if it is None else column_values(batch[it]) for it in chosen]
+        yield from map(list, zip(*columns, strict=True))
 
 
-def _numbered(
-    rows: Iterable[list[Any]], name: str, start: int, column: Wanted, id_column: str | None
-) -> Iterator[Record]:
+def _numbered(rows: Iterable[list[Any]], name: str, start: int) -> Iterator[tuple[str, list[Any]]]:
     for number, values in enumerate(rows, start + 1):
-        yield f"row {number} of {name}", *_record(values, column, id_column)
+        yield f"row {number} of {name}", values
 
 
 def seekable(stream: IO[bytes], is_compressed: bool) -> IO[bytes]:
@@ -379,48 +505,16 @@ def seekable(stream: IO[bytes], is_compressed: bool) -> IO[bytes]:
     return unpacked
 
 
-def choose_columns(
-    name: str, known: Sequence[str], column: Wanted, id_column: str | None
-) -> list[str]:
-    """The columns of the texts, and after them that of the ids where one is asked for.
-
-    Args:
-        name: The file, for messages.
-        known: All columns.
-        column: Those that are asked for; None for the only one beside `id_column`.
-        id_column: That of the ids, or None.
-
-    Raises:
-        InputError: There is no such column, or none is asked for and there are several.
-    """
-    for wanted in (*_several(column), id_column):
-        if wanted is not None and list(known).count(wanted) != 1:
-            raise no_column(name, wanted, known)
-    if column is None:
-        others = [it for it in known if it != id_column]
-        if len(others) != 1:
-            shown = ", ".join(map(repr, known)) or "none"
-            raise InputError(
-                f"{name} has {len(others)} columns ({shown})",
-                "to know which of them holds the texts",
-                "name it with `column`",
-            )
-        column = others[0]
-    return [it for it in (*_several(column), id_column) if it is not None]
-
-
-def no_column(where: str, column: str, known: Sequence[str]) -> InputError:
+def no_column(
+    where: str,
+    column: str,
+    known: Sequence[str],
+    remedy: str = "give names for a file with a header, or numbers from 0 for one without",
+) -> InputError:
     """The error for a column that is not there, or several times."""
     names = ", ".join(map(repr, known)) or "none"
     return InputError(
         f"{where} has {'several columns' if column in known else 'no column'} {column!r}",
         f"one of {names}",
-        "give names for a file with a header, or numbers from 0 for one without",
-    )
-
-
-def no_texts(name: str, column: str, kind: Any) -> InputError:
-    """The error for a column of something else than texts."""
-    return InputError(
-        f"column {column!r} of {name} holds {kind}", "texts", "name another with `column`"
+        remedy,
     )

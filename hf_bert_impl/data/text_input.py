@@ -1,4 +1,4 @@
-"""Texts out of a file, a folder of `datasets` or standard input, one at a time."""
+"""Rows and texts out of a file, a folder of `datasets` or standard input, one at a time."""
 
 from __future__ import annotations
 
@@ -9,32 +9,92 @@ import gzip
 import io
 import itertools
 import lzma
+import re
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, Self
 
 from hf_bert_impl.data.table_records import (
+    Choice,
     Lines,
-    Record,
-    Wanted,
+    Values,
+    conll_records,
     dataset_records,
+    no_column,
     parquet_records,
+    say,
     seekable,
     table_records,
 )
 from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.extras import require
-from hf_bert_impl.files.text import JSON_SUFFIXES, check_text_file, decode
+from hf_bert_impl.files.json_files import check_text, parse_json
+from hf_bert_impl.files.text import check_text_file, decode
 
-_PACKED = (".gz", ".bz2", ".xz", ".zst")
+#: How a file is read, by its ending in any case. Other files are plain lines.
+FORMS = {
+    ".txt": "lines",
+    ".tsv": "tsv",
+    ".tab": "tsv",
+    ".csv": "csv",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".json": "json",
+    ".parquet": "parquet",
+    ".conll": "conll",
+    ".bio": "conll",
+    ".iob": "conll",
+    ".iob2": "conll",
+}
+#: Endings of compressed files, which may follow, and how such a stream is opened.
+PACKED: dict[str, Callable[[Any], Any]] = {
+    ".gz": gzip.open,
+    ".bz2": bz2.open,
+    ".xz": lzma.open,
+    ".zst": lambda raw: require("pyarrow", "train", "reading .zst").CompressedInputStream(
+        raw, "zstd"
+    ),
+}
+#: Endings of files that are known to be no text.
+_BINARY = (
+    *(".xlsx", ".xls", ".ods", ".docx", ".doc", ".odt", ".pdf", ".zip", ".tar", ".tgz", ".7z"),
+    *(".arrow", ".feather", ".orc", ".npy", ".npz", ".pt", ".bin", ".safetensors", ".pkl", ".db"),
+)
+
+_BEGINS_JSON = re.compile(rb'\{\s*["}]|\[\s*(\{|$)')
+
+#: The place of a record; its text, a list of values where several columns are asked for, or the
+#: error that it has; and its id (None where no column of ids is asked for).
+Record = tuple[str, Any, Any]
+#: The columns that are asked for: one, the only one that there is, or several.
+Wanted = str | None | tuple[str, ...]
 
 
 def endings(path: Path) -> tuple[str, str]:
-    """What a file's name says of its form, as in ".csv", and of its packing, as in ".gz"."""
-    packing = path.suffix.lower() if path.suffix.lower() in _PACKED else ""
+    """The ending of a file's name, as in ".csv", and that of its compression, as in ".gz"."""
+    packing = path.suffix.lower() if path.suffix.lower() in PACKED else ""
     return (path.with_suffix("") if packing else path).suffix.lower(), packing
+
+
+def form_of(file: str | Path) -> str:
+    """How a file or folder is read: one of `FORMS`, or "folder".
+
+    Raises:
+        InputError: Its ending is that of another kind of file.
+    """
+    path = Path(file).expanduser()
+    if path.is_dir():
+        return "folder"
+    ending, _ = endings(path)
+    if ending in _BINARY:
+        raise InputError(
+            f"{file} ends in {ending}",
+            f"one of {', '.join(FORMS)}, which say how it is read ({', '.join(PACKED)} may follow)",
+            "save it in one of these forms, such as .csv",
+        )
+    return FORMS.get(ending, "lines")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,22 +108,26 @@ class Start:
 
 
 class RecordInput:
-    """What a file, a folder of `datasets` or standard input holds, record by record.
+    """The records of a file, a folder of `datasets` or standard input, one at a time.
 
-    The ending says what is read: .csv, .tsv, JSON lines (.jsonl, .ndjson, .json), .parquet, and
-    plain lines otherwise; .gz, .bz2, .xz or .zst may follow. A folder is one that `datasets` wrote.
+    The ending says how a file is read (`FORMS`); .gz, .bz2, .xz or .zst may follow. JSON is an
+    object a line, or one list of objects. A folder is one that `datasets` wrote.
 
     A line of plain text is a text even if it is empty, so that row n is that of line n; lines end
-    at a line feed and nowhere else. Empty lines of JSON, CSV and TSV are passed over.
+    at a line feed and nowhere else. Where a column is named, the lines of plain text and of
+    standard input have fields: they are JSON if the first begins an object or a list of objects,
+    and TSV otherwise. Empty lines of JSON, CSV and TSV are passed over.
 
     Args:
         file: A path, or `-` for standard input.
-        column: The field of JSON lines, by default `text`; the column of a table, which may be left
-            out where there is only one; or several of either. Plain lines are read as JSON lines
-            where it is given.
+        column: The column of a table or the field of JSON; or several. None is the only column
+            that there is, or `text` in JSON. In CSV, TSV and CoNLL it may be a number from 0.
         id_column: The field or column of ids, which are texts or whole numbers.
         start: What `position` was when this file was read before.
         mend: Pass over a few bytes of CSV and TSV that are not UTF-8 (`mended_lines`).
+        any_type: Columns may hold other things than texts.
+        optional: An absent column gives None, and is no error.
+        say: Gets a note where the first line of a table could be read in another way.
 
     Raises:
         ValueError: There is no such file, or it is of another form.
@@ -75,17 +139,24 @@ class RecordInput:
         column: Wanted = None,
         id_column: str | None = None,
         start: Start | None = None,
+        *,
         mend: bool = False,
+        any_type: bool = False,
+        optional: bool = False,
+        say: Callable[[str], None] = say,
     ) -> None:
         self.name = "standard input" if file == "-" else file
         #: All bytes, or rows of a table that knows their number; None where that is not known.
         self.size: int | None = None
-        self._id_column, self._start, self._mend = id_column, start or Start(), mend
+        self._start, self._mend, self._say = start or Start(), mend, say
         self._rows, self._lines = self._start.rows, Lines(io.BytesIO())
+        self._is_single, self._has_ids = not isinstance(column, tuple), id_column is not None
         self._opened = contextlib.ExitStack()
+        columns = (column,) if isinstance(column, str) else column
         try:
+            found = self._open(file, Choice(columns, id_column, any_type, optional))
             #: A record is an error where that record alone cannot be read.
-            self.records = self._counted(self._records(file, column))
+            self.records: Iterator[Record] = map(self._record, found)
         except BaseException:
             self._opened.close()
             raise
@@ -112,104 +183,109 @@ class RecordInput:
         """Bytes, or rows of a table that knows their number, of the input so far."""
         return self._lines.bytes or self._rows
 
-    def _records(self, file: str, column: Wanted) -> Iterator[Record]:
-        """What the file holds, by its ending."""
-        path, named = Path(file).expanduser(), (column, self._id_column)
+    def sound(self) -> Iterator[Record]:
+        """The records; one that cannot be read raises its error."""
+        for record in self.records:
+            if isinstance(record[1], ValueError):
+                raise record[1]
+            yield record
+
+    def _record(self, found: Values) -> Record:
+        self._rows += 1
+        place, values = found
+        if isinstance(values, ValueError):
+            return place, values, None
+        identifier = values.pop() if self._has_ids else None
+        return place, values[0] if self._is_single else values, identifier
+
+    def _open(self, file: str, choice: Choice) -> Iterator[Values]:
+        """Opens the file, and reads it as its ending says."""
+        path, start = Path(file).expanduser(), self._start
+        self.form = form_of(path) if file != "-" else "lines"
         self._can_seek = False
-        if file != "-" and path.is_dir():
-            self.size, rows = dataset_records(path, self.name, *named, self._start.rows)
+        if self.form == "folder":
+            self.size, rows = dataset_records(path, self.name, choice, start.rows)
             return rows
-        ending, packing = endings(path) if file != "-" else ("", "")
-        stream = self._open(file, path, packing)
-        if ending == ".parquet":
+        packing = endings(path)[1] if file != "-" else ""
+        stream = self._stream(file, path, packing)
+        if self.form == "parquet":
             jumping = self._opened.enter_context(seekable(stream, bool(packing)))
-            self.size, rows = parquet_records(jumping, self.name, *named, self._start.rows)
+            self.size, rows = parquet_records(jumping, self.name, choice, start.rows)
             return rows
-        self._can_seek = file != "-" and not packing
-        mended = self.name if self._mend and ending in (".csv", ".tsv") else None
-        self._lines = Lines(stream, (self._start.lines, self._start.bytes), mended)
-        passed = 0 if self._start.bytes else self._start.rows
-        if ending in (".csv", ".tsv"):
-            found = table_records(self._lines, self.name, ending == ".tsv", *named)
-        elif column is None and ending not in JSON_SUFFIXES:
-            if self._id_column is not None:
+        self._can_seek = file != "-" and not packing and self.form != "conll"
+        self._lines = Lines(stream, (start.lines, start.bytes))
+        return itertools.islice(self._parsed(choice), 0 if start.bytes else start.rows, None)
+
+    def _parsed(self, choice: Choice) -> Iterator[Values]:
+        """The records of a file that has lines."""
+        lines, name = self._lines, self.name
+        first = lines.peek() if self.form == "json" or choice.names else b""
+        if self.form == "lines" and choice.columns is not None:
+            self.form = "json" if _BEGINS_JSON.match(first) else "tsv"
+        if self.form == "json":
+            if first.startswith(b"["):
+                self._can_seek = False
+                return _parse(_list_items(b"".join(lines), name), choice)
+            return _parse(lines.texts(name), choice)
+        if self.form == "conll":
+            return conll_records(lines, name, choice)
+        if self.form == "lines":
+            if choice.id_column is not None:
                 raise InputError(
-                    f"{self.name} is read as plain lines, and `id_column` is given",
+                    f"{name} is read as plain lines, and `id_column` is given",
                     "a file whose lines have fields (.csv, .tsv, .jsonl, .parquet)",
                     "leave it out, or name the field of the texts with `column`",
                 )
-            found = ((place, text, None) for place, text in self._decoded())
-        else:
-            found = self._json(column or "text")
-        return itertools.islice(found, passed, None)
+            texts = lines.texts(name)
+            return ((at, it if isinstance(it, ValueError) else [it]) for at, it in texts)
+        if self._mend:
+            lines.mend(name)
+        return table_records(lines, name, self.form == "tsv", choice, self._say)
 
-    def _open(self, file: str, path: Path, packing: str) -> IO[bytes]:
+    def _stream(self, file: str, path: Path, packing: str) -> IO[bytes]:
         if file == "-":
             return sys.stdin.buffer
         check_text_file(path, "a file of texts, or -")
         raw = self._opened.enter_context(path.open("rb"))
         stream: Any = raw
-        if packing == ".gz":
-            stream = gzip.GzipFile(fileobj=raw)
-        elif packing == ".bz2":
-            stream = bz2.BZ2File(raw)
-        elif packing == ".xz":
-            stream = lzma.LZMAFile(raw)  # noqa: SIM115 -- `_opened` closes it
-        elif packing:
-            arrow = require("pyarrow", "train", "reading .zst")
-            stream = arrow.CompressedInputStream(raw, "zstd")
+        if packing:
+            stream = io.BufferedReader(_Unpacked(PACKED[packing](raw), self.name), 1 << 16)
         elif path.is_file():
             self.size = path.stat().st_size
-        if packing:
-            stream = io.BufferedReader(_Unpacked(stream, self.name), 1 << 16)
         return self._opened.enter_context(stream)
 
-    def _counted(self, records: Iterator[Record]) -> Iterator[Record]:
-        for record in records:
-            self._rows += 1
-            yield record
 
-    def _decoded(self) -> Iterator[tuple[str, str | ValueError]]:
-        """Where each line stands, and its text without its end."""
-        self._lines.pass_over()
-        for line in self._lines:
-            place = f"line {self._lines.lines} of {self.name}"
-            text: str | ValueError
-            try:
-                text = decode(line, self.name, self._lines.lines)
-                text = text.removesuffix("\n").removesuffix("\r")
-            except ValueError as error:
-                text = error
-            yield place, text
+def _list_items(content: bytes, name: str) -> Iterator[tuple[str, Any]]:
+    """The place and the value of each item of a list of JSON."""
+    expected = "one object a line, or one list of objects"
+    for index, item in enumerate(parse_json(decode(content, name), name, expected, list)):
+        yield f"record {index} of {name}", item
 
-    def _json(self, column: str | tuple[str, ...]) -> Iterator[Record]:
-        for place, text in self._decoded():
-            if isinstance(text, ValueError):
-                yield place, text, None
-            elif text.strip():
-                try:
-                    yield place, *self._fields(text, place, column)
-                except ValueError as error:
-                    yield place, error, None
 
-    def _fields(self, line: str, place: str, column: str | tuple[str, ...]) -> tuple[Any, Any]:
-        """The texts and the id of a line of JSON."""
-        from hf_bert_impl.files.json_files import parse_json
-
-        columns = (column,) if isinstance(column, str) else column
-        wanted = f"an object whose {' and '.join(map(repr, columns))} is a text"
-        record = parse_json(line, place, wanted)
-        asked = [*(("column", name) for name in columns), ("id_column", self._id_column)]
-        for option, name in asked:
-            if name is not None and name not in record:
-                fields = ", ".join(map(repr, record)) or "no fields"
-                raise InputError(
-                    f"{place} has no {name!r}, only {fields}",
-                    wanted if option == "column" else "an id in each line",
-                    f"name a field with `{option}`",
-                )
-        values = [record[name] for name in columns]
-        return values[0] if isinstance(column, str) else values, record.get(self._id_column)
+def _parse(found: Iterable[tuple[str, Any]], choice: Choice) -> Iterator[Values]:
+    """Values of the chosen fields of lines of JSON, or of objects."""
+    columns = choice.columns or ("text",)
+    names = [*columns, *([] if choice.id_column is None else [choice.id_column])]
+    expected = f"an object with {', '.join(map(repr, names))}"
+    for place, record in found:
+        values: list[Any] | ValueError
+        try:
+            if isinstance(record, ValueError):
+                raise record
+            if isinstance(record, str):
+                if not record.strip():
+                    continue
+                record = parse_json(record, place, expected, object)
+            if not isinstance(record, dict):
+                shown = "null" if record is None else f"a {type(record).__name__}"
+                raise InputError(f"{place} holds {shown}", expected, "mend it")
+            if absent := [it for it in names if it not in record and not choice.optional]:
+                remedy = "name another with `column`, or mend the row"
+                raise no_column(place, absent[0], list(record), remedy)
+            values = [record.get(it) for it in names]
+        except ValueError as error:
+            values = error
+        yield place, values
 
 
 class TextInput(RecordInput, Iterator[str]):
@@ -238,7 +314,7 @@ class TextInput(RecordInput, Iterator[str]):
         super().__init__(file, column, id_column, mend=mend)
         self._on_id = on_id
         try:
-            self._texts = self._read(self.records)
+            self._texts = self._read()
             self._first: str | None = next(self._texts, None)
             if self._first is None:
                 raise InputError(
@@ -257,21 +333,17 @@ class TextInput(RecordInput, Iterator[str]):
             return text
         return next(self._texts)
 
-    def _read(self, records: Iterator[Record]) -> Iterator[str]:
+    def _read(self) -> Iterator[str]:
         """Checks each record, hands on its id and gives its text."""
-        for place, text, identifier in records:
-            if isinstance(text, ValueError):
-                raise text
+        for place, text, identifier in self.sound():
             check_record_text(place, text)
-            if self._id_column is not None:
+            if self._has_ids:
                 self._on_id(place, identifier)
             yield text
 
 
 def check_record_text(place: str, text: Any) -> None:
-    """Raises InputError if what stands at a place is no text, or has half a surrogate pair."""
-    from hf_bert_impl.files.json_files import check_text
-
+    """Raises InputError if the value at a place is no text, or has half a surrogate pair."""
     if not isinstance(text, str):
         if isinstance(text, bytes):
             shown = f"the text in {place} is not UTF-8 ({text!r:.60})"

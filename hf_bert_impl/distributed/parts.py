@@ -31,8 +31,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from hf_bert_impl.data.table_records import Wanted, is_dataset
-from hf_bert_impl.data.text_input import RecordInput, Start, check_record_text, endings
+from hf_bert_impl.data.table_records import is_dataset
+from hf_bert_impl.data.text_input import (
+    FORMS,
+    RecordInput,
+    Start,
+    Wanted,
+    check_record_text,
+    endings,
+)
 from hf_bert_impl.data.vector_table import as_stored, write_columns
 from hf_bert_impl.distributed.batch_tasks import BatchTask
 from hf_bert_impl.distributed.digests import file_digest, weights_digest
@@ -46,8 +53,8 @@ from hf_bert_impl.finite import NotFinite
 PART_ROWS = 10_000
 #: Most characters of a text; a longer one is set apart, as it is hardly one.
 LONGEST_TEXT = 1_000_000
-#: Of the files that are taken out of a folder.
-SUFFIXES = (".txt", ".csv", ".tsv", ".parquet", ".jsonl", ".ndjson")
+#: Endings of the files that are read in a folder.
+SUFFIXES = tuple(ending for ending, form in FORMS.items() if form != "conll")
 JOB, MANIFEST, REJECTS = "_job.json", "manifest.json", "rejects.jsonl"
 ENTRIES, CUTS = "_parts", "_cuts"
 FORMAT = 1

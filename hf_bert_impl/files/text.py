@@ -1,7 +1,6 @@
 """UTF-8 text out of files and streams: one reader, and one message for any other encoding.
 
-A line ends at a line feed, with or without a carriage return before it, and nowhere else: texts
-hold other line separators of Unicode. A byte-order mark at the beginning is passed over.
+A byte-order mark at the beginning is passed over.
 """
 
 from __future__ import annotations
@@ -11,9 +10,6 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from hf_bert_impl.errors import InputError, InputNote, MissingFile
-
-#: Endings of files with an object of JSON a line.
-JSON_SUFFIXES = (".jsonl", ".ndjson", ".json")
 
 
 def check_text_file(path: Path, expected: str) -> None:
@@ -33,31 +29,6 @@ def check_text_file(path: Path, expected: str) -> None:
         raise MissingFile(f"there is no file {path}", expected, "check the path")
 
 
-def numbered_lines(path: str | Path) -> Iterator[tuple[int, str]]:
-    """The lines of a file without their ends, and their numbers from 1.
-
-    Raises:
-        InputError: A line is not UTF-8.
-        OSError: The file cannot be read.
-    """
-    with Path(path).open("rb") as stream:
-        yield from decode_lines(stream, str(path))
-
-
-def decode_lines(lines: Iterable[bytes], name: str) -> Iterator[tuple[int, str]]:
-    """As `numbered_lines`, of an open file.
-
-    Args:
-        lines: What iterating over a binary stream gives, from its beginning.
-        name: The name of the stream, for messages.
-
-    Raises:
-        InputError: A line is not UTF-8.
-    """
-    for number, line in enumerate(lines, start=1):
-        yield number, decode(line, name, number).removesuffix("\n").removesuffix("\r")
-
-
 def mended_lines(lines: Iterable[bytes], name: str) -> Iterator[bytes]:
     """Lines with U+FFFD, which BERT's tokenizers pass over, in place of bytes that are not UTF-8.
 
@@ -66,7 +37,7 @@ def mended_lines(lines: Iterable[bytes], name: str) -> Iterator[bytes]:
     as it is for `decode` to refuse.
 
     Args:
-        lines: As for `decode_lines`, and the other argument.
+        lines: Of a binary stream, from its beginning.
         name: The name of the stream, for the warning.
     """
     mended = 0

@@ -1,54 +1,42 @@
-"""Files of questions: JSON lines in, and each line with its answers out."""
+"""Files of questions: records in, and each with its answers out."""
 
 from __future__ import annotations
 
-import contextlib
-import sys
 from collections import deque
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from hf_bert_impl.data.text_input import RecordInput
 from hf_bert_impl.errors import InputError
-from hf_bert_impl.files.json_files import check_text, parse_json
-from hf_bert_impl.files.text import check_text_file, decode_lines
+from hf_bert_impl.files.json_files import check_text
 
 if TYPE_CHECKING:
     from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline
 
 
 def read_questions(file: str, context: str | None) -> Iterator[dict[str, Any]]:
-    """Read JSON lines.
+    """Reads the columns or fields `question`, `context` and `id`.
 
     Args:
-        file: A path, or `-` for standard input.
-        context: The context of lines without one.
+        file: As for `RecordInput`; `-` is standard input.
+        context: The context of records without one.
 
     Yields:
-        The record of each line that is not empty, with `question` and `context`.
+        The record of each question, with its `id` where it has one.
 
     Raises:
-        ValueError: There is no such file, no question in it, or a line is of another form.
+        ValueError: There is no such file, no question in it, or a record is of another form.
     """
-    name = "standard input" if file == "-" else file
-    path = Path(file).expanduser()
-    if file != "-":
-        check_text_file(path, "JSON lines, or -")
-    number = 0
-    with contextlib.ExitStack() as stack:
-        stream = sys.stdin.buffer if file == "-" else stack.enter_context(path.open("rb"))
-        for line, content in decode_lines(stream, name):
-            if not content.strip():
-                continue
-            number += 1
-            where = f"line {line} of {name}"
-            record = parse_json(content, where, "one object a line")
-            if context is not None:
-                record.setdefault("context", context)
-            check_record(record, where)
-            check_text(record.get("id"), f"the id in {where}")
-            yield record
-    if not number:
+    columns, is_empty = ("question", "context"), True
+    with RecordInput(file, columns, "id", any_type=True, optional=True) as source:
+        for place, (question, given), identifier in source.sound():
+            is_empty = False
+            record = {"question": question, "context": context if given is None else given}
+            check_record(record, place)
+            check_text(identifier, f"the id in {place}")
+            yield record if identifier is None else record | {"id": identifier}
+    if is_empty:
+        name = source.name
         raise InputError(f"{name} is empty", "a question a line", "give a file with questions")
 
 

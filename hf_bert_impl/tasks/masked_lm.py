@@ -6,7 +6,6 @@ Notation: M masked tokens of a batch, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,15 +14,12 @@ from torch import Tensor, nn
 
 from hf_bert_impl.data.masking import Masker, MaskingOptions
 from hf_bert_impl.data.task_collator import Collator, Feature
-from hf_bert_impl.data.task_files import Row, read_lines
-from hf_bert_impl.files.text import JSON_SUFFIXES
+from hf_bert_impl.data.task_files import Row, read_rows
+from hf_bert_impl.data.text_input import form_of
 from hf_bert_impl.finite import check_numbers
 from hf_bert_impl.model.losses import IGNORE_INDEX
 from hf_bert_impl.tasks.base import Columns, Example, RowTask, Split, check_text, encode
 from hf_bert_impl.tasks.metrics import Metrics, perplexity
-
-#: Files with columns. Any other file has a text in each line, unless a column is named.
-TABLES = (*JSON_SUFFIXES, ".csv", ".tsv")
 
 
 class MaskedLanguageModeling(RowTask):
@@ -50,10 +46,8 @@ class MaskedLanguageModeling(RowTask):
         return [self.columns.text or self.text_column]
 
     def rows(self, source: str, wanted: Sequence[str]) -> list[Row]:
-        path = Path(source).expanduser()
-        plain = self.columns.text is None and path.suffix not in TABLES and not path.is_dir()
-        if self.dataset is None and plain:
-            return read_lines(source)
+        if self.dataset is None and self.columns.text is None and form_of(source) == "lines":
+            return read_rows(source, None)
         return super().rows(source, wanted)
 
     def example(self, row: Row) -> Example:

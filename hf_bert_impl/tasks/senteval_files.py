@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import csv
 import dataclasses
-import math
 import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
+from hf_bert_impl.data.table_records import Lines
 from hf_bert_impl.errors import InputError
-from hf_bert_impl.files.text import check_text_file, decode, numbered_lines
+from hf_bert_impl.files.text import check_text_file, decode
 from hf_bert_impl.tasks.base import Example
-from hf_bert_impl.tasks.sts import StsFile
+from hf_bert_impl.tasks.sts import StsFile, gold_score
 
 Examples = dict[str, list[Example]]
 #: The names that `run_probe` has for the parts of the data.
@@ -123,7 +123,7 @@ def read_sick(folder: Path, column: int) -> Examples:
             fields = line.split("\t")
             if len(fields) < 5 or not _all(fields[1:5]):
                 raise _misfit(path, number, f"{len(fields)} fields", layout)
-            score = _number(path, number, fields[3], layout)
+            score = gold_score(fields[3], _place(path, number), layout, MEND)
             label = score if column == 3 else fields[4].strip()
             found[part].append(Example(fields[1], fields[2], label, _place(path, number)))
     return found
@@ -140,7 +140,7 @@ def read_sts_benchmark(folder: Path) -> Examples:
             fields = line.split("\t")
             if len(fields) < 7 or not _all(fields[4:7]):
                 raise _misfit(path, number, f"{len(fields)} fields", layout)
-            score = _number(path, number, fields[4], layout)
+            score = gold_score(fields[4], _place(path, number), layout, MEND)
             found[part].append(Example(fields[5], fields[6], score, _place(path, number)))
     return found
 
@@ -184,7 +184,8 @@ def read_sts_files(folder: Path, names: Sequence[str]) -> list[StsFile]:
             fields = line.split("\t")
             if len(fields) < 2 or not _all(fields[:2]):
                 raise _misfit(texts, number, f"{len(fields)} fields", layout)
-            file.gold.append(_number(gold, number, score, "a score or nothing"))
+            place = _place(gold, number)
+            file.gold.append(gold_score(score, place, "a score or nothing", MEND))
             file.pairs.append((fields[0], fields[1]))
         _require_any(gold, file.gold)
         found.append(file)
@@ -215,10 +216,13 @@ def _sentiments(
 def _lines(path: Path, layout: str) -> _Lines:
     """The numbered lines of a UTF-8 file."""
     check_text_file(path, f"a file of SentEval: {layout}")
-    for number, line in numbered_lines(path):
-        if "\0" in line:
-            raise _no_text(path, number)
-        yield number, line
+    with path.open("rb") as stream:
+        for number, (_, line) in enumerate(Lines(stream).texts(str(path)), start=1):
+            if isinstance(line, ValueError):
+                raise line
+            if "\0" in line:
+                raise _no_text(path, number)
+            yield number, line
 
 
 def _latin_lines(path: Path, layout: str) -> _Lines:
@@ -264,16 +268,6 @@ def _all(fields: Sequence[str]) -> bool:
 
 def _place(path: Path, number: int) -> str:
     return f"line {number} of {path}"
-
-
-def _number(path: Path, line: int, text: str, layout: str) -> float:
-    try:
-        number = float(text)
-    except ValueError:
-        number = math.nan
-    if not math.isfinite(number):
-        raise _misfit(path, line, f"the score {text[:40]!r}, no number", layout)
-    return number
 
 
 def _misfit(path: Path, number: int, given: str, layout: str) -> InputError:

@@ -14,12 +14,15 @@ from typing import Any
 
 import numpy as np
 
+from hf_bert_impl.data.table_records import is_dataset
+from hf_bert_impl.data.text_input import RecordInput, form_of
 from hf_bert_impl.errors import InputError
-from hf_bert_impl.files.text import numbered_lines
 from hf_bert_impl.tasks.metrics import regression_metrics
 
 #: What a line holds, for messages.
 LAYOUT = "gold TAB sentence TAB sentence"
+#: The columns of files whose columns have names.
+COLUMNS = ("score", "sentence1", "sentence2")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,12 +45,14 @@ class StsScore:
 
 
 def read_sts(path: str | Path) -> list[StsFile]:
-    """Reads `gold TAB sentence TAB sentence`.
+    """Reads pairs of sentences with their similarity.
 
-    Lines without gold are passed over: the sets of 2015 and 2016 have many.
+    Tables have the gold score and the two sentences in their first three columns, and no header.
+    JSON, Parquet and data sets have `score`, `sentence1` and `sentence2`. Rows without gold are
+    passed over: the sets of 2015 and 2016 have many.
 
     Args:
-        path: A file, or a folder whose files are one set.
+        path: A file as `RecordInput` reads it, or a folder whose files are one set.
 
     Returns:
         The files that have pairs with gold, by name.
@@ -59,7 +64,7 @@ def read_sts(path: str | Path) -> list[StsFile]:
     if not path.exists():
         raise InputError(f"there is no file or folder {path}", LAYOUT, "check the path")
     names = [path]
-    if path.is_dir():
+    if path.is_dir() and not is_dataset(path):
         names = sorted(
             file for file in path.iterdir() if file.is_file() and file.name[0] not in "._"
         )
@@ -75,27 +80,38 @@ def read_sts(path: str | Path) -> list[StsFile]:
 
 def _read_file(path: Path) -> StsFile:
     found = StsFile(path.name, [], [])
-    for number, line in numbered_lines(path):
-        fields = line.split("\t")
-        if not fields[0].strip():
-            continue
-        if len(fields) != 3:
-            raise InputError(
-                f"line {number} of {path} has {len(fields)} fields", LAYOUT, "mend the line"
-            )
-        try:
-            gold = float(fields[0])
-        except ValueError:
-            gold = math.nan
-        if not math.isfinite(gold):
-            raise InputError(
-                f"line {number} of {path} has the gold score {fields[0]!r}, no number",
-                LAYOUT,
-                "mend the line",
-            )
-        found.gold.append(gold)
-        found.pairs.append((fields[1], fields[2]))
+    columns = COLUMNS if form_of(path) in ("json", "parquet", "folder") else ("0", "1", "2")
+    with RecordInput(str(path), columns, mend=True, any_type=True, say=lambda note: None) as source:
+        for place, (gold, *pair), _ in source.sound():
+            if gold is None or not str(gold).strip():
+                continue
+            if not all(isinstance(text, str) for text in pair):
+                raise InputError(f"{place} has no two sentences", LAYOUT, "mend it")
+            found.gold.append(gold_score(gold, place, LAYOUT, "mend the line"))
+            found.pairs.append((pair[0], pair[1]))
     return found
+
+
+def gold_score(value: Any, place: str, layout: str, remedy: str) -> float:
+    """A similarity that people gave.
+
+    Args:
+        value: A number, or its text.
+        place: Of its row, for messages.
+        layout: What a row holds, for messages.
+        remedy: What to do about a wrong one, for messages.
+
+    Raises:
+        InputError: It is no finite number.
+    """
+    try:
+        gold = float(value)
+    except (TypeError, ValueError):
+        gold = math.nan
+    if not math.isfinite(gold):
+        shown = str(value)[:40]
+        raise InputError(f"{place} has the gold score {shown!r}, no number", layout, remedy)
+    return gold
 
 
 def similarities(

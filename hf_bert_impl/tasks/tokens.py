@@ -11,7 +11,8 @@ import numpy as np
 from torch import Tensor
 
 from hf_bert_impl.data.task_collator import Feature
-from hf_bert_impl.data.task_files import CONLL_SUFFIXES, Row
+from hf_bert_impl.data.task_files import Row
+from hf_bert_impl.data.text_input import form_of
 from hf_bert_impl.errors import InputError, check_offsets
 from hf_bert_impl.finite import check_numbers
 from hf_bert_impl.model.losses import IGNORE_INDEX
@@ -31,7 +32,7 @@ class TokenClassification(RowTask):
     label_column = "tags"
 
     def wanted(self, source: str) -> list[str]:
-        conll = self.dataset is None and Path(source).suffix in CONLL_SUFFIXES
+        conll = self.dataset is None and form_of(source) == "conll"
         # The word comes first and the tag last, whatever stands between.
         return [
             self.columns.text or ("0" if conll else self.text_column),

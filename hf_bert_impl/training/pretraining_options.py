@@ -29,7 +29,7 @@ class PretrainingOptions:
     """How to pre-train."""
 
     files: tuple[str, ...]
-    """Text, .csv, .tsv, .jsonl or .parquet, or a folder of .txt; UTF-8."""
+    """Text, .csv, .tsv, .jsonl, .json or .parquet, or a folder of .txt; UTF-8."""
     output: Path
     """The folder of the run: checkpoints, logs, and at the end the model."""
     tokenizer: str | None = None

@@ -1,22 +1,32 @@
-"""TextInput: the same texts out of every form of file, and what is wrong with the others."""
+"""The same rows out of every form of file for every command, and what is wrong with the others."""
 
 import bz2
 import csv
 import gzip
-import itertools
 import json
 import lzma
 import sys
 
 import pytest
 
+from hf_bert_impl.data.documents import read_texts
+from hf_bert_impl.data.task_files import read_rows
 from hf_bert_impl.data.text_input import RecordInput, TextInput
 from hf_bert_impl.errors import InputNote
+from hf_bert_impl.inference.question_file import read_questions
+from hf_bert_impl.tasks.base import Columns
+from hf_bert_impl.tasks.masked_lm import MaskedLanguageModeling
+from hf_bert_impl.tasks.sts import read_sts
 
 TEXTS = ["a, b", 'say "hi"', "two\r\nlines", "café 👍", "", "NA", "7"]
-FORMS = ("csv", "tsv", "jsonl", "ndjson", "parquet")
-PACKINGS = ("", ".gz", ".bz2", ".xz", ".zst")
 LINES = ["nice to meet you", "", "the river rose over night, and you.", "a\u2028b\x0bc\rd", "ż 🙂"]
+PACKED = {".gz": gzip.compress, ".bz2": bz2.compress, ".xz": lzma.compress}
+#: Names of files, of which the ending says how they are read. Lines with fields may have any.
+NAMES = (
+    *("a.csv", "a.tsv", "a.tab", "a.jsonl", "a.ndjson", "a.json", "list.json", "a.parquet"),
+    *("A.CSV", "LIST.JSON", "A.PARQUET", "a.tsv.gz", "A.CSV.GZ", "list.json.gz", "a.jsonl.bz2"),
+    *("a.csv.xz", "a.jsonl.zst", "a.parquet.gz", "tabs.txt", "tabs.txt.gz", "objects.dat"),
+)
 
 
 def read(file, column=None, **options):
@@ -24,50 +34,138 @@ def read(file, column=None, **options):
         return list(texts)
 
 
-def texts_of(form):
+def is_tsv(name):
+    return name.lower().startswith(("a.tsv", "a.tab", "tabs"))
+
+
+def texts_of(name):
     """Those that the form can hold."""
-    return [text for text in TEXTS if form != "tsv" or "\n" not in text]
+    return [text for text in TEXTS if not is_tsv(name) or "\n" not in text]
 
 
-def write(folder, form, packing=""):
-    file = folder / f"a.{form}"
-    rows = list(enumerate(texts_of(form)))
-    if form == "parquet":
+def write(folder, name, texts=None, columns=("no", "text")):
+    """A file with the number of each text in the column `no` and the text in all others."""
+    texts = texts_of(name) if texts is None else texts
+    rows = [{it: n if it == "no" else text for it in columns} for n, text in enumerate(texts)]
+    file, low = folder / name, name.lower()
+    packing = next((it for it in (*PACKED, ".zst") if low.endswith(it)), "")
+    if ".parquet" in low or packing == ".zst":
         arrow = pytest.importorskip("pyarrow", reason="pip install -e '.[train]'")
         from pyarrow import parquet
-
-        numbers, texts = zip(*rows, strict=True)
-        parquet.write_table(arrow.table({"no": numbers, "text": texts}), file)
-    elif form == "csv":
+    if ".parquet" in low:
+        parquet.write_table(arrow.Table.from_pylist(rows), file)
+    elif ".csv" in low:
         with file.open("w", encoding="utf-8-sig", newline="") as stream:
-            csv.writer(stream).writerows([("no", "text"), *rows])
+            csv.writer(stream).writerows([columns, *(row.values() for row in rows)])
     else:
-        lines = [json.dumps({"no": number, "text": text}) for number, text in rows]
-        if form == "tsv":
-            lines = ["no\ttext", *(f"{number}\t{text}" for number, text in rows)]
-        file.write_text("\n".join(lines), encoding="utf-8")
-    packed = folder / (file.name + packing)
+        lines = [json.dumps(row) for row in rows]
+        if is_tsv(name):
+            lines = ["\t".join(map(str, row)) for row in (columns, *(it.values() for it in rows))]
+        content = json.dumps(rows, indent=1) if low.startswith("list") else "\n".join(lines)
+        file.write_text(content, encoding="utf-8")
     if packing == ".zst":
-        arrow = pytest.importorskip("pyarrow", reason="pip install -e '.[train]'")
-        with arrow.CompressedOutputStream(str(packed), "zstd") as stream:
-            stream.write(file.read_bytes())
+        content = file.read_bytes()
+        with arrow.CompressedOutputStream(str(file), "zstd") as stream:
+            stream.write(content)
     elif packing:
-        library = {".gz": gzip, ".bz2": bz2, ".xz": lzma}[packing]
-        packed.write_bytes(library.compress(file.read_bytes()))
-    return packed
+        file.write_bytes(PACKED[packing](file.read_bytes()))
+    return file
 
 
-@pytest.mark.parametrize(("form", "packing"), [*itertools.product(FORMS, PACKINGS)])
-def test_every_form(tmp_path, form, packing):
-    file, ids = write(tmp_path, form, packing), []
+@pytest.mark.parametrize("name", NAMES)
+def test_every_form(tmp_path, name):
+    file, ids = write(tmp_path, name), []
     with TextInput(str(file), "text", "no", lambda place, found: ids.append((place, found))) as it:
-        assert list(it) == texts_of(form)
-        assert it.size in ((None, it.done) if packing else (it.done,))
+        assert list(it) == texts_of(name)
+        assert it.size in (None, it.done)
     assert [str(found) for _, found in ids] == [str(n) for n in range(len(ids))]
-    if form in ("csv", "tsv"):
-        assert ids[2][0] == f"line 4 of {file}"
-    if form == "parquet":
-        assert ids[2][0] == f"row 3 of {file}"
+    place = (
+        "line 3" if "jsonl" in name or name in ("a.json", "a.ndjson", "objects.dat") else "row 3"
+    )
+    if "csv" in name.lower() or is_tsv(name):
+        place = "line 4"
+    if name.lower().startswith("list"):
+        place = "record 2"
+    assert ids[2][0] == f"{place} of {file}"
+
+
+def read_question_texts(file):
+    records = list(read_questions(file, None))
+    assert all(it["question"] == it["context"] for it in records)
+    return [it["question"] for it in records]
+
+
+#: How each command takes the texts of a file out of it.
+READERS = {
+    "embed": lambda file: read(file, "text"),
+    "classify": lambda file: [text for _, text, _ in RecordInput(file, "text").records],
+    "finetune": lambda file: [row.values[1] for row in read_rows(file, ["no", "text"])],
+    "masked-lm": lambda file: [
+        it.text for it in MaskedLanguageModeling(Columns("text")).read(file)
+    ],
+    "pretrain": lambda file: list(read_texts(file, "text")),
+    "answer": read_question_texts,
+}
+COLUMNS = ("no", "text", "question", "context")
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("command", READERS)
+def test_an_ending_means_the_same_to_every_command(tmp_path, name, command):
+    texts = [text for text in texts_of(name) if text]
+    assert READERS[command](str(write(tmp_path, name, texts, COLUMNS))) == texts
+
+
+@pytest.mark.parametrize("command", READERS)
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.XLSX", b"PK", r"a\.XLSX ends in \.xlsx; expected one of \.txt, \.tsv, .*; save it"),
+        ("a.parquet", b"text\nx\n", r"a\.parquet cannot be read as Parquet"),
+        ("a.json", b'[{"text": "x"}', r"a\.json is not JSON"),
+        ("a.jsonl", b'{"text": \n', r"line 1 of .*a\.jsonl is not JSON"),
+        ("a.jsonl", b"\n3\n", r"line 2 of .*a\.jsonl holds a int; expected an object with 'te?"),
+        ("list.json", b"[3]", r"record 0 of .*list\.json holds a int; expected an object with"),
+        ("a.csv.gz", b"text\nx\n", r"a\.csv\.gz cannot be unpacked"),
+        ("none.csv", None, r"there is no file .*none\.csv"),
+    ],
+)
+def test_every_command_says_the_same_of_a_bad_file(tmp_path, name, content, words, command):
+    if "parquet" in name:
+        pytest.importorskip("pyarrow", reason="pip install -e '.[train]'")
+    file = tmp_path / name
+    if content is not None:
+        file.write_bytes(content)
+    words = words.replace("'te?", "'question'" if command == "answer" else "'(no|text)'")
+    with pytest.raises(ValueError, match=words) as caught:
+        records = READERS[command](str(file))
+        raise next(it for it in records if isinstance(it, ValueError))  # of a tolerant reader
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.csv.gz", "a.jsonl", "list.json", "a.parquet"])
+def test_pairs_with_a_similarity(tmp_path, name):
+    """In their first three columns, or in those that have names."""
+    named = "json" in name or "parquet" in name
+    columns = ("no", "score", "sentence1", "sentence2") if named else ("no", "one", "other")
+    file = write(tmp_path, name, ["7", "8"], columns)
+    if not named:  # without a header
+        content = b"0,7,7\n1,8,8\n" if "csv" in name else b"0\t7\t7\n1\t8\t8\n"
+        file.write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+    (found,) = read_sts(file)
+    assert found.pairs == [("7", "7"), ("8", "8")]
+    assert found.gold == ([7, 8] if named else [0, 1])
+
+
+def test_lines_without_a_column_are_texts(tmp_path):
+    for name in ("a.txt", "a.tokens", "a"):
+        file = tmp_path / name
+        file.write_text("one\ttwo\n \nthree\n")
+        assert read(file) == ["one\ttwo", " ", "three"]
+        texts = [it.text for it in MaskedLanguageModeling().read(str(file))]
+        assert texts == ["one\ttwo", "three"]
+    with pytest.raises(ValueError, match=r"`id_column` is given; .*name the field of the texts"):
+        read(file, id_column="id")
 
 
 @pytest.mark.parametrize("end", ["\n", ""])
@@ -76,25 +174,19 @@ def test_lines(tmp_path, end):
     file = tmp_path / "a.txt"
     file.write_bytes(("\n".join(LINES) + end).encode())
     assert read(file) == LINES
-    file.write_bytes(b"\xef\xbb\xbfnice\r\nto\n")
-    assert read(file) == ["nice", "to"]
-
-
-def test_fields_of_json_lines(tmp_path):
-    """A field that is named makes JSON lines of a file, whatever its ending."""
-    (tmp_path / "a.dat").write_text("\n\n".join(json.dumps({"body": text}) for text in LINES))
-    assert read(tmp_path / "a.dat", "body") == LINES
+    file.write_bytes(b"\xef\xbb\xbfnice\r\r\n\xef\xbb\xbfto\n")
+    assert read(file) == ["nice\r", "\ufeffto"]
 
 
 @pytest.mark.parametrize("form", ["csv", "tsv", "parquet"])
 def test_several_columns_need_a_name(tmp_path, form):
-    file = str(write(tmp_path, form))
+    file = str(write(tmp_path, f"a.{form}"))
     with pytest.raises(ValueError, match=r"has 2 columns \('no', 'text'\).*with `column`"):
         TextInput(file)
     for names in (("body",), ("text", "body")):
         with pytest.raises(ValueError, match=r"no column 'body'.*'no', 'text'"):
             TextInput(file, *names)
-    assert read(file, id_column="no") == texts_of(form)  # one is left
+    assert read(file, id_column="no") == texts_of(f"a.{form}")  # one is left
 
 
 @pytest.mark.parametrize(
@@ -145,8 +237,6 @@ GZIP = gzip.compress(b"text\na\n", mtime=0)
         ("a.tsv", None, b"id;text\n1;a\n", "first line of .* is one field, .*; expected .* tabs"),
         ("a.csv", "2", b"x,7\ny,8\n", "no column '2'; expected one of '0', '1'"),
         ("a.csv.gz", "text", GZIP[:-9], "cannot be unpacked .Compressed file ended"),
-        ("none.txt", None, None, "there is no file .*; check the path"),
-        ("a.jsonl", None, b'{"text": "a"}\n{"text": \n', r"line 2 of .*a\.jsonl is not JSON"),
         ("a.jsonl", None, b'{"text": "a"}\n\n{"body": "b"}', "line 3 .* 'body'; .*`column`"),
         ("a.jsonl", None, b'{"text": "a"}\n{"text": null}\n', "line 2 of .* has nothing .null."),
         ("a.jsonl", None, b'{"text": "\\ud800"}', "line 1 of .* surrogate"),
@@ -154,10 +244,7 @@ GZIP = gzip.compress(b"text\na\n", mtime=0)
 )
 def test_what_is_wrong_is_said_with_its_place(tmp_path, name, column, content, words):
     file = tmp_path / name
-    if content is not None:
-        file.write_bytes(content)
-    if ".parquet" in name:
-        pytest.importorskip("pyarrow", reason="pip install -e '.[train]'")
+    file.write_bytes(content)
     with pytest.raises(ValueError, match=words):
         read(file, column)
 
@@ -187,6 +274,11 @@ def test_nulls_and_numbers_in_parquet(tmp_path):
         next(texts)
     with pytest.raises(ValueError, match=r"column 'no' of .* holds int64"):
         TextInput(file, "no")
+    kinds = arrow.array([b"a", b"caf\xc9"]).view(arrow.string())
+    words = arrow.DictionaryArray.from_arrays([1, 0, 1], kinds)
+    parquet.write_table(arrow.table({"text": words}), file)
+    records = [it[1] for it in RecordInput(file, "text").records]
+    assert records == [b"caf\xc9", "a", b"caf\xc9"]
 
 
 def test_a_folder_of_datasets(tmp_path):
@@ -203,10 +295,10 @@ def test_a_folder_of_datasets(tmp_path):
 
 
 def test_a_missing_library_is_named(tmp_path, monkeypatch):
-    file = write(tmp_path, "parquet")
+    file = write(tmp_path, "a.parquet")
     for library in ("pyarrow", "datasets"):
         monkeypatch.setitem(sys.modules, library, None)
     with pytest.raises(ValueError, match=r"reading Parquet needs pyarrow.*\[train\]"):
         TextInput(str(file), "text")
     for form in ("csv", "jsonl"):
-        assert read(write(tmp_path, form), "text") == texts_of(form)
+        assert read(write(tmp_path, f"a.{form}"), "text") == texts_of(f"a.{form}")

@@ -121,7 +121,16 @@ def test_bad_rows_are_set_apart(job, rows, expected):
     ]
     for entry, words in zip(
         found,
-        ["null", "a int", "not JSON", "1,000,001", "surrogate", "7 for an id", "no 'text'", "UTF"],
+        [
+            "null",
+            "a int",
+            "not JSON",
+            "1,000,001",
+            "surrogate",
+            "7 for an id",
+            "no column 'text'",
+            "UTF",
+        ],
         strict=True,
     ):
         assert words in entry["reason"], entry
