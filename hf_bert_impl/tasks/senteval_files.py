@@ -13,7 +13,6 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from hf_bert_impl.data.table_records import Lines
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.text import check_text_file, decode
 from hf_bert_impl.tasks.base import Example
@@ -39,7 +38,7 @@ def read_opinions(*names: str) -> Callable[[Path], Examples]:
         for name in names:
             path = folder / name
             label = path.suffix.removeprefix(".")
-            lines = list(_latin_lines(path, "a text a line"))
+            lines = list(_lines(path, "a text a line", latin=True))
             if not any(line.strip() for _, line in lines):
                 raise InputError(
                     f"{path} has no text, so class {label!r} is empty",
@@ -59,7 +58,7 @@ def read_trec(folder: Path) -> Examples:
     for part, name in (("train", "train_5500.label"), ("test", "TREC_10.label")):
         path = folder / name
         found[part] = []
-        for number, line in _filled(_latin_lines(path, layout), path):
+        for number, line in _filled(_lines(path, layout, latin=True), path):
             match = re.fullmatch(r"(\w+):\S+ (.*\S.*)", line.strip())
             if match is None:
                 raise _misfit(path, number, f"{line[:40]!r}", layout)
@@ -213,20 +212,8 @@ def _sentiments(
     return found
 
 
-def _lines(path: Path, layout: str) -> _Lines:
-    """The numbered lines of a UTF-8 file."""
-    check_text_file(path, f"a file of SentEval: {layout}")
-    with path.open("rb") as stream:
-        for number, (_, line) in enumerate(Lines(stream).texts(str(path)), start=1):
-            if isinstance(line, ValueError):
-                raise line
-            if "\0" in line:
-                raise _no_text(path, number)
-            yield number, line
-
-
-def _latin_lines(path: Path, layout: str) -> _Lines:
-    """The numbered lines of a file that is UTF-8 or Latin-1."""
+def _lines(path: Path, layout: str, *, latin: bool = False) -> _Lines:
+    """The numbered lines of a file in UTF-8; with `latin` in Latin-1 where they are not UTF-8."""
     check_text_file(path, f"a file of SentEval: {layout}")
     content = path.read_bytes()
     if b"\0" in content:
@@ -234,6 +221,8 @@ def _latin_lines(path: Path, layout: str) -> _Lines:
     try:
         text = decode(content, str(path))
     except InputError:
+        if not latin:
+            raise
         text = content.decode("latin-1")
     for number, line in enumerate(text.removesuffix("\n").split("\n") if text else [], start=1):
         yield number, line.removesuffix("\r")
