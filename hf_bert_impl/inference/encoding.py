@@ -177,11 +177,10 @@ class Encoding(VectorModel):
     ) -> Any:
         """Encodes one text or many without holding up the event loop.
 
-        The texts of all calls that wait are joined into batches of up to `TOKEN_BUDGET` tokens,
-        which one thread tokenizes and computes, in the order of the calls. Where
-        `joined_calls.QUEUED_TEXTS` texts wait already, a call waits before it adds its own. A call
-        that is cancelled or fails changes nothing for the others, and calls may come from several
-        event loops. There is nothing to close.
+        The texts of all waiting calls are joined into batches of up to `TOKEN_BUDGET` tokens, which
+        one thread tokenizes and computes, in the order of the calls. A call that is cancelled or
+        fails changes nothing for the others, and calls may come from several event loops. There is
+        nothing to close.
 
         Args:
             texts: As in `encode`, and so are all others.

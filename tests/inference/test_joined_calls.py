@@ -16,7 +16,6 @@ import pytest
 
 from hf_bert_impl import TextEncoder
 from hf_bert_impl.errors import InputError
-from hf_bert_impl.inference import joined_calls
 from hf_bert_impl.inference.joined_calls import JoinedCalls
 from tests.inference.encoder_cases import LONG, TEXTS, assert_near
 
@@ -160,51 +159,20 @@ def test_tokens_are_counted(encoder):
 # --- waiting, cancellation and errors ----------------------------------------------------------
 
 
-def test_a_full_queue_makes_calls_wait(encoder, watched, monkeypatch):
-    monkeypatch.setattr(joined_calls, "QUEUED_TEXTS", 3)
-    joined = encoder._joined
-
-    async def calls():
-        held = await watched.hold(encoder)
-        others = [asyncio.ensure_future(encoder.encode_async(["a", "b"])) for _ in range(4)]
-        for _ in range(5):
-            await asyncio.sleep(0)
-        # Two calls find room, the second of them the last of it; two wait in front of it.
-        assert (joined._held, len(joined._queue), len(joined._waiting)) == (4, 4, 2)
-        others[2].cancel()
-        watched.gate.set()
-        await held
-        done = await asyncio.gather(*others, return_exceptions=True)
-        assert isinstance(done.pop(2), asyncio.CancelledError)
-        assert [len(vectors) for vectors in done] == [2, 2, 2]
-
-    run(calls())
-    assert (joined._held, len(joined._waiting)) == (0, 0)
-
-
-def test_a_cancelled_call_is_not_computed_and_frees_its_slots_at_once(
-    encoder, watched, monkeypatch
-):
-    monkeypatch.setattr(joined_calls, "QUEUED_TEXTS", 3)
-    joined = encoder._joined
-
+def test_a_cancelled_call_is_not_computed(encoder, watched):
     async def calls():
         held = await watched.hold(encoder)
         dropped = asyncio.ensure_future(encoder.encode_async(TEXTS))
         waits = asyncio.ensure_future(encoder.encode_async(TEXTS[:2]))
         await asyncio.sleep(0)
-        assert (joined._held, len(joined._waiting)) == (len(TEXTS), 1)
         dropped.cancel()
-        await asyncio.wait([dropped])
-        # The model is held still.
-        assert (joined._held, len(joined._waiting)) == (2, 0)
         held.cancel()  # while it is computed
-        await asyncio.wait([held])
+        await asyncio.wait([dropped, held])
         watched.gate.set()
         return await waits
 
     assert_near(run(calls()), encoder.encode(TEXTS[:2]))
-    assert watched.batches == [1, 2] and joined._held == 0
+    assert watched.batches == [1, 2]
 
 
 @pytest.mark.parametrize("place", ["tokenize", "compute", "finish", "thread"])
@@ -231,7 +199,6 @@ def test_an_error_comes_to_its_own_caller(encoder, monkeypatch, place):
         found = run_all(*(result(joined, texts, finish=finish) for texts in given))
     is_failed = [isinstance(one, RuntimeError) for one in found]
     assert is_failed == ([True] * 3 if place == "thread" else [False, True, False])
-    assert joined._held == 0
     assert run(result(joined, ["a"])) == 1
 
 
@@ -252,14 +219,12 @@ def test_wrong_arguments_are_not_queued(encoder, watched):
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-def test_a_loop_that_is_closed_in_the_middle(encoder, watched, monkeypatch):
-    """Its calls are dropped, those that waited for room too, and the next loop finds a free way."""
-    monkeypatch.setattr(joined_calls, "QUEUED_TEXTS", 2)
+def test_a_loop_that_is_closed_in_the_middle(encoder, watched):
+    """Its calls are dropped, and the next loop gets its results."""
     watched.gate.clear()
     loop = asyncio.new_event_loop()
     calls = [loop.create_task(encoder.encode_async(TEXTS)) for _ in range(3)]
-    # The first is in the model, the second queued, and the third waits for room.
-    while not watched.begun.is_set() or len(encoder._joined._waiting) != 1:
+    while not watched.begun.is_set():
         loop.run_until_complete(asyncio.sleep(0))
     loop.close()
     watched.gate.set()
@@ -268,7 +233,6 @@ def test_a_loop_that_is_closed_in_the_middle(encoder, watched, monkeypatch):
     del calls, call
     gc.collect()
     assert_near(run(encoder.encode_async(TEXTS)), encoder.encode(TEXTS))
-    assert (encoder._joined._held, len(encoder._joined._waiting)) == (0, 0)
 
 
 def test_the_thread_ends_with_the_encoder(tiny):
