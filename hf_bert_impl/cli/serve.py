@@ -19,17 +19,18 @@ from hf_bert_impl.serving.options import KEY_VARIABLE, LOOPBACK, PATHS, ServingO
         str | None,
         typer.Option(
             help="embed, rerank, classify or answer.",
-            show_default="what the model was made for",
+            show_default="the task of the model's config",
             autocompletion=one_of(*PATHS),
         ),
     ],
 )
 def serve(fields: dict[str, Any], model: Model) -> None:
-    """Answer HTTP requests with a model, joined into batches of tokens without padding.
+    """Serve a model over HTTP; requests are batched without padding.
 
-    OpenAI's /v1/embeddings, Cohere's and text-embeddings-inference's /rerank, /classify or /answer,
-    and /health, /metrics and /v1/models. Clients need the key of the environment variable
-    HF_BERT_API_KEY, if it is set. SIGTERM and Ctrl-C end it when all that was taken is answered.
+    The paths are OpenAI's /v1/embeddings, /rerank of Cohere and text-embeddings-inference,
+    /classify or /answer, and /health, /metrics and /v1/models. If the environment variable
+    HF_BERT_API_KEY is set, clients must send that key. After SIGTERM or Ctrl-C, the server answers
+    all accepted requests and exits.
 
     Example: hf-bert serve sentence-transformers/all-MiniLM-L6-v2 --port 8080
     """
@@ -41,7 +42,8 @@ def serve(fields: dict[str, Any], model: Model) -> None:
         typer.echo(f"{address}{PATHS[info.task]} has {info.name}; Ctrl-C ends it")
         if options.host not in LOOPBACK and not os.environ.get(KEY_VARIABLE):
             typer.echo(
-                f"whoever reaches {options.host} can use it: set {KEY_VARIABLE} to ask for a key",
+                f"every client that reaches {options.host} can use this server: set {KEY_VARIABLE} "
+                "to require a key",
                 err=True,
             )
 

@@ -1,4 +1,5 @@
 """A model behind HTTP: `hf-bert serve`.
 
-`app.py` is what clients see, `model_worker.py` computes, `server.py` joins both by Ray Serve.
+`server.py` starts all of it. `app.py` receives requests, `routes.py` has the paths of each task,
+`admission.py` limits and counts them, and `model_worker.py` computes them.
 """

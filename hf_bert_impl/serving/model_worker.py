@@ -1,4 +1,4 @@
-"""What a served model computes: requests of many clients, joined into batches of tokens."""
+"""Computes requests with one model: concurrent calls are joined into batches of tokens."""
 
 from __future__ import annotations
 
@@ -8,59 +8,80 @@ import dataclasses
 import functools
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
-from tokenizers import Tokenizer
 
 from hf_bert_impl.checkpoints import open_checkpoint
+from hf_bert_impl.data.option_ranges import Range
 from hf_bert_impl.distributed.batch_tasks import Answer, Classify, EmbedTexts, ScorePairs
 from hf_bert_impl.errors import InputError, check_offsets
+from hf_bert_impl.inference.pooling import Normalize
 from hf_bert_impl.inference.text_encoder import TextEncoder
+
+#: The class that loads the model of each task, and its attribute that computes.
+PREDICTORS: dict[str, tuple[Any, str]] = {
+    "embed": (EmbedTexts, "encoder"),
+    "rerank": (ScorePairs, "classifier"),
+    "classify": (Classify, "classifier"),
+    "answer": (Answer, "answering"),
+}
 
 
 @dataclasses.dataclass(frozen=True)
 class ModelInfo:
-    """What clients may know of a served model."""
+    """Public facts about a served model."""
 
     name: str
     task: str
     """One of `PATHS`."""
     labels: tuple[str, ...] = ()
-    """Of a classifier."""
-    dimension: int | None = None
-    """Of vectors."""
-    prompts: tuple[str, ...] = ()
-    """Names of what can be put before a text."""
+    """Labels of a classifier."""
     max_length: int | None = None
     """Tokens at which a text or a pair is cut."""
     dtype: str = "float32"
-    """What it computes in."""
+    """The precision of the weights."""
 
 
 class Computed(NamedTuple):
     """The results of a request."""
 
     values: Any
-    """(N, D) vectors, (N,) scores, (N, L) probabilities, or a list with the answers to each."""
+    """(N, D) vectors, (N,) scores, (N, L) probabilities, or a list of answers per question."""
     tokens: int
 
 
 class Refused(NamedTuple):
-    """Why a request cannot be computed: its sender can mend it."""
+    """The reason why a request cannot be computed; its sender can fix it."""
 
     reason: str
 
 
+class Unavailable(Exception):
+    """No worker answers."""
+
+
+class Backend(Protocol):
+    """Computes requests: a `ModelWorker`, or several of them behind one interface."""
+
+    info: ModelInfo
+
+    async def compute(self, items: list[Any], options: dict[str, Any]) -> Computed | Refused:
+        """As `ModelWorker.compute`; raises `Unavailable` while no worker answers."""
+
+    async def check(self) -> Any:
+        """Raises `Unavailable` if no worker answers."""
+
+
 def task_of(model: str) -> str:
-    """What a model can be served for, by its config.
+    """Reads the task of a model from its config.
 
     Args:
         model: A folder or a hub id.
 
     Raises:
-        ValueError, OSError: There is no such model, or it has a head that nothing is served by.
+        ValueError, OSError: The model does not exist or cannot be served.
     """
     if (Path(model).expanduser() / "modules.json").is_file():  # of sentence-transformers
         return "embed"
@@ -70,21 +91,20 @@ def task_of(model: str) -> str:
     if checkpoint.architecture != "BertForSequenceClassification":
         return "embed"
     labels = checkpoint.config.get("id2label") or {}
-    return (
-        "rerank" if int(checkpoint.config.get("num_labels", len(labels) or 2)) == 1 else "classify"
-    )
+    is_single = int(checkpoint.config.get("num_labels", len(labels) or 2)) == 1
+    return "rerank" if is_single else "classify"
 
 
 class ModelWorker:
-    """A model in one process, which computes requests side by side.
+    """A model in this process, which computes concurrent requests together.
 
     Args:
-        name: What clients call it.
+        name: Its name for clients.
         task: One of `PATHS`.
         model: A folder or a hub id.
-        dtype: As of `prepare_for_inference`; None for what the weights are saved in.
+        dtype: As of `prepare_for_inference`; None for the dtype of the saved weights.
         normalize: Make vectors of length 1.
-        threads: What it computes with; None leaves torch's number.
+        threads: Threads of torch; None leaves torch's number.
     """
 
     def __init__(
@@ -96,27 +116,25 @@ class ModelWorker:
         normalize: bool = False,
         threads: int | None = None,
     ) -> None:
+        load, attribute = PREDICTORS[task]
         self.normalize = normalize
-        options: dict[str, Any] = {"dtype": dtype, "threads": threads}
-        known: dict[str, Any] = {}
-        if task == "embed":
-            self.encoder = EmbedTexts(model, **options).encoder
-            known = {"dimension": self.encoder.width, "prompts": tuple(self.encoder.prompts)}
-            self._tool: Any = self.encoder
-        elif task == "rerank":
-            self._tool = self.classifier = ScorePairs(model, **options).classifier
-        elif task == "classify":
-            self._tool = self.classifier = Classify(model, **options).classifier
-            known = {"labels": tuple(self.classifier.labels)}
-        else:
-            self._tool = self.answering = Answer(model, **options).answering
-        known["max_length"] = getattr(self._tool, "max_length", None)
-        known["dtype"] = str(self._tool.model.dtype).removeprefix("torch.")
-        self.info = ModelInfo(name, task, **known)
+        #: The encoder, classifier or question-answering pipeline.
+        self.predictor: Any = getattr(load(model, dtype=dtype, threads=threads), attribute)
+        # The predictor's thread sets the truncation of its own tokenizer. This copy never cuts, so
+        # that any thread can use it.
+        self._uncut = copy.deepcopy(self.predictor.tokenizer)
+        self._uncut("", truncation=False)
         self._compute = getattr(self, f"_{task}")
+        self.info = ModelInfo(
+            name,
+            task,
+            labels=tuple(self.predictor.labels) if task == "classify" else (),
+            max_length=getattr(self.predictor, "max_length", None),
+            dtype=str(self.predictor.model.dtype).removeprefix("torch."),
+        )
 
     async def check(self) -> ModelInfo:
-        """What clients may know of the model; that it answers tells that it lives."""
+        """Public facts about the model; an answer shows that the worker is alive."""
         return self.info
 
     async def compute(self, items: list[Any], options: dict[str, Any]) -> Computed | Refused:
@@ -124,7 +142,7 @@ class ModelWorker:
 
         Args:
             items: Texts; or pairs of texts: query and document, question and context.
-            options: Those of the method of this task below.
+            options: Arguments of the method of this task below.
 
         Returns:
             The results, in the order of the items.
@@ -142,13 +160,18 @@ class ModelWorker:
         dimensions: int | None = None,
         **cut: Any,
     ) -> tuple[Any, int]:
-        name = prompt_name or self.encoder.default_prompt_name
-        before = self.encoder.prompts[name] if name else ""
-        encoder = await self._cutting([before + text for text in texts], **cut)
-        return await encoder.encode_async(
+        encoder = self.predictor
+        if dimensions is not None:
+            Range(1, encoder.dimension, whole=True).check("`dimensions`", dimensions)
+        if normalize is None:
+            is_cut = dimensions is not None and dimensions < encoder.dimension
+            normalize = self.normalize or (is_cut and _gives_unit_vectors(encoder))
+        before = encoder._prompt(None, prompt_name)
+        chosen = await self._cutting([before + text for text in texts], **cut)
+        return await chosen.encode_async(
             texts,
             prompt_name,
-            normalize_embeddings=self.normalize if normalize is None else normalize,
+            normalize_embeddings=normalize,
             truncate_dim=dimensions,
             return_tokens=True,
         )
@@ -163,11 +186,11 @@ class ModelWorker:
         queries: Sequence[str]
         texts: Sequence[str]
         queries, texts = zip(*pairs, strict=True)
-        if max_tokens_per_doc is not None and max_tokens_per_doc < self.classifier.max_length:
+        if max_tokens_per_doc is not None:
             texts = await asyncio.to_thread(self._first_tokens, texts, max_tokens_per_doc)
         classifier = await self._cutting(list(zip(queries, texts, strict=True)), **cut)
         logits, tokens = await classifier.logits_async(queries, texts)
-        scores = logits if raw_scores else self.classifier.probabilities(logits)
+        scores = logits if raw_scores else classifier.probabilities(logits)
         return scores[:, 0], tokens
 
     async def _classify(
@@ -176,33 +199,32 @@ class ModelWorker:
         pairs = [item for item in items if not isinstance(item, str)]
         if pairs and len(pairs) < len(items):
             raise InputError(
-                "texts and pairs of texts stand beside each other", "one of both", "send two calls"
+                "the request has both texts and pairs of texts", "one of both", "send two requests"
             )
         columns = zip(*pairs, strict=True) if pairs else (items,)
         classifier = await self._cutting(items, **cut)
         logits, tokens = await classifier.logits_async(*columns)
         if function is None:
-            return self.classifier.probabilities(logits), tokens
+            return classifier.probabilities(logits), tokens
         scores = torch.from_numpy(logits).double()
-        scores = {"none": scores, "sigmoid": scores.sigmoid(), "softmax": scores.softmax(-1)}[
-            function
-        ]
+        if function != "none":
+            scores = scores.sigmoid() if function == "sigmoid" else scores.softmax(-1)
         return scores.float().numpy(), tokens
 
     async def _answer(self, pairs: list[Any], **options: Any) -> tuple[Any, int]:
-        found, tokens = await self.answering.answer_async(pairs, **options)
-        return [one if isinstance(one, list) else [one] for one in found], tokens
+        answers, tokens = await self.predictor.answer_async(pairs, **options)
+        return [one if isinstance(one, list) else [one] for one in answers], tokens
 
     async def _cutting(
         self, items: list[Any], truncate: bool = True, direction: str | None = None
     ) -> Any:
-        """The encoder or classifier that cuts long items as a request asks.
+        """The encoder or classifier that cuts long items on the side of a request.
 
         Raises:
-            InputError: An item is longer than the model takes, and is not to be cut.
+            InputError: An item is longer than the model takes, and the request forbids cutting.
         """
         if not truncate:
-            limit = self._tool.max_length
+            limit = self.predictor.max_length
             for index, length in enumerate(await asyncio.to_thread(self._lengths, items)):
                 if length > limit:
                     raise InputError(
@@ -210,52 +232,48 @@ class ModelWorker:
                         f"at most {limit}",
                         'cut it, or send "truncate": true',
                     )
-        return self._tool if direction in (None, self._side) else self._turned
-
-    @property
-    def _side(self) -> str:
-        return str(self._tool.tokenizer.truncation_side)
+        own = self.predictor.tokenizer.truncation_side
+        return self.predictor if direction in (None, own) else self._turned
 
     @functools.cached_property
     def _turned(self) -> Any:
-        """The same with the same model, which cuts long texts on their other side."""
-        turned = self._copy()
-        turned.tokenizer.truncation_side = "left" if self._side == "right" else "right"
+        """A copy of the predictor with the same model, which cuts long texts on the other side."""
+        model = self.predictor.model
+        turned = copy.deepcopy(self.predictor, {id(model): model})
+        is_right = turned.tokenizer.truncation_side == "right"
+        turned.tokenizer.truncation_side = "left" if is_right else "right"
         if isinstance(turned, TextEncoder):
-            turned.max_length = turned.max_length  # its own copy of the tokenizer cuts so too
+            turned.max_length = turned.max_length  # sets the side in the encoder's own tokenizer
         return turned
 
-    def _copy(self) -> Any:
-        return copy.deepcopy(self._tool, {id(self._tool.model): self._tool.model})
-
-    @functools.cached_property
-    def _whole(self) -> Tokenizer:
-        """Cuts nothing, and is never changed, so that any thread may use it."""
-        tool = self._tool
-        inner: Any = tool.tokenizer.backend_tokenizer
-        if isinstance(tool, TextEncoder):  # which may lower-case texts
-            inner = tool._backend
-        whole = Tokenizer.from_str(inner.to_str())
-        whole.no_truncation()
-        whole.no_padding()
-        return whole
-
     def _lengths(self, items: list[Any]) -> list[int]:
-        tokenizer = self._tool.tokenizer
-        if not tokenizer.is_fast:  # one that is written in Python
-            return list(map(len, tokenizer(items, truncation=False, verbose=False)["input_ids"]))
-        return [len(encoding) for encoding in self._whole.encode_batch_fast(items)]
+        if getattr(self.predictor, "do_lower_case", False):
+            items = [text.lower() for text in items]
+        encoded = self._uncut(items, truncation=False, verbose=False)
+        return list(map(len, encoded["input_ids"]))
 
-    def _first_tokens(self, texts: Sequence[str], count: int) -> Sequence[str]:
-        """Texts, cut after so many tokens."""
-        check_offsets(self._tool.tokenizer)
-        encoded = self._whole.encode_batch(texts, add_special_tokens=False)
+    def _first_tokens(self, texts: Sequence[str], count: int) -> list[str]:
+        """Texts, each cut after a number of tokens."""
+        check_offsets(self._uncut)
+        encoded = self._uncut(
+            list(texts),
+            truncation=False,
+            verbose=False,
+            add_special_tokens=False,
+            return_offsets_mapping=True,
+        )
         return [
-            text if len(tokens) <= count else text[: tokens.offsets[count - 1][1]]
-            for text, tokens in zip(texts, encoded, strict=True)
+            text if len(offsets) <= count else text[: offsets[count - 1][1]]
+            for text, offsets in zip(texts, encoded["offset_mapping"], strict=True)
         ]
 
 
+def _gives_unit_vectors(encoder: TextEncoder) -> bool:
+    """Whether the model itself makes its served vectors of length 1."""
+    is_whole = encoder.dimension == encoder.width
+    return is_whole and len(encoder.modules) > 0 and isinstance(encoder.modules[-1], Normalize)
+
+
 def scores_in_order(scores: np.ndarray[Any, Any]) -> list[int]:
-    """Numbers of scores, the best first; equal ones in their order."""
+    """Indices of scores, the best first; equal scores stay in their order."""
     return [int(index) for index in np.argsort(-scores, kind="stable")]

@@ -1,4 +1,4 @@
-"""How a model is served; it stands alone, so that the command line starts at once."""
+"""Options of a server. This module imports no web library, so that commands start quickly."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from hf_bert_impl.errors import InputError, check_choice
 
 #: The environment variable that holds the key of clients.
 KEY_VARIABLE = "HF_BERT_API_KEY"
-#: Most seconds that a request's head takes to come, and its body.
+#: Maximum seconds for the head of a request to arrive, and for its body.
 READ_SECONDS = 20.0
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-#: What a served model does, and the path of its requests.
+#: The tasks of served models, each with its main path.
 PATHS = {
     "embed": "/v1/embeddings",
     "rerank": "/rerank",
@@ -23,38 +23,38 @@ PATHS = {
 
 @dataclasses.dataclass(frozen=True)
 class ServingOptions:
-    """How a model is served."""
+    """Options of a server."""
 
     host: str = "127.0.0.1"
-    """The address to listen on. Others than this machine reach it at 0.0.0.0."""
+    """The address to listen on. 0.0.0.0 is open to other machines."""
     port: int = 8000
-    """0 takes a free one."""
+    """The port to listen on. 0 takes a free one."""
     replicas: int = 1
-    """Workers, each with the model and its share of the threads."""
+    """Processes with the model, which share the threads. More than 1 need the extra ray."""
     task: str | None = None
-    """embed, rerank, classify or answer; None for what the model was made for."""
+    """embed, rerank, classify or answer; None for the task of the model's config."""
     name: str | None = None
-    """What clients call the model; None for the last part of MODEL."""
+    """The model's name for clients; None for the last part of MODEL."""
     dtype: str | None = None
-    """float32, bfloat16, float16, int8 or auto; None for as the weights are saved."""
+    """float32, bfloat16, float16, int8 or auto; None for the dtype of the saved weights."""
     normalize: bool = False
     """Make vectors of length 1."""
     max_texts: int = 1024
-    """Most texts of a request."""
+    """Maximum number of texts per request."""
     max_characters: int = 100_000
-    """Most characters of a text."""
+    """Maximum number of characters per text."""
     max_bytes: int = 8 * 2**20
-    """Most bytes of a request."""
+    """Maximum number of bytes per request."""
     queue: int = 2048
-    """Texts at work or waiting, from which on requests are refused with status 429."""
+    """Maximum number of unfinished texts. Further requests get status 429."""
     timeout: float = 60.0
-    """Seconds after which a request is given up, with status 504."""
+    """Seconds after which a request without a result gets status 504."""
     drain: int = 60
-    """Seconds that requests which were taken have to end after SIGTERM or Ctrl-C."""
+    """Seconds to finish accepted requests after SIGTERM or Ctrl-C."""
 
     @property
     def read_seconds(self) -> float:
-        """Seconds that the head of a request may take to come, and its body."""
+        """Seconds for the head of a request to arrive, and for its body."""
         return min(READ_SECONDS, self.timeout)
 
     def check(self) -> None:

@@ -1,8 +1,8 @@
-"""What a request of each kind holds, in the shapes that clients exist for.
+"""Bodies of requests, in the shapes of the clients that exist.
 
-They are OpenAI's of `/v1/embeddings`, Cohere's and text embeddings inference's (TEI) of `/rerank`,
-TEI's of `/embed`, `/similarity` and `/predict`, and the hub's inference of all others. A field that
-is null is one that was not sent, and fields that change no number here are ignored.
+`/v1/embeddings` is OpenAI's. `/rerank` is Cohere's and text-embeddings-inference's (TEI). `/embed`,
+`/similarity` and `/predict` are TEI's, all others those of the hub's inference. A null field counts
+as not sent. Fields that change no number here are ignored.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ TOKEN_IDS = (
 
 
 def _check_each(items: list[Any]) -> None:
-    """Raises ValueError for the first that is no text."""
+    """Raises ValueError for the first item that is no text."""
     for index, item in enumerate(items):
         if not isinstance(item, str):
             ids = item if isinstance(item, list) else [item]
@@ -71,12 +71,18 @@ def _classified(value: Any) -> Any:
 
 def _asked(value: Any) -> Any:
     for index, item in enumerate(value if isinstance(value, list) else [value]):
-        if not isinstance(item, dict) or not all(
-            isinstance(item.get(name), str) for name in ("question", "context")
-        ):
+        texts = [item.get(name) for name in ("question", "context")] if type(item) is dict else [""]
+        if not all(isinstance(text, str) and text.strip() for text in texts):
             raise ValueError(
-                f'input {index} is not {{"question": TEXT, "context": TEXT}}; send it so'
+                f"input {index} lacks a question or a context; "
+                'send {"question": TEXT, "context": TEXT}'
             )
+    return value
+
+
+def _query(value: str) -> str:
+    if not value.strip():
+        raise ValueError("it is empty; send a text")
     return value
 
 
@@ -95,7 +101,7 @@ class _Body(BaseModel):
 
 
 class _Cut(_Body):
-    """How texts that are longer than the model takes are cut."""
+    """How to cut texts that are longer than the model takes."""
 
     truncate: bool = True
     truncation_direction: Annotated[
@@ -104,7 +110,7 @@ class _Cut(_Body):
     ] = None
 
     def cut(self) -> dict[str, Any]:
-        """The same as options of a worker."""
+        """These fields as options of a worker."""
         return {"truncate": self.truncate, "direction": self.truncation_direction}
 
 
@@ -114,23 +120,23 @@ class EmbeddingsRequest(_Cut):
     input: Annotated[Any, AfterValidator(_texts)]
     model: str | None = None
     encoding_format: Literal["float", "base64"] = "float"
-    dimensions: Count | None = None
+    dimensions: int | None = None
     prompt_name: str | None = None
 
 
 class EmbedRequest(_Cut):
-    """TEI's and the hub's: texts, or a sentence and those that it is compared with."""
+    """TEI's and the hub's: texts, or a sentence and others to compare it with."""
 
     inputs: Annotated[Any, AfterValidator(_compared)]
     normalize: bool | None = None
-    dimensions: Count | None = None
+    dimensions: int | None = None
     prompt_name: str | None = None
 
 
 class RerankRequest(_Cut):
     """Cohere's, with `documents`, or TEI's, with `texts`."""
 
-    query: str
+    query: Annotated[str, AfterValidator(_query)]
     documents: Annotated[Any, AfterValidator(_documents)] = None
     texts: Annotated[Any, AfterValidator(_documents)] = None
     model: str | None = None
@@ -152,9 +158,9 @@ class ClassifyRequest(_Cut):
     raw_scores: bool = False
 
     def items(self, as_tei: bool) -> tuple[list[Any], bool]:
-        """Texts and pairs, and whether one alone was given.
+        """Texts and pairs, and whether the request has a single input.
 
-        A list of texts is one input in TEI's form, a text or a pair; elsewhere it is many.
+        In TEI's form a list of texts is one input, a text or a pair; elsewhere it is many.
         """
         given = self.inputs
         is_one = isinstance(given, str)

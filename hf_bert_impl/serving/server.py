@@ -1,4 +1,4 @@
-"""One process takes requests, and workers of Ray Serve compute them."""
+"""Starts the server: one process under uvicorn, or workers on Ray Serve for several replicas."""
 
 from __future__ import annotations
 
@@ -17,49 +17,55 @@ import torch
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.extras import require, set_up_ray
 from hf_bert_impl.serving.model_worker import (
+    Backend,
     Computed,
     ModelInfo,
     ModelWorker,
     Refused,
+    Unavailable,
     task_of,
 )
 from hf_bert_impl.serving.options import KEY_VARIABLE, ServingOptions
 
-#: How often a request is computed again whose worker died.
+#: How often a request is computed again after its worker died.
 RETRIES = 2
-#: Requests that a worker has at once: the front bounds them by their texts.
+#: Concurrent requests of a Ray worker. The queue of the server already limits them.
 AT_ONCE = 1_000_000
 
 
 def serve(model: str, options: ServingOptions, ready: Callable[[str, ModelInfo], None]) -> None:
-    """Serves a model until SIGTERM or Ctrl-C, and ends when all that was taken is answered.
+    """Serves a model until SIGTERM or Ctrl-C, then answers all accepted requests and returns.
 
     Args:
         model: A folder or a hub id.
-        options: How.
-        ready: Called with the server's address when it listens.
+        options: Address, limits and number of replicas.
+        ready: Called with the server's address when clients can connect.
 
     Raises:
-        InputError: The model cannot be served so, or the address is taken.
+        InputError: The model cannot be served with these options, a library is missing, or the
+            address is taken.
     """
     options.check()
-    uvicorn = require("uvicorn", "serve", "serving")
-    require("fastapi", "serve", "serving")
-    require("ray.serve", "serve", "serving")
+    for library in ("fastapi", "prometheus_client", "uvicorn"):
+        require(library, "serve", "serving")
+    if options.replicas > 1:
+        require("ray", "ray", "`replicas` above 1")
+    import uvicorn
+
     from hf_bert_impl.serving.app import make_app
 
     task = options.task or task_of(model)
     folder = Path(model).expanduser()
     place = str(folder.absolute()) if folder.is_dir() else model
     name = options.name or Path(place).name
-    key = os.environ.get(KEY_VARIABLE) or None
     arguments = (name, task, place, options.dtype, options.normalize)
     with (
-        _listening(options.host, options.port) as listener,
-        _workers(options.replicas, arguments) as workers,
+        _bound_socket(options.host, options.port) as listener,
+        _backend(options.replicas, arguments) as backend,
+        contextlib.ExitStack() as on_exit,
     ):
         config = uvicorn.Config(
-            make_app(workers, options, key),
+            make_app(backend, options, os.environ.get(KEY_VARIABLE) or None),
             http=_protocol(options.read_seconds),
             ws="none",
             log_level="warning",
@@ -68,13 +74,16 @@ def serve(model: str, options: ServingOptions, ready: Callable[[str, ModelInfo],
         )
         host, port = listener.getsockname()[:2]
         shown = f"[{host}]" if ":" in host else host
-        with _quiet_signals():
-            ready(f"http://{shown}:{port}", workers.info)
-            uvicorn.Server(config).run(sockets=[listener])
+        # uvicorn raises the signals again that it has handled.
+        for number in (signal.SIGTERM, signal.SIGINT):
+            on_exit.callback(signal.signal, number, signal.signal(number, signal.SIG_IGN))
+        listener.listen(config.backlog)
+        ready(f"http://{shown}:{port}", backend.info)
+        uvicorn.Server(config).run(sockets=[listener])
 
 
 def _protocol(seconds: float) -> type[asyncio.Protocol]:
-    """uvicorn's HTTP, which closes a connection whose next head takes longer to come."""
+    """uvicorn's HTTP, which closes a connection whose next head takes longer to arrive."""
     from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
     class Protocol(AutoHTTPProtocol):  # type: ignore[misc,valid-type]
@@ -107,21 +116,19 @@ def _protocol(seconds: float) -> type[asyncio.Protocol]:
     return Protocol
 
 
-@contextlib.contextmanager
-def _listening(host: str, port: int) -> Iterator[socket.socket]:
-    """The socket, taken before a model is loaded."""
+def _bound_socket(host: str, port: int) -> socket.socket:
+    """The server's socket, bound before a model is loaded."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
-        listener = socket.socket(family, kind)
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        with contextlib.closing(listener):
+        with contextlib.ExitStack() as on_error:
+            listener = on_error.enter_context(socket.socket(family, kind))
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
-            yield listener
+            on_error.pop_all()
+        return listener
     except OSError as error:
-        if error.errno is None and not isinstance(error, socket.gaierror):
-            raise
         raise InputError(
             f"nothing can listen on {host}:{port} ({error.strerror})",
             "a free port of an address of this machine",
@@ -130,52 +137,11 @@ def _listening(host: str, port: int) -> Iterator[socket.socket]:
 
 
 @contextlib.contextmanager
-def _quiet_signals() -> Iterator[None]:
-    """uvicorn sends itself the signals again that it ended by; then they do nothing."""
-    before = {
-        number: signal.signal(number, lambda *_: None) for number in (signal.SIGTERM, signal.SIGINT)
-    }
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-class _Workers:
-    """The workers of Ray Serve, as the application knows them."""
-
-    def __init__(self, handle: Any, errors: tuple[type[Exception], ...], info: ModelInfo) -> None:
-        self._handle, self._errors = handle, errors
-        self.info = info
-
-    async def compute(self, items: list[Any], options: dict[str, Any]) -> Computed | Refused:
-        """See `ModelWorker.compute`: the same is computed again where a worker dies."""
-        for _ in range(RETRIES):
-            with contextlib.suppress(*self._errors):
-                return await self._ask("compute", items, options)
-        return await self._ask("compute", items, options, last=True)
-
-    async def check(self) -> None:
-        """Raises `Unavailable` if no worker answers."""
-        await self._ask("check", last=True)
-
-    async def _ask(self, method: str, *arguments: Any, last: bool = False) -> Any:
-        from hf_bert_impl.serving.app import Unavailable
-
-        response = getattr(self._handle, method).remote(*arguments)
-        try:
-            return await response
-        except BaseException as error:
-            if last and isinstance(error, self._errors):
-                raise Unavailable from error
-            response.cancel()
-            raise
-
-
-@contextlib.contextmanager
-def _workers(replicas: int, arguments: tuple[Any, ...]) -> Iterator[_Workers]:
-    """Ray Serve with the model, on this machine, without a proxy of its own."""
+def _backend(replicas: int, arguments: tuple[Any, ...]) -> Iterator[Backend]:
+    """The model in this process, or workers of a Ray of their own, without Ray's HTTP proxy."""
+    if replicas == 1:
+        yield ModelWorker(*arguments)
+        return
     set_up_ray()
     import ray
     from ray import serve
@@ -188,8 +154,8 @@ def _workers(replicas: int, arguments: tuple[Any, ...]) -> Iterator[_Workers]:
         include_dashboard=False,
         log_to_driver=False,
         logging_level=logging.ERROR,
-        # Threads are shared out here; Ray is to start every worker that was asked for.
-        num_cpus=max(replicas, 1),
+        # The threads are divided here, and Ray starts all workers on any number of cores.
+        num_cpus=replicas,
     )
     try:
         serve.start(proxy_location="Disabled", logging_config={"log_level": "ERROR"})
@@ -202,7 +168,35 @@ def _workers(replicas: int, arguments: tuple[Any, ...]) -> Iterator[_Workers]:
         bound = deployment.bind(*arguments, threads)
         handle: Any = serve.run(bound, name="hf_bert_impl", route_prefix=None)
         died = (ray.exceptions.RayActorError, ray.exceptions.WorkerCrashedError)
-        yield _Workers(handle, died, handle.check.remote().result())
+        yield _Replicas(handle, died, handle.check.remote().result())
     finally:
-        # All that was taken is answered, and this Ray is ours alone: it goes with all its workers.
+        # All accepted requests are answered, and this Ray belongs to this server alone.
         ray.shutdown()
+
+
+class _Replicas:
+    """The workers of Ray Serve as a `Backend`."""
+
+    def __init__(self, handle: Any, died: tuple[type[Exception], ...], info: ModelInfo) -> None:
+        self._handle, self._died, self.info = handle, died, info
+
+    async def compute(self, items: list[Any], options: dict[str, Any]) -> Computed | Refused:
+        """See `ModelWorker.compute`. Another worker computes the request if its worker dies."""
+        for _ in range(RETRIES):
+            with contextlib.suppress(Unavailable):
+                return await self._ask("compute", items, options)
+        return await self._ask("compute", items, options)
+
+    async def check(self) -> None:
+        """Raises `Unavailable` if no worker answers."""
+        await self._ask("check")
+
+    async def _ask(self, method: str, *arguments: Any) -> Any:
+        response = getattr(self._handle, method).remote(*arguments)
+        try:
+            return await response
+        except self._died as error:
+            raise Unavailable from error
+        except BaseException:
+            response.cancel()
+            raise

@@ -12,9 +12,10 @@ import httpx
 
 from hf_bert_impl import TextEncoder
 from hf_bert_impl.distributed import ScorePairs
+from hf_bert_impl.inference.pooling import Normalize
 from hf_bert_impl.serving import model_worker
-from hf_bert_impl.serving.app import Unavailable, make_app
-from hf_bert_impl.serving.model_worker import ModelWorker, task_of
+from hf_bert_impl.serving.app import make_app
+from hf_bert_impl.serving.model_worker import ModelWorker, Unavailable, task_of
 from hf_bert_impl.serving.options import ServingOptions
 from tests.serving.conftest import TEXTS
 
@@ -58,20 +59,20 @@ def message(answer):
 
 
 def test_vectors_are_those_of_the_encoder(worker, served):
-    """Of requests that come at once too: each gets its own."""
-    expected = TextEncoder.from_pretrained(served("embed"), batch_invariant=True).encode(TEXTS)
+    """Of requests that come at once, each gets its own. Empty texts are computed too."""
+    texts = [*TEXTS, "", " "]
+    expected = TextEncoder.from_pretrained(served("embed"), batch_invariant=True).encode(texts)
+    parts = [slice(n, n + 1 + n % 3) for n in range(len(texts))]
     requests = [
-        ("POST", "/v1/embeddings", {"json": {"input": TEXTS[n : n + 1 + n % 3], "model": "small"}})
-        for n in range(len(TEXTS))
+        ("POST", "/v1/embeddings", {"json": {"input": texts[part], "model": "small"}})
+        for part in parts
     ]
-    for n, answer in enumerate(ask(worker("embed"), *requests)):
-        assert answer.status_code == 200
+    for part, answer in zip(parts, ask(worker("embed"), *requests), strict=True):
         found = answer.json()
-        assert [row["index"] for row in found["data"]] == list(range(len(found["data"])))
+        assert [row["index"] for row in found["data"]] == list(range(len(texts[part])))
         vectors = np.array([row["embedding"] for row in found["data"]], np.float32)
-        assert np.array_equal(vectors, expected[n : n + 1 + n % 3])
-        tokenizer = worker("embed").encoder.tokenizer
-        tokens = sum(map(len, tokenizer(TEXTS[n : n + 1 + n % 3])["input_ids"]))
+        assert np.array_equal(vectors, expected[part])
+        tokens = sum(map(len, worker("embed").predictor.tokenizer(texts[part])["input_ids"]))
         assert found["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens}
 
 
@@ -122,12 +123,33 @@ def test_fields_that_clients_send(worker, served):
     assert answer.json() == post(worker("embed"), "/v1/embeddings", {"input": TEXTS[0]}).json()
 
 
-def test_empty_texts_are_computed(worker, served):
-    texts = ["a", "", " ", "b"]
-    expected = TextEncoder.from_pretrained(served("embed"), batch_invariant=True).encode(texts)
-    found = post(worker("embed"), "/v1/embeddings", {"input": texts}).json()["data"]
-    assert np.array_equal(np.array([row["embedding"] for row in found], np.float32), expected)
-    assert len(post(worker("classify"), "/classify", {"inputs": texts}).json()) == 4
+@pytest.mark.parametrize("truncate_dim", [None, 20])
+def test_dimensions_are_those_of_the_served_vectors(served, tmp_path, truncate_dim):
+    """A cut vector has length 1 if the served vector has."""
+    base = TextEncoder.from_pretrained(served("embed"))
+    made = TextEncoder(base.model, base.tokenizer, modules=[Normalize()], truncate_dim=truncate_dim)
+    made.save_pretrained(tmp_path)
+    encoder = TextEncoder.from_pretrained(tmp_path, batch_invariant=True)
+    worker, width = ModelWorker("small", "embed", str(tmp_path)), truncate_dim or 30
+
+    def embed(dimensions):
+        return post(worker, "/v1/embeddings", {"input": TEXTS, "dimensions": dimensions})
+
+    for dimensions in (1, 7, width, None):
+        rows = embed(dimensions).json()["data"]
+        is_cut = dimensions not in (width, None)
+        expected = encoder.encode(
+            TEXTS,
+            truncate_dim=dimensions,
+            normalize_embeddings=is_cut and truncate_dim is None,
+        )
+        assert np.array_equal(np.array([row["embedding"] for row in rows], np.float32), expected)
+        assert expected.shape[1] == (dimensions or width)
+    for dimensions in (-1, 0, width + 1):
+        answer = embed(dimensions)
+        assert answer.status_code == 400
+        assert f"`dimensions` is {dimensions}; expected" in message(answer)
+        assert f"from 1 to {width};" in message(answer)
 
 
 def test_the_forms_of_tei(worker):
@@ -156,15 +178,27 @@ REFUSED = {
         ("/v1/embeddings", {"input": {}}, 400, "`input`: it is an object; send a text or"),
         ("/v1/embeddings", {}, 400, "`input`: Field required"),
         ("/v1/embeddings", {"input": "a", "model": "gpt"}, 404, "'gpt' here; name 'small'"),
-        ("/v1/embeddings", {"input": "a", "dimensions": 31}, 400, "`dimensions` is 31"),
+        (
+            "/v1/embeddings",
+            {"input": "a", "dimensions": 31},
+            400,
+            "`dimensions` is 31; expected a ",
+        ),
+        ("/embed", {"inputs": "a", "dimensions": 0}, 400, "a whole number from 1 to 30; change it"),
         ("/embed", {"inputs": [1]}, 400, "`inputs`: holds token ids"),
         ("/", {"inputs": {"sentences": ["a"]}}, 400, "send `source_sentence`"),
-        ("/v1/embeddings", {"input": "a", "prompt_name": "x"}, 400, "`prompt_name`"),
+        ("/v1/embeddings", {"input": "a", "prompt_name": "x"}, 400, "no prompt 'x'"),
         ("/v1/embeddings", {"input": "a", "encoding_format": "x"}, 400, "'base64'"),
         ("/v1/embeddings", {"input": ["a"] * 8}, 413, "at most 7"),
         ("/v1/embeddings", {"input": "a" * 3000}, 413, "3,000 characters"),
         ("/v1/embeddings", {"input": "a" * 9000}, 413, "more than 8,192 bytes"),
-        ("/other", {}, 404, "Not Found; post to /v1/embeddings"),
+        ("/other", {}, 404, "Not Found; post to /v1/embeddings; this"),
+        (
+            "/rerank",
+            {"query": "a"},
+            404,
+            "post to /v1/embeddings; this server's model is for embed",
+        ),
     ],
     "rerank": [
         ("/rerank", {"query": "a", "texts": ["b"], "documents": ["b"]}, 400, "not both"),
@@ -173,17 +207,17 @@ REFUSED = {
         ("/rerank", {"query": "a", "texts": ["b", 3]}, 400, "document 1 is a number"),
         ("/rerank", {"query": "a", "texts": ["b"], "top_n": 0}, 400, "`top_n`"),
         ("/rerank", LONG_PAIR, 400, "text 1 has 94 tokens"),
-        ("/rerank", {"query": " ", "texts": ["b"]}, 400, "the query is empty"),
+        ("/rerank", {"query": " ", "texts": ["b"]}, 400, "`query`: it is empty"),
     ],
     "classify": [
-        ("/classify", {"inputs": ["a", ["b", "c"]]}, 400, "beside each other"),
+        ("/classify", {"inputs": ["a", ["b", "c"]]}, 400, "both texts and pairs"),
         ("/classify", {"inputs": [["b"], ["b", "c", "d"]]}, 400, "input 1 is no text"),
         ("/predict", {"inputs": ["b", "c", "d"]}, 400, "more than two texts"),
     ],
     "answer": [
         ("/answer", {"question": "a"}, 400, "`question` and `context`"),
-        ("/answer", {"question": "a", "context": " "}, 400, "context 0 is empty"),
-        ("/answer", {"inputs": [QUESTION, {"question": "a"}]}, 400, "input 1 is not"),
+        ("/answer", {"question": "a", "context": " "}, 400, "the context beside 'a' is empty"),
+        ("/answer", {"inputs": [QUESTION, {"question": "a"}]}, 400, "input 1 lacks"),
         ("/answer", QUESTION | {"max_seq_len": 99999}, 400, "max_seq_len"),
         ("/answer", QUESTION | {"top_k": 101}, 400, "`top_k`"),
     ],

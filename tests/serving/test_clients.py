@@ -23,7 +23,7 @@ from hf_bert_impl.distributed import Answer, Classify, ScorePairs
 from hf_bert_impl.serving.app import make_app
 from hf_bert_impl.serving.model_worker import ModelInfo, ModelWorker
 from hf_bert_impl.serving.options import ServingOptions
-from hf_bert_impl.serving.server import _listening, _protocol
+from hf_bert_impl.serving.server import _bound_socket, _protocol
 from tests.serving.conftest import TEXTS
 
 #: Longer than the models take.
@@ -51,7 +51,7 @@ def address(served):
     @functools.cache
     def start(task):
         app = make_app(ModelWorker("small", task, served(task)))
-        taken = _listening("127.0.0.1", 0)
+        taken = _bound_socket("127.0.0.1", 0)
         listener = taken.__enter__()
         running.append((*run(app, 20, listener), taken))
         return f"http://127.0.0.1:{listener.getsockname()[1]}"
@@ -67,7 +67,7 @@ def test_requests_that_stop_coming():
     """Heads and bodies have their time, and after SIGTERM what is left of the drain time."""
 
     class Nothing:
-        info = ModelInfo("small", "embed", dimension=4)
+        info = ModelInfo("small", "embed")
 
         async def compute(self, items, options):
             await asyncio.sleep(60)
@@ -82,14 +82,14 @@ def test_requests_that_stop_coming():
             client.sendall(sent)
             return b"".join(iter(lambda: client.recv(65536), b"")).partition(b"\r\n\r\n")
 
-    with _listening("127.0.0.1", 0) as listener:
+    with _bound_socket("127.0.0.1", 0) as listener:
         server, thread = run(make_app(Nothing(), ServingOptions(timeout=1)), 1, listener)
         assert until_closed(b"")[2] == until_closed(head)[2] == b""
         start, _, found = until_closed(whole[:-3])
         assert b" 408 " in start and json.loads(found)["error"]["code"] == 408
         server.should_exit = True
         thread.join()
-    with _listening("127.0.0.1", 0) as listener, ThreadPoolExecutor() as pool:
+    with _bound_socket("127.0.0.1", 0) as listener, ThreadPoolExecutor() as pool:
         server, thread = run(make_app(Nothing()), 20, listener, timeout_graceful_shutdown=1)
         calls = [pool.submit(until_closed, sent) for sent in (whole[:-3], whole)]
         time.sleep(0.5)

@@ -1,4 +1,4 @@
-"""`hf-bert serve` as a process: the clients that exist, many at once, dying workers, the end."""
+"""`hf-bert serve` as a process, without Ray and with two replicas: load, dying workers, the end."""
 
 import contextlib
 import json
@@ -18,9 +18,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("fastapi", reason="the extra 'serve' is not installed")
-pytest.importorskip("ray.serve", reason="the extra 'serve' is not installed")
 
-import openai
 import psutil
 
 from hf_bert_impl import TextEncoder
@@ -30,24 +28,29 @@ from hf_bert_impl.serving.options import ServingOptions
 from hf_bert_impl.serving.server import serve
 from tests.serving.conftest import TEXTS
 
-pytestmark = pytest.mark.distributed
-
-RUN = "import sys; from hf_bert_impl.cli import main; sys.exit(main())"
+KINDS = ["one process", "replicas"]
+RUN = "import sys; {}from hf_bert_impl.cli import main; sys.exit(main())"
+NO_RAY = "sys.modules['ray'] = None; "
 KEY = "a key"
 #: Until a server listens: Ray starts about ten processes.
 SECONDS = 200
 
 
 class Server:
-    """A server on this machine."""
+    """A server on this machine: one process in which Ray cannot be imported, or two replicas."""
 
-    def __init__(self, model, *options):
-        command = [sys.executable, "-c", RUN, "serve", model, "--port", "0", *options]
+    def __init__(self, model, is_one):
+        code = RUN.format(NO_RAY if is_one else "")
+        options = ["--port", "0", "--name", "small", "--queue", "9999"]
+        options += [] if is_one else ["--replicas", "2"]
         environment = {**os.environ, "HF_BERT_API_KEY": KEY, "OMP_NUM_THREADS": "1"}
         self.process = subprocess.Popen(
-            command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [sys.executable, "-c", code, "serve", model, *options],
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
-        self.address = ""
         timer = threading.Timer(SECONDS, self.process.kill)
         timer.start()
         line = self.process.stdout.readline()
@@ -55,38 +58,50 @@ class Server:
         assert line, self.process.stderr.read()
         self.address = re.match(r"(http://127\.0\.0\.1:\d+)/v1/embeddings has", line)[1]
 
-    def post(self, texts, timeout=60):
+    def ask(self, path, body=None, timeout=60, key=KEY):
         """Status and content."""
-        body = json.dumps({"input": texts}).encode()
-        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"}
-        request = urllib.request.Request(f"{self.address}/v1/embeddings", body, headers)
+        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {key}"}
+        request = urllib.request.Request(self.address + path, body, headers)
         try:
             with urllib.request.urlopen(request, timeout=timeout) as answer:
-                return answer.status, json.load(answer)
+                return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
-            return error.code, json.load(error)
+            return error.code, error.read().decode()
 
-    def vectors(self, texts):
-        status, content = self.post(texts)
+    def vectors(self, texts, timeout=60):
+        status, content = self.ask("/v1/embeddings", json.dumps({"input": texts}).encode(), timeout)
         assert status == 200, content
-        return np.array([row["embedding"] for row in content["data"]], np.float32)
+        return np.array([row["embedding"] for row in json.loads(content)["data"]], np.float32)
 
     def workers(self):
-        """Processes that have the model."""
-        every = psutil.Process(self.process.pid).children(recursive=True)
-        found = []
-        for child in every:
+        """Processes of Ray that have the model."""
+        workers = []
+        for child in psutil.Process(self.process.pid).children(recursive=True):
             with contextlib.suppress(psutil.Error):
                 if "ServeReplica" in " ".join(child.cmdline()):
-                    found.append(child)
-        return found
+                    workers.append(child)
+        return workers
 
-    def queued(self):
-        """Texts at work or waiting."""
-        headers = {"Authorization": f"Bearer {KEY}"}
-        request = urllib.request.Request(f"{self.address}/metrics", headers=headers)
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            return float(re.search(r"^hf_bert_queued_texts (.*)$", answer.read().decode(), re.M)[1])
+    @contextlib.contextmanager
+    def suspended(self):
+        """Suspends the workers, so that requests wait."""
+        workers = self.workers()
+        for worker in workers:
+            worker.suspend()
+        try:
+            yield workers
+        finally:
+            for worker in workers:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    worker.resume()
+
+    def metric(self, name):
+        """A number of /metrics."""
+        return float(re.search(rf"^hf_bert_{name} (.*)$", self.ask("/metrics")[1], re.M)[1])
+
+    def admitted(self):
+        """Texts that were computed, or are at work or waiting."""
+        return self.metric("texts_total") + self.metric("queued_texts")
 
     def listens(self):
         """Whether a client could connect."""
@@ -96,16 +111,18 @@ class Server:
 
 
 def wait_until(happened):
-    """Waits for it, for as long as a server may take to start."""
+    """Waits for as long as a server may take to start."""
     end = time.monotonic() + SECONDS
     while not happened():
         assert time.monotonic() < end
         time.sleep(0.1)
 
 
-@pytest.fixture(scope="module")
-def running(served):
-    made = Server(served("embed"), "--name", "small", "--replicas", "2")
+@pytest.fixture(scope="module", params=KINDS)
+def running(request, served):
+    if request.param != "one process":
+        pytest.importorskip("ray.serve", reason="the extra 'ray' is not installed")
+    made = Server(served("embed"), request.param == "one process")
     yield made
     made.process.kill()
     made.process.wait()
@@ -116,22 +133,12 @@ def expected(served):
     return TextEncoder.from_pretrained(served("embed"), batch_invariant=True).encode(TEXTS)
 
 
-def test_the_client_of_openai(running, expected):
-    client = openai.OpenAI(base_url=f"{running.address}/v1", api_key=KEY)
-    found = client.embeddings.create(model="small", input=TEXTS)
-    assert np.array_equal(np.array([row.embedding for row in found.data], np.float32), expected)
-    stranger = openai.OpenAI(base_url=f"{running.address}/v1", api_key="no", max_retries=0)
-    with pytest.raises(openai.AuthenticationError, match="Bearer KEY"):
-        stranger.embeddings.create(model="small", input="a")
+only_replicas = pytest.mark.parametrize("running", KINDS[1:], indirect=True)
 
 
-def test_workers_are_no_slower_than_their_server_on_a_busy_machine(running):
-    own = psutil.Process(running.process.pid).nice()
-    assert [worker.nice() for worker in running.workers()] == [own, own]
-
-
-def test_nobody_gets_what_another_asked_for(running, expected):
-    """Sixteen clients at once, each with texts of many lengths."""
+@pytest.mark.distributed
+def test_concurrent_clients_get_their_own_vectors(running, expected):
+    """Sixteen clients at once, each with texts of many lengths. A client without key gets none."""
 
     def client(number):
         for turn in range(12):
@@ -141,29 +148,27 @@ def test_nobody_gets_what_another_asked_for(running, expected):
 
     with ThreadPoolExecutor(16) as pool:
         assert all(pool.map(client, range(16)))
+    assert running.ask("/v1/models", key="no")[0] == 401
 
 
-def test_clients_that_go_away_keep_nobody_waiting(running, expected):
-    """Their places are free at once, though the workers stand still meanwhile."""
-    workers = running.workers()
-    for worker in workers:
-        worker.suspend()
-    try:
-        with pytest.raises(TimeoutError):
-            running.post(["over and over " * 10] * 1000, timeout=1)
-        begin = time.monotonic()
-        wait_until(lambda: running.queued() == 0)
-        assert time.monotonic() - begin < 20  # `--timeout` is 60
-    finally:
-        for worker in workers:
-            worker.resume()
+@pytest.mark.distributed
+def test_clients_that_go_away_free_their_places(running, expected):
+    """Long before `--timeout`, which is 60 s; with replicas, though the workers are suspended."""
+    begin = time.monotonic()
+    with running.suspended(), pytest.raises(TimeoutError):
+        running.vectors(["over and over " * 10] * 1000, timeout=0.05)
+    wait_until(lambda: running.metric("queued_texts") == 0)
+    assert time.monotonic() - begin < 20
     assert np.array_equal(running.vectors(TEXTS), expected)
 
 
+@pytest.mark.distributed
+@only_replicas
 def test_a_worker_that_dies_is_replaced(running, expected):
-    """What it was computing is computed again by the other one."""
+    """The other worker computes its requests again. Workers have the priority of their server."""
     before = running.workers()
-    assert len(before) == 2
+    own = psutil.Process(running.process.pid).nice()
+    assert [worker.nice() for worker in before] == [own, own]
     with ThreadPoolExecutor(8) as pool:
         calls = [pool.submit(running.vectors, TEXTS) for _ in range(40)]
         before[0].send_signal(signal.SIGKILL)
@@ -171,34 +176,33 @@ def test_a_worker_that_dies_is_replaced(running, expected):
     wait_until(lambda: len(running.workers()) == 2)
 
 
-def test_all_that_was_taken_is_answered_at_the_end(running, expected):
-    """SIGTERM while the workers stand still: nobody connects any more, and no answer is lost."""
-    workers = running.workers()
-    for worker in workers:
-        worker.suspend()
-    try:
-        with ThreadPoolExecutor(6) as pool:
-            calls = [pool.submit(running.vectors, TEXTS) for _ in range(6)]
-            wait_until(lambda: running.queued() == 6 * len(TEXTS))
+@pytest.mark.distributed
+def test_accepted_requests_are_answered_at_the_end(running, expected):
+    """After SIGTERM no client can connect, and no answer is lost."""
+    before, texts = running.admitted(), TEXTS * 40
+    with ThreadPoolExecutor(6) as pool:
+        with running.suspended() as workers:
+            calls = [pool.submit(running.vectors, texts) for _ in range(6)]
+            wait_until(lambda: running.admitted() - before == 6 * len(texts))
             running.process.terminate()
             wait_until(lambda: not running.listens())
-            assert not any(call.done() for call in calls)
-            for worker in workers:
-                worker.resume()
-            assert all(np.array_equal(call.result(), expected) for call in calls)
-    finally:
-        for worker in workers:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                worker.resume()
+            assert not (workers and any(call.done() for call in calls))
+        assert all(np.array_equal(call.result(), np.tile(expected, (40, 1))) for call in calls)
     assert running.process.wait(60) == 0
     assert "Traceback" not in running.process.stderr.read()
 
 
-def test_a_port_that_is_taken_and_no_model(served, tmp_path):
-    with server._listening("127.0.0.1", 0) as taken:
+def test_a_server_that_cannot_start(served, tmp_path, monkeypatch):
+    def start(model, **options):
+        serve(model, ServingOptions(**options), lambda *_: pytest.fail("it listens"))
+
+    with server._bound_socket("127.0.0.1", 0) as taken:
         taken.listen()
         port = taken.getsockname()[1]
         with pytest.raises(InputError, match=f"nothing can listen on 127.0.0.1:{port}"):
-            serve(served("embed"), ServingOptions(port=port), lambda *_: pytest.fail("it listens"))
+            start(served("embed"), port=port)
     with pytest.raises(InputError, match="no folder"):
-        serve(str(tmp_path / "none"), ServingOptions(), lambda *_: pytest.fail("it listens"))
+        start(str(tmp_path / "none"))
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(InputError, match=r"`replicas` above 1 needs ray, .* -e '\.\[ray\]'"):
+        start(served("embed"), replicas=2)
