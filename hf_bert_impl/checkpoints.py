@@ -56,8 +56,6 @@ def open_checkpoint(model: str, with_tokenizer: bool = False) -> Checkpoint:
     Raises:
         ValueError, OSError: No such checkpoint, not a BERT, or damaged files.
     """
-    from hf_bert_impl.model.loading import is_path  # imports transformers, but not torch
-
     if not model.strip():
         raise InputError("the model's name is empty", "a folder or a hub id", "name one")
     folder = Path(model).expanduser()
@@ -72,13 +70,15 @@ def open_checkpoint(model: str, with_tokenizer: bool = False) -> Checkpoint:
         raise InputError(
             f"{model} is a file", "the folder that it lies in", f"give {folder.parent} instead"
         )
-    elif is_path(model):
-        raise InputError(
-            f"there is no folder {model}",
-            "a folder with config.json and weights, or a hub id (google-bert/bert-base-cased)",
-            "check the path",
-        )
     else:
+        from hf_bert_impl.model.loading import is_path  # imports transformers, but not torch
+
+        if is_path(model):
+            raise InputError(
+                f"there is no folder {model}",
+                "a folder with config.json and weights, or a hub id (google-bert/bert-base-cased)",
+                "check the path",
+            )
         config, path = _hub_config(model), model
     _check_is_bert(config, model)
     checkpoint = Checkpoint(model, path, config)

@@ -51,8 +51,8 @@ def sts(
         str,
         typer.Option(
             metavar="FILE_OR_FOLDER",
-            help="gold TAB sentence TAB sentence, or a .jsonl or .parquet with score, sentence1 "
-            "and sentence2; the files of a folder are one set.",
+            help="gold TAB sentence TAB sentence, or a .jsonl, .json or .parquet with score, "
+            "sentence1 and sentence2; the files of a folder are one set.",
         ),
     ],
     pooling: Pooling = None,

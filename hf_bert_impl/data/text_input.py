@@ -68,7 +68,7 @@ _BEGINS_JSON = re.compile(rb'\{\s*["}]|\[\s*(\{|$)')
 #: The place of a record; its text, a list of values where several columns are asked for, or the
 #: error that it has; and its id (None where no column of ids is asked for).
 Record = tuple[str, Any, Any]
-#: The columns that are asked for: one, the only one that there is, or several.
+#: The columns to read: one, several, or None for the only column.
 Wanted = str | None | tuple[str, ...]
 
 
@@ -120,8 +120,8 @@ class RecordInput:
 
     Args:
         file: A path, or `-` for standard input.
-        column: The column of a table or the field of JSON; or several. None is the only column
-            that there is, or `text` in JSON. In CSV, TSV and CoNLL it may be a number from 0.
+        column: The column of a table or the field of JSON; or several. None reads the only column,
+            or `text` in JSON. In CSV, TSV and CoNLL it may be a number from 0.
         id_column: The field or column of ids, which are texts or whole numbers.
         start: What `position` was when this file was read before.
         mend: Pass over a few bytes of CSV and TSV that are not UTF-8 (`mended_lines`).
