@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from hf_bert_impl.errors import InputError, check_choice
 from hf_bert_impl.inference.batching import Ids
-from hf_bert_impl.model.kernels import keep_steady
+from hf_bert_impl.model.kernels import make_steady
 from hf_bert_impl.model.linear import linear
 
 #: The switch of each pooling in a 1_Pooling/config.json of older releases.
@@ -238,7 +238,7 @@ class Dense(nn.Module):
     def forward(self, vectors: Tensor) -> Tensor:
         """(N, in_features) to (N, out_features)."""
         if self.batch_invariant:
-            keep_steady(self)
+            make_steady(self)
         out: Tensor = self.activation(linear(self.linear, vectors))
         if self.use_residual:
             same = self.linear.in_features == self.linear.out_features

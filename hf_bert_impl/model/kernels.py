@@ -430,7 +430,7 @@ def check_weights(model: nn.Module) -> None:
 # --- batch invariance ---------------------------------------------------------------------------
 
 
-def keep_steady(root: nn.Module) -> None:
+def make_steady(root: nn.Module) -> None:
     """Makes every linear layer of a batch-invariant model steady, packed or not.
 
     Raises:

@@ -37,7 +37,7 @@ from transformers.utils.generic import can_return_tuple
 from .attention import CACHE, OWN_BACKENDS, check_bias, layer_masks, takes_cache, takes_varlen
 from .codertimo import architecture
 from .configuration_bert import BertConfig
-from .kernels import check_dtype, drop_prepared, keep_steady, prepare, why_no_kernels
+from .kernels import check_dtype, drop_prepared, make_steady, prepare, why_no_kernels
 from .layers import (
     BertEmbeddings,
     BertEncoder,
@@ -475,10 +475,10 @@ class BertModel(BertPreTrainedModel):
         if encoder_hidden_states is not None:
             check_memory(config, inputs.shape, encoder_hidden_states, encoder_attention_mask)
         requests = self._requests(head_mask, output_hidden_states, output_attentions)
-        is_alone = not config.is_decoder and cache is None and encoder_hidden_states is None
+        is_encoder_only = not config.is_decoder and cache is None and encoder_hidden_states is None
         only_required = wanted.only_required and not requests.keys() - {"head_mask"}
         asks = "output_attentions" in requests
-        route = self._route(inputs, is_alone, asks, only_required)
+        route = self._route(inputs, is_encoder_only, asks, only_required)
         wanted = self._complete(wanted.required, only_required, inputs, route)
         layout = plan(inputs, wanted, route)
         if route.is_packed:
@@ -551,7 +551,7 @@ class BertModel(BertPreTrainedModel):
         return requests
 
     def _route(
-        self, inputs: Inputs, is_alone: bool, output_attentions: bool, only_required: bool
+        self, inputs: Inputs, is_encoder_only: bool, output_attentions: bool, only_required: bool
     ) -> Route:
         """Decides how a call is computed.
 
@@ -559,10 +559,10 @@ class BertModel(BertPreTrainedModel):
             ValueError: A sequence may get other bits in another batch, and must not.
         """
         backend = self.config._attn_implementation or "eager"
-        reason = self._why_padded(inputs, is_alone, output_attentions)
+        reason = self._why_padded(inputs, is_encoder_only, output_attentions)
         if getattr(self.config, "batch_invariant", False):
             self._check_batch_invariant(reason, backend, inputs.device)
-            keep_steady(self)
+            make_steady(self)
             return Route.SINGLE
         is_dense = inputs.has_padding is False or inputs.attention_mask is None
         # Without padding nothing is gained but by packed weights.
@@ -578,14 +578,16 @@ class BertModel(BertPreTrainedModel):
         dropout = self.config.attention_probs_dropout_prob if self.training else 0
         return Route.VARLEN if takes_varlen(inputs.device, self.dtype, dropout) else Route.GRID
 
-    def _why_padded(self, inputs: Inputs, is_alone: bool, output_attentions: bool) -> str | None:
+    def _why_padded(
+        self, inputs: Inputs, is_encoder_only: bool, output_attentions: bool
+    ) -> str | None:
         """Why a call is computed as transformers does; None if packed rows will do."""
         mask = None if inputs.has_padding is False else inputs.attention_mask
         if inputs.is_traced:  # the number of tokens depends on values
             if torch.compiler.is_dynamo_compiling() and mask is not None:
                 _tell_of_padding()
             return "a compiled or traced program, or vmap"
-        if not is_alone:
+        if not is_encoder_only:
             return "a decoder, a cache or an encoder's states"
         if output_attentions:
             return "output_attentions"
@@ -670,7 +672,7 @@ class _BertHead(BertPreTrainedModel):
         """
         bert: Any = self.bert
         if getattr(self.config, "batch_invariant", False):
-            keep_steady(self)
+            make_steady(self)
         # Not if the class is patched: then its `forward` is called.
         is_ours = type(bert).forward is BertModel.takes_packed[0]
         is_program = torch.compiler.is_compiling() or torch.jit.is_tracing()

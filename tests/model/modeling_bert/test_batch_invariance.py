@@ -239,7 +239,7 @@ def test_kernels_that_differ(make_differ, name, width, count):
     make_differ(FAULTS[name])
     layer = torch.nn.Linear(width, count)
     packed = kernels.choose(torch.float32, batch_invariant=True).pack(layer)
-    kernels.keep_steady(layer)
+    kernels.make_steady(layer)
     torch.manual_seed(0)
     states = torch.randn(530, width)
 
