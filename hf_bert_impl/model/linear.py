@@ -364,6 +364,7 @@ class Guard:
         self.slots: list[dict[str, Any]] = []
         self.parameters: list[Any] = []
         self.copied: list[Tensor] = []
+        self.facts: list[list[Any]] = []
 
     def add(self, layers: tuple[Any, ...]) -> None:
         """Adds layers side by side as they are now."""
@@ -373,10 +374,11 @@ class Guard:
         self.copied += [layer.weight for layer in layers]
         if len(layers) > 1:  # of a single layer the kernel reads the bias as it is
             self.copied += [layer.bias for layer in layers]
-        self.facts = [list(map(fact, self.copied)) for fact in _FACTS]
         # Views: they hold the memory, so that no other tensor can get it.
         self.samples = list(map(_one_number, self.copied))
         self.numbers = list(map(_ITEM, self.samples))
+        # Last: other threads may ask meanwhile, and until here it does not hold.
+        self.facts = [list(map(fact, self.copied)) for fact in _FACTS]
 
     def has_parameters(self) -> bool:
         """Whether each layer has the weight and bias that it had."""

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from hf_bert_impl.model import kernels
+from hf_bert_impl.model import kernels, linear
 from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS
 from hf_bert_impl.model.kernels import packable, prepared_kernels
 from tests.fuzz import changes as fuzz
@@ -82,6 +82,22 @@ def test_a_copy_packs_the_weights_of_its_first_call(dtype):
         assert torch.equal(again(**batch)[0], expected)
     assert torch.equal(outputs(again, batch)[0], expected)  # outside of that mode too
     assert prepared_kernels(again) == prepared_kernels(model)
+
+
+def test_a_guard_that_is_asked_while_layers_are_added(monkeypatch):
+    """As by another thread: it does not hold until all facts of the new layers are known."""
+    guard, asked = linear.Guard(), []
+    number = linear._one_number
+
+    def ask(tensor):
+        asked.append(guard.holds())
+        return number(tensor)
+
+    monkeypatch.setattr(linear, "_one_number", ask)
+    for count in (1, 2):
+        guard.add((nn.Linear(3, 2),))
+        assert guard.holds()
+        assert asked == [False] * len(asked) and len(asked) >= count
 
 
 def test_threads_that_share_a_copy(monkeypatch):
