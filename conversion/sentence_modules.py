@@ -59,7 +59,7 @@ def check_vectors(source: Path, folder: Path, exact: bool) -> Check:
         exact: Whether the conversion was to change nothing. If not, the error is said and has no
             bound.
     """
-    from hf_bert_impl.inference.text_encoder import TextEncoder
+    from hf_bert_impl.text_encoder import TextEncoder
 
     name = "sentence vectors beside the source"
     try:
@@ -71,7 +71,8 @@ def check_vectors(source: Path, folder: Path, exact: bool) -> Check:
         return Check(name, None, note=f"not compared: {one_line(error)[:200]}")
     largest = float(abs(first.encode(_TEXTS) - second.encode(_TEXTS)).max())
     bound = OUTPUT_TOLERANCE if exact else None
-    note = f"{second.dimension} numbers, texts cut at {second.max_length} tokens"
+    numbers, tokens = second.get_embedding_dimension(), second.max_seq_length
+    note = f"{numbers} numbers, texts cut at {tokens} tokens"
     return Check(name, None if bound is None else largest <= bound, largest, bound, note)
 
 

@@ -27,11 +27,11 @@ _HOMES = {
     "BertForTokenClassification": _MODEL,
     "BertForQuestionAnswering": _MODEL,
     "QuestionAnsweringPipeline": "hf_bert_impl.inference.question_answering",
-    "TextEncoder": "hf_bert_impl.inference.text_encoder",
+    "TextEncoder": "hf_bert_impl.text_encoder",
     "load_any": "hf_bert_impl.conversion.pipeline",
-    "optimize": "hf_bert_impl.optimize",
+    "optimize": "hf_bert_impl.optimization",
     "register": "hf_bert_impl.auto",
-    "restore": "hf_bert_impl.optimize",
+    "restore": "hf_bert_impl.optimization",
     "registered": "hf_bert_impl.auto",
     "unregister": "hf_bert_impl.auto",
 }
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
     from hf_bert_impl.auto import register, registered, unregister
     from hf_bert_impl.conversion.pipeline import load_any
     from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline
-    from hf_bert_impl.inference.text_encoder import TextEncoder
     from hf_bert_impl.model.configuration_bert import BertConfig
     from hf_bert_impl.model.modeling_bert import (
         BertForMaskedLM,
@@ -56,7 +55,8 @@ if TYPE_CHECKING:
         BertPreTrainedModel,
     )
     from hf_bert_impl.model.tokenization_bert import BertTokenizer, BertTokenizerFast
-    from hf_bert_impl.optimize import optimize, restore
+    from hf_bert_impl.optimization import optimize, restore
+    from hf_bert_impl.text_encoder import TextEncoder
 
 __all__ = [
     "BertConfig",

@@ -15,8 +15,7 @@ from hf_bert_impl.head_names import HEADS, class_of
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from hf_bert_impl.inference import TextEncoder
-    from hf_bert_impl.inference.pooling import Pooling
+    from hf_bert_impl.text_encoder import TextEncoder
 
 TOKENIZERS = ("tokenizer.json", "vocab.txt")
 
@@ -248,7 +247,7 @@ def _require_tokenizer(checkpoint: Checkpoint) -> None:
 def load_encoder(
     model: str,
     dtype: str | None = None,
-    pooling: Pooling | str | None = None,
+    pooling: str | None = None,
     batch_invariant: bool = False,
 ) -> TextEncoder:
     """Load a sentence-transformers model, or a bare BERT.
@@ -256,17 +255,14 @@ def load_encoder(
     Args:
         model: A folder or a hub id.
         dtype: What to compute in, or None for what the weights are saved in.
-        pooling: A pooling in place of the model's own, or its name.
+        pooling: One of `text_encoder.POOLINGS`, in place of the model's own.
         batch_invariant: Whether a text gets the same bits whatever texts come with it.
 
     Raises:
         ValueError, OSError: There is no such dtype, or the checkpoint cannot be used.
     """
-    from hf_bert_impl.inference import TextEncoder
-    from hf_bert_impl.inference.pooling import Pooling
+    from hf_bert_impl.text_encoder import TextEncoder
 
-    if isinstance(pooling, str):
-        pooling = Pooling.named(pooling)
     path = os.path.expanduser(model)
     # Older sentence-transformers folders have BERT in a folder below, which this would not find.
     if not os.path.isfile(os.path.join(path, "modules.json")):

@@ -36,7 +36,10 @@ def save_usable(folder: Path, name: str) -> Path:
         "modules.json": MODULES,
         "sentence_bert_config.json": {"max_seq_length": 16},
         PROMPTS: {"prompts": {}},
-        "1_Pooling/config.json": {"pooling_mode_mean_tokens": True},
+        "1_Pooling/config.json": {
+            "word_embedding_dimension": 30,
+            "pooling_mode_mean_tokens": True,
+        },
         "2_Dense/config.json": DENSE,
     }.items():
         (folder / file).parent.mkdir(exist_ok=True)

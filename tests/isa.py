@@ -29,7 +29,6 @@ TESTS = (
     "tests/model/linear",
     "tests/model/modeling_bert/test_batch_invariance.py",
     "tests/inference/test_text_encoder.py",
-    "tests/inference/test_sentence_models.py",
     "tests/inference/test_question_answering.py",
 )
 

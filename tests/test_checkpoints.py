@@ -121,7 +121,7 @@ KINDS = {
     "dense of garbage": (
         SENTENCES,
         write("2_Dense/model.safetensors", b"x" * 99),
-        "cannot be rea",
+        "could not be loaded (SafetensorError",
     ),
 }
 #: What reads the file, the file, wrong values of its fields, words of the line.

@@ -49,11 +49,11 @@ def _demo() -> None:
     from transformers import AutoModel
 
     import hf_bert_impl
-    from hf_bert_impl.inference import TextEncoder
     from hf_bert_impl.measuring.batches import Case, log_normal_lengths, make_batch
     from hf_bert_impl.measuring.beside import time_case
     from hf_bert_impl.parity import reference_model
     from hf_bert_impl.parity.verification import verify_checkpoint
+    from hf_bert_impl.text_encoder import TextEncoder
 
     checkpoint = checkpoints.Checkpoint(
         "all-MiniLM-L6-v2", str(folder), checkpoints.open_checkpoint(str(folder)).config
@@ -73,7 +73,7 @@ def _demo() -> None:
     out.print(Rule("2. Sentences, by meaning"), width=HEADING)
     kind = f"{type(model).__module__.partition('.')[0]}.{type(model).__name__}"
     out.print(f"AutoModel.from_pretrained(...) gave {kind}", highlight=False)
-    encoder = TextEncoder(model, checkpoints.load_tokenizer(checkpoint))
+    encoder = TextEncoder(str(folder))
     vectors = encoder.encode(SENTENCES, normalize_embeddings=True)  # (N, hidden)
     print_similarities(SENTENCES, (vectors @ vectors.T).tolist())
 

@@ -150,14 +150,14 @@ def embed(
             "model": model,
             "dtype": dtype,
             "normalize": normalize,
-            "max_length": encoder.max_length,
+            "max_length": encoder.max_seq_length,
         }
         if batch_invariant:  # files of earlier releases go on without it
             settings["batch_invariant"] = True
         begin = time.perf_counter()
         with VectorFile(
             output,
-            encoder.dimension,
+            encoder.get_embedding_dimension() or 0,
             settings,
             precision=precision,
             ids=None if id_column is None else ids,
@@ -184,7 +184,7 @@ def embed(
         report = {
             "output": str(output),
             "rows": vectors.rows,
-            "dimension": encoder.dimension,
+            "dimension": encoder.get_embedding_dimension(),
             "resumed_from": resumed,
             "seconds": round(seconds, 3),
             "texts_per_second": round(done / seconds, 1),
@@ -195,7 +195,8 @@ def embed(
     elif not quiet:
         before = f", {resumed} of them from before" if resumed else ""
         typer.echo(
-            f"{output}: {vectors.rows} vectors of {encoder.dimension} numbers{before}; "
+            f"{output}: {vectors.rows} vectors of {encoder.get_embedding_dimension()} numbers"
+            f"{before}; "
             f"{done / seconds:,.0f} texts a second; {encoder.precision}"
         )
 

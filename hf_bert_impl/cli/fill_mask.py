@@ -29,15 +29,15 @@ def fill_mask(
     with quiet_libraries():
         import torch
 
-        from hf_bert_impl.inference.masked_words import encode_masked, predict_masks
+        from hf_bert_impl.inference.masked_words import best_tokens, encode_masked
 
         checkpoint = checkpoints.open_checkpoint(model)
         tokenizer = checkpoints.load_tokenizer(checkpoint)
         # The config says it before the weights are loaded; 512 is BERT's own.
         limit = checkpoint.config.get("max_position_embeddings", 512)
-        batch = encode_masked(tokenizer, text, limit)
+        ids = encode_masked(tokenizer, text, limit)
         loaded, _ = checkpoints.load_whole(checkpoint, "masked-lm", dtype=torch.float32)
-        masks = predict_masks(loaded, tokenizer, batch, top_k)
+        (masks,) = best_tokens(loaded, tokenizer, [ids], top_k)
     if as_json:
         typer.echo(json.dumps({"text": text, "masks": masks}, ensure_ascii=False))
         return

@@ -6,6 +6,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 Item = TypeVar("Item")
+#: Tokens per batch where the caller names no number.
+TOKEN_BUDGET = 4096
 
 
 def cut_batches(

@@ -30,7 +30,7 @@ import torch
 from hf_bert_impl import checkpoints
 from hf_bert_impl.data.option_ranges import COUNT
 from hf_bert_impl.data.table_records import column_values
-from hf_bert_impl.data.token_budget import cut_batches
+from hf_bert_impl.data.token_budget import TOKEN_BUDGET, cut_batches
 from hf_bert_impl.data.vector_table import arrow_table
 from hf_bert_impl.distributed.digests import weights_digest
 from hf_bert_impl.errors import InputError, one_line
@@ -191,7 +191,7 @@ class EmbedTexts(BatchTask):
         threads: int | None = None,
         **options: Any,
     ) -> None:
-        from hf_bert_impl.inference import TextEncoder
+        from hf_bert_impl.text_encoder import TextEncoder
 
         super().__init__(threads, (column,), (output_column,))
         self.encoder = TextEncoder.from_pretrained(
@@ -383,8 +383,6 @@ class FillMask(BatchTask):
         token_budget: int | None = None,
         threads: int | None = None,
     ) -> None:
-        from hf_bert_impl.inference.encoding import TOKEN_BUDGET
-
         super().__init__(threads, (column,), tuple(output_columns))
         COUNT.check("top_k", top_k)
         self.model, self.tokenizer = checkpoints.load_prepared(
@@ -407,10 +405,12 @@ class FillMask(BatchTask):
         from hf_bert_impl.inference.masked_words import best_tokens, encode_masked
 
         limit = self.model.config.max_position_embeddings
-        rows = [encode_masked(self.tokenizer, text, limit) for text in texts[0]]
-        ids = [row["input_ids"][0].tolist() for row in rows]
+        ids = [encode_masked(self.tokenizer, text, limit) for text in texts[0]]
         found: list[Any] = []
         for batch in cut_batches(ids, len, token_budget=self._budget):
             self._tokens += sum(map(len, batch))
             found += best_tokens(self.model, self.tokenizer, batch, self._top_k)
-        return [tokens for tokens, _ in found], [scores for _, scores in found]
+        return tuple(
+            [[[best[name] for best in mask["predictions"]] for mask in masks] for masks in found]
+            for name in ("token", "probability")
+        )

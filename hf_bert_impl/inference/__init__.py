@@ -10,15 +10,13 @@ from hf_bert_impl.lazy import lazy_names
 if TYPE_CHECKING:
     from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline
     from hf_bert_impl.inference.splade import splade_vectors
-    from hf_bert_impl.inference.text_encoder import TextEncoder
 
-__all__ = ["QuestionAnsweringPipeline", "TextEncoder", "splade_vectors"]
+__all__ = ["QuestionAnsweringPipeline", "splade_vectors"]
 
 __getattr__ = lazy_names(
     __name__,
     {
         "QuestionAnsweringPipeline": ".question_answering",
-        "TextEncoder": ".text_encoder",
         "splade_vectors": ".splade",
     },
 )

@@ -11,11 +11,10 @@ import numpy as np
 import torch
 
 from hf_bert_impl.data.task_collator import ids_and_types
-from hf_bert_impl.data.token_budget import cut_batches
+from hf_bert_impl.data.token_budget import TOKEN_BUDGET, cut_batches
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.finite import check_numbers
 from hf_bert_impl.inference.batching import check_text, packed_inputs
-from hf_bert_impl.inference.encoding import TOKEN_BUDGET
 from hf_bert_impl.inference.joined_calls import JoinedCalls
 
 

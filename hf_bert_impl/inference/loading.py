@@ -2,7 +2,8 @@
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,8 +51,11 @@ class UnusableTokenizer(InputError):
     """A whole tokenizer that cannot be loaded here: code of its own, or a missing library."""
 
 
-class _SentenceBert(BertModel):
-    """BERT without its pooler. A checkpoint's weights of other heads cause no warning."""
+class CheckedBert(BertModel):
+    """Loads a `BertModel` without its pooler, and only with all its weights, which are finite.
+
+    A checkpoint's weights of other heads cause no warning.
+    """
 
     _keys_to_ignore_on_load_unexpected = [  # noqa: RUF012 (transformers' own form)
         r"embeddings\.position_ids$",
@@ -61,6 +65,41 @@ class _SentenceBert(BertModel):
 
     def __init__(self, config: Any) -> None:
         super().__init__(config, add_pooling_layer=False)
+
+    @classmethod
+    def from_pretrained(  # type: ignore[override]
+        cls, path: Any, *arguments: Any, **options: Any
+    ) -> Any:
+        """The `BertModel`.
+
+        Raises:
+            ValueError: Weights are missing or not finite.
+        """
+        load = partial(super().from_pretrained, path, *arguments, **options)
+        model = load_checked(load, path, "BERT", "restore them, or name another checkpoint")
+        model.__class__ = BertModel
+        return model
+
+
+def load_checked(load: Callable[..., Any], path: Any, name: str, remedy: str) -> Any:
+    """Loads a model with all its weights, which are finite.
+
+    Args:
+        load: `from_pretrained` with its arguments.
+        path: Where it loads from, for messages.
+        name: What the weights belong to, for messages.
+        remedy: What to do if weights are missing.
+
+    Returns:
+        The model in eval mode.
+
+    Raises:
+        ValueError: Weights are missing or not finite.
+    """
+    model, info = load(output_loading_info=True)
+    check_whole(path, info["missing_keys"], name, remedy)
+    check_finite(model, path)
+    return model.eval()
 
 
 def loading_options(dtype: str | torch.dtype | None, prepare: bool) -> dict[str, torch.dtype]:
@@ -111,47 +150,6 @@ def find_device(device: str | int | torch.device | None) -> torch.device:
             f"device is {str(device)!r} ({reason})", "a device of this machine", "name another one"
         ) from error
     return torch.device("cpu") if found.type == "cpu" else found  # "cpu:0" is no other one
-
-
-def load_bert(
-    path: str,
-    place: Mapping[str, Any],
-    dtype: str | torch.dtype | None,
-    device: torch.device,
-    *,
-    prepare: bool,
-    batch_invariant: bool,
-) -> BertModel:
-    """Loads a BERT without its pooler, in eval mode, and prepares it where that is wanted.
-
-    Args:
-        path: A folder or a hub id.
-        place: As for `load_tokenizer`.
-        dtype: One of `DTYPES`, by name or not; None for what the weights are saved in.
-        device: Where it is to run.
-        prepare: Whether to call `prepare_for_inference`.
-        batch_invariant: Sets `BertConfig.batch_invariant`; False leaves it as it is saved.
-
-    Raises:
-        ValueError: Not a BERT, or weights are missing or not finite.
-        OSError: No such folder or model, or its files are missing.
-    """
-    options = loading_options(dtype, prepare)
-    kind = BertConfig.get_config_dict(path, **place)[0].get("model_type", "bert")
-    if kind not in ("bert", "hf_bert_impl"):
-        raise InputError(
-            f"{path} has model_type {kind!r}", "a BERT (model_type 'bert')", "name another one"
-        )
-    model, info = _SentenceBert.from_pretrained(path, output_loading_info=True, **place, **options)
-    check_whole(path, info["missing_keys"], "BERT", "restore them, or name another checkpoint")
-    model = model.to(device).eval()
-    if batch_invariant:
-        model.config.batch_invariant = True
-    if prepare:
-        model = model.prepare_for_inference(dtype)
-    check_finite(model, path)  # a narrower type can make weights infinite
-    bert: BertModel = model
-    return bert
 
 
 @dataclasses.dataclass(frozen=True)
@@ -264,16 +262,23 @@ def load_tokenizer(path: str, place: Mapping[str, Any]) -> Any:
         return open_tokenizer(path, place, named_tokenizer(path, place))
 
 
-def open_tokenizer(path: str, place: Mapping[str, Any], found: TokenizerClass) -> Any:
-    """Load a tokenizer of a known class; arguments and errors as for `load_tokenizer`."""
+def refuse_code(path: str, found: TokenizerClass) -> None:
+    """Raises UnusableTokenizer if only the checkpoint's code has the tokenizer's class.
+
+    transformers might put a plain tokenizer in its place, with other ids.
+    """
     if found.is_remote:
-        # transformers might put a plain tokenizer in its place, with other ids.
         raise UnusableTokenizer(
             f"the tokenizer of {path}, {found.name}, is code of its own, which is not run",
             "one of BERT's or transformers' own",
-            "if you trust the code, load it by AutoTokenizer with trust_remote_code=True, for "
-            "TextEncoder(model, tokenizer)",
+            "if you trust the code, load it by TextEncoder or AutoTokenizer with "
+            "trust_remote_code=True",
         )
+
+
+def open_tokenizer(path: str, place: Mapping[str, Any], found: TokenizerClass) -> Any:
+    """Load a tokenizer of a known class; arguments and errors as for `load_tokenizer`."""
+    refuse_code(path, found)
     if found.name in _OWN:
         return BertTokenizer.from_pretrained(path, **place)
     config = BertConfig()

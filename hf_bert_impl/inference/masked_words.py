@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 
@@ -10,12 +11,9 @@ from hf_bert_impl.errors import InputError
 from hf_bert_impl.finite import check_numbers
 from hf_bert_impl.inference.batching import Ids, packed_inputs
 
-if TYPE_CHECKING:
-    from transformers import BatchEncoding, PreTrainedModel
 
-
-def encode_masked(tokenizer: Any, text: str, limit: int) -> BatchEncoding:
-    """A text with at least one mask, as a batch of one.
+def encode_masked(tokenizer: Any, text: str, limit: int) -> Ids:
+    """The token ids of a text with at least one mask.
 
     Args:
         tokenizer: The model's tokenizer.
@@ -35,84 +33,58 @@ def encode_masked(tokenizer: Any, text: str, limit: int) -> BatchEncoding:
         )
     if not text.strip():
         raise InputError("the text is empty", f"a text with {mask}", "write one")
-    batch: BatchEncoding = tokenizer(text, return_tensors="pt")
-    ids = batch["input_ids"]  # (1, S)
+    ids: Ids = tokenizer(text)["input_ids"]
     if tokenizer.mask_token_id not in ids:
         raise InputError(
             f"the text {text[:60]!r} has no mask",
             f"{mask} in place of each word to find",
             f'write it, as in "Nice to {mask} you"',
         )
-    if ids.shape[1] > limit:
+    if len(ids) > limit:
         raise InputError(
-            f"the text has {ids.shape[1]} tokens",
+            f"the text has {len(ids)} tokens",
             f"at most {limit}, for which the model has positions",
             "shorten it",
         )
-    return batch
-
-
-def predict_masks(
-    model: PreTrainedModel, tokenizer: Any, batch: BatchEncoding, top_k: int
-) -> list[dict[str, Any]]:
-    """The best tokens for each mask of a text.
-
-    Args:
-        model: With a masked-LM head, in eval mode.
-        tokenizer: Its tokenizer.
-        batch: From `encode_masked`.
-        top_k: How many tokens a mask, at most the vocabulary.
-
-    Returns:
-        For each mask its `position` among the tokens and its `predictions`, best first, each with
-        `token`, `id` and `probability`.
-    """
-    here = batch["input_ids"][0] == tokenizer.mask_token_id  # (S,)
-    with torch.inference_mode():
-        logits = model(**batch, return_dict=True).logits[0, here]  # (masks, V)
-    check_numbers(logits, model)
-    best = logits.float().softmax(dim=-1).topk(min(top_k, logits.shape[-1]))
-    return [
-        {
-            "position": position,
-            "predictions": [
-                {"token": token, "id": index, "probability": probability}
-                for token, index, probability in zip(
-                    tokenizer.convert_ids_to_tokens(indices), indices, probabilities, strict=True
-                )
-            ],
-        }
-        for position, indices, probabilities in zip(
-            here.nonzero()[:, 0].tolist(), best.indices.tolist(), best.values.tolist(), strict=True
-        )
-    ]
+    return ids
 
 
 @torch.inference_mode()
 def best_tokens(
-    model: Any, tokenizer: Any, rows: list[Ids], top_k: int
-) -> list[tuple[list[list[str]], list[list[float]]]]:
-    """The best tokens for each mask of several texts, which go through the model without padding.
+    model: Any, tokenizer: Any, rows: Sequence[Ids], top_k: int
+) -> list[list[dict[str, Any]]]:
+    """The best tokens for each mask of several texts, which are computed without padding.
 
     Args:
-        model: With a masked-LM head, in eval mode.
+        model: A `BertForMaskedLM` in eval mode.
         tokenizer: Its tokenizer.
         rows: The token ids of each text, from `encode_masked`.
-        top_k: How many tokens a mask, at most the vocabulary.
+        top_k: Number of tokens per mask, at most the vocabulary.
 
     Returns:
-        For each text the tokens of each of its masks, best first, and their probabilities.
+        For each text a list with each mask's `position` among the tokens and its `predictions`,
+        best first, each with `token`, `id` and `probability`.
     """
+    mask_id = tokenizer.mask_token_id
     inputs = packed_inputs(rows, None, model.device)
-    here = inputs["input_ids"] == tokenizer.mask_token_id  # (1, T)
+    here = inputs["input_ids"] == mask_id
     states = model.base_model(**inputs, return_dict=True).last_hidden_state[here]  # (masks, D)
     scores = model.cls(states).float()  # (masks, V), not the scores of all tokens
     check_numbers(scores, model)
-    best = scores.softmax(dim=-1).topk(top_k)
-    tokens = [tokenizer.convert_ids_to_tokens(row) for row in best.indices.tolist()]
-    probabilities = best.values.tolist()
-    found, done = [], 0
-    for row in rows:
-        masks = slice(done, done := done + row.count(tokenizer.mask_token_id))
-        found.append((tokens[masks], probabilities[masks]))
-    return found
+    best = scores.softmax(dim=-1).topk(min(top_k, scores.shape[-1]))
+    masks = zip(best.indices.tolist(), best.values.tolist(), strict=True)
+
+    def predictions() -> list[dict[str, Any]]:
+        indices, probabilities = next(masks)
+        tokens = tokenizer.convert_ids_to_tokens(indices)
+        columns = zip(tokens, indices, probabilities, strict=True)
+        return [dict(zip(("token", "id", "probability"), row, strict=True)) for row in columns]
+
+    return [
+        [
+            {"position": position, "predictions": predictions()}
+            for position, token in enumerate(row)
+            if token == mask_id
+        ]
+        for row in rows
+    ]

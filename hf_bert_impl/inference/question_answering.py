@@ -6,6 +6,7 @@ Notation: T tokens of a batch side by side, W tokens of a window.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import inspect
 import itertools
 import operator
@@ -21,7 +22,7 @@ from transformers.pipelines.base import Pipeline
 from hf_bert_impl.checkpoint_files import check_folder
 from hf_bert_impl.data.answer_spans import Answers, best_answers
 from hf_bert_impl.data.option_ranges import COUNT, check_length
-from hf_bert_impl.data.token_budget import cut_batches
+from hf_bert_impl.data.token_budget import TOKEN_BUDGET, cut_batches
 from hf_bert_impl.data.windows import (
     MAX_QUESTION_LEN,
     MAX_SEQ_LEN,
@@ -29,12 +30,11 @@ from hf_bert_impl.data.windows import (
     check_lengths,
     cut_windows,
 )
-from hf_bert_impl.errors import InputError, check_whole
-from hf_bert_impl.finite import check_finite, check_numbers
+from hf_bert_impl.errors import InputError
+from hf_bert_impl.finite import check_numbers
 from hf_bert_impl.inference.batching import packed_inputs
-from hf_bert_impl.inference.encoding import TOKEN_BUDGET
 from hf_bert_impl.inference.joined_calls import JoinedCalls
-from hf_bert_impl.inference.loading import load_tokenizer, loading_options
+from hf_bert_impl.inference.loading import load_checked, load_tokenizer, loading_options
 from hf_bert_impl.inference.question_answering_inputs import Pair, parse_inputs
 from hf_bert_impl.model.modeling_bert import BertForQuestionAnswering, BertPreTrainedModel
 
@@ -176,12 +176,9 @@ class QuestionAnsweringPipeline(Pipeline):
         options = loading_options(dtype, prepare)
         path = os.fspath(path)
         check_folder(path, {})
-        model, info = BertForQuestionAnswering.from_pretrained(
-            path, output_loading_info=True, **options
-        )
+        load = functools.partial(BertForQuestionAnswering.from_pretrained, path, **options)
         remedy = "name a model fine-tuned for question answering"
-        check_whole(path, info["missing_keys"], "BertForQuestionAnswering", remedy)
-        check_finite(model, path)
+        model = load_checked(load, path, "BertForQuestionAnswering", remedy)
         if device is not None:
             kwargs["device"] = device
         packing = dtype if prepare and dtype else prepare

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator
+from typing import Any
 
 from hf_bert_impl.data.text_input import TextInput
 from hf_bert_impl.data.vector_file import VectorFile
 from hf_bert_impl.inference.progress import text_progress
-from hf_bert_impl.inference.text_encoder import TextEncoder
 
 #: Its vector tells whether the weights are those with which an interrupted run began.
 PROBE = "The quick brown fox jumps over the lazy dog."
@@ -18,7 +18,7 @@ PROBE_TOLERANCE = 1e-3
 def write_vectors(
     texts: TextInput,
     vectors: VectorFile,
-    encoder: TextEncoder,
+    encoder: Any,
     *,
     token_budget: int | None = None,
     normalize: bool = False,
@@ -30,7 +30,7 @@ def write_vectors(
         texts: All texts.
         vectors: The opened file. When this is interrupted it keeps what is done; it is complete
             when this returns.
-        encoder: The model.
+        encoder: A `TextEncoder`.
         token_budget: Most tokens of a batch; None for the encoder's own.
         normalize: Make vectors of length 1.
         progress: Show a bar on standard error.
@@ -69,7 +69,7 @@ def write_vectors(
     return resumed
 
 
-def _check_model(vectors: VectorFile, encoder: TextEncoder) -> None:
+def _check_model(vectors: VectorFile, encoder: Any) -> None:
     """Checks that an interrupted run had a model that gives the same vectors."""
     probe = encoder.encode(PROBE, normalize_embeddings=True)
     before = vectors.extra.get("probe")

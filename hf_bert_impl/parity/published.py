@@ -96,12 +96,12 @@ def check_masked(tokenizer: Any, model: Any) -> ParityReport:
         model: Its `BertForMaskedLM`, in eval mode.
     """
     # Imported late: with it comes all of transformers, which a wrong name should not wait for.
-    from hf_bert_impl.inference.masked_words import predict_masks
+    from hf_bert_impl.inference.masked_words import best_tokens
 
     report = ParityReport()
     for text, figures in MASKED.items():
-        encoded = tokenizer(text, return_tensors="pt").to(model.device)
-        (mask,) = predict_masks(model, tokenizer, encoded, model.config.vocab_size)
+        rows = [tokenizer(text)["input_ids"]]
+        ((mask,),) = best_tokens(model, tokenizer, rows, model.config.vocab_size)
         found = {best["token"]: best["probability"] for best in mask["predictions"]}
         order = tuple(found)[: len(figures)]
         report.rows.append(_equal(f"{text}: order", order, tuple(figures)))

@@ -15,8 +15,8 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
 
 from hf_bert_impl import __version__
+from hf_bert_impl.data.token_budget import TOKEN_BUDGET
 from hf_bert_impl.errors import one_line
-from hf_bert_impl.inference.encoding import TOKEN_BUDGET
 from hf_bert_impl.serving.admission import SOON, Admission, Problem
 from hf_bert_impl.serving.model_worker import Backend, Unavailable
 from hf_bert_impl.serving.options import PATHS, ServingOptions

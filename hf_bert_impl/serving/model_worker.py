@@ -17,8 +17,7 @@ from hf_bert_impl.checkpoints import open_checkpoint
 from hf_bert_impl.data.option_ranges import Range
 from hf_bert_impl.distributed.batch_tasks import Answer, Classify, EmbedTexts, ScorePairs
 from hf_bert_impl.errors import InputError, check_offsets
-from hf_bert_impl.inference.pooling import Normalize
-from hf_bert_impl.inference.text_encoder import TextEncoder
+from hf_bert_impl.text_encoder import TextEncoder
 
 #: The class that loads the model of each task, and its attribute that computes.
 PREDICTORS: dict[str, tuple[Any, str]] = {
@@ -129,8 +128,8 @@ class ModelWorker:
             name,
             task,
             labels=tuple(self.predictor.labels) if task == "classify" else (),
-            max_length=getattr(self.predictor, "max_length", None),
-            dtype=str(self.predictor.model.dtype).removeprefix("torch."),
+            max_length=self._max_length,
+            dtype=str(self._model.dtype).removeprefix("torch."),
         )
 
     async def check(self) -> ModelInfo:
@@ -161,12 +160,13 @@ class ModelWorker:
         **cut: Any,
     ) -> tuple[Any, int]:
         encoder = self.predictor
+        served = encoder.get_embedding_dimension()
         if dimensions is not None:
-            Range(1, encoder.dimension, whole=True).check("`dimensions`", dimensions)
+            Range(1, served, whole=True).check("`dimensions`", dimensions)
         if normalize is None:
-            is_cut = dimensions is not None and dimensions < encoder.dimension
+            is_cut = dimensions is not None and dimensions < served
             normalize = self.normalize or (is_cut and _gives_unit_vectors(encoder))
-        before = encoder._prompt(None, prompt_name)
+        before = encoder._resolve_prompt(None, prompt_name) or ""
         chosen = await self._cutting([before + text for text in texts], **cut)
         return await chosen.encode_async(
             texts,
@@ -224,7 +224,7 @@ class ModelWorker:
             InputError: An item is longer than the model takes, and the request forbids cutting.
         """
         if not truncate:
-            limit = self.predictor.max_length
+            limit = self._max_length or 0
             for index, length in enumerate(await asyncio.to_thread(self._lengths, items)):
                 if length > limit:
                     raise InputError(
@@ -235,19 +235,28 @@ class ModelWorker:
         own = self.predictor.tokenizer.truncation_side
         return self.predictor if direction in (None, own) else self._turned
 
+    @property
+    def _model(self) -> Any:
+        is_encoder = isinstance(self.predictor, TextEncoder)
+        return self.predictor.transformers_model if is_encoder else self.predictor.model
+
+    @property
+    def _max_length(self) -> int | None:
+        """Tokens at which a text or a pair is cut; None for contexts, which are never cut."""
+        is_encoder = isinstance(self.predictor, TextEncoder)
+        return getattr(self.predictor, "max_seq_length" if is_encoder else "max_length", None)
+
     @functools.cached_property
     def _turned(self) -> Any:
         """A copy of the predictor with the same model, which cuts long texts on the other side."""
-        model = self.predictor.model
+        model = self._model
         turned = copy.deepcopy(self.predictor, {id(model): model})
         is_right = turned.tokenizer.truncation_side == "right"
         turned.tokenizer.truncation_side = "left" if is_right else "right"
-        if isinstance(turned, TextEncoder):
-            turned.max_length = turned.max_length  # sets the side in the encoder's own tokenizer
         return turned
 
     def _lengths(self, items: list[Any]) -> list[int]:
-        if getattr(self.predictor, "do_lower_case", False):
+        if isinstance(self.predictor, TextEncoder) and self.predictor[0].do_lower_case:
             items = [text.lower() for text in items]
         encoded = self._uncut(items, truncation=False, verbose=False)
         return list(map(len, encoded["input_ids"]))
@@ -270,8 +279,7 @@ class ModelWorker:
 
 def _gives_unit_vectors(encoder: TextEncoder) -> bool:
     """Whether the model itself makes its served vectors of length 1."""
-    is_whole = encoder.dimension == encoder.width
-    return is_whole and len(encoder.modules) > 0 and isinstance(encoder.modules[-1], Normalize)
+    return encoder.truncate_dim is None and type(encoder[-1]).__name__ == "Normalize"
 
 
 def scores_in_order(scores: np.ndarray[Any, Any]) -> list[int]:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import Any
 
 import hf_bert_impl
-from hf_bert_impl.errors import check_whole
-from hf_bert_impl.finite import check_finite
-from hf_bert_impl.inference.loading import load_tokenizer
+from hf_bert_impl.inference.loading import load_checked, load_tokenizer
 from hf_bert_impl.tasks.base import Columns, Split, Task, sequence_length
 from hf_bert_impl.tasks.metrics import Metrics
 from hf_bert_impl.tasks.registry import make_task
@@ -50,11 +49,8 @@ def load_fine_tuned(
     Raises:
         ValueError: Weights of the head are missing, or weights are not finite.
     """
-    model_class = getattr(hf_bert_impl, head)
-    model, info = model_class.from_pretrained(os.fspath(path), output_loading_info=True)
-    check_whole(path, info["missing_keys"], head, "name a model fine-tuned for it")
-    check_finite(model, path)
-    model = model.eval()
+    load = partial(getattr(hf_bert_impl, head).from_pretrained, os.fspath(path))
+    model = load_checked(load, path, head, "name a model fine-tuned for it")
     if batch_invariant:  # before the kernels are chosen
         model.config.batch_invariant = True
     return model.prepare_for_inference() if prepare else model

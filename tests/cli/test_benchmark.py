@@ -6,7 +6,6 @@ import pytest
 
 import hf_bert_impl
 from hf_bert_impl.benchmark.run import Benchmark
-from hf_bert_impl.inference.pooling import Pooling
 from hf_bert_impl.tasks.sts import evaluate_sts, read_sts
 
 QUICK = ("--random", "tiny", "--cases", "sentence", "--rounds", "1", "--threads", "1")
@@ -43,7 +42,7 @@ def test_quality_of_low_precision_beside_its_speed(hf_bert, save_tiny, tmp_path,
     assert rows["encode", "sentence-transformers", "float32"]["peer_error"] == 0
     row = rows["sts", "self", "int8"]
     # What is kept is a share of float32's, which is measured here once more by other means.
-    encoder = hf_bert_impl.TextEncoder.from_pretrained(folder, pooling=Pooling("mean"))
+    encoder = hf_bert_impl.TextEncoder.from_pretrained(folder, pooling="mean")
     expected, _ = evaluate_sts(encoder.encode, read_sts(sets))
     assert row["ours_spearman"] / row["ours_kept"] == pytest.approx(expected.spearman)
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import hf_bert_impl
-from hf_bert_impl.inference import encoding
+from hf_bert_impl.inference import packed_loop
 from hf_bert_impl.tasks import base, pseudo_perplexity
 from tests.cli.cases import RUNS
 
@@ -115,7 +115,7 @@ def test_batch_invariant(hf_bert, write, save_tiny, monkeypatch, task, head, lin
     ending = "txt" if task == "masked-lm" else "tsv"
     figures = []
     for budget, order in ((8192, lines), (8192, lines[::-1]), (40, lines)):
-        for module in (encoding, base, pseudo_perplexity):
+        for module in (packed_loop, base, pseudo_perplexity):
             monkeypatch.setattr(module, "TOKEN_BUDGET", budget)
         data = write(f"data.{ending}", "\n".join(order) + "\n")
         command = ("evaluate", task, model, "--data", data, *columns)

@@ -7,7 +7,7 @@ import pytest
 
 from hf_bert_impl.conversion import convert
 from hf_bert_impl.errors import InputError
-from hf_bert_impl.inference import TextEncoder
+from hf_bert_impl.text_encoder import TextEncoder
 from tests.conversion.cases import FIXTURES
 from tests.damage import MODULES, PROMPTS, fields, save_usable, write
 
@@ -31,7 +31,7 @@ def same_model(folder, source):
         TextEncoder.from_pretrained(path, dtype="float32", device="cpu")
         for path in (folder, source)
     )
-    assert found.max_length == expected.max_length
+    assert found.max_seq_length == expected.max_seq_length
     assert found.prompts == expected.prompts
     assert found.default_prompt_name == expected.default_prompt_name
     vectors = found.encode(TEXTS)
@@ -43,7 +43,7 @@ def same_model(folder, source):
 def test_it_stays_what_it_is(source, tmp_path):
     report = convert(source, tmp_path / "made")
     encoder = same_model(tmp_path / "made", source)
-    assert (encoder.max_length, encoder.dimension) == (16, 7)
+    assert (encoder.max_seq_length, encoder.get_embedding_dimension()) == (16, 7)
     [check] = [check for check in report.checks if "sentence vectors" in check.name]
     assert check.passed and check.max_error < 1e-6
     names = {file["name"] for file in report.result["files"]}
@@ -55,7 +55,7 @@ def test_it_stays_what_it_is(source, tmp_path):
 @pytest.mark.slow
 def test_real_weights(minilm_path, tmp_path):
     convert(minilm_path, tmp_path / "made", check=False)
-    assert same_model(tmp_path / "made", minilm_path).max_length == 256
+    assert same_model(tmp_path / "made", minilm_path).max_seq_length == 256
 
 
 def test_the_layout_of_the_first_releases(source, tmp_path):
@@ -76,7 +76,7 @@ def test_the_length_of_its_tokenizer_stays(source, tmp_path):
     (source / "sentence_bert_config.json").unlink()
     fields("tokenizer_config.json", model_max_length=13)(source)
     convert(source, tmp_path / "made")
-    assert same_model(tmp_path / "made", source).max_length == 13
+    assert same_model(tmp_path / "made", source).max_seq_length == 13
 
 
 def test_other_formats_say_what_they_lose(source, tmp_path):

@@ -6,7 +6,7 @@ from transformers.models.bert import modeling_bert
 
 import hf_bert_impl
 from hf_bert_impl.errors import InputError
-from hf_bert_impl.inference.masked_words import encode_masked, predict_masks
+from hf_bert_impl.inference.masked_words import best_tokens, encode_masked
 
 
 @pytest.fixture
@@ -20,19 +20,24 @@ def tokenizer(folder):
 
 
 def test_probabilities_are_upstreams(folder, tokenizer):
-    batch = encode_masked(tokenizer, "nice to [MASK] you and the [MASK]", 31)
+    texts = ["nice to [MASK] you and the [MASK]", "[MASK]", "the river [MASK] over"]
+    rows = [encode_masked(tokenizer, text, 31) for text in texts]
     model = hf_bert_impl.BertForMaskedLM.from_pretrained(folder).eval()
-    masks = predict_masks(model, tokenizer, batch, 1000)  # more than the vocabulary has
-    assert [mask["position"] for mask in masks] == [3, 7]
+    texts_masks = best_tokens(model, tokenizer, rows, 1000)  # more than the vocabulary has
+    positions = [[mask["position"] for mask in masks] for masks in texts_masks]
+    assert positions == [[3, 7], [1], [3]]
     reference = modeling_bert.BertForMaskedLM.from_pretrained(folder).eval()
-    with torch.no_grad():
-        logits = reference(**batch).logits[0]
-    for mask in masks:
-        best = logits[mask["position"]].softmax(dim=-1).sort(descending=True)
-        found = mask["predictions"]
-        assert [item["id"] for item in found] == best.indices.tolist()
-        assert [item["probability"] for item in found] == pytest.approx(best.values.tolist())
-        assert [item["token"] for item in found] == tokenizer.convert_ids_to_tokens(best.indices)
+    for ids, masks in zip(rows, texts_masks, strict=True):
+        with torch.no_grad():
+            logits = reference(torch.tensor([ids])).logits[0]
+        for mask in masks:
+            best = logits[mask["position"]].softmax(dim=-1).sort(descending=True)
+            found = mask["predictions"]
+            assert [item["id"] for item in found] == best.indices.tolist()
+            probabilities = best.values.tolist()
+            assert [item["probability"] for item in found] == pytest.approx(probabilities, rel=1e-5)
+            tokens = tokenizer.convert_ids_to_tokens(best.indices)
+            assert [item["token"] for item in found] == tokens
 
 
 @pytest.mark.parametrize(

@@ -1,140 +1,209 @@
-"""TextEncoder: a plain loop's vectors, batches and streams, and loading."""
+"""TextEncoder: the vectors of `SentenceTransformer`, batches and streams, loading and saving."""
 
+import asyncio
+import copy
 import itertools
+import json
+import pickle
 import shutil
 import threading
 
 import numpy as np
 import pytest
+import safetensors.torch
 import torch
 
 import hf_bert_impl
 from hf_bert_impl import TextEncoder
 from hf_bert_impl.errors import InputError
-from hf_bert_impl.inference import batching
-from hf_bert_impl.inference.loading import _SentenceBert
-from hf_bert_impl.inference.pooling import MODES, Pooling
+from hf_bert_impl.finite import NotFinite
+from hf_bert_impl.inference import packed_loop
+from hf_bert_impl.model.kernels import why_no_kernels
 from tests.inference.encoder_cases import (
     LONG,
     POSITIONS,
     SHORT,
     TEXTS,
+    TOLERANCE,
     assert_near,
-    parts,
     plain_states,
     plain_vectors,
 )
+
+library = pytest.importorskip("sentence_transformers")
+modules = pytest.importorskip("sentence_transformers.models")
+
+PROMPTS = {"query": "you ", "passage": "the river ", "other": "and "}
+#: Every argument of `encode` in its place; convert_to_tensor, normalize_embeddings, truncate_dim.
+ALL = ("query", None, 2, False, "sentence_embedding", "float32", True, False, "cpu", True, 7)
+MODES = ("cls", "max", "mean", "mean_sqrt_len_tokens", "lasttoken", "weightedmean")
 
 
 def tokenizer_threads():
     return [t for t in threading.enumerate() if t.name.startswith("hf_bert_impl-tokenizer")]
 
 
-# --- as a plain loop over the texts -----------------------------------------------------------
+def further_modules():
+    torch.manual_seed(1)
+    return [
+        modules.Pooling(30, ("max", "mean")),
+        modules.Dense(60, 7, activation_function=torch.nn.GELU()),
+        modules.LayerNorm(7),
+        modules.Dense(7, 7, bias=False, use_residual=True),
+        modules.Dense(7, 11, activation_function=None, use_residual=True),
+        modules.Dropout(0.5),
+        modules.Normalize(),
+    ]
+
+
+def cnn():
+    torch.manual_seed(1)
+    return [modules.CNN(30, out_channels=5, kernel_sizes=[1, 3]), modules.Pooling(10)]
+
+
+def word_weights():
+    # The library takes the ids of the tokenizer for places in this list.
+    words = [f"word {number}" for number in range(2000)]
+    weights = {word: 0.1 + number % 7 for number, word in enumerate(words)}
+    return [modules.WordWeights(words, weights), modules.Pooling(30)]
+
+
+@pytest.fixture(scope="session")
+def save_stock(tiny, tmp_path_factory):
+    """Saves a model by sentence-transformers itself; gives the folder."""
+
+    def save(*behind, transformer=None, **options):
+        folder = tmp_path_factory.mktemp("stock")
+        first = modules.Transformer(str(tiny), **(transformer or {}))
+        model = library.SentenceTransformer(modules=[first, *behind], device="cpu", **options)
+        model.save_pretrained(str(folder), create_model_card=False)
+        return folder
+
+    return save
+
+
+@pytest.fixture(scope="session")
+def pair(save_stock):
+    """Ours and stock's, with modules of every kind and prompts that do not count."""
+    pooling = modules.Pooling(30, ("mean", "cls"), include_prompt=False)
+    folder = save_stock(pooling, prompts=PROMPTS, default_prompt_name="other")
+    stock = library.SentenceTransformer(str(folder), device="cpu")
+    return TextEncoder(folder, device="cpu"), stock
+
+
+# --- the vectors of sentence-transformers ------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("options", "prompt"),
+    ("method", "arguments", "options"),
     [
-        ({}, ""),
-        ({"prompt": "a "}, "a "),
-        ({"prompt_name": "query"}, "you "),
-        ({"normalize_embeddings": True}, ""),
-        ({"truncate_dim": 7}, ""),
-        ({"truncate_dim": 7, "normalize_embeddings": True}, ""),
-        ({"truncate_dim": 99}, ""),
+        ("encode", (), {}),
+        ("encode", ("query",), {}),
+        ("encode", (None, "nice ", 3), {}),
+        ("encode", ALL[:10], {}),
+        ("encode", ALL, {}),
+        ("encode", (*ALL[:5], "ubinary"), {}),
+        ("encode", (*ALL[:6], False), {}),
+        ("encode", (), {"truncate_dim": 7, "normalize_embeddings": True}),
+        ("encode", (), {"precision": "int8"}),
+        ("encode", (), {"precision": "uint8", "convert_to_tensor": True}),
+        ("encode", (), {"precision": "binary", "convert_to_numpy": False}),
+        ("encode_query", (), {}),
+        ("encode_query", ("other",), {"truncate_dim": 5}),
+        ("encode_document", (None, None, 2), {}),
     ],
     ids=str,
 )
-def test_calls_are_those_of_a_plain_loop(tiny, options, prompt):
-    encoder = TextEncoder.from_pretrained(tiny, device="cpu", prompts={"query": "you "})
-    expected = plain_vectors(tiny, [prompt + text for text in TEXTS])
-    expected = expected[:, : options.get("truncate_dim")]
-    if "normalize_embeddings" in options:
-        expected = expected / np.linalg.norm(expected, axis=1, keepdims=True)
-    assert_near(encoder.encode(TEXTS, **options), expected)
-    rows = encoder.encode_stream(iter(TEXTS), **options)
-    assert_near(torch.stack(list(rows)).numpy(), expected)
+def test_calls_give_what_stock_gives(pair, method, arguments, options):
+    ours, stock = (getattr(each, method) for each in pair)
+    for texts in (TEXTS, TEXTS[2]):
+        if "int8" in str(options) and isinstance(texts, str):
+            continue  # the ranges of one vector
+        found, expected = (each(texts, *arguments, **options) for each in (ours, stock))
+        assert type(found) is type(expected) and found[0].dtype == expected[0].dtype
+        found, expected = (np.stack(list(each)).astype(float) for each in (found, expected))
+        if "precision" in options:  # a number may lie on the edge of a step
+            assert (found != expected).mean() < 0.02
+        else:
+            np.testing.assert_allclose(found, expected, atol=TOLERANCE)
 
 
 @pytest.mark.parametrize("include_prompt", [True, False])
-@pytest.mark.parametrize("mode", [*MODES, ("max", "cls")])
-def test_poolings_are_those_of_a_plain_loop(tiny, mode, include_prompt):
-    encoder = TextEncoder(*parts(tiny), pooling=Pooling(mode, include_prompt=include_prompt))
-    for prompt, length in (("", 0), ("you and ", 3)):  # with [CLS]
-        expected = []
-        for states in plain_states(tiny, [prompt + text for text in TEXTS]):
-            places = torch.arange(len(states))[:, None] + 1
-            skipped = 0 if include_prompt else length
-            own, places = states[skipped:], places[skipped:]
-            by_mode = {
-                "cls": own[0],
-                "mean": own.mean(0),
-                "max": own.amax(0),
-                "mean_sqrt_len_tokens": own.sum(0) / len(own) ** 0.5,
-                "lasttoken": own[-1],
-                "weightedmean": (own * places).sum(0) / places.sum(),
-            }
-            modes = (mode,) if isinstance(mode, str) else mode
-            expected.append(torch.cat([by_mode[one] for one in modes]))
-        assert_near(encoder.encode(TEXTS, prompt=prompt), torch.stack(expected).numpy())
+@pytest.mark.parametrize("mode", [*MODES, ("weightedmean", "lasttoken", "max")])
+def test_poolings(save_stock, mode, include_prompt):
+    folder = save_stock(modules.Pooling(30, mode, include_prompt=include_prompt))
+    encoder, stock = (
+        each(str(folder), device="cpu") for each in (TextEncoder, library.SentenceTransformer)
+    )
+    for prompt in (None, "you and "):
+        assert_near(encoder.encode(TEXTS, prompt=prompt), stock.encode(TEXTS, prompt=prompt))
+
+
+@pytest.mark.parametrize("behind", [further_modules, cnn, word_weights])
+def test_modules_behind_bert(save_stock, behind, tmp_path):
+    """CNN and WordWeights take padded batches. Padding is zero, as around a lone text."""
+    folder = save_stock(*behind())
+    stock = library.SentenceTransformer(str(folder), device="cpu")
+    encoder = TextEncoder(folder, device="cpu")
+    assert encoder[0].can_flatten_inputs == (behind is further_modules)
+    expected = stock.encode(TEXTS, batch_size=1)
+    for size in (1, 2, 32):
+        assert_near(encoder.encode(TEXTS, batch_size=size), expected)
+    assert_near(asyncio.run(encoder.encode_async(TEXTS)), expected)
+    encoder.save_pretrained(str(tmp_path / "again"))
+    again = library.SentenceTransformer(str(tmp_path / "again"), device="cpu")
+    assert_near(again.encode(TEXTS, batch_size=1), expected)
+    if behind is not further_modules:
+        with pytest.raises(InputError, match="compute padded batches"):
+            TextEncoder(folder, device="cpu", batch_invariant=True)
+
+
+def test_token_embeddings_and_features(pair):
+    ours, stock = pair
+    for options in ({"output_value": "token_embeddings"}, {"output_value": None}):
+        found, expected = (each.encode(TEXTS, prompt="you ", **options) for each in pair)
+        for one, other in zip(found, expected, strict=True):
+            if options["output_value"] is None:
+                assert one.keys() == other.keys()
+                kept = other["attention_mask"].bool()  # states at padding are zero here
+                assert torch.equal(one["input_ids"], other["input_ids"])
+                one, other = one["token_embeddings"][kept], other["token_embeddings"][kept]
+            torch.testing.assert_close(one, other, atol=TOLERANCE, rtol=0)
+    assert ours[0].can_flatten_inputs and not stock[0].can_flatten_inputs
 
 
 def test_the_average_of_the_first_and_the_last_layer(tiny):
-    encoder = TextEncoder(*parts(tiny), pooling=Pooling.named("first-last-average"))
+    encoder = TextEncoder(tiny, device="cpu", pooling="first-last-average")
     both = zip(plain_states(tiny, TEXTS, 1), plain_states(tiny, TEXTS), strict=True)
     expected = torch.stack([((first + last) / 2).mean(0) for first, last in both])
     assert_near(encoder.encode(TEXTS, token_budget=20), expected.numpy())
     with pytest.raises(ValueError, match="'median'; expected one of cls, mean, max, first-last"):
-        Pooling.named("median")
+        TextEncoder(tiny, pooling="median")
 
 
-def test_everything_about_a_text(tiny, encoder):
-    states = encoder.encode(TEXTS, output_value="token_embeddings")
-    features = encoder.encode(TEXTS, output_value=None)
-    for found, of_text, plain in zip(states, features, plain_states(tiny, TEXTS), strict=True):
-        torch.testing.assert_close(found, plain, atol=1e-5, rtol=0)
-        torch.testing.assert_close(of_text["token_embeddings"], plain, atol=1e-5, rtol=0)
+def test_forms_of_the_result(encoder):
+    expected = encoder.encode(SHORT)
+    assert np.array_equal(encoder.encode(sentences=SHORT), expected)
+    assert np.array_equal(encoder.encode(np.array(SHORT)), expected)
+    assert np.array_equal(encoder.encode(SHORT, precision="float16"), expected.astype(np.float16))
+    rows = encoder.encode(SHORT, convert_to_numpy=False, precision="float16")
+    assert isinstance(rows, list) and rows[0].dtype == torch.float16
+    assert encoder.encode([]).shape == (0, 30)
+    assert encoder.encode([], truncate_dim=7, convert_to_tensor=True).shape == (0, 7)
+    assert encoder.encode([], convert_to_numpy=False) == []
+    assert encoder.encode([], precision="float16").dtype == np.float16
+    assert encoder.similarity(expected, expected).shape == (4, 4)
 
 
-def test_default_prompts_of_queries_and_documents(tiny):
-    encoder = TextEncoder.from_pretrained(tiny, device="cpu", prompts={"passage": "the "})
-    # "document" is there and empty, so that "passage" is never looked for.
-    assert np.array_equal(encoder.encode_document(SHORT), encoder.encode(SHORT, prompt=""))
-    encoder.prompts = {"corpus": "a ", "passage": "the "}
-    assert np.array_equal(encoder.encode_document(SHORT), encoder.encode(SHORT, "passage"))
-    assert np.array_equal(encoder.encode_query(SHORT), encoder.encode(SHORT))
+def test_a_pool_of_processes(encoder):
+    pool = encoder.start_multi_process_pool(["cpu"])
+    try:
+        assert_near(encoder.encode(TEXTS * 9, pool=pool), encoder.encode(TEXTS * 9))
+    finally:
+        encoder.stop_multi_process_pool(pool)
 
 
-def test_precisions(encoder):
-    exact = encoder.encode(TEXTS)
-    half = encoder.encode(TEXTS, precision="float16")
-    assert np.array_equal(half, exact.astype(np.float16))
-    bits = encoder.encode(TEXTS, precision="ubinary")
-    assert np.array_equal(bits, np.packbits(exact > 0, axis=1))
-    assert encoder.encode([], precision="int8").shape == (0, 30)
-    assert encoder.encode([], precision="binary").shape == (0, 4)
-
-
-def test_lower_case_before_a_cased_tokenizer(tiny, tmp_path):
-    folder = shutil.copytree(tiny, tmp_path / "cased")
-    (folder / "tokenizer_config.json").write_text('{"do_lower_case": false}')
-    model = _SentenceBert.from_pretrained(folder)
-    tokenizer = hf_bert_impl.BertTokenizer.from_pretrained(folder)
-    cased = TextEncoder(model, tokenizer)
-    lowered = TextEncoder(model, tokenizer, do_lower_case=True)
-    assert_near(lowered.encode("NICE to Meet"), cased.encode("nice to meet"))
-    assert not np.allclose(cased.encode("NICE to Meet"), cased.encode("nice to meet"))
-
-
-def test_checkpoints_of_other_heads_load_without_a_word(tiny, save_tiny, caplog):
-    folder = save_tiny("BertForMaskedLM")
-    encoder = TextEncoder.from_pretrained(folder, device="cpu")
-    assert_near(encoder.encode(TEXTS), plain_vectors(folder, TEXTS))
-    assert not [it for it in caplog.records if it.name.startswith("hf_bert_impl")]
-
-
-# --- batches, streams and threads ------------------------------------------------------------
+# --- batches, streams, coroutines --------------------------------------------------------------
 
 
 @pytest.mark.parametrize("options", [{"token_budget": 1}, {"token_budget": 23}, {"batch_size": 3}])
@@ -147,20 +216,63 @@ def test_batches_change_no_vector(encoder, options):
     assert max(sizes) == {1: 1, 23: 4, 3: 3}[next(iter(options.values()))]
 
 
-def test_kinds_of_input_and_output(encoder):
-    expected = encoder.encode(SHORT)
-    assert_near(encoder.encode(np.array(SHORT)), expected)
-    tensor = encoder.encode(SHORT, convert_to_tensor=True)
-    assert torch.equal(tensor, torch.from_numpy(expected))
-    assert not tensor.is_inference()  # the caller may train on it
-    rows = encoder.encode(SHORT, convert_to_numpy=False)
-    assert isinstance(rows, list)
-    assert torch.equal(torch.stack(rows), tensor)
-    assert encoder.encode(SHORT[0]).shape == (30,)
-    assert encoder.encode([]).shape == (0, 30)
-    parts = list(encoder.encode_stream(iter(SHORT * 3), batch_size=5, batches=True))
-    assert [len(part) for part in parts] == [5, 5, 2]
-    assert_near(torch.cat(parts).numpy(), np.tile(expected, (3, 1)))
+@pytest.mark.skipif(why_no_kernels(torch.float32) is not None, reason="torch lacks oneDNN")
+@pytest.mark.parametrize("options", [{}, {"prepare": False}, {"dtype": "int8"}])
+@pytest.mark.parametrize("mode", [None, "mean", "max", "weightedmean"])
+def test_the_same_bits_in_any_batch(save_stock, options, mode):
+    torch.manual_seed(1)
+    behind = further_modules() if mode is None else [modules.Pooling(30, mode)]
+    folder = save_stock(*behind)
+    encoder = TextEncoder(folder, device="cpu", batch_invariant=True, **options)
+    texts = [*TEXTS, "nice", "the river", *TEXTS[::-1]]
+    alone = np.stack([encoder.encode(text) for text in texts])
+    for sizes in ({"batch_size": 3}, {"batch_size": 11}, {"token_budget": 40}):
+        assert np.array_equal(encoder.encode(texts, **sizes), alone)
+        streamed = torch.stack(list(encoder.encode_stream(iter(texts), **sizes)))
+        assert np.array_equal(streamed.numpy(), alone)
+    assert np.array_equal(copy.deepcopy(encoder).encode(texts), alone)
+
+    async def joined():
+        return await asyncio.gather(*(encoder.encode_async(text) for text in texts))
+
+    assert np.array_equal(np.stack(asyncio.run(joined())), alone)
+
+
+def test_an_activation_whose_bits_depend_on_the_batch(save_stock):
+    dense = modules.Dense(30, 7, activation_function=torch.nn.Softplus())
+    folder = save_stock(modules.Pooling(30), dense)
+    with pytest.raises(InputError, match="activation Softplus; expected one of Identity"):
+        TextEncoder(folder, device="cpu", batch_invariant=True)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"prompt_name": "query"},
+        {"prompt": "nice "},
+        {"truncate_dim": 7, "normalize_embeddings": True},
+        {"precision": "ubinary"},
+        {"precision": "float16"},
+        {"convert_to_tensor": True},
+    ],
+    ids=str,
+)
+def test_coroutines_get_what_encode_gives(pair, options):
+    encoder, _ = pair
+
+    async def calls():
+        single = encoder.encode_async(TEXTS[2], **options)
+        nothing = encoder.encode_async([], **options)
+        many = (encoder.encode_async(TEXTS, **options, return_tokens=True) for _ in range(3))
+        return await asyncio.gather(single, nothing, *many)
+
+    single, nothing, *many = asyncio.run(calls())
+    assert single.dtype == nothing.dtype or "ubinary" in str(options)
+    np.testing.assert_allclose(single, encoder.encode(TEXTS[2], **options), atol=1e-3)
+    for found, tokens in many:
+        np.testing.assert_allclose(found, encoder.encode(TEXTS, **options), atol=1e-3)
+        assert tokens == many[0][1] > len(TEXTS)
 
 
 def test_stream_is_lazy_and_ends_when_closed(encoder):
@@ -170,7 +282,7 @@ def test_stream_is_lazy_and_ends_when_closed(encoder):
     found = torch.stack(list(itertools.islice(stream, 1000)))
     assert torch.allclose(found[996:], encoder.encode(SHORT, convert_to_tensor=True), atol=1e-6)
     assert not torch.is_inference_mode_enabled()
-    assert 1000 <= len(read) <= 1000 + (batching.CHUNKS_AHEAD + 1) * batching.CHUNK_TEXTS
+    assert 1000 <= len(read) <= 1020
     assert len(tokenizer_threads()) == 1
     stream.close()
     assert not tokenizer_threads()
@@ -180,48 +292,166 @@ class Stop(Exception):
     pass
 
 
-@pytest.mark.parametrize("place", ["texts", "_tokenize", "_vectors"])
-def test_errors_surface_and_leave_no_thread(encoder, monkeypatch, place):
-    def fail(*arguments):
+@pytest.mark.parametrize(
+    ("method", "place"),
+    [
+        ("encode", "preprocess"),
+        ("encode", "forward"),
+        ("encode_stream", "preprocess"),
+        ("encode_stream", "forward"),
+        ("encode_stream", "texts"),
+    ],
+)
+def test_errors_surface_and_leave_no_thread(encoder, monkeypatch, place, method):
+    def fail(*arguments, **options):
         raise Stop
 
     texts = itertools.chain(SHORT * 500, (fail() for _ in range(place == "texts")))
     if place != "texts":
-        original, calls = getattr(TextEncoder, place), itertools.count()
+        kind = library.SentenceTransformer
+        original, calls = getattr(kind, place), itertools.count()
         monkeypatch.setattr(
-            TextEncoder, place, lambda *a: original(*a) if next(calls) < 2 else fail()
+            kind, place, lambda *a, **k: original(*a, **k) if next(calls) < 2 else fail()
         )
     with pytest.raises(Stop):
-        list(encoder.encode_stream(texts, batch_size=100))
+        given = list(texts) if method == "encode" else texts
+        list(getattr(encoder, method)(given, batch_size=100))
     assert not tokenizer_threads()
 
 
-def test_the_given_tokenizer_is_left_as_it_was(tiny):
-    model, tokenizer = parts(tiny)
-    tokenizer.backend_tokenizer.enable_padding(length=17)
-    tokenizer.backend_tokenizer.enable_truncation(13)
-    before = tokenizer.backend_tokenizer.to_str()
-    encoder = TextEncoder(model, tokenizer, max_length=6)
-    assert_near(encoder.encode(LONG), encoder.encode("the river rose and"))
-    assert tokenizer.backend_tokenizer.to_str() == before
-    encoder.max_seq_length = 5
-    assert encoder.max_length == 5
-    assert_near(encoder.encode(LONG), encoder.encode("the river rose"))
-    with pytest.raises(InputError, match="max_length is 32; expected 3 to 31"):
-        encoder.max_seq_length = 32
-    assert encoder.get_embedding_dimension() == encoder.get_sentence_embedding_dimension() == 30
-    for word in ("TextEncoder", "2 layers of 30", "mean", "5 tokens", "cpu"):
-        assert word in repr(encoder)
+def test_calls_in_several_threads(encoder):
+    expected, found = encoder.encode(TEXTS * 20), {}
+
+    def work(number):
+        found[number] = encoder.encode(TEXTS * 20, token_budget=50 + number)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for number in range(4):
+        assert_near(found[number], expected)
 
 
-# --- loading ---------------------------------------------------------------------------------
+def test_copies(encoder):
+    expected = encoder.encode(TEXTS)
+    for again in (copy.deepcopy(encoder), pickle.loads(pickle.dumps(encoder))):
+        assert again._inference.args[0] is again
+        assert_near(again.encode(TEXTS), expected)
+        assert_near(asyncio.run(again.encode_async(TEXTS)), expected)
 
 
-def test_a_revision_from_a_cache(tiny, tmp_path):
+# --- loading and saving ------------------------------------------------------------------------
+
+
+def test_checkpoints_of_other_heads_load_without_a_word(save_tiny, caplog):
+    folder = save_tiny("BertForMaskedLM")
+    encoder = TextEncoder.from_pretrained(folder, device="cpu")
+    assert not [it for it in caplog.records if it.name.startswith(("hf_bert_impl", "transformers"))]
+    assert type(encoder.transformers_model) is hf_bert_impl.BertModel
+    assert_near(encoder.encode(TEXTS), plain_vectors(folder, TEXTS))
+
+
+def test_what_stock_drops(save_tiny, tmp_path):
+    """Relative positions, which stock transformers ignores, are computed, and saved again."""
+    folder = save_tiny("BertModel", position_embedding_type="relative_key")
+    encoder = TextEncoder(folder, device="cpu")
+    model = hf_bert_impl.BertModel.from_pretrained(folder)
+    tokenizer = hf_bert_impl.BertTokenizer.from_pretrained(folder)
+    with torch.no_grad():
+        states = model(**tokenizer(TEXTS[2], return_tensors="pt")).last_hidden_state[0]
+    assert_near(encoder.encode(TEXTS[2]), states.mean(0).numpy())
+    encoder.save_pretrained(str(tmp_path / "saved"))
+    assert_near(TextEncoder(tmp_path / "saved", device="cpu").encode(TEXTS), encoder.encode(TEXTS))
+
+
+def test_settings(save_stock):
+    transformer = {"max_seq_length": 9, "do_lower_case": True}
+    options = {"prompts": PROMPTS, "truncate_dim": 8, "similarity_fn_name": "dot"}
+    folder = save_stock(modules.Pooling(30), transformer=transformer, **options)
+    stock = library.SentenceTransformer(str(folder), device="cpu")
+    encoder = TextEncoder(folder, device="cpu")
+    texts = ["NICE to Meet You", LONG]
+    assert_near(encoder.encode(texts), stock.encode(texts))
+    assert encoder.max_seq_length == 9 and encoder.get_embedding_dimension() == 8
+    options = {"prompts": {"query": "nice "}, "truncate_dim": 11, "default_prompt_name": "query"}
+    again = TextEncoder(folder, device="cpu", max_length=5, similarity_fn_name="cosine", **options)
+    assert again.prompts == {**PROMPTS, "document": "", "query": "nice "}
+    assert (again.max_seq_length, again.get_embedding_dimension()) == (5, 11)
+    assert again.similarity_fn_name == "cosine"
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int8"])
+def test_lower_precision(minilm_path, dtype, tmp_path):
+    texts = ["A man is playing a guitar on stage.", "", "The committee met again. " * 60]
+    exact = TextEncoder(minilm_path, device="cpu", dtype="float32")
+    low = TextEncoder(minilm_path, dtype=dtype, device="cpu")
+    expected, found = (each.encode(texts, batch_size=1) for each in (exact, low))
+    assert found.dtype == np.float32
+    computes_in_float32 = why_no_kernels(getattr(torch, dtype)) is not None
+    assert np.array_equal(found, expected) == computes_in_float32
+    assert (found * expected).sum(axis=1).min() > 0.98  # cosines: both have length 1
+    low.save_pretrained(str(tmp_path / "saved"))  # with the weights that were loaded
+    stock = library.SentenceTransformer(str(tmp_path / "saved"), device="cpu")
+    assert stock.dtype == torch.float32
+    assert_near(stock.encode(texts), expected)
+
+
+def test_a_real_model_equals_sentence_transformers(minilm_path):
+    texts = ["Shares fell sharply, analysts said.", "Zażółć gęślą jaźń — 東京は晴れ 🙂", LONG * 9]
+    expected = library.SentenceTransformer(str(minilm_path), device="cpu").encode(texts)
+    encoder = TextEncoder.from_pretrained(minilm_path, dtype="float32", device="cpu")
+    assert (encoder.max_seq_length, encoder.get_embedding_dimension()) == (256, 384)
+    assert_near(encoder.encode(texts, token_budget=50), expected)
+
+
+def test_several_berts(save_stock):
+    """A Router with a BERT for queries and another one for documents."""
+    routes = []
+    for seed in (1, 2):
+        folder = save_stock(modules.Pooling(30))
+        torch.manual_seed(seed)
+        route = modules.Transformer(str(folder))
+        route.model.encoder.layer[0].output.dense.weight.data.normal_(std=0.4)
+        routes.append([route, modules.Pooling(30)])
+    router = modules.Router.for_query_document(*routes)
+    stock = library.SentenceTransformer(modules=[router, modules.Normalize()], device="cpu")
+    expected = [stock.encode_query(TEXTS), stock.encode_document(TEXTS)]
+    encoder = TextEncoder(modules=[router, modules.Normalize()], device="cpu", batch_invariant=True)
+    found = [encoder.encode_query(TEXTS), encoder.encode_document(TEXTS)]
+    for one, other in zip(found, expected, strict=True):
+        assert_near(one, other)
+    assert not np.allclose(*found, atol=1e-2)
+    assert np.array_equal(encoder.encode_query(TEXTS, batch_size=2), found[0])
+
+
+def test_a_model_without_a_bert():
+    words = modules.StaticEmbedding(library_tokenizer(), embedding_dim=4)
+    with pytest.raises(InputError, match="hold no BERT"):
+        TextEncoder(modules=[words], device="cpu")
+
+
+def library_tokenizer():
+    tokenizers = pytest.importorskip("tokenizers")
+    return tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, unk_token="a"))
+
+
+def test_weights_in_half_precision(tiny, tmp_path):
+    """They are what BERT computes in, and vectors are float32 all the same."""
+    folder = shutil.copytree(tiny, tmp_path / "half")
+    hf_bert_impl.BertModel.from_pretrained(tiny).to(torch.bfloat16).save_pretrained(folder)
+    encoder = TextEncoder(folder, device="cpu")
+    assert encoder.encode(TEXTS).dtype == np.float32
+    assert "bfloat16" in encoder.precision or why_no_kernels(torch.bfloat16)
+    assert np.abs(encoder.encode(TEXTS) - plain_vectors(tiny, TEXTS)).max() < 0.3
+
+
+def test_a_revision_from_a_cache(save_stock, tiny, tmp_path):
     """Config, modules, tokenizer and weights are all looked for in the same place."""
     snapshot = tmp_path / "cache" / "models--someone--a-model" / "snapshots" / ("0" * 40)
     snapshot.parent.mkdir(parents=True)
-    TextEncoder.from_pretrained(tiny, device="cpu", truncate_dim=9).save_pretrained(snapshot)
+    shutil.copytree(save_stock(modules.Pooling(30), truncate_dim=9), snapshot)
     (snapshot.parents[1] / "refs").mkdir()
     (snapshot.parents[1] / "refs" / "v2").write_text(snapshot.name)
     place = {"cache_dir": tmp_path / "cache", "local_files_only": True, "revision": "v2"}
@@ -232,64 +462,112 @@ def test_a_revision_from_a_cache(tiny, tmp_path):
             TextEncoder.from_pretrained("someone/a-model", device="cpu", **place | other)
 
 
-# --- wrong input -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("claimed", "words"), [(9, "gave 3 texts"), (2, "gave more texts")])
-def test_a_length_that_is_not_that_of_the_texts(encoder, claimed, words):
-    """Rows that no text filled would hold arbitrary numbers, so this is an error."""
-
-    class Texts(list):
-        def __len__(self):
-            return claimed
-
-    with pytest.raises(ValueError, match=rf"{words}; expected {claimed}, .*len\(texts\); .*stream"):
-        encoder.encode(Texts(SHORT[:3]))
+# --- wrong input -------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("file", "content"),
     [
-        ({"precision": "int4"}, "precision is 'int4'; expected one of float32, float16"),
-        ({"precision": "int8", "texts": "a"}, "there is one vector; expected two"),
-        ({"precision": "int8", "output_value": None}, "'int8' beside output_value=None"),
-        ({"truncate_dim": 0}, "truncate_dim is 0; expected a whole number from 1"),
-        ({"device": "nowhere"}, "device is 'nowhere'.*expected a device of this machine"),
-        ({"prompt": 32}, "prompt is 32; expected a text"),
-        ({"prompt_name": "x"}, "no prompt 'x'; expected one that .*'query', 'document'"),
-        ({"token_budget": -1}, "token_budget is -1"),
-        ({"texts": ["a", "b", None]}, r"texts\[2\] is NoneType; give each text as a str"),
-        ({"texts": (text for text in SHORT)}, r"generator.*encode_stream"),
-        ({"texts": {"a": "b"}}, "texts is dict; give a str"),
-        ({"texts": ["a", "nice \ud83d"]}, r"texts\[1\] has half a surrogate pair"),
+        ("modules.json", "[{"),
+        ("modules.json", '{"a": 1}'),
+        ("modules.json", '[{"path": ""}]'),
+        ("modules.json", "[]"),
+        ("config_sentence_transformers.json", "[1, 2]"),
+        ("config_sentence_transformers.json", '{"prompts": {"query": 3}}'),
+        ("sentence_bert_config.json", '{"max_seq_length": "long"}'),
+        ("sentence_bert_config.json", "{"),
+        ("1_Pooling/config.json", '{"pooling_mode": "median", "embedding_dimension": 30}'),
+        ("1_Pooling/config.json", None),
+        ("2_Dense/config.json", '{"in_features": 30, "out_features": "7"}'),
+        ("2_Dense/model.safetensors", None),
+        ("2_Dense/model.safetensors", "damaged"),
+        ("config.json", '{"model_type": "mpnet"}'),
+        ("config.json", "{"),
+        ("model.safetensors", "damaged"),
     ],
 )
-def test_wrong_arguments_are_named_before_anything_is_computed(
-    encoder, monkeypatch, options, message
-):
-    monkeypatch.setattr(TextEncoder, "_states", lambda *_: pytest.fail("computed"))
-    with pytest.raises((InputError, TypeError), match=message):
-        encoder.encode(**({"texts": SHORT} | options))
-    assert not tokenizer_threads()
+def test_damaged_files_are_one_line(save_stock, tmp_path, file, content):
+    folder = tmp_path / "damaged"
+    shutil.copytree(save_stock(modules.Pooling(30), modules.Dense(30, 7)), folder)
+    (folder / file).unlink() if content is None else (folder / file).write_text(content)
+    with pytest.raises((ValueError, OSError)):
+        TextEncoder(folder, device="cpu")
+
+
+def test_weights_that_are_missing_or_not_finite(tiny, tmp_path):
+    folder = shutil.copytree(tiny, tmp_path / "spoilt")
+    weights = safetensors.torch.load_file(folder / "model.safetensors")
+    first = next(name for name in weights if name.endswith("query.weight"))
+    for change, message in (
+        ({first: torch.full_like(weights[first], torch.nan)}, "NaN"),
+        ({first: None}, "lacks|missing|no "),
+    ):
+        changed = {k: v for k, v in (weights | change).items() if v is not None}
+        safetensors.torch.save_file(changed, folder / "model.safetensors", {"format": "pt"})
+        with pytest.raises(ValueError, match=message):
+            TextEncoder(folder, device="cpu")
+
+
+def test_vectors_that_are_not_finite(tiny, tmp_path):
+    folder = shutil.copytree(tiny, tmp_path / "large")
+    weights = safetensors.torch.load_file(folder / "model.safetensors")
+    name = next(name for name in weights if name.endswith("output.LayerNorm.weight"))
+    weights[name] = torch.full_like(weights[name], 3e38)
+    safetensors.torch.save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(NotFinite):
+        TextEncoder(folder, device="cpu").encode(TEXTS)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"default_prompt_name": "x"}, "no prompt .x.; expected one .*document"),
-        ({"similarity_fn_name": "cos"}, "expected one of cosine"),
+        ({"default_prompt_name": "x"}, "x"),
+        ({"similarity_fn_name": "cos"}, "cosine"),
         ({"truncate_dim": -1}, "truncate_dim is -1"),
         ({"dtype": "float8"}, r"'float8'; expected one of float32, bfloat16, .*int8"),
         ({"dtype": "int8", "prepare": False}, "leave prepare=True"),
         ({"max_length": 2}, "max_length is 2; expected 3 to 31, for which"),
         ({"max_length": POSITIONS + 1}, "max_length is 32; expected 3 to 31, for which"),
+        ({"device": "nowhere"}, "device is 'nowhere'.*expected a device of this machine"),
     ],
 )
 def test_wrong_arguments_of_loading(tiny, options, message):
-    with pytest.raises(InputError, match=message):
+    with pytest.raises(ValueError, match=message):
         TextEncoder.from_pretrained(tiny, **options)
 
 
-def test_a_model_of_another_class(encoder):
-    with pytest.raises(TypeError, match=r"give an hf_bert_impl\.BertModel"):
-        TextEncoder(torch.nn.Linear(2, 3), encoder.tokenizer)
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"precision": "int4"}, "int4"),
+        ({"prompt_name": "x"}, "x"),
+        ({"token_budget": -1}, "token_budget is -1"),
+        ({"batch_size": 0}, "batch_size"),
+        ({"unknown": 1}, "unknown"),
+    ],
+)
+def test_wrong_arguments_of_encode(encoder, options, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        encoder.encode(SHORT, **options)
+
+
+def test_wrong_arguments_of_a_stream(encoder):
+    for options, message in (
+        ({"texts": "one text"}, "give an iterable of texts"),
+        ({"texts": SHORT, "token_budget": 0}, "token_budget is 0"),
+        ({"texts": SHORT, "prompt_name": "x"}, "x"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=message):
+            encoder.encode_stream(**options)
+
+
+def test_the_auto_classes_are_left_as_they_were(tiny):
+    from transformers import AutoModel, BertModel
+
+    TextEncoder(tiny, device="cpu")
+    assert type(AutoModel.from_pretrained(tiny)) is BertModel
+    with pytest.raises(OSError):
+        TextEncoder(str(tiny) + "/nothing/here")
+    assert type(AutoModel.from_pretrained(tiny)) is BertModel
+    assert json.loads((tiny / "config.json").read_text())["model_type"] == "bert"
+    assert packed_loop.DEFAULT_BATCH_SIZE == 32

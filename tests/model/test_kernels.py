@@ -195,7 +195,7 @@ def test_auto_takes_what_the_machine_has(caplog, minilm_path):
     chosen = kernels.fastest_dtype(torch.device("cpu"))
     assert kernels.why_no_kernels(chosen) is None
     encoder = TextEncoder.from_pretrained(minilm_path, "auto", "cpu")
-    found = prepared_kernels(encoder.model)
+    found = prepared_kernels(encoder.transformers_model)
     assert found == kernels.choose(chosen)
     assert encoder.precision == str(found)
     assert caplog.text.count(f"dtype='auto' is {found} here") == 1

@@ -9,10 +9,10 @@ import pytest
 pytest.importorskip("fastapi", reason="the extra 'serve' is not installed")
 
 import httpx
+from sentence_transformers import SentenceTransformer, models
 
 from hf_bert_impl import TextEncoder
 from hf_bert_impl.distributed import ScorePairs
-from hf_bert_impl.inference.pooling import Normalize
 from hf_bert_impl.serving import model_worker
 from hf_bert_impl.serving.app import make_app
 from hf_bert_impl.serving.model_worker import ModelWorker, Unavailable, task_of
@@ -126,9 +126,9 @@ def test_fields_that_clients_send(worker, served):
 @pytest.mark.parametrize("truncate_dim", [None, 20])
 def test_dimensions_are_those_of_the_served_vectors(served, tmp_path, truncate_dim):
     """A cut vector has length 1 if the served vector has."""
-    base = TextEncoder.from_pretrained(served("embed"))
-    made = TextEncoder(base.model, base.tokenizer, modules=[Normalize()], truncate_dim=truncate_dim)
-    made.save_pretrained(tmp_path)
+    parts = [models.Transformer(str(served("embed"))), models.Pooling(30), models.Normalize()]
+    made = SentenceTransformer(modules=parts, truncate_dim=truncate_dim)
+    made.save_pretrained(str(tmp_path))
     encoder = TextEncoder.from_pretrained(tmp_path, batch_invariant=True)
     worker, width = ModelWorker("small", "embed", str(tmp_path)), truncate_dim or 30
 
@@ -187,7 +187,7 @@ REFUSED = {
         ("/embed", {"inputs": "a", "dimensions": 0}, 400, "a whole number from 1 to 30; change it"),
         ("/embed", {"inputs": [1]}, 400, "`inputs`: holds token ids"),
         ("/", {"inputs": {"sentences": ["a"]}}, 400, "send `source_sentence`"),
-        ("/v1/embeddings", {"input": "a", "prompt_name": "x"}, 400, "no prompt 'x'"),
+        ("/v1/embeddings", {"input": "a", "prompt_name": "x"}, 400, "Prompt name 'x' not found"),
         ("/v1/embeddings", {"input": "a", "encoding_format": "x"}, 400, "'base64'"),
         ("/v1/embeddings", {"input": ["a"] * 8}, 413, "at most 7"),
         ("/v1/embeddings", {"input": "a" * 3000}, 413, "3,000 characters"),

@@ -148,7 +148,7 @@ def test_feature_extraction_of_the_hub(hub, encoder, path):
     expected = encoder.encode([LONG], truncate_dim=7, normalize_embeddings=path == "/embed")
     assert np.array_equal(usual, expected)
     ids = encoder.tokenizer(LONG, add_special_tokens=False)["input_ids"]
-    last = encoder.tokenizer.decode(ids[2 - encoder.max_length :])
+    last = encoder.tokenizer.decode(ids[2 - encoder.max_seq_length :])
     assert not np.array_equal(encoder.encode([last]), encoder.encode([LONG]))
     left = client.feature_extraction(LONG, truncation_direction="left", normalize=False)
     assert np.array_equal(left, encoder.encode([last]))

@@ -5,11 +5,11 @@ import shutil
 import numpy as np
 import pytest
 
-from hf_bert_impl.inference import TextEncoder
 from hf_bert_impl.tasks.probe_options import CLASSIFIERS, ProbeOptions
 from hf_bert_impl.tasks.probes import encoder_batcher
 from hf_bert_impl.tasks.senteval import means, read_senteval, run_senteval, task_names
 from hf_bert_impl.tasks.senteval_files import TASKS
+from hf_bert_impl.text_encoder import TextEncoder
 from tests.tasks.senteval_folder import batcher, write_senteval
 
 pytest.importorskip("sklearn", reason="pip install -e '.[train]'")

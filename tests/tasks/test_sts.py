@@ -3,9 +3,8 @@
 import numpy as np
 import pytest
 
-from hf_bert_impl.inference import TextEncoder
-from hf_bert_impl.inference.pooling import Pooling
 from hf_bert_impl.tasks.sts import evaluate_sts, read_sts, similarities
+from hf_bert_impl.text_encoder import TextEncoder
 
 pytest.importorskip("scipy", reason="pip install -e '.[train]'")
 #: all-MiniLM-L6-v2, mean pooling, all 3,750 pairs of 2014, the published figure.
@@ -71,7 +70,7 @@ def test_all_pairs_are_one_set(tmp_path):
 
 @pytest.mark.slow
 def test_published_figure(minilm_path, data_dir):
-    encoder = TextEncoder.from_pretrained(minilm_path, pooling=Pooling.named("mean"))
+    encoder = TextEncoder.from_pretrained(minilm_path, pooling="mean")
     total, by_file = evaluate_sts(encoder.encode, read_sts(data_dir / "sts" / "2014"))
     assert total.pairs == 3750
     assert len(by_file) == 6

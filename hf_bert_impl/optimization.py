@@ -9,7 +9,7 @@ from torch import nn
 
 from hf_bert_impl import in_place
 from hf_bert_impl.errors import InputError
-from hf_bert_impl.inference.sentence_loops import use_own_batches, use_token_batches
+from hf_bert_impl.inference.packed_loop import use_own_loop, use_packed_loop
 from hf_bert_impl.inference.sparse_encoder import SpladeFold, splade_folds
 from hf_bert_impl.model.kernels import check_dtype, check_weights
 from hf_bert_impl.model.linear import type_name
@@ -77,7 +77,7 @@ def optimize(model: Holder, dtype: str | torch.dtype | None = "auto") -> Holder:
             in_place.convert(bert, pairs)
             in_place.prepare(bert, dtype, _callers(encoders, bert))
         for encoder in encoders:
-            use_token_batches(encoder)
+            use_packed_loop(encoder)
             for fold in splade_folds(encoder):
                 fold.enable()
     except BaseException:  # HF_BERT_KERNELS may name kernels that there are not
@@ -100,7 +100,7 @@ def restore(model: Holder) -> Holder:
     """
     modules = list(_modules(model))
     for encoder in _sentence_models(modules):
-        use_own_batches(encoder)
+        use_own_loop(encoder)
         for module in encoder.modules():
             fold = getattr(vars(module).get("forward"), "__self__", None)
             if isinstance(fold, SpladeFold):

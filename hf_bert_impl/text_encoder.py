@@ -1,0 +1,535 @@
+"""Sentence vectors: a `SentenceTransformer` that computes without padding.
+
+Notation: N texts, T tokens of a batch, D numbers of a vector.
+"""
+
+import contextlib
+import functools
+import os
+import threading
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Self
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import AutoModel
+
+from hf_bert_impl.auto import registered
+from hf_bert_impl.checkpoint_files import check_folder
+from hf_bert_impl.data.option_ranges import COUNT, STEPS, check_length
+from hf_bert_impl.data.token_budget import TOKEN_BUDGET
+from hf_bert_impl.errors import InputError, check_choice, one_line
+from hf_bert_impl.extras import require
+from hf_bert_impl.finite import check_finite, check_numbers
+from hf_bert_impl.in_place import is_bert
+from hf_bert_impl.inference.batching import check_text
+from hf_bert_impl.inference.joined_calls import JoinedCalls
+from hf_bert_impl.inference.loading import (
+    CheckedBert,
+    UnusableTokenizer,
+    find_device,
+    loading_options,
+    named_tokenizer,
+    refuse_code,
+)
+from hf_bert_impl.inference.packed_loop import (
+    Features,
+    Row,
+    TokenBudget,
+    packable,
+    packed,
+    rows_of,
+    text_length,
+    token_batches,
+)
+from hf_bert_impl.inference.sentence_folder import check_modules, read_modules
+from hf_bert_impl.model.configuration_bert import BertConfig
+from hf_bert_impl.model.kernels import drop_prepared, make_steady, prepared_kernels
+from hf_bert_impl.model.linear import linear
+from hf_bert_impl.optimization import optimize
+
+require("sentence_transformers", "embed", "TextEncoder")
+
+from sentence_transformers import SentenceTransformer  # noqa: E402
+from sentence_transformers.base.modules import Dense  # noqa: E402
+from sentence_transformers.sentence_transformer.modules import Pooling  # noqa: E402
+from sentence_transformers.util import (  # noqa: E402
+    batch_to_device,
+    quantize_embeddings,
+    truncate_embeddings,
+)
+
+#: Poolings for a bare BERT: the mode of `Pooling`, and whether the first layer counts.
+POOLINGS = {
+    "cls": ("cls", False),
+    "mean": ("mean", False),
+    "max": ("max", False),
+    "first-last-average": ("mean", True),
+}
+#: Activations that give a number the same bits wherever it is in a tensor.
+STEADY = (nn.Identity, nn.Tanh, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.Hardtanh, nn.GELU)
+_loading = threading.Lock()
+
+
+class TextEncoder(SentenceTransformer):
+    """A `SentenceTransformer` with a BERT of this package, prepared for inference.
+
+    Nothing is computed on padding, and the next texts are tokenized while the model computes. It
+    is used, saved and pushed like any other `SentenceTransformer`, and has three methods more:
+    `encode_stream`, `encode_async` and `from_pretrained`. Vectors are float32, whatever BERT
+    computes in.
+
+    Args:
+        model_name_or_path: A folder or a hub id: a sentence-transformers model, or a bare BERT,
+            which gets mean pooling.
+        dtype: The precision of BERT, as of `prepare_for_inference`; None for the dtype of the saved
+            weights.
+        prepare: Whether to pack the weights for the device's kernels.
+        batch_invariant: Whether a text gets the same bits in any batch
+            (`BertConfig.batch_invariant`).
+        max_length: Maximum number of tokens of a text, [CLS] and [SEP] among them; longer texts are
+            cut. None for the model's own.
+        pooling: One of `POOLINGS`, in place of the model's own pooling and of all that follows it.
+        **options: All else that `SentenceTransformer` takes.
+
+    Raises:
+        ValueError: Not a BERT, weights are missing or not finite, or a setting is not supported.
+        OSError: No such folder or model, or its files are missing.
+
+    Examples:
+        >>> encoder = TextEncoder("sentence-transformers/all-MiniLM-L6-v2")
+        >>> vectors = encoder.encode(["A cat naps.", "A kitten sleeps."])
+        >>> vectors.shape
+        (2, 384)
+        >>> encoder.similarity(vectors, vectors).shape
+        torch.Size([2, 2])
+    """
+
+    def __init__(
+        self,
+        model_name_or_path: str | os.PathLike[str] | None = None,
+        *,
+        dtype: str | torch.dtype | None = None,
+        prepare: bool = True,
+        batch_invariant: bool = False,
+        max_length: int | None = None,
+        pooling: str | None = None,
+        device: str | int | torch.device | None = None,
+        truncate_dim: int | None = None,
+        **options: Any,
+    ) -> None:
+        # Everything that can be checked before files are read.
+        converted = loading_options(dtype, prepare)
+        if pooling is not None:
+            check_choice("pooling", pooling, POOLINGS)
+        if truncate_dim is not None:
+            COUNT.check("truncate_dim", truncate_dim)
+        path = None if model_name_or_path is None else os.fspath(model_name_or_path)
+        check_folder(path, {"subfolder": "looked at below"})
+        if path is not None:
+            _check_files(path, options)
+        options |= {"device": str(find_device(device)), "truncate_dim": truncate_dim}
+        with _own_bert(), _explained(path):
+            super().__init__(path, **options)
+        if pooling is not None:
+            self._pool_by(pooling)
+        berts: list[Any] = [module for module in self.modules() if is_bert(module)]
+        if not berts:
+            raise InputError(
+                f"the modules of {path or 'this model'} hold no BERT",
+                "a BERT (model_type 'bert')",
+                "load other models by SentenceTransformer",
+            )
+        bert = berts[0]
+        if max_length is not None:
+            least = self.tokenizer.num_special_tokens_to_add() + 1
+            check_length("max_length", max_length, least, bert.config.max_position_embeddings)
+        shortest = (max_length, self.max_seq_length, bert.config.max_position_embeddings)
+        self.max_seq_length = min(length for length in shortest if length is not None)
+        saved = bert.dtype
+        for each in berts if batch_invariant else ():
+            each.config.batch_invariant = True
+        self.float()  # optimize keeps this dtype of the results
+        optimize(self, saved if dtype is None else dtype)
+        if not prepare:
+            for each in berts:
+                drop_prepared(each)
+                each.to(converted.get("dtype", saved))
+        check_finite(self, path)  # a narrower type can make weights infinite
+        if bert.config.batch_invariant:
+            self._keep_bits()
+        self.eval()
+        #: The tokens that were computed so far.
+        self.tokens = 0
+        self._joined = JoinedCalls(self._rows, self._vectors, TOKEN_BUDGET)
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: str | os.PathLike[str],
+        dtype: str | torch.dtype | None = None,
+        device: str | int | torch.device | None = None,
+        max_length: int | None = None,
+        prepare: bool = True,
+        pooling: str | None = None,
+        batch_invariant: bool = False,
+        *,
+        cache_dir: str | os.PathLike[str] | None = None,
+        **options: Any,
+    ) -> Self:
+        """Loads a model: the constructor, by the name and the arguments of other models here.
+
+        Args:
+            path: As `model_name_or_path`.
+            dtype: As in the constructor, and so are all others.
+            device: None for a GPU if there is one.
+            max_length: As above.
+            prepare: As above.
+            pooling: As above.
+            batch_invariant: As above.
+            cache_dir: `cache_folder` of `SentenceTransformer`.
+            **options: `revision`, `token`, `local_files_only`, `prompts`, `default_prompt_name`,
+                `truncate_dim`, `similarity_fn_name` and so on.
+        """
+        return cls(
+            path,
+            dtype=dtype,
+            device=device,
+            max_length=max_length,
+            prepare=prepare,
+            pooling=pooling,
+            batch_invariant=batch_invariant,
+            cache_folder=None if cache_dir is None else os.fspath(cache_dir),
+            **options,
+        )
+
+    @property
+    def precision(self) -> str:
+        """The dtype that BERT computes in, with the kernels if it is prepared."""
+        bert: Any = self.transformers_model
+        kernels = prepared_kernels(bert)
+        return str(bert.dtype).removeprefix("torch.") if kernels is None else str(kernels)
+
+    def forward(self, input: Features, **options: Any) -> Features:
+        """The modules' results for a batch of features.
+
+        Raises:
+            NotFinite: A vector has NaN or an infinity.
+        """
+        self.tokens += input["input_ids"].numel()
+        features: Features = super().forward(input, **options)
+        if not torch.is_grad_enabled() and "sentence_embedding" in features:
+            check_numbers(features["sentence_embedding"], self.transformers_model)
+        return features
+
+    def encode(self, *arguments: Any, token_budget: int | None = None, **options: Any) -> Any:
+        """`SentenceTransformer.encode` in batches of `token_budget` tokens, without padding.
+
+        Args:
+            *arguments: As of `SentenceTransformer.encode`.
+            token_budget: Maximum number of tokens per batch, in place of `batch_size`. It changes
+                the memory that is needed and no vector. `TOKEN_BUDGET` where neither is given.
+            **options: As of `SentenceTransformer.encode`. `precision` may also be "float16".
+
+        Returns:
+            As `SentenceTransformer.encode`; (0, D) for no texts.
+        """
+        if token_budget is not None:
+            STEPS.check("token_budget", token_budget)
+            options["batch_size"] = TokenBudget(token_budget)
+        is_half = options.get("precision") == "float16"
+        own = options | {"precision": "float32"} if is_half else options
+        found = super().encode(*arguments, **own)
+        if isinstance(found, np.ndarray | Tensor) and found.ndim == 1 and not len(found):
+            return self._in_form(self._no_vectors(options.get("truncate_dim")), options)
+        if is_half:
+            found = _half(found)
+        return found
+
+    def encode_stream(
+        self,
+        texts: Iterable[str],
+        *,
+        batch_size: int | None = None,
+        token_budget: int | None = None,
+        normalize_embeddings: bool = False,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        truncate_dim: int | None = None,
+        batches: bool = False,
+    ) -> Generator[Tensor, None, None]:
+        """Encodes a stream of any length in constant memory.
+
+        Args:
+            texts: Any iterable; it is read in the caller's thread, at most two chunks ahead.
+            batch_size: As in `encode`, and so are the others.
+            token_budget: As above.
+            normalize_embeddings: As above.
+            prompt_name: As above.
+            prompt: As above.
+            truncate_dim: As above.
+            batches: Yield the vectors of a batch, (n, D), in place of single ones.
+
+        Returns:
+            A generator of vectors (D,), in the order of the texts, on the model's device. Closing
+            it early ends the tokenizer's thread.
+
+        Raises:
+            TypeError: `texts` is one text.
+            ValueError: There is no such prompt, or a size is below 1.
+        """
+        if isinstance(texts, str):
+            raise TypeError("texts is one str; give an iterable of texts, or call encode")
+        for name, value in (("batch_size", batch_size), ("token_budget", token_budget)):
+            if value is not None:
+                STEPS.check(name, value)
+        size = batch_size or TokenBudget(TOKEN_BUDGET)
+        if token_budget is not None:
+            size = TokenBudget(token_budget)
+        preprocess = functools.partial(
+            super().preprocess, prompt=self._resolve_prompt(prompt, prompt_name)
+        )
+        encode: Any = functools.partial(
+            super().encode,
+            convert_to_tensor=True,
+            normalize_embeddings=normalize_embeddings,
+            truncate_dim=truncate_dim,
+        )
+        self.eval()
+
+        def vectors() -> Generator[Tensor, None, None]:
+            length = functools.partial(text_length, self)
+            with contextlib.closing(token_batches(texts, preprocess, length, size)) as ahead:
+                for batch in ahead:
+                    if batches:
+                        yield encode(batch)
+                    else:
+                        yield from encode(batch)
+
+        # A generator checks nothing before its first step, so everything was checked above.
+        return vectors()
+
+    async def encode_async(
+        self,
+        texts: str | Sequence[str],
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        *,
+        precision: str = "float32",
+        convert_to_numpy: bool = True,
+        convert_to_tensor: bool = False,
+        normalize_embeddings: bool = False,
+        truncate_dim: int | None = None,
+        return_tokens: bool = False,
+    ) -> Any:
+        """Encodes one text or many without holding up the event loop.
+
+        The texts of all waiting calls are joined into batches of up to `TOKEN_BUDGET` tokens, which
+        one thread tokenizes and computes, in the order of the calls. A call that is cancelled or
+        fails changes nothing for the others, and calls may come from several event loops.
+
+        Args:
+            texts: As in `encode`, and so are all others.
+            prompt_name: As above.
+            prompt: As above.
+            precision: As above.
+            convert_to_numpy: As above.
+            convert_to_tensor: As above.
+            normalize_embeddings: As above.
+            truncate_dim: As above.
+            return_tokens: Return a pair: the vectors, and the number of tokens of the texts.
+
+        Returns:
+            As `encode`; the same bits under `batch_invariant`.
+        """
+        given = [texts] if isinstance(texts, str) else list(texts)
+        for index, text in enumerate(given):
+            check_text(index, text)
+        if truncate_dim is not None:
+            COUNT.check("truncate_dim", truncate_dim)
+        before = self._resolve_prompt(prompt, prompt_name) or ""
+        length = self._prompt_length(before)
+
+        def finish(vectors: list[Tensor]) -> Any:
+            found = torch.stack(vectors) if vectors else self._no_vectors(None)
+            dimension = truncate_dim if truncate_dim is not None else self.truncate_dim
+            if dimension is not None:
+                found = truncate_embeddings(found, dimension)
+            if normalize_embeddings:
+                found = nn.functional.normalize(found, dim=-1)
+            form = {
+                "precision": precision,
+                "convert_to_numpy": convert_to_numpy,
+                "convert_to_tensor": convert_to_tensor,
+            }
+            return self._in_form(found, form)
+
+        rows, tokens = finish([]), 0
+        if given:
+            prompted = [before + text for text in given]
+            rows, tokens = await self._joined.run(prompted, length, finish)
+        found = rows[0] if isinstance(texts, str) else rows
+        return (found, tokens) if return_tokens else found
+
+    def _rows(self, texts: list[str]) -> list[Row]:
+        """Texts with their tokens; with padding modules each in a batch of its own."""
+        self.eval()  # in train mode features are padded
+        features = super().preprocess(texts)
+        if "cu_seq_lens_q" in features:
+            return rows_of(features, len(texts))
+        alone = [SentenceTransformer.preprocess(self, [text]) for text in texts]
+        return [rows_of(features, 1)[0] for features in alone]
+
+    @torch.inference_mode()
+    def _vectors(self, rows: list[Row], prompt_length: int) -> Tensor:
+        """(N, D) of a batch of rows."""
+        if len(rows) > 1 and not rows[0].is_packed:
+            return torch.cat([self._vectors([row], prompt_length) for row in rows])
+        features = packed(rows)
+        if prompt_length:
+            features["prompt_length"] = prompt_length
+        vectors: Tensor = self(batch_to_device(features, self.device))["sentence_embedding"]
+        return vectors
+
+    def _prompt_length(self, prompt: str) -> int:
+        """Tokens of a prompt that the pooling leaves out."""
+        poolings = (module for module in self if isinstance(module, Pooling))
+        if not prompt or all(pooling.include_prompt for pooling in poolings):
+            return 0
+        transformer: Any = self[0]
+        return transformer._get_prompt_length(prompt) or 0
+
+    def _no_vectors(self, truncate_dim: int | None) -> Tensor:
+        """(0, D)."""
+        with self.truncate_embeddings(self.truncate_dim if truncate_dim is None else truncate_dim):
+            return torch.empty(0, self.get_embedding_dimension() or 0, device=self.device)
+
+    def _in_form(self, vectors: Tensor, options: Mapping[str, Any]) -> Any:
+        """Vectors as the options of `encode` say."""
+        found: Any = vectors
+        precision = options.get("precision", "float32")
+        if precision == "float16":
+            found = vectors.half()
+        elif precision != "float32" and len(vectors):
+            found = torch.from_numpy(quantize_embeddings(vectors, precision))
+        if options.get("convert_to_tensor"):
+            return found
+        return found.cpu().numpy() if options.get("convert_to_numpy", True) else list(found)
+
+    def _pool_by(self, name: str) -> None:
+        """Replaces everything behind BERT."""
+        mode, has_first = POOLINGS[name]
+        transformer: Any = self[0]
+        del self[1:]
+        if has_first:
+            self.append(FirstLastAverage())
+            transformer.config.output_hidden_states = True
+        self.append(Pooling(transformer.get_embedding_dimension(), mode))
+
+    def _keep_bits(self) -> None:
+        """Makes every module behind BERT give a vector the same bits in any batch.
+
+        Raises:
+            InputError: A module cannot.
+        """
+        if not packable(self):
+            raise InputError(
+                "the model has modules that compute padded batches",
+                "BERT, Pooling, Dense, LayerNorm and Normalize for `batch_invariant`",
+                "leave it out",
+            )
+        for module in self:
+            if not isinstance(module, Dense):
+                continue
+            if not isinstance(module.activation_function, STEADY):
+                raise InputError(
+                    "a Dense module has the activation "
+                    f"{type(module.activation_function).__name__}",
+                    f"one of {', '.join(kind.__name__ for kind in STEADY)} for `batch_invariant`",
+                    "leave it out",
+                )
+            vars(module)["forward"] = functools.partial(_steady_dense, module)
+
+
+class FirstLastAverage(nn.Module):
+    """The average of the first and the last layer's states, in place of the last layer's.
+
+    Su et al. 2021, https://arxiv.org/abs/2103.15316.
+    """
+
+    takes_packed_rows = True
+
+    def forward(self, features: Features) -> Features:
+        """Replaces `token_embeddings`."""
+        layers = features["all_layer_embeddings"]  # the word embeddings first
+        features["token_embeddings"] = (layers[1].float() + layers[-1].float()) / 2
+        return features
+
+
+def _check_files(path: str, options: Mapping[str, Any]) -> None:
+    """Raises for what sentence-transformers would load as something else, or with many lines."""
+    names = {"revision": "revision", "token": "token", "cache_folder": "cache_dir"}
+    place = {new: options[old] for old, new in names.items() if options.get(old) is not None}
+    if options.get("local_files_only"):
+        place["local_files_only"] = True
+    if os.path.isdir(path):
+        check_modules(path)
+        place["subfolder"] = next(iter(read_modules(path) or [("", "")]))[1].strip("/")
+    if not options.get("trust_remote_code"):
+        refuse_code(path, named_tokenizer(path, place))
+
+
+def _steady_dense(module: Any, features: Features) -> Features:
+    """In place of `Dense.forward`: the same bits for a vector in any number of vectors."""
+    make_steady(module)
+    vectors = features[module.module_input_name]
+    found = module.activation_function(linear(module.linear, vectors))
+    if module.use_residual:
+        is_same = module.in_features == module.out_features
+        found = found + (vectors if is_same else linear(module.residual, vectors))
+    features[module.module_output_name] = found
+    return features
+
+
+def _half(found: Any) -> Any:
+    """float16 of what `encode` gives."""
+    if isinstance(found, np.ndarray):
+        return found.astype(np.float16)
+    return found.half() if isinstance(found, Tensor) else [vector.half() for vector in found]
+
+
+@contextlib.contextmanager
+def _own_bert() -> Iterator[None]:
+    """Makes `AutoModel` load whole BERTs of this package, in this block."""
+    with _loading, registered():
+        table = AutoModel._model_mapping._extra_content
+        before = table[BertConfig]
+        table[BertConfig] = CheckedBert
+        try:
+            yield
+        finally:
+            table[BertConfig] = before
+
+
+@contextlib.contextmanager
+def _explained(path: str | None) -> Iterator[None]:
+    """Makes one line of what damaged files raise in sentence-transformers."""
+    try:
+        yield
+    except (InputError, ImportError):
+        raise
+    except Exception as error:
+        if "trust_remote_code" in str(error):
+            raise UnusableTokenizer(
+                f"{path} has code of its own, which is not run",
+                "a model whose classes transformers has",
+                "pass trust_remote_code=True to TextEncoder if you trust that code",
+            ) from error
+        if isinstance(error, ValueError | OSError):
+            raise
+        raise InputError(
+            f"{path} could not be loaded ({type(error).__name__}: {one_line(error)[:200]})",
+            "a sentence-transformers model, or a BERT",
+            "restore its files",
+        ) from error

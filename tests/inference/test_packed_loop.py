@@ -1,0 +1,169 @@
+"""`optimize` makes every class of sentence-transformers compute packed rows, as stock computes."""
+
+import threading
+
+import numpy as np
+import pytest
+import torch
+
+import hf_bert_impl
+from hf_bert_impl import optimize, restore
+from hf_bert_impl.inference import packed_loop
+from hf_bert_impl.inference.packed_loop import TokenBudget
+from tests.inference.encoder_cases import TEXTS
+
+library = pytest.importorskip("sentence_transformers")
+modules = pytest.importorskip("sentence_transformers.models")
+
+PAIRS = [(text, other) for text in TEXTS for other in reversed(TEXTS)]
+
+
+def dense(folder):
+    return library.SentenceTransformer(str(folder("BertModel")), device="cpu")
+
+
+def router(folder):
+    def route(seed):
+        torch.manual_seed(seed)
+        path = folder("BertModel")
+        return [modules.Transformer(str(path)), modules.Pooling(30)]
+
+    # The second route has other weights in the same folder.
+    both = modules.Router.for_query_document(route(1), route(2))
+    return library.SentenceTransformer(modules=[both, modules.Normalize()], device="cpu")
+
+
+def cross_encoder(folder, labels=3):
+    path = folder("BertForSequenceClassification", num_labels=labels)
+    return library.CrossEncoder(str(path), device="cpu")
+
+
+def sparse(folder):
+    return library.SparseEncoder(str(folder("BertForMaskedLM")), device="cpu")
+
+
+def multi_vector(folder):
+    return library.MultiVectorEncoder(str(folder("BertModel")), device="cpu")
+
+
+def expanding(folder):
+    model = multi_vector(folder)
+    model[0].query_expansion = {"strategy": "fixed", "attend": True, "length": 20}
+    return model
+
+
+def results(found):
+    """Lists and tensors of any shapes as one list of arrays."""
+    if isinstance(found, torch.Tensor) and found.is_sparse:
+        found = found.to_dense()
+    return [np.asarray(row, dtype=np.float64) for row in found]
+
+
+CASES = {
+    "dense": (dense, lambda m, **o: m.encode(TEXTS * 9, **o)),
+    "prompt": (dense, lambda m, **o: m.encode(TEXTS, prompt="you and ", **o)),
+    "query": (router, lambda m, **o: m.encode_query(TEXTS, **o)),
+    "document": (router, lambda m, **o: m.encode_document(TEXTS * 9, **o)),
+    "pairs": (cross_encoder, lambda m, **o: m.predict(PAIRS, **o)),
+    "score": (lambda f: cross_encoder(f, 1), lambda m, **o: m.predict(PAIRS, **o)),
+    "softmax": (cross_encoder, lambda m, **o: m.predict(PAIRS, apply_softmax=True, **o)),
+    "sparse": (sparse, lambda m, **o: m.encode_document(TEXTS * 3, **o)),
+    "multi-vector query": (multi_vector, lambda m, **o: m.encode_query(TEXTS, **o)),
+    "expansion": (expanding, lambda m, **o: m.encode_query(TEXTS * 9, **o)),
+    "multi-vector": (multi_vector, lambda m, **o: m.encode_document(TEXTS * 3, **o)),
+}
+
+
+@pytest.fixture
+def batches(monkeypatch):
+    """Every batch that a model computes: whether it is packed, the number of texts and tokens."""
+    seen = []
+    kind = library.base.model.BaseModel
+    original = kind.forward
+
+    def spy(self, features, **options):
+        ids, ends = features["input_ids"], features.get("cu_seq_lens_q")
+        seen.append((ends is not None, len(ids) if ends is None else len(ends) - 1, ids.numel()))
+        return original(self, features, **options)
+
+    monkeypatch.setattr(kind, "forward", spy)
+    return seen
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_results_are_those_of_stock(save_tiny, case, batches):
+    make, call = CASES[case]
+    model = make(save_tiny)
+    expected = results(call(model))
+    assert not any(is_packed for is_packed, *_ in batches)
+    optimize(model, "float32")
+    for size in (32, 3, TokenBudget(40)):
+        del batches[:]
+        found = results(call(model, batch_size=size))
+        for one, other in zip(found, expected, strict=True):
+            np.testing.assert_allclose(one, other, atol=1e-5)
+        assert all(is_packed for is_packed, *_ in batches) == (case != "expansion")
+        assert len(batches) > 1 or size == 32
+        if case != "expansion":
+            for _, texts, tokens in batches:
+                number = tokens if isinstance(size, TokenBudget) else texts
+                assert number <= size or texts == 1 or size == 32
+    restore(model)
+    del batches[:]
+    for one, other in zip(results(call(model)), expected, strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
+    assert not any(is_packed for is_packed, *_ in batches)
+    assert not [name for name in packed_loop._METHODS if name in vars(model)]
+
+
+def test_the_next_texts_are_tokenized_beside_the_model(save_tiny, monkeypatch):
+    model = optimize(dense(save_tiny), "float32")
+    names = []
+    original = library.SentenceTransformer.preprocess
+
+    def spy(self, *arguments, **options):
+        names.append(threading.current_thread().name)
+        return original(self, *arguments, **options)
+
+    monkeypatch.setattr(library.SentenceTransformer, "preprocess", spy)
+    model.encode(TEXTS * 40, batch_size=TokenBudget(100))
+    assert len(names) > 3 and all(name.startswith("hf_bert_impl-tokenizer") for name in names)
+    del names[:]
+    model.encode(TEXTS)
+    assert names == ["MainThread"]
+
+
+@pytest.mark.parametrize("switch", ["unpad_inputs", "train", "module"])
+def test_where_the_padded_path_stays(save_tiny, switch, batches):
+    model = dense(save_tiny)
+    expected = model.encode(TEXTS)
+    if switch == "unpad_inputs":
+        model[0].unpad_inputs = False
+    elif switch == "module":
+        model.append(torch.nn.Identity())  # a module that is not known
+    optimize(model, "float32")
+    if switch == "train":
+        model.train()
+        assert "attention_mask" in model.preprocess(TEXTS)
+        return
+    np.testing.assert_allclose(model.encode(TEXTS), expected, atol=1e-5)
+    assert batches and not any(is_packed for is_packed, *_ in batches)
+
+
+def test_training_after_encoding(save_tiny):
+    """Features of train mode are padded, and gradients reach the weights."""
+    model = optimize(dense(save_tiny), "float32")
+    model.encode(TEXTS)
+    model.train()
+    model(model.preprocess(TEXTS))["sentence_embedding"].sum().backward()
+    assert model.transformers_model.embeddings.word_embeddings.weight.grad.abs().sum() > 0
+
+
+def test_a_library_without_the_loop(save_tiny, monkeypatch):
+    model = dense(save_tiny)
+    for kind in library.SentenceTransformer.__mro__:
+        if "_inference" in vars(kind):
+            monkeypatch.delattr(kind, "_inference")
+    with pytest.warns(UserWarning, match=r"older than 6\.2"):
+        optimize(model, "float32")
+    assert isinstance(model.transformers_model, hf_bert_impl.BertModel)
