@@ -26,12 +26,17 @@ class Where:
 
     part_size: Annotated[
         int | None,
-        typer.Option(min=1, help="Most rows a part.", show_default="10000", rich_help_panel=PANEL),
+        typer.Option(
+            min=1,
+            help="Rows per part: an interruption loses one part at most.",
+            show_default="10000; 2000 for a .npy or .parquet",
+            rich_help_panel=PANEL,
+        ),
     ] = None
     engine: Annotated[
         str,
         typer.Option(
-            help="local, or ray: workers of Ray make the parts of a folder OUTPUT.",
+            help="local, or ray: workers of Ray make the parts.",
             autocompletion=one_of("local", "ray"),
             rich_help_panel=PANEL,
         ),
@@ -59,12 +64,15 @@ class Where:
     resume: Annotated[
         bool,
         typer.Option(
-            "--resume", help="Go on with the parts of an interrupted run.", rich_help_panel=PANEL
+            "--resume",
+            help="Also check a finished folder OUTPUT, and make its damaged parts again. An "
+            "interrupted run is always resumed.",
+            rich_help_panel=PANEL,
         ),
     ] = False
 
     def works_in_parts(self, source: str | None, output: Path | None) -> bool:
-        """Whether it was asked to, or got a folder of files and the name of another folder."""
+        """Whether an option asks for it, or a folder of files is given and another folder named."""
         from hf_bert_impl.distributed.parts import is_folder_of_files
 
         is_asked = self.engine != "local" or self.shard is not None or self.resume
@@ -86,25 +94,27 @@ def run_in_parts(
     overwrite: bool,
     as_json: bool,
     quiet: bool,
+    is_file: bool = False,
 ) -> None:
     """Run a job in parts, and print its summary.
 
     Args:
         task: What is computed.
         source: FILE, or a folder of files.
-        output: The folder of the parts.
+        output: The folder of the parts, or the file that is made of them.
         columns: Of the texts.
         options: The arguments of `task`.
         id_column: Of the ids.
         precision: What vectors are stored as.
-        where: In what parts, on what engine, and whether to go on with what is there.
-        overwrite: Remove an earlier job's parts.
+        where: In what parts, on what engine, and whether to check a finished output.
+        overwrite: Replace a finished output or another job's parts.
         as_json: Print the summary as JSON.
         quiet: Show no progress, and no summary in words.
+        is_file: Join the parts into one file.
     """
     with quiet_libraries():
         from hf_bert_impl.distributed.bulk import Engine, run_job
-        from hf_bert_impl.distributed.parts import PART_ROWS, BulkJob, find_inputs
+        from hf_bert_impl.distributed.parts import FILE_PART_ROWS, PART_ROWS, BulkJob, find_inputs
 
         engine = Engine(where.engine, where.workers, where.address, parse_shard(where.shard))
         engine.check()
@@ -118,18 +128,27 @@ def run_in_parts(
             options,
             columns,
             id_column,
-            where.part_size or PART_ROWS,
+            where.part_size or (FILE_PART_ROWS if is_file else PART_ROWS),
             precision,
+            is_file,
         )
-        report = run_job(job, engine, resume=where.resume, overwrite=overwrite, progress=not quiet)
+        try:
+            report = run_job(
+                job, engine, resume=where.resume, overwrite=overwrite, progress=not quiet
+            )
+        except KeyboardInterrupt:
+            if job.has_entries() and not quiet:
+                typer.echo("stopped; the same command resumes", err=True)
+            raise
     if as_json:
         typer.echo(json.dumps(report))
     elif not quiet:
+        computed = f"; {report['precision']}" if report["precision"] else ""
         rest = "" if report["complete"] else "; the other shards have parts to make"
         typer.echo(
             f"{output}: {report['rows']:,} rows in {report['parts_made']} of {report['parts']} "
             f"parts, {report['rejected']:,} set apart; {report['texts_per_second']:,.0f} texts and "
-            f"{report['tokens_per_second']:,.0f} tokens a second{rest}"
+            f"{report['tokens_per_second']:,.0f} tokens a second{computed}{rest}"
         )
 
 

@@ -44,7 +44,7 @@ def classify(
     """Find the most probable label of each text, with its probability.
 
     OUTPUT is a folder of part-*.parquet with the columns id, label and score, and a manifest. Rows
-    that cannot be read go to its rejects.jsonl.
+    that cannot be used, or repeat an id, go to its rejects.jsonl.
 
     Example: hf-bert classify reviews.csv --column text --model my-classifier --output labels
     """

@@ -1,18 +1,13 @@
-"""`hf-bert embed`: a file of texts to a matrix of vectors, resumed where it was interrupted."""
+"""`hf-bert embed`: texts to vectors, in one file or in parts, resumed where it was interrupted."""
 
 from __future__ import annotations
 
-import contextlib
-import json
-import time
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from hf_bert_impl import checkpoints
-from hf_bert_impl.cli.bulk import PANEL, Where, run_in_parts
-from hf_bert_impl.cli.errors import quiet_libraries
+from hf_bert_impl.cli.bulk import Where, run_in_parts
 from hf_bert_impl.cli.options import (
     AsJson,
     BatchInvariant,
@@ -24,26 +19,15 @@ from hf_bert_impl.cli.options import (
     from_dataclass,
 )
 from hf_bert_impl.cli.output_checks import check_output_file
-from hf_bert_impl.data.row_ids import RowIds
-from hf_bert_impl.data.text_input import TextInput
-from hf_bert_impl.data.vector_file import VectorFile, files_beside
 from hf_bert_impl.data.vector_table import PRECISIONS
 from hf_bert_impl.errors import InputError, check_choice
 from hf_bert_impl.extras import require
 
+#: Endings of an output that is one file; any other is a folder of parts.
+ENDINGS = (".npy", ".parquet")
 
-@from_dataclass(
-    Where,
-    part_size=Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Most rows a file: OUTPUT is then a folder of part-00000.parquet and so on.",
-            show_default="one file; 10000 with --engine ray or --shard",
-            rich_help_panel=PANEL,
-        ),
-    ],
-)
+
+@from_dataclass(Where)
 def embed(
     fields: dict[str, Any],
     model: Model,
@@ -53,7 +37,7 @@ def embed(
             metavar="FILE",
             help="One text a line; or .csv, .tsv (without quotes), .jsonl, .json, .parquet, or a "
             "folder that datasets saved. .gz, .bz2, .xz or .zst may follow. - reads standard "
-            "input. Or a folder of such files, for a folder OUTPUT.",
+            "input. Or a folder of such files.",
         ),
     ],
     output: Annotated[
@@ -61,8 +45,8 @@ def embed(
         typer.Option(
             "--output",
             "-o",
-            help="The .npy or .parquet to write; with --engine ray or --shard the folder of the "
-            "parts.",
+            help="A .npy or .parquet to write; or the name of a folder, without an ending, for "
+            "the parts.",
         ),
     ],
     dtype: Dtype = None,
@@ -82,138 +66,93 @@ def embed(
     id_column: Annotated[
         str | None,
         typer.Option(
-            help="The ids for a .parquet, likewise: texts or whole numbers, each once.",
+            help="The ids of a .parquet or a folder, likewise: texts or whole numbers, each once.",
             show_default="rows are numbered from 0",
         ),
     ] = None,
     precision: Annotated[
         str,
         typer.Option(
-            help="float32, float16 or, for a .parquet, int8 with a column scale: a vector is its "
-            "whole numbers, of which the largest is 127, times its scale. Cosines need no scale."
+            help="float32, float16 or, for a .parquet or a folder, int8 with a column scale: a "
+            "vector is its whole numbers, of which the largest is 127, times its scale. Cosines "
+            "need no scale."
         ),
     ] = "float32",
     overwrite: Overwrite = False,
     as_json: AsJson = False,
     quiet: Silent = False,
 ) -> None:
-    """Write the vectors of texts to a .npy or .parquet: one row a text, in input order.
+    """Write the vectors of texts to a .npy, a .parquet or a folder of parts.
 
-    A .parquet has the columns id and vector. Works in constant memory. When it is interrupted, the
-    same command goes on from there; OUTPUT appears when it is complete.
+    A .npy has one row per text, in input order; a .parquet has the columns id and vector. Works in
+    constant memory. If interrupted, run the same command again to resume; until then the parts of a
+    file are in OUTPUT.parts.
 
-    With --engine ray or --shard, OUTPUT is a folder of part-*.parquet and a manifest. Every part
-    appears complete or not at all, each text has the same bits on any number of workers, --resume
-    makes what is missing, and rows that cannot be read go to rejects.jsonl.
+    Rows that cannot be used, or repeat an id, are set apart in rejects.jsonl of the folder, or in
+    OUTPUT.rejects.jsonl; in a .npy such a row is NaN.
+
+    --engine ray and --shard share the work; each text has the same bits on any number of workers.
 
     Example: hf-bert embed sentence-transformers/all-MiniLM-L6-v2 lines.txt --output vectors.npy
     """
     where = Where(**fields)
-    if where.works_in_parts(file, output):
-        check_choice("precision", precision, PRECISIONS)
-        from hf_bert_impl.distributed import EmbedTexts
-
-        options = {
-            "model": model,
-            "dtype": dtype,
-            "normalize": normalize,
-            "token_budget": batch_tokens,
-        }
-        run_in_parts(
-            EmbedTexts,
-            file,
-            output,
-            column,
-            options,
-            id_column=id_column,
-            precision=precision,
-            where=where,
-            overwrite=overwrite,
-            as_json=as_json,
-            quiet=quiet,
+    is_file = output.suffix in ENDINGS
+    check_choice("precision", precision, PRECISIONS)
+    if is_file:
+        check_form(output, precision, id_column, where.shard)
+        parts, rejects = (
+            output.with_name(f"{output.name}{it}") for it in (".parts", ".rejects.jsonl")
         )
-        return
-    beside = files_beside(output)
-    check_output_file(
-        "--output", output, overwrite, endings=[".npy", ".parquet"], sources=[file], beside=beside
+        check_output_file("--output", output, overwrite, sources=[file], beside=[parts, rejects])
+    elif output.suffix and not output.is_dir():
+        raise InputError(
+            f"--output is {output}",
+            f"a name that ends in {' or '.join(ENDINGS)}, or a folder without an ending",
+            "rename it",
+        )
+    from hf_bert_impl.distributed import EmbedTexts
+
+    options = {
+        "model": model,
+        "dtype": dtype,
+        "normalize": normalize,
+        "token_budget": batch_tokens,
+        # Workers may have other numbers of threads.
+        "batch_invariant": batch_invariant or not is_file or where.engine != "local",
+    }
+    run_in_parts(
+        EmbedTexts,
+        file,
+        output,
+        column,
+        options,
+        id_column=id_column,
+        precision=precision,
+        where=where,
+        overwrite=overwrite,
+        as_json=as_json,
+        quiet=quiet,
+        is_file=is_file,
     )
-    check_form(output, precision, id_column, where.part_size)
-    with (
-        contextlib.closing(RowIds()) as ids,
-        TextInput(file, column, id_column, ids.add) as texts,
-        quiet_libraries(),
-    ):
-        from hf_bert_impl.inference.vector_writing import write_vectors
-
-        encoder = checkpoints.load_encoder(model, dtype, batch_invariant=batch_invariant)
-        settings: dict[str, Any] = {
-            "model": model,
-            "dtype": dtype,
-            "normalize": normalize,
-            "max_length": encoder.max_seq_length,
-        }
-        if batch_invariant:  # files of earlier releases go on without it
-            settings["batch_invariant"] = True
-        begin = time.perf_counter()
-        with VectorFile(
-            output,
-            encoder.get_embedding_dimension() or 0,
-            settings,
-            precision=precision,
-            ids=None if id_column is None else ids,
-            part_size=where.part_size,
-        ) as vectors:
-            try:
-                resumed = write_vectors(
-                    texts,
-                    vectors,
-                    encoder,
-                    token_budget=batch_tokens,
-                    normalize=normalize,
-                    progress=not quiet,
-                )
-            except KeyboardInterrupt:
-                if vectors.rows and not quiet:
-                    note = (
-                        f"stopped after {vectors.rows} texts; the same command goes on from there"
-                    )
-                    typer.echo(note, err=True)
-                raise
-    done, seconds = vectors.rows - resumed, time.perf_counter() - begin
-    if as_json:
-        report = {
-            "output": str(output),
-            "rows": vectors.rows,
-            "dimension": encoder.get_embedding_dimension(),
-            "resumed_from": resumed,
-            "seconds": round(seconds, 3),
-            "texts_per_second": round(done / seconds, 1),
-            "precision": encoder.precision,
-            "stored_as": precision,
-        }
-        typer.echo(json.dumps(report))
-    elif not quiet:
-        before = f", {resumed} of them from before" if resumed else ""
-        typer.echo(
-            f"{output}: {vectors.rows} vectors of {encoder.get_embedding_dimension()} numbers"
-            f"{before}; "
-            f"{done / seconds:,.0f} texts a second; {encoder.precision}"
-        )
 
 
-def check_form(output: Path, precision: str, id_column: str | None, part_size: int | None) -> None:
-    """Check what the output's form can hold, before anything is loaded.
+def check_form(output: Path, precision: str, id_column: str | None, shard: str | None) -> None:
+    """Check what a file can hold, before anything is loaded.
 
     Raises:
-        InputError: There is no such precision, or it takes a .parquet and the output is none.
+        InputError: An option needs a .parquet or a folder, or a library for it is missing.
     """
-    check_choice("precision", precision, PRECISIONS)
+    if shard is not None:
+        raise InputError(
+            f"--shard is given and --output is {output.name}",
+            "a folder, which several processes can share",
+            "leave the ending out",
+        )
     if output.suffix == ".parquet":
         require("pyarrow", "train", "writing Parquet")
         return
     for option, given in (
         ("--id-column", id_column is not None),
-        ("--part-size", part_size is not None),
         ("--precision int8", precision == "int8"),
     ):
         if given:

@@ -2,35 +2,33 @@
 
 from __future__ import annotations
 
-import os
-import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from hf_bert_impl.data.row_ids import RowIds
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.extras import require
-from hf_bert_impl.files.atomic import sync
 
 if TYPE_CHECKING:
     import numpy as np
 
 #: Rows of a row group; files of the same vectors have the same bytes.
 GROUP_ROWS = 4096
+#: Columns whose values occur often.
+DICTIONARIES = ["file", "label"]
 PURPOSE = "writing Parquet"
 #: What numbers are stored as. int8 has a scale for each row, the largest magnitude / 127.
 PRECISIONS = {"float32": "<f4", "float16": "<f2", "int8": "|i1"}
 
 
 def as_stored(
-    vectors: np.ndarray[Any, Any], precision: str, first_row: int = 0
+    vectors: np.ndarray[Any, Any], precision: str
 ) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any] | None]:
     """Vectors in the precision that they are stored in.
 
     Args:
         vectors: (n, D) float32.
         precision: One of `PRECISIONS`.
-        first_row: The number of the first one, for the message.
 
     Returns:
         (n, D) in that precision, and for int8 the scales (n,) float32 by which it is multiplied.
@@ -49,7 +47,7 @@ def as_stored(
     wrong = np.flatnonzero(~(largest <= limit) | ~np.isfinite(largest))
     if len(wrong):
         raise InputError(
-            f"the vector of text {first_row + int(wrong[0]) + 1} has {largest[wrong[0], 0]:g}",
+            f"a number of the vector is {largest[wrong[0], 0]:g}",
             f"numbers that {precision} can hold",
             "use `precision='float32'`",
         )
@@ -68,7 +66,7 @@ def write_columns(file: Path, columns: dict[str, Any]) -> None:
         columns: By name: lists or arrays; one of two dimensions becomes lists of a fixed size.
     """
     parquet = require("pyarrow.parquet", "ray", PURPOSE)
-    options = {"row_group_size": GROUP_ROWS, "use_dictionary": ["file", "label"]}
+    options = {"row_group_size": GROUP_ROWS, "use_dictionary": DICTIONARIES}
     with file.open("wb") as stream:  # pyarrow takes no name that is not UTF-8
         parquet.write_table(arrow_table(columns), stream, **options)
 
@@ -98,73 +96,38 @@ def arrow_table(columns: dict[str, Any]) -> Any:
     return arrow.table(arrays)
 
 
-def write_parquet(
-    output: Path,
-    vectors: np.ndarray[Any, Any],
-    scales: np.ndarray[Any, Any] | None,
-    ids: RowIds | None,
-    part_size: int | None,
-) -> None:
-    """Writes rows; the output appears when it is complete.
+def join_files(files: Sequence[Path], output: Path) -> None:
+    """Writes the rows of several files below each other; one file at a time is in memory.
 
     Args:
-        output: The file, or with `part_size` a folder of part-00000.parquet and so on.
-        vectors: (N, D) float32, float16 or int8; may be a memory map, and is read in pieces.
-        scales: (N,) float32, by which int8 is multiplied; None for the other types.
-        ids: Of the rows; None numbers them from 0.
-        part_size: Most rows a file; None writes one.
+        files: Of the same columns, all .npy or all Parquet.
+        output: A .npy or .parquet accordingly.
     """
-    # A fixed name: what a killed run left there is removed, as the caller has locked the output.
-    fresh = output.with_name(f".{output.name}.partial-table")
-    shutil.rmtree(fresh, ignore_errors=True)
-    fresh.mkdir()
-    try:
-        count = len(vectors)
-        for part, start in enumerate(range(0, count, part_size or count)):
-            file = fresh / f"part-{part:05}.parquet"
-            _write_part(file, vectors, scales, ids, start, min(start + (part_size or count), count))
-            sync(file)
-        if part_size is None:
-            os.replace(fresh / "part-00000.parquet", output)
-        else:
-            os.rename(fresh, output)
-    finally:
-        shutil.rmtree(fresh, ignore_errors=True)
-
-
-def _write_part(
-    file: Path,
-    vectors: np.ndarray[Any, Any],
-    scales: np.ndarray[Any, Any] | None,
-    ids: RowIds | None,
-    start: int,
-    stop: int,
-) -> None:
-    arrow = require("pyarrow", "train", PURPOSE)
+    if output.suffix == ".npy":
+        _join_arrays(files, output)
+        return
     parquet = require("pyarrow.parquet", "train", PURPOSE)
-    numbers = arrow.from_numpy_dtype(vectors.dtype)
-    width = vectors.shape[1]
-    is_text = ids is not None and ids.kind is str
-    fields = [
-        arrow.field("id", arrow.string() if is_text else arrow.int64(), nullable=False),
-        arrow.field("vector", arrow.list_(numbers, width), nullable=False),
-    ]
-    if scales is not None:
-        fields.append(arrow.field("scale", arrow.float32(), nullable=False))
-    schema = arrow.schema(fields)
+    with files[0].open("rb") as part:
+        schema = parquet.read_schema(part)
     with (
-        file.open("wb") as stream,
-        parquet.ParquetWriter(stream, schema, use_dictionary=False) as writer,
+        output.open("wb") as stream,
+        parquet.ParquetWriter(stream, schema, use_dictionary=DICTIONARIES) as writer,
     ):
-        for first in range(start, stop, GROUP_ROWS):
-            end = min(first + GROUP_ROWS, stop)
-            flat = arrow.array(vectors[first:end].reshape(-1))
-            columns = [
-                arrow.array(
-                    range(first, end) if ids is None else ids.between(first, end), fields[0].type
-                ),
-                arrow.FixedSizeListArray.from_arrays(flat, type=fields[1].type),
-            ]
-            if scales is not None:
-                columns.append(arrow.array(scales[first:end]))
-            writer.write_table(arrow.Table.from_arrays(columns, schema=schema))
+        for file in files:
+            with file.open("rb") as part:
+                writer.write_table(parquet.ParquetFile(part).read(), row_group_size=GROUP_ROWS)
+
+
+def _join_arrays(files: Sequence[Path], output: Path) -> None:
+    import numpy as np
+
+    first = np.load(files[0], mmap_mode="r")
+    header = {
+        "descr": np.lib.format.dtype_to_descr(first.dtype),
+        "fortran_order": False,
+        "shape": (sum(len(np.load(file, mmap_mode="r")) for file in files), first.shape[1]),
+    }
+    with output.open("wb") as stream:
+        np.lib.format.write_array_header_1_0(stream, header)
+        for file in files:
+            stream.write(np.load(file).tobytes())

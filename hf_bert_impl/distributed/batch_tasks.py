@@ -118,6 +118,11 @@ class BatchTask(abc.ABC):
     def tokens(self) -> int:
         """How many were computed so far."""
 
+    @property
+    def precision(self) -> str | None:
+        """What the model computes in; None where it does not say."""
+        return None
+
     def _texts(self, batch: Mapping[str, Any], column: str) -> list[str]:
         if column not in batch:
             known = ", ".join(map(repr, batch)) or "none"
@@ -209,6 +214,10 @@ class EmbedTexts(BatchTask):
     @property
     def tokens(self) -> int:
         return self.encoder.tokens
+
+    @property
+    def precision(self) -> str:
+        return self.encoder.precision
 
     def compute(self, *texts: list[str]) -> tuple[Any, ...]:
         return (self._encode(texts[0]),)

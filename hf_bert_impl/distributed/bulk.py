@@ -6,12 +6,15 @@ import contextlib
 import dataclasses
 import itertools
 import time
-from collections.abc import Iterator, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from hf_bert_impl.data.text_input import Record
 from hf_bert_impl.distributed.parts import BulkJob, Part
-from hf_bert_impl.errors import InputError
+from hf_bert_impl.errors import InputError, InputNote
 from hf_bert_impl.extras import require
+from hf_bert_impl.files.lock import output_lock
 from hf_bert_impl.inference.progress import text_progress
 
 ENGINES = ("local", "ray")
@@ -68,63 +71,129 @@ def run_job(
     Args:
         job: What is to be done.
         engine: Where.
-        resume: Go on with what an interrupted run has left. Shards always do.
-        overwrite: Remove what an earlier job left in the output; not for shards.
+        resume: Check a finished output, and make the parts that are damaged. Shards always do. An
+            interrupted run of the same job is resumed without it.
+        overwrite: A finished output or another job's parts may be there; not for shards.
         progress: Show a bar on standard error.
 
     Returns:
         A summary: `rows`, `rejected`, `tokens`, `seconds`, and so on; of this run, but for `parts`,
-        which are those of the inputs that it read, and `complete`.
+        which are those of the inputs that it read, `resumed_from`, which are rows that were there,
+        and `complete`.
 
     Raises:
-        InputError: The output is not this job's, an input cannot be read, or the engine cannot do
-            the work.
+        InputError: The output is not this job's, an input cannot be read, another run is writing
+            the output, or the engine cannot do the work.
     """
     engine.check()
-    index, count = engine.shard or (0, 1)
     if engine.shard and overwrite:
         raise InputError(
             "`overwrite` is given for a shard", "neither", "remove the folder before they start"
         )
+    if job.is_streamed and (engine.shard or engine.name != "local"):
+        raise InputError(
+            "the texts come from standard input", "a file or a folder", "write them to a file"
+        )
+    # Shards write side by side.
+    with contextlib.nullcontext() if engine.shard else output_lock(job.output):
+        return _run(job, engine, resume or bool(engine.shard), overwrite, progress)
+
+
+@dataclasses.dataclass
+class _Work:
+    """What is to be made."""
+
+    cuts: dict[int, list[Part]]
+    """The parts of inputs; those of standard input as they come."""
+    missing: Iterable[tuple[Part, list[Record] | None]]
+    """Parts to make, with their rows if they are read already."""
+    total: int | None
+    """The rows of this process's parts; None where nobody knows."""
+    resumed: int
+    """The rows of its parts that are there."""
+
+
+def _run(
+    job: BulkJob, engine: Engine, resume: bool, overwrite: bool, progress: bool
+) -> dict[str, Any]:
     begin = time.perf_counter()
     settings = job.settings()
-    job.check_output(settings, resume or bool(engine.shard), overwrite)
-    # With many inputs a shard takes whole ones, and reads no other.
-    whole_inputs = count > 1 and len(job.inputs) >= INPUTS_A_SHARD * count
-    files = range(len(job.inputs))[index if whole_inputs else 0 :: count if whole_inputs else 1]
+    anew = job.check_output(settings, resume, overwrite)
+    done = {"parts_made": 0, "rows": 0, "rejected": 0, "tokens": 0}
     with _started(engine):
-        cuts = _cut(job, files, not overwrite, engine)
-        parts = list(itertools.chain.from_iterable(cuts.values()))
-        if not parts and not whole_inputs:
-            named = ", ".join(job.inputs[file] for file in files[:3])
-            raise InputError(f"{named} has no rows", "texts", "name another file")
-        own = parts if whole_inputs else parts[index::count]
-        missing = own if overwrite else [part for part in own if job.entry(part) is None]
+        work = _stream(job) if job.is_streamed else _plan(job, engine, anew)
         # A model that cannot be used is an error before anything is written or removed.
-        task = job.task(**job.options) if missing and engine.name == "local" else None
-        job.begin(settings, overwrite, cuts)
-        done = {"rows": 0, "rejected": 0, "tokens": 0}
-        before = sum(part.rows for part in own) - sum(part.rows for part in missing)
-        with text_progress(progress, sum(part.rows for part in own), start=before) as advance:
-            for entry in _made(job, missing, engine, task):
-                done["rows"] += entry["written"]
-                done["rejected"] += len(entry["rejects"])
-                done["tokens"] += entry["tokens"]
-                advance(entry["rows"], tokens=entry["tokens"])
+        task = job.task(**job.options) if engine.name == "local" and work.missing else None
+        job.begin(settings, anew)
+        job.store_cuts(work.cuts)
+        try:
+            with text_progress(progress, work.total, start=work.resumed) as advance:
+                for entry in _made(job, work.missing, engine, task):
+                    done["parts_made"] += 1
+                    done["rows"] += entry["written"]
+                    done["rejected"] += len(entry["rejects"])
+                    done["tokens"] += entry["tokens"]
+                    advance(entry["rows"], tokens=entry["tokens"])
+        finally:
+            # Others may be writing, if there are any.
+            if engine.name == "local" and not engine.shard and not job.has_entries():
+                job.discard()
+        job.store_cuts(work.cuts)
     manifest = job.finish()
+    if manifest is not None and manifest["rejected"]:
+        note = f"{manifest['rejected']:,} row(s) are set apart, with the reasons in {job.rejects}"
+        warnings.warn(note, InputNote, stacklevel=3)
     seconds = time.perf_counter() - begin
     return {
         "output": str(job.output),
         "complete": manifest is not None,
-        "parts": len(parts),
-        "parts_made": len(missing),
+        "parts": sum(map(len, work.cuts.values())),
+        "resumed_from": work.resumed,
         **done,
+        "precision": None if task is None else task.precision,
         "seconds": round(seconds, 3),
         "texts_per_second": round(done["rows"] / seconds, 1),
         "tokens_per_second": round(done["tokens"] / seconds, 1),
         "engine": engine.name,
         "workers": engine.workers,
     }
+
+
+def _plan(job: BulkJob, engine: Engine, anew: bool) -> _Work:
+    """Reads the inputs, unless an earlier run did, and finds the parts that are missing."""
+    index, count = engine.shard or (0, 1)
+    # With many inputs a shard takes whole ones, and reads no other.
+    whole_inputs = count > 1 and len(job.inputs) >= INPUTS_A_SHARD * count
+    files = range(len(job.inputs))[index if whole_inputs else 0 :: count if whole_inputs else 1]
+    cuts = _cut(job, files, not anew, engine)
+    parts = list(itertools.chain.from_iterable(cuts.values()))
+    if not parts and not whole_inputs:
+        named = ", ".join(job.inputs[file] for file in files[:3])
+        raise InputError(f"{named} has no rows", "texts", "name another file")
+    own = parts if whole_inputs else parts[index::count]
+    missing = own if anew else [part for part in own if job.entry(part) is None]
+    total = sum(part.rows for part in own)
+    before = total - sum(part.rows for part in missing)
+    return _Work(cuts, [(part, None) for part in missing], total, before)
+
+
+def _stream(job: BulkJob) -> _Work:
+    """The parts of standard input, of which the first is read at once: wrong input shows early."""
+    read = job.read(0)
+    first = next(read, None)
+    if first is None:
+        raise InputError("standard input is empty", "texts", "write some to it")
+
+    def missing() -> Iterator[tuple[Part, list[Record] | None]]:
+        for part, records in itertools.chain([first], read):
+            work.cuts[0].append(part)
+            if job.entry(part) is None:
+                yield part, records
+            else:
+                work.resumed += part.rows
+
+    work = _Work({0: []}, missing(), None, 0)
+    return work
 
 
 def _started(engine: Engine) -> contextlib.AbstractContextManager[Any]:
@@ -146,13 +215,12 @@ def _cut(job: BulkJob, files: Sequence[int], stored: bool, engine: Engine) -> di
     return {file: job.cut(file, stored) for file in files}
 
 
-def _made(job: BulkJob, parts: list[Part], engine: Engine, task: Any) -> Iterator[dict[str, Any]]:
-    if not parts:
-        return
-    if engine.name == "ray":
+def _made(
+    job: BulkJob, work: Iterable[tuple[Part, list[Record] | None]], engine: Engine, task: Any
+) -> Iterator[dict[str, Any]]:
+    if engine.name != "ray":
+        yield from (job.make(part, task, records) for part, records in work)
+    elif parts := [part for part, _ in work]:
         from hf_bert_impl.distributed.on_ray import make_parts
 
         yield from make_parts(job, parts, engine.workers)
-        return
-    for part in parts:
-        yield job.make(part, task)

@@ -1,63 +1,76 @@
-"""Bulk work in parts: a range of rows of an input becomes a Parquet file, complete or not at all.
+"""The one writer of bulk work: a range of rows becomes a part, which is complete or not there.
 
-The output is a folder:
+The parts lie in a folder, which is the output, or stands beside an output that is one file:
 
 - `part-FFFFF-PPPPP.parquet`: part P of input F, with the columns `id` (`file` beside it where there
-  are several inputs) and those that were computed;
+  are several inputs) and those that were computed. For a .npy the parts are .npy too;
 - `_parts/part-FFFFF-PPPPP.json`: written after its part, with its size and digest, and the rows
   that were set apart. A part counts when this is there and its file is as it says;
 - `_cuts/FFFFF.json`: where the parts of an input begin, so that it is read once to find them;
 - `_job.json`: what must be the same for another process to go on with the work, or to share it;
 - `manifest.json` and `rejects.jsonl`: made when all parts are there, out of the files above.
 
+A single file is made of the parts at the end, and their folder is removed.
+
 Where a part begins and ends depends on the inputs and `part_rows` alone, and each is made by
 itself. So it does not matter which process makes which part, how often, or in what order. All names
-are on a disk that every process sees.
+are on a disk that every process sees. Standard input cannot be read twice: its parts are cut and
+made as they come, and one that an earlier run made counts if a digest of its rows is the same.
+
+One policy holds for rows that cannot be used: they are set apart, with the reason. Such a row has
+no text or one that cannot be computed, no id, an id of another type than the first one, or the id
+of an earlier row of its input. In a .npy, whose rows have no ids, its row is NaN.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import hashlib
 import itertools
 import json
 import os
 import platform
 import shutil
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from hf_bert_impl.data.row_ids import RowIds
 from hf_bert_impl.data.table_records import is_dataset
 from hf_bert_impl.data.text_input import (
     FORMS,
+    Record,
     RecordInput,
     Start,
     Wanted,
     check_record_text,
     endings,
 )
-from hf_bert_impl.data.vector_table import as_stored, write_columns
+from hf_bert_impl.data.vector_table import as_stored, join_files, write_columns
 from hf_bert_impl.distributed.batch_tasks import BatchTask
 from hf_bert_impl.distributed.digests import file_digest, weights_digest
 from hf_bert_impl.errors import InputError, one_line
-from hf_bert_impl.files.atomic import atomic_file
+from hf_bert_impl.files.atomic import atomic_file, sync
 from hf_bert_impl.files.json_files import check_text, read_json
-from hf_bert_impl.files.text import escaped
+from hf_bert_impl.files.text import check_text_file, escaped
 from hf_bert_impl.finite import NotFinite
 
-#: Rows of a part where nobody says.
-PART_ROWS = 10_000
+#: Rows of a part in a folder of parts, and of one that is joined into a single file. The latter is
+#: what a killed command loses at most.
+PART_ROWS, FILE_PART_ROWS = 10_000, 2_000
 #: Most characters of a text; a longer one is set apart, as it is hardly one.
 LONGEST_TEXT = 1_000_000
 #: Endings of the files that are read in a folder.
 SUFFIXES = tuple(ending for ending, form in FORMS.items() if form != "conll")
 JOB, MANIFEST, REJECTS = "_job.json", "manifest.json", "rejects.jsonl"
 ENTRIES, CUTS = "_parts", "_cuts"
-FORMAT = 1
+STANDARD_INPUT = "-"
+FORMAT = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,6 +84,12 @@ class Part:
     start: Start
     """What lies before it."""
     rows: int
+    id_type: str
+    """"int" or "str": a column has one type, in all parts."""
+    repeated: tuple[int, ...]
+    """The numbers of rows with the id of an earlier row of the input."""
+    digest: str
+    """What tells whether standard input has the same rows again; empty for a file."""
 
     @property
     def name(self) -> str:
@@ -80,12 +99,13 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class _Row:
-    """A row that can be computed, as far as one can see."""
+    """A record with its number in its input."""
 
     number: int
     place: str
     id: Any
-    texts: list[str]
+    texts: list[Any]
+    """What should be texts; the error of a record that cannot be read is one of them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,6 +123,24 @@ class BulkJob:
     part_rows: int = PART_ROWS
     precision: str = "float32"
     """What vectors are stored as."""
+    is_file: bool = False
+    """Whether the parts are joined into one file, a .npy or .parquet."""
+
+    @property
+    def folder(self) -> Path:
+        """Where the parts lie."""
+        return self.output.with_name(f"{self.output.name}.parts") if self.is_file else self.output
+
+    @property
+    def rejects(self) -> Path:
+        """Where the rows are that were set apart."""
+        named = self.output.with_name(f"{self.output.name}.{REJECTS}")
+        return named if self.is_file else self.folder / REJECTS
+
+    @property
+    def is_streamed(self) -> bool:
+        """Whether the input is standard input, which is read once, as the parts are made."""
+        return self.inputs == (STANDARD_INPUT,)
 
     def cut(self, file: int, stored: bool) -> list[Part]:
         """The parts of an input, in order.
@@ -112,34 +150,71 @@ class BulkJob:
             stored: Take what an earlier process of the same job has found, if it is there.
 
         Raises:
-            InputError: The input cannot be read, or no row of it.
+            InputError: The input cannot be read, or no row of its first part.
         """
         known = self._stored_cut(file) if stored else None
-        return list(self._parts_of(file)) if known is None else known
+        return [part for part, _ in self.read(file)] if known is None else known
 
-    def _parts_of(self, file: int) -> Iterator[Part]:
-        with RecordInput(self.inputs[file], self.columns, self.id_column) as source:
+    def read(self, file: int) -> Iterator[tuple[Part, list[Record]]]:
+        """The parts of an input with their records, in order.
+
+        Raises:
+            InputError: As of `cut`.
+        """
+        has_ids = self.id_column is not None
+        known = contextlib.closing(RowIds()) if has_ids else contextlib.nullcontext()
+        with self._open(file) as source, known as ids:
+            id_type = ""
             for number in itertools.count():
-                start, rows, is_readable = source.position, 0, False
-                problem: ValueError | None = None
-                for _, text, _ in itertools.islice(source.records, self.part_rows):
-                    rows += 1
-                    if isinstance(text, ValueError):
-                        problem = problem or text
-                    else:
-                        is_readable = True
-                if problem is not None and not is_readable and number == 0:
-                    raise problem  # no row has such a column, say
-                if rows == 0:
+                start = source.position
+                records = list(itertools.islice(source.records, self.part_rows))
+                if not records:
                     return
-                yield Part(file, number, start, rows)
+                id_type = id_type or self._id_type(file, records)
+                repeated: tuple[int, ...] = ()
+                if has_ids or number == 0:
+                    usable = self._usable(start.rows, records, id_type, needed=number == 0)
+                    repeated = tuple(row.number for row in usable if ids and not ids.add(row.id))
+                digest = _digest(records) if self.is_streamed else ""
+                yield Part(file, number, start, len(records), id_type, repeated, digest), records
+
+    def _usable(self, first: int, records: list[Record], id_type: str, needed: bool) -> list[_Row]:
+        """The rows that can be used, as far as one can see; if one is needed, there is one."""
+        rows = self._rows(first, records)
+        problems = [_problem(row, id_type) for row in rows]
+        if needed and problems[0] is not None and all(problems):
+            raise problems[0]  # no row has such a column, say
+        return [row for row, problem in zip(rows, problems, strict=True) if problem is None]
+
+    def _open(self, file: int, start: Start | None = None) -> RecordInput:
+        return RecordInput(self.inputs[file], self.columns, self.id_column, start)
+
+    def _id_type(self, file: int, records: list[Record]) -> str:
+        """That of the first id of the first input, of which these are the first records if it is 0.
+
+        Without a column of ids they are the numbers of the rows.
+        """
+        if self.id_column is None:
+            return "int"
+        if file:
+            with self._open(0) as source:
+                records = list(itertools.islice(source.records, self.part_rows))
+        kinds = (type(identifier) for _, _, identifier in records)
+        return next((kind.__name__ for kind in kinds if kind in (str, int)), "str")
+
+    def _rows(self, first: int, records: list[Record]) -> list[_Row]:
+        rows = []
+        for number, (place, text, identifier) in enumerate(records, first):
+            named = number if self.id_column is None else identifier
+            rows.append(_Row(number, place, named, text if isinstance(text, list) else [text]))
+        return rows
 
     def settings(self) -> dict[str, Any]:
         """What another process has to have the same."""
         inputs = []
         for name in self.inputs:
-            status = os.stat(name)
-            inputs.append([name, status.st_size, status.st_mtime_ns])
+            status = None if name == STANDARD_INPUT else os.stat(name)
+            inputs.append([name, *(() if status is None else (status.st_size, status.st_mtime_ns))])
         return {
             "format": FORMAT,
             "task": self.task.__name__,
@@ -148,34 +223,23 @@ class BulkJob:
             "id_column": self.id_column,
             "part_rows": self.part_rows,
             "precision": self.precision,
+            "is_file": self.is_file,
             "weights": weights_digest(self.options["model"]),
             "inputs": inputs,
         }
 
-    def make(self, part: Part, task: BatchTask) -> dict[str, Any]:
-        """Computes a part, writes it, and then its entry, which is returned."""
+    def make(
+        self, part: Part, task: BatchTask, records: list[Record] | None = None
+    ) -> dict[str, Any]:
+        """Computes a part, writes it, and then its entry, which is returned.
+
+        Args:
+            part: The part.
+            task: What computes it.
+            records: Its rows, if they are read already.
+        """
         begin, tokens = time.perf_counter(), task.tokens
-        rows: list[_Row] = []
-        rejects: list[dict[str, Any]] = []
-        kind = int if self.id_column is None else self._id_type()
-        source = RecordInput(self.inputs[part.file], self.columns, self.id_column, part.start)
-        with source:
-            records = itertools.islice(source.records, part.rows)
-            for row, (place, text, identifier) in enumerate(records, part.start.rows):
-                named = row if self.id_column is None else identifier
-                values = text if isinstance(text, list) else [text]
-                try:
-                    _check_texts(place, values)
-                    task.check(*values)
-                    _check_id(place, named, kind)
-                except ValueError as error:
-                    rejects.append(_reject(source.name, row, named, error))
-                    continue
-                rows.append(_Row(row, place, named, values))
-        if len(rows) + len(rejects) != part.rows:
-            raise InputError(
-                f"{source.name} has fewer rows than when the work began", "the same file", "restore"
-            )
+        rows, rejects = self._sorted_out(part, task, records or self._records(part))
         ids: list[Any] = []
         pieces: list[dict[str, Any]] = []
         failed: list[Exception] = []
@@ -183,7 +247,7 @@ class BulkJob:
             if isinstance(results, Exception):
                 failed.append(results)
                 reason = results if some[0].place in str(results) else f"{some[0].place}: {results}"
-                rejects.append(_reject(source.name, some[0].number, some[0].id, reason))
+                rejects.append(self._reject(part, some[0], reason))
             else:
                 ids += [row.id for row in some]
                 pieces.append(results)
@@ -191,19 +255,16 @@ class BulkJob:
         if len(failed) > 1 and not ids and not of_rows:
             raise failed[0]  # the fault is hardly in the rows
         rejects.sort(key=lambda reject: reject["row"])
-        columns: dict[str, Any] = {"id": np.array(ids, np.int64) if kind is int else ids}
-        if len(self.inputs) > 1:
-            columns["file"] = [escaped(self.inputs[part.file])] * len(ids)
-        columns |= _joined(pieces or [self._results(task, [])])
-        file = self.output / f"{part.name}.parquet"
-        with atomic_file(file) as fresh:
-            write_columns(fresh, columns)
+        results = _joined(pieces or [self._results(task, [])])
+        with atomic_file(self._file(part.name)) as fresh:
+            self._write(fresh, part, ids, results)
             size, digest = fresh.stat().st_size, file_digest(fresh)
         entry = {
             "part": part.name,
             "file": escaped(self.inputs[part.file]),
             "first_row": part.start.rows,
             "rows": part.rows,
+            "rows_sha256": part.digest,
             "written": len(ids),
             "bytes": size,
             "sha256": digest,
@@ -215,6 +276,62 @@ class BulkJob:
         with atomic_file(self._entry(part.name)) as fresh:
             fresh.write_text(json.dumps(entry, ensure_ascii=False), encoding="utf-8")
         return entry
+
+    def _records(self, part: Part) -> list[Record]:
+        with self._open(part.file, part.start) as source:
+            records = list(itertools.islice(source.records, part.rows))
+        if len(records) != part.rows:
+            raise InputError(
+                f"{source.name} has fewer rows than when the work began", "the same file", "restore"
+            )
+        return records
+
+    def _sorted_out(
+        self, part: Part, task: BatchTask, records: list[Record]
+    ) -> tuple[list[_Row], list[dict[str, Any]]]:
+        """The rows that can be computed, as far as one can see, and those that are set apart."""
+        rows, rejects, repeated = [], [], set(part.repeated)
+        for row in self._rows(part.start.rows, records):
+            problem = _problem(row, part.id_type)
+            if row.number in repeated:
+                problem = InputError(
+                    f"{row.place} has the id {row.id!r:.60}, which an earlier row has",
+                    "another id in each row",
+                    "mend it, or leave `id_column` out",
+                )
+            try:
+                if problem is None:
+                    task.check(*row.texts)
+            except ValueError as error:
+                problem = error
+            if problem is None:
+                rows.append(row)
+            else:
+                rejects.append(self._reject(part, row, problem))
+        return rows, rejects
+
+    def _write(self, file: Path, part: Part, ids: list[Any], results: dict[str, Any]) -> None:
+        """Writes a part: its columns, or for a .npy a vector for each row of the input."""
+        if file.suffix == ".npy":
+            (vectors,) = results.values()  # (ids, D)
+            whole = np.full((part.rows, vectors.shape[1]), np.nan, vectors.dtype)
+            whole[np.array(ids, np.int64) - part.start.rows] = vectors
+            np.save(file, whole)
+            return
+        columns: dict[str, Any] = {"id": np.array(ids, np.int64) if part.id_type == "int" else ids}
+        if len(self.inputs) > 1:
+            columns["file"] = [escaped(self.inputs[part.file])] * len(ids)
+        write_columns(file, columns | results)
+
+    def _reject(self, part: Part, row: _Row, reason: object) -> dict[str, Any]:
+        """What is written of a row that is set apart."""
+        named = escaped(row.id) if isinstance(row.id, str | bytes) else row.id
+        return {
+            "file": escaped(self.inputs[part.file]),
+            "row": row.number,
+            "id": named if isinstance(named, str | int) else None,
+            "reason": one_line(reason),
+        }
 
     def _computed(
         self, task: BatchTask, rows: list[_Row]
@@ -245,108 +362,144 @@ class BulkJob:
                 columns |= {} if scales is None else {"scale": scales}
         return columns
 
-    def _id_type(self) -> type:
-        """That of the first id: a column has one type, in all parts."""
-        with RecordInput(self.inputs[0], self.columns, self.id_column) as source:
-            kinds = (type(identifier) for _, _, identifier in source.records)
-            return next((kind for kind in kinds if kind in (str, int)), str)
-
     def entry(self, part: Part) -> dict[str, Any] | None:
         """The entry of a part that is there and whole; None for one that has to be made."""
-        file = self.output / f"{part.name}.parquet"
+        file = self._file(part.name)
         try:
             entry = read_json(self._entry(part.name))
-            if file.stat().st_size == entry["bytes"] and file_digest(file) == entry["sha256"]:
-                return dict(entry)
+            is_whole = (
+                file.stat().st_size == entry["bytes"] and file_digest(file) == entry["sha256"]
+            )
+            return dict(entry) if is_whole and entry["rows_sha256"] == part.digest else None
         except (OSError, ValueError, KeyError):  # a damaged entry is as none
-            pass
-        return None
+            return None
+
+    def has_entries(self) -> bool:
+        """Whether there is a part from which a run can go on."""
+        return any((self.folder / ENTRIES).glob("*.json"))
+
+    def _file(self, name: str) -> Path:
+        is_array = self.is_file and self.output.suffix == ".npy"
+        return self.folder / f"{name}{'.npy' if is_array else '.parquet'}"
 
     def _entry(self, name: str) -> Path:
-        return self.output / ENTRIES / f"{name}.json"
+        return self.folder / ENTRIES / f"{name}.json"
 
-    def check_output(self, settings: dict[str, Any], resume: bool, overwrite: bool) -> None:
+    def check_output(self, settings: dict[str, Any], resume: bool, overwrite: bool) -> bool:
         """Checks that the parts can be written.
+
+        An interrupted run of the same job is resumed. `resume` takes up a finished one too.
 
         Args:
             settings: What `settings` gives, which reads the model's files.
-            resume: Go on with what is there.
-            overwrite: Parts of an earlier job may be there, which `begin` removes.
+            resume: Check the parts of a finished job, and make those that are damaged.
+            overwrite: A finished job, or another one, may be there.
+
+        Returns:
+            Whether what is there gives way to a new job.
 
         Raises:
-            InputError: The folder holds something else, or another job's parts.
+            InputError: The folder holds something else, another job's parts, or a finished job.
         """
-        output = self.output.resolve()
+        folder = self.folder.resolve()
         for name in self.inputs:
-            if output in Path(name).resolve().parents:
+            if name != STANDARD_INPUT and folder in Path(name).resolve().parents:
                 raise InputError(
-                    f"{name} lies in {self.output}", "an output beside the input", "name another"
+                    f"{name} lies in {self.folder}", "an output beside the input", "name another"
                 )
-        if self.output.exists() and not self.output.is_dir():
-            raise InputError(f"{self.output} is a file", "a folder for the parts", "name another")
-        if not (self.output / JOB).exists():
-            if self.output.is_dir() and any(self.output.iterdir()):
+        if self.folder.exists() and not self.folder.is_dir():
+            raise InputError(f"{self.folder} is a file", "a folder for the parts", "name another")
+        if not (self.folder / JOB).exists():
+            names = [file.name for file in self.folder.glob("*")]
+            if not all(name.startswith(".partial-") for name in names):  # of a killed process
                 raise InputError(
-                    f"{self.output} has files, and no job in parts has written them",
+                    f"{self.folder} has files, and no job in parts has written them",
                     "an empty or a new folder",
-                    "name one",
+                    "name another output, or move them",
                 )
-        elif not overwrite:
-            self._check_same(read_json(self.output / JOB), settings)
-            if not resume and any((self.output / ENTRIES).glob("*.json")):
-                raise InputError(
-                    f"{self.output} was begun by an earlier run of this job",
-                    "`resume=True` to go on with it",
-                    "give that, or `overwrite=True` to start anew",
-                )
+            return False
+        is_finished = not self.is_file and (self.folder / MANIFEST).exists()
+        before = self._begun()
+        if overwrite and (is_finished or before != settings):
+            return True
+        self._check_same(before, settings)
+        if is_finished and not resume:
+            raise InputError(
+                f"{self.folder} is finished",
+                "a new folder",
+                "name another, replace it with `overwrite=True`, or check its parts with "
+                "`resume=True`",
+            )
+        return False
+
+    def _begun(self) -> dict[str, Any]:
+        """The settings of the job that is there; none where they are damaged."""
+        try:
+            return dict(read_json(self.folder / JOB))
+        except ValueError:
+            return {}
 
     def _stored_cut(self, file: int) -> list[Part] | None:
         try:
-            found = read_json(self._cut_file(file))["parts"]
+            cut = read_json(self._cut_file(file))["parts"]
             return [
-                Part(file, number, Start(*start), rows)
-                for number, (start, rows) in enumerate(found)
+                Part(**it | {"start": Start(**it["start"]), "repeated": tuple(it["repeated"])})
+                for it in cut
             ]
         except (OSError, ValueError, KeyError, TypeError):  # a damaged one is as none
             return None
 
     def _cut_file(self, file: int) -> Path:
-        return self.output / CUTS / f"{file:05}.json"
+        return self.folder / CUTS / f"{file:05}.json"
 
-    def begin(
-        self, settings: dict[str, Any], overwrite: bool, cuts: Mapping[int, list[Part]]
-    ) -> None:
+    def begin(self, settings: dict[str, Any], anew: bool) -> None:
         """Makes the folder and says whose it is.
 
         Args:
             settings: As of `check_output`.
-            overwrite: As of `check_output`.
-            cuts: The parts of some inputs, by the number of the input.
+            anew: What `check_output` gave: remove what is there.
         """
-        if overwrite and (self.output / JOB).exists():
-            shutil.rmtree(self.output)
-        for folder in (ENTRIES, CUTS):
-            (self.output / folder).mkdir(parents=True, exist_ok=True)
-        with atomic_file(self.output / JOB) as fresh:
+        if anew:
+            self.discard()
+        # First of all: a folder that holds anything else and not this is not a job's.
+        with atomic_file(self.folder / JOB) as fresh:
             fresh.write_text(json.dumps(settings, indent=1), encoding="utf-8")
+        for folder in (ENTRIES, CUTS):
+            (self.folder / folder).mkdir(exist_ok=True)
+
+    def store_cuts(self, cuts: Mapping[int, list[Part]]) -> None:
+        """Keeps the parts of some inputs, by the number of the input."""
         for file, parts in cuts.items():
             if self._stored_cut(file) != parts:
-                found = [[dataclasses.astuple(part.start), part.rows] for part in parts]
+                content = json.dumps({"parts": [dataclasses.asdict(part) for part in parts]})
                 with atomic_file(self._cut_file(file)) as fresh:
-                    fresh.write_text(json.dumps({"parts": found}), encoding="utf-8")
+                    fresh.write_text(content, encoding="utf-8")
+
+    def discard(self) -> None:
+        """Removes the folder; what a kill leaves of it is an interrupted job."""
+        (self.folder / MANIFEST).unlink(missing_ok=True)
+        for left in list(self.folder.iterdir()):
+            if left.is_dir():
+                shutil.rmtree(left)
+            elif left.name != JOB:
+                left.unlink()
+        shutil.rmtree(self.folder)
 
     def _check_same(self, before: dict[str, Any], settings: dict[str, Any]) -> None:
         for name, now in settings.items():
             if before.get(name) != now:
                 raise InputError(
-                    f"{self.output} was begun with other {name}: {before.get(name)!r:.80}, now "
+                    f"{self.folder} was begun with other {name}: {before.get(name)!r:.80}, now "
                     f"{now!r:.80}",
                     "the same command and input to go on with it",
                     "name another `output`, or give `overwrite=True`",
                 )
 
     def finish(self) -> dict[str, Any] | None:
-        """Writes the manifest and the rejects if all parts are there; gives the manifest then."""
+        """Writes the manifest and the rejects if all parts are there; gives the manifest then.
+
+        Parts that are to be one file are joined into it, and removed.
+        """
         cuts = [self._stored_cut(file) for file in range(len(self.inputs))]
         entries = []
         for part in itertools.chain.from_iterable(cut or [] for cut in cuts):
@@ -358,7 +511,7 @@ class BulkJob:
             return None
         rejects = list(itertools.chain.from_iterable(entry.pop("rejects") for entry in entries))
         lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rejects)
-        with atomic_file(self.output / REJECTS) as fresh:
+        with atomic_file(self.folder / REJECTS) as fresh:
             fresh.write_text(lines, encoding="utf-8")
         manifest = {
             "rows": sum(entry["written"] for entry in entries),
@@ -366,26 +519,43 @@ class BulkJob:
             "computed_by": sorted({entry["computed_by"] for entry in entries}),
             "parts": entries,
         }
-        with atomic_file(self.output / MANIFEST) as fresh:
+        with atomic_file(self.folder / MANIFEST) as fresh:
             fresh.write_text(json.dumps(manifest, indent=1, ensure_ascii=False), encoding="utf-8")
-        for folder in (self.output, self.output / ENTRIES, self.output / CUTS):
+        names = {entry["part"] for entry in entries}
+        for folder in (self.folder, self.folder / ENTRIES, self.folder / CUTS):
             for left in folder.glob(".partial-*"):  # of killed processes
                 shutil.rmtree(left, ignore_errors=True)
+            for left in folder.glob("part-*"):
+                if left.stem not in names:  # standard input was longer in an earlier run
+                    left.unlink()
+        if self.is_file:
+            self._join(entries, bool(rejects))
         return manifest
+
+    def _join(self, entries: Sequence[Mapping[str, Any]], has_rejects: bool) -> None:
+        """Makes the one file of the parts, which appears in one step, and removes them."""
+        fresh = self.folder / f"whole{self.output.suffix}"
+        join_files([self._file(entry["part"]) for entry in entries], fresh)
+        sync(fresh)
+        if has_rejects:
+            os.replace(self.folder / REJECTS, self.rejects)
+        else:
+            self.rejects.unlink(missing_ok=True)
+        os.replace(fresh, self.output)
+        self.discard()
 
 
 def find_inputs(source: str) -> tuple[str, ...]:
-    """A file, the folder of a data set, or the files of a folder and of those below it, sorted.
+    """A file, the folder of a data set, standard input, or the files in and below a folder, sorted.
 
     Raises:
-        InputError: The folder has none that can be read, or the source is standard input, which
-            cannot be read twice.
+        InputError: There is no such file, or the folder has none that can be read.
     """
-    if source == "-":
-        raise InputError(
-            "the texts come from standard input", "a file or a folder", "write them to a file"
-        )
+    if source == STANDARD_INPUT:
+        return (source,)
     path = Path(source).expanduser()
+    if not path.is_dir():
+        check_text_file(path, "a file of texts, a folder of such files, or -")
     if not is_folder_of_files(source):
         return (os.path.abspath(path),)
     found = []
@@ -424,37 +594,40 @@ def _joined(pieces: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _reject(file: str, row: int, identifier: Any, reason: object) -> dict[str, Any]:
-    """What is written of a row that is set apart."""
-    if isinstance(identifier, str | bytes):
-        identifier = escaped(identifier)
-    shown = identifier if isinstance(identifier, str | int) else None
-    return {"file": escaped(file), "row": row, "id": shown, "reason": one_line(reason)}
+def _digest(records: list[Record]) -> str:
+    """What tells whether rows are the same: places, texts, errors and ids."""
+    return hashlib.sha256(repr(records).encode("utf-8", "backslashreplace")).hexdigest()
 
 
-def _check_texts(place: str, texts: list[Any]) -> None:
-    """Raises ValueError if a row has no texts that can be computed."""
-    for text in texts:
+def _problem(row: _Row, id_type: str) -> ValueError | None:
+    """Why a row cannot be used, as far as one can see."""
+    try:
+        _check(row, id_type)
+    except ValueError as error:
+        return error
+    return None
+
+
+def _check(row: _Row, id_type: str) -> None:
+    """Raises ValueError if a row has no texts that can be computed, or no id of the right type."""
+    for text in row.texts:
         if isinstance(text, ValueError):
             raise text
-        check_record_text(place, text)
+        check_record_text(row.place, text)
         if len(text) > LONGEST_TEXT:
             raise InputError(
-                f"{place} has a text of {len(text):,} characters",
+                f"{row.place} has a text of {len(text):,} characters",
                 f"at most {LONGEST_TEXT:,}",
                 "cut it into several",
             )
-
-
-def _check_id(place: str, identifier: Any, kind: type) -> None:
-    """Raises ValueError if a row's id is not of the type that the others have."""
-    fits = type(identifier) is kind and identifier != ""
-    if not fits or (kind is int and not -(2**63) <= identifier < 2**63):
-        expected = "a text" if kind is str else "a whole number of 64 bits"
+    expected = "a text" if id_type == "str" else "a whole number of 64 bits"
+    if row.id is None or row.id == "":
+        raise InputError(f"{row.place} has no id", expected, "add it, or leave `id_column` out")
+    if type(row.id).__name__ != id_type or (id_type == "int" and not -(2**63) <= row.id < 2**63):
         raise InputError(
-            f"{place} has {identifier!r:.40} for an id",
+            f"{row.place} has {row.id!r:.40} for an id",
             f"{expected}, as the first id is",
             "mend it",
         )
-    if kind is str:
-        check_text(identifier, f"the id in {place}")
+    if id_type == "str":
+        check_text(row.id, f"the id in {row.place}")

@@ -46,7 +46,7 @@ def test_classify(hf_bert, one_error_line, save_tiny, lines, tmp_path):
     assert list(rows) == KEYS
     assert {row["label"] for row in rows.values()} <= {f"LABEL_{n}" for n in range(3)}
     assert all(1 / 3 <= row["score"] <= 1 for row in rows.values())
-    one_error_line(hf_bert(*command), "begun by an earlier run", "--resume")
+    one_error_line(hf_bert(*command), "out is finished", "--overwrite", "--resume")
     assert hf_bert(*command, "--resume").status == 0
     assert hf_bert(*command, "--overwrite", "-q").out == ""
     assert finished(out) == rows
@@ -73,7 +73,7 @@ def test_answer(hf_bert, save_tiny, tmp_path):
 
 
 def test_a_first_line_that_is_taken_as_a_text_is_said_once(hf_bert, save_tiny, tmp_path):
-    """In a file for one array and in parts, with names that are not UTF-8; also beside a header."""
+    """In one file and in parts, with names that are not UTF-8; also beside a header."""
     model, file = save_tiny("BertModel"), tmp_path / "odd\udcc9.csv"
     file.write_text("text,id\nnice,7\nriver,8\n")
     for more in (["-o", tmp_path / "a.parquet"], ["-o", tmp_path / "\udcc9", "--resume"]):

@@ -228,7 +228,7 @@ def test_json_is_all_of_the_output(hf_bert, place, monkeypatch, name):
 INSIDE = {
     "answer": "hf_bert_impl.inference.question_answering.QuestionAnsweringPipeline.__call__",
     "convert": "hf_bert_impl.conversion.pipeline.write_safetensors",
-    "embed": "hf_bert_impl.data.vector_file.VectorFile.append",
+    "embed": "hf_bert_impl.distributed.parts.BulkJob._write",
     "export": "hf_bert_impl.export.exporting.compare",
     "finetune": "hf_bert_impl.training.finetuning_trainer.FinetuningTrainer.save_best",
     "pretrain": "hf_bert_impl.training.pretraining_trainer.PretrainingTrainer.training_step",

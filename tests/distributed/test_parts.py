@@ -4,11 +4,6 @@ import dataclasses
 import gzip
 import json
 import os
-import random
-import signal
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pyarrow
@@ -16,13 +11,12 @@ import pyarrow.parquet as parquet
 import pytest
 
 from hf_bert_impl import TextEncoder
-from hf_bert_impl.cli import main
 from hf_bert_impl.data.text_input import RecordInput
 from hf_bert_impl.distributed import Answer, Classify, EmbedTexts
 from hf_bert_impl.distributed.bulk import Engine, run_job
-from hf_bert_impl.distributed.parts import CUTS, JOB, LONGEST_TEXT, find_inputs
+from hf_bert_impl.distributed.parts import CUTS, LONGEST_TEXT, find_inputs
 from hf_bert_impl.errors import InputError
-from tests.distributed.conftest import IDS, RUN, TEXTS
+from tests.distributed.conftest import IDS, TEXTS
 from tests.distributed.hard_tasks import Failing
 from tests.distributed.results import finished, rejects, vectors
 
@@ -267,7 +261,7 @@ def test_a_damaged_part_is_made_again(job, expected, damage):
 def test_another_job_is_refused(job, models, tmp_path):
     run_job(job, Engine())
     before = {file: file.read_bytes() for file in job.output.glob("*.parquet")}
-    with pytest.raises(InputError, match="begun by an earlier run"):
+    with pytest.raises(InputError, match="is finished"):
         run_job(job, Engine())
     for change in (
         {"part_rows": 10},
@@ -305,29 +299,3 @@ def test_wrong_input_writes_nothing(job, tmp_path):
     with pytest.raises((InputError, OSError), match="no folder"):
         run_job(wrong, Engine(), overwrite=True)
     assert sorted(job.output.iterdir()) == before
-
-
-@pytest.mark.slow
-def test_killed_and_resumed(job, rows, expected):
-    """At random moments, without warning; the entries that stand are not made again."""
-    command = [
-        *(sys.executable, "-c", RUN, "embed", job.options["model"], str(rows)),
-        *("-o", str(job.output), "--shard", "0/1", "--column", "text", "--id-column", "id"),
-        *("--part-size", "2", "--quiet"),
-    ]
-    draw = random.Random(5)
-    for _ in range(2):
-        process = subprocess.Popen(command, env={**os.environ, "OMP_NUM_THREADS": "1"})
-        count = len(list(job.output.glob("_parts/*.json")))
-        end = time.monotonic() + 120
-        while len(list(job.output.glob("_parts/*.json"))) <= count and process.poll() is None:
-            assert time.monotonic() < end
-            time.sleep(draw.random() / 20)
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-    done = {file: file.stat().st_mtime_ns for file in job.output.glob("_parts/*.json")}
-    assert done
-    assert main(command[3:]) == 0
-    assert np.array_equal(vectors(finished(job.output), IDS), expected)
-    assert done == {file: file.stat().st_mtime_ns for file in done}
-    assert json.loads((job.output / JOB).read_text())["part_rows"] == 2

@@ -25,7 +25,7 @@ def assert_complete(output: Path, vectors: np.ndarray) -> None:
     assert found.dtype == np.float32
     assert found.shape == vectors.shape
     assert np.abs(found - vectors).max() < 1e-5
-    assert [file.name for file in output.parent.iterdir()] == [output.name]
+    assert {file.name for file in output.parent.iterdir()} == {output.name}
 
 
 def json_lines(texts: list[str], column: str) -> str:

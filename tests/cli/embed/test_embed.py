@@ -1,13 +1,12 @@
-"""`hf-bert embed`: texts or a table in; a .npy or Parquet file out."""
+"""`hf-bert embed`: texts or a table in; a .npy, a Parquet file or a folder of parts out."""
 
-import io
 import json
-import types
 
 import numpy as np
 import pytest
 
-from hf_bert_impl.data import vector_file, vector_table
+from hf_bert_impl.data.vector_table import as_stored
+from hf_bert_impl.distributed import EmbedTexts, parts
 from tests.cli.embed.cases import LINES, WIDTH, assert_complete, expected, give_input, json_lines
 
 pytest.importorskip("pyarrow", reason="pip install -e '.[train]'")
@@ -17,11 +16,12 @@ from pyarrow.parquet import read_table
 def test_a_vector_a_line(hf_bert, model, lines, output):
     result = hf_bert("embed", model, lines, "--output", output)
     assert (result.status, result.err) == (0, "")
-    assert f"{len(LINES)} vectors of {WIDTH} numbers" in " ".join(result.out.split())
+    assert f"{len(LINES)} rows in 1 of 1 parts, 0 set apart" in " ".join(result.out.split())
     assert_complete(output, expected(model))
     options = ("--normalize", "--batch-tokens", 5, "--dtype", "float32", "--json", "--overwrite")
     report = json.loads(hf_bert("embed", model, lines, "-o", output, *options).out)
-    assert (report["rows"], report["dimension"], report["resumed_from"]) == (len(LINES), WIDTH, 0)
+    assert (report["rows"], report["rejected"], report["resumed_from"]) == (len(LINES), 0, 0)
+    assert report["precision"].startswith("float32")
     assert report["texts_per_second"] > 0
     assert_complete(output, expected(model, normalize_embeddings=True))
     assert hf_bert("embed", model, lines, "-o", output, "--overwrite", "--quiet") == (0, "", "")
@@ -44,15 +44,6 @@ def test_standard_input(hf_bert, model, output, monkeypatch):
     assert_complete(output, expected(model, ["nice", texts[1]]))
 
 
-@pytest.mark.parametrize("shape", [(7, 384), (2**63, 2**31)])
-def test_header_is_that_of_the_format(shape):
-    header = vector_file.npy_header(*shape)
-    file = io.BytesIO(header)
-    assert np.lib.format.read_magic(file) == (1, 0)
-    assert np.lib.format.read_array_header_1_0(file) == (shape, False, np.dtype("<f4"))
-    assert file.tell() == len(header) == vector_file.HEADER
-
-
 def test_a_table_to_a_table(hf_bert, model, tmp_path, output):
     people, output = tmp_path / "people.csv", output.with_suffix(".parquet")
     people.write_text("name,says\n" + "".join(f'n{n},"{text}"\n' for n, text in enumerate(LINES)))
@@ -68,14 +59,94 @@ def test_a_table_to_a_table(hf_bert, model, tmp_path, output):
     assert read_table(output)["id"].to_pylist() == [*range(len(LINES))]
 
 
-def test_in_files(hf_bert, model, lines, output):
-    output = output.with_suffix(".parquet")
-    assert hf_bert("embed", model, lines, "-o", output, "--part-size", 2).status == 0
-    files = sorted(output.iterdir())
-    assert [file.name for file in files] == [f"part-0000{n}.parquet" for n in range(3)]
+def test_the_name_says_whether_it_is_one_file(hf_bert, model, lines, output):
+    """Of the same parts: a name without an ending is that of their folder."""
+    one, folder = output.with_suffix(".parquet"), output.with_suffix("")
+    for name in (one, folder, output):
+        assert hf_bert("embed", model, lines, "-o", name, "--part-size", 2).status == 0
+    files = sorted(folder.glob("*.parquet"))
     assert [read_table(file)["id"].to_pylist() for file in files] == [[0, 1], [2, 3], [4]]
-    assert np.abs(np.array(read_table(output)["vector"].to_pylist()) - expected(model)).max() < 1e-5
+    whole = [row["vector"] for file in files for row in read_table(file).to_pylist()]
+    assert np.abs(np.array(whole) - expected(model)).max() < 1e-5
+    assert read_table(one)["id"].to_pylist() == [*range(len(LINES))]
+    for found in (np.array(read_table(one)["vector"].to_pylist()), np.load(output)):
+        assert np.abs(found - expected(model)).max() < 1e-5
+    assert sorted(output.parent.iterdir()) == sorted((one, folder, output))
+
+
+def test_a_folder_of_files_to_one_file(hf_bert, model, tmp_path, output):
+    (tmp_path / "texts").mkdir()
+    for number, text in enumerate(LINES):
+        (tmp_path / "texts" / f"{number}.txt").write_text(text + "\n")
+    assert hf_bert("embed", model, tmp_path / "texts", "-o", output).status == 0
+    assert_complete(output, expected(model))
+
+
+#: Rows of which some cannot be used, with words of the reason.
+ROWS = [
+    ({"id": "a", "text": "nice"}, None),
+    ({"id": "b", "text": None}, "nothing (null) for a text"),
+    ({"id": "b", "text": "to"}, None),  # the only usable row with this id
+    ({"id": "a", "text": "meet"}, "line 4 of {} has the id 'a', which an earlier row has"),
+    ({"id": 7, "text": "you"}, "has 7 for an id; expected a text, as the first id is"),
+    ({"text": "you"}, "no column 'id'"),
+    ({"id": "", "text": "you"}, "line 7 of {} has no id"),
+    ({"id": "h", "text": "huge"}, "line 8 of {}: a number of the vector is 1e+07"),
+    ({"id": "c", "text": "river"}, None),
+]
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a"])
+def test_one_policy_for_rows_that_cannot_be_used(
+    hf_bert, model, tmp_path, output, monkeypatch, name
+):
+    """They are set apart, with the reason, from one file as from parts."""
+    output, file = output.with_name(name), tmp_path / "a.jsonl"
+    file.write_text("".join(json.dumps(row) + "\n" for row, _ in ROWS))
+    make_huge(monkeypatch)
+    options = ("--id-column", "id", "--part-size", 2, "--precision", "float16", "-q")
+    result = hf_bert("embed", model, file, "-o", output, *options)
+    rejects = output / "rejects.jsonl" if name == "a" else output.with_name(f"{name}.rejects.jsonl")
+    note = f"note: 6 row(s) are set apart, with the reasons in {rejects}\n"
+    assert result == (0, "", note)
+    files = sorted(output.glob("*.parquet")) if name == "a" else [output]
+    assert [it for one in files for it in read_table(one)["id"].to_pylist()] == ["a", "b", "c"]
+    found = [json.loads(line) for line in rejects.read_text().splitlines()]
+    bad = [(number, words) for number, (_, words) in enumerate(ROWS) if words]
+    assert [row["row"] for row in found] == [number for number, _ in bad]
+    for row, (_, words) in zip(found, bad, strict=True):
+        assert words.format(file) in row["reason"]
+
+
+def test_in_an_array_they_are_nan(hf_bert, model, tmp_path, output, monkeypatch):
+    """Row n stays that of line n. A later run without such rows removes the list of them."""
+    make_huge(monkeypatch)
+    file, rejects = tmp_path / "a.txt", output.with_name("vectors.npy.rejects.jsonl")
+    file.write_bytes(b"nice\ncaf\xe9\nhuge\nriver\n")
+    command = ("embed", model, file, "-o", output, "--precision", "float16", "--json")
+    report = json.loads(hf_bert(*command).out)
+    assert (report["rows"], report["rejected"]) == (2, 2)
+    found = np.load(output)
+    assert np.isnan(found).all(axis=1).tolist() == [False, True, True, False]
+    assert np.allclose(found[[0, 3]], expected(model, ["nice", "river"]), rtol=1e-3, atol=1e-6)
+    assert "line 2 of" in rejects.read_text().splitlines()[0]
+    file.write_text("nice\n")
+    assert hf_bert(*command, "--overwrite").status == 0
     assert [*output.parent.iterdir()] == [output]
+
+
+def make_huge(monkeypatch):
+    """Makes the vector of one text too large for float16."""
+    compute = EmbedTexts.compute
+
+    def huge(self, *texts):
+        (vectors,) = compute(self, *texts)
+        for row, text in enumerate(texts[0]):
+            if text == "huge":
+                vectors[row] = 1e7
+        return (vectors,)
+
+    monkeypatch.setattr(EmbedTexts, "compute", huge)
 
 
 @pytest.mark.parametrize(
@@ -101,40 +172,23 @@ def test_smaller_numbers(hf_bert, model, lines, output, name, kind):
         assert np.allclose(found, right, rtol=1e-3, atol=1e-6)
 
 
-@pytest.mark.parametrize("bad", [np.nan, 1e5])
-def test_a_number_that_does_not_fit(tmp_path, bad):
-    vectors = np.zeros((3, 2), np.float32)
-    with vector_file.VectorFile(tmp_path / "a.npy", 2, {}, precision="float16") as file:
-        file.append(["a", "b", "c"], vectors)
-        vectors[1, 1] = bad
-        with pytest.raises(ValueError, match=r"vector of text 5 has .* float16 can hold"):
-            file.append(["d", "e", "f"], vectors)
-        file.finish()
-    assert np.array_equal(np.load(tmp_path / "a.npy"), np.zeros((3, 2), np.float16))
+def test_int8_of_a_vector_of_zeros():
+    vectors = np.array([[0, 0, 0], [1, -2, 0.5]], np.float32)
+    numbers, scales = as_stored(vectors, "int8")
+    assert numbers.tolist() == [[0, 0, 0], [64, -127, 32]]
+    assert scales.tolist() == [0, np.float32(2 / 127)]
+    with pytest.raises(ValueError, match=r"a number of the vector is nan; .* float16 can hold"):
+        as_stored(vectors * np.nan, "float16")
 
 
-def test_int8_of_a_vector_of_zeros(tmp_path):
-    with vector_file.VectorFile(tmp_path / "a.parquet", 3, {}, precision="int8") as file:
-        file.append(["a", "b"], np.array([[0, 0, 0], [1, -2, 0.5]], np.float32))
-        file.finish()
-    table = read_table(tmp_path / "a.parquet")
-    assert table["vector"].to_pylist() == [[0, 0, 0], [64, -127, 32]]
-    assert table["scale"].to_pylist() == [0, np.float32(2 / 127)]
-
-
-@pytest.mark.parametrize("parts", [(), ("--part-size", 2)])
-def test_killed_while_the_table_is_made(hf_bert, model, lines, output, monkeypatch, parts):
+@pytest.mark.parametrize("ending", [".npy", ".parquet"])
+def test_stopped_while_the_parts_are_joined(hf_bert, model, lines, output, monkeypatch, ending):
     """Nothing half written is there, and the rows are not made again."""
-    output = output.with_suffix(".parquet")
-    command = ("embed", model, lines, "-o", output, *parts, "--json")
+    output = output.with_suffix(ending)
+    command = ("embed", model, lines, "-o", output, "--json")
     with monkeypatch.context() as patch:
-        # Killed without warning: nothing is cleaned up.
-        nothing = types.SimpleNamespace(rmtree=lambda *given, **options: None)
-        patch.setattr(vector_table, "shutil", nothing)
-        patch.setattr(vector_table, "sync", lambda file: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(parts, "sync", lambda file: (_ for _ in ()).throw(KeyboardInterrupt))
         assert hf_bert(*command).status == 130
-    assert not output.exists()
-    assert any(file.name.endswith(".partial-table") for file in output.parent.iterdir())
+    assert [file.name for file in output.parent.iterdir()] == [f"{output.name}.parts"]
     assert json.loads(hf_bert(*command).out)["resumed_from"] == len(LINES)
-    assert read_table(output).num_rows == len(LINES)
     assert [*output.parent.iterdir()] == [output]

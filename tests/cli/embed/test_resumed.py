@@ -1,8 +1,10 @@
 """`hf-bert embed`: no work is lost when it is killed, and files of others are left alone."""
 
+import contextlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,169 +12,202 @@ import time
 
 import numpy as np
 import pytest
-import torch
 
 from hf_bert_impl import BertModel
-from hf_bert_impl.data import vector_file
-from hf_bert_impl.model.kernels import why_no_kernels
-from tests.cli.embed.cases import LINES, WIDTH, assert_complete, expected, give_input, json_lines
+from hf_bert_impl.distributed.parts import BulkJob
+from tests.cli.embed.cases import LINES, assert_complete, expected, give_input, json_lines
 
-SECONDS_TO_START = 60
-RUN = "import sys; from hf_bert_impl.cli import main; sys.exit(main())"
+SECONDS_TO_START = 120
+KILLS = 10
+#: Runs a command in a process of its own for each line of arguments. It is forked from one that has
+#: run the first command itself: what that one imports takes longer than the command.
+FORKING = """
+import json, os, sys
+from hf_bert_impl.cli import main
+print(main(json.loads(sys.stdin.readline())), flush=True)
+for line in sys.stdin:
+    process = os.fork()
+    if not process:
+        os._exit(main(json.loads(line)))
+    print(process, flush=True)
+    print(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]), flush=True)
+"""
 
 
-def run_and_kill(command, texts, output):
-    """Starts a run, kills it without warning while it waits for more texts; gives its rows."""
-    process = subprocess.Popen(
-        [sys.executable, "-c", RUN, *command],
+@pytest.fixture
+def started():
+    """Starts a command in a process of its own; gives its number, and what waits for its status.
+
+    The first one is run to its end and gives its status.
+    """
+    # No threads, of which a fork has none.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}
+    with subprocess.Popen(
+        [sys.executable, "-c", FORKING],
         stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    progress = output.with_name(output.name + ".progress.json")
-    try:
-        process.stdin.write(("\n".join(texts) + "\n").encode())
-        process.stdin.flush()
-        end = time.monotonic() + SECONDS_TO_START
-        while not progress.exists():
-            assert process.poll() is None, process.stderr.read()
-            assert time.monotonic() < end
-            time.sleep(0.05)
-        return json.loads(progress.read_text())["rows"]
-    finally:
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment,
+    ) as parent:
+
+        def start(*command):
+            parent.stdin.write(json.dumps([str(word) for word in command]) + "\n")
+            parent.stdin.flush()
+            first = int(parent.stdout.readline())
+            return first, lambda: int(parent.stdout.readline())
+
+        yield start
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(why_no_kernels(torch.float32) is not None, reason="torch lacks oneDNN")
-def test_killed_and_resumed(hf_bert, model, output, monkeypatch):
-    """To the same bytes as without an interruption, with any token budget, killed anywhere."""
-    output, draw = output.with_name("vectors.parquet"), random.Random(2)
-    texts = [f"the river rose and {'you ' * draw.randrange(12)}" for _ in range(1500)]
-    texts = json_lines(texts, "text").splitlines()
-    options = ("--precision", "int8", "--part-size", "401", "--column", "text", "--id-column", "id")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows cannot fork")
+@pytest.mark.parametrize("name", ["vectors.npy", "vectors.parquet", "vectors"])
+def test_killed_ten_times(started, model, tmp_path, output, name):
+    """At random moments: each row once, in the bytes of a run without an interruption."""
+    draw = random.Random(name)
+    texts = [f"the river rose and {'you ' * draw.randrange(12)}" for _ in range(300)]
+    file = tmp_path / "a.jsonl"
+    file.write_text(json_lines(texts, "text"))
+    output, whole = output.with_name(name), tmp_path / name
+    options = ["--part-size", "2", "--quiet"]
+    options += [] if name.endswith(".npy") else ["--id-column", "id"]
+    assert started("embed", model, file, "-o", whole, *options)[0] == 0
 
-    def content(path):
-        return [file.read_bytes() for file in sorted(path.iterdir())]
+    entries = (output if name == "vectors" else output.with_name(f"{name}.parts")) / "_parts"
+    for _ in range(KILLS):
+        process, status = started("embed", model, file, "-o", output, *options)
+        until = len([*entries.glob("*.json")]) + draw.randrange(10)
+        end, pause = time.monotonic() + SECONDS_TO_START, draw.random() / 20
+        while len([*entries.glob("*.json")]) < until and time.monotonic() < end:
+            time.sleep(0.002)
+        time.sleep(pause)
+        os.kill(process, signal.SIGKILL)
+        assert status() == -signal.SIGKILL
+    done = {file: file.stat().st_mtime_ns for file in entries.glob("*.json")}
+    assert 0 < len(done) < len(texts) / 2
+    assert started("embed", model, file, "-o", output, *options)[1]() == 0
 
-    def command(target, budget):
-        return (
-            *("embed", str(model), "-", "-o", str(target), "--batch-invariant", "--json"),
-            *("--batch-tokens", str(budget)),
-            *options,
-        )
+    if name == "vectors":
+        assert {file: file.stat().st_mtime_ns for file in done} == done  # none was made again
+        compared = [file.name for file in whole.glob("*.parquet")]
+        assert len(compared) == len([*output.glob("part-*")]) == len(texts) / 2
+        assert not [*output.rglob(".partial-*")]
+        for part in compared:
+            assert (output / part).read_bytes() == (whole / part).read_bytes()
+    else:
+        assert output.read_bytes() == whole.read_bytes()
+    assert [*output.parent.iterdir()] == [output]
+    if name == "vectors.npy":
+        assert np.abs(np.load(output) - expected(model, texts)).max() < 1e-5
 
-    whole = output.with_name(f"whole{output.suffix}")
-    give_input(monkeypatch, texts)
-    assert hf_bert(*command(whole, 4096)).status == 0
-    killed = draw.randrange(700, 1400)
-    rows = run_and_kill(command(output, draw.choice([31, 64, 200])), texts[:killed], output)
-    give_input(monkeypatch, texts)
-    result = hf_bert(*command(output, draw.choice([33, 500])))
-    assert result.status == 0, result.err
-    assert 0 < rows <= killed and json.loads(result.out)["resumed_from"] == rows
-    assert content(output) == content(whole)
-    assert sorted(output.parent.iterdir()) == sorted((output, whole))
+
+@contextlib.contextmanager
+def stopped_after(monkeypatch, count):
+    """Ctrl-C comes when so many parts are made."""
+    make, made = BulkJob.make, []
+
+    def stop(self, *arguments):
+        if len(made) == count:
+            raise KeyboardInterrupt
+        made.append(make(self, *arguments))
+        return made[-1]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(BulkJob, "make", stop)
+        yield
 
 
 @pytest.fixture
 def interrupted(hf_bert, model, lines, output, monkeypatch):
     """A run that an interrupt ended after two of five texts, as arguments to go on with."""
-    append = vector_file.VectorFile.append
-
-    def stop_at_two(self, texts, vectors):
-        if self.rows == 2:
-            raise KeyboardInterrupt
-        append(self, texts, vectors)
-
-    arguments = ("embed", model, lines, "-o", output, "--batch-tokens", 1)
-    with monkeypatch.context() as patch:
-        patch.setattr(vector_file.VectorFile, "append", stop_at_two)
+    arguments = ("embed", model, lines, "-o", output, "--part-size", 1)
+    with stopped_after(monkeypatch, 2):
         result = hf_bert(*arguments)
-    assert result.status == 130
-    assert result.err == "stopped after 2 texts; the same command goes on from there\n"
+    assert (result.status, result.err) == (130, "stopped; the same command resumes\n")
     assert not output.exists()
     return arguments
 
 
-def test_interrupted_and_resumed(hf_bert, interrupted, model, output):
-    with output.with_name("vectors.npy.partial").open("ab") as file:
-        file.write(b"\x01" * (WIDTH * 4 + 17))  # a row and a piece that no checkpoint counted
-    result = hf_bert(*interrupted, "--json")
+@pytest.mark.parametrize("more", [[], ["--resume"], ["--overwrite"]])
+def test_the_same_command_resumes(hf_bert, interrupted, model, output, more):
+    result = hf_bert(*interrupted, "--json", *more)
     assert result.status == 0, result.err
-    assert json.loads(result.out)["resumed_from"] == 2
+    report = json.loads(result.out)
+    assert (report["resumed_from"], report["rows"], report["parts"]) == (2, 3, 5)
     assert_complete(output, expected(model))
 
 
-def test_resuming_with_other_texts(hf_bert, one_error_line, interrupted, lines, output, model):
-    text = lines.read_text()
-    lines.write_text(text.replace("meet", "rose"))
-    words = ("the first 2 texts are others now", "delete", "vectors.npy.partial to start anew")
-    one_error_line(hf_bert(*interrupted), *words)
-    lines.write_text("nice to meet you\n")
-    one_error_line(hf_bert(*interrupted), "has 1 texts where 2 were done")
-    lines.write_text(text)
-    one_error_line(hf_bert(*interrupted, "--normalize"), "its normalize was False, now True")
-    # None of these has touched what was done; further texts are welcome.
-    with lines.open("a") as file:
-        file.write("river\n")
+@pytest.mark.parametrize("left", ["", ".partial-x", "_job.json"])
+def test_killed_while_the_folder_is_made_or_removed(hf_bert, interrupted, model, output, left):
+    """What is left, whatever it is, is gone on with."""
+    folder = output.with_name("vectors.npy.parts")
+    settings = (folder / "_job.json").read_bytes()
+    shutil.rmtree(folder)
+    folder.mkdir()
+    if left == "_job.json":
+        (folder / left).write_bytes(settings)
+    elif left:
+        (folder / left).mkdir()
     assert hf_bert(*interrupted).status == 0
-    assert_complete(output, expected(model, [*LINES, "river"]))
+    assert_complete(output, expected(model))
 
 
-def test_resuming_with_other_weights(hf_bert, one_error_line, interrupted, model, output):
+def test_nothing_is_left_of_a_run_that_has_made_nothing(hf_bert, model, lines, output, monkeypatch):
+    """So that other options can be given without more words."""
+    with stopped_after(monkeypatch, 0):
+        assert hf_bert("embed", model, lines, "-o", output) == (130, "", "")
+    assert not [*output.parent.iterdir()]
+
+
+def test_another_run_does_not_go_on(hf_bert, one_error_line, interrupted, model, lines, output):
+    """Other texts, options or weights are refused, or begin anew with --overwrite."""
+    before = lines.read_text()
+    lines.write_text(before.replace("meet", "rose") + "more\n")
+    one_error_line(hf_bert(*interrupted), "vectors.npy.parts was begun with other inputs")
+    lines.write_text(before)
     other = BertModel.from_pretrained(model)
     other.embeddings.word_embeddings.weight.data.mul_(-1)
     other.save_pretrained(model)
-    one_error_line(hf_bert(*interrupted), "the model gives other vectors now")
-    output.with_name("vectors.npy.partial").unlink()
-    assert hf_bert(*interrupted).status == 0
+    one_error_line(hf_bert(*interrupted), "other weights", "--overwrite")
+    one_error_line(hf_bert(*interrupted, "--normalize"), "other options")
+    assert json.loads(hf_bert(*interrupted, "--overwrite", "--json").out)["resumed_from"] == 0
     assert_complete(output, expected(model))
 
 
-def test_damaged_leftovers(hf_bert, one_error_line, interrupted, output):
-    progress = output.with_name("vectors.npy.progress.json")
-    before = progress.read_text()
-    for content in ("{", '{"rows": 2}', "[]"):
-        progress.write_text(content)
-        one_error_line(hf_bert(*interrupted), "progress.json is damaged")
-    progress.write_text(before)
-    os.truncate(output.with_name("vectors.npy.partial"), 200)
-    one_error_line(hf_bert(*interrupted), "is shorter than its 2 rows")
+@pytest.mark.parametrize("name", ["vectors.npy", "vectors"])
+def test_standard_input_is_resumed(hf_bert, model, output, monkeypatch, name):
+    """Parts whose rows are the same are there; others are made again, and none is left over."""
+    output = output.with_name(name)
+    command = ("embed", model, "-", "-o", output, "--part-size", 1, "--json")
+    give_input(monkeypatch, [*LINES, "more"])
+    with stopped_after(monkeypatch, 5):
+        assert hf_bert(*command).status == 130
+    texts = [LINES[0], "other", *LINES[2:4]]
+    give_input(monkeypatch, texts)
+    report = json.loads(hf_bert(*command).out)
+    assert (report["resumed_from"], report["rows"], report["complete"]) == (3, 1, True)
+    if name == "vectors.npy":
+        assert_complete(output, expected(model, texts))
+    else:
+        assert len([*output.glob("part-*")]) == len(texts)
 
 
 def test_files_of_others_are_left_alone(hf_bert, one_error_line, model, lines, output, tmp_path):
-    """What no interrupted run wrote is neither cut off nor written to, nor is what a link names."""
-    command, mine = ("embed", model, lines, "-o", output), tmp_path / "mine"
-    np.save(tmp_path / "mine.npy", np.ones((3, WIDTH), np.float32))  # the very header of a .partial
-    contents = b"mine", (tmp_path / "mine.npy").read_bytes()
-    for content, ending, place in [
-        (b"", ".partial", os.link),
-        *((content, ".progress.json", os.rename) for content in contents),
-        *((it, ".partial", how) for it in contents for how in (os.link, os.symlink, os.rename)),
-    ]:
-        beside = output.with_name(output.name + ending)
-        mine.write_bytes(content)
-        place(mine, beside)
-        one_error_line(hf_bert(*command), beside.name)
-        assert beside.read_bytes() == content
-        assert [*output.parent.iterdir()] == [beside]
-        beside.unlink()
+    """What no interrupted run wrote."""
+    command, beside = ("embed", model, lines, "-o", output), output.with_name("vectors.npy.parts")
+    beside.write_text("mine")
+    one_error_line(hf_bert(*command, "--overwrite"), "vectors.npy.parts is a file")
+    beside.unlink()
+    beside.mkdir()
+    (beside / "mine").write_text("mine")
+    one_error_line(hf_bert(*command, "--overwrite"), "no job in parts has written them")
+    assert (beside / "mine").read_text() == "mine"
     output.symlink_to(tmp_path / "none")
     one_error_line(hf_bert(*command), "exists", "--overwrite")
     assert output.is_symlink()
 
 
-def test_killed_before_the_first_rows_counted(hf_bert, model, lines, output):
-    beside = output.with_name("vectors.npy.partial")
-    beside.write_bytes(vector_file.npy_header(0, WIDTH) + b"\x01" * 200)
-    assert hf_bert("embed", model, lines, "-o", output).status == 0
-    assert_complete(output, expected(model))
-
-
-@pytest.mark.parametrize("ending", ["", ".partial", ".progress.json"])
+@pytest.mark.parametrize("ending", ["", ".rejects.jsonl"])
 @pytest.mark.parametrize("link", [None, os.symlink, os.link])
 def test_the_texts_are_no_output(
     hf_bert, one_error_line, model, lines, output, monkeypatch, ending, link
@@ -190,17 +225,3 @@ def test_the_texts_are_no_output(
         one_error_line(hf_bert("embed", model, "-", *command[3:]), f"the input is in {beside}")
     assert source.read_text() == text
     assert [*output.parent.iterdir()] == [beside]
-
-
-def test_a_bad_line_costs_no_work(hf_bert, one_error_line, model, tmp_path, output):
-    """What was done before it counts, once the line is mended."""
-    many = [f"the river rose over night and {'you ' * (n % 11)}" for n in range(700)]
-    good = json_lines(many, "text").strip()
-    file = tmp_path / "a.jsonl"
-    file.write_text(good + "\n{oops\n")
-    arguments = ("embed", model, file, "-o", output, "--batch-tokens", 100)
-    one_error_line(hf_bert(*arguments), "line 701 of", "is not JSON")
-    assert not output.exists()
-    file.write_text(good + "\n")
-    assert json.loads(hf_bert(*arguments, "--json").out)["resumed_from"] > 0
-    assert_complete(output, expected(model, many))
