@@ -302,8 +302,8 @@ def conll_records(lines: Lines, name: str, choice: Choice) -> Iterator[Values]:
 
 def parquet_records(
     stream: IO[bytes], name: str, choice: Choice, start: int = 0
-) -> tuple[int, Iterator[Values]]:
-    """The number of rows of a Parquet file, and those from row `start` on.
+) -> Iterator[Values]:
+    """The rows of a Parquet file from row `start` on.
 
     Raises:
         InputError: The file is no Parquet, has no such column, or a column holds no texts.
@@ -338,13 +338,11 @@ def parquet_records(
             yield from file.iter_batches(batch_size=ROWS, row_groups=groups, columns=present)
 
     rows = itertools.islice(_rows(batches(), chosen), start - first, None)
-    return file.metadata.num_rows, _numbered(rows, name, start)
+    return _numbered(rows, name, start)
 
 
-def dataset_records(
-    folder: Path, name: str, choice: Choice, start: int = 0
-) -> tuple[int, Iterator[Values]]:
-    """The number of rows of a folder that `datasets` wrote with `save_to_disk`, and its records.
+def dataset_records(folder: Path, name: str, choice: Choice, start: int = 0) -> Iterator[Values]:
+    """The records of a folder that `datasets` wrote with `save_to_disk`.
 
     The arguments are those of `parquet_records`.
 
@@ -376,7 +374,7 @@ def dataset_records(
                 f"name its folder, such as {folder / next(iter(table), 'train')}",
             )
         (table,) = table.values()
-    return len(table), records_of(table, name, choice, start)
+    return records_of(table, name, choice, start)
 
 
 def records_of(

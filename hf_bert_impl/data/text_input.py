@@ -146,8 +146,6 @@ class RecordInput:
         say: Callable[[str], None] = say,
     ) -> None:
         self.name = "standard input" if file == "-" else file
-        #: All bytes, or rows of a table that knows their number; None where that is not known.
-        self.size: int | None = None
         self._start, self._mend, self._say = start or Start(), mend, say
         self._rows, self._lines = self._start.rows, Lines(io.BytesIO())
         self._is_single, self._has_ids = not isinstance(column, tuple), id_column is not None
@@ -178,11 +176,6 @@ class RecordInput:
             return Start(self._rows, self._lines.lines, self._lines.bytes)
         return Start(self._rows)
 
-    @property
-    def done(self) -> int:
-        """Bytes, or rows of a table that knows their number, of the input so far."""
-        return self._lines.bytes or self._rows
-
     def sound(self) -> Iterator[Record]:
         """The records; one that cannot be read raises its error."""
         for record in self.records:
@@ -204,14 +197,12 @@ class RecordInput:
         self.form = form_of(path) if file != "-" else "lines"
         self._can_seek = False
         if self.form == "folder":
-            self.size, rows = dataset_records(path, self.name, choice, start.rows)
-            return rows
+            return dataset_records(path, self.name, choice, start.rows)
         packing = endings(path)[1] if file != "-" else ""
         stream = self._stream(file, path, packing)
         if self.form == "parquet":
             jumping = self._opened.enter_context(seekable(stream, bool(packing)))
-            self.size, rows = parquet_records(jumping, self.name, choice, start.rows)
-            return rows
+            return parquet_records(jumping, self.name, choice, start.rows)
         self._can_seek = file != "-" and not packing and self.form != "conll"
         self._lines = Lines(stream, (start.lines, start.bytes))
         return itertools.islice(self._parsed(choice), 0 if start.bytes else start.rows, None)
@@ -250,8 +241,6 @@ class RecordInput:
         stream: Any = raw
         if packing:
             stream = io.BufferedReader(_Unpacked(PACKED[packing](raw), self.name), 1 << 16)
-        elif path.is_file():
-            self.size = path.stat().st_size
         return self._opened.enter_context(stream)
 
 
@@ -294,8 +283,6 @@ class TextInput(RecordInput, Iterator[str]):
     Args:
         file: As for `RecordInput`.
         column: A single one.
-        id_column: As there.
-        on_id: Gets the place and the id of each record, in order.
         mend: As there.
 
     Raises:
@@ -307,12 +294,9 @@ class TextInput(RecordInput, Iterator[str]):
         self,
         file: str,
         column: str | None = None,
-        id_column: str | None = None,
-        on_id: Callable[[str, Any], None] = lambda place, identifier: None,
         mend: bool = False,
     ) -> None:
-        super().__init__(file, column, id_column, mend=mend)
-        self._on_id = on_id
+        super().__init__(file, column, mend=mend)
         try:
             self._texts = self._read()
             self._first: str | None = next(self._texts, None)
@@ -334,11 +318,9 @@ class TextInput(RecordInput, Iterator[str]):
         return next(self._texts)
 
     def _read(self) -> Iterator[str]:
-        """Checks each record, hands on its id and gives its text."""
-        for place, text, identifier in self.sound():
+        """Checks each record and gives its text."""
+        for place, text, _ in self.sound():
             check_record_text(place, text)
-            if self._has_ids:
-                self._on_id(place, identifier)
             yield text
 
 

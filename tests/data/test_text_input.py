@@ -29,9 +29,10 @@ NAMES = (
 )
 
 
-def read(file, column=None, **options):
-    with TextInput(str(file), column, **options) as texts:
-        return list(texts)
+def read(file, column=None, id_column=None):
+    """The texts of a file; each is one."""
+    with RecordInput(str(file), column, id_column) as source:
+        return [text for _, text, _ in source.sound()]
 
 
 def is_tsv(name):
@@ -74,11 +75,11 @@ def write(folder, name, texts=None, columns=("no", "text")):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_form(tmp_path, name):
-    file, ids = write(tmp_path, name), []
-    with TextInput(str(file), "text", "no", lambda place, found: ids.append((place, found))) as it:
-        assert list(it) == texts_of(name)
-        assert it.size in (None, it.done)
-    assert [str(found) for _, found in ids] == [str(n) for n in range(len(ids))]
+    file = write(tmp_path, name)
+    with RecordInput(str(file), "text", "no") as source:
+        records = list(source.sound())
+    assert [text for _, text, _ in records] == texts_of(name)
+    assert [str(found) for _, _, found in records] == [str(n) for n in range(len(records))]
     place = (
         "line 3" if "jsonl" in name or name in ("a.json", "a.ndjson", "objects.dat") else "row 3"
     )
@@ -86,7 +87,7 @@ def test_every_form(tmp_path, name):
         place = "line 4"
     if name.lower().startswith("list"):
         place = "record 2"
-    assert ids[2][0] == f"{place} of {file}"
+    assert records[2][0] == f"{place} of {file}"
 
 
 def read_question_texts(file):
@@ -97,8 +98,7 @@ def read_question_texts(file):
 
 #: How each command takes the texts of a file out of it.
 READERS = {
-    "embed": lambda file: read(file, "text"),
-    "classify": lambda file: [text for _, text, _ in RecordInput(file, "text").records],
+    "embed": lambda file: [text for _, text, _ in RecordInput(file, "text").records],
     "finetune": lambda file: [row.values[1] for row in read_rows(file, ["no", "text"])],
     "masked-lm": lambda file: [
         it.text for it in MaskedLanguageModeling(Columns("text")).read(file)
@@ -185,7 +185,7 @@ def test_several_columns_need_a_name(tmp_path, form):
         TextInput(file)
     for names in (("body",), ("text", "body")):
         with pytest.raises(ValueError, match=r"no column 'body'.*'no', 'text'"):
-            TextInput(file, *names)
+            read(file, *names)
     assert read(file, id_column="no") == texts_of(f"a.{form}")  # one is left
 
 
@@ -205,11 +205,10 @@ def test_a_name_in_the_first_line_wins_over_a_number(
 ):
     """And it is said what the first line is taken for, where it could be another thing."""
     content = content.replace(",", "," if ending.startswith("c") else "\t").encode()
-    file, found = tmp_path / f"a.{ending}", []
+    file = tmp_path / f"a.{ending}"
     file.write_bytes(gzip.compress(content) if ending.endswith("gz") else content)
-    with TextInput(str(file), column, id_column, lambda _, key: found.append(key)) as read_texts:
-        assert list(read_texts) == texts
-    assert found == ids
+    with RecordInput(str(file), column, id_column) as source:
+        assert [it[1:] for it in source.sound()] == list(zip(texts, ids, strict=True))
     notes = " ".join(str(it.message) for it in recwarn if it.category is InputNote)
     assert note in notes
 
@@ -245,8 +244,8 @@ GZIP = gzip.compress(b"text\na\n", mtime=0)
 def test_what_is_wrong_is_said_with_its_place(tmp_path, name, column, content, words):
     file = tmp_path / name
     file.write_bytes(content)
-    with pytest.raises(ValueError, match=words):
-        read(file, column)
+    with pytest.raises(ValueError, match=words), TextInput(str(file), column) as texts:
+        list(texts)
 
 
 def test_bytes_that_are_not_utf8_spoil_their_row_alone(tmp_path):
