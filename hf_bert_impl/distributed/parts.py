@@ -175,7 +175,7 @@ class BulkJob:
                 if has_ids or number == 0:
                     usable = self._usable(start.rows, records, id_type, needed=number == 0)
                     repeated = tuple(row.number for row in usable if ids and not ids.add(row.id))
-                digest = _digest(records) if self.is_streamed else ""
+                digest = _digest(records, id_type, repeated) if self.is_streamed else ""
                 yield Part(file, number, start, len(records), id_type, repeated, digest), records
 
     def _usable(self, first: int, records: list[Record], id_type: str, needed: bool) -> list[_Row]:
@@ -371,7 +371,7 @@ class BulkJob:
                 file.stat().st_size == entry["bytes"] and file_digest(file) == entry["sha256"]
             )
             return dict(entry) if is_whole and entry["rows_sha256"] == part.digest else None
-        except (OSError, ValueError, KeyError):  # a damaged entry is as none
+        except (OSError, ValueError, KeyError, TypeError):  # a damaged entry is as none
             return None
 
     def has_entries(self) -> bool:
@@ -594,9 +594,10 @@ def _joined(pieces: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _digest(records: list[Record]) -> str:
-    """What tells whether rows are the same: places, texts, errors and ids."""
-    return hashlib.sha256(repr(records).encode("utf-8", "backslashreplace")).hexdigest()
+def _digest(records: list[Record], id_type: str, repeated: tuple[int, ...]) -> str:
+    """What tells whether the same part comes of rows: they, and what earlier rows say of ids."""
+    content = repr((records, id_type, repeated))
+    return hashlib.sha256(content.encode("utf-8", "backslashreplace")).hexdigest()
 
 
 def _problem(row: _Row, id_type: str) -> ValueError | None:

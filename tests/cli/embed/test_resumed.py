@@ -14,8 +14,12 @@ import numpy as np
 import pytest
 
 from hf_bert_impl import BertModel
+from hf_bert_impl.distributed import parts
 from hf_bert_impl.distributed.parts import BulkJob
 from tests.cli.embed.cases import LINES, assert_complete, expected, give_input, json_lines
+
+pytest.importorskip("pyarrow", reason="pip install -e '.[train]'")
+from pyarrow.parquet import read_table
 
 SECONDS_TO_START = 120
 KILLS = 10
@@ -190,6 +194,45 @@ def test_standard_input_is_resumed(hf_bert, model, output, monkeypatch, name):
         assert_complete(output, expected(model, texts))
     else:
         assert len([*output.glob("part-*")]) == len(texts)
+
+
+@pytest.mark.parametrize(("first", "ids"), [("b", ["b", "c"]), (7, [7])])
+def test_standard_input_with_other_ids(hf_bert, model, output, monkeypatch, first, ids):
+    """A part whose own rows are the same is made again where an earlier row changes its ids."""
+    output = output.with_suffix(".parquet")
+    command = ("embed", model, "-", "-o", output, "--part-size", 1, "--quiet")
+    command += ("--column", "text", "--id-column", "id")
+    rows = [json.dumps({"text": "river", "id": it}) for it in ("a", "b", "c")]
+    give_input(monkeypatch, rows)
+    with stopped_after(monkeypatch, 2):
+        assert hf_bert(*command).status == 130
+    give_input(monkeypatch, [json.dumps({"text": "river", "id": first}), *rows[1:]])
+    assert hf_bert(*command).status == 0
+    assert read_table(output)["id"].to_pylist() == ids
+
+
+@pytest.mark.parametrize("name", ["vectors.npy", "vectors.parquet"])
+@pytest.mark.parametrize("step", ["join_files", "sync"])
+def test_stopped_while_the_parts_are_joined(hf_bert, model, lines, output, monkeypatch, name, step):
+    """There is no half-written file, and no part is made again."""
+    output = output.with_name(name)
+    command = ("embed", model, lines, "-o", output, "--part-size", 2, "--json")
+
+    def stop(*files):
+        files[-1].write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(parts, step, stop)
+        assert hf_bert(*command).status == 130
+    assert not output.exists()
+    report = json.loads(hf_bert(*command).out)
+    assert (report["resumed_from"], report["parts_made"]) == (len(LINES), 0)
+    assert [*output.parent.iterdir()] == [output]
+    if name == "vectors.npy":
+        assert_complete(output, expected(model))
+    else:
+        assert read_table(output)["id"].to_pylist() == [*range(len(LINES))]
 
 
 def test_files_of_others_are_left_alone(hf_bert, one_error_line, model, lines, output, tmp_path):
