@@ -114,13 +114,21 @@ def run_in_parts(
     """
     with quiet_libraries():
         from hf_bert_impl.distributed.bulk import Engine, run_job
-        from hf_bert_impl.distributed.parts import FILE_PART_ROWS, PART_ROWS, BulkJob, find_inputs
+        from hf_bert_impl.distributed.parts import (
+            FILE_PART_ROWS,
+            PART_ROWS,
+            BulkJob,
+            find_inputs,
+            is_folder_of_files,
+        )
 
         engine = Engine(where.engine, where.workers, where.address, parse_shard(where.shard))
         engine.check()
         folder = Path(options["model"]).expanduser()
         if folder.is_dir():  # workers begin in other folders
             options["model"] = str(folder.absolute())
+        if is_folder_of_files(source):
+            check_beside(Path(source).expanduser(), output)
         job = BulkJob(
             find_inputs(source),
             output.absolute(),
@@ -149,6 +157,16 @@ def run_in_parts(
             f"{output}: {report['rows']:,} rows in {report['parts_made']} of {report['parts']} "
             f"parts, {report['rejected']:,} set apart; {report['texts_per_second']:,.0f} texts and "
             f"{report['tokens_per_second']:,.0f} tokens a second{computed}{rest}"
+        )
+
+
+def check_beside(folder: Path, output: Path) -> None:
+    """Raises InputError if an output in the folder of texts would be read as texts to resume."""
+    if folder.resolve() in output.resolve().parents:
+        raise InputError(
+            f"--output {output} is in {folder}",
+            "a place outside the folder of texts, whose files are all read",
+            "choose another --output",
         )
 
 

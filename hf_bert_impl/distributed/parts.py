@@ -215,10 +215,13 @@ class BulkJob:
         for name in self.inputs:
             status = None if name == STANDARD_INPUT else os.stat(name)
             inputs.append([name, *(() if status is None else (status.st_size, status.st_mtime_ns))])
+        options = {key: self.options[key] for key in sorted(self.options)}
+        if options.get("batch_invariant", True):  # another one changes no bit, and may fit memory
+            options.pop("token_budget", None)
         return {
             "format": FORMAT,
             "task": self.task.__name__,
-            "options": {key: self.options[key] for key in sorted(self.options)},
+            "options": options,
             "columns": list(self.columns) if isinstance(self.columns, tuple) else self.columns,
             "id_column": self.id_column,
             "part_rows": self.part_rows,

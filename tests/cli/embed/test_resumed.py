@@ -141,6 +141,20 @@ def test_the_same_command_resumes(hf_bert, interrupted, model, output, more):
     assert_complete(output, expected(model))
 
 
+def test_the_token_budget_may_change_where_it_changes_no_bit(
+    hf_bert, one_error_line, model, lines, output, monkeypatch
+):
+    command = ("embed", model, lines, "-o", output, "--part-size", 1, "--json", "--batch-tokens")
+    for more in ([], ["--batch-invariant"]):
+        with stopped_after(monkeypatch, 2):
+            assert hf_bert(*command, 50, *more, "--overwrite").status == 130
+        result = hf_bert(*command, 7, *more)
+        if more:
+            assert json.loads(result.out)["resumed_from"] == 2
+        else:
+            one_error_line(result, "was begun with other options")
+
+
 @pytest.mark.parametrize("left", ["", ".partial-x", "_job.json"])
 def test_killed_while_the_folder_is_made_or_removed(hf_bert, interrupted, model, output, left):
     """What is left, whatever it is, is gone on with."""
