@@ -538,6 +538,9 @@ class BulkJob:
     def _join(self, entries: Sequence[Mapping[str, Any]], has_rejects: bool) -> None:
         """Makes the one file of the parts, which appears in one step, and removes them."""
         fresh = self.folder / f"whole{self.output.suffix}"
+        # It goes in one step: what a kill leaves while files are removed must not look like a job.
+        gone = self.folder.with_name(f".{self.folder.name}")
+        shutil.rmtree(gone, ignore_errors=True)
         join_files([self._file(entry["part"]) for entry in entries], fresh)
         sync(fresh)
         if has_rejects:
@@ -545,7 +548,8 @@ class BulkJob:
         else:
             self.rejects.unlink(missing_ok=True)
         os.replace(fresh, self.output)
-        self.discard()
+        os.rename(self.folder, gone)
+        shutil.rmtree(gone)
 
 
 def find_inputs(source: str) -> tuple[str, ...]:
