@@ -73,7 +73,7 @@ class Where:
 
     def works_in_parts(self, source: str | None, output: Path | None) -> bool:
         """Whether an option asks for it, or a folder of files is given and another folder named."""
-        from hf_bert_impl.distributed.parts import is_folder_of_files
+        from hf_bert_impl.distributed.inputs import is_folder_of_files
 
         is_asked = self.engine != "local" or self.shard is not None or self.resume
         if is_asked or source is None or output is None or output.suffix:
@@ -114,13 +114,8 @@ def run_in_parts(
     """
     with quiet_libraries():
         from hf_bert_impl.distributed.bulk import Engine, run_job
-        from hf_bert_impl.distributed.parts import (
-            FILE_PART_ROWS,
-            PART_ROWS,
-            BulkJob,
-            find_inputs,
-            is_folder_of_files,
-        )
+        from hf_bert_impl.distributed.inputs import find_inputs, is_folder_of_files
+        from hf_bert_impl.distributed.parts import FILE_PART_ROWS, PART_ROWS, BulkJob
 
         engine = Engine(where.engine, where.workers, where.address, parse_shard(where.shard))
         engine.check()

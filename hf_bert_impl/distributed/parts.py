@@ -41,35 +41,27 @@ import numpy as np
 import torch
 
 from hf_bert_impl.data.row_ids import RowIds
-from hf_bert_impl.data.table_records import is_dataset
 from hf_bert_impl.data.text_input import (
-    FORMS,
     Record,
     RecordInput,
     Start,
     Wanted,
-    check_record_text,
-    endings,
 )
 from hf_bert_impl.data.vector_table import as_stored, join_files, write_columns
 from hf_bert_impl.distributed.batch_tasks import BatchTask
 from hf_bert_impl.distributed.digests import file_digest, weights_digest
+from hf_bert_impl.distributed.inputs import STANDARD_INPUT, Row, problem_of
 from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.files.atomic import atomic_file, sync
-from hf_bert_impl.files.json_files import check_text, read_json
-from hf_bert_impl.files.text import check_text_file, escaped
+from hf_bert_impl.files.json_files import read_json
+from hf_bert_impl.files.text import escaped
 from hf_bert_impl.finite import NotFinite
 
 #: Rows of a part in a folder of parts, and of one that is joined into a single file. The latter is
 #: what a killed command loses at most.
 PART_ROWS, FILE_PART_ROWS = 10_000, 2_000
-#: Most characters of a text; a longer one is set apart, as it is hardly one.
-LONGEST_TEXT = 1_000_000
-#: Endings of the files that are read in a folder.
-SUFFIXES = tuple(ending for ending, form in FORMS.items() if form != "conll")
 JOB, MANIFEST, REJECTS = "_job.json", "manifest.json", "rejects.jsonl"
 ENTRIES, CUTS = "_parts", "_cuts"
-STANDARD_INPUT = "-"
 FORMAT = 2
 
 
@@ -95,17 +87,6 @@ class Part:
     def name(self) -> str:
         """Of its files, without an ending."""
         return f"part-{self.file:05}-{self.number:05}"
-
-
-@dataclasses.dataclass(frozen=True)
-class _Row:
-    """A record with its number in its input."""
-
-    number: int
-    place: str
-    id: Any
-    texts: list[Any]
-    """What should be texts; the error of a record that cannot be read is one of them."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -178,10 +159,10 @@ class BulkJob:
                 digest = _digest(records, id_type, repeated) if self.is_streamed else ""
                 yield Part(file, number, start, len(records), id_type, repeated, digest), records
 
-    def _usable(self, first: int, records: list[Record], id_type: str, needed: bool) -> list[_Row]:
+    def _usable(self, first: int, records: list[Record], id_type: str, needed: bool) -> list[Row]:
         """The rows that can be used, as far as one can see; if one is needed, there is one."""
         rows = self._rows(first, records)
-        problems = [_problem(row, id_type) for row in rows]
+        problems = [problem_of(row, id_type) for row in rows]
         if needed and problems[0] is not None and all(problems):
             raise problems[0]  # no row has such a column, say
         return [row for row, problem in zip(rows, problems, strict=True) if problem is None]
@@ -202,11 +183,11 @@ class BulkJob:
         kinds = (type(identifier) for _, _, identifier in records)
         return next((kind.__name__ for kind in kinds if kind in (str, int)), "str")
 
-    def _rows(self, first: int, records: list[Record]) -> list[_Row]:
+    def _rows(self, first: int, records: list[Record]) -> list[Row]:
         rows = []
         for number, (place, text, identifier) in enumerate(records, first):
             named = number if self.id_column is None else identifier
-            rows.append(_Row(number, place, named, text if isinstance(text, list) else [text]))
+            rows.append(Row(number, place, named, text if isinstance(text, list) else [text]))
         return rows
 
     def settings(self) -> dict[str, Any]:
@@ -291,11 +272,11 @@ class BulkJob:
 
     def _sorted_out(
         self, part: Part, task: BatchTask, records: list[Record]
-    ) -> tuple[list[_Row], list[dict[str, Any]]]:
+    ) -> tuple[list[Row], list[dict[str, Any]]]:
         """The rows that can be computed, as far as one can see, and those that are set apart."""
         rows, rejects, repeated = [], [], set(part.repeated)
         for row in self._rows(part.start.rows, records):
-            problem = _problem(row, part.id_type)
+            problem = problem_of(row, part.id_type)
             if row.number in repeated:
                 problem = InputError(
                     f"{row.place} has the id {row.id!r:.60}, which an earlier row has",
@@ -326,7 +307,7 @@ class BulkJob:
             columns["file"] = [escaped(self.inputs[part.file])] * len(ids)
         write_columns(file, columns | results)
 
-    def _reject(self, part: Part, row: _Row, reason: object) -> dict[str, Any]:
+    def _reject(self, part: Part, row: Row, reason: object) -> dict[str, Any]:
         """What is written of a row that is set apart."""
         named = escaped(row.id) if isinstance(row.id, str | bytes) else row.id
         return {
@@ -337,8 +318,8 @@ class BulkJob:
         }
 
     def _computed(
-        self, task: BatchTask, rows: list[_Row]
-    ) -> Iterator[tuple[list[_Row], dict[str, Any] | Exception]]:
+        self, task: BatchTask, rows: list[Row]
+    ) -> Iterator[tuple[list[Row], dict[str, Any] | Exception]]:
         """Results of rows in order; of rows that cannot be computed together those of each half."""
         if not rows:
             return
@@ -552,37 +533,6 @@ class BulkJob:
         shutil.rmtree(gone)
 
 
-def find_inputs(source: str) -> tuple[str, ...]:
-    """A file, the folder of a data set, standard input, or the files in and below a folder, sorted.
-
-    Raises:
-        InputError: There is no such file, or the folder has none that can be read.
-    """
-    if source == STANDARD_INPUT:
-        return (source,)
-    path = Path(source).expanduser()
-    if not path.is_dir():
-        check_text_file(path, "a file of texts, a folder of such files, or -")
-    if not is_folder_of_files(source):
-        return (os.path.abspath(path),)
-    found = []
-    for file in sorted(path.rglob("*")):
-        hidden = any(part.startswith((".", "_")) for part in file.relative_to(path).parts)
-        if file.is_file() and endings(file)[0] in SUFFIXES and not hidden:
-            found.append(os.path.abspath(file))
-    if not found:
-        raise InputError(
-            f"{source} has no files of texts", f"files ending in {', '.join(SUFFIXES)}", "name one"
-        )
-    return tuple(found)
-
-
-def is_folder_of_files(source: str) -> bool:
-    """Whether it is a folder, and not one that `datasets` wrote."""
-    path = Path(source).expanduser()
-    return source != "-" and path.is_dir() and not is_dataset(path)
-
-
 def computed_by() -> str:
     """What the bits of a result depend on beside the job: others may come out on another kind."""
     level = torch.backends.cpu.get_cpu_capability()
@@ -605,37 +555,3 @@ def _digest(records: list[Record], id_type: str, repeated: tuple[int, ...]) -> s
     """What tells whether the same part comes of rows: they, and what earlier rows say of ids."""
     content = repr((records, id_type, repeated))
     return hashlib.sha256(content.encode("utf-8", "backslashreplace")).hexdigest()
-
-
-def _problem(row: _Row, id_type: str) -> ValueError | None:
-    """Why a row cannot be used, as far as one can see."""
-    try:
-        _check(row, id_type)
-    except ValueError as error:
-        return error
-    return None
-
-
-def _check(row: _Row, id_type: str) -> None:
-    """Raises ValueError if a row has no texts that can be computed, or no id of the right type."""
-    for text in row.texts:
-        if isinstance(text, ValueError):
-            raise text
-        check_record_text(row.place, text)
-        if len(text) > LONGEST_TEXT:
-            raise InputError(
-                f"{row.place} has a text of {len(text):,} characters",
-                f"at most {LONGEST_TEXT:,}",
-                "cut it into several",
-            )
-    expected = "a text" if id_type == "str" else "a whole number of 64 bits"
-    if row.id is None or row.id == "":
-        raise InputError(f"{row.place} has no id", expected, "add it, or leave `id_column` out")
-    if type(row.id).__name__ != id_type or (id_type == "int" and not -(2**63) <= row.id < 2**63):
-        raise InputError(
-            f"{row.place} has {row.id!r:.40} for an id",
-            f"{expected}, as the first id is",
-            "mend it",
-        )
-    if id_type == "str":
-        check_text(row.id, f"the id in {row.place}")

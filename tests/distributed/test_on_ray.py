@@ -18,7 +18,7 @@ import pytest
 from hf_bert_impl.cli import main
 from hf_bert_impl.distributed import EmbedTexts, on_ray
 from hf_bert_impl.distributed.bulk import Engine, run_job
-from hf_bert_impl.distributed.parts import find_inputs
+from hf_bert_impl.distributed.inputs import find_inputs
 from hf_bert_impl.errors import InputError
 from tests.distributed.conftest import IDS, RUN, TEXTS
 from tests.distributed.hard_tasks import Deadly, SlowEmbed

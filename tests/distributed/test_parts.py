@@ -14,7 +14,8 @@ from hf_bert_impl import TextEncoder
 from hf_bert_impl.data.text_input import RecordInput
 from hf_bert_impl.distributed import Answer, Classify, EmbedTexts
 from hf_bert_impl.distributed.bulk import Engine, run_job
-from hf_bert_impl.distributed.parts import CUTS, LONGEST_TEXT, find_inputs
+from hf_bert_impl.distributed.inputs import LONGEST_TEXT, find_inputs
+from hf_bert_impl.distributed.parts import CUTS
 from hf_bert_impl.errors import InputError
 from tests.distributed.conftest import IDS, TEXTS
 from tests.distributed.hard_tasks import Failing

@@ -1,0 +1,96 @@
+"""The inputs of a job in parts: which files they are, and which of their rows can be used."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from pathlib import Path
+from typing import Any
+
+from hf_bert_impl.data.table_records import is_dataset
+from hf_bert_impl.data.text_input import FORMS, check_record_text, endings
+from hf_bert_impl.errors import InputError
+from hf_bert_impl.files.json_files import check_text
+from hf_bert_impl.files.text import check_text_file
+
+#: Most characters of a text; a longer one is set apart, as it is hardly one.
+LONGEST_TEXT = 1_000_000
+#: Endings of the files that are read in a folder.
+SUFFIXES = tuple(ending for ending, form in FORMS.items() if form != "conll")
+STANDARD_INPUT = "-"
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A record with its number in its input."""
+
+    number: int
+    place: str
+    id: Any
+    texts: list[Any]
+    """What should be texts; the error of a record that cannot be read is one of them."""
+
+
+def find_inputs(source: str) -> tuple[str, ...]:
+    """A file, the folder of a data set, standard input, or the files in and below a folder, sorted.
+
+    Raises:
+        InputError: There is no such file, or the folder has none that can be read.
+    """
+    if source == STANDARD_INPUT:
+        return (source,)
+    path = Path(source).expanduser()
+    if not path.is_dir():
+        check_text_file(path, "a file of texts, a folder of such files, or -")
+    if not is_folder_of_files(source):
+        return (os.path.abspath(path),)
+    found = []
+    for file in sorted(path.rglob("*")):
+        hidden = any(part.startswith((".", "_")) for part in file.relative_to(path).parts)
+        if file.is_file() and endings(file)[0] in SUFFIXES and not hidden:
+            found.append(os.path.abspath(file))
+    if not found:
+        raise InputError(
+            f"{source} has no files of texts", f"files ending in {', '.join(SUFFIXES)}", "name one"
+        )
+    return tuple(found)
+
+
+def is_folder_of_files(source: str) -> bool:
+    """Whether it is a folder, and not one that `datasets` wrote."""
+    path = Path(source).expanduser()
+    return source != "-" and path.is_dir() and not is_dataset(path)
+
+
+def problem_of(row: Row, id_type: str) -> ValueError | None:
+    """Why a row cannot be used, as far as one can see."""
+    try:
+        _check(row, id_type)
+    except ValueError as error:
+        return error
+    return None
+
+
+def _check(row: Row, id_type: str) -> None:
+    """Raises ValueError if a row has no texts that can be computed, or no id of the right type."""
+    for text in row.texts:
+        if isinstance(text, ValueError):
+            raise text
+        check_record_text(row.place, text)
+        if len(text) > LONGEST_TEXT:
+            raise InputError(
+                f"{row.place} has a text of {len(text):,} characters",
+                f"at most {LONGEST_TEXT:,}",
+                "cut it into several",
+            )
+    expected = "a text" if id_type == "str" else "a whole number of 64 bits"
+    if row.id is None or row.id == "":
+        raise InputError(f"{row.place} has no id", expected, "add it, or leave `id_column` out")
+    if type(row.id).__name__ != id_type or (id_type == "int" and not -(2**63) <= row.id < 2**63):
+        raise InputError(
+            f"{row.place} has {row.id!r:.40} for an id",
+            f"{expected}, as the first id is",
+            "mend it",
+        )
+    if id_type == "str":
+        check_text(row.id, f"the id in {row.place}")
