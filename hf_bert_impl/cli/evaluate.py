@@ -109,7 +109,7 @@ def probe(
     picture: Picture = None,
     as_json: AsJson = False,
 ) -> None:
-    """Train a simple classifier on fixed sentence vectors, as SentEval does.
+    """Train logistic regression on fixed sentence vectors, as SentEval does.
 
     Example: hf-bert evaluate probe MODEL --train train.tsv --test test.tsv --text-column 0
     --label-column 1
@@ -129,11 +129,10 @@ def probe(
         encoder = checkpoints.load_encoder(model, pooling=pooling, batch_invariant=batch_invariant)
         batcher = encoder_batcher(encoder.encode)
         result = run_probe(protocol, task, examples, batcher, options=options)
-    title = f"{_last(model)}: {protocol} by {options.classifier}"
+    title = f"{_last(model)}: {protocol} by logistic regression"
     if picture is not None:
         _draw_scores(picture, title, result.scores)
-    report: dict[str, Any] = {"protocol": protocol, "classifier": options.classifier}
-    report |= {"examples": result.examples, **result.scores}
+    report = {"protocol": protocol, "examples": result.examples, **result.scores}
     heads, columns = ["", "test"], [result.scores]
     if result.deviations is not None:
         report |= {"folds": options.folds, "standard_deviations": result.deviations}

@@ -92,7 +92,7 @@ def senteval(
     if as_json:
         typer.echo(json.dumps(report, ensure_ascii=False))
     else:
-        _print_results(f"{Path(model).name or model}: SentEval by {options.classifier}", results)
+        _print_results(f"{Path(model).name or model}: SentEval", results)
 
 
 def _report(model: str, options: ProbeOptions, results: list[SentEvalResult]) -> dict[str, Any]:

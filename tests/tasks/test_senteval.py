@@ -5,8 +5,8 @@ import shutil
 import numpy as np
 import pytest
 
-from hf_bert_impl.tasks.probe_options import CLASSIFIERS, ProbeOptions
-from hf_bert_impl.tasks.probes import encoder_batcher
+from hf_bert_impl.tasks.probe_options import ProbeOptions
+from hf_bert_impl.tasks.probes import STRENGTHS, encoder_batcher
 from hf_bert_impl.tasks.senteval import means, read_senteval, run_senteval, task_names
 from hf_bert_impl.tasks.senteval_files import TASKS
 from hf_bert_impl.text_encoder import TextEncoder
@@ -19,7 +19,6 @@ from sklearn.metrics import f1_score
 from sklearn.model_selection import GridSearchCV, StratifiedKFold
 
 OPTIONS = ProbeOptions(folds=3, seed=5)
-STRENGTHS = CLASSIFIERS["logistic"]
 
 
 @pytest.fixture(scope="module")
@@ -38,9 +37,9 @@ def copy(downstream, tmp_path):
     return copy
 
 
-def run(folder, *tasks, **options):
+def run(folder, *tasks):
     data = read_senteval(folder, tasks, OPTIONS)
-    return run_senteval(data, batcher, options=ProbeOptions(folds=3, seed=5, **options))
+    return run_senteval(data, batcher, options=OPTIONS)
 
 
 def arrays(examples):
