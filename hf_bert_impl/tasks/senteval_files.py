@@ -21,7 +21,8 @@ from hf_bert_impl.tasks.sts import StsFile, gold_score
 Examples = dict[str, list[Example]]
 #: The names that `run_probe` has for the parts of the data.
 PARTS = ("train", "validation", "test")
-MEND = "mend the line, or get SentEval's data again"
+AGAIN = "get SentEval's data again"
+MEND = f"mend the line, or {AGAIN}"
 
 
 def read_opinions(*names: str) -> Callable[[Path], Examples]:
@@ -34,56 +35,47 @@ def read_opinions(*names: str) -> Callable[[Path], Examples]:
     """
 
     def read(folder: Path) -> Examples:
-        examples = []
+        examples: list[Example] = []
         for name in names:
             path = folder / name
             label = path.suffix.removeprefix(".")
             lines = list(_lines(path, "a text a line", latin=True))
-            if not any(line.strip() for _, line in lines):
-                raise InputError(
-                    f"{path} has no text, so class {label!r} is empty",
-                    "a text a line",
-                    "get SentEval's data again",
-                )
-            examples += [Example(line, None, label, _place(path, n)) for n, line in lines]
+            _check_any(path, [line for _, line in lines if line.strip()])
+            examples += [Example(line, None, label, place) for place, line in lines]
         return {"train": examples}
 
     return read
 
 
-def read_trec(folder: Path) -> Examples:
-    """Questions: `CLASS:detail text`."""
-    layout = "CLASS:detail, a space and a question"
-    found: Examples = {}
-    for part, name in (("train", "train_5500.label"), ("test", "TREC_10.label")):
-        path = folder / name
-        found[part] = []
-        for number, line in _filled(_lines(path, layout, latin=True), path):
-            match = re.fullmatch(r"(\w+):\S+ (.*\S.*)", line.strip())
-            if match is None:
-                raise _misfit(path, number, f"{line[:40]!r}", layout)
-            found[part].append(Example(match[2], None, match[1], _place(path, number)))
-    return found
+def read_table(
+    pattern: str, layout: str, *names: str, header: str = "", latin: bool = False
+) -> Callable[[Path], Examples]:
+    """A reader of tasks with an example a line; blank lines are passed over.
 
+    Args:
+        pattern: Of a line without the blanks around it: the groups `text`, `pair` (of pairs), and
+            `label` or `score`.
+        layout: What a line holds, for messages.
+        *names: The files of training, of validation (where there are three) and of test data.
+        header: How the names of the columns begin, which are the first line; empty without them.
+        latin: As in `_lines`.
+    """
 
-def read_sst2(folder: Path) -> Examples:
-    """`text TAB label`."""
+    def read(folder: Path) -> Examples:
+        found: Examples = {}
+        for part, name in zip(PARTS if len(names) == 3 else PARTS[::2], names, strict=True):
+            found[part] = []
+            for place, line in _filled(folder / name, layout, header, latin):
+                match = re.fullmatch(pattern, line.strip())
+                fields = match.groupdict() if match else {}
+                if not fields or not all(field.strip() for field in fields.values()):
+                    raise InputError(f"{place} has {line[:60]!r}", layout, MEND)
+                label = fields.get("label", "").strip()
+                label = label or gold_score(fields["score"], place, layout, MEND)
+                found[part].append(Example(fields["text"], fields.get("pair"), label, place))
+        return found
 
-    def example(line: str) -> tuple[str, str] | None:
-        text, _, label = line.rpartition("\t")
-        return (text, label) if text.strip() and label.strip() in ("0", "1") else None
-
-    return _sentiments(folder, example, "a text, a tab, and 0 or 1")
-
-
-def read_sst5(folder: Path) -> Examples:
-    """`label text`."""
-
-    def example(line: str) -> tuple[str, str] | None:
-        label, _, text = line.strip().partition(" ")
-        return (text, label) if text.strip() and label in tuple("01234") else None
-
-    return _sentiments(folder, example, "a number from 0 to 4, a space, and a text")
+    return read
 
 
 def read_mrpc(folder: Path) -> Examples:
@@ -95,52 +87,17 @@ def read_mrpc(folder: Path) -> Examples:
     layout = "0 or 1, two numbers and two texts with tabs between them"
     found: Examples = {}
     for part in ("train", "test"):
-        path = folder / f"msr_paraphrase_{part}.txt"
-        rows = _table(path, layout, "Quality")
-        bare = [line.split("\t") for _, line in rows]
-        quoted = [_unquoted(line) for _, line in rows]
+        lines = _filled(folder / f"msr_paraphrase_{part}.txt", layout, "Quality")
+        quoted = [_unquoted(line) for _, line in lines]
+        bare = [line.split("\t") for _, line in lines]
         # What fits more lines; where both do, nothing speaks against the quotation.
-        as_bare, as_quoted = (sum(len(row) == 5 for row in it) for it in (bare, quoted))
+        fitting = max(quoted, bare, key=lambda rows: sum(len(row) == 5 for row in rows))
         found[part] = []
-        for (number, _), fields in zip(rows, bare if as_bare > as_quoted else quoted, strict=True):
-            if len(fields) != 5 or fields[0].strip() not in ("0", "1") or not _all(fields[3:]):
-                raise _misfit(path, number, f"{len(fields)} fields", layout)
-            label = fields[0].strip()
-            found[part].append(Example(fields[3], fields[4], label, _place(path, number)))
-    return found
-
-
-def read_sick(folder: Path, column: int) -> Examples:
-    """`pair_ID TAB sentence TAB sentence TAB relatedness TAB entailment` below a line of names."""
-    layout = "a number, two sentences, a score and a judgment with tabs between them"
-    files = ("SICK_train.txt", "SICK_trial.txt", "SICK_test_annotated.txt")
-    found: Examples = {}
-    for part, name in zip(PARTS, files, strict=True):
-        path = folder / name
-        found[part] = []
-        for number, line in _table(path, layout, "pair_ID"):
-            fields = line.split("\t")
-            if len(fields) < 5 or not _all(fields[1:5]):
-                raise _misfit(path, number, f"{len(fields)} fields", layout)
-            score = gold_score(fields[3], _place(path, number), layout, MEND)
-            label = score if column == 3 else fields[4].strip()
-            found[part].append(Example(fields[1], fields[2], label, _place(path, number)))
-    return found
-
-
-def read_sts_benchmark(folder: Path) -> Examples:
-    """`genre, file, year, id, score, sentence, sentence` with tabs between them; no names."""
-    layout = "genre, file, year, number, score and two sentences with tabs between them"
-    found: Examples = {}
-    for part, name in zip(PARTS, ("train", "dev", "test"), strict=True):
-        path = folder / f"sts-{name}.csv"
-        found[part] = []
-        for number, line in _filled(_lines(path, layout), path):
-            fields = line.split("\t")
-            if len(fields) < 7 or not _all(fields[4:7]):
-                raise _misfit(path, number, f"{len(fields)} fields", layout)
-            score = gold_score(fields[4], _place(path, number), layout, MEND)
-            found[part].append(Example(fields[5], fields[6], score, _place(path, number)))
+        for (place, _), fields in zip(lines, fitting, strict=True):
+            fields = [field for field in map(str.strip, fields) if field]
+            if len(fields) != 5 or fields[0] not in ("0", "1"):
+                raise InputError(f"{place} has {len(fields)} fields", layout, MEND)
+            found[part].append(Example(fields[3], fields[4], fields[0], place))
     return found
 
 
@@ -150,16 +107,14 @@ def read_snli(folder: Path) -> Examples:
     found: Examples = {}
     for part, name in zip(PARTS, ("train", "dev", "test"), strict=True):
         paths = [folder / f"{kind}.{name}" for kind in ("s1", "s2", "labels")]
-        left, right, labels = ([line for _, line in _lines(path, layout)] for path in paths)
-        _same_count(paths[1], right, paths[0], left)
-        _same_count(paths[2], labels, paths[0], left)
         found[part] = []
-        for number, triple in enumerate(zip(left, right, labels, strict=True), start=1):
-            for path, field in zip(paths, triple, strict=True):
+        for lines in _side_by_side(paths, layout):
+            for place, field in lines:
                 if not field.strip():
-                    raise _misfit(path, number, "nothing", layout)
-            found[part].append(Example(*triple[:2], triple[2].strip(), _place(paths[2], number)))
-        _require_any(paths[0], found[part])
+                    raise InputError(f"{place} has nothing", layout, MEND)
+            (_, text), (_, pair), (place, label) = lines
+            found[part].append(Example(text, pair, label.strip(), place))
+        _check_any(paths[0], found[part])
     return found
 
 
@@ -168,56 +123,41 @@ def read_sts_files(folder: Path, names: Sequence[str]) -> list[StsFile]:
 
     Pairs without a score are passed over: the sets of 2015 and 2016 have many.
     """
+    layout = "two sentences with a tab between them, and a score or nothing in the other file"
     found = []
     for name in names:
-        texts, gold = folder / f"STS.input.{name}.txt", folder / f"STS.gs.{name}.txt"
-        layout = "two sentences with a tab between them"
-        pairs = list(_lines(texts, layout))
-        scores = list(_lines(gold, "a score or nothing, a line for each pair"))
-        _same_count(gold, scores, texts, pairs)
+        paths = [folder / f"STS.{kind}.{name}.txt" for kind in ("input", "gs")]
         file = StsFile(name, [], [])
-        for (number, line), (_, score) in zip(pairs, scores, strict=True):
+        for (place, line), (place_of_score, score) in _side_by_side(paths, layout):
             if not score.strip():
                 continue
             # Some lines of 2015 and 2016 name their sources in further fields.
-            fields = line.split("\t")
-            if len(fields) < 2 or not _all(fields[:2]):
-                raise _misfit(texts, number, f"{len(fields)} fields", layout)
-            place = _place(gold, number)
-            file.gold.append(gold_score(score, place, "a score or nothing", MEND))
-            file.pairs.append((fields[0], fields[1]))
-        _require_any(gold, file.gold)
+            left, right, *_ = [*line.split("\t"), ""]
+            if not left.strip() or not right.strip():
+                raise InputError(f"{place} has {line[:60]!r}", layout, MEND)
+            file.gold.append(gold_score(score, place_of_score, layout, MEND))
+            file.pairs.append((left, right))
+        _check_any(paths[1], file.gold)
         found.append(file)
     return found
 
 
 # --- lines ----------------------------------------------------------------------------------------
 
-_Lines = Iterator[tuple[int, str]]
+#: Where a line stands, for messages, and the line.
+_Line = tuple[str, str]
 
 
-def _sentiments(
-    folder: Path, example: Callable[[str], tuple[str, str] | None], layout: str
-) -> Examples:
-    found: Examples = {}
-    for part, name in zip(PARTS, ("train", "dev", "test"), strict=True):
-        path = folder / f"sentiment-{name}"
-        found[part] = []
-        for number, line in _filled(_lines(path, layout), path):
-            fields = example(line)
-            if fields is None:
-                raise _misfit(path, number, f"{line[:40]!r}", layout)
-            text, label = fields
-            found[part].append(Example(text, None, label.strip(), _place(path, number)))
-    return found
-
-
-def _lines(path: Path, layout: str, *, latin: bool = False) -> _Lines:
-    """The numbered lines of a file in UTF-8; with `latin` in Latin-1 where they are not UTF-8."""
+def _lines(path: Path, layout: str, latin: bool = False) -> Iterator[_Line]:
+    """The lines of a file in UTF-8; with `latin` in Latin-1 where they are not UTF-8."""
     check_text_file(path, f"a file of SentEval: {layout}")
     content = path.read_bytes()
     if b"\0" in content:
-        raise _no_text(path, content.count(b"\n", 0, content.index(b"\0")) + 1)
+        raise InputError(
+            f"{path} is no text (it has a byte of zero, as UTF-16 has)",
+            "the encoding that SentEval gives the file",
+            AGAIN,
+        )
     try:
         text = decode(content, str(path))
     except InputError:
@@ -225,23 +165,37 @@ def _lines(path: Path, layout: str, *, latin: bool = False) -> _Lines:
             raise
         text = content.decode("latin-1")
     for number, line in enumerate(text.removesuffix("\n").split("\n") if text else [], start=1):
-        yield number, line.removesuffix("\r")
+        yield f"line {number} of {path}", line.removesuffix("\r")
 
 
-def _filled(lines: _Lines, path: Path) -> list[tuple[int, str]]:
-    """The lines that are not blank; an error if there is none."""
-    filled = [(number, line) for number, line in lines if line.strip()]
-    _require_any(path, filled)
+def _filled(path: Path, layout: str, header: str, latin: bool = False) -> list[_Line]:
+    """The lines that are not blank, without the names of the columns; there is at least one."""
+    filled = [it for it in _lines(path, layout, latin) if it[1].strip()]
+    if filled and not filled[0][1].startswith(header):
+        place, names = filled[0]
+        expected = f"the names of the columns, {header} first"
+        raise InputError(f"{place} has {names[:60]!r}", expected, MEND)
+    filled = filled[1:] if header else filled
+    _check_any(path, filled)
     return filled
 
 
-def _table(path: Path, layout: str, first: str) -> list[tuple[int, str]]:
-    """The lines below the names of the columns, the first of which is given."""
-    (number, names), *rows = _filled(_lines(path, layout), path)
-    if not names.startswith(first):
-        raise _misfit(path, number, f"{names[:40]!r}", f"the names of the columns, {first} first")
-    _require_any(path, rows)
-    return rows
+def _side_by_side(paths: Sequence[Path], layout: str) -> Iterator[tuple[_Line, ...]]:
+    """The lines of files that have as many each."""
+    first, *others = [list(_lines(path, layout)) for path in paths]
+    for path, lines in zip(paths[1:], others, strict=True):
+        if len(lines) != len(first):
+            raise InputError(
+                f"{path} has {len(lines):,} lines, and {paths[0].name} {len(first):,}",
+                "as many in both",
+                f"one of them was cut: {AGAIN}",
+            )
+    yield from zip(first, *others, strict=True)
+
+
+def _check_any(path: Path, found: Sequence[object]) -> None:
+    if not found:
+        raise InputError(f"{path} has no example", "some", AGAIN)
 
 
 def _unquoted(line: str) -> list[str]:
@@ -249,40 +203,6 @@ def _unquoted(line: str) -> list[str]:
         return next(csv.reader([line], delimiter="\t", strict=True))
     except csv.Error:
         return []
-
-
-def _all(fields: Sequence[str]) -> bool:
-    return all(field.strip() for field in fields)
-
-
-def _place(path: Path, number: int) -> str:
-    return f"line {number} of {path}"
-
-
-def _misfit(path: Path, number: int, given: str, layout: str) -> InputError:
-    return InputError(f"{_place(path, number)} has {given}", layout, MEND)
-
-
-def _no_text(path: Path, number: int) -> InputError:
-    return InputError(
-        f"{_place(path, number)} is no text (it has a byte of zero, as UTF-16 has)",
-        "the encoding that SentEval gives the file",
-        "get SentEval's data again",
-    )
-
-
-def _require_any(path: Path, found: Sequence[object]) -> None:
-    if not found:
-        raise InputError(f"{path} has no example", "some", "get SentEval's data again")
-
-
-def _same_count(path: Path, lines: Sequence[object], other: Path, others: Sequence[object]) -> None:
-    if len(lines) != len(others):
-        raise InputError(
-            f"{path} has {len(lines):,} lines, and {other.name} {len(others):,}",
-            "as many in both",
-            "one of them was cut: get SentEval's data again",
-        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -304,20 +224,44 @@ class SimilarityTask:
     files: tuple[str, ...]
 
 
+TREC = read_table(
+    r"(?P<label>\w+):\S+ (?P<text>.*)",
+    "CLASS:detail, a space and a question",
+    *("train_5500.label", "TREC_10.label"),
+    latin=True,
+)
+SENTIMENTS = ("sentiment-train", "sentiment-dev", "sentiment-test")
+SST2 = read_table(r"(?P<text>.*)\t(?P<label>[01])", "a text, a tab, and 0 or 1", *SENTIMENTS)
+SST5 = read_table(
+    "(?P<label>[0-4]) (?P<text>.*)", "a number from 0 to 4, a space, and a text", *SENTIMENTS
+)
+_SICK = (
+    "a number, two sentences, a score and a judgment with tabs between them",
+    *("SICK_train.txt", "SICK_trial.txt", "SICK_test_annotated.txt"),
+)
+_PAIR = r"(?P<text>[^\t]*)\t(?P<pair>[^\t]*)"
+SICK_E = read_table(rf"[^\t]*\t{_PAIR}\t[^\t]*\t(?P<label>[^\t]*)", *_SICK, header="pair_ID")
+SICK_R = read_table(rf"[^\t]*\t{_PAIR}\t(?P<score>[^\t]*)\t[^\t]*", *_SICK, header="pair_ID")
+# Some lines name their licence in further fields.
+STS_B = read_table(
+    rf"([^\t]*\t){{4}}(?P<score>[^\t]*)\t{_PAIR}(\t.*)?",
+    "genre, file, year, number, score and two sentences with tabs between them",
+    *("sts-train.csv", "sts-dev.csv", "sts-test.csv"),
+)
 #: In the order of SentEval's tables.
 TASKS: dict[str, ProbeTask | SimilarityTask] = {
     "MR": ProbeTask("MR", "classification", read_opinions("rt-polarity.pos", "rt-polarity.neg")),
     "CR": ProbeTask("CR", "classification", read_opinions("custrev.pos", "custrev.neg")),
     "SUBJ": ProbeTask("SUBJ", "classification", read_opinions("subj.objective", "subj.subjective")),
     "MPQA": ProbeTask("MPQA", "classification", read_opinions("mpqa.pos", "mpqa.neg")),
-    "SST2": ProbeTask("SST/binary", "classification", read_sst2),
-    "SST5": ProbeTask("SST/fine", "classification", read_sst5),
-    "TREC": ProbeTask("TREC", "classification", read_trec),
+    "SST2": ProbeTask("SST/binary", "classification", SST2),
+    "SST5": ProbeTask("SST/fine", "classification", SST5),
+    "TREC": ProbeTask("TREC", "classification", TREC),
     "MRPC": ProbeTask("MRPC", "pair", read_mrpc),
     "SNLI": ProbeTask("SNLI", "entailment", read_snli),
-    "SICK-E": ProbeTask("SICK", "pair", lambda folder: read_sick(folder, 4)),
-    "SICK-R": ProbeTask("SICK", "relatedness", lambda folder: read_sick(folder, 3)),
-    "STS-B": ProbeTask("STS/STSBenchmark", "relatedness", read_sts_benchmark),
+    "SICK-E": ProbeTask("SICK", "pair", SICK_E),
+    "SICK-R": ProbeTask("SICK", "relatedness", SICK_R),
+    "STS-B": ProbeTask("STS/STSBenchmark", "relatedness", STS_B),
     "STS12": SimilarityTask(
         "STS/STS12-en-test",
         ("MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews"),
