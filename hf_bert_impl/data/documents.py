@@ -12,10 +12,10 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from hf_bert_impl.data.arrow_records import is_dataset
 from hf_bert_impl.data.sentence_splitter import split_sentences
-from hf_bert_impl.data.table_records import is_dataset
 from hf_bert_impl.data.text_folder import text_files
-from hf_bert_impl.data.text_input import TextInput, form_of
+from hf_bert_impl.data.text_input import RecordInput, check_record_text, form_of
 from hf_bert_impl.errors import InputError, check_choice
 from hf_bert_impl.files.text import check_text_file, read_text
 
@@ -41,9 +41,9 @@ def read_documents(
     """The documents of text files, one at a time.
 
     Args:
-        files: UTF-8 text, tables or folders, as `TextInput` and `text_files` read them.
+        files: UTF-8 text, tables or folders, as `RecordInput` and `text_files` read them.
         layout: One of `LAYOUTS`, for files of plain text.
-        column: As in `TextInput`.
+        column: As in `RecordInput`.
 
     Yields:
         Documents, none of them empty. A document ends with its file.
@@ -84,18 +84,24 @@ def read_texts(file: str | Path, column: str | None = None) -> Iterator[str]:
 
     Args:
         file: A file, or a folder with files of text or of `datasets`.
-        column: As in `TextInput`.
+        column: As in `RecordInput`.
 
     Raises:
-        ValueError: Something is not UTF-8, or a record has no text in the column.
+        ValueError: Something is not UTF-8, a record has no text in the column, or there is none.
         FileNotFoundError: There is no such file.
     """
     folder = text_files(file)
     if folder:
         yield from map(read_text, folder)
         return
-    with TextInput(str(file), column, mend=True) as texts:
-        yield from texts
+    is_empty = True
+    with RecordInput(str(file), column, mend=True) as source:
+        for place, text, _ in source.sound():
+            check_record_text(place, text)
+            is_empty = False
+            yield text
+    if is_empty:
+        raise InputError(f"{source.name} is empty", "a text a line or row", "name one with texts")
 
 
 def has_records(file: str | Path) -> bool:
@@ -113,7 +119,7 @@ def check_files(files: Iterable[str | Path], column: str | None = None) -> None:
 
     Args:
         files: Files and folders.
-        column: As in `TextInput`.
+        column: As in `RecordInput`.
 
     Raises:
         ValueError: One is empty, a folder without texts or a table without the column, or none is
@@ -129,7 +135,7 @@ def check_files(files: Iterable[str | Path], column: str | None = None) -> None:
         if not is_dataset(path):
             check_text_file(path, "a text file, a folder with .txt files, or one of datasets")
         if has_records(path) and path.stat().st_size:
-            TextInput(str(path), column).close()  # it has read the first record
+            next(read_texts(path, column))
         elif path.stat().st_size == 0:
             raise InputError(f"{path} is empty", "text", "leave it out, or fill it")
 

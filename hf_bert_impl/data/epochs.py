@@ -89,7 +89,7 @@ class StreamedExamples(TorchIterableDataset):
         tokenizer: Cuts sentences into token ids.
         options: How to cut documents.
         layout: One of `documents.LAYOUTS`.
-        column: As in `TextInput`.
+        column: As in `RecordInput`.
     """
 
     def __init__(

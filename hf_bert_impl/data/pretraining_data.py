@@ -69,7 +69,7 @@ def tokenize_documents(
         files: Text files.
         tokenizer: Cuts sentences into token ids.
         layout: One of `documents.LAYOUTS`.
-        column: As in `TextInput`.
+        column: As in `RecordInput`.
         processes: How many to tokenize with.
         cache_dir: Where results are kept; None for the cache of `datasets`.
 

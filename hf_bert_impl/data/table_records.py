@@ -1,30 +1,20 @@
-"""Columns of a table, row by row: CSV, TSV, CoNLL, Parquet, and tables of the `datasets` library.
+"""Columns of files that have lines, row by row: CSV, TSV and CoNLL.
 
-Nothing is read whole, and reading can begin at any row. Parquet and data sets need the extra
-`train`; the others need nothing.
+Nothing is read whole, and reading can begin at any row.
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import importlib.util
-import io
 import itertools
-import shutil
-import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import IO, Any
 
-from hf_bert_impl.errors import InputError, InputNote, one_line
-from hf_bert_impl.extras import require
+from hf_bert_impl.errors import InputError, InputNote
 from hf_bert_impl.files.text import decode, mended_lines
 
-#: Rows that are read at once.
-ROWS = 1000
-READ_BYTES = 1 << 20
 #: Maximum number of characters of a field of CSV: a longer one has a quote that is never closed.
 LONGEST_FIELD = 1 << 24
 
@@ -47,8 +37,6 @@ class Choice:
     """Names, or numbers from 0; None for the only column besides `id_column`."""
     id_column: str | None = None
     """The ids, which are the last value of a row."""
-    any_type: bool = False
-    """Columns may hold other things than texts, such as labels."""
     optional: bool = False
     """An absent column gives None."""
 
@@ -298,209 +286,6 @@ def conll_records(lines: Lines, name: str, choice: Choice) -> Iterator[Values]:
         start = start or where
         for place, values in zip(places, sentence, strict=True):
             values.append(fields[place])
-
-
-def parquet_records(
-    stream: IO[bytes], name: str, choice: Choice, start: int = 0
-) -> Iterator[Values]:
-    """The rows of a Parquet file from row `start` on.
-
-    Raises:
-        InputError: The file is no Parquet, has no such column, or a column holds no texts.
-    """
-    arrow = require("pyarrow", "train", "reading Parquet")
-    parquet = require("pyarrow.parquet", "train", "reading Parquet")
-
-    @contextlib.contextmanager
-    def reading() -> Iterator[None]:
-        try:
-            yield
-        except (arrow.ArrowException, OSError) as error:
-            raise InputError(
-                f"{name} cannot be read as Parquet ({one_line(error)[:200]})",
-                "a whole file in this form",
-                "write or copy it again",
-            ) from error
-
-    with reading():
-        # With a buffer, a row group is read page by page, not whole.
-        file = parquet.ParquetFile(stream, buffer_size=READ_BYTES)
-    schema = file.schema_arrow
-    chosen = choice.of(name, schema.names)
-    present = [it for it in dict.fromkeys(chosen) if it is not None]
-    if any(arrow.types.is_dictionary(schema.field(it).type) for it in present):
-        file = _plain(file, stream)
-    _check_texts(name, choice, schema, present)
-    groups, first = _groups(file.metadata, start)
-
-    def batches() -> Iterator[Any]:
-        with reading():
-            yield from file.iter_batches(batch_size=ROWS, row_groups=groups, columns=present)
-
-    rows = itertools.islice(_rows(batches(), chosen), start - first, None)
-    return _numbered(rows, name, start)
-
-
-def dataset_records(folder: Path, name: str, choice: Choice, start: int = 0) -> Iterator[Values]:
-    """The records of a folder that `datasets` wrote with `save_to_disk`.
-
-    The arguments are those of `parquet_records`.
-
-    Raises:
-        InputError: It is no such folder, has several splits or no such column, or the column holds
-            no texts.
-    """
-    if not is_dataset(folder):
-        raise InputError(
-            f"{name} is a folder, and not one that datasets wrote with save_to_disk",
-            "a file of texts, such a folder, or -",
-            "name a file in it",
-        )
-    datasets = require("datasets", "train", "reading a folder of datasets")
-    try:
-        table = datasets.load_from_disk(str(folder))
-    # A damaged folder may raise anything.
-    except Exception as error:
-        raise InputError(
-            f"{name} cannot be read as a folder of datasets ({one_line(error)[:200]})",
-            "what save_to_disk wrote",
-            "write or copy it again",
-        ) from error
-    if isinstance(table, datasets.DatasetDict):
-        if len(table) != 1:
-            raise InputError(
-                f"{name} holds the splits {', '.join(table)}",
-                "one of them",
-                f"name its folder, such as {folder / next(iter(table), 'train')}",
-            )
-        (table,) = table.values()
-    return records_of(table, name, choice, start)
-
-
-def records_of(
-    table: Any, name: str, choice: Choice, start: int = 0
-) -> Iterator[tuple[str, list[Any]]]:
-    """The records of a table of `datasets`; labels get the names that it gives their numbers."""
-    chosen = choice.of(name, table.column_names)
-    present = [it for it in dict.fromkeys(chosen) if it is not None]
-    _check_texts(name, choice, table.features.arrow_schema, present)
-    part = table.with_format("arrow").select_columns(present)
-    part = part.select(range(min(start, len(table)), len(table)))
-    rows = _numbered(_rows(part.iter(ROWS), chosen), name, start)
-    classes = [None if it is None else _class_names(table.features[it]) for it in chosen]
-    for place, values in rows:
-        if choice.any_type:
-            values = [_named(it, names) for it, names in zip(values, classes, strict=True)]
-        yield place, values
-
-
-def is_dataset(folder: Path) -> bool:
-    """Whether a folder is one that `datasets` wrote."""
-    return any((folder / it).is_file() for it in ("state.json", "dataset_dict.json"))
-
-
-def _class_names(feature: Any) -> list[str] | None:
-    feature = getattr(feature, "feature", feature)  # of a list
-    return getattr(feature, "names", None)
-
-
-def _named(value: Any, classes: list[str] | None) -> Any:
-    if classes is None:
-        return value
-    if isinstance(value, list):
-        return [_named(item, classes) for item in value]
-    # -1 stands for a label that the makers of the data set keep to themselves.
-    return classes[value] if value is not None and value >= 0 else None
-
-
-def _check_texts(name: str, choice: Choice, schema: Any, chosen: Iterable[str]) -> None:
-    """Raises InputError if a column with another type than text is to be read as texts."""
-    from pyarrow import types
-
-    is_text = (types.is_string, types.is_large_string, types.is_string_view)
-    for column in chosen:
-        kind = schema.field(column).type
-        plain = kind.value_type if types.is_dictionary(kind) else kind
-        is_read = not choice.any_type and column != choice.id_column
-        if is_read and not any(is_kind(plain) for is_kind in is_text):
-            raise InputError(
-                f"column {column!r} of {name} holds {plain}",
-                "texts",
-                "name another with `column`",
-            )
-
-
-def _groups(metadata: Any, start: int) -> tuple[list[int], int]:
-    """The row groups of a Parquet file from that of row `start` on, and the first row in them."""
-    first = 0
-    for group in range(metadata.num_row_groups):
-        rows = metadata.row_group(group).num_rows
-        if first + rows > start:
-            return list(range(group, metadata.num_row_groups)), first
-        first += rows
-    return [], start
-
-
-def _plain(file: Any, stream: IO[bytes]) -> Any:
-    """A Parquet file whose dictionaries are read as texts: one bad byte would spoil them whole."""
-    import pyarrow
-    from pyarrow import parquet
-
-    is_dictionary = pyarrow.types.is_dictionary
-    fields = [
-        (it.name, it.type.value_type if is_dictionary(it.type) else it.type)
-        for it in file.schema_arrow
-    ]
-    footer = io.BytesIO()
-    try:
-        parquet.write_metadata(pyarrow.schema(fields), footer, metadata_collector=[file.metadata])
-    except (RuntimeError, pyarrow.ArrowException):  # other columns have kinds of another release
-        return file
-    footer.seek(0)
-    metadata = parquet.read_metadata(footer)
-    return parquet.ParquetFile(stream, metadata=metadata, buffer_size=READ_BYTES)
-
-
-def column_values(column: Any) -> list[Any]:
-    """A column of pyarrow as a list, in which bytes stand for a text that is not UTF-8."""
-    try:
-        return list(column.to_pylist())
-    except UnicodeDecodeError:
-        import pyarrow
-
-        if pyarrow.types.is_dictionary(column.type):
-            column = column.cast(column.type.value_type)
-        return list(map(_decoded, column.cast(pyarrow.binary()).to_pylist()))
-
-
-def _decoded(value: bytes | None) -> str | bytes | None:
-    try:
-        return None if value is None else value.decode()
-    except UnicodeDecodeError:
-        return value
-
-
-def _rows(batches: Iterable[Any], chosen: Sequence[str | None]) -> Iterator[list[Any]]:
-    """The rows of batches of pyarrow, with None for an absent column."""
-    for batch in batches:
-        absent = [None] * batch.num_rows
-        columns = [absent if it is None else column_values(batch[it]) for it in chosen]
-        yield from map(list, zip(*columns, strict=True))
-
-
-def _numbered(rows: Iterable[list[Any]], name: str, start: int) -> Iterator[tuple[str, list[Any]]]:
-    for number, values in enumerate(rows, start + 1):
-        yield f"row {number} of {name}", values
-
-
-def seekable(stream: IO[bytes], is_compressed: bool) -> IO[bytes]:
-    """A stream in which Parquet's reader can jump: a compressed one goes to a temporary file."""
-    if not is_compressed:
-        return stream
-    unpacked: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 -- the caller closes it
-    shutil.copyfileobj(stream, unpacked)
-    unpacked.seek(0)
-    return unpacked
 
 
 def no_column(

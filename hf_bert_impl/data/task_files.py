@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from hf_bert_impl.data.table_records import Choice, is_dataset, no_column, records_of, say
+from hf_bert_impl.data.arrow_records import is_dataset, records_of
+from hf_bert_impl.data.table_records import Choice, no_column, say
 from hf_bert_impl.data.text_folder import labelled_text_files, text_files
 from hf_bert_impl.data.text_input import RecordInput
 from hf_bert_impl.errors import InputError, one_line
@@ -50,7 +51,7 @@ def read_rows(file: str | Path, columns: Sequence[str] | None) -> list[Row]:
         return _folder_rows(path, columns or ["text"])
     notes: list[str] = []
     wanted = None if columns is None else tuple(columns)
-    with RecordInput(str(path), wanted, mend=True, any_type=True, say=notes.append) as source:
+    with RecordInput(str(path), wanted, mend=True, say=notes.append) as source:
         rows = []
         for place, values, _ in source.sound():
             given = values if isinstance(values, list) else [values]
@@ -102,7 +103,7 @@ def read_dataset(name: str, split: str, columns: Sequence[str]) -> list[Row]:
         raise InputError(
             f"split {split!r} of the data set {name!r} is empty", "records", "name another split"
         )
-    choice = Choice(tuple(columns), any_type=True)
+    choice = Choice(tuple(columns))
     records = records_of(table, f"the data set {name} {split}", choice)
     return [Row(tuple(values), place) for place, values in records]
 

@@ -16,16 +16,14 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, Any, Self
 
+from hf_bert_impl.data.arrow_records import dataset_records, parquet_records, seekable
 from hf_bert_impl.data.table_records import (
     Choice,
     Lines,
     Values,
     conll_records,
-    dataset_records,
     no_column,
-    parquet_records,
     say,
-    seekable,
     table_records,
 )
 from hf_bert_impl.errors import InputError, one_line
@@ -125,7 +123,6 @@ class RecordInput:
         id_column: The field or column of ids, which are texts or whole numbers.
         start: What `position` was when this file was read before.
         mend: Pass over a few bytes of CSV and TSV that are not UTF-8 (`mended_lines`).
-        any_type: Columns may hold other things than texts.
         optional: An absent column gives None, and is no error.
         say: Gets a note where the first line of a table could be read in another way.
 
@@ -141,7 +138,6 @@ class RecordInput:
         start: Start | None = None,
         *,
         mend: bool = False,
-        any_type: bool = False,
         optional: bool = False,
         say: Callable[[str], None] = say,
     ) -> None:
@@ -152,7 +148,7 @@ class RecordInput:
         self._opened = contextlib.ExitStack()
         columns = (column,) if isinstance(column, str) else column
         try:
-            found = self._open(file, Choice(columns, id_column, any_type, optional))
+            found = self._open(file, Choice(columns, id_column, optional))
             #: A record is an error where that record alone cannot be read.
             self.records: Iterator[Record] = map(self._record, found)
         except BaseException:
@@ -277,59 +273,11 @@ def _parse(found: Iterable[tuple[str, Any]], choice: Choice) -> Iterator[Values]
         yield place, values
 
 
-class TextInput(RecordInput, Iterator[str]):
-    """An iterator of texts, whose first is read at once so that wrong input shows early.
-
-    Args:
-        file: As for `RecordInput`.
-        column: A single one.
-        mend: As there.
-
-    Raises:
-        ValueError: There is no such file, or no text in it, or its first line cannot be read. Later
-            lines raise it when they are reached.
-    """
-
-    def __init__(
-        self,
-        file: str,
-        column: str | None = None,
-        mend: bool = False,
-    ) -> None:
-        super().__init__(file, column, mend=mend)
-        try:
-            self._texts = self._read()
-            self._first: str | None = next(self._texts, None)
-            if self._first is None:
-                raise InputError(
-                    f"{self.name} is empty", "one text a line or row", "give a file with texts"
-                )
-        except BaseException:
-            self._opened.close()
-            raise
-
-    def __iter__(self) -> TextInput:
-        return self
-
-    def __next__(self) -> str:
-        if self._first is not None:
-            text, self._first = self._first, None
-            return text
-        return next(self._texts)
-
-    def _read(self) -> Iterator[str]:
-        """Checks each record and gives its text."""
-        for place, text, _ in self.sound():
-            check_record_text(place, text)
-            yield text
-
-
 def check_record_text(place: str, text: Any) -> None:
     """Raises InputError if the value at a place is no text, or has half a surrogate pair."""
     if not isinstance(text, str):
         if isinstance(text, bytes):
-            shown = f"the text in {place} is not UTF-8 ({text!r:.60})"
-            raise InputError(shown, "UTF-8", "mend it")
+            raise InputError(f"{place} has bytes for a text ({text!r:.60})", "UTF-8", "mend it")
         shown = "nothing (null)" if text is None else f"a {type(text).__name__}"
         raise InputError(f"{place} has {shown} for a text", "a text", "mend it")
     if not text.isascii():

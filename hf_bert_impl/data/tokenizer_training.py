@@ -67,7 +67,7 @@ def train_tokenizer(
         min_frequency: How often two pieces must stand together to be merged.
         character_coverage: The share of the text's characters that get a token, the most frequent
             first; words with another character become [UNK]. 1 takes all.
-        column: The column or field of the texts, as in `TextInput`.
+        column: The column or field of the texts, as in `RecordInput`.
 
     Returns:
         The tokenizer, and how well it fits the text.

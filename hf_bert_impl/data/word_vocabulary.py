@@ -50,7 +50,7 @@ def train_words(
         files: UTF-8 text, tables or folders, as `documents.read_texts` reads them.
         vocab_size: Most tokens, special ones included; None for all words.
         min_frequency: How often a word must occur.
-        column: The column or field of the texts, as in `TextInput`.
+        column: The column or field of the texts, as in `RecordInput`.
 
     Returns:
         The tokenizer, and how well it fits the text.

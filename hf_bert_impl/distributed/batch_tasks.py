@@ -28,8 +28,8 @@ import numpy as np
 import torch
 
 from hf_bert_impl import checkpoints
+from hf_bert_impl.data.arrow_records import column_values
 from hf_bert_impl.data.option_ranges import COUNT
-from hf_bert_impl.data.table_records import column_values
 from hf_bert_impl.data.token_budget import TOKEN_BUDGET, cut_batches
 from hf_bert_impl.data.vector_table import arrow_table
 from hf_bert_impl.distributed.digests import weights_digest

@@ -7,7 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from hf_bert_impl.data.table_records import is_dataset
+from hf_bert_impl.data.arrow_records import is_dataset
 from hf_bert_impl.data.text_input import FORMS, check_record_text, endings
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.json_files import check_text

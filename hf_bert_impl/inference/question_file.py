@@ -28,7 +28,7 @@ def read_questions(file: str, context: str | None) -> Iterator[dict[str, Any]]:
         ValueError: There is no such file, no question in it, or a record is of another form.
     """
     columns, is_empty = ("question", "context"), True
-    with RecordInput(file, columns, "id", any_type=True, optional=True) as source:
+    with RecordInput(file, columns, "id", optional=True) as source:
         for place, (question, given), identifier in source.sound():
             is_empty = False
             record = {"question": question, "context": context if given is None else given}

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from hf_bert_impl.data.table_records import is_dataset
+from hf_bert_impl.data.arrow_records import is_dataset
 from hf_bert_impl.data.text_input import RecordInput, form_of
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.tasks.metrics import regression_metrics
@@ -81,7 +81,7 @@ def read_sts(path: str | Path) -> list[StsFile]:
 def _read_file(path: Path) -> StsFile:
     found = StsFile(path.name, [], [])
     columns = COLUMNS if form_of(path) in ("json", "parquet", "folder") else ("0", "1", "2")
-    with RecordInput(str(path), columns, mend=True, any_type=True, say=lambda note: None) as source:
+    with RecordInput(str(path), columns, mend=True, say=lambda note: None) as source:
         for place, (gold, *pair), _ in source.sound():
             if gold is None or not str(gold).strip():
                 continue
