@@ -117,7 +117,8 @@ def best_answers(
         reach = sliding_window_view(np.append(end, np.full(width - 1, -np.inf)), width)
         scores[here][own] = start[own, None] + reach[own]
 
-    total = _log_sum_exp(np.append(starts, null_start)) + _log_sum_exp(np.append(ends, null_end))
+    sums = np.logaddexp.reduce([np.append(starts, null_start), np.append(ends, null_end)], axis=1)
+    total = float(sums.sum())
     null_score = null_start + null_end
     return Answers(
         context=context.text,
@@ -145,8 +146,3 @@ def _best_spans(
         start, end = int(starts[first]), int(ends[first + length])
         spans.setdefault((start, end), Span(start, end, score, float(np.exp(score - total))))
     return tuple(spans.values())
-
-
-def _log_sum_exp(values: Floats) -> float:
-    highest = values.max()
-    return float(highest + np.log(np.exp(values - highest).sum()))

@@ -12,7 +12,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from hf_bert_impl.data.arrow_records import is_dataset
 from hf_bert_impl.data.sentence_splitter import split_sentences
 from hf_bert_impl.data.text_folder import text_files
 from hf_bert_impl.data.text_input import RecordInput, check_record_text, form_of
@@ -101,7 +100,7 @@ def read_texts(file: str | Path, column: str | None = None) -> Iterator[str]:
             is_empty = False
             yield text
     if is_empty:
-        raise InputError(f"{source.name} is empty", "a text a line or row", "name one with texts")
+        raise InputError(f"{source.name} is empty", "text", "leave it out, or fill it")
 
 
 def has_records(file: str | Path) -> bool:
@@ -115,29 +114,24 @@ def without_breaks(text: str) -> str:
 
 
 def check_files(files: Iterable[str | Path], column: str | None = None) -> None:
-    """Check that files are there and hold something, before any of them is read.
+    """Check that files are there and that their first texts can be read.
 
     Args:
         files: Files and folders.
         column: As in `RecordInput`.
 
     Raises:
-        ValueError: One is empty, a folder without texts or a table without the column, or none is
-            named.
+        ValueError: One is empty, a folder without texts or a table without the column, or its first
+            text cannot be read; or none is named.
         FileNotFoundError: There is no such file.
     """
     paths = [Path(file) for file in files]
     if not paths:
         raise InputError("no files are named", "at least one text file", "name one")
     for path in paths:
-        if text_files(path):
-            continue
-        if not is_dataset(path):
+        if not path.is_dir():
             check_text_file(path, "a text file, a folder with .txt files, or one of datasets")
-        if has_records(path) and path.stat().st_size:
-            next(read_texts(path, column))
-        elif path.stat().st_size == 0:
-            raise InputError(f"{path} is empty", "text", "leave it out, or fill it")
+        next(read_texts(path, column))
 
 
 def no_text(files: Sequence[str | Path]) -> InputError:

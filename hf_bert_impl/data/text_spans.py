@@ -64,21 +64,12 @@ def pack(lengths: Sequence[int], capacity: int) -> list[list[int]]:
     """Fills sequences with spans: best fit, the longest first.
 
     Args:
-        lengths: Tokens of each span, special tokens included.
+        lengths: Tokens of each span, special tokens included; none has more than a sequence.
         capacity: Tokens of a sequence.
 
     Returns:
         Packs, each the numbers of its spans; every span is in one of them.
-
-    Raises:
-        ValueError: A span is longer than the capacity.
     """
-    if lengths and max(lengths) > capacity:
-        raise InputError(
-            f"a span of {max(lengths)} tokens does not fit the capacity {capacity}",
-            "no longer one",
-            "cut it",
-        )
     packs: list[list[int]] = []
     # Open packs by the room that is left, fullest first.
     open_packs: list[tuple[int, int]] = []

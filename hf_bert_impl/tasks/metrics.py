@@ -114,11 +114,6 @@ def entity_metrics(gold: Sequence[Sequence[str]], predicted: Sequence[Sequence[s
         }
 
 
-def accuracy(gold: Any, predicted: Any) -> Metrics:
-    """`accuracy`, the share of equal entries of two arrays of one shape."""
-    return {"accuracy": float(np.mean(np.asarray(gold) == np.asarray(predicted)))}
-
-
 def perplexity(total_loss: float, tokens: int) -> float:
     """The exponential of the mean loss in nats; infinite where it is too large for a number."""
     try:

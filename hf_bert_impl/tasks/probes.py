@@ -41,16 +41,13 @@ EMBEDDING_SHARE = 0.5
 
 
 class Params(dict[str, Any]):
-    """What `prepare` and `batcher` are given, and may add to: a dict with attributes."""
+    """What `prepare` and `batcher` are given, and may add to: a dict with attributes.
 
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return self[name]
-        except KeyError as error:
-            raise AttributeError(name) from error
+    As in SentEval, an attribute that is not there is None.
+    """
 
-    def __setattr__(self, name: str, value: Any) -> None:
-        self[name] = value
+    __getattr__ = dict.get
+    __setattr__ = dict.__setitem__
 
 
 #: Texts as lists of words to (texts, D) vectors.
@@ -309,8 +306,8 @@ def embed_texts(
     if prepare is not None:
         prepare(params, words)
     vectors: list[Floats] = []
-    for start in range(0, len(words), params.batch_size):
-        batch = words[start : start + params.batch_size]
+    for start in range(0, len(words), params["batch_size"]):
+        batch = words[start : start + params["batch_size"]]
         report(f"{start:,} of {len(words):,} texts", EMBEDDING_SHARE * start / len(words))
         found = np.asarray(batcher(params, batch), np.float32)  # (batch, D)
         if found.ndim != 2 or len(found) != len(batch) or not np.isfinite(found).all():

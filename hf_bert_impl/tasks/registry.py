@@ -27,7 +27,11 @@ TASKS: dict[str, type[Task]] = {
 #: GLUE on the hub. The name of a task is a configuration of this data set.
 GLUE_DATASET = "nyu-mll/glue"
 #: Which task has an option.
-OWNERS = {"doc_stride": "question-answering", "masking": "masked-lm"}
+OWNERS = {
+    "doc_stride": "question-answering",
+    "masking": "masked-lm",
+    "multi_label": "classification",
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,16 +91,10 @@ def make_task(
             f"one of {', '.join(TASKS)}, or of GLUE {', '.join(GLUE)}",
             "choose one",
         )
-    kind = TASKS[name]
-    if options.pop("multi_label", False):
-        if kind is not Classification:
-            raise InputError(
-                f"{name} has no multi-label form", "classification, which alone has", "choose it"
-            )
-        kind = MultiLabelClassification
     for option in options:
         if OWNERS[option] != name:
             raise InputError(
                 f"{option} was given for {name}", f"it for {OWNERS[option]} alone", "leave it out"
             )
+    kind = MultiLabelClassification if options.pop("multi_label", False) else TASKS[name]
     return kind(columns, dataset, **options)

@@ -239,13 +239,6 @@ def _read(name: str, place: Path, options: ProbeOptions) -> SentEvalData:
         files = read_sts_files(place / task.folder, task.files)
         return SentEvalData(name, "similarity", {}, files)
     data = SentEvalData(name, task.protocol, task.read(place / task.folder), [])
-    labels = {example.label for example in data.examples["train"]}
-    if len(labels) == 1:
-        raise InputError(
-            f"{name}: all examples to train on have the label {labels.pop()}",
-            "at least two labels",
-            "get SentEval's data again",
-        )
     try:
         check_probe(_task(data), data.examples, options)
     except InputError as error:

@@ -253,4 +253,4 @@ class MultipleChoice(_SequenceTask):
         ]
 
     def score(self, split: Split, outputs: list[Any]) -> Metrics:
-        return metrics.accuracy(self.gold(split), np.argmax(outputs, axis=1))
+        return {"accuracy": float(np.mean(self.gold(split) == np.argmax(outputs, axis=1)))}
