@@ -28,6 +28,7 @@ from hf_bert_impl.cli.options import (
     Overwrite,
     Quiet,
     from_dataclass,
+    refuse_unused,
 )
 from hf_bert_impl.cli.output_checks import check_output_file
 from hf_bert_impl.errors import InputError
@@ -42,6 +43,7 @@ AROUND = 24
 @from_dataclass(Where)
 def answer(
     fields: dict[str, Any],
+    command: typer.Context,
     model: Model,
     file: Annotated[
         str | None,
@@ -123,18 +125,16 @@ def answer(
     }
     where = Where(**fields)
     if where.works_in_parts(file, output):
-        if file is None or output is None or context is not None or context_file is not None:
+        refuse_unused(command, "in work in parts", "question", "context", "context_file", "top_k")
+        if file is None or output is None:
             raise InputError(
-                "work in parts is asked for without FILE and --output, or with a context for all",
+                "work in parts is asked for without FILE and --output",
                 "a file with the columns question and context, and a folder --output",
                 "give these",
             )
         from hf_bert_impl.distributed import Answer
 
-        if parameters.pop("top_k") != 1:
-            raise InputError(
-                f"--top-k is {top_k} for work in parts", "1", "leave it out: a row has one answer"
-            )
+        del parameters["top_k"]
         run_in_parts(
             Answer,
             file,
@@ -148,6 +148,8 @@ def answer(
             quiet=quiet,
         )
         return
+    in_parts = ("workers", "address", "part_size", "id_column")
+    refuse_unused(command, "without --engine ray or --shard", *in_parts)
     shared = read_context(context, context_file)
     check_arguments(file, question, shared, context_file, output, overwrite)
     total, questions = None, []

@@ -21,12 +21,14 @@ from hf_bert_impl.cli.options import (
     NullThreshold,
     Picture,
     Quiet,
+    refuse_unused,
 )
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.tables import console, print_table
 
 
 def squad(
+    context: typer.Context,
     model: Annotated[
         str | None, typer.Argument(metavar="[MODEL]", help="A folder or a hub id.")
     ] = None,
@@ -70,7 +72,7 @@ def squad(
 
     Example: hf-bert evaluate squad MODEL --data dev-v2.0.json
     """
-    check_arguments(model, data, predictions, na_prob, tune_threshold, output)
+    check_arguments(context, model, data, predictions, na_prob)
     with quiet_libraries():
         from hf_bert_impl.data.squad import read_squad
         from hf_bert_impl.tasks import pictures
@@ -113,13 +115,19 @@ def squad(
         print_metrics(title, metrics)
 
 
+#: What only a model's answers depend on.
+OF_MODEL = (
+    *("null_score_diff_threshold", "tune_threshold", "max_answer_len", "max_question_len"),
+    *("max_seq_len", "doc_stride", "dtype", "batch_invariant", "output"),
+)
+
+
 def check_arguments(
+    context: typer.Context,
     model: str | None,
     data: str,
     predictions: str | None,
     na_prob: str | None,
-    tune_threshold: bool,
-    output: Path | None,
 ) -> None:
     """Check what can be checked before anything is read.
 
@@ -133,11 +141,13 @@ def check_arguments(
             "neither MODEL nor --predictions is" if model is None else "MODEL and --predictions are"
         )
         raise InputError(f"{given} given", "one of them", "see --help")
-    if na_prob is not None and predictions is None:
-        raise InputError("--na-prob is given", "--predictions beside it", "add it, or leave it out")
-    if predictions is not None and (tune_threshold or output is not None):
-        what = "--tune-threshold" if tune_threshold else "--output"
-        raise InputError(f"{what} is given", "a MODEL for it", "name one, or leave it out")
+    if predictions is not None:
+        refuse_unused(context, "beside --predictions", *OF_MODEL)
+        if na_prob is None:
+            refuse_unused(context, "without --na-prob", "na_prob_threshold")
+    else:
+        refuse_unused(context, "beside MODEL", "na_prob", "na_prob_threshold")
+    tune_threshold, output = context.params["tune_threshold"], context.params["output"]
     if tune_threshold and not Path(str(model)).expanduser().is_dir():
         raise InputError(
             f"{model} is no folder", "one to store the threshold in", "download it first"

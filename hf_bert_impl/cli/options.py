@@ -16,6 +16,7 @@ from typing import Annotated, Any
 import typer
 
 from hf_bert_impl.data.option_ranges import RANGES
+from hf_bert_impl.errors import InputError
 from hf_bert_impl.figures import check_picture
 
 
@@ -80,6 +81,24 @@ Files = Annotated[
 BatchTokens = Annotated[
     int | None, typer.Option(min=1, help="Most tokens a batch.", show_default="4096")
 ]
+
+
+def refuse_unused(context: typer.Context, where: str, *names: str) -> None:
+    """Raises InputError if a parameter was given that a command does not read this time.
+
+    Args:
+        context: Of the command.
+        where: When it is not read, as in "beside --predictions".
+        *names: The parameters.
+    """
+    for parameter in context.command.params:
+        source = context.get_parameter_source(str(parameter.name))
+        if parameter.name in names and source is not None and source.name == "COMMANDLINE":
+            flag = max(parameter.opts, key=len)
+            raise InputError(
+                f"{flag} has no effect {where}", "options that have one", "leave it out"
+            )
+
 
 # --- labelled data ----------------------------------------------------------------------------
 

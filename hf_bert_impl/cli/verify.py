@@ -8,11 +8,12 @@ import typer
 
 from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
-from hf_bert_impl.cli.options import AsJson, Model, one_of
+from hf_bert_impl.cli.options import AsJson, Model, one_of, refuse_unused
 from hf_bert_impl.tables import console
 
 
 def verify(
+    context: typer.Context,
     model: Model,
     head: Annotated[
         str | None,
@@ -69,6 +70,9 @@ def verify(
 
     Example: hf-bert verify google-bert/bert-base-cased --gradients
     """
+    if batch_invariant:
+        ignored = ("text", "gradients", "bf16", "tolerance", "heads")
+        refuse_unused(context, "beside --batch-invariant", *ignored)
     report: Any
     shown = {}
     with quiet_libraries():
