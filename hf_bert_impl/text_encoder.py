@@ -372,6 +372,16 @@ class TextEncoder(SentenceTransformer):
         found = rows[0] if isinstance(texts, str) else rows
         return (found, tokens) if return_tokens else found
 
+    def _update_default_model_id(self, model_card: str) -> str:
+        """Puts the model's id into its card, which shows a `SentenceTransformer`."""
+        placeholder = self._model_card_model_id_placeholder
+        return model_card.replace(placeholder, self.model_card_data.model_id or placeholder)
+
+    def _push_to_hub_usage_tip(self, repo_id: str) -> str:
+        """How to try what was pushed, which is a plain `SentenceTransformer`."""
+        tip: str = super()._push_to_hub_usage_tip(repo_id)
+        return tip.replace(type(self).__name__, SentenceTransformer.__name__)
+
     def _rows(self, texts: list[str]) -> list[Row]:
         """Texts with their tokens; with padding modules each in a batch of its own."""
         self.eval()  # in train mode features are padded

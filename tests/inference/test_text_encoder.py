@@ -382,6 +382,14 @@ def test_settings(save_stock):
     assert again.similarity_fn_name == "cosine"
 
 
+def test_the_model_card_and_the_tip_of_a_push_show_a_sentence_transformer(encoder, tmp_path):
+    encoder.save(str(tmp_path), model_name="someone/a-model")
+    card = (tmp_path / "README.md").read_text(encoding="utf-8")
+    assert 'model = SentenceTransformer("someone/a-model")' in card
+    tip = encoder._push_to_hub_usage_tip("someone/a-model")
+    assert "import SentenceTransformer" in tip and "TextEncoder" not in tip
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int8"])
 def test_lower_precision(minilm_path, dtype, tmp_path):
     texts = ["A man is playing a guitar on stage.", "", "The committee met again. " * 60]
