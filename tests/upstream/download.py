@@ -1,37 +1,56 @@
-"""Fetches the tests that transformers ships in its source distribution.
+"""Fetches the tests of the installed transformers and sentence-transformers.
 
-The wheel leaves them out, and copying them here would tie the project to one release, so the tests
-of the installed release are taken with pip and unpacked beside it, into the virtual environment:
+The wheels leave them out, and copying them here would tie the project to one release, so they are
+unpacked beside the installed releases, into the virtual environment:
 
     python tests/upstream/download.py
+
+Those of transformers are in its source distribution, which pip takes. Those of
+sentence-transformers are only in its repository, so they come from the release's archive on GitHub.
 """
 
 import importlib.metadata
+import os
 import subprocess
 import sys
 import tarfile
 import tempfile
+import urllib.request
 from pathlib import Path
 
+#: Of each library, the variable that names another folder than the usual one.
+VARIABLES = {
+    "transformers": "HF_BERT_UPSTREAM_TESTS",
+    "sentence-transformers": "HF_BERT_UPSTREAM_SENTENCE_TESTS",
+}
+ARCHIVE = "https://github.com/huggingface/sentence-transformers/archive/refs/tags/v{version}.tar.gz"
 
-def tests_folder() -> Path:
-    """Where the tests of the installed transformers belong, whether they are there or not."""
-    version = importlib.metadata.version("transformers")
-    return Path(sys.prefix) / "upstream" / f"transformers-{version}" / "tests"
+
+def tests_folder(library: str) -> Path:
+    """Where the tests of an installed library belong, whether they are there or not."""
+    if named := os.environ.get(VARIABLES[library]):
+        return Path(named)
+    release = f"{library}-{importlib.metadata.version(library)}"
+    return Path(sys.prefix) / "upstream" / release / "tests"
 
 
-def download(target: Path) -> None:
-    """Unpacks the tests of the installed transformers into `target`, all of them or nothing."""
-    version = importlib.metadata.version("transformers")
+def download(library: str, target: Path) -> None:
+    """Unpacks the tests of an installed library into `target`, all of them or nothing."""
+    version = importlib.metadata.version(library)
     target.parent.mkdir(parents=True, exist_ok=True)
     # In the same file system as the target, so that the last step is one atomic rename.
     with tempfile.TemporaryDirectory(dir=target.parent) as scratch:
-        command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
-        # transformers is built by the setuptools that the environment already has (torch needs it).
-        command += ["--no-build-isolation", "--no-binary", ":all:", "--dest", scratch]
-        subprocess.run([*command, f"transformers=={version}"], check=True)
+        if library == "transformers":
+            command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
+            # transformers is built by the setuptools that the environment already has (torch needs
+            # it).
+            command += ["--no-build-isolation", "--no-binary", ":all:", "--dest", scratch]
+            subprocess.run([*command, f"{library}=={version}"], check=True)
+        else:
+            place = Path(scratch) / "archive.tar.gz"
+            urllib.request.urlretrieve(ARCHIVE.format(version=version), place)
         (archive,) = Path(scratch).glob("*.tar.gz")
-        prefix = f"transformers-{version}/tests/"
+        prefix = f"{library}-{version}/tests/"
         with tarfile.open(archive) as tar:
             members = [m for m in tar.getmembers() if m.isfile() and m.name.startswith(prefix)]
             if not members:
@@ -43,14 +62,18 @@ def download(target: Path) -> None:
 
 
 def main() -> None:
-    target = tests_folder()
-    if target.is_dir():
-        return
-    print(f"fetching the tests of {target.parent.name}")
-    try:
-        download(target)
-    except subprocess.CalledProcessError as error:
-        raise SystemExit(f"pip could not fetch the source distribution: {error}") from None
+    failures = []
+    for library in VARIABLES:
+        target = tests_folder(library)
+        if target.is_dir():
+            continue
+        print(f"fetching the tests of {target.parent.name}")
+        try:
+            download(library, target)
+        except (subprocess.CalledProcessError, OSError) as error:
+            failures.append(f"the tests of {library} were not fetched: {error}")
+    if failures:
+        raise SystemExit("\n".join(failures))
 
 
 if __name__ == "__main__":

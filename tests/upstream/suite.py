@@ -14,7 +14,6 @@ the imported transformers in the end, so a stand-in returns that at once.
 
 import importlib
 import importlib.util
-import os
 import sys
 import types
 from pathlib import Path
@@ -45,12 +44,6 @@ CONFIG_COMMON_KWARGS: dict[str, Any] = {
 }
 
 
-def folder() -> Path:
-    """The unpacked tests; HF_BERT_UPSTREAM_TESTS names another place than the usual one."""
-    named = os.environ.get("HF_BERT_UPSTREAM_TESTS")
-    return Path(named) if named else tests_folder()
-
-
 def load(name: str) -> types.ModuleType:
     """Imports one of transformers' test modules.
 
@@ -59,7 +52,7 @@ def load(name: str) -> types.ModuleType:
     Args:
         name: The file's name without its ending, such as `test_modeling_common`.
     """
-    path = folder()
+    path = tests_folder("transformers")
     if not path.is_dir():
         reason = f"transformers' own tests are not in {path}: run `make upstream-tests`"
         pytest.skip(reason, allow_module_level=True)

@@ -1,0 +1,80 @@
+"""A pytest plugin for sentence-transformers' own tests: what they construct is this package's.
+
+HF_BERT_SUITE says what: `stock` changes nothing, `optimized` gives every model to `optimize`, and
+`encoder` puts `TextEncoder` in the place of `SentenceTransformer`. A test that fails for a model or
+a data set that is not in the hub's cache is skipped, and so is one whose model holds no BERT. The
+outcomes are written into the file that HF_BERT_SUITE_REPORT names.
+"""
+
+import json
+import os
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import sentence_transformers
+from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
+from sentence_transformers.base.model import BaseModel
+
+import hf_bert_impl
+from hf_bert_impl.errors import InputError
+
+#: Of each test: passed, failed or skipped.
+OUTCOMES: dict[str, str] = {}
+
+
+def optimized(construct: Any) -> Any:
+    """A constructor that ends with `optimize`; models without a BERT stay as they are."""
+
+    def construct_and_optimize(model: Any, *arguments: Any, **options: Any) -> None:
+        construct(model, *arguments, **options)
+        try:
+            hf_bert_impl.optimize(model, None)
+        except InputError as error:
+            if "holds no BERT" not in str(error):
+                raise
+
+    return construct_and_optimize
+
+
+if os.environ["HF_BERT_SUITE"] == "optimized":
+    BaseModel.__init__ = optimized(BaseModel.__init__)
+elif os.environ["HF_BERT_SUITE"] == "encoder":
+    sentence_transformers.SentenceTransformer = hf_bert_impl.TextEncoder
+    sentence_transformers.sentence_transformer.model.SentenceTransformer = hf_bert_impl.TextEncoder
+
+
+def causes(error: BaseException | None) -> Iterator[BaseException]:
+    """An error and those that led to it."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def why_skipped(error: BaseException) -> str | None:
+    """Why a test that ended with this error does not count; None where it does."""
+    for cause in causes(error):
+        if isinstance(cause, LocalEntryNotFoundError | OfflineModeIsEnabled):
+            return "needs the Hugging Face hub"
+        if isinstance(cause, InputError) and "hold no BERT" in str(cause):
+            return "the model holds no BERT"
+    return None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if report.failed and call.excinfo and (reason := why_skipped(call.excinfo.value)):
+        report.outcome = "skipped"
+        report.longrepr = (str(item.path), item.location[1] or 0, reason)
+    if report.outcome != "passed" or report.when == "call":
+        OUTCOMES[item.nodeid] = report.outcome
+    return report
+
+
+def pytest_sessionfinish() -> None:
+    if place := os.environ.get("HF_BERT_SUITE_REPORT"):
+        Path(place).write_text(json.dumps(OUTCOMES), encoding="utf-8")

@@ -1,0 +1,138 @@
+"""sentence-transformers' own tests, run on models given to `optimize` and on `TextEncoder`.
+
+The tests come from sentence-transformers' repository (see `download.py`). They run in a process of
+their own, with `sentence_plugin.py` and without a network: the small models that they load from the
+hub are made here, random, in a cache. Tests of other models are skipped.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+import torch
+import transformers
+
+from tests.upstream.download import tests_folder
+
+sentence_transformers = pytest.importorskip("sentence_transformers")
+modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+FOLDER = tests_folder("sentence-transformers")
+#: The files and folders that construct and call models, without training them.
+FILES = {
+    "sentence_transformer": (
+        *("test_model.py", "test_compute_embeddings.py", "test_multi_process.py"),
+        *("modules", "evaluation"),
+    ),
+    "base": (
+        *("test_model.py", "test_data_collator.py"),
+        *("modules/test_dense.py", "modules/test_router.py"),
+    ),
+    "cross_encoder": ("test_model.py", "test_multi_process.py", "evaluation"),
+    "sparse_encoder": ("test_model.py", "test_multi_process.py"),
+    "multi_vector_encoder": (
+        *("test_model.py", "test_multi_process.py"),
+        *("test_token_pooling.py", "test_evaluators.py"),
+    ),
+    "util": ("test_similarity.py",),
+}
+CASES = [
+    *(("optimized", folder) for folder in FILES),
+    *(("encoder", folder) for folder in ("sentence_transformer", "base", "util")),
+]
+#: Tests that fail here by design, and why.
+EXCEPTIONS: dict[str, str] = {}
+
+
+def snapshot(cache: Path, name: str) -> Path:
+    """Where the hub's cache has a repository's files."""
+    repository = cache / f"models--{name.replace('/', '--')}"
+    (repository / "refs").mkdir(parents=True)
+    (repository / "refs" / "main").write_text("0" * 40)
+    return repository / "snapshots" / ("0" * 40)
+
+
+@pytest.fixture(scope="session")
+def cache(minilm_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A cache of the hub with a random model of each kind, and the vocabulary of a trained one."""
+    place = tmp_path_factory.mktemp("hub")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(minilm_path, model_max_length=512)
+    tokenizer.save_pretrained(snapshot(place, "google-bert/bert-base-uncased"))
+
+    def bert(name: str, **fields: int) -> str:
+        sizes = {"hidden_size": 128, "num_attention_heads": 2, "intermediate_size": 512}
+        config = transformers.BertConfig(num_hidden_layers=2, **sizes, **fields)
+        torch.manual_seed(0)
+        getattr(transformers, name)(config).save_pretrained(place / name)
+        tokenizer.save_pretrained(place / name)
+        return str(place / name)
+
+    bare = modules.Transformer(bert("BertModel"))
+    models = {
+        "sentence-transformers-testing/stsb-bert-tiny-safetensors": (
+            sentence_transformers.SentenceTransformer(modules=[bare, modules.Pooling(128)])
+        ),
+        "cross-encoder-testing/reranker-bert-tiny-gooaq-bce": (
+            sentence_transformers.CrossEncoder(bert("BertForSequenceClassification", num_labels=1))
+        ),
+        "sparse-encoder-testing/splade-bert-tiny-nq": (
+            sentence_transformers.SparseEncoder(bert("BertForMaskedLM"))
+        ),
+    }
+    for name, model in models.items():
+        model.save_pretrained(str(snapshot(place, name)), create_model_card=False)
+    return place
+
+
+def outcomes(mode: str, tests: Iterable[str], cache: Path, scratch: Path) -> dict[str, str]:
+    """What became of each of the suite's tests: passed, failed or skipped."""
+    report = scratch / f"{mode}.json"
+    settings = scratch / "pytest.ini"
+    settings.write_text("[pytest]\nmarkers =\n    slow:\n    custom:\n", encoding="utf-8")
+    environment = {
+        **os.environ,
+        # The suite's own package is called `tests` too, and pytest puts its parent first.
+        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path]),
+        "HF_BERT_SUITE": mode,
+        "HF_BERT_SUITE_REPORT": str(report),
+        "HF_HUB_CACHE": str(cache),
+        "HF_HUB_OFFLINE": "1",
+        "HF_DATASETS_OFFLINE": "1",
+    }
+    environment.pop("CI", None)  # there the suite would use an empty cache
+    command = [sys.executable, "-W", "ignore", "-m", "pytest", "-q", "--tb=short", "-rs"]
+    command += ["-c", str(settings), "--rootdir", str(FOLDER.parent), "-p", "sentence_plugin"]
+    command += ["-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not slow and not custom"]
+    run = subprocess.run(
+        [*command, *tests],
+        cwd=FOLDER.parent,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    print(run.stdout)
+    assert run.returncode in (0, 1), "pytest could not run the suite"
+    found: dict[str, str] = json.loads(report.read_text(encoding="utf-8"))
+    return found
+
+
+@pytest.mark.parametrize(("mode", "folder"), CASES)
+def test_the_suite(mode: str, folder: str, cache: Path, tmp_path: Path) -> None:
+    if not FOLDER.is_dir():
+        pytest.skip(
+            f"sentence-transformers' own tests are not in {FOLDER}: run `make upstream-tests`"
+        )
+    files = [f"tests/{folder}/{name}" for name in FILES[folder]]
+    found = outcomes(mode, files, cache, tmp_path)
+    assert "passed" in found.values()
+    failed = {name for name, outcome in found.items() if outcome == "failed"} - EXCEPTIONS.keys()
+    # What fails with sentence-transformers alone says nothing about this package.
+    stock = outcomes("stock", failed, cache, tmp_path) if failed else {}
+    assert sorted(name for name in failed if stock[name] != "failed") == []
