@@ -39,6 +39,7 @@ from hf_bert_impl.inference.packed_loop import (
     TokenBudget,
     packable,
     packed,
+    packed_features,
     rows_of,
     text_length,
     token_batches,
@@ -288,7 +289,7 @@ class TextEncoder(SentenceTransformer):
         if token_budget is not None:
             size = TokenBudget(token_budget)
         preprocess = functools.partial(
-            super().preprocess, prompt=self._resolve_prompt(prompt, prompt_name)
+            packed_features, self, prompt=self._resolve_prompt(prompt, prompt_name)
         )
         encode: Any = functools.partial(
             super().encode,
@@ -385,7 +386,7 @@ class TextEncoder(SentenceTransformer):
     def _rows(self, texts: list[str]) -> list[Row]:
         """Texts with their tokens; with padding modules each in a batch of its own."""
         self.eval()  # in train mode features are padded
-        features = super().preprocess(texts)
+        features = packed_features(self, texts)
         if "cu_seq_lens_q" in features:
             return rows_of(features, len(texts))
         alone = [SentenceTransformer.preprocess(self, [text]) for text in texts]

@@ -46,8 +46,8 @@ PACKED_MODULES = (
 TOKEN_FEATURES = ("input_ids", "token_type_ids")
 
 Features = dict[str, Any]
-#: Whether the calls of this thread are for padded results.
-_padded: ContextVar[bool] = ContextVar("padded", default=False)
+#: Whether the texts that this thread tokenizes are for the loop's packed rows.
+_packing: ContextVar[bool] = ContextVar("packing", default=False)
 
 
 class TokenBudget(int):
@@ -99,9 +99,10 @@ def use_packed_loop(encoder: nn.Module) -> None:
     """Makes a model of sentence-transformers compute packed rows, in batches of tokens.
 
     The loop is for calls that leave `batch_size` at 32 or give a `TokenBudget`; another number of
-    texts is kept to. The padded path stays in train mode, for results that are padded
-    (`output_value="token_embeddings"`), for images and query expansion, for a `Transformer` with
-    `unpad_inputs=False`, and where a module reads padded states (CNN, WordWeights, unknown ones).
+    texts is kept to. The padded path stays in train mode, where the caller calls `preprocess`, for
+    results that are padded (`output_value="token_embeddings"`), for images and query expansion, for
+    a `Transformer` with `unpad_inputs=False`, and where a module reads padded states (CNN,
+    WordWeights, unknown ones).
 
     Args:
         encoder: A `SentenceTransformer`, `CrossEncoder`, `SparseEncoder` or `MultiVectorEncoder`
@@ -270,9 +271,19 @@ def _gives_packed_rows(module: Any) -> bool:
 
 def _should_pack(module: Any, *arguments: Any, **options: Any) -> bool:
     """In place of a `Transformer`'s `_should_flatten_inputs`."""
-    if module.training or _padded.get():
+    if module.training or not _packing.get():
         return False
     return bool(type(module)._should_flatten_inputs(module, *arguments, **options))
+
+
+def packed_features(encoder: Any, inputs: list[Any], **options: Any) -> Features:
+    """What `preprocess` gives in the loop: one packed row where all modules take one."""
+    token = _packing.set(True)
+    try:
+        features: Features = type(encoder).preprocess(encoder, inputs, **options)
+    finally:
+        _packing.reset(token)
+    return features
 
 
 def _preprocess(encoder: Any, inputs: Any, *arguments: Any, **options: Any) -> Features:
@@ -308,13 +319,13 @@ def _inference(
     # Padded results: the features as they are, and states of tokens but for multi-vector models.
     output = options.get("output_value", "")
     is_states = output == "token_embeddings" and "token_pooling" not in options
-    token = _padded.set(output is None or is_states)
+    token = _packing.set(output is not None and not is_states)
     try:
         if is_ready or size <= batch_size:  # a character is a token at most
             return compute(inputs, batch_size=max(len(inputs), 1))
         return _in_batches(encoder, inputs, compute, batch_size, show_progress_bar, options)
     finally:
-        _padded.reset(token)
+        _packing.reset(token)
 
 
 def _in_batches(

@@ -150,6 +150,18 @@ def test_where_the_padded_path_stays(save_tiny, switch, batches):
     assert batches and not any(is_packed for is_packed, *_ in batches)
 
 
+def test_features_for_the_caller_are_padded(save_tiny, batches):
+    """As stock has them, so that code which cuts or masks a batch works."""
+    model = optimize(dense(save_tiny), "float32").eval()
+    expected = model.encode(TEXTS)
+    features = model.preprocess(TEXTS)
+    assert features["attention_mask"].shape == features["input_ids"].shape
+    assert len(features["input_ids"]) == len(TEXTS)
+    found = model(features)["sentence_embedding"].detach().numpy()
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    assert [is_packed for is_packed, *_ in batches] == [True, False]
+
+
 def test_training_after_encoding(save_tiny):
     """Features of train mode are padded, and gradients reach the weights."""
     model = optimize(dense(save_tiny), "float32")
