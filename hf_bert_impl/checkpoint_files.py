@@ -44,13 +44,17 @@ def check_folder(path: Any, options: dict[str, Any]) -> None:
     """Checks a local folder before anything is read. A name that is no folder is the hub's.
 
     Raises:
-        OSError: It is a path that does not exist, it lacks a config or weights, or a safetensors
-            file is cut short.
+        OSError: It is a path that does not exist or a file, it lacks a config or weights, or a
+            safetensors file is cut short.
     """
     if path is None:
         return
     path = os.fspath(path)
     check_exists(path)
+    if os.path.isfile(path):
+        raise NotADirectoryError(
+            f"{path} is a file, not a directory; give the folder that save_pretrained wrote"
+        )
     if not os.path.isdir(path) or options.get("gguf_file") or options.get("subfolder"):
         return
     if options.get("config") is None and not os.path.isfile(os.path.join(path, CONFIG_NAME)):

@@ -39,6 +39,10 @@ def test_a_path_that_does_not_exist(name):
         refuses(OSError, f"^{path} does not exist; give the folder of a checkpoint", path, name)
 
 
+def test_a_file_in_place_of_a_folder(folder):
+    refuses(NotADirectoryError, "is a file, not a directory", folder / "config.json", "TextEncoder")
+
+
 def test_missing_files(folder):
     (folder / "model.safetensors").unlink()
     refuses(OSError, "no file named model.safetensors", folder)
