@@ -120,7 +120,7 @@ smoke: ## build sdist and wheel, install the wheel alone and use it
 	@cd /tmp && $(CURDIR)/.venv-smoke/bin/python -I $(CURDIR)/tests/smoke.py
 
 # Without a network this warns, and the tests that need the folder skip and say why. In CI it fails.
-upstream-tests: $(VENV)/.installed ## fetch transformers' own test-suite of the installed version
+upstream-tests: $(VENV)/.installed ## fetch the test-suites of the installed transformers and sentence-transformers
 	@$(VENV)/bin/python tests/upstream/download.py || { echo "upstream-tests: not fetched; the tests that need them will skip"; test -z "$(CI)"; }
 
 clean: ## remove the environments, build results and caches
