@@ -1,7 +1,7 @@
 """A pytest plugin for sentence-transformers' own tests: what they construct is this package's.
 
-HF_BERT_SUITE says what: `stock` changes nothing, `optimized` gives every model to `optimize`, and
-`encoder` puts `TextEncoder` in the place of `SentenceTransformer`. A test that fails for a model or
+HF_BERT_SUITE says what: `stock` changes nothing, `optimize` gives every model to that function, and
+`TextEncoder` is put in the place of `SentenceTransformer`. A test that fails for a model or
 a data set that is not in the hub's cache is skipped, and so is one whose model holds no BERT. The
 outcomes are written into the file that HF_BERT_SUITE_REPORT names.
 """
@@ -38,9 +38,9 @@ def optimized(construct: Any) -> Any:
     return construct_and_optimize
 
 
-if os.environ["HF_BERT_SUITE"] == "optimized":
+if os.environ["HF_BERT_SUITE"] == "optimize":
     BaseModel.__init__ = optimized(BaseModel.__init__)
-elif os.environ["HF_BERT_SUITE"] == "encoder":
+elif os.environ["HF_BERT_SUITE"] == "TextEncoder":
     sentence_transformers.SentenceTransformer = hf_bert_impl.TextEncoder
     sentence_transformers.sentence_transformer.model.SentenceTransformer = hf_bert_impl.TextEncoder
 

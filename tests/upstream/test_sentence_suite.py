@@ -16,6 +16,7 @@ import pytest
 import torch
 import transformers
 
+from hf_bert_impl import TextEncoder, optimize
 from tests.upstream.download import tests_folder
 
 sentence_transformers = pytest.importorskip("sentence_transformers")
@@ -51,8 +52,8 @@ FILES = {
     "util": ("test_similarity.py",),
 }
 CASES = [
-    *(("optimized", folder) for folder in FILES),
-    *(("encoder", folder) for folder in ("sentence_transformer", "base", "util")),
+    *((optimize.__name__, folder) for folder in FILES),
+    *((TextEncoder.__name__, folder) for folder in ("sentence_transformer", "base", "util")),
 ]
 #: Tests that fail here by design, below the folder `tests`, and why.
 EXCEPTIONS = {
