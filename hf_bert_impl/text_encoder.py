@@ -171,39 +171,21 @@ class TextEncoder(SentenceTransformer):
         path: str | os.PathLike[str],
         dtype: str | torch.dtype | None = None,
         device: str | int | torch.device | None = None,
-        max_length: int | None = None,
-        prepare: bool = True,
-        pooling: str | None = None,
-        batch_invariant: bool = False,
         *,
         cache_dir: str | os.PathLike[str] | None = None,
         **options: Any,
     ) -> Self:
-        """Loads a model: the constructor, by the name and the arguments of other models here.
+        """Loads a model: the constructor, by the name that other models have for it.
 
         Args:
             path: As `model_name_or_path`.
             dtype: As in the constructor, and so are all others.
-            device: None for a GPU if there is one.
-            max_length: As above.
-            prepare: As above.
-            pooling: As above.
-            batch_invariant: As above.
+            device: As above.
             cache_dir: `cache_folder` of `SentenceTransformer`.
-            **options: `revision`, `token`, `local_files_only`, `prompts`, `default_prompt_name`,
-                `truncate_dim`, `similarity_fn_name` and so on.
+            **options: As above, with those of `SentenceTransformer` (`revision`, `prompts` …).
         """
-        return cls(
-            path,
-            dtype=dtype,
-            device=device,
-            max_length=max_length,
-            prepare=prepare,
-            pooling=pooling,
-            batch_invariant=batch_invariant,
-            cache_folder=None if cache_dir is None else os.fspath(cache_dir),
-            **options,
-        )
+        cache = None if cache_dir is None else os.fspath(cache_dir)
+        return cls(path, dtype=dtype, device=device, cache_folder=cache, **options)
 
     @property
     def precision(self) -> str:
