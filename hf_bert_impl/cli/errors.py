@@ -16,7 +16,7 @@ from typing import Any
 import typer
 
 from hf_bert_impl.errors import InputNote, one_line
-from hf_bert_impl.training.launch import launch
+from hf_bert_impl.training.launch import is_first_to_fail
 
 BAD_INPUT = 2
 BUG = 1
@@ -110,6 +110,7 @@ def report(error: BaseException, command: Any) -> int:
         traceback.print_exception(error)
     if isinstance(error, KeyboardInterrupt | typer.Abort):
         return INTERRUPTED
+    _tell_launcher(error)
     status, line = _described(error, command)
     if line and _is_first_to_fail(error):
         typer.echo(f"error: {line}", err=True)
@@ -145,17 +146,21 @@ def _is_lost_connection(error: BaseException) -> bool:
 
 
 def _is_first_to_fail(error: BaseException) -> bool:
-    """Whether this process is to speak: of those that a launcher started, the first that fails."""
+    """Whether this process is to report: of those that a launcher started, the first that fails."""
     if "LOCAL_RANK" not in os.environ:
         return True
-    # Who has not asked the launcher may be the only one here, and must not wait for the others. If
-    # all were started with the same words, which are wrong, one is enough.
-    if not launch.cache_info().currsize:
-        return os.environ["LOCAL_RANK"] == "0"
     try:
-        return launch().is_first_to_fail(isinstance(error, ValueError))
-    except RuntimeError:  # the agent has gone: nobody can say who was first
+        return is_first_to_fail(isinstance(error, ValueError))
+    except RuntimeError:  # the agent has gone
         return True
+
+
+def _tell_launcher(error: BaseException) -> None:
+    """Leaves an exception for the report of torch's launcher, where one started this process."""
+    if "TORCHELASTIC_ERROR_FILE" in os.environ:
+        from torch.distributed.elastic.multiprocessing.errors import get_error_handler
+
+        get_error_handler().record_exception(error)
 
 
 def _usage_error() -> type[Exception]:

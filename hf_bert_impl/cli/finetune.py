@@ -24,7 +24,7 @@ from hf_bert_impl.cli.options import (
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.tables import console, print_table
 from hf_bert_impl.training.finetuning_options import FinetuningOptions
-from hf_bert_impl.training.launch import launch
+from hf_bert_impl.training.launch import check_not_refused
 
 #: Steps of the progress bar.
 PARTS = 1000
@@ -105,7 +105,7 @@ def finetune(
     Example: hf-bert finetune classification --model google-bert/bert-base-uncased --train
     train.tsv --validation dev.tsv --text-column 0 --label-column 1 --output sentiment
     """
-    launch().check()
+    check_not_refused()
     output = fields["output"]
     if int(os.environ.get("RANK", 0)):  # the first process of a distributed run speaks and pushes
         quiet, as_json, push_to_hub = True, False, None

@@ -17,7 +17,7 @@ from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import AsJson, Files, PushToHub, Silent, from_dataclass
 from hf_bert_impl.tables import console, print_table
-from hf_bert_impl.training.launch import launch
+from hf_bert_impl.training.launch import check_not_refused
 from hf_bert_impl.training.pretraining_options import PretrainingOptions
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def pretrain(
     Example: hf-bert pretrain corpus.txt --tokenizer my-tokenizer --layers 4 --hidden-size 256
     --max-steps 5000 --output my-bert
     """
-    launch().check()
+    check_not_refused()
     from hf_bert_impl.training.pretraining import check_new
     from hf_bert_impl.training.pretraining import pretrain as run
     from hf_bert_impl.training.pretraining_model import MODELS

@@ -35,7 +35,7 @@ from hf_bert_impl.training.finetuning_trainer import (
     class_weights,
     predict_together,
 )
-from hf_bert_impl.training.launch import launch
+from hf_bert_impl.training.launch import begin, has_begun
 from hf_bert_impl.training.processes import check_shared, join
 
 #: What a checkpoint for another head lacks, or has in another size.
@@ -104,7 +104,7 @@ def finetune(
             "leave them out of the launcher's options",
         )
     # Where the launcher starts lost processes anew, what is there was left by them.
-    overwrite = options.overwrite or launch().has_begun(options.output)
+    overwrite = options.overwrite or has_begun(options.output)
     folder = OutputFolder(options.output, overwrite, state.is_main_process)
     with contextlib.ExitStack() as held:
         if state.is_main_process:
@@ -128,11 +128,11 @@ def _finetune(
     splits, max_length = prepare(task, named, tokenizer, config, options.max_length)
     weights = class_weights(options.class_weights, task, splits["train"])
 
-    begin = time.perf_counter()
+    started = time.perf_counter()
     runs: list[_Run] = []
     best: _Run | None = None
     if state.is_main_process:
-        launch().begin(options.output)
+        begin(options.output)
     with folder as work:
         check_shared(state, work)
         for number, seed in enumerate(options.seeds):
@@ -163,7 +163,7 @@ def _finetune(
             elif state.is_main_process:
                 shutil.rmtree(place)
         assert best is not None
-        seconds = round(time.perf_counter() - begin, 1)
+        seconds = round(time.perf_counter() - started, 1)
         report = _report(task, options, splits, runs, best, max_length, seconds)
         if state.is_main_process:
             folder.finish(report)

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from accelerate import PartialState
+from accelerate.utils import broadcast_object_list
 from transformers import TrainerCallback, TrainingArguments, set_seed
 
 from hf_bert_impl.data.documents import check_files, content_digest
@@ -47,7 +48,7 @@ from hf_bert_impl.training.checkpointing import (
     writing,
 )
 from hf_bert_impl.training.curves import draw_curves
-from hf_bert_impl.training.launch import launch
+from hf_bert_impl.training.launch import begin, has_begun
 from hf_bert_impl.training.pretraining_model import (
     build_config,
     build_model,
@@ -56,13 +57,7 @@ from hf_bert_impl.training.pretraining_model import (
 )
 from hf_bert_impl.training.pretraining_options import PretrainingOptions
 from hf_bert_impl.training.pretraining_trainer import PretrainingTrainer
-from hf_bert_impl.training.processes import (
-    check_shared,
-    from_main,
-    in_turn,
-    join,
-    trainer_arguments,
-)
+from hf_bert_impl.training.processes import check_shared, join, trainer_arguments
 from hf_bert_impl.training.reporting import JsonLog, tensorboard_callback
 from hf_bert_impl.training.resumable_trainer import TrainingDiverged
 
@@ -145,21 +140,23 @@ def _pretrain(
     arguments: TrainingArguments,
     state: PartialState,
 ) -> PretrainingResult:
-    begin = from_main(state, lambda: _begin(options, config, tokenizer))
-    with in_turn(state):
+    beginning = [_begin(options, config, tokenizer) if state.is_main_process else None]
+    (start,) = broadcast_object_list(beginning)
+    # Each process leaves its results on its disk for those that come later.
+    with state.main_process_first(), state.local_main_process_first():
         data = prepare(options, tokenizer)
     set_seed(options.seed)
     model = build_model(options, config)
     if state.is_main_process:
-        launch().begin(options.output)
-        if begin.resume:
+        begin(options.output)
+        if start.resume:
             remove_leftovers(options.output)
         else:
-            write_settings(options.output, begin.settings)
+            write_settings(options.output, start.settings)
     check_shared(state, options.output / SETTINGS)
 
-    trainer = build_trainer(options, arguments, model, tokenizer, data, callbacks, begin.checkpoint)
-    _train(trainer, begin.checkpoint, options.output)
+    trainer = build_trainer(options, arguments, model, tokenizer, data, callbacks, start.checkpoint)
+    _train(trainer, start.checkpoint, options.output)
     _write_model(trainer, options.output)
     log: list[dict[str, float]] = trainer.state.log_history
     if trainer.is_world_process_zero():
@@ -212,7 +209,7 @@ def _begin(options: PretrainingOptions, config: BertConfig, tokenizer: BertToken
     settings = run_settings(options, config, tokenizer)
     check_new(options)
     resume = options.resume
-    if launch().has_begun(options.output):
+    if has_begun(options.output):
         remove_leftovers(options.output)
         resume = resume or (options.output / SETTINGS).exists()
     if not resume:
@@ -228,7 +225,7 @@ def check_new(options: PretrainingOptions) -> None:
         InputError: There is something.
     """
     output = options.output
-    if options.resume or launch().has_begun(output) or not output.exists():
+    if options.resume or has_begun(output) or not output.exists():
         return
     if not output.is_dir() or any(output.iterdir()):
         raise InputError(

@@ -1,23 +1,20 @@
-"""The processes of a run: they find each other, decide together, and share a recipe and a disk."""
+"""The processes of a run: they find each other, and share a recipe and a disk."""
 
 from __future__ import annotations
 
-import contextlib
+import os
 import time
-from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from accelerate import PartialState
-from accelerate.utils import broadcast_object_list
 from transformers import TrainingArguments
 
 from hf_bert_impl.errors import InputError
-from hf_bert_impl.training.launch import launch
+from hf_bert_impl.training.launch import agent_store, group_store
 
-T = TypeVar("T")
 #: On processors a lost process is noticed at once, so this only bounds how long one may work while
 #: the others wait, as when the first one prepares a corpus.
 WORKING = timedelta(days=7)
@@ -31,42 +28,18 @@ def join() -> PartialState:
     Returns:
         The state of accelerate, by which a process knows its number. A process that was started by
         no launcher is the main process and the only one.
-
-    Raises:
-        TimeoutError: Not all of them begin.
-        InputError: An earlier start of this launch was refused, and so is this one.
     """
-    started = launch()
-    started.check()
     # With the default, several processes on the CPU do not find each other.
     on_cpu = not torch.accelerator.is_available()
-    options: dict[str, Any] = {}
-    if started.fresh is not None and started.size > 1 and not torch.distributed.is_initialized():
-        options = {"store": started.fresh, "rank": started.rank, "world_size": started.size}
-        if on_cpu:
-            options["timeout"] = WORKING
+    options: dict[str, Any] = {"timeout": WORKING} if on_cpu else {}
+    size = int(os.environ.get("WORLD_SIZE", 1))
+    if agent_store() is not None and size > 1 and not torch.distributed.is_initialized():
+        options |= {
+            "store": group_store(),
+            "rank": int(os.environ["RANK"]),
+            "world_size": size,
+        }
     return PartialState(cpu=on_cpu, **options)
-
-
-def from_main(state: PartialState, compute: Callable[[], T]) -> T:
-    """What the main process computes, in all processes, so that none of them decides otherwise."""
-    found = [compute() if state.is_main_process else None]
-    return broadcast_object_list(found)[0]
-
-
-@contextlib.contextmanager
-def in_turn(state: PartialState) -> Iterator[None]:
-    """Lets the main process go first, then one on each other machine, then the rest.
-
-    Each leaves its results on its disk for those that come later. If one fails, the others do not
-    wait for it.
-    """
-    turn = 0 if state.is_main_process else 1 if state.is_local_main_process else 2
-    for _ in range(turn):
-        state.wait_for_everyone()
-    yield
-    for _ in range(2 - turn):
-        state.wait_for_everyone()
 
 
 def check_shared(state: PartialState, made: Path) -> None:

@@ -2,17 +2,17 @@
 
 import atexit
 import dataclasses
-import functools
 import gc
 import subprocess
 import sys
 
 import pytest
+import torch
 import typer
 
-from hf_bert_impl.cli import errors, finetune, main, pretrain, verify
+from hf_bert_impl.cli import errors, main, verify
+from hf_bert_impl.training import launch
 from hf_bert_impl.training.finetuning_options import FinetuningOptions
-from hf_bert_impl.training.launch import Launch
 from hf_bert_impl.training.pretraining_options import PretrainingOptions
 from tests.cli.cases import APP
 
@@ -30,27 +30,31 @@ def test_the_shell_sees_help_at_once_and_one_line_of_errors():
     assert done.stderr.startswith("error: there is no folder") and done.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("command", [finetune, pretrain])
-def test_a_start_in_vain_ends_before_anything_else(hf_bert, monkeypatch, command):
-    again = Launch({})
-    again.is_hopeless = True
-    monkeypatch.setattr(command, "launch", lambda: again)
-    words = {finetune: ("finetune", "classification"), pretrain: ("pretrain", "none.txt")}
-    result = hf_bert(*words[command], "--model", "./nowhere", "--output", "out")
-    assert (result.status, result.out) == (2, "")
-    assert "what was refused before" in result.err
+@pytest.fixture
+def agents(monkeypatch):
+    """The store of a launcher that started this process."""
+    store = torch.distributed.HashStore()
+    monkeypatch.setattr(launch, "agent_store", lambda: store)
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    return store
 
 
-def test_who_has_not_asked_the_launcher_waits_for_nobody(hf_bert, monkeypatch):
-    def wait():
-        raise AssertionError("it would wait for processes that may not be there")
+@pytest.mark.parametrize("command", ["finetune classification", "pretrain none.txt"])
+def test_a_start_in_vain_ends_before_anything_else(hf_bert, agents, command):
+    words = [*command.split(), "--model", "./nowhere", "--output", "out"]
+    for said in ("there is no folder", "what was refused before"):
+        agents.set("port", said)  # of another start
+        result = hf_bert(*words)
+        assert (result.status, result.out) == (2, "")
+        assert said in result.err
 
-    wait.cache_info = functools.cache(wait).cache_info
-    monkeypatch.setattr(errors, "launch", wait)
-    for rank, said in (("0", 1), ("1", 0)):
-        monkeypatch.setenv("LOCAL_RANK", rank)
+
+def test_the_first_process_that_fails_reports(hf_bert, agents, monkeypatch, tmp_path):
+    monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", str(tmp_path / "error.json"))
+    for said in (1, 0):
         result = hf_bert("verify", "./nowhere")
         assert (result.status, result.err.count("error: ")) == (2, said)
+    assert "there is no folder" in (tmp_path / "error.json").read_text()
 
 
 def test_only_a_process_of_its_own_is_set_up(monkeypatch):
