@@ -10,6 +10,9 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+#: What the names of half-written files begin with; those of a killed process stay.
+PARTIAL = ".partial-"
+
 
 @contextlib.contextmanager
 def atomic_files(folder: Path) -> Iterator[Path]:
@@ -26,7 +29,7 @@ def atomic_files(folder: Path) -> Iterator[Path]:
     """
     is_new = not folder.exists()
     folder.mkdir(parents=True, exist_ok=True)
-    fresh = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder))
+    fresh = Path(tempfile.mkdtemp(prefix=PARTIAL, dir=folder))
     try:
         yield fresh
         for file in sorted(fresh.iterdir()):

@@ -8,23 +8,19 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from transformers.trainer_utils import get_last_checkpoint
+from transformers.trainer import TRAINER_STATE_NAME
 
 from hf_bert_impl.errors import InputError, one_line
-from hf_bert_impl.files.atomic import atomic_file, is_disk_full
+from hf_bert_impl.files.atomic import PARTIAL, atomic_file, is_disk_full
 from hf_bert_impl.files.json_files import read_json
 
-#: Where a checkpoint grows; what a killed run leaves there counts for nothing.
-PARTIAL = "partial-checkpoint"
 #: What a run was started with.
 SETTINGS = "run.json"
-#: What `atomic_files` leaves of a process that was killed.
-LEFTOVERS = ".partial-*"
 MIB = 2**20
 
 
@@ -33,15 +29,16 @@ class CheckpointError(OSError):
 
 
 def last_checkpoint(folder: str | Path) -> str | None:
-    """The last complete checkpoint of a run, or None where there is none."""
-    checkpoint: str | None = get_last_checkpoint(str(folder))
-    return checkpoint
+    """The last whole checkpoint of a run, or None where there is none."""
+    whole = [str(place) for place in _checkpoints(folder) if _is_whole(place)]
+    return max(whole, key=step_of, default=None)
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Deletes the half-written files of a killed run, none of which counts for anything."""
-    for leftover in (folder / PARTIAL, *folder.glob(LEFTOVERS)):
-        shutil.rmtree(leftover, ignore_errors=True)
+    """Deletes what a killed run left half-written."""
+    for place in (*_checkpoints(folder), *folder.glob(f"{PARTIAL}*")):
+        if not _is_whole(place):
+            shutil.rmtree(place, ignore_errors=True)
 
 
 def step_of(checkpoint: str) -> int:
@@ -49,44 +46,40 @@ def step_of(checkpoint: str) -> int:
     return int(checkpoint.rpartition("-")[2])
 
 
-def is_write_failure(error: BaseException) -> bool:
-    """Whether an exception, of whatever library, says that a file could not be written."""
-    return isinstance(error, OSError | SafetensorError) or is_disk_full(error)
+def _checkpoints(folder: str | Path) -> Iterable[Path]:
+    return Path(folder).glob("checkpoint-[0-9]*")
+
+
+def _is_whole(checkpoint: Path) -> bool:
+    """Whether the file is there, and whole itself, that is written after all others."""
+    try:
+        json.loads((checkpoint / TRAINER_STATE_NAME).read_bytes())
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 @contextlib.contextmanager
 def writing(what: str, folder: Path) -> Iterator[None]:
-    """Turns failures to write, of whatever library, into `CheckpointError`."""
+    """Turns failures to write, of whatever library, into `CheckpointError`.
+
+    Args:
+        what: What is written, such as "the model".
+        folder: OUT.
+    """
     try:
         yield
     except (OSError, RuntimeError, SafetensorError) as error:
-        if not is_write_failure(error):
+        if not (isinstance(error, OSError | SafetensorError) or is_disk_full(error)):
             raise
-        raise write_error(what, folder, error) from error
-
-
-def write_error(what: str, folder: Path, failure: BaseException | None) -> CheckpointError:
-    """What to raise where something could not be written.
-
-    Args:
-        what: That thing, such as "the model".
-        folder: OUT.
-        failure: What was raised; None where that was in another process.
-    """
-    free = shutil.disk_usage(folder).free / MIB
-    reason = "another process failed" if failure is None else _reason(failure)
-    last = last_checkpoint(folder)
-    whole = f"{Path(last).name} is whole" if last else "there is no checkpoint yet"
-    return CheckpointError(
-        f"{what} could not be written to {folder} ({reason}; {free:,.0f} MiB are free); expected "
-        f"room for it; free some and resume: {whole}"
-    )
-
-
-def _reason(failure: BaseException) -> str:
-    if isinstance(failure, OSError) and failure.strerror:
-        return failure.strerror
-    return one_line(failure)[:150]
+        reason = getattr(error, "strerror", None) or one_line(error)[:150]
+        free = shutil.disk_usage(folder).free / MIB
+        last = last_checkpoint(folder)
+        whole = f"{Path(last).name} is whole" if last else "there is no checkpoint yet"
+        raise CheckpointError(
+            f"{what} could not be written to {folder} ({reason}; {free:,.0f} MiB are free); "
+            f"expected room for it; free some and start again: {whole}"
+        ) from error
 
 
 def write_settings(folder: Path, settings: Mapping[str, Any]) -> None:

@@ -59,7 +59,7 @@ from hf_bert_impl.training.pretraining_options import PretrainingOptions
 from hf_bert_impl.training.pretraining_trainer import PretrainingTrainer
 from hf_bert_impl.training.processes import check_shared, join, trainer_arguments
 from hf_bert_impl.training.reporting import JsonLog, tensorboard_callback
-from hf_bert_impl.training.resumable_trainer import TrainingDiverged
+from hf_bert_impl.training.resumable_trainer import KeepCheckpoints, TrainingDiverged
 
 CURVES = "curves.png"
 
@@ -310,7 +310,7 @@ def training_arguments(options: PretrainingOptions) -> TrainingArguments:
         eval_steps=options.eval_steps,
         save_strategy="steps",
         save_steps=options.save_steps,
-        save_total_limit=options.keep_checkpoints,
+        save_total_limit=None,  # see `KeepCheckpoints`
         dataloader_num_workers=options.workers,
         # Each process reads the stream and takes its share; sent from one process to the others,
         # batches of different widths would not fit together.
@@ -353,7 +353,7 @@ def build_trainer(
         train_dataset=data.training,
         eval_dataset=data.validation,
         processing_class=tokenizer,
-        callbacks=[JsonLog(options.output), *callbacks],
+        callbacks=[JsonLog(options.output), *callbacks, KeepCheckpoints(options.keep_checkpoints)],
     )
     if trainer.is_world_process_zero():
         step = 0 if checkpoint is None else step_of(checkpoint)

@@ -81,6 +81,9 @@ def trainer_arguments(batch_size: int, **options: Any) -> TrainingArguments:
         disable_tqdm=True,
         **options,
     )
+    if arguments.device.type == "cpu":
+        # transformers 5.6 loads the optimizer to this device, and torch does not load to "cpu:0".
+        arguments.__dict__["_setup_devices"] = torch.device("cpu")
     if arguments.n_gpu > 1:
         raise InputError(
             f"one process sees {arguments.n_gpu} GPUs",

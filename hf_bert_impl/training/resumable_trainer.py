@@ -1,9 +1,7 @@
 """The Trainer of transformers, with whole checkpoints and a stop before a model is spoilt.
 
 The public hooks of transformers do not reach all of this. Every private method of `Trainer` that
-this package overrides or calls is in this file; a test compares them with the installed release.
-
-Notation: OUT the folder of a run, OUT/checkpoint-N its checkpoint of step N.
+this package overrides or calls is in this file.
 """
 
 from __future__ import annotations
@@ -11,20 +9,18 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
+from torch.nn.utils import get_total_norm
 from transformers import PrinterCallback, Trainer, TrainerCallback, TrainerState
+from transformers.trainer import TRAINER_STATE_NAME
 from transformers.trainer_utils import rotate_checkpoints
 
 from hf_bert_impl.files.atomic import sync
 from hf_bert_impl.finite import not_finite
-from hf_bert_impl.training.checkpointing import PARTIAL, is_write_failure, write_error
-
-STATE = "trainer_state.json"
+from hf_bert_impl.training.checkpointing import remove_leftovers, writing
 
 
 class TrainingDiverged(ValueError):
@@ -32,55 +28,36 @@ class TrainingDiverged(ValueError):
 
 
 class ResumableTrainer(Trainer):
-    """A Trainer whose checkpoints appear complete, under their names, or not at all.
+    """A Trainer whose checkpoints are whole if their trainer_state.json is there.
 
     It stops with `TrainingDiverged` where a loss or a gradient is not finite, before the step that
     would spoil the weights, so that no spoilt model is saved or scored.
 
-    A checkpoint is written to OUT/partial-checkpoint, brought to the disk, and renamed; older ones
-    are deleted after that. Before each of them the log is written, so that no average runs across
-    it: a resumed run logs what an uninterrupted one does.
+    Before each checkpoint the log is written, so that no average runs across it: a resumed run logs
+    what an uninterrupted one does.
 
     Args:
         **options: The arguments of `Trainer`.
     """
 
     control: Any
-    _folder_now: str | None = None
-    #: The losses of the micro-batches since the last step.
-    _losses: tuple[Any, ...] = ()
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.remove_callback(PrinterCallback)
-        self.add_callback(_BeforeSaving(self))
-
-    def train(self, *args: Any, **kwargs: Any) -> Any:
-        """Trains; the arguments and the result are those of `Trainer.train`.
-
-        Raises:
-            TrainingDiverged: A loss, a gradient or a weight is not finite.
-        """
-        result = super().train(*args, **kwargs)
-        self.check_weights()
-        return result
+        self.add_callback(_Guard())
 
     def training_step(self, *args: Any, **kwargs: Any) -> Any:
-        """Computes a micro-batch; arguments and result are those of `Trainer.training_step`."""
-        loss = super().training_step(*args, **kwargs)
-        self._losses = (*self._losses, loss)
-        return loss
-
-    def check_weights(self) -> None:
-        """Checks what is about to be saved or scored, in all processes alike.
+        """Computes a micro-batch; arguments and result are those of `Trainer.training_step`.
 
         Raises:
-            TrainingDiverged: A weight is not finite.
+            TrainingDiverged: The loss is not finite.
         """
-        odd = not_finite(self.model)
-        if self._anywhere(bool(odd)):
-            name = next(iter(odd), "a weight in another process")
-            raise self._diverged(f"after step {self.state.global_step} {name} is not finite")
+        loss = super().training_step(*args, **kwargs)
+        if not math.isfinite(loss):
+            what = f"the loss of step {self.state.global_step + 1} is {float(loss)}"
+            raise _diverged(what, self.args)
+        return loss
 
     def log_scores(self, scores: Mapping[str, float], prefix: str) -> dict[str, float]:
         """Logs what an evaluation gave, and tells the callbacks.
@@ -107,121 +84,92 @@ class ResumableTrainer(Trainer):
         """
         # No public method loads a checkpoint of several processes without a step after it.
         self._load_from_checkpoint(checkpoint)
-        self.state = TrainerState.load_from_json(os.path.join(checkpoint, STATE))
-
-    def _diverged(self, what: str) -> TrainingDiverged:
-        precise = ", or train in float32" if self.args.bf16 else ""
-        return TrainingDiverged(
-            f"{what}; expected finite numbers; lower the learning rate, which is "
-            f"{self.args.learning_rate:g}{precise}"
-        )
-
-    def _anywhere(self, holds: bool) -> bool:
-        """Whether something holds in this process or another one."""
-        mine = torch.tensor([holds], dtype=torch.int32, device=self.args.device)
-        return bool(self.accelerator.gather(mine).any())
-
-    def _publish(self, folder: Path, partial: Path) -> None:
-        """Gives a complete checkpoint its name, and deletes those that are too many."""
-        name = f"checkpoint-{self.state.global_step}"
-        fresh, final = partial / name, folder / name
-        self._take_final_name(fresh, final)
-        self.state.save_to_json(str(fresh / STATE))
-        if final.exists():  # of a run that went back to an earlier checkpoint
-            os.replace(final, partial / "replaced")
-        os.replace(fresh, final)
-        sync(folder)
-        shutil.rmtree(partial, ignore_errors=True)
-        rotate_checkpoints(
-            output_dir=str(folder),
-            save_total_limit=self.args.save_total_limit,
-            best_model_checkpoint=self.state.best_model_checkpoint,
-        )
-
-    def _take_final_name(self, fresh: Path, final: Path) -> None:
-        best = self.state.best_model_checkpoint
-        if best is not None and Path(best) == fresh:
-            self.state.best_model_checkpoint = str(final)
+        self.state = TrainerState.load_from_json(os.path.join(checkpoint, TRAINER_STATE_NAME))
 
     # --- private methods of transformers ----------------------------------------------------------
 
-    def _get_output_dir(self, trial: Any) -> str:
-        # A checkpoint is written under another name first. transformers asks for the folder here
-        # before it writes a checkpoint and before it deletes old ones.
-        return self._folder_now or str(super()._get_output_dir(trial))
-
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
-        # The callback for checkpoints comes too late: by then a killed run would have left half a
-        # checkpoint under its final name.
-        folder = Path(super()._get_output_dir(trial))
-        partial = folder / PARTIAL
-        if self.args.should_save:
-            shutil.rmtree(partial, ignore_errors=True)
-        self.accelerator.wait_for_everyone()
-        failure = None
-        self._folder_now = str(partial)
+        folder = Path(self.args.output_dir)
         try:
-            super()._save_checkpoint(model, trial)
-            if self.args.should_save:
-                for file in partial.rglob("*"):
-                    sync(file)
-        except Exception as error:
-            if not is_write_failure(error):
-                raise
-            failure = error
-        finally:
-            self._folder_now = None
-        if self._anywhere(failure is not None):
-            if self.args.should_save:
-                shutil.rmtree(partial, ignore_errors=True)
-            what = f"the checkpoint of step {self.state.global_step}"
-            raise write_error(what, folder, failure) from failure
-        if self.args.should_save:
-            self._publish(folder, partial)
-        else:
-            name = f"checkpoint-{self.state.global_step}"
-            self._take_final_name(partial / name, folder / name)
-        self.accelerator.wait_for_everyone()
+            with writing(f"the checkpoint of step {self.state.global_step}", folder):
+                super()._save_checkpoint(model, trial)
+        except BaseException:
+            remove_leftovers(folder)
+            raise
 
-    def _get_grad_norm(self, *args: Any, **kwargs: Any) -> Any:
-        # The norm of the gradient, over all processes, before each step of the optimizer. A
-        # callback does not get it, and would have to compute it a second time.
-        norm = super()._get_grad_norm(*args, **kwargs)
-        losses, self._losses = self._losses, ()
-        loss = float(sum(losses))
-        if not math.isfinite(loss):
-            raise self._diverged(f"the loss of step {self.state.global_step + 1} is {loss}")
-        if norm is not None and not math.isfinite(norm):
-            raise self._diverged(f"the gradient of step {self.state.global_step + 1} is {norm}")
-        return norm
+    def _save_rng_state(self, output_dir: str) -> None:
+        # The last file of each process. Next the main process writes trainer_state.json: by then
+        # the files of all processes have to be there, and on the disk.
+        super()._save_rng_state(output_dir)
+        self.accelerator.wait_for_everyone()
+        if self.args.should_save:
+            for file in (*Path(output_dir).rglob("*"), Path(output_dir)):
+                sync(file)
 
     def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
         # Here, and nowhere else, accelerate looks at the model to shard it.
         with _one_root(self.model) if self.is_fsdp_enabled else contextlib.nullcontext():
             return super()._prepare_for_training(*args, **kwargs)
 
-    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        # Old releases of transformers have each of several processes load to its own device, and
-        # torch does not load to a numbered processor ("cpu:0").
-        if self.args.device.type == "cpu":
-            self.args.__dict__["_setup_devices"] = torch.device("cpu")
-        super()._load_optimizer_and_scheduler(checkpoint)
+
+class KeepCheckpoints(TrainerCallback):
+    """Deletes checkpoints that are too many, after the newest is on the disk.
+
+    Args:
+        count: How many stay.
+    """
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+
+    def on_save(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+        """transformers itself would delete older ones before a power cut leaves this one whole."""
+        if args.should_save:
+            folder = Path(args.output_dir)
+            checkpoint = folder / f"checkpoint-{state.global_step}"
+            for place in (checkpoint / TRAINER_STATE_NAME, checkpoint, folder):
+                sync(place)
+            rotate_checkpoints(str(folder), self.count)
 
 
-class _BeforeSaving(TrainerCallback):
-    """Writes the log before a checkpoint, and checks weights before they are saved or scored."""
+class _Guard(TrainerCallback):
+    """Stops before a step by a gradient that is not finite, and before such weights are used."""
 
-    def __init__(self, trainer: ResumableTrainer) -> None:
-        self._trainer = trainer
+    def on_pre_optimizer_step(
+        self, args: Any, state: Any, control: Any, model: Any = None, **rest: Any
+    ) -> None:
+        """Checks the gradient, which is clipped already: what was infinite is NaN."""
+        gradients = [it.grad for it in model.parameters() if it.grad is not None]
+        here = [it.to_local() if hasattr(it, "to_local") else it for it in gradients]
+        norm = float(get_total_norm(here))
+        if not math.isfinite(norm):
+            raise _diverged(f"the gradient of step {state.global_step + 1} is {norm}", args)
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+    def on_step_end(
+        self, args: Any, state: Any, control: Any, model: Any = None, **rest: Any
+    ) -> None:
         """Looks at what will follow, which transformers' own callback has decided before."""
         if control.should_save:
             control.should_log = True
         if control.should_save or control.should_evaluate:
-            self._trainer.check_weights()
+            self.on_train_end(args, state, control, model)
 
     on_epoch_end = on_step_end
+
+    def on_train_end(
+        self, args: Any, state: Any, control: Any, model: Any = None, **rest: Any
+    ) -> None:
+        """Checks the weights that are about to be saved or scored."""
+        for name in not_finite(model):
+            raise _diverged(f"after step {state.global_step} {name} is not finite", args)
+
+
+def _diverged(what: str, args: Any) -> TrainingDiverged:
+    precise = ", or train in float32" if args.bf16 else ""
+    return TrainingDiverged(
+        f"{what}; expected finite numbers; lower the learning rate, which is "
+        f"{args.learning_rate:g}{precise}"
+    )
 
 
 @contextlib.contextmanager

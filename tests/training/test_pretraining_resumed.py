@@ -11,6 +11,7 @@ import torch
 
 import hf_bert_impl
 from hf_bert_impl.training import checkpointing, resumable_trainer
+from hf_bert_impl.training.checkpointing import last_checkpoint
 from hf_bert_impl.training.pretraining import pretrain
 from tests.training.pretraining_cases import RUN, SIZES, read_log, same_weights
 from tests.training.pretraining_run import StopAt
@@ -33,15 +34,17 @@ def test_killed_and_resumed(options):
     assert steps > 12
     # Four files of each checkpoint are torch's: this is the second one's optimizer state.
     assert run_apart(killed, "6").returncode == -9
-    assert sorted(file.name for file in killed.output.glob("*checkpoint*")) == [
-        "checkpoint-4",
-        "partial-checkpoint",
-    ]
-    (killed.output / ".partial-x").mkdir()  # as left by a kill while other files were written
+    places = {file.name for file in killed.output.glob("checkpoint-*")}
+    assert places == {"checkpoint-4", "checkpoint-8"}
+    assert last_checkpoint(killed.output).endswith("checkpoint-4")
+    # What kills leave in the middle of the last file of a checkpoint, and of other files.
+    (killed.output / "checkpoint-99").mkdir()
+    (killed.output / "checkpoint-99" / "trainer_state.json").write_text('{"epoch": 1.')
+    (killed.output / ".partial-x").mkdir()
     assert pretrain(dataclasses.replace(killed, resume=True)).steps == steps
     assert same_weights(whole.output, killed.output)
     assert read_log(whole.output) == read_log(killed.output)
-    assert not [*killed.output.glob("partial-checkpoint"), *killed.output.glob(".partial-*")]
+    assert not [*killed.output.glob("checkpoint-99"), *killed.output.glob(".partial-*")]
     for name in ("optimizer.pt", "rng_state.pth", "scheduler.pt"):
         file = f"checkpoint-{steps}/{name}"
         a, b = (torch.load(run.output / file, weights_only=False) for run in (whole, killed))
@@ -130,7 +133,7 @@ def test_disk_full(options, monkeypatch, library):
     real = getattr(target, name)
 
     def fail(*args, **kwargs):
-        if (run.output / "partial-checkpoint" / "checkpoint-8").exists():
+        if (run.output / "checkpoint-8").exists():
             raise error
         return real(*args, **kwargs)
 
