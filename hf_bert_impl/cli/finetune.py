@@ -26,9 +26,6 @@ from hf_bert_impl.tables import console, print_table
 from hf_bert_impl.training.finetuning_options import FinetuningOptions
 from hf_bert_impl.training.launch import check_not_refused
 
-#: Steps of the progress bar.
-PARTS = 1000
-
 
 @from_dataclass(
     FinetuningOptions,
@@ -111,12 +108,12 @@ def finetune(
         quiet, as_json, push_to_hub = True, False, None
     with quiet_libraries():
         checkpoint = checkpoints.open_checkpoint(fields["model"], with_tokenizer=True)
-        from hf_bert_impl.inference.progress import text_progress
         from hf_bert_impl.tasks.base import Columns
         from hf_bert_impl.tasks.registry import GLUE, make_task
         from hf_bert_impl.training.finetuning import Sources
         from hf_bert_impl.training.finetuning import finetune as run
         from hf_bert_impl.training.finetuning_output import OutputFolder
+        from hf_bert_impl.training.reporting import progress
 
         columns = Columns(text_column, text_pair_column, label_column)
         special = {"doc_stride": doc_stride, "masking": masking, "multi_label": multi_label or None}
@@ -134,13 +131,9 @@ def finetune(
             OutputFolder(options.output, options.overwrite).check()
             reserve(push_to_hub, made.head)
         try:
-            with text_progress(not quiet, PARTS) as advance:
-                report = run(
-                    made,
-                    Sources(train or "train", validation, test),
-                    options,
-                    lambda examples, share: advance(examples, round(PARTS * share)),
-                )
+            with progress(not quiet) as callbacks:
+                sources = Sources(train or "train", validation, test)
+                report = run(made, sources, options, callbacks)
         except KeyboardInterrupt:
             kept = OutputFolder(options.output).work
             if kept.is_dir() and not quiet:

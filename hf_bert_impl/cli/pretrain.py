@@ -76,7 +76,7 @@ def pretrain(
     from hf_bert_impl.training.pretraining import check_new
     from hf_bert_impl.training.pretraining import pretrain as run
     from hf_bert_impl.training.pretraining_model import MODELS
-    from hf_bert_impl.training.reporting import Progress
+    from hf_bert_impl.training.reporting import progress
 
     sizes = {
         "num_hidden_layers": layers,
@@ -88,7 +88,6 @@ def pretrain(
     options = PretrainingOptions(**fields, sizes=given)
     if int(os.environ.get("RANK", 0)):  # the first process of a distributed run speaks and pushes
         quiet, as_json, push_to_hub = True, False, None
-    progress = None if quiet else Progress()
     with quiet_libraries(), dataset_bars(not quiet):
         if options.model is not None:
             checkpoints.open_checkpoint(options.model)
@@ -98,14 +97,12 @@ def pretrain(
             check_new(options)
             reserve(push_to_hub, MODELS[options.objective].__name__)
         try:
-            result = run(options, [progress] if progress else [])
+            with progress(not quiet) as callbacks:
+                result = run(options, callbacks)
         except KeyboardInterrupt:
             if not quiet:
                 typer.echo("stopped; the same command with --resume goes on", err=True)
             raise
-        finally:
-            if progress is not None:
-                progress.close()
         if push_to_hub is not None:
             from hf_bert_impl.hub.pushing import push_folder
 

@@ -14,32 +14,23 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from accelerate import PartialState
 from accelerate.utils import parse_flag_from_env
-from transformers import set_seed
+from transformers import TrainerCallback, set_seed
 
 import hf_bert_impl
-from hf_bert_impl.errors import InputError, check_whole
+from hf_bert_impl.errors import InputError
 from hf_bert_impl.extras import require
 from hf_bert_impl.files.lock import output_lock
-from hf_bert_impl.finite import check_finite
 from hf_bert_impl.inference.loading import load_tokenizer
 from hf_bert_impl.tasks.base import Split, Task, sequence_length
 from hf_bert_impl.tasks.metrics import Metrics
 from hf_bert_impl.training.finetuning_options import FinetuningOptions
 from hf_bert_impl.training.finetuning_output import OutputFolder, write_pictures
-from hf_bert_impl.training.finetuning_trainer import (
-    Progress,
-    build_trainer,
-    class_weights,
-    predict_together,
-)
+from hf_bert_impl.training.finetuning_trainer import build_trainer, class_weights, predict_together
 from hf_bert_impl.training.launch import begin, has_begun
+from hf_bert_impl.training.opening import open_weights
 from hf_bert_impl.training.processes import check_shared, join
-
-#: What a checkpoint for another head lacks, or has in another size.
-HEAD_KEYS = ("classifier.", "qa_outputs.", "cls.", "bert.pooler.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,7 +61,7 @@ def finetune(
     task: Task,
     sources: Sources,
     options: FinetuningOptions,
-    progress: Progress | None = None,
+    callbacks: Sequence[TrainerCallback] = (),
 ) -> dict[str, Any]:
     """Fine-tunes a model and writes it with its tokenizer, figures, pictures and card.
 
@@ -78,7 +69,7 @@ def finetune(
         task: The task, with its columns.
         sources: Its data.
         options: How to train.
-        progress: Called after each step with the number of examples and the share that is done.
+        callbacks: More callbacks of the Trainer, such as `reporting.Progress`.
 
     Returns:
         What `metrics.json` holds: `task`, `model`, `labels`; `validation` and `test`, the metrics
@@ -111,14 +102,14 @@ def finetune(
             held.enter_context(output_lock(folder.folder))
             dataset = [] if task.dataset is None else [task.dataset.partition(":")[0]]
             folder.check([options.model, *dataset, *sources.named().values()])
-        return _finetune(task, sources, options, progress, folder, state)
+        return _finetune(task, sources, options, callbacks, folder, state)
 
 
 def _finetune(
     task: Task,
     sources: Sources,
     options: FinetuningOptions,
-    progress: Progress | None,
+    callbacks: Sequence[TrainerCallback],
     folder: OutputFolder,
     state: PartialState,
 ) -> dict[str, Any]:
@@ -135,13 +126,13 @@ def _finetune(
         begin(options.output)
     with folder as work:
         check_shared(state, work)
-        for number, seed in enumerate(options.seeds):
+        for seed in options.seeds:
             set_seed(seed)  # before loading, where the weights of a new head are drawn
             place = work / f"seed-{seed}"
             model = load_for_task(options.model, task, splits["train"])
             trainer = build_trainer(
                 *(model, tokenizer, task, splits, options, seed, place / "checkpoints", weights),
-                progress=_part(progress, number, len(options.seeds)),
+                callbacks,
             )
             trainer.train()
             outputs = _predict(task, trainer.model, splits, tokenizer, state)
@@ -157,8 +148,8 @@ def _finetune(
                 trainer.save_best(place / "model")
             state.wait_for_everyone()
             if state.is_main_process and chosen:
-                write_pictures(place / "model", task, splits, outputs, run.history)
                 folder.keep(place / "model")
+                write_pictures(place / "model", task, splits, outputs, run.history)
                 shutil.rmtree(place / "checkpoints", ignore_errors=True)
             elif state.is_main_process:
                 shutil.rmtree(place)
@@ -216,28 +207,10 @@ def load_for_task(path: str, task: Task, train: Split) -> Any:
         ValueError: Weights other than the head's are missing or have another size, or weights are
             not finite.
     """
-    model_class = getattr(hf_bert_impl, task.head)
-    model, info = model_class.from_pretrained(
-        path,
-        output_loading_info=True,
-        ignore_mismatched_sizes=True,
-        dtype=torch.float32,
-        **task.config(),
-    )
-    new = {*info["missing_keys"], *(key for key, *_ in info["mismatched_keys"])}
-    body = [key for key in new if not key.startswith(HEAD_KEYS)]
-    check_whole(path, body, "BERT (or has them in another size)", "restore its files")
-    check_finite(model, path)
+    model, new = open_weights(getattr(hf_bert_impl, task.head), path, **task.config())
     if "classifier.bias" in new:
         task.start_head(model, train)
     return model
-
-
-def _part(progress: Progress | None, number: int, count: int) -> Progress | None:
-    """The progress of one run among several."""
-    if progress is None:
-        return None
-    return lambda examples, share: progress(examples, (number + share) / count)
 
 
 def _predict(

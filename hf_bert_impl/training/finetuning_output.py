@@ -92,17 +92,13 @@ class OutputFolder:
             return
         whole = sorted(file.parent for file in self.work.rglob(TRAINER_STATE_NAME))
         kept = self.kept or (whole[-1] if whole else None)
-        for model in self.work.glob("*/model"):
-            if model not in (self.kept, *whole):  # it was being written
-                shutil.rmtree(model, ignore_errors=True)
+        rest = f"the best model so far is whole in {kept}"
         if kept is None:
             shutil.rmtree(self.work, ignore_errors=True)
-        if isinstance(error, TrainingDiverged) and kept is not None:
-            raise TrainingDiverged(f"{error}; the best model so far is whole in {kept}") from error
-        if is_disk_full(error):
             rest = "nothing was written"
-            if kept is not None:
-                rest = f"the best model so far is whole in {kept}"
+        if isinstance(error, TrainingDiverged):
+            raise TrainingDiverged(f"{error}; {rest}") from error
+        if is_disk_full(error):
             raise OSError(
                 f"no space is left on the disk of {self.folder}; expected room for the model; "
                 f"{rest}; free some space and run again"

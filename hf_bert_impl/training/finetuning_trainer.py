@@ -8,7 +8,7 @@ Notation: B examples, S tokens, L labels.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,6 @@ from hf_bert_impl.training.finetuning_options import FinetuningOptions
 from hf_bert_impl.training.processes import trainer_arguments
 from hf_bert_impl.training.resumable_trainer import ResumableTrainer
 
-#: A function of the examples of a step and of the share of all steps that is done.
-Progress = Callable[[int, float], object]
 #: Points of the curve of the training loss.
 POINTS = 60
 #: Largest weight of a class: with larger ones the loss would leave the range of float32.
@@ -136,22 +134,20 @@ class FinetuningTrainer(ResumableTrainer):
 
     def save_best(self, folder: Path) -> None:
         """Leaves the model, with its tokenizer, in a folder of its own."""
-        best = self.state.best_model_checkpoint
-        if best is None:
-            self.save_model(str(folder))
-        if not self.is_world_process_zero():
-            return
-        if best is not None:
+        best = Path(self.state.best_model_checkpoint or folder.with_name("last"))
+        if self.state.best_model_checkpoint is None:
+            self.save_model(str(best))
+        if self.is_world_process_zero():
             # The config was tuned after the checkpoint was written. It is written beside the old
             # one and moved, so that a full disk damages nothing.
             fresh = folder.with_name("config")
             self.model.config.save_pretrained(fresh)
-            (fresh / CONFIG_NAME).replace(Path(best) / CONFIG_NAME)
+            (fresh / CONFIG_NAME).replace(best / CONFIG_NAME)
             # It is renamed, not copied, so that the disk needs room for one model only.
-            Path(best).rename(folder)
-        for name in (TRAINER_STATE_NAME, TRAINING_ARGS_NAME):
-            # metrics.json holds the course of training; the arguments are a pickle of this machine.
-            (folder / name).unlink(missing_ok=True)
+            best.rename(folder)
+            for name in (TRAINER_STATE_NAME, TRAINING_ARGS_NAME):
+                # metrics.json has the course of training; the arguments are a pickle.
+                (folder / name).unlink(missing_ok=True)
 
     @property
     def best_epoch(self) -> float | None:
@@ -170,7 +166,7 @@ def build_trainer(
     seed: int,
     folder: Path,
     weights: Tensor | None = None,
-    progress: Progress | None = None,
+    callbacks: Sequence[TrainerCallback] = (),
 ) -> FinetuningTrainer:
     """Sets up the Trainer for one run.
 
@@ -183,7 +179,7 @@ def build_trainer(
         seed: The seed of dropout and of the order of the examples.
         folder: For checkpoints.
         weights: From `class_weights`.
-        progress: Called after each step with the number of examples and the share that is done.
+        callbacks: More callbacks of the Trainer.
     """
     features = splits["train"].features
     validation = splits.get("validation")
@@ -209,11 +205,8 @@ def build_trainer(
         greater_is_better=task.greater_is_better,
         logging_steps=max(1, steps // POINTS),
     )
-    callbacks: list[TrainerCallback] = []
     if options.early_stopping is not None:
-        callbacks.append(EarlyStoppingCallback(options.early_stopping))
-    if progress is not None:
-        callbacks.append(_Progress(progress, options.batch_size))
+        callbacks = [EarlyStoppingCallback(options.early_stopping), *callbacks]
     return FinetuningTrainer(
         task,
         validation,
@@ -225,7 +218,7 @@ def build_trainer(
         eval_dataset=None if validation is None else validation.features,
         processing_class=tokenizer,
         compute_loss_func=None if weights is None else _weighted_loss(weights, model.config),
-        callbacks=callbacks,
+        callbacks=list(callbacks),
     )
 
 
@@ -252,15 +245,6 @@ def predict_together(task: Task, model: Any, split: Split, tokenizer: Any, state
     part = task.part(split, state.process_index, state.num_processes)
     outputs = gather_object([task.predict(model, part, tokenizer)])
     return task.joined(outputs) if len(outputs) > 1 else list(outputs[0])
-
-
-class _Progress(TrainerCallback):
-    def __init__(self, advance: Progress, examples: int) -> None:
-        self.advance = advance
-        self.examples = examples
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
-        self.advance(self.examples, state.global_step / state.max_steps)
 
 
 def class_weights(wanted: str | None, task: Task, split: Split) -> Tensor | None:

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from transformers import TrainerCallback, TrainingArguments, set_seed
 
@@ -49,12 +48,7 @@ from hf_bert_impl.training.checkpointing import (
 )
 from hf_bert_impl.training.curves import draw_curves
 from hf_bert_impl.training.launch import begin, has_begun
-from hf_bert_impl.training.pretraining_model import (
-    build_config,
-    build_model,
-    check_start,
-    load_tokenizer,
-)
+from hf_bert_impl.training.pretraining_model import build_config, build_model, load_tokenizer
 from hf_bert_impl.training.pretraining_options import PretrainingOptions
 from hf_bert_impl.training.pretraining_trainer import PretrainingTrainer
 from hf_bert_impl.training.processes import check_shared, join, trainer_arguments
@@ -86,15 +80,6 @@ class _Data:
     statistics: Statistics | None
 
 
-@dataclasses.dataclass(frozen=True)
-class _Beginning:
-    settings: dict[str, Any]
-    """Everything that makes a different run where it changes."""
-    resume: bool
-    checkpoint: str | None
-    """What to go on from; None for the beginning."""
-
-
 def pretrain(
     options: PretrainingOptions, callbacks: Sequence[TrainerCallback] = ()
 ) -> PretrainingResult:
@@ -124,43 +109,38 @@ def pretrain(
         check_files(options.validation, options.column)
     tokenizer = load_tokenizer(options)
     config = build_config(options, tokenizer)
-    check_start(options, config, tokenizer)
+    collator = PretrainingCollator(
+        Masker(tokenizer, options.masking_options()),
+        seed=options.seed,
+        pad_id=tokenizer.pad_token_id,
+        variant=config.variant,
+    )
     arguments = training_arguments(options)
     with contextlib.ExitStack() as held:
         if state.is_main_process:
             held.enter_context(output_lock(options.output.resolve()))
-        return _pretrain(options, callbacks, tokenizer, config, arguments, state)
-
-
-def _pretrain(
-    options: PretrainingOptions,
-    callbacks: Sequence[TrainerCallback],
-    tokenizer: BertTokenizer,
-    config: BertConfig,
-    arguments: TrainingArguments,
-    state: PartialState,
-) -> PretrainingResult:
-    beginning = [_begin(options, config, tokenizer) if state.is_main_process else None]
-    (start,) = broadcast_object_list(beginning)
-    # Each process leaves its results on its disk for those that come later.
-    with state.main_process_first(), state.local_main_process_first():
-        data = prepare(options, tokenizer)
-    set_seed(options.seed)
-    model = build_model(options, config)
-    if state.is_main_process:
-        begin(options.output)
-        if start.resume:
+        settings, checkpoint = broadcast_object_list(
+            [_begin(options, config, tokenizer) if state.is_main_process else None]
+        )[0]
+        set_seed(options.seed)
+        model = build_model(options, config)
+        # Each process leaves its results on its disk for those that come later.
+        with state.main_process_first(), state.local_main_process_first():
+            data = prepare(options, tokenizer)
+        if state.is_main_process:
+            begin(options.output)
             remove_leftovers(options.output)
-        else:
-            write_settings(options.output, start.settings)
-    check_shared(state, options.output / SETTINGS)
-
-    trainer = build_trainer(options, arguments, model, tokenizer, data, callbacks, start.checkpoint)
-    _train(trainer, start.checkpoint, options.output)
-    _write_model(trainer, options.output)
-    log: list[dict[str, float]] = trainer.state.log_history
-    if trainer.is_world_process_zero():
-        _draw(options.output, trainer, log, data.statistics)
+            write_settings(options.output, settings)
+        check_shared(state, options.output / SETTINGS)
+        trainer = build_trainer(options, arguments, model, collator, tokenizer, data, callbacks)
+        if trainer.is_world_process_zero():
+            step = 0 if checkpoint is None else step_of(checkpoint)
+            trainer.add_callback(tensorboard_callback(options.output, step + 1))
+        _train(trainer, checkpoint, options.output)
+        _write_model(trainer, options.output)
+        log: list[dict[str, float]] = trainer.state.log_history
+        if trainer.is_world_process_zero():
+            _draw(options.output, trainer, log, data.statistics)
     return PretrainingResult(
         options.output,
         trainer.state.global_step,
@@ -200,22 +180,20 @@ def run_settings(
     }
 
 
-def _begin(options: PretrainingOptions, config: BertConfig, tokenizer: BertTokenizer) -> _Beginning:
-    """Looks at what there is in the output, in the main process.
+def _begin(
+    options: PretrainingOptions, config: BertConfig, tokenizer: BertTokenizer
+) -> tuple[dict[str, Any], str | None]:
+    """The settings of the run and the checkpoint to resume from, if there is one.
 
     Where a process of this very launch was lost, the launcher starts all of them anew with the same
-    words: they go on with what they began.
+    words: they resume what they began.
     """
     settings = run_settings(options, config, tokenizer)
     check_new(options)
-    resume = options.resume
-    if has_begun(options.output):
-        remove_leftovers(options.output)
-        resume = resume or (options.output / SETTINGS).exists()
-    if not resume:
-        return _Beginning(settings, False, None)
+    if not options.resume and not (options.output / SETTINGS).exists():
+        return settings, None
     check_settings(options.output, settings)
-    return _Beginning(settings, True, last_checkpoint(options.output))
+    return settings, last_checkpoint(options.output)
 
 
 def check_new(options: PretrainingOptions) -> None:
@@ -322,10 +300,10 @@ def build_trainer(
     options: PretrainingOptions,
     arguments: TrainingArguments,
     model: Any,
+    collator: PretrainingCollator,
     tokenizer: BertTokenizer,
     data: _Data,
     callbacks: Sequence[TrainerCallback],
-    checkpoint: str | None,
 ) -> PretrainingTrainer:
     """Sets up the Trainer."""
     if options.gradient_checkpointing:
@@ -340,25 +318,20 @@ def build_trainer(
         )
     warmup = options.warmup
     arguments.warmup_steps = int(warmup if warmup >= 1 else warmup * arguments.max_steps)
-    trainer = PretrainingTrainer(
+    return PretrainingTrainer(
         precision="bfloat16" if arguments.bf16 else "float32",
         model=model,
         args=arguments,
-        data_collator=PretrainingCollator(
-            Masker(tokenizer, options.masking_options()),
-            seed=options.seed,
-            pad_id=tokenizer.pad_token_id,
-            variant=model.config.variant,
-        ),
+        data_collator=collator,
         train_dataset=data.training,
         eval_dataset=data.validation,
         processing_class=tokenizer,
-        callbacks=[JsonLog(options.output), *callbacks, KeepCheckpoints(options.keep_checkpoints)],
+        callbacks=[
+            JsonLog(options.output),
+            *callbacks,
+            KeepCheckpoints(options.keep_checkpoints),
+        ],
     )
-    if trainer.is_world_process_zero():
-        step = 0 if checkpoint is None else step_of(checkpoint)
-        trainer.add_callback(tensorboard_callback(options.output, step + 1))
-    return trainer
 
 
 def _write_model(trainer: PretrainingTrainer, output: Path) -> None:

@@ -6,16 +6,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from hf_bert_impl.data.masking import Masker
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.json_files import read_json
-from hf_bert_impl.finite import check_finite
 from hf_bert_impl.inference import loading
 from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS, BertConfig
 from hf_bert_impl.model.modeling_bert import BertForMaskedLM, BertForPreTraining
 from hf_bert_impl.model.tokenization_bert import BertTokenizer
+from hf_bert_impl.training.opening import open_weights
 from hf_bert_impl.training.pretraining_options import PretrainingOptions
 
 MODELS = {"mlm+nsp": BertForPreTraining, "mlm": BertForMaskedLM}
@@ -135,22 +132,6 @@ def _check_fixed(sizes: Mapping[str, float], fixed: Mapping[str, float]) -> None
             )
 
 
-def check_start(options: PretrainingOptions, config: BertConfig, tokenizer: BertTokenizer) -> None:
-    """Checks that there is something to start from, before the text is prepared.
-
-    Raises:
-        ValueError, OSError: The weights cannot be read or do not fit, there is no such attention
-            backend, or the tokenizer has no mask token.
-    """
-    Masker(tokenizer, options.masking_options())
-    model_class = MODELS[options.objective]
-    if options.model is not None:
-        model_class.from_pretrained(options.model, device_map="meta")
-        return
-    with torch.device("meta"):
-        model_class(config)
-
-
 def build_model(options: PretrainingOptions, config: BertConfig) -> Any:
     """The model to begin with; call `set_seed` before, for random weights.
 
@@ -160,6 +141,4 @@ def build_model(options: PretrainingOptions, config: BertConfig) -> Any:
     model_class = MODELS[options.objective]
     if options.model is None:
         return model_class(config)
-    model = model_class.from_pretrained(options.model, config=config, dtype=torch.float32)
-    check_finite(model, options.model)
-    return model
+    return open_weights(model_class, options.model, config=config)[0]

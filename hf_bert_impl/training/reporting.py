@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,7 @@ class Progress(TrainerCallback):
         )
         self._bar.start()
         self._task = self._bar.add_task("", total=state.max_steps, note="")
-        self._bar.update(self._task, completed=state.global_step)
+        self.on_step_end(args, state, control)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
         """Moves the bar."""
@@ -86,7 +87,7 @@ class Progress(TrainerCallback):
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **rest: Any) -> None:
         """Shows the figures of an entry."""
-        figures = show(logs or {})
+        figures = show(logs or {}, args.metric_for_best_model)
         if not figures or not state.is_world_process_zero:
             return
         if self._bar is None:
@@ -107,11 +108,33 @@ class Progress(TrainerCallback):
             self._bar = None
 
 
-def show(logs: Mapping[str, float]) -> str:
-    """The figures of a log entry on one line; empty if there are none to show."""
-    prefix = "eval_" if "eval_mlm_loss" in logs else ""
-    parts = [form.format(logs[prefix + key]) for key, form in SHOWN.items() if prefix + key in logs]
-    return ("held out: " if prefix and parts else "") + ", ".join(parts)
+@contextlib.contextmanager
+def progress(show: bool) -> Iterator[list[TrainerCallback]]:
+    """The callbacks that show the progress of a recipe."""
+    bar = Progress()
+    try:
+        yield [bar] if show else []
+    finally:
+        bar.close()
+
+
+def show(logs: Mapping[str, float], metric: str | None = None) -> str:
+    """The figures of a log entry on one line; empty if there are none to show.
+
+    Args:
+        logs: The entry.
+        metric: The name of one more figure, which is of a task.
+    """
+    forms = {metric: f"{metric} {{:.4g}}"} | SHOWN
+    prefix = "eval_" if any(f"eval_{key}" in logs for key in forms) else ""
+    parts = [
+        form.format(logs[f"{prefix}{key}"])
+        for key, form in forms.items()
+        if f"{prefix}{key}" in logs
+    ]
+    if "loss" in logs and not parts:
+        parts = [f"loss {logs['loss']:.3f}"]
+    return ("held out: " if prefix else "") + ", ".join(parts)
 
 
 def tensorboard_callback(folder: Path, first_step: int) -> TrainerCallback:

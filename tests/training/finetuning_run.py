@@ -9,8 +9,10 @@ import os
 import signal
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
+from transformers import TrainerCallback
 
 from hf_bert_impl.tasks.base import Columns
 from hf_bert_impl.tasks.registry import make_task
@@ -27,13 +29,15 @@ def run(
     killed = output.with_suffix(".killed")
     is_last = int(os.environ["RANK"]) == int(os.environ["WORLD_SIZE"]) - 1
 
-    def progress(examples: int, share: float) -> None:
-        if is_last and die_at is not None and share >= die_at and not killed.exists():
-            killed.touch()
-            os.kill(os.getpid(), signal.SIGKILL)
+    class Die(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
+            is_time = die_at is not None and state.global_step >= die_at * state.max_steps
+            if is_last and is_time and not killed.exists():
+                killed.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
 
     settings = FinetuningOptions(output=output, **options)
-    finetune(make_task(task, Columns(*columns)), Sources(*sources), settings, progress)
+    finetune(make_task(task, Columns(*columns)), Sources(*sources), settings, [Die()])
 
 
 if __name__ == "__main__":
