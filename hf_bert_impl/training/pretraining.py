@@ -274,10 +274,8 @@ def training_arguments(options: PretrainingOptions) -> TrainingArguments:
         num_train_epochs=options.epochs,
         gradient_accumulation_steps=options.gradient_accumulation,
         learning_rate=options.learning_rate,
-        lr_scheduler_type="linear",
         weight_decay=options.weight_decay,
         adam_epsilon=1e-6,  # BERT's own
-        max_grad_norm=1.0,
         bf16=bf16,
         seed=options.seed,
         # The data set has an order of its own for each epoch.
@@ -288,7 +286,6 @@ def training_arguments(options: PretrainingOptions) -> TrainingArguments:
         eval_steps=options.eval_steps,
         save_strategy="steps",
         save_steps=options.save_steps,
-        save_total_limit=None,  # see `KeepCheckpoints`
         dataloader_num_workers=options.workers,
         # Each process reads the stream and takes its share; sent from one process to the others,
         # batches of different widths would not fit together.

@@ -35,8 +35,7 @@ class Interval:
     lengths: list[int] = field(default_factory=list)
     """Real tokens of each sequence."""
     began: float = field(default_factory=time.perf_counter)
-    paused: float = 0.0
-    """Seconds spent on evaluations."""
+    """Moved on by the seconds that evaluations take."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +171,7 @@ class PretrainingTrainer(ResumableTrainer):
     def _since_last_log(self) -> dict[str, float]:
         interval = self._interval
         assert interval.sums is not None
-        seconds = time.perf_counter() - interval.began - interval.paused
+        seconds = time.perf_counter() - interval.began
         labels = int(interval.sums[TOKENS])
         flops = training_flops(self.model.config, interval.lengths, labels)
         speed = interval.sums.new_tensor([sum(interval.lengths), flops])
@@ -197,7 +196,8 @@ class PretrainingTrainer(ResumableTrainer):
         """
         # Loading data draws from the generator that dropout draws from too: training must not
         # depend on how often it is evaluated.
-        with self._pause(), torch.random.fork_rng(devices=[]), torch.no_grad():
+        started = time.perf_counter()
+        with torch.random.fork_rng(devices=[]), torch.no_grad():
             totals = torch.zeros(6, dtype=torch.float64)
             model = self.model_wrapped
             with scoring_labelled(model, self.accelerator.unwrap_model(model)):
@@ -205,6 +205,7 @@ class PretrainingTrainer(ResumableTrainer):
                     rows = self._row_sums(model, batch)
                     # A row a sequence: those that fill up the last batch are left out again.
                     totals += self.accelerator.gather_for_metrics(rows).double().sum(dim=0).cpu()
+        self._interval.began += time.perf_counter() - started
         return self.log_scores(metrics(totals.tolist()), metric_key_prefix)
 
     def _row_sums(self, model: nn.Module, inputs: dict[str, Any]) -> Tensor:
@@ -225,12 +226,6 @@ class PretrainingTrainer(ResumableTrainer):
             sums[:, NSP_HITS] = (scores.pair_logits.argmax(dim=-1) == scores.pair_targets).float()
             sums[:, PAIRS] = 1
         return sums
-
-    @contextlib.contextmanager
-    def _pause(self) -> Iterator[None]:
-        begin = time.perf_counter()
-        yield
-        self._interval.paused += time.perf_counter() - begin
 
 
 class _AfterSteps(TrainerCallback):
