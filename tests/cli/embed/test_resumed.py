@@ -26,8 +26,10 @@ KILLS = 10
 #: Runs a command in a process of its own for each line of arguments. It is forked from one that has
 #: run the first command itself: what that one imports takes longer than the command.
 FORKING = """
-import json, os, sys
+import json, os, sys, threading
+from tqdm import tqdm
 from hf_bert_impl.cli import main
+tqdm.set_lock(threading.RLock())  # its own is shared with forks: a killed one may hold it for ever
 print(main(json.loads(sys.stdin.readline())), flush=True)
 for line in sys.stdin:
     process = os.fork()
