@@ -17,12 +17,12 @@ import torch
 import transformers
 
 from hf_bert_impl import TextEncoder, optimize
-from tests.upstream.download import tests_folder
+from tests.upstream import download
 
 sentence_transformers = pytest.importorskip("sentence_transformers")
 modules = pytest.importorskip("sentence_transformers.sentence_transformer.modules")
 
-FOLDER = tests_folder("sentence-transformers")
+FOLDER = download.tests_folder("sentence-transformers")
 
 pytestmark = [
     pytest.mark.slow,
