@@ -21,7 +21,6 @@ import hf_bert_impl
 import hf_bert_impl.conversion
 from hf_bert_impl.cli import app
 from hf_bert_impl.data.masking import MaskingOptions
-from hf_bert_impl.hub import load_check
 from tests.checkpoints import SPECIAL_TOKENS, save_checkpoint
 
 ROOT = Path(__file__).parent.parent
@@ -85,9 +84,7 @@ def checkpoints(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", with_examples())
-def test_docstrings(name: str, checkpoints: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # tests/hub loads what is pushed by every Auto class.
-    monkeypatch.setattr(load_check, "MODEL_CLASSES", {"AutoModel": "BertModel"})
+def test_docstrings(name: str, checkpoints: Path) -> None:
     module = importlib.import_module(name)
     names = {key: getattr(hf_bert_impl, key) for key in hf_bert_impl.__all__}
     names |= {"torch": torch, "Path": Path, "MaskingOptions": MaskingOptions} | vars(module)

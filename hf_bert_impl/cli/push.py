@@ -73,10 +73,10 @@ def push(
     """Publish a model on the hub, and see before that it loads without this package.
 
     The repository gets safetensors, config, tokenizer, the code and a model card. Whoever loads it
-    gets transformers' own classes, and with trust_remote_code=True these; every Auto class is tried
-    both ways in another process, and the outputs compared. Models that transformers would compute
-    wrongly are refused by it, and load with the code. Exit status 1 where that fails (nothing is
-    uploaded then), 2 for bad input and whatever the hub refuses.
+    gets transformers' own classes, and with trust_remote_code=True these; another process loads
+    both, and the outputs are compared. Models that transformers would compute wrongly are refused
+    by it, and load with the code. Exit status 1 where that fails (nothing is uploaded then), 2 for
+    bad input and whatever the hub refuses.
 
     Example: hf-bert push ./trained me/my-bert --dry-run ./repository
     """

@@ -300,10 +300,10 @@ def _checks(facts: CardFacts) -> str:
         rows.append([row.loader, row.stock, *([row.trusted or ""] if facts.code else []), error])
     return (
         "## Checked\n\n"
-        "At the push, by every Auto class in a process without hf_bert_impl (transformers "
+        "Before the push, in a process without hf_bert_impl (transformers "
         f"{versions['transformers']}, torch {versions['torch']}, float32, a padded batch). The "
-        "difference is the largest between any two of the classes and the model itself, at "
-        "attended positions, relative to the largest output.\n\n" + markdown_table(columns, rows)
+        "difference is the largest from this package's outputs at attended positions, relative "
+        "to the largest output.\n\n" + markdown_table(columns, rows)
     )
 
 

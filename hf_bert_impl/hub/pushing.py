@@ -117,7 +117,7 @@ def push(
         save_with_code(model, folder, tokenizer, code=code, source=origin)
         if source is not None:
             copy_sentence_modules(source, folder)
-        loading = check_loading(folder, repo_id, model, tokenizer, code=code)
+        loading = check_loading(folder, model, tokenizer, code=code)
         if not loading.passed:
             raise LoadingFailed(loading)
         timed = _speed(model) if speed else []

@@ -8,7 +8,7 @@ import transformers
 from huggingface_hub import ModelCard, constants
 
 import hf_bert_impl
-from hf_bert_impl.hub import load_check, pushing, uploading
+from hf_bert_impl.hub import pushing, uploading
 from hf_bert_impl.hub.load_check import LoadingReport, LoadingRow
 from tests.checkpoints import JAPANESE, LETTERS, name_tokenizer
 from tests.cli.cases import RUNS
@@ -22,7 +22,7 @@ def unchecked(monkeypatch):
     """Says of what is written what it is told to say, without looking."""
 
     def say(passed):
-        row = LoadingRow("AutoModelForMaskedLM", "BertForMaskedLM", "x", "y", 0.5, passed, "so so")
+        row = LoadingRow("AutoModelForMaskedLM", "x", "y", 0.5, passed, "so so")
         versions = {"hf_bert_impl": "0", "torch": "2", "transformers": "5"}
         monkeypatch.setattr(
             pushing, "check_loading", lambda *args, **options: LoadingReport([row], versions)
@@ -32,10 +32,7 @@ def unchecked(monkeypatch):
 
 
 @pytest.mark.slow
-def test_a_dry_run_writes_what_others_load(hf_bert, save_tiny, tmp_path, monkeypatch):
-    # Only one Auto class is tried: tests/hub tries all of them.
-    few = {"AutoModelForMaskedLM": "BertForMaskedLM"}
-    monkeypatch.setattr(load_check, "MODEL_CLASSES", few)
+def test_a_dry_run_writes_what_others_load(hf_bert, save_tiny, tmp_path):
     source, folder = save_tiny(), tmp_path / "new" / "repository"
     result = hf_bert("push", source, "me/tiny", "--dry-run", folder, "--license", "mit")
     assert result.status == 0, result.err

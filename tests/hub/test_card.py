@@ -19,7 +19,7 @@ def facts(tiny, tmp_path):
 
     def make(name="BertForSequenceClassification", fields=(), **more):
         loader = name.replace("Bert", "AutoModel", 1)
-        rows = [LoadingRow(loader, name, "transformers", "this code", 1.2e-6, True)]
+        rows = [LoadingRow(loader, "transformers", "this code", 1.2e-6, True)]
         source = tmp_path / "source"
         source.mkdir(exist_ok=True)
         model = tiny(name, **dict(fields))
@@ -99,7 +99,6 @@ def test_a_second_push_replaces_its_own_section_only(facts, tmp_path):
     given = facts(card=first + "\ntext after\n")
     given.loading.rows[0] = LoadingRow(
         "AutoModelForSequenceClassification",
-        "BertForSequenceClassification",
         *("transformers", "this code", 9e-6, True),
     )
     second = str(written(tmp_path, given))

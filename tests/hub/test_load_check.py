@@ -1,6 +1,8 @@
 """Folders loaded as hub repositories in a process that has no hf_bert_impl."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -10,25 +12,7 @@ from hf_bert_impl.auto import MODEL_CLASSES
 from hf_bert_impl.hub.load_check import LoadingFailed, check_loading
 from hf_bert_impl.hub.saving import save_with_code
 from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS
-
-HEADS = set(MODEL_CLASSES)
-REPO = "some.one/a-bert_v1.0"
-
-
-@pytest.mark.slow
-def test_a_plain_model_loads_both_ways(tiny, tokenizer, tmp_path):
-    model = tiny("BertForTokenClassification", num_labels=5)
-    save_with_code(model, tmp_path, tokenizer)
-    report = check_loading(tmp_path, REPO, model, tokenizer)
-    assert report.passed, report
-    assert [row.loader for row in report.rows] == [*MODEL_CLASSES, "AutoTokenizer"]
-    for row in report.rows:
-        assert (row.stock, row.trusted, row.note) == ("transformers", "this code", "")
-        if row.loader in HEADS:
-            assert row.max_error < 2e-5
-    # The folder is as it was: what transformers compiles and caches went elsewhere.
-    assert not any(path.is_dir() for path in tmp_path.iterdir())
-
+from tests.hub_server import HubServer
 
 OWN = {
     "relative": {"position_embedding_type": "relative_key_query"},
@@ -41,31 +25,49 @@ OWN = {
 
 
 @pytest.mark.slow
+def test_a_plain_model_loads_both_ways(tiny, tokenizer, tmp_path):
+    model = tiny("BertForTokenClassification", num_labels=5)
+    save_with_code(model, tmp_path, tokenizer)
+    report = check_loading(tmp_path, model, tokenizer)
+    assert report.passed, report
+    assert [row.loader for row in report.rows] == [
+        "AutoModelForTokenClassification",
+        "AutoTokenizer",
+    ]
+    for row in report.rows:
+        assert (row.stock, row.trusted, row.note) == ("transformers", "this code", "")
+    assert report.rows[0].max_error < 2e-5
+    # The folder is as it was: what transformers compiles and caches went elsewhere.
+    assert not any(path.is_dir() for path in tmp_path.iterdir())
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", OWN)
-def test_what_transformers_has_not_loads_with_its_code_only(
-    tiny, tokenizer, tmp_path, monkeypatch, kind
-):
-    few = {"AutoModel": "BertModel", "AutoModelForMaskedLM": "BertForMaskedLM"}
-    if kind != "relative":  # one of them by every Auto class
-        monkeypatch.setattr("hf_bert_impl.hub.load_check.MODEL_CLASSES", few)
+def test_what_transformers_has_not_loads_with_its_code_only(tiny, tokenizer, tmp_path, kind):
     model = tiny(**OWN[kind])
     if kind == "pruned":
         model.prune_heads({0: [1]})
     save_with_code(model, tmp_path, tokenizer)
-    report = check_loading(tmp_path, REPO, model, tokenizer)
+    report = check_loading(tmp_path, model, tokenizer)
     assert report.passed, report
-    *rows, words = report.rows
-    assert {row.stock for row in rows} == {"refused"}
-    assert {row.trusted for row in report.rows} == {"this code"}
+    row, words = report.rows
+    assert (row.loader, row.stock, row.trusted) == ("AutoModelForMaskedLM", "refused", "this code")
+    assert row.max_error < 2e-5
     assert (words.loader, words.stock) == ("AutoTokenizer", "transformers")
-    errors = {row.loader: row.max_error for row in rows}
-    assert errors["AutoModelForMaskedLM"] < 2e-5
 
 
-def test_what_does_not_load_as_it_should_is_found(tiny, tmp_path, monkeypatch):
+@pytest.mark.slow
+def test_without_code_and_without_pooler(tiny, tmp_path):
+    model = tiny("BertModel")
+    model.pooler = None
+    save_with_code(model, tmp_path, code=False)
+    (row,) = check_loading(tmp_path, model, code=False).rows
+    assert (row.loader, row.stock, row.trusted) == ("AutoModel", "transformers", None)
+    assert row.passed and row.max_error < 2e-5
+
+
+def test_what_does_not_load_as_it_should_is_found(tiny, tmp_path):
     """Stock would load and compute something else; a code file is missing; weights changed."""
-    few = {"AutoModel": "BertModel", "AutoModelForMaskedLM": "BertForMaskedLM"}
-    monkeypatch.setattr("hf_bert_impl.hub.load_check.MODEL_CLASSES", few)
     model = tiny(position_embedding_type="relative_key")
     save_with_code(model, tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
@@ -73,20 +75,15 @@ def test_what_does_not_load_as_it_should_is_found(tiny, tmp_path, monkeypatch):
     (tmp_path / "layout.py").unlink()
     with torch.no_grad():
         model.bert.embeddings.LayerNorm.bias[2] += 1e-3
-    report = check_loading(tmp_path, REPO, model)
+    report = check_loading(tmp_path, model)
     assert not report.passed
-    rows = {row.loader: row for row in report.rows}
-    assert rows.keys() == {*few, "weights"}
-    assert not any(row.passed for row in report.rows)
-    own = rows["AutoModelForMaskedLM"]
-    assert own.stock == "transformers"
-    assert "would compute something else" in own.note
-    assert "stock and model differ" in own.note
-    assert own.trusted == "refused"
-    assert "its code does not load" in own.note
-    assert "bert.embeddings.LayerNorm.bias" in rows["weights"].note
-    error = LoadingFailed(report)
-    assert "AutoModel: " in str(error)
+    (row,) = report.rows
+    assert (row.stock, row.trusted) == ("transformers", "refused")
+    assert "stock: transformers, expected refused" in row.note
+    assert "stock: differs by" in row.note
+    assert "trusted: refused, expected this code (" in row.note
+    assert "bert.embeddings.LayerNorm.bias" in row.note
+    assert str(LoadingFailed(report)).startswith("AutoModelForMaskedLM: ")
     console = Console(width=200, record=True, quiet=True)
     report.render(console)
     json.dumps(report.to_dict())
@@ -97,4 +94,59 @@ def test_a_process_that_ends_early_is_an_error(tiny, tmp_path, monkeypatch):
     save_with_code(model, tmp_path)
     monkeypatch.setenv("PYTHONHOME", str(tmp_path))  # where there is no standard library
     with pytest.raises(OSError, match=r"ended with status \d+ \(.*nothing was published"):
-        check_loading(tmp_path, REPO, model)
+        check_loading(tmp_path, model)
+
+
+EVERY = """
+import json, sys
+import torch, transformers
+sys.modules["hf_bert_impl"] = None  # as if it were not installed
+repository, classes = json.loads(sys.argv[1])
+options = {"num_labels": 2, "ignore_mismatched_sizes": True}
+for auto, name in classes.items():
+    loader = getattr(transformers, auto)
+    stock, trusted = (
+        loader.from_pretrained(repository, trust_remote_code=trust, **options).eval()
+        for trust in (False, True)
+    )
+    for model, package in (stock, "transformers."), (trusted, "transformers_modules."):
+        assert type(model).__name__ == name, (auto, type(model))
+        assert type(model).__module__.startswith(package), (auto, type(model))
+        assert type(model.config).__module__.startswith(package), (auto, type(model.config))
+    trusted.load_state_dict(stock.state_dict())  # a head that the repository lacks is drawn
+    ids = torch.tensor([[1, 5, 6, 7, 2, 0], [1, 8, 9, 5, 6, 2]])
+    batch = {"input_ids": ids, "attention_mask": ids.ne(0).long()}
+    if "MultipleChoice" in auto:
+        batch = {key: value[None] for key, value in batch.items()}
+    with torch.no_grad():
+        left, right = (model(**batch, return_dict=True) for model in (stock, trusted))
+    assert set(left) == set(right)
+    for key in set(left) - {"past_key_values"}:
+        same = left[key], right[key]
+        if same[0].shape[:2] == ids.shape:
+            same = [value[ids.ne(0)] for value in same]
+        torch.testing.assert_close(*same, rtol=1e-4, atol=1e-5)
+for trust in (False, True):
+    tokenizer = transformers.AutoTokenizer.from_pretrained(repository, trust_remote_code=trust)
+    assert tokenizer("hello world")["input_ids"] == json.loads(sys.argv[2])
+print("loaded", len(classes))
+"""
+
+
+@pytest.mark.slow
+def test_every_auto_class_loads_one_repository(tiny, tokenizer, tmp_path):
+    """Out of a hub, whose loader fetches the code files one by one."""
+    name = "some.one/a-bert_v1.0"
+    save_with_code(tiny("BertForTokenClassification", num_labels=5), tmp_path / "a", tokenizer)
+    with HubServer() as server:
+        server.add(name, tmp_path / "a")
+        ids = tokenizer("hello world")["input_ids"]
+        ran = subprocess.run(
+            [sys.executable, "-c", EVERY, json.dumps([name, MODEL_CLASSES]), json.dumps(ids)],
+            capture_output=True,
+            text=True,
+            env=server.environment(tmp_path / "home"),
+            cwd=tmp_path,
+        )
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    assert f"loaded {len(MODEL_CLASSES)}" in ran.stdout
