@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from huggingface_hub import CardData
+
+from hf_bert_impl.errors import InputError
 
 CARD = "README.md"
 #: What the hub calls the work of a class.
@@ -31,6 +34,26 @@ def versions() -> dict[str, str]:
         "torch": torch.__version__,
         "transformers": transformers.__version__,
     }
+
+
+def language_codes(text: str) -> list[str]:
+    """The languages of a model, by codes that the hub takes.
+
+    Args:
+        text: A code, as in en, or several with commas.
+
+    Raises:
+        InputError: One is none.
+    """
+    codes = [code.strip() for code in text.split(",")]
+    for code in codes:
+        if not re.fullmatch("[a-z]{2,3}|code|multilingual", code):
+            raise InputError(
+                f"`language` has {code!r}",
+                "codes of two or three letters (ISO 639), multilingual or code",
+                "write it as in en, or en,nl",
+            )
+    return codes
 
 
 def model_card(data: CardData, *sections: str) -> str:

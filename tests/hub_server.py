@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Self
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import unquote, urlsplit
 
 TOKEN = "hf_of_the_tests"
 USER = "me"
@@ -219,11 +219,6 @@ def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
                 raise Refused(404, "EntryNotFound")
             self.json([_entry(file, files[file]) for file in entries])
 
-        def paths(self, name: str, revision: str) -> None:
-            _, files = hub.repository(name).at(revision)
-            asked = parse_qs(self.body.decode())["paths"]
-            self.json([_entry(file, files[file]) for file in asked if file in files])
-
         def file(self, name: str, revision: str, path: str) -> None:
             if hub.repository(name).gated:
                 raise Refused(403, "GatedRepo")
@@ -252,6 +247,8 @@ def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
         def branch(self, name: str, branch: str) -> None:
             self.must_be_allowed()
             repository = hub.repository(name)
+            if branch in repository.branches:
+                raise Refused(409, "BranchExists")
             repository.branches[branch] = repository.branches["main"]
             self.json({})
 
@@ -306,7 +303,6 @@ def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
         ("GET", r"/api/whoami-v2", Handler.whoami),
         ("GET", model + r"(?:/revision/([^/]+))?", Handler.info),
         ("GET", model + r"/tree/([^/]+)(?:/(.+))?", Handler.tree),
-        ("POST", model + r"/paths-info/([^/]+)", Handler.paths),
         ("GET HEAD", r"/([^/]+/[^/]+)/resolve/([^/]+)/(.+)", Handler.file),
         ("POST", r"/api/repos/create", Handler.create),
         ("POST", model + r"/branch/([^/]+)", Handler.branch),

@@ -82,11 +82,12 @@ def push(
     """
     with quiet_libraries():
         from hf_bert_impl.files.output_folder import check_output
-        from hf_bert_impl.hub.load_check import LoadingFailed
-        from hf_bert_impl.hub.pushing import push as publish
         from hf_bert_impl.hub.uploading import check_repo_id
+        from hf_bert_impl.model_card import language_codes
 
         check_repo_id(repo_id)
+        if language is not None:
+            language_codes(language)
         if dry_run is not None:
             if private or revision is not None:
                 option = "--private" if private else "--revision"
@@ -96,6 +97,9 @@ def push(
                     "drop one",
                 )
             check_output(dry_run, [], None)
+        from hf_bert_impl.hub.load_check import LoadingFailed
+        from hf_bert_impl.hub.pushing import push as publish
+
         checkpoint = checkpoints.open_checkpoint(model)
         loaded, left_out = checkpoints.load_whole(checkpoint, dtype="auto")
         tokenizer = checkpoints.load_own_tokenizer(checkpoint)
@@ -122,10 +126,7 @@ def push(
             raise typer.Exit(1) from failed
         except KeyboardInterrupt:
             if dry_run is None:
-                typer.echo(
-                    "interrupted: what the hub has by now stays there; the same command goes on",
-                    err=True,
-                )
+                typer.echo("interrupted; run the same command again to resume", err=True)
             raise
     if pushed.missing:
         options = " ".join(f"--{name.replace('_', '-')}" for name in pushed.missing)

@@ -22,7 +22,7 @@ from hf_bert_impl.inference.eval_mode import eval_mode
 from hf_bert_impl.inference.loading import load_tokenizer
 from hf_bert_impl.inference.sentence_folder import copy_sentence_modules
 from hf_bert_impl.measuring.beside import Timed, time_beside
-from hf_bert_impl.model_card import CARD
+from hf_bert_impl.model_card import CARD, language_codes
 from hf_bert_impl.parity import reference_model
 
 if TYPE_CHECKING:
@@ -100,6 +100,8 @@ def push(
         True
     """
     check_repo_id(repo_id)
+    if language is not None:
+        language_codes(language)
     card = ""
     if dry_run is None:
         repository = open_repository(

@@ -1,23 +1,22 @@
-"""The upload to the hub: what is there is looked at first, and every failure is one clear line."""
+"""The upload to the hub: what is there is read first, and every failure is one clear line.
+
+This module imports neither torch nor transformers, so that a wrong name is refused at once.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
-import re
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from huggingface_hub import HfApi, get_token
+from huggingface_hub.constants import CONFIG_NAME
 from huggingface_hub.errors import (
     HfHubHTTPError,
     HFValidationError,
     HTTPError,
-    LocalTokenNotFoundError,
-    OfflineModeIsEnabled,
     RepositoryNotFoundError,
     RevisionNotFoundError,
 )
@@ -25,17 +24,28 @@ from huggingface_hub.utils import validate_repo_id
 
 from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.files.json_files import parse_json
-from hf_bert_impl.hub.saving import CONFIG, code_files, file_sizes
 from hf_bert_impl.model_card import CARD
 
 MAIN = "main"
 #: A repository with nothing but these files holds no model yet.
 _NO_MODEL = {".gitattributes", CARD, "LICENSE", "LICENSE.md", "LICENSE.txt"}
 #: Weights at the top of a repository. Those that a push does not replace are an earlier model's.
-_WEIGHTS = re.compile(
-    r"(model|pytorch_model|tf_model|flax_model)(-\d+-of-\d+)?\.(safetensors|bin|h5|msgpack)"
-    r"(\.index\.json)?"
-)
+_WEIGHTS = [
+    f"{stem}{ending}"
+    for stem, kind in (
+        ("model", ".safetensors"),
+        ("pytorch_model", ".bin"),
+        ("tf_model", ".h5"),
+        ("flax_model", ".msgpack"),
+    )
+    for ending in (kind, f"-?????-of-?????{kind}", f"{kind}.index.json")
+]
+#: By status of the hub: what is expected, and the remedy. Others ask for another repository.
+_REMEDIES = {
+    401: ("a valid token", "log in with `hf auth login`, or renew HF_TOKEN"),
+    403: ("a token with that right", "choose a repository of your own, or another token"),
+    **dict.fromkeys((408, 429, 500, 502, 503, 504), ("an answer", "wait a little and try again")),
+}
 
 
 class PushError(InputError, OSError):
@@ -48,12 +58,8 @@ class Repository:
 
     repo_id: str
     """With its owner."""
-    revision: str
+    revision: str = MAIN
     """The branch."""
-    has_branch: bool
-    """False where the branch, or the repository, has to be made."""
-    files: tuple[str, ...] = ()
-    """What the branch holds, or that which it will begin from."""
     card: str = ""
     """Its model card."""
 
@@ -101,7 +107,7 @@ def open_repository(
     """
     check_repo_id(repo_id)
     api = api or HfApi()
-    if api.token is False or not (api.token or get_token()):
+    if not (get_token() if api.token in (None, True) else api.token):
         raise PushError(
             "there is no token for the hub",
             "one that may write",
@@ -112,28 +118,23 @@ def open_repository(
         user = api.whoami()["name"]
         full = repo_id if "/" in repo_id else f"{user}/{repo_id}"
         try:
+            info = api.model_info(full, revision=branch)
+        except RevisionNotFoundError:
             info = api.model_info(full)
         except RepositoryNotFoundError:
-            return Repository(full, branch, has_branch=False)
+            return Repository(full, branch)
         if private and not info.private:
             raise PushError(
                 f"{full} exists and is public",
                 "a private repository",
                 "make it private on its settings page, or choose another name",
             )
-        has_branch = True
-        try:
-            files = api.list_repo_files(full, revision=branch)
-        except RevisionNotFoundError:
-            has_branch = False
-            files = api.list_repo_files(full)
+        files = {file.rfilename for file in info.siblings or ()}
         texts = {
-            name: _read(api, full, name, branch if has_branch else MAIN)
-            for name in (CONFIG, CARD)
-            if name in files
+            name: _read(api, full, name, info.sha) for name in (CONFIG_NAME, CARD) if name in files
         }
-    others = sorted(set(files) - _NO_MODEL)
-    held = _class_in(texts[CONFIG]) if CONFIG in texts else "no model"
+    others = sorted(files - _NO_MODEL)
+    held = _class_in(texts[CONFIG_NAME]) if CONFIG_NAME in texts else "no model"
     if others and held != class_name:
         names = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if others[3:] else "")
         raise PushError(
@@ -141,7 +142,7 @@ def open_repository(
             f"a new or empty repository, or one with a {class_name}",
             "choose another name, or delete what is there",
         )
-    return Repository(full, branch, has_branch, tuple(files), texts.get(CARD, ""))
+    return Repository(full, branch, texts.get(CARD, ""))
 
 
 def reserve(repo_id: str, class_name: str, *, api: HfApi | None = None) -> None:
@@ -162,7 +163,7 @@ def reserve(repo_id: str, class_name: str, *, api: HfApi | None = None) -> None:
         api.create_repo(repository.repo_id, exist_ok=True)
 
 
-def _read(api: HfApi, repo_id: str, name: str, revision: str) -> str:
+def _read(api: HfApi, repo_id: str, name: str, revision: str | None) -> str:
     with tempfile.TemporaryDirectory() as folder:
         file = api.hf_hub_download(repo_id, name, revision=revision, local_dir=folder)
         return Path(file).read_text(encoding="utf-8", errors="replace")
@@ -170,7 +171,7 @@ def _read(api: HfApi, repo_id: str, name: str, revision: str) -> str:
 
 def _class_in(config: str) -> str:
     try:
-        return str(parse_json(config, "config.json")["architectures"][0])
+        return str(parse_json(config, CONFIG_NAME)["architectures"][0])
     except (ValueError, KeyError, IndexError, TypeError):
         return "a config without a class"
 
@@ -182,7 +183,7 @@ def upload(
     private: bool | None = None,
     api: HfApi | None = None,
 ) -> str:
-    """Upload a folder as a commit, and compare what the hub then has with it.
+    """Upload a folder as a commit.
 
     Weights of the earlier model that the folder does not replace are deleted in the same commit, as
     is code that it does not bring along; the repository's history keeps both.
@@ -197,58 +198,25 @@ def upload(
         The address of the repository at that branch.
 
     Raises:
-        PushError: The hub cannot be reached or refuses, or has other files afterwards.
+        PushError: The hub cannot be reached or refuses.
     """
+    from hf_bert_impl.hub.saving import code_files
+
     api = api or HfApi()
     repo_id, branch = repository.repo_id, repository.revision
     with hub_errors(api, repo_id, "be written"):
         url = api.create_repo(repo_id, private=private, exist_ok=True)
-        if not repository.has_branch and branch != MAIN:
+        if branch != MAIN:
             api.create_branch(repo_id, branch=branch, exist_ok=True)
-        commit = api.upload_folder(
+        api.upload_folder(
             repo_id=repo_id,
             folder_path=folder,
             revision=branch,
             commit_message="Upload BERT by hf-bert push",
-            delete_patterns=stale_files(folder, repository.files) or None,
+            # Files that the folder has are replaced, not deleted.
+            delete_patterns=[*_WEIGHTS, *(path.name for path in code_files())],
         )
-        _compare(api, folder, repo_id, commit.oid)
     return str(url) if branch == MAIN else f"{url}/tree/{branch}"
-
-
-def stale_files(folder: Path, held: tuple[str, ...]) -> list[str]:
-    """Weights and code of an earlier push that this one does not replace."""
-    code = {path.name for path in code_files()}
-    return [
-        name
-        for name in held
-        if (_WEIGHTS.fullmatch(name) or name in code) and not (folder / name).exists()
-    ]
-
-
-def _compare(api: HfApi, folder: Path, repo_id: str, commit: str) -> None:
-    """Raises unless the commit has every file of the folder, of the same size and content."""
-    sizes = file_sizes(folder)
-    entries: dict[str, Any] = {
-        entry.path: entry for entry in api.get_paths_info(repo_id, list(sizes), revision=commit)
-    }
-    for name, size in sizes.items():
-        entry = entries.get(name)
-        is_same = entry is not None and entry.size == size
-        # The hub keeps a sum of large files. Small ones are text, which git's own sums protect.
-        if is_same and entry is not None and entry.lfs is not None:
-            is_same = entry.lfs.sha256 == _sha256(folder / name)
-        if not is_same:
-            raise PushError(
-                f"{repo_id} has another {name} than was uploaded",
-                "the same file",
-                "push again; if it stays so, look at the repository on the hub",
-            )
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as opened:
-        return hashlib.file_digest(opened, "sha256").hexdigest()
 
 
 @contextlib.contextmanager
@@ -260,55 +228,20 @@ def hub_errors(api: HfApi, repo_id: str, to_do: str) -> Iterator[None]:
         repo_id: The repository.
         to_do: What was to happen to it, as in "be written".
     """
-    again = "try again"
-    if to_do == "be written":
-        again += "; the same command goes on from what is there by now"
+    failed = f"{repo_id} could not {to_do}"
     try:
         yield
-    except LocalTokenNotFoundError as error:
-        raise PushError(
-            "there is no token for the hub", "one that may write", "log in with `hf auth login`"
-        ) from error
-    except OfflineModeIsEnabled as error:
-        raise PushError(
-            "HF_HUB_OFFLINE is set", "a connection to the hub", "unset it, or use `dry_run`"
-        ) from error
     except HfHubHTTPError as error:
-        raise _refusal(error, repo_id, to_do, again) from error
-    except (HTTPError, ConnectionError, TimeoutError) as error:
-        why = f"{api.endpoint} cannot be reached ({one_line(error)[:300]})"
+        status = error.response.status_code
+        said = one_line(error.server_message or error)[:300]
+        expected, remedy = _REMEDIES.get(
+            status, ("a repository that takes the files", "fix what it names")
+        )
+        raise PushError(f"{failed}: the hub answers {status} ({said})", expected, remedy) from error
+    # The transfer of large files raises RuntimeError.
+    except (HTTPError, ConnectionError, TimeoutError, RuntimeError) as error:
         raise PushError(
-            f"{repo_id} could not {to_do}: {why}",
+            f"{failed} at {api.endpoint} ({one_line(error)[:300]})",
             "a connection to the hub",
-            f"check the network and HF_ENDPOINT, and {again}",
+            "check the network and HF_ENDPOINT, and try again",
         ) from error
-    except RuntimeError as error:  # the transfer of large files has errors of its own
-        raise PushError(
-            f"{repo_id} could not {to_do}: the transfer failed ({one_line(error)[:300]})",
-            "an upload to the end",
-            again,
-        ) from error
-
-
-def _refusal(error: HfHubHTTPError, repo_id: str, to_do: str, again: str) -> PushError:
-    status = error.response.status_code
-    said = one_line(error.server_message or error)[:300]
-    failed = f"{repo_id} could not {to_do}: the hub"
-    if status == 401:
-        parts = (
-            f"the hub does not accept the token ({said})",
-            "a valid one",
-            "log in with `hf auth login`, or renew HF_TOKEN",
-        )
-    elif status == 403:
-        parts = (
-            f"the token may not let {repo_id} {to_do} ({said})",
-            "a token with the right to write there",
-            "choose a repository of your own, or a token with that right",
-        )
-    elif status in (408, 429) or status >= 500:
-        parts = (f"{failed} answers {status} ({said})", "an answer", f"wait a little and {again}")
-    else:
-        what = "a repository that takes the files"
-        parts = (f"{failed} refuses with {status} ({said})", what, "mend what it names")
-    return PushError(*parts)

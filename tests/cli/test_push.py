@@ -88,7 +88,7 @@ def test_a_hub_out_of_reach_and_an_interrupt(hf_bert, one_error_line, save_tiny,
     monkeypatch.setenv("HF_TOKEN", "hf_test")
     source = save_tiny()
     result = hf_bert("push", source, "me/tiny")
-    one_error_line(result, "http://127.0.0.1:9 cannot be reached", "HF_ENDPOINT")
+    one_error_line(result, "could not be read at http://127.0.0.1:9", "HF_ENDPOINT")
 
     def interrupted(*args, **options):
         raise KeyboardInterrupt
@@ -96,7 +96,7 @@ def test_a_hub_out_of_reach_and_an_interrupt(hf_bert, one_error_line, save_tiny,
     monkeypatch.setattr(pushing, "open_repository", interrupted)
     result = hf_bert("push", source, "me/tiny")
     assert result.status == 130
-    assert "the same command goes on" in result.err
+    assert "run the same command again" in result.err
 
 
 def test_what_the_card_lacks_is_said_in_one_line(hf_bert, save_tiny, tmp_path, unchecked):

@@ -11,6 +11,12 @@ from tests.commands import run_commands
 from tests.hub_server import TOKEN, HubServer
 
 NAME = "someone/small-bert"
+#: What a push deletes, and what it leaves.
+STALE = (
+    *("pytorch_model.bin", "model-00001-of-00002.safetensors", "model.safetensors.index.json"),
+    *("tf_model.h5", "modeling_bert.py"),
+)
+OTHERS = ("handler.py", "my_model.bin", "vocab.txt")
 
 
 @pytest.mark.slow
@@ -50,7 +56,7 @@ def test_what_an_upload_replaces_and_what_another_branch_keeps(tmp_path, monkeyp
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
     earlier, later = tmp_path / "earlier", tmp_path / "later"
     for folder, names in (
-        (earlier, ("pytorch_model.bin", "modeling_bert.py", "notes.txt")),
+        (earlier, (*STALE, "notes.txt", *OTHERS)),
         (later, ("model.safetensors", "notes.txt")),
     ):
         folder.mkdir()
@@ -76,6 +82,6 @@ def test_what_an_upload_replaces_and_what_another_branch_keeps(tmp_path, monkeyp
     assert set(first) == {".gitattributes", *(path.name for path in earlier.iterdir())}
     for branch_name in ("main", "next"):
         files = held.at(branch_name)[1]
-        assert set(files) == {".gitattributes", *(path.name for path in later.iterdir())}
+        assert set(files) == {".gitattributes", *OTHERS, *(path.name for path in later.iterdir())}
         assert files["notes.txt"] == b"notes.txt of later"
         assert files["model.safetensors"] == b"model.safetensors of later"
