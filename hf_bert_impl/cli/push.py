@@ -80,23 +80,26 @@ def push(
 
     Example: hf-bert push ./trained me/my-bert --dry-run ./repository
     """
-    with quiet_libraries():
-        from hf_bert_impl.files.output_folder import check_output
-        from hf_bert_impl.hub.uploading import check_repo_id
-        from hf_bert_impl.model_card import language_codes
+    # These take no torch, so that a wrong name is refused at once.
+    from hf_bert_impl.files.output_folder import check_output
+    from hf_bert_impl.hub.uploading import check_repo_id
+    from hf_bert_impl.model_card import language_codes
 
-        check_repo_id(repo_id)
-        if language is not None:
-            language_codes(language)
-        if dry_run is not None:
-            if private or revision is not None:
-                option = "--private" if private else "--revision"
-                raise InputError(
-                    f"{option} is given with --dry-run, which reaches for no hub",
-                    "one of them",
-                    "drop one",
-                )
-            check_output(dry_run, [], None)
+    check_repo_id(repo_id)
+    if base_model is not None:
+        check_repo_id(base_model)
+    if language is not None:
+        language_codes(language)
+    if dry_run is not None:
+        if private or revision is not None:
+            option = "--private" if private else "--revision"
+            raise InputError(
+                f"{option} is given with --dry-run, which reaches for no hub",
+                "one of them",
+                "drop one",
+            )
+        check_output(dry_run, [], None)
+    with quiet_libraries():
         from hf_bert_impl.hub.load_check import LoadingFailed
         from hf_bert_impl.hub.pushing import push as publish
 
