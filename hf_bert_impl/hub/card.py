@@ -26,7 +26,7 @@ from hf_bert_impl.files.output_folder import REPORT
 from hf_bert_impl.hub.saving import loads_in_stock
 from hf_bert_impl.inference.sentence_folder import MODULES
 from hf_bert_impl.measuring.timing import cpu_name
-from hf_bert_impl.model_card import CARD, PIPELINE_TAGS, markdown_table, model_card
+from hf_bert_impl.model_card import CARD, PIPELINE_TAGS, language_codes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -43,8 +43,6 @@ _HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
 _SPLITS = ("test", "validation")
 #: Turns whose ratios lie further apart than this, greatest to least, were not alone on the machine.
 _WIDEST = 1.5
-#: Labels that a card lists; of more it gives the number.
-_LISTED = 30
 #: What only the owner knows, by field of the metadata.
 _ASKED = ("license", "language", "base_model")
 #: What the hub's page offers to try, by task; it is English.
@@ -108,21 +106,38 @@ def write_card(folder: Path, facts: CardFacts) -> list[str]:
         InputError: The model's own card has metadata that cannot be read.
     """
     card = _own_card(facts)
-    _fill_metadata(card, facts)
-    text = _SECTION.sub("\n", card.text).strip() or _title(facts, card.data)
+    data: Any = card.data  # the names of a card's fields are set when it is made
+    _fill_metadata(data, facts)
+    text = _SECTION.sub("\n", card.text).strip()
     if facts.source is not None:
         for name in {*_PICTURE.findall(text), REPORT}:  # a converted model's card names its report
             if (facts.source / name).is_file():
                 shutil.copyfile(facts.source / name, folder / name)
-    parts = "\n\n".join(filter(None, [_usage(facts), _checks(facts), _speed(facts)]))
-    content = model_card(card.data, text, f"{_BEGIN}\n{parts}\n{_END}")
-    (folder / CARD).write_text(content, encoding="utf-8")
-    return [name for name in _ASKED if not getattr(card.data, name)]
-
-
-def _title(facts: CardFacts, data: Any) -> str:
-    task = str(data.pipeline_tag or "").replace("-", " ")
-    return f"# {facts.repo_id.rpartition('/')[2]}: BERT" + (f" for {task}" if task else "")
+    name, stock = type(facts.model).__name__, loads_in_stock(facts.model.config)
+    content = ModelCard.from_template(
+        data,
+        template_path=str(Path(__file__).with_name("card_template.jinja")),
+        text=text,
+        begin=_BEGIN,
+        end=_END,
+        facts=facts,
+        name=name,
+        config=facts.model.config,
+        dtype=str(facts.model.dtype).removeprefix("torch."),
+        auto=next(auto for auto, class_name in MODEL_CLASSES.items() if class_name == name),
+        stock=stock,
+        # Where the config is unknown without the code, transformers would ask for consent.
+        trust=", trust_remote_code=True" if facts.code and not stock else "",
+        is_sentence_model=_is_sentence_model(facts),
+        has_labels=name in ("BertForSequenceClassification", "BertForTokenClassification"),
+        installation=f"{NOT_PUBLISHED}: `{install_command()}`.",
+        version=hf_bert_impl.__version__,
+        speed=[row for row in facts.speed if row.greatest <= _WIDEST * row.least],
+        cpu=cpu_name(),
+        threads=torch.get_num_threads(),
+    )
+    content.save(folder / CARD)
+    return [name for name in _ASKED if not getattr(data, name)]
 
 
 def _own_card(facts: CardFacts) -> ModelCard:
@@ -135,21 +150,21 @@ def _own_card(facts: CardFacts) -> ModelCard:
         raise InputError(
             f"the metadata of the model's {CARD} cannot be read ({one_line(error)[:200]})",
             "YAML between two lines of ---",
-            "mend or remove the card",
+            "fix or remove the card",
         ) from error
 
 
-def _fill_metadata(card: ModelCard, facts: CardFacts) -> None:
+def _fill_metadata(data: Any, facts: CardFacts) -> None:
     """What the card does not say yet."""
-    data: Any = card.data  # the names of a card's fields are set when it is made
     is_sentence_model = _is_sentence_model(facts)
     name = type(facts.model).__name__
     library = "sentence-transformers" if is_sentence_model else "transformers"
     task = "sentence-similarity" if is_sentence_model else PIPELINE_TAGS.get(name)
     data.license = facts.license or data.license
     data.base_model = facts.base_model or data.base_model or _base_model(facts)
-    languages = [code.strip() for code in (facts.language or "").split(",")]
-    data.language = (languages if languages[1:] else facts.language) or data.language
+    if facts.language is not None:
+        languages = language_codes(facts.language)
+        data.language = languages if languages[1:] else languages[0]
     data.library_name = data.library_name or library
     data.pipeline_tag = data.pipeline_tag or task
     tags = ["bert", "hf_bert_impl", *(["sentence-transformers"] if is_sentence_model else [])]
@@ -198,134 +213,3 @@ def _eval_results(facts: CardFacts, task: str) -> list[EvalResult]:
         ]
     except (ValueError, KeyError, AttributeError, TypeError):
         return []  # another tool's file of that name
-
-
-def _usage(facts: CardFacts) -> str:
-    model = facts.model
-    name, config = type(model).__name__, model.config
-    auto = next(auto for auto, class_name in MODEL_CLASSES.items() if class_name == name)
-    stock = loads_in_stock(config)
-    imports = f"{auto}, AutoTokenizer" if facts.has_tokenizer else auto
-    load = f'model = {auto}.from_pretrained("{facts.repo_id}"'
-    trust = ", trust_remote_code=True"
-    code = [f"from transformers import {imports}", ""]
-    if not (stock or facts.code):
-        register = "hf_bert_impl.register()  # install it as below"
-        code = ["import hf_bert_impl", *code, register, ""]
-    if facts.has_tokenizer:
-        # Where the config is unknown without the code, transformers would ask for consent.
-        needed = trust if facts.code and not stock else ""
-        code.append(f'tokenizer = AutoTokenizer.from_pretrained("{facts.repo_id}"{needed})')
-    if stock or not facts.code:
-        code.append(f"{load})")
-    if stock and facts.code:
-        code.append("# The same weights and outputs, without computing on padding:")
-    if facts.code:
-        code.append(f"{load}{trust})")
-    sections = ["## Use", "\n".join(["```python", *code, "```"])]
-    sections += [*_other_usage(facts, trust if facts.code and not stock else ""), _described(model)]
-    if not stock:
-        sections.append(_why_not_stock(config))
-    if facts.code:
-        sections.append(
-            f"The code in this repository is that of hf_bert_impl {hf_bert_impl.__version__} "
-            "(Apache-2.0), which need not be installed."
-        )
-    return "\n\n".join(sections)
-
-
-def _other_usage(facts: CardFacts, trust: str) -> list[str]:
-    """The same model by sentence-transformers, where it is one of its folders, and this package."""
-    name = type(facts.model).__name__
-    code = [f"from hf_bert_impl import {name}", ""]
-    code.append(f'model = {name}.from_pretrained("{facts.repo_id}")')
-    blocks = []
-    if _is_sentence_model(facts):
-        texts = '["The river rose in the night.", "After dark the water climbed."]'
-        if loads_in_stock(facts.model.config) or facts.code:
-            blocks.append("Sentence vectors, by sentence-transformers:")
-            made = f'model = SentenceTransformer("{facts.repo_id}"{trust})'
-            imported = "from sentence_transformers import SentenceTransformer"
-            lines = [imported, "", made, f"vectors = model.encode({texts})"]
-            blocks.append("\n".join(["```python", *lines, "```"]))
-        code = ["from hf_bert_impl import TextEncoder", ""]
-        code.append(f'encoder = TextEncoder.from_pretrained("{facts.repo_id}")')
-        code.append(f"vectors = encoder.encode({texts})")
-    blocks.append(f"With hf_bert_impl. {NOT_PUBLISHED}: `{install_command()}`.")
-    return [*blocks, "\n".join(["```python", *code, "```"])]
-
-
-def _described(model: PreTrainedModel) -> str:
-    config = model.config
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    dtype = str(model.dtype).removeprefix("torch.")
-    return (
-        f"A {type(model).__name__} of {parameters:,} parameters in {dtype}: "
-        f"{config.num_hidden_layers} layers of width {config.hidden_size} with "
-        f"{config.num_attention_heads} attention heads, {config.vocab_size:,} tokens, sequences of "
-        f"up to {config.max_position_embeddings}.{_labels(model)}"
-    )
-
-
-def _labels(model: PreTrainedModel) -> str:
-    if type(model).__name__ not in (
-        "BertForSequenceClassification",
-        "BertForTokenClassification",
-    ):
-        return ""
-    labels = [str(label) for _, label in sorted(model.config.id2label.items())]
-    if len(labels) > _LISTED:
-        return f" It knows {len(labels)} labels."
-    return f" Labels: {', '.join(f'`{label}`' for label in labels)}."
-
-
-def _why_not_stock(config: Any) -> str:
-    if config.variant != "bert":
-        what = f"the architecture `{config.variant}`"
-    elif config.is_extended:
-        what = f"`position_embedding_type={config.position_embedding_type}`"
-    else:
-        what = "pruned attention heads"
-    return f"It has {what}, which transformers' own BERT does not: that refuses to load it."
-
-
-def _checks(facts: CardFacts) -> str:
-    if facts.loading is None:
-        return ""
-    versions = facts.loading.versions
-    columns = ["", "as it is", *(["code trusted"] if facts.code else []), "difference"]
-    rows = []
-    for row in facts.loading.rows:
-        error = "" if row.max_error is None else f"{row.max_error:.1e}"
-        rows.append([row.loader, row.stock, *([row.trusted or ""] if facts.code else []), error])
-    return (
-        "## Checked\n\n"
-        "Before the push, in a process without hf_bert_impl (transformers "
-        f"{versions['transformers']}, torch {versions['torch']}, float32, a padded batch). The "
-        "difference is the largest from this package's outputs at attended positions, relative "
-        "to the largest output.\n\n" + markdown_table(columns, rows)
-    )
-
-
-def _speed(facts: CardFacts) -> str:
-    measured = [row for row in facts.speed if row.greatest <= _WIDEST * row.least]
-    if not measured:
-        return ""
-    threads = torch.get_num_threads()
-    rows = []
-    for row in measured:
-        padding = f", {row.padding:.0%} of the batch padding" if row.padding else ""
-        rows.append(
-            (
-                f"{row.rows} sequence{'s' * (row.rows > 1)}, {row.tokens} tokens{padding}",
-                f"{row.other_ms:.1f} ms",
-                f"{row.model_ms:.1f} ms",
-                f"{row.ratio:.2f} times as fast ({row.least:.2f}–{row.greatest:.2f})",
-            )
-        )
-    return (
-        "## Speed\n\n"
-        f"{cpu_name()}, {threads} thread{'s' * (threads > 1)}, float32, median of turns, in "
-        "brackets the least and greatest; transformers' own classes with their default "
-        "attention.\n\n" + markdown_table(("", "transformers", "hf_bert_impl", ""), rows)
-    )
