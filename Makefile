@@ -80,7 +80,7 @@ notebooks: $(VENV)/.installed-notebooks ## run all notebooks and draw their pict
 
 # From what the repository and the environment have: nothing is fetched, and the pages fetch nothing.
 docs: $(VENV)/.installed-docs ## build the documentation site into build/site, and check its links
-	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --quiet --strict -f docs/site/mkdocs.yml
+	NO_MKDOCS_2_WARNING=1 $(VENV)/bin/mkdocs build --strict -f docs/site/mkdocs.yml
 
 affected: $(VENV)/.installed ## run the tests of what differs from main, and of what imports it
 	@files=$$($(VENV)/bin/python tests/affected.py) || exit; \
