@@ -115,21 +115,19 @@ def export_model(
             "load it with dtype=torch.float32",
         )
     read = Path(model.name_or_path or ".")
-    with claimed(folder, [read], overwrite), eval_mode(model):
-        with output_folder(folder) as fresh:
-            write(model, fresh, kind, opset)
-            report = compare(model, open_file(fresh, kind, torch.get_num_threads()), tokenizer)
-            if not report.passed:
-                raise ExportFailed(report)
-            _write_config(model, fresh)
-            if tokenizer is not None:
-                tokenizer.save_pretrained(fresh)
-                if not brings_code(tokenizer):
-                    set_auto_map(fresh / TOKENIZER_CONFIG, None)
-            if source is not None:
-                copy_sentence_modules(source, fresh)
-            files = file_sizes(fresh)
-        _remove_other_formats(folder, kind, files)
+    with claimed(folder, [read], overwrite), eval_mode(model), output_folder(folder) as fresh:
+        write(model, fresh, kind, opset)
+        report = compare(model, open_file(fresh, kind, torch.get_num_threads()), tokenizer)
+        if not report.passed:
+            raise ExportFailed(report)
+        _write_config(model, fresh)
+        if tokenizer is not None:
+            tokenizer.save_pretrained(fresh)
+            if not brings_code(tokenizer):
+                set_auto_map(fresh / TOKENIZER_CONFIG, None)
+        if source is not None:
+            copy_sentence_modules(source, fresh)
+        files = file_sizes(fresh)
     outputs = tuple(dict.fromkeys(row.name for row in report.rows))
     return Exported(folder, kind, type(model).__name__, outputs, files, report)
 
@@ -194,11 +192,3 @@ def batches(model: PreTrainedModel, tokenizer: Any = None) -> dict[str, Batch]:
         alone = random_tokens(config, (length,) * rows, seed=length)
         named[name] = parity_batches(alone, config, choices=choices)["padded right"]
     return named
-
-
-def _remove_other_formats(folder: Path, kind: str, files: dict[str, int]) -> None:
-    """A folder that was replaced keeps the files of no other export: they are another model's."""
-    for other in FILES.values():
-        for file in folder.glob(f"{other.partition('.')[0]}.*"):
-            if file.suffix in (".onnx", ".data", ".xml", ".bin", ".pt2") and file.name not in files:
-                file.unlink()

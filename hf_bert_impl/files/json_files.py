@@ -2,7 +2,11 @@
 
 import json
 import os
+from pathlib import Path
 from typing import Any
+
+from hf_bert_impl.errors import InputError
+from hf_bert_impl.files.text import check_text_file
 
 
 def read_json(
@@ -26,14 +30,8 @@ def read_json(
         ValueError: There is no such file, or a folder, or `parse_json` refuses its content.
         OSError: It cannot be read.
     """
-    path = os.fspath(path)
-    if os.path.isdir(path):
-        raise ValueError(f"{path} is a folder; expected {expected}; name a file")
-    if not os.path.exists(path):
-        raise ValueError(f"there is no file {path}; expected {expected}; check the path")
-    with open(path, "rb") as file:
-        content = file.read()
-    return parse_json(content, path, expected, kind, remedy)
+    check_text_file(Path(path), expected)
+    return parse_json(Path(path).read_bytes(), os.fspath(path), expected, kind, remedy)
 
 
 def parse_json(
@@ -75,7 +73,7 @@ def parse_json(
     except ValueError as error:
         problem = f"is not JSON ({' '.join(str(error).split())})"
     if problem is not None:
-        raise ValueError(f"{where} {problem}; expected {expected}; {remedy}")
+        raise InputError(f"{where} {problem}", expected, remedy)
     return value
 
 
@@ -95,7 +93,8 @@ def check_text(value: Any, where: str) -> None:
     try:
         json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError as error:
-        raise ValueError(
-            f"{where} has half a surrogate pair (\\u{ord(error.object[error.start]):04x}); "
-            "expected whole characters; mend it"
+        raise InputError(
+            f"{where} has half a surrogate pair (\\u{ord(error.object[error.start]):04x})",
+            "whole characters",
+            "mend it",
         ) from error

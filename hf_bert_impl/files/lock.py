@@ -29,8 +29,7 @@ def output_lock(output: Path) -> Iterator[bool]:
         Whether it is locked: not every system and disk has locks.
 
     Raises:
-        ValueError: Another run is writing it.
-        OSError: Nothing can be written there.
+        InputError: Another run is writing it, or nothing can be written there.
     """
     output = Path(os.path.abspath(output))
     place = output.parent.resolve()
@@ -51,13 +50,19 @@ def output_lock(output: Path) -> Iterator[bool]:
                 "wait, stop that one, or name another output",
             ) from None
         except OSError as error:
-            raise OSError(
-                f"{output} cannot be written ({error.strerror}); expected a place that can be "
-                "written to; name another one"
-            ) from error
+            raise unwritable(output, error) from error
         if lock is not None:
             undo.callback(_release, file, lock)
         yield lock is not None
+
+
+def unwritable(output: Path, error: BaseException) -> InputError:
+    """The error for a place that cannot be written to, or has no space left."""
+    return InputError(
+        f"{output} cannot be written ({getattr(error, 'strerror', None) or error})",
+        "a place that can be written to, with room for the result",
+        "free some space, or name another one",
+    )
 
 
 def _locked(path: Path) -> int | None:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.atomic import swap_in
-from hf_bert_impl.files.lock import output_lock
+from hf_bert_impl.files.lock import output_lock, unwritable
 
 #: What `convert` says of its result; it names the files that a later result replaces.
 REPORT = "conversion_report.json"
@@ -24,6 +24,7 @@ _WEIGHTS = re.compile(
     r"\.(bin|h5|msgpack)|.*\.index\.json|bert_model\.ckpt\..*|checkpoint|(bert_)?config\.json"
     r"|tokenizer\.json|tokenizer_config\.json|special_tokens_map\.json|vocab\.txt"
     r"|modules\.json|sentence_bert_config\.json|config_sentence_transformers\.json"
+    r"|model\.(onnx|onnx\.data|pt2)|openvino_model\.(xml|bin)"
 )
 
 
@@ -39,17 +40,13 @@ def claimed(folder: Path, sources: Iterable[Path], overwrite: bool | None) -> It
         overwrite: As for `check_output`.
 
     Raises:
-        InputError: The folder cannot be written, or as for `check_output`.
-        ValueError: Another run is writing it.
+        InputError: The folder cannot be written, another run is writing it, or as for
+            `check_output`.
     """
-    with contextlib.ExitStack() as held:
-        try:
-            is_locked = held.enter_context(output_lock(folder.resolve()))
-        except OSError as error:
-            raise _unwritable(folder, error.__cause__ or error) from None
+    place = folder.resolve()
+    with output_lock(place) as is_locked:
         check_output(folder, sources, overwrite)
         if is_locked:
-            place = folder.resolve()
             for left in place.parent.glob(glob.escape(_fresh_prefix(place)) + "*"):
                 shutil.rmtree(left, ignore_errors=True)
         yield
@@ -113,22 +110,13 @@ def output_folder(folder: Path) -> Iterator[Path]:
     except OSError as error:
         if error.errno is None:  # transformers' own, about a file that it cannot use
             raise
-        raise _unwritable(folder, error) from None
+        raise unwritable(folder, error) from None
     finally:
         shutil.rmtree(fresh, ignore_errors=True)  # where it was not renamed
 
 
 def _fresh_prefix(folder: Path) -> str:
     return f".{folder.name}.partial-"
-
-
-def _unwritable(folder: Path, error: BaseException) -> InputError:
-    reason = getattr(error, "strerror", None) or error
-    return InputError(
-        f"{folder} cannot be written ({reason})",
-        "a place that can be written to, with room for the result",
-        "free some space, or name another folder",
-    )
 
 
 def _replace(fresh: Path, folder: Path) -> None:

@@ -177,10 +177,10 @@ def choose(what: str, numbers: Iterable[int] | None, count: int) -> list[int]:
     if numbers is None:
         return list(range(count))
     chosen = sorted(set(numbers))
-    if not chosen or not 0 <= chosen[0] <= chosen[-1] < count:
-        given = _list(chosen) if chosen else "none"
+    wrong = [number for number in chosen if not 0 <= number < count]
+    if wrong or not chosen:
         raise InputError(
-            f"the {what} are {given}",
+            f"`{what}` has {wrong[0] if wrong else 'no number'}",
             f"some of 0 to {count - 1}, which the model has",
             "choose among them",
         )

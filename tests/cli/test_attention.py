@@ -41,6 +41,13 @@ def test_picture(hf_bert, save_tiny, tmp_path):
     assert file.read_bytes().startswith(b"\x89PNG")
 
 
+def test_a_wide_range_is_one_short_line(hf_bert, one_error_line, save_tiny, tmp_path):
+    result = hf_bert(
+        "attention", save_tiny(), "the", "-o", tmp_path / "a.html", "--layers", "0-999999"
+    )
+    one_error_line(result, "--layers has 2; expected some of 0 to 1")
+
+
 def test_numbers():
     assert parse_numbers("--heads", "0,3") == [0, 3]
     assert parse_numbers("--heads", " 1-4 , 0") == [1, 2, 3, 4, 0]

@@ -98,11 +98,11 @@ def test_a_forked_process_does_not_unlock(tmp_path):
 def test_where_nothing_can_be_written(tmp_path):
     (tmp_path / "file").write_text("mine")
     words = r"out cannot be written \(Not a directory\)"
-    with pytest.raises(OSError, match=words), output_lock(tmp_path / "file" / "out"):
+    with pytest.raises(ValueError, match=words), output_lock(tmp_path / "file" / "out"):
         pass
     (tmp_path / "victim").write_text("mine")
     (tmp_path / ".out.lock").symlink_to(tmp_path / "victim")
-    with pytest.raises(OSError, match="out cannot be written"), output_lock(tmp_path / "out"):
+    with pytest.raises(ValueError, match="out cannot be written"), output_lock(tmp_path / "out"):
         pass
     (tmp_path / ".mine.lock").write_text("mine")
     with output_lock(tmp_path / "mine"):

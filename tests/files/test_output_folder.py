@@ -22,7 +22,8 @@ def content(folder):
 def test_a_place_that_cannot_be_written_is_said(tmp_path):
     (tmp_path / "file").write_text("mine")
     for folder in (tmp_path / "file" / "out", tmp_path / ("x" * 300)):
-        with pytest.raises(InputError, match=r"cannot be written \(.*; free some space, or name"):
+        words = r"cannot be written \(.*; free some space, or name another"
+        with pytest.raises(InputError, match=words):
             make(folder)
     full = pytest.raises(InputError, match=r"cannot be written \(No space left")
     with full, output_folder(tmp_path / "out"):

@@ -88,8 +88,8 @@ def test_the_model_stays_as_it_is(tiny):
         ({"text": "the \udcff"}, "not UTF-8"),
         ({"text": "\u200b\x00"}, "has no tokens"),
         ({"text": "the " * 22}, "24 tokens; expected at most 23"),
-        ({"text": "the", "layers": [0, 3]}, "layers are 0, 3; expected some of 0 to 2"),
-        ({"text": "the", "heads": [-1]}, "heads are -1; expected some of 0 to 4"),
+        ({"text": "the", "layers": [0, 3]}, "`layers` has 3; expected some of 0 to 2"),
+        ({"text": "the", "heads": [-1]}, "`heads` has -1; expected some of 0 to 4"),
     ],
 )
 def test_bad_input(tiny, arguments, message):
