@@ -90,6 +90,9 @@ def push(
         check_repo_id(base_model)
     if language is not None:
         language_codes(language)
+    for option, value in (("--revision", revision), ("--license", license)):
+        if value is not None and not value.strip():
+            raise InputError(f"{option} is empty", "a name", "leave it out, or give one")
     if dry_run is not None:
         if private or revision is not None:
             option = "--private" if private else "--revision"

@@ -17,7 +17,6 @@ import torch
 import yaml
 from huggingface_hub import EvalResult, ModelCard
 
-import hf_bert_impl
 from hf_bert_impl.auto import MODEL_CLASSES
 from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.extras import NOT_PUBLISHED, install_command
@@ -26,13 +25,13 @@ from hf_bert_impl.files.output_folder import REPORT
 from hf_bert_impl.hub.saving import loads_in_stock
 from hf_bert_impl.inference.sentence_folder import MODULES
 from hf_bert_impl.measuring.timing import cpu_name
-from hf_bert_impl.model_card import CARD, PIPELINE_TAGS, language_codes
+from hf_bert_impl.model_card import CARD, PIPELINE_TAGS, language_codes, versions
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from hf_bert_impl.hub.load_check import LoadingReport
     from hf_bert_impl.measuring.beside import Timed
+    from hf_bert_impl.parity import ParityReport
 
 #: What `hf-bert finetune` leaves beside a model.
 METRICS = "metrics.json"
@@ -72,7 +71,7 @@ class CardFacts:
 
     repo_id: str
     model: PreTrainedModel
-    loading: LoadingReport | None = None
+    loading: ParityReport | None = None
     """How it loads elsewhere; None where that was not tried."""
     speed: Sequence[Timed] = ()
     """This package beside transformers; empty where transformers does not have the model. Rows of a
@@ -131,7 +130,7 @@ def write_card(folder: Path, facts: CardFacts) -> list[str]:
         is_sentence_model=_is_sentence_model(facts),
         has_labels=name in ("BertForSequenceClassification", "BertForTokenClassification"),
         installation=f"{NOT_PUBLISHED}: `{install_command()}`.",
-        version=hf_bert_impl.__version__,
+        versions=versions(),
         speed=[row for row in facts.speed if row.greatest <= _WIDEST * row.least],
         cpu=cpu_name(),
         threads=torch.get_num_threads(),

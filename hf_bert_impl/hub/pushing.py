@@ -15,7 +15,7 @@ import torch
 from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.files.output_folder import check_output, claimed, output_folder
 from hf_bert_impl.hub.card import CardFacts, write_card
-from hf_bert_impl.hub.load_check import LoadingFailed, LoadingReport, check_loading
+from hf_bert_impl.hub.load_check import LoadingFailed, check_loading
 from hf_bert_impl.hub.saving import file_sizes, loads_in_stock, save_with_code
 from hf_bert_impl.hub.uploading import PushError, check_repo_id, open_repository, upload
 from hf_bert_impl.inference.eval_mode import eval_mode
@@ -23,7 +23,7 @@ from hf_bert_impl.inference.loading import load_tokenizer
 from hf_bert_impl.inference.sentence_folder import copy_sentence_modules
 from hf_bert_impl.measuring.beside import Timed, time_beside
 from hf_bert_impl.model_card import CARD, language_codes
-from hf_bert_impl.parity import reference_model
+from hf_bert_impl.parity import ParityReport, reference_model
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -42,7 +42,7 @@ class Pushed:
     """The address on the hub, or the folder of a dry run."""
     files: dict[str, int]
     """Every file with its size in bytes."""
-    loading: LoadingReport
+    loading: ParityReport
     speed: list[Timed]
     """This package beside transformers; empty where transformers does not have the model."""
     missing: list[str]

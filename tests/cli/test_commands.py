@@ -19,7 +19,7 @@ import pytest
 from hf_bert_impl.cli import errors
 from hf_bert_impl.files.lock import output_lock
 from hf_bert_impl.hub import pushing
-from hf_bert_impl.hub.load_check import LoadingReport
+from hf_bert_impl.parity import ParityReport, ParityRow
 from tests.cli.cases import APP, COMMANDS, FILES, MODELS, RUNS, tree
 from tests.damage import DEEP, PROMPTS, cut, fields, make_folder, many_labels, spoil, write
 
@@ -214,8 +214,7 @@ def options_of(command: str) -> list[str]:
 )
 def test_json_is_all_of_the_output(hf_bert, place, monkeypatch, name):
     """One object; none of them relies on `return_dict`, which all the configs switch off."""
-    versions = dict.fromkeys(("hf_bert_impl", "torch", "transformers"), "1")
-    report = LoadingReport([], versions)
+    report = ParityReport([ParityRow("as it is", "class", 0.0, 0.0, 0.0, 0.0, True)])
     monkeypatch.setattr(pushing, "check_loading", lambda *args, **options: report)
     result = hf_bert(*RUNS[name].removesuffix("-o new/out.jsonl").split(), "--json")
     assert result.status == 0, result.err

@@ -11,7 +11,7 @@ from huggingface_hub import ModelCard, constants
 
 import hf_bert_impl
 from hf_bert_impl.hub import pushing, uploading
-from hf_bert_impl.hub.load_check import LoadingReport, LoadingRow
+from hf_bert_impl.parity import ParityReport, ParityRow
 from tests.checkpoints import JAPANESE, LETTERS, name_tokenizer
 from tests.cli.cases import RUNS
 from tests.damage import fields
@@ -24,11 +24,8 @@ def unchecked(monkeypatch):
     """Says of what is written what it is told to say, without looking."""
 
     def say(passed):
-        row = LoadingRow("AutoModelForMaskedLM", "x", "y", 0.5, passed, "so so")
-        versions = {"hf_bert_impl": "0", "torch": "2", "transformers": "5"}
-        monkeypatch.setattr(
-            pushing, "check_loading", lambda *args, **options: LoadingReport([row], versions)
-        )
+        row = ParityRow("as it is", "logits", 0.5, 0.5, 0.5, 1.0, passed, None, "so so")
+        monkeypatch.setattr(pushing, "check_loading", lambda *args, **options: ParityReport([row]))
 
     return say
 
@@ -38,7 +35,8 @@ def test_a_dry_run_writes_what_others_load(hf_bert, save_tiny, tmp_path):
     source, folder = save_tiny(), tmp_path / "new" / "repository"
     result = hf_bert("push", source, "me/tiny", "--dry-run", folder, "--license", "mit")
     assert result.status == 0, result.err
-    assert "AutoModelForMaskedLM transformers this code" in " ".join(result.out.split())
+    assert "loaded without hf_bert_impl by AutoModelForMaskedLM" in result.out
+    assert "\n as it is " in result.out and "\n code trusted " in result.out
     assert "times as fast" in result.out
     ours = hf_bert_impl.BertForMaskedLM.from_pretrained(source)
     stock = transformers.AutoModelForMaskedLM.from_pretrained(folder)
@@ -96,6 +94,7 @@ def test_wrong_names_are_refused_without_torch(tmp_path):
         (("a b",), "the repository is 'a b'"),
         (("me/a", "--language", "en,"), "--language has ''"),
         (("me/a", "--base-model", "none of them"), "the repository is 'none of them'"),
+        (("me/a", "--license", ""), "--license is empty"),
     ):
         command = [sys.executable, "-c", code, "push", str(tmp_path), *words]
         ran = subprocess.run(command, capture_output=True, text=True)

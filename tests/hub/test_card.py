@@ -6,11 +6,13 @@ import pytest
 from huggingface_hub import ModelCard
 
 from hf_bert_impl.hub.card import CardFacts, write_card
-from hf_bert_impl.hub.load_check import LoadingReport, LoadingRow
 from hf_bert_impl.measuring.beside import Timed
+from hf_bert_impl.parity import ParityReport, ParityRow
 from tests.test_packaging import FROM_THE_INDEX
 
-VERSIONS = {"hf_bert_impl": "0", "torch": "2", "transformers": "5"}
+
+def compared(error):
+    return ParityRow("code trusted", "logits", error, error, error, 2e-5, True)
 
 
 @pytest.fixture
@@ -18,12 +20,12 @@ def facts(tiny, tmp_path):
     """Makes the facts of a model in a folder of its own."""
 
     def make(name="BertForSequenceClassification", fields=(), **more):
-        loader = name.replace("Bert", "AutoModel", 1)
-        rows = [LoadingRow(loader, "transformers", "this code", 1.2e-6, True)]
         source = tmp_path / "source"
         source.mkdir(exist_ok=True)
         model = tiny(name, **dict(fields))
-        return CardFacts("me/a.model", model, LoadingReport(rows, VERSIONS), source=source, **more)
+        return CardFacts(
+            "me/a.model", model, ParityReport([compared(1.2e-6)]), source=source, **more
+        )
 
     return make
 
@@ -51,7 +53,7 @@ def test_a_new_card_has_metadata_usage_and_figures(facts, tmp_path):
     assert "Labels: `LABEL_0`" in card.text
     assert 'AutoModelForSequenceClassification.from_pretrained("me/a.model")' in card.text
     assert "trust_remote_code=True" in card.text
-    assert "| transformers | this code | 1.2e-06 |" in card.text
+    assert "| code trusted | logits | 1.2e-06 |" in card.text
     assert "| 25.0 ms | 10.0 ms | 2.50 times as fast (2.25–3.00) |" in card.text
 
 
@@ -97,10 +99,7 @@ def test_what_a_card_says_already_stays(facts, tmp_path):
 def test_a_second_push_replaces_its_own_section_only(facts, tmp_path):
     first = str(written(tmp_path, facts(card="# Mine\n\ntext before\n")))
     given = facts(card=first + "\ntext after\n")
-    given.loading.rows[0] = LoadingRow(
-        "AutoModelForSequenceClassification",
-        *("transformers", "this code", 9e-6, True),
-    )
+    given.loading.rows[0] = compared(9e-6)
     second = str(written(tmp_path, given))
     assert second.count("## Checked") == second.count("# Mine") == 1
     assert "9.0e-06" in second and "1.2e-06" not in second
