@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import os
 import signal
@@ -54,10 +55,9 @@ def serve(model: str, options: ServingOptions, ready: Callable[[str, ModelInfo],
 
     from hf_bert_impl.serving.app import make_app
 
-    task = options.task or task_of(model)
     folder = Path(model).expanduser()
     place = str(folder.absolute()) if folder.is_dir() else model
-    name = options.name or Path(place).name
+    name, task = options.name or Path(place).name, options.task or task_of(place)
     arguments = (name, task, place, options.dtype, options.normalize)
     with (
         _bound_socket(options.host, options.port) as listener,
@@ -77,9 +77,20 @@ def serve(model: str, options: ServingOptions, ready: Callable[[str, ModelInfo],
         # uvicorn raises the signals again that it has handled.
         for number in (signal.SIGTERM, signal.SIGINT):
             on_exit.callback(signal.signal, number, signal.signal(number, signal.SIG_IGN))
-        listener.listen(config.backlog)
-        ready(f"http://{shown}:{port}", backend.info)
-        uvicorn.Server(config).run(sockets=[listener])
+        on_start = functools.partial(ready, f"http://{shown}:{port}", backend.info)
+        _server(config, on_start).run(sockets=[listener])
+
+
+def _server(config: Any, on_start: Callable[[], None]) -> Any:
+    """uvicorn's server, which calls a function when it listens and handles signals."""
+    import uvicorn
+
+    class Server(uvicorn.Server):
+        async def startup(self, sockets: Any = None) -> None:
+            await super().startup(sockets)
+            on_start()
+
+    return Server(config)
 
 
 def _protocol(seconds: float) -> type[asyncio.Protocol]:
@@ -118,22 +129,18 @@ def _protocol(seconds: float) -> type[asyncio.Protocol]:
 
 def _bound_socket(host: str, port: int) -> socket.socket:
     """The server's socket, bound before a model is loaded."""
+    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
-        family, kind, _, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-        with contextlib.ExitStack() as on_error:
-            listener = on_error.enter_context(socket.socket(family, kind))
-            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listener.bind(address)
-            on_error.pop_all()
-        return listener
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
     except OSError as error:
+        listener.close()
         raise InputError(
             f"nothing can listen on {host}:{port} ({error.strerror})",
             "a free port of an address of this machine",
             "name another `port` or `host`",
         ) from error
+    return listener
 
 
 @contextlib.contextmanager

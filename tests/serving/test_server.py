@@ -192,6 +192,12 @@ def test_accepted_requests_are_answered_at_the_end(running, expected):
     assert "Traceback" not in running.process.stderr.read()
 
 
+def test_a_signal_is_not_lost(served):
+    """Though it comes as soon as the server has said its address."""
+    options = ServingOptions(port=0)
+    serve(served("embed"), options, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+
+
 def test_a_server_that_cannot_start(served, tmp_path, monkeypatch):
     def start(model, **options):
         serve(model, ServingOptions(**options), lambda *_: pytest.fail("it listens"))
