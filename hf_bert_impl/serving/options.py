@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from hf_bert_impl.data.option_ranges import COUNT, Range
-from hf_bert_impl.errors import InputError, check_choice
+from hf_bert_impl.data.option_ranges import Range
+from hf_bert_impl.errors import check_choice
 
 #: The environment variable that holds the key of clients.
 KEY_VARIABLE = "HF_BERT_API_KEY"
@@ -58,16 +58,12 @@ class ServingOptions:
         return min(READ_SECONDS, self.timeout)
 
     def check(self) -> None:
-        """Raises InputError if a number is out of its range, or a name is empty."""
+        """Raises InputError if a number is out of its range, or there is no such task."""
         Range(0, 65535, whole=True).check("port", self.port)
         Range(0, 86400, above=True).check("timeout", self.timeout)
         Range(0, 86400, whole=True).check("drain", self.drain)
         Range(1, 64, whole=True).check("replicas", self.replicas)
-        for name in ("max_texts", "queue"):
-            COUNT.check(name, getattr(self, name))
-        for name in ("max_characters", "max_bytes"):
+        for name in ("max_texts", "max_characters", "max_bytes", "queue"):
             Range(1, 2**30, whole=True).check(name, getattr(self, name))
         if self.task is not None:
             check_choice("task", self.task, PATHS)
-        if self.name is not None and not self.name.strip():
-            raise InputError("`name` is empty", "what clients call the model", "give one")
