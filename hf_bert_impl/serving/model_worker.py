@@ -7,7 +7,6 @@ import copy
 import dataclasses
 import functools
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -17,6 +16,7 @@ from hf_bert_impl.checkpoints import open_checkpoint
 from hf_bert_impl.data.option_ranges import Range
 from hf_bert_impl.distributed.batch_tasks import Answer, Classify, EmbedTexts, ScorePairs
 from hf_bert_impl.errors import InputError, check_offsets
+from hf_bert_impl.inference.sentence_folder import read_modules
 from hf_bert_impl.text_encoder import TextEncoder
 
 #: The class that loads the model of each task, and its attribute that computes.
@@ -82,7 +82,8 @@ def task_of(model: str) -> str:
     Raises:
         ValueError, OSError: The model does not exist or cannot be served.
     """
-    if (Path(model).expanduser() / "modules.json").is_file():  # of sentence-transformers
+    # sentence-transformers lists one module for a cross-encoder, and more for an encoder.
+    if len(read_modules(model) or ()) > 1:
         return "embed"
     checkpoint = open_checkpoint(model, with_tokenizer=True)
     if checkpoint.architecture == "BertForQuestionAnswering":
@@ -116,7 +117,7 @@ class ModelWorker:
         threads: int | None = None,
     ) -> None:
         load, attribute = PREDICTORS[task]
-        self.normalize = normalize
+        is_encoder, self.normalize = task == "embed", normalize
         #: The encoder, classifier or question-answering pipeline.
         self.predictor: Any = getattr(load(model, dtype=dtype, threads=threads), attribute)
         # The predictor's thread sets the truncation of its own tokenizer. This copy never cuts, so
@@ -124,12 +125,16 @@ class ModelWorker:
         self._uncut = copy.deepcopy(self.predictor.tokenizer)
         self._uncut("", truncation=False)
         self._compute = getattr(self, f"_{task}")
+        self._bert = self.predictor.transformers_model if is_encoder else self.predictor.model
+        #: Tokens at which a text or a pair is cut; None for contexts, which are never cut.
+        length = "max_seq_length" if is_encoder else "max_length"
+        self._max_length: int | None = getattr(self.predictor, length, None)
         self.info = ModelInfo(
             name,
             task,
             labels=tuple(self.predictor.labels) if task == "classify" else (),
             max_length=self._max_length,
-            dtype=str(self._model.dtype).removeprefix("torch."),
+            dtype=str(self._bert.dtype).removeprefix("torch."),
         )
 
     async def check(self) -> ModelInfo:
@@ -233,24 +238,12 @@ class ModelWorker:
                         'cut it, or send "truncate": true',
                     )
         own = self.predictor.tokenizer.truncation_side
-        return self.predictor if direction in (None, own) else self._turned
-
-    @property
-    def _model(self) -> Any:
-        is_encoder = isinstance(self.predictor, TextEncoder)
-        return self.predictor.transformers_model if is_encoder else self.predictor.model
-
-    @property
-    def _max_length(self) -> int | None:
-        """Tokens at which a text or a pair is cut; None for contexts, which are never cut."""
-        is_encoder = isinstance(self.predictor, TextEncoder)
-        return getattr(self.predictor, "max_seq_length" if is_encoder else "max_length", None)
+        return self.predictor if direction is None or direction.lower() == own else self._turned
 
     @functools.cached_property
     def _turned(self) -> Any:
         """A copy of the predictor with the same model, which cuts long texts on the other side."""
-        model = self._model
-        turned = copy.deepcopy(self.predictor, {id(model): model})
+        turned = copy.deepcopy(self.predictor, {id(self._bert): self._bert})
         is_right = turned.tokenizer.truncation_side == "right"
         turned.tokenizer.truncation_side = "left" if is_right else "right"
         return turned

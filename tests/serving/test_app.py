@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("fastapi", reason="the extra 'serve' is not installed")
 
 import httpx
-from sentence_transformers import SentenceTransformer, models
+from sentence_transformers import CrossEncoder, SentenceTransformer, models
 
 from hf_bert_impl import TextEncoder
 from hf_bert_impl.distributed import ScorePairs
@@ -165,6 +165,13 @@ def test_the_forms_of_tei(worker):
     info = ask(worker("classify"), ("GET", "/info", {}))[0].json()
     assert info["model_type"]["classifier"]["id2label"]["0"] == "LABEL_0"
     assert len(post(worker("embed"), "/embed", {"inputs": "a"}).json()) == 1
+
+
+def test_the_task_of_a_cross_encoder(served, tmp_path):
+    """sentence-transformers saves it with a modules.json too."""
+    CrossEncoder(served("rerank")).save_pretrained(str(tmp_path))
+    assert (tmp_path / "modules.json").is_file()
+    assert task_of(str(tmp_path)) == "rerank"
 
 
 # --- what is refused ---------------------------------------------------------------------------
