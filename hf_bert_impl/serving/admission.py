@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import math
-import time
 from typing import Any
 
 from fastapi.responses import JSONResponse
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from starlette.exceptions import HTTPException
 
 from hf_bert_impl.files.json_files import check_text
 from hf_bert_impl.serving.model_worker import Backend, Computed, Refused, Unavailable
@@ -22,18 +21,14 @@ SOON = {"Retry-After": "5"}
 PAIR_NAMES = {"rerank": ("the query", "text {}"), "answer": ("question {}", "context {}")}
 
 
-class Problem(Exception):
+class Problem(HTTPException):
     """An error for the client, with its HTTP status and headers."""
-
-    def __init__(self, status: int, message: str, headers: dict[str, str] | None = None) -> None:
-        super().__init__(message)
-        self.status, self.message, self.headers = status, message, headers
 
     def response(self) -> JSONResponse:
         """The error in OpenAI's shape, which its clients show."""
-        kind = "invalid_request_error" if self.status < 500 else "server_error"
-        error = {"message": self.message, "type": kind, "param": None, "code": self.status}
-        return JSONResponse({"error": error}, self.status, self.headers)
+        kind = "invalid_request_error" if self.status_code < 500 else "server_error"
+        error = {"message": self.detail, "type": kind, "param": None, "code": self.status_code}
+        return JSONResponse({"error": error}, self.status_code, self.headers)
 
 
 class Metrics:
@@ -63,8 +58,6 @@ class Admission:
     def __init__(self, backend: Backend, options: ServingOptions) -> None:
         self.backend, self.options, self.metrics = backend, options, Metrics()
         self._texts = 0
-        #: The start of the current busy period, and the texts finished in it.
-        self._busy_since, self._done = 0.0, 0
         self.metrics.queued.set_function(lambda: self._texts)
 
     async def compute(self, items: list[Any], **options: Any) -> Computed:
@@ -80,9 +73,7 @@ class Admission:
         self._check(items)
         if self._texts and self._texts + len(items) > self.options.queue:
             full = f"{self._texts} texts wait already, of at most {self.options.queue}; try again"
-            raise Problem(429, full, {"Retry-After": str(self._wait())})
-        if not self._texts:
-            self._busy_since, self._done = time.monotonic(), 0
+            raise Problem(429, full, SOON)
         self._texts += len(items)
         try:
             async with asyncio.timeout(self.options.timeout):
@@ -94,7 +85,6 @@ class Admission:
             raise Problem(503, "the model is being started again; try again", SOON) from None
         finally:
             self._texts -= len(items)
-            self._done += len(items)
         if isinstance(result, Refused):
             raise Problem(400, result.reason)
         self.metrics.texts.inc(len(items))
@@ -104,26 +94,17 @@ class Admission:
     def _check(self, items: list[Any]) -> None:
         if not items:
             raise Problem(400, "there is no text; send one or more")
-        most = self.options.max_texts
-        if len(items) > most:
-            raise Problem(413, f"there are {len(items)} texts; send at most {most} at once")
+        count, size = self.options.max_texts, self.options.max_characters
+        if len(items) > count:
+            raise Problem(413, f"there are {len(items)} texts; send at most {count} at once")
         names = PAIR_NAMES.get(self.backend.info.task, ("text {}", "text {}"))
         for index, item in enumerate(items):
             for text, name in zip([item] if isinstance(item, str) else item, names, strict=False):
-                self._check_text(text, name.format(index))
-
-    def _check_text(self, text: str, name: str) -> None:
-        size, most = len(text), self.options.max_characters
-        if size > most:
-            remedy = f"cut it into texts of at most {most:,}"
-            raise Problem(413, f"{name} has {size:,} characters; {remedy}")
-        try:
-            check_text(text, name)
-        except ValueError as error:
-            raise Problem(400, str(error)) from None
-
-    def _wait(self) -> int:
-        """Estimates the seconds until half of the queue is done."""
-        seconds = time.monotonic() - self._busy_since
-        rate = self._done / seconds if self._done and seconds else self.options.queue
-        return min(60, max(1, math.ceil(self._texts / 2 / rate)))
+                where = name.format(index)
+                if len(text) > size:
+                    long = f"{where} has {len(text):,} characters"
+                    raise Problem(413, f"{long}; cut it into texts of at most {size:,}")
+                try:
+                    check_text(text, where)
+                except ValueError as error:
+                    raise Problem(400, str(error)) from None

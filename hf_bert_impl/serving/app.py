@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import re
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
@@ -13,21 +14,24 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import Response
 from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from hf_bert_impl import __version__
 from hf_bert_impl.data.token_budget import TOKEN_BUDGET
-from hf_bert_impl.errors import one_line
 from hf_bert_impl.serving.admission import SOON, Admission, Problem
 from hf_bert_impl.serving.model_worker import Backend, Unavailable
 from hf_bert_impl.serving.options import PATHS, ServingOptions
 from hf_bert_impl.serving.routes import ROUTES, check_model
 
-#: Paths that need no key: they reveal nothing.
-OPEN_PATHS = {"/health"}
 #: Seconds for a worker to answer a health check.
 HEALTH_SECONDS = 10.0
 #: The status in the metrics of requests whose clients went away.
 GONE = 499
+#: The remedy where a client of OpenAI sends token ids.
+TOKEN_IDS = (
+    "; send texts, not token ids (langchain's OpenAIEmbeddings does with "
+    "check_embedding_ctx_length=False)"
+)
 #: Names of tasks in TEI's /info.
 TEI_TASKS = {"embed": "embedding", "rerank": "reranker", "classify": "classifier"}
 
@@ -112,12 +116,7 @@ def _add_errors(app: FastAPI, task: str) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def _invalid(request: Request, error: RequestValidationError) -> Response:
-        kind = request.headers.get("content-type")
-        reason = _first(error)
-        if kind is None or "json" not in kind:
-            given = "no Content-Type" if kind is None else f"the Content-Type {kind!r:.100}"
-            reason = f"the request has {given}; send `Content-Type: application/json`"
-        return Problem(400, reason).response()
+        return Problem(400, _reason(error)).response()
 
     @app.exception_handler(HTTPException)
     async def _missing(request: Request, error: HTTPException) -> Response:
@@ -126,26 +125,25 @@ def _add_errors(app: FastAPI, task: str) -> None:
             404: f"post to {PATHS[task]}; this server's model is for {task}",
             405: f"use {(error.headers or {}).get('Allow', 'another method')}",
         }.get(error.status_code, "change the request")
-        return Problem(error.status_code, f"{error.detail}; {remedy}").response()
+        return Problem(error.status_code, f"{error.detail}; {remedy}", error.headers).response()
 
     @app.exception_handler(Exception)
     async def _bug(request: Request, error: Exception) -> Response:
         return Problem(500, "an error of the server, which its log has").response()
 
 
-def _first(error: RequestValidationError) -> str:
-    """The first error of a body, in one line."""
-    first = error.errors()[0]
+def _reason(error: RequestValidationError) -> str:
+    """The innermost error of a body, in one line."""
+    first = max(error.errors(), key=lambda one: len(one["loc"]))
     if first["type"] == "json_invalid":
-        reason = first.get("ctx", {}).get("error", first["msg"])
-        return one_line(f"the body is no JSON: {reason} at character {first['loc'][-1]}")
-    names = ".".join(str(part) for part in first["loc"] if part != "body")
-    where = f"`{names}`: " if names else ""
-    return one_line(f"{where}{first['msg'].removeprefix('Value error, ')}")
-
-
-class _Gone(Exception):
-    """The client went away."""
+        return f"the body is no JSON: {first['ctx']['error']} at character {first['loc'][-1]}"
+    # pydantic adds the types of a union to the place, such as "str" and "list[str]".
+    path = [str(part) for part in first["loc"][1:]]
+    path = [part for part in path if re.fullmatch(r"[a-z_]+|\d+", part) and part != "str"]
+    if not path:
+        return "the body is no JSON object; send one with `Content-Type: application/json`"
+    remedy = TOKEN_IDS if path[0] == "input" and first["type"] == "string_type" else ""
+    return f"`{'.'.join(path)}`: {first['msg']}{remedy}"
 
 
 class _Door:
@@ -167,18 +165,18 @@ class _Door:
             await send(message)
 
         try:
-            body = await self._body(scope, receive)
+            body = await self._body(Request(scope, receive))
             await self._answer(scope, body, receive, watched)
         except Problem as problem:
             await problem.response()(scope, receive, watched)
+        except ClientDisconnect:
+            status = status or GONE
         except asyncio.CancelledError:
             if status:
                 raise
             # The server ends, and its time to answer is over.
             end = Problem(503, "the server ends; send the request again", SOON)
             await end.response()(scope, receive, watched)
-        except _Gone:
-            status = status or GONE
         finally:
             # One series for all unknown paths, because clients can ask for any.
             known = {route.path for route in scope["app"].routes}
@@ -186,46 +184,40 @@ class _Door:
             self.admission.metrics.requests.labels(path, str(status or 500)).inc()
             self.admission.metrics.seconds.labels(path).observe(time.monotonic() - begin)
 
-    async def _body(self, scope: Message, receive: Receive) -> bytes:
+    async def _body(self, request: Request) -> bytes:
         """The body of a request that is within the limits.
 
         Raises:
             Problem: The key is wrong, or the body is too large or too late.
+            ClientDisconnect: The client went away.
         """
-        headers = {name.lower(): value for name, value in scope["headers"]}
-        sent = headers.get(b"authorization", b"")
-        is_locked = self.key is not None and scope["path"] not in OPEN_PATHS
+        sent = request.headers.get("authorization", "").encode("latin-1")
+        is_locked = self.key is not None and request["path"] != "/health"
         if is_locked and not hmac.compare_digest(sent, self.key or b""):
             raise Problem(401, "send this server's key as `Authorization: Bearer KEY`")
         most, seconds = self.admission.options.max_bytes, self.admission.options.read_seconds
-        length = headers.get(b"content-length", b"0")
-        size = int(length) if length.isdigit() else 0
-        body, more = bytearray(), True
+        body, length = bytearray(), int(request.headers.get("content-length", 0))
         try:
             async with asyncio.timeout(seconds):
-                while more and max(size, len(body)) <= most:
-                    message = await receive()
-                    if message["type"] == "http.disconnect":
-                        raise _Gone
-                    body += message.get("body", b"")
-                    more = message.get("more_body", False)
+                async for chunk in request.stream():
+                    body += chunk
+                    if max(length, len(body)) > most:
+                        large = f"the request has more than {most:,} bytes"
+                        raise Problem(413, f"{large}; send fewer texts at once")
         except TimeoutError:
             late = f"the body did not come within {seconds:g} s; send less at once"
             raise Problem(408, late, {"Connection": "close"}) from None
-        if max(size, len(body)) > most:
-            large = f"the request has more than {most:,} bytes; send fewer texts at once"
-            raise Problem(413, large)
         return bytes(body)
 
     async def _answer(self, scope: Message, body: bytes, receive: Receive, send: Send) -> None:
         """Answers a request.
 
         Raises:
-            _Gone: The client went away; the work is cancelled.
+            ClientDisconnect: The client went away; the work is cancelled.
         """
 
         async def read() -> Message:
-            return {"type": "http.request", "body": body, "more_body": False}
+            return {"type": "http.request", "body": body}
 
         async def disconnected() -> None:
             while (await receive())["type"] != "http.disconnect":
@@ -238,7 +230,7 @@ class _Door:
             await work
         except asyncio.CancelledError:
             if gone.done():
-                raise _Gone from None
+                raise ClientDisconnect from None
             raise
         finally:
             gone.cancel()

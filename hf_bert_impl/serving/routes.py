@@ -16,6 +16,7 @@ from hf_bert_impl.serving.model_worker import Computed, scores_in_order
 from hf_bert_impl.serving.requests import (
     AnswerRequest,
     ClassifyRequest,
+    Comparison,
     EmbeddingsRequest,
     EmbedRequest,
     RerankRequest,
@@ -46,8 +47,7 @@ def add_embed(app: FastAPI, admission: Admission) -> None:
     @app.post("/v1/embeddings")
     async def embeddings(body: EmbeddingsRequest) -> JSONResponse:
         check_model(admission, body.model)
-        texts = [body.input] if isinstance(body.input, str) else body.input
-        vectors, tokens = await compute(texts, body, None)
+        vectors, tokens = await compute(body.input, body, None)
         is_packed = body.encoding_format == "base64"
         data = [
             {
@@ -65,9 +65,9 @@ def add_embed(app: FastAPI, admission: Admission) -> None:
     @app.post("/embed")
     @app.post("/similarity")
     async def embed(body: EmbedRequest, request: Request) -> JSONResponse:
-        given, path = body.inputs, request.url.path
-        if isinstance(given, dict):
-            texts = [given["source_sentence"], *given["sentences"]]
+        given, path = body.inputs, request["path"]
+        if isinstance(given, Comparison):
+            texts = [given.source_sentence, *given.sentences]
             first, *others = (await compute(texts, body, True)).values
             return JSONResponse([float(first @ other) for other in others])
         if path == "/similarity":
@@ -75,8 +75,7 @@ def add_embed(app: FastAPI, admission: Admission) -> None:
         normalize = body.normalize
         if normalize is None and path == "/embed":
             normalize = True  # TEI's default; at / the model's own length, as on the hub
-        texts = [given] if isinstance(given, str) else given
-        return JSONResponse((await compute(texts, body, normalize)).values.tolist())
+        return JSONResponse((await compute(given, body, normalize)).values.tolist())
 
 
 def add_rerank(app: FastAPI, admission: Admission) -> None:
@@ -90,6 +89,8 @@ def add_rerank(app: FastAPI, admission: Admission) -> None:
         check_model(admission, body.model)
         if (body.documents is None) == (body.texts is None):
             raise Problem(400, "give `documents` (as Cohere) or `texts` (as TEI), and not both")
+        if not body.query.strip():
+            raise Problem(400, "`query` is empty; send a text")
         texts = [
             _text_of(index, document, body.rank_fields)
             for index, document in enumerate(body.documents or body.texts or [])
@@ -100,19 +101,16 @@ def add_rerank(app: FastAPI, admission: Admission) -> None:
             max_tokens_per_doc=body.max_tokens_per_doc,
             **body.cut(),
         )
+        is_tei = body.texts is not None
+        score = "score" if is_tei else "relevance_score"
         order = scores_in_order(result.values)[: body.top_n]
-        scores = [float(result.values[index]) for index in order]
-        rows: list[dict[str, Any]]
-        if body.texts is not None:
-            rows = [{"index": i, "score": score} for i, score in zip(order, scores, strict=True)]
-            for row in rows if body.return_text else ():
-                row["text"] = texts[row["index"]]
+        rows: list[dict[str, Any]] = [{"index": n, score: float(result.values[n])} for n in order]
+        if body.return_text if is_tei else body.return_documents:
+            for row in rows:
+                text = {"text": texts[row["index"]]}
+                row.update(text if is_tei else {"document": text})
+        if is_tei:
             return JSONResponse(rows)
-        rows = [
-            {"index": i, "relevance_score": score} for i, score in zip(order, scores, strict=True)
-        ]
-        for row in rows if body.return_documents else ():
-            row["document"] = {"text": texts[row["index"]]}
         meta = {"api_version": {"version": "2"}, "billed_units": {"search_units": 1}}
         return JSONResponse({"id": str(uuid.uuid4()), "results": rows, "meta": meta})
 
@@ -124,9 +122,16 @@ def add_classify(app: FastAPI, admission: Admission) -> None:
     @app.post("/classify")
     @app.post("/predict")
     async def classify(body: ClassifyRequest, request: Request) -> JSONResponse:
-        items, is_one = body.items(as_tei=request.url.path == "/predict")
-        if any(len(item) > 2 for item in items if not isinstance(item, str)):
-            raise Problem(400, "there are more than two texts; send each in a list of its own")
+        given, is_one = body.inputs, isinstance(body.inputs, str)
+        # In TEI's form a list of texts is one input, a text or a pair; elsewhere it is many.
+        if request["path"] == "/predict" and all(isinstance(item, str) for item in given):
+            is_one = True
+        several: list[Any] = [given] if is_one else list(given)
+        inputs = [[item] if isinstance(item, str) else item for item in several]
+        for index, texts in enumerate(inputs):
+            if len(texts) not in (1, 2):
+                raise Problem(400, f"input {index} has {len(texts)} texts; send one, or a pair")
+        items = [texts[0] if len(texts) == 1 else tuple(texts) for texts in inputs]
         function = "none" if body.raw_scores else body.function_to_apply
         result = await admission.compute(items, function=function, **body.cut())
         labels = admission.backend.info.labels
@@ -147,20 +152,12 @@ def add_answer(app: FastAPI, admission: Admission) -> None:
     @app.post("/")
     @app.post("/answer")
     async def answer(body: AnswerRequest) -> JSONResponse:
-        if (body.inputs is None) == (body.question is None) or (
-            (body.question is None) != (body.context is None)
-        ):
-            raise Problem(400, "give `question` and `context`, or `inputs` of such")
-        asked = body.inputs
-        if asked is None:
-            asked = {"question": body.question, "context": body.context}
-        several = asked if isinstance(asked, list) else [asked]
-        options = body.model_dump(exclude={"inputs", "question", "context"}, exclude_none=True)
-        result = await admission.compute(
-            [(one["question"], one["context"]) for one in several], **options
-        )
+        asked = body.inputs if isinstance(body.inputs, list) else [body.inputs]
+        options = body.model_dump(exclude={"inputs"}, exclude_none=True)
+        pairs = [(one.question, one.context) for one in asked]
+        result = await admission.compute(pairs, **options)
         rows = result.values if body.top_k > 1 else [answers[0] for answers in result.values]
-        return JSONResponse(rows if isinstance(asked, list) else rows[0])
+        return JSONResponse(rows if isinstance(body.inputs, list) else rows[0])
 
 
 #: Adds the paths of each task.

@@ -180,9 +180,10 @@ def test_the_task_of_a_cross_encoder(served, tmp_path):
 REFUSED = {
     "embed": [
         ("/v1/embeddings", {"input": []}, 400, "no text"),
-        ("/v1/embeddings", {"input": [1, 2]}, 400, "`input`: holds token ids; send texts"),
-        ("/v1/embeddings", {"input": ["a", None]}, 400, "text 1 is null; send each as"),
-        ("/v1/embeddings", {"input": {}}, 400, "`input`: it is an object; send a text or"),
+        ("/v1/embeddings", {"input": [1, 2]}, 400, "`input.0`: Input should be a valid"),
+        ("/v1/embeddings", {"input": [1, 2]}, 400, "; send texts, not token ids (langchain"),
+        ("/v1/embeddings", {"input": ["a", None]}, 400, "`input.1`: Input should be"),
+        ("/v1/embeddings", {"input": {}}, 400, "`input`: Input should be a valid list"),
         ("/v1/embeddings", {}, 400, "`input`: Field required"),
         ("/v1/embeddings", {"input": "a", "model": "gpt"}, 404, "'gpt' here; name 'small'"),
         (
@@ -192,8 +193,8 @@ REFUSED = {
             "`dimensions` is 31; expected a ",
         ),
         ("/embed", {"inputs": "a", "dimensions": 0}, 400, "a whole number from 1 to 30; change it"),
-        ("/embed", {"inputs": [1]}, 400, "`inputs`: holds token ids"),
-        ("/", {"inputs": {"sentences": ["a"]}}, 400, "send `source_sentence`"),
+        ("/embed", {"inputs": [1]}, 400, "`inputs.0`: Input should"),
+        ("/", {"inputs": {"sentences": ["a"]}}, 400, "`inputs.source_sentence`: "),
         ("/v1/embeddings", {"input": "a", "prompt_name": "x"}, 400, "Prompt name 'x' not found"),
         ("/v1/embeddings", {"input": "a", "encoding_format": "x"}, 400, "'base64'"),
         ("/v1/embeddings", {"input": ["a"] * 8}, 413, "at most 7"),
@@ -211,20 +212,20 @@ REFUSED = {
         ("/rerank", {"query": "a", "texts": ["b"], "documents": ["b"]}, 400, "not both"),
         ("/rerank", {"query": "a", "texts": []}, 400, "no text"),
         ("/rerank", {"query": "a", "documents": ["b", {}]}, 400, "document 1 has no `text`"),
-        ("/rerank", {"query": "a", "texts": ["b", 3]}, 400, "document 1 is a number"),
+        ("/rerank", {"query": "a", "texts": ["b", 3]}, 400, "`texts.1`: Input should"),
         ("/rerank", {"query": "a", "texts": ["b"], "top_n": 0}, 400, "`top_n`"),
         ("/rerank", LONG_PAIR, 400, "text 1 has 94 tokens"),
-        ("/rerank", {"query": " ", "texts": ["b"]}, 400, "`query`: it is empty"),
+        ("/rerank", {"query": " ", "texts": ["b"]}, 400, "`query` is empty"),
     ],
     "classify": [
         ("/classify", {"inputs": ["a", ["b", "c"]]}, 400, "both texts and pairs"),
-        ("/classify", {"inputs": [["b"], ["b", "c", "d"]]}, 400, "input 1 is no text"),
-        ("/predict", {"inputs": ["b", "c", "d"]}, 400, "more than two texts"),
+        ("/classify", {"inputs": [["b"], ["b", "c", "d"]]}, 400, "input 1 has 3 texts; send"),
+        ("/predict", {"inputs": ["b", "c", "d"]}, 400, "input 0 has 3 texts"),
     ],
     "answer": [
-        ("/answer", {"question": "a"}, 400, "`question` and `context`"),
+        ("/answer", {"question": "a"}, 400, "`inputs.context`: Field required"),
         ("/answer", {"question": "a", "context": " "}, 400, "the context beside 'a' is empty"),
-        ("/answer", {"inputs": [QUESTION, {"question": "a"}]}, 400, "input 1 lacks"),
+        ("/answer", {"inputs": [QUESTION, {"question": "a"}]}, 400, "`inputs.1.context`: Field"),
         ("/answer", QUESTION | {"max_seq_len": 99999}, 400, "max_seq_len"),
         ("/answer", QUESTION | {"top_k": 101}, 400, "`top_k`"),
     ],
@@ -243,8 +244,8 @@ def test_bad_requests(worker, task):
     ("content", "words"),
     [
         (b'{"input": "a', "no JSON: Unterminated string starting at at character 10"),
-        (b"", "required"),
-        (b"[1]", "dictionary"),
+        (b"", "the body is no JSON object; send"),
+        (b"[1]", "no JSON object"),
         (b'{"input": ["a", "\\ud83d"]}', "text 1 has half a surrogate pair"),
         (b"\xff\xfe{", "parsing the body; send JSON in UTF-8"),
     ],
@@ -257,20 +258,18 @@ def test_bad_bodies(worker, content, words):
 
 
 def test_content_types(worker):
-    for headers, words in (
-        ({}, "the request has no Content-Type; send `Content-Type: application/json`"),
-        ({"content-type": "text/plain"}, "the Content-Type 'text/plain'; send"),
-    ):
+    for headers in ({}, {"content-type": "text/plain"}):
         given = {"content": b'{"input": "a"}', "headers": headers}
         (answer,) = ask(worker("embed"), ("POST", "/v1/embeddings", given))
         assert answer.status_code == 400
-        assert words in message(answer)
+        assert "send one with `Content-Type: application/json`" in message(answer)
 
 
 def test_other_methods(worker):
     head, get = ask(worker("embed"), ("HEAD", "/health", {}), ("GET", "/v1/embeddings", {}))
     assert head.status_code == 200
-    assert get.status_code == 405 and "use POST" in message(get)
+    assert get.status_code == 405 and get.headers["allow"] == "POST"
+    assert "use POST" in message(get)
 
 
 def test_a_body_of_unknown_length_is_cut_off(worker):

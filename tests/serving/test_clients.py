@@ -133,7 +133,7 @@ def test_openai(address, encoder, encoding_format):
     assert client.models.retrieve("small").id == "small"
     with pytest.raises(openai.NotFoundError, match="name 'small'"):
         client.models.retrieve("org/large")
-    with pytest.raises(openai.BadRequestError, match="token ids; send texts"):
+    with pytest.raises(openai.BadRequestError, match="send texts, not token ids"):
         client.embeddings.create(model="small", input=[[101, 102]])
 
 
