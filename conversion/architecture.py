@@ -9,14 +9,14 @@ from typing import Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
+from torch import Tensor
 
 from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.head_names import HEADS, class_of
 
 from .maps import names
-from .planning import Plan, Step, listing
+from .planning import Plan, listing
 from .rules import Operation
-from .tensors import DTYPES, TensorInfo
 
 #: The modules of a head whose presence tells it: masked-LM, and the linear layers.
 _PARTS = ("cls.predictions", *names.HEADS)
@@ -64,7 +64,7 @@ def infer(plan: Plan, config: Mapping[str, Any], head: str | None = None) -> Arc
     Raises:
         InputError: No such head, parts of several heads, or no BERT encoder.
     """
-    infos = plan.target_infos
+    infos = plan.tensors
     class_name, reason = _class(plan, config, head)
     words = f"{names.WORDS}.weight"
     if words not in infos:
@@ -135,7 +135,21 @@ def check_config(config: Mapping[str, Any], architecture: Architecture) -> dict[
     return full
 
 
-def fit(plan: Plan, class_name: str, config: Mapping[str, Any]) -> Plan:
+@dataclass(frozen=True)
+class Fit:
+    """A plan cut to one class."""
+
+    tensors: dict[str, Tensor]
+    """The tensors of the class that the checkpoint has, by the class's names, in its order."""
+    origins: dict[str, tuple[str, Operation]]
+    """As in the plan."""
+    ignored: dict[str, str]
+    """Names of the source that are left out, with the reason."""
+    missing: list[str]
+    """Names that the class has and the checkpoint lacks."""
+
+
+def fit(plan: Plan, class_name: str, config: Mapping[str, Any]) -> Fit:
     """Cut a plan to one class: its tensors, under its names, in its order.
 
     Tensors that the class lacks become ignored ones. Tied tensors are left out, as transformers
@@ -147,28 +161,25 @@ def fit(plan: Plan, class_name: str, config: Mapping[str, Any]) -> Plan:
         class_name: A value of `HEADS`.
         config: A complete config, from `check_config`.
 
-    Returns:
-        The plan for the class; `missing` lists what the checkpoint lacks.
-
     Raises:
         InputError: The config has values out of range, or tensors have other shapes than the
             class's.
     """
-    sources = (step.source for step in plan.steps.values())
-    held = sum(info.size * DTYPES[info.dtype].itemsize for info in sources)
+    held = sum(tensor.numel() * tensor.itemsize for tensor in plan.tensors.values())
     shapes, tied = _target_shapes(class_name, config, held)
     prefix = "bert." if class_name == "BertModel" else ""
     partners = {**plan.table.tied, **{base: name for name, base in plan.table.tied.items()}}
-    steps, missing, wrong = {}, {}, []
+    found = Fit({}, {}, dict(plan.ignored), [])
+    wrong = []
     for name, shape in shapes.items():
-        step = plan.steps.get(prefix + name) or plan.steps.get(partners.get(prefix + name, ""))
-        if step is None:
-            missing[name] = shape
-        elif step.target.shape != shape:
-            wrong.append(f"{step.source.name} gives {step.target.shape} for {name} {shape}")
+        ours = prefix + name if prefix + name in plan.tensors else partners.get(prefix + name, "")
+        if ours not in plan.tensors:
+            found.missing.append(name)
+        elif plan.tensors[ours].shape != shape:
+            given = tuple(plan.tensors[ours].shape)
+            wrong.append(f"{plan.origins[ours][0]} gives {given} for {name} {shape}")
         else:
-            target = TensorInfo(name, shape, step.target.dtype)
-            steps[name] = Step(step.source, step.operation, target, step.copies)
+            found.tensors[name], found.origins[name] = plan.tensors[ours], plan.origins[ours]
     if wrong:
         raise InputError(
             f"{len(wrong)} of the tensors have a wrong shape ({'; '.join(wrong[:3])}"
@@ -176,30 +187,27 @@ def fit(plan: Plan, class_name: str, config: Mapping[str, Any]) -> Plan:
             f"the shapes of {class_name} with this config",
             "give the config that belongs to this checkpoint, or another `head`",
         )
-    ignored = dict(plan.ignored)
-    used = {source for step in steps.values() for source in step.sources}
-    for name, step in plan.steps.items():
-        for source in step.sources:
-            if source not in used:
-                ignored[source] = (
-                    f"tied to {tied[name]}" if name in tied else f"not part of {class_name}"
-                )
-    return Plan(plan.table, plan.sources, steps, ignored, missing)
+    used = {source for source, _ in found.origins.values()}
+    for name, (source, _) in plan.origins.items():
+        if source not in used:
+            reason = f"tied to {tied[name]}" if name in tied else f"not part of {class_name}"
+            found.ignored[source] = reason
+    return found
 
 
-def require_complete(plan: Plan, class_name: str) -> None:
-    """Refuse a plan with missing tensors.
+def require_complete(found: Fit, class_name: str) -> None:
+    """Refuse a checkpoint that lacks tensors.
 
     Args:
-        plan: The plan of one class, from `fit`.
+        found: What was cut to the class.
         class_name: That class.
 
     Raises:
         InputError: It lists what is missing.
     """
-    if plan.missing:
+    if found.missing:
         raise InputError(
-            f"the checkpoint lacks {listing(plan.missing, 'tensor')}",
+            f"the checkpoint lacks {listing(found.missing, 'tensor')}",
             f"all tensors of {class_name}",
             "choose the `head` that it has, or start these anew with `allow_missing=True`",
         )
@@ -208,7 +216,7 @@ def require_complete(plan: Plan, class_name: str) -> None:
 def _class(plan: Plan, config: Mapping[str, Any], head: str | None) -> tuple[str, str]:
     if head is not None:
         return class_of(head), "asked for"
-    parts = {part for part in _PARTS if any(name.startswith(f"{part}.") for name in plan.steps)}
+    parts = {part for part in _PARTS if any(name.startswith(f"{part}.") for name in plan.tensors)}
     named = config.get("architectures")
     for name in named if isinstance(named, list) else []:
         class_name = re.sub("^(TF|Flax)", "", str(name))
@@ -231,7 +239,7 @@ def _class(plan: Plan, config: Mapping[str, Any], head: str | None) -> tuple[str
 
 def _classifier(plan: Plan) -> tuple[str, str]:
     pooler = f"{names.POOLER}.weight"
-    if pooler not in plan.steps:
+    if pooler not in plan.tensors:
         return "BertForTokenClassification", "a classifier and no pooler"
     # Google's token classifiers keep the pooler, but what is not used gets no optimizer slots.
     if _has_slots(plan, f"{names.CLASSIFIER}.weight") and not _has_slots(plan, pooler):
@@ -240,11 +248,11 @@ def _classifier(plan: Plan) -> tuple[str, str]:
 
 
 def _has_slots(plan: Plan, target: str) -> bool:
-    source = plan.steps[target].source.name if target in plan.steps else target
+    source = plan.origins[target][0]
     return any(name.startswith(f"{source}/") for name in plan.ignored)
 
 
-def _size(infos: Mapping[str, TensorInfo], name: str, axis: int = 0) -> int | None:
+def _size(infos: Mapping[str, Tensor], name: str, axis: int = 0) -> int | None:
     """One side of a matrix; None if it is not there."""
     if name not in infos:
         return None
@@ -256,7 +264,7 @@ def _size(infos: Mapping[str, TensorInfo], name: str, axis: int = 0) -> int | No
     return shape[axis]
 
 
-def _layers(infos: Mapping[str, TensorInfo]) -> int:
+def _layers(infos: Mapping[str, Tensor]) -> int:
     layers = {int(match[1]) for name in infos if (match := _LAYER.match(name))}
     if gaps := [str(n) for n in range(max(layers, default=-1)) if n not in layers]:
         raise InputError(
@@ -268,7 +276,7 @@ def _layers(infos: Mapping[str, TensorInfo]) -> int:
     return len(layers)
 
 
-def _labels(infos: Mapping[str, TensorInfo], class_name: str) -> int | None:
+def _labels(infos: Mapping[str, Tensor], class_name: str) -> int | None:
     if class_name in ("BertForSequenceClassification", "BertForTokenClassification"):
         return _size(infos, f"{names.CLASSIFIER}.weight")
     return None
@@ -282,12 +290,12 @@ def _labels_said(config: Mapping[str, Any]) -> int | None:
 
 def _attention_heads(plan: Plan) -> int | None:
     """Known where the software keeps the heads apart: (in, heads, head size)."""
-    step = plan.steps.get(f"{_FIRST_LAYER}.attention.self.query.weight")
-    return step.source.shape[1] if step and step.operation is Operation.MERGE_OUT else None
+    name, operation = plan.origins.get(f"{_FIRST_LAYER}.attention.self.query.weight", ("", None))
+    return plan.sources[name].shape[1] if operation is Operation.MERGE_OUT else None
 
 
 def _positions(plan: Plan) -> int | None:
-    size = _size(plan.target_infos, f"{names.POSITIONS}.weight")
+    size = _size(plan.tensors, f"{names.POSITIONS}.weight")
     if size is not None:
         return size
     # codertimo's computed table, (1, positions, hidden size).

@@ -21,10 +21,9 @@ from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.inference.loading import load_tokenizer
 
 from .architecture import fit
-from .planning import Plan, same_bits
+from .planning import same_bits
 from .source import open_source
 from .target import Target
-from .tensors import Reader
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -93,7 +92,7 @@ def check_upstream(folder: Path, target: Target) -> Check:
     batch = parity_batches(tokens, target.config, choices=choices)["padded right"]
     report = compare_models(model, reference, {"padded right": batch})
     worst = report.worst
-    if target.allow_nan and not all(span.is_finite for span in target.ranges.values()):
+    if not all(span.is_finite for span in target.ranges.values()):
         return Check(name, None, note="weights that are no finite numbers cannot be compared")
     assert worst is not None  # a model has outputs
     return Check(
@@ -196,9 +195,9 @@ def check_outputs(model: PreTrainedModel, target: Target, file: Path) -> Check:
     title = f"outputs beside {file.name}"
     if not errors:
         return Check(title, None, note="it has no output that this model has")
-    worst = max(errors, key=lambda name: (errors[name] != errors[name], errors[name]))
+    worst = max(errors, key=lambda name: _nan_last(errors[name]))
     note = f"largest error of {len(errors)} outputs; {worst}"
-    if any(name in target.plan.missing for name in target.tensors):
+    if target.fit.missing:
         return Check(title, None, errors[worst], None, note + "; some weights are new")
     return Check(title, errors[worst] <= tolerance, errors[worst], tolerance, note)
 
@@ -273,28 +272,28 @@ def check_checkpoint(target: Target, path: Path) -> Check:
     Raises:
         InputError: The other checkpoint cannot be read, or is of another shape.
     """
-    title = f"tensors beside {path.name}"
     fields = {**target.config.to_dict(), "model_type": "bert"}
     with open_source(path) as other:
-        plan = fit(other.plan, target.class_name, fields)
-        common = [name for name in target.plan.steps if name in plan.steps]
-        largest, beyond, equal = 0.0, [], 0
-        for name in common:
-            error, bound = _difference(target, plan, other.reader, name)
-            equal += error == 0.0
-            largest = max(largest, error) if error == error else error
-            if not error <= bound:
-                beyond.append(name)
+        theirs = fit(other.plan, target.class_name, fields).tensors
+        mine = target.fit.tensors
+        common = [name for name in mine if name in theirs]
+        errors = {name: _difference(mine[name], theirs[name]) for name in common}
+    beyond = [name for name, (error, bound) in errors.items() if not error <= bound]
+    equal = sum(error == 0.0 for error, _ in errors.values())
+    largest = max((error for error, _ in errors.values()), key=_nan_last, default=0.0)
     note = f"{equal} of {len(common)} tensors in common are the same, bit for bit"
     if beyond:
         note += f"; {len(beyond)} differ, {beyond[0]} among them"
-    return Check(title, not beyond and bool(common), largest, None, note)
+    return Check(f"tensors beside {path.name}", not beyond and bool(common), largest, None, note)
 
 
-def _difference(target: Target, plan: Plan, reader: Reader, name: str) -> tuple[float, float]:
+def _nan_last(error: float) -> tuple[bool, float]:
+    """NaN counts as the largest."""
+    return error != error, error
+
+
+def _difference(mine: Tensor, theirs: Tensor) -> tuple[float, float]:
     """Largest difference of a tensor, 0 for the same bits, and what rounding may make of it."""
-    mine = target.plan.read(target.source.reader, name)
-    theirs = plan.read(reader, name)
     if same_bits(mine, theirs) or not (mine.numel() or theirs.numel()):
         return 0.0, 0.0
     coarse = max((mine.dtype, theirs.dtype), key=lambda dtype: torch.finfo(dtype).eps)
@@ -306,21 +305,19 @@ def _difference(target: Target, plan: Plan, reader: Reader, name: str) -> tuple[
     return max(error, torch.finfo(torch.float64).tiny), bound
 
 
-def check_read_back(target: Target, folder: Path, software_plan: Plan, reader: Reader) -> Check:
-    """Compare what was written in another software's format with its source, bit for bit.
+def check_read_back(target: Target, file: Path) -> Check:
+    """Compare what was written for another software with its source, bit for bit.
 
     Args:
         target: What was written.
-        folder: Where.
-        software_plan: The plan from the written names to ours, of the whole checkpoint.
-        reader: The written checkpoint, open.
+        file: Where, with its config beside it.
     """
     fields = {**target.config.to_dict(), "model_type": "bert"}
-    plan = fit(software_plan, target.class_name, fields)
-    different = [
-        name
-        for name in target.tensors
-        if name not in plan.steps or not same_bits(target.read(name), plan.read(reader, name))
-    ]
-    note = f"{len(target.tensors) - len(different)} of {len(target.tensors)} tensors are the same"
-    return Check(f"{folder.name} read back", not different, None, None, note + ", bit for bit")
+    with open_source(file, config=file.with_name("config.json")) as written:
+        found = fit(written.plan, target.class_name, fields).tensors
+        same = sum(
+            name in found and same_bits(tensor, found[name])
+            for name, tensor in target.tensors.items()
+        )
+    note = f"{same} of {len(target.tensors)} tensors are the same, bit for bit"
+    return Check(f"{file.name} read back", same == len(target.tensors), None, None, note)

@@ -8,22 +8,21 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from hf_bert_impl.errors import InputError
 
 from .planning import listing
 from .readers.archive import is_archive
-from .readers.flax import FlaxReader, is_flax
-from .readers.h5 import H5Reader, is_h5
+from .readers.flax import is_flax, read_flax
+from .readers.h5 import is_h5, read_h5
 from .readers.mapped import read_at
-from .readers.safetensors import SafetensorsReader, is_safetensors
-from .readers.sharded import read_shard_index
-from .readers.tf1 import Tf1Reader, index_of, is_tf1
-from .readers.torch_containers import is_torch
-from .readers.torch_pickle import TorchReader
-from .tensors import Reader
+from .readers.safetensors import is_safetensors, read_safetensors
+from .readers.sharded import check_places, read_shard_index
+from .readers.tf1 import index_of, is_tf1, read_tf1
+from .readers.torch import is_torch, read_torch
+from .tensors import Checkpoint
 
 _INDEX = ".index.json"
 _SHARD = re.compile(r"-[0-9]{5}-of-[0-9]{5}\.[a-z0-9]+")
@@ -42,7 +41,7 @@ _SHOWN = 8
 class Format:
     """One format of checkpoint files."""
 
-    reader: Callable[[Path], Reader]
+    read: Callable[[Path], Checkpoint]
     is_file: Callable[[Path], bool]
     """Whether a file has the format's signature; False for what is no file or cannot be read."""
     suffix: str
@@ -54,11 +53,11 @@ class Format:
 #: In the order in which they are preferred where a folder has several. PyTorch's come first: the
 #: others were mostly converted from them.
 FORMATS = {
-    "safetensors": Format(SafetensorsReader, is_safetensors, r"\.safetensors", "model.safetensors"),
-    "torch": Format(TorchReader, is_torch, r"\.(bin|pt|pth|ep[0-9]*|pkl)", "pytorch_model.bin"),
-    "flax": Format(FlaxReader, is_flax, r"\.msgpack", "flax_model.msgpack"),
-    "h5": Format(H5Reader, is_h5, r"\.(h5|hdf5)", "tf_model.h5"),
-    "tf1": Format(Tf1Reader, is_tf1, r"\.index", "bert_model.ckpt.index"),
+    "safetensors": Format(read_safetensors, is_safetensors, r"\.safetensors", "model.safetensors"),
+    "torch": Format(read_torch, is_torch, r"\.(bin|pt|pth|ep[0-9]*|pkl)", "pytorch_model.bin"),
+    "flax": Format(read_flax, is_flax, r"\.msgpack", "flax_model.msgpack"),
+    "h5": Format(read_h5, is_h5, r"\.(h5|hdf5)", "tf_model.h5"),
+    "tf1": Format(read_tf1, is_tf1, r"\.index", "bert_model.ckpt.index"),
 }
 
 
@@ -67,17 +66,37 @@ class Candidate:
     """A checkpoint that could be read."""
 
     path: Path
-    """What its reader takes: a file, or the index of several."""
+    """A file, or the index of several."""
     format: str
     """A key of `FORMATS`, or "archive"."""
 
-    def open(self) -> Reader:
-        """Open it.
+    def read(self) -> Checkpoint:
+        """Read it.
 
         Raises:
-            InputError: It is damaged.
+            InputError: A file cannot be read or is damaged, or index and files do not agree.
         """
-        return FORMATS[self.format].reader(self.path)
+        read = FORMATS[self.format].read
+        if self.path.suffix != ".json":
+            whole = read(self.path)
+            return replace(whole, format=self.format, files=whole.files or (self.path,))
+        index = read_shard_index(self.path)
+        shards = {file: read(file) for file in index.files}
+        names = {file: shard.tensors.keys() for file, shard in shards.items()}
+        weight_map = index.weight_map
+        if self.format == "h5":
+            # The index begins each name with the model's, which the files leave out.
+            shorter = {name.partition("/")[2]: file for name, file in weight_map.items()}
+            held = {name for some in names.values() for name in some}
+            weight_map = shorter if held & shorter.keys() else weight_map
+        check_places(self.path, weight_map, names)
+        return Checkpoint(
+            {name: tensor for shard in shards.values() for name, tensor in shard.tensors.items()},
+            next((shard.software for shard in shards.values() if shard.software), None),
+            {name: value for shard in shards.values() for name, value in shard.attributes.items()},
+            (self.path, *index.files),
+            self.format,
+        )
 
 
 def format_of(path: Path) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ from .architecture import infer
 from .maps.tables import detect
 from .planning import plan
 from .source import open_files
+from .tensors import dtype_name
 
 
 def list_tensors(src: Path) -> dict[str, Any]:
-    """Lists the tensors of a checkpoint, and what each would become, without loading them.
+    """Lists the tensors of a checkpoint, and what each would become.
 
     Args:
         src: A folder, a TensorFlow prefix, a file, an archive, or a hub id.
@@ -26,35 +28,36 @@ def list_tensors(src: Path) -> dict[str, Any]:
     Raises:
         InputError: It is no checkpoint.
     """
-    targets: dict[str, str] = {}
+    becomes: dict[str, str] = {}
     software = class_name = problem = None
     with open_files(src) as files:
-        reader = files.reader
+        found = files.checkpoint
         try:
-            whole = plan(detect(reader.tensors), reader.tensors)
+            whole = plan(detect(found.tensors), found.tensors)
             software = whole.table.software
-            for name, step in whole.steps.items():
-                targets |= dict.fromkeys(step.sources, name)
-            targets |= {name: f"({reason})" for name, reason in whole.ignored.items()}
+            becomes = {**whole.becomes} | {
+                name: f"({reason})" for name, reason in whole.ignored.items()
+            }
             class_name = infer(whole, {}).class_name
         except InputError as error:
             problem = str(error)  # the tensors are listed all the same: they may show what is wrong
+        tensors = [
+            {
+                "name": name,
+                "shape": list(tensor.shape),
+                "dtype": dtype_name(tensor),
+                "becomes": becomes.get(name),
+            }
+            for name, tensor in found.tensors.items()
+        ]
         return {
             "path": files.hub_id or str(files.given),
-            "format": reader.format,
+            "format": found.format,
             "software": software,
-            "container": reader.software,
+            "container": found.software,
             "class": class_name,
             "problem": problem,
-            "files": [{"name": file.name, "bytes": file.stat().st_size} for file in reader.files],
-            "numbers": sum(info.size for info in reader.tensors.values()),
-            "tensors": [
-                {
-                    "name": name,
-                    "shape": list(info.shape),
-                    "dtype": info.dtype,
-                    "becomes": targets.get(name),
-                }
-                for name, info in reader.tensors.items()
-            ],
+            "files": [{"name": file.name, "bytes": file.stat().st_size} for file in found.files],
+            "numbers": sum(math.prod(tensor.shape) for tensor in found.tensors.values()),
+            "tensors": tensors,
         }

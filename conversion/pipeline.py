@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 import re
+import sys
+from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+from huggingface_hub import save_torch_state_dict
+from safetensors import SafetensorError
 from torch import Tensor
 
 import hf_bert_impl
-from hf_bert_impl.errors import InputError, check_choice
+from hf_bert_impl.errors import InputError, check_choice, one_line
 from hf_bert_impl.files.output_folder import REPORT, claimed, output_folder
 from hf_bert_impl.inference.loading import UnusableTokenizer
 from hf_bert_impl.model_card import CARD
@@ -29,37 +34,24 @@ from .checks import (
     load_result,
 )
 from .from_hub import is_hub_id
+from .maps import names
 from .maps.codertimo import CODERTIMO, position_table
-from .maps.flax import FLAX
-from .maps.google_tf1 import GOOGLE_TF1
-from .maps.keras_h5 import KERAS_H5
 from .maps.pytorch import PYTORCH_PRETRAINED_BERT
-from .planning import invert
+from .planning import original_names
 from .report import Report, converted_card, file_rows, make_report
-from .rules import Table
 from .sentence_modules import check_vectors, copy_modules, left_behind, sentence_folder
-from .source import Choice, open_source
-from .target import Target, resolve
-from .tensors import DTYPES, TensorInfo
+from .source import open_source
+from .target import Progress, Target, resolve
 from .vocabulary import find_vocabulary, make_tokenizer, pickled_vocabulary, save_tokenizer
-from .writers.checked import Writer
-from .writers.flax import write_flax
-from .writers.h5 import write_h5
-from .writers.safetensors import write_safetensors
-from .writers.tf1 import write_tf1
-from .writers.torch_zip import write_torch
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-#: Other formats that can be written: table of names, file (TensorFlow: the prefix) and writer.
-_SOFTWARE: dict[str, tuple[Table, str, Writer]] = {
-    "tf1": (GOOGLE_TF1, "bert_model.ckpt", write_tf1),
-    "h5": (KERAS_H5, "tf_model.h5", write_h5),
-    "flax": (FLAX, "flax_model.msgpack", write_flax),
-    "torch": (PYTORCH_PRETRAINED_BERT, "pytorch_model.bin", write_torch),
-}
-FORMATS = ("safetensors", *_SOFTWARE)
+#: Formats that can be written; "torch" has the names of the original software.
+FORMATS = ("safetensors", "torch")
+#: Formats that were written once, and that transformers 5 cannot read.
+_DROPPED = ("tf1", "h5", "flax")
+_TORCH_FILE = "pytorch_model.bin"
 #: codertimo's vocabulary, beside its weights.
 _WORDS = "vocab.pickle"
 #: What Google's BertConfig reads.
@@ -77,9 +69,6 @@ _GOOGLE_FIELDS = (
     "vocab_size",
 )
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
-
-#: Called with the bytes of weights written so far, and all there are.
-Progress = Callable[[int, int], None]
 
 
 def convert(
@@ -147,7 +136,13 @@ def convert(
         >>> report.passed
         True
     """
-    dst, choice = Path(dst).expanduser(), Choice(revision, from_format, check_all)
+    dst = Path(dst).expanduser()
+    if to in _DROPPED:
+        raise InputError(
+            f"`to` is {to!r}, a format that is no longer written",
+            f"one of {', '.join(FORMATS)}",
+            "hf_bert_impl 0.1 wrote it; transformers 5 does not read it",
+        )
     check_choice("`to`", to, FORMATS)
     shard_bytes = _byte_count(max_shard_size)
     if shard_bytes is not None and to != "safetensors":
@@ -158,14 +153,21 @@ def convert(
         claimed(dst, [] if is_hub_id(src) else [Path(src).expanduser()], overwrite),
         open_source(
             src,
-            choice=choice,
+            revision=revision,
+            from_format=from_format,
+            every=check_all,
             config=config,
             num_attention_heads=num_attention_heads,
             hidden_act=hidden_act,
         ) as source,
     ):
         target = resolve(
-            source, head=head, dtype=dtype, allow_missing=allow_missing, allow_nan=allow_nan
+            source,
+            head=head,
+            dtype=dtype,
+            allow_missing=allow_missing,
+            allow_nan=allow_nan,
+            progress=progress,
         )
         archives = [source.archive] if source.archive else []
         folders = [place.resolve() for place in source.folders]
@@ -194,8 +196,8 @@ def convert(
                 notes.append(f"the config has pad_token_id {said}, and the vocabulary {pad}")
         sentences = sentence_folder(source)
         with output_folder(dst) as folder, ThreadPoolExecutor(1) as pool:
-            sums = pool.submit(file_rows, [*archives, *source.reader.files])
-            written = _write(target, folder, to, shard_bytes, progress)
+            sums = pool.submit(file_rows, [*archives, *source.checkpoint.files])
+            written = _write(target, folder, to, shard_bytes)
             _write_config(target, folder, to)
             if vocabulary is not None:
                 save_tokenizer(vocabulary, tokenizer, folder)
@@ -268,13 +270,11 @@ def load_any(
         target = resolve(
             source, head=head, dtype=dtype, allow_missing=allow_missing, allow_nan=allow_nan
         )
-        # Copies: what is read may lie in the file.
-        state = {name: target.read(name).clone() for name in target.tensors}
         cls: Any = getattr(hf_bert_impl, target.class_name)
-        dtypes = {info.dtype for info in target.tensors.values()}
-        usual = dtypes.pop() if len(dtypes) == 1 else "float32"
+        dtypes = {tensor.dtype for tensor in target.tensors.values()}
+        usual = dtypes.pop() if len(dtypes) == 1 else torch.float32
         model: PreTrainedModel = cls.from_pretrained(
-            None, config=target.config, state_dict=state, dtype=DTYPES[usual]
+            None, config=target.config, state_dict=target.tensors, dtype=usual
         )
     return model.eval()
 
@@ -289,57 +289,41 @@ def _byte_count(size: int | str | None) -> int | None:
     return count
 
 
-def _write(
-    target: Target, folder: Path, to: str, shard_bytes: int | None, progress: Progress | None
-) -> list[str]:
+def _write(target: Target, folder: Path, to: str, shard_bytes: int | None) -> list[str]:
     """Write the weights; the names of the tensors written."""
-    if to == "safetensors":
-        tensors: dict[str, TensorInfo] = target.tensors
-        read: Callable[[str], Tensor] = target.read
-    else:
-        tensors, read = _software(target, to)
-    total = sum(_bytes(info) for info in tensors.values())
-    done = 0
-
-    def counted(name: str) -> Tensor:
-        nonlocal done
-        tensor = read(name)
-        done += _bytes(tensors[name])
-        if progress is not None:
-            progress(done, total)
-        return tensor
-
-    if to == "safetensors":
-        write_safetensors(folder, tensors, counted, shard_bytes)
-    else:
-        _, name, write = _SOFTWARE[to]
-        write(folder / name, tensors, counted)
+    tensors = target.tensors if to == "safetensors" else _original(target)
+    try:
+        if to == "safetensors":
+            save_torch_state_dict(
+                tensors,
+                folder,
+                filename_pattern="model{suffix}.safetensors",
+                max_shard_size=sys.maxsize if shard_bytes is None else shard_bytes,
+            )
+        else:
+            with (folder / _TORCH_FILE).open("wb") as file:  # a name would be in the bytes
+                torch.save(OrderedDict(tensors), file)
+    except (OSError, RuntimeError, SafetensorError) as error:  # RuntimeError: torch's own writer
+        raise InputError(
+            f"the weights cannot be written ({one_line(error)[:300]})",
+            "a folder that can be written to, with room for the result",
+            "free some space, or give another folder",
+        ) from None
     return list(tensors)
 
 
-def _software(target: Target, to: str) -> tuple[dict[str, TensorInfo], Callable[[str], Tensor]]:
-    """All tensors under the names of another software."""
-    table = CODERTIMO if _is_codertimos(target, to) else _SOFTWARE[to][0]
-    config = target.config
-    if to != "torch" and (config.is_extended or config.pruned_heads):
-        what = config.variant if config.variant != "bert" else config.position_embedding_type
-        what = "pruned heads" if config.pruned_heads else what
-        raise InputError(
-            f"the model is not of BERT's own architecture ({what})",
-            f"one that the software behind {to} can compute",
-            "choose `to='safetensors'` or torch",
-        )
-    plan = invert(table, target.tensors, target.class_name, config.num_attention_heads)
-    if table is not CODERTIMO:
-        return plan.target_infos, lambda name: plan.read(target, name)
-    # Its classes ask for what they compute themselves, too, when they load a state dict.
-    computed = position_table(config.max_position_embeddings, config.hidden_size)
-    place = f"{'' if target.class_name == 'BertModel' else 'bert.'}embedding.position.pe"
-    added = {place: TensorInfo(place, tuple(computed.shape), "float32")}
-    return (
-        plan.target_infos | added,
-        lambda name: computed if name == place else plan.read(target, name),
-    )
+def _original(target: Target) -> dict[str, Tensor]:
+    """All tensors under the names of the original PyTorch software."""
+    prefix = "" if target.class_name == "BertModel" else "bert."
+    if _is_codertimos(target, "torch"):
+        tensors = original_names(CODERTIMO, target.tensors, target.class_name)
+        # Its classes ask for what they compute themselves, too, when they load a state dict.
+        computed = position_table(target.config.max_position_embeddings, target.config.hidden_size)
+        return tensors | {f"{prefix}embedding.position.pe": computed}
+    tensors = original_names(PYTORCH_PRETRAINED_BERT, target.tensors, target.class_name)
+    if names.SCORES_BIAS in tensors:  # it stores the tied decoder, too
+        tensors.setdefault(f"{names.DECODER}.weight", tensors[f"{names.WORDS}.weight"])
+    return tensors
 
 
 def _is_codertimos(target: Target, to: str) -> bool:
@@ -347,24 +331,15 @@ def _is_codertimos(target: Target, to: str) -> bool:
     return to == "torch" and target.config.variant == "codertimo"
 
 
-def _bytes(info: TensorInfo) -> int:
-    return info.size * DTYPES[info.dtype].itemsize
-
-
 def _write_config(target: Target, folder: Path, to: str) -> None:
     target.config.save_pretrained(folder)
-    if to in ("tf1", "torch"):
+    if to == "torch":
         values = target.config.to_dict()
         fields = {name: values[name] for name in _GOOGLE_FIELDS}
         if fields["hidden_act"] == "gelu_new":
             fields["hidden_act"] = "gelu"  # Google's code has the one name for both
         text = json.dumps(fields, indent=2, sort_keys=True) + "\n"
         (folder / "bert_config.json").write_text(text, encoding="utf-8")
-    if to == "tf1":
-        # By which tf.train.latest_checkpoint finds it.
-        name = _SOFTWARE[to][1]
-        text = f'model_checkpoint_path: "{name}"\nall_model_checkpoint_paths: "{name}"\n'
-        (folder / "checkpoint").write_text(text, encoding="utf-8")
 
 
 def _checks(target: Target, folder: Path, to: str) -> list[Check]:
@@ -376,9 +351,7 @@ def _checks(target: Target, folder: Path, to: str) -> list[Check]:
             model = load_result(folder, target.class_name)
             checks += [_unasked(partial(check_outputs, model, target), file) for file in references]
     else:
-        name = _SOFTWARE[to][1]
-        with open_source(folder / name, config=folder / "config.json") as written:
-            checks.append(check_read_back(target, folder / name, written.plan, written.reader))
+        checks.append(check_read_back(target, folder / _TORCH_FILE))
     return checks
 
 

@@ -20,6 +20,7 @@ from hf_bert_impl.tables import print_table
 
 from .checks import Check
 from .target import Target
+from .tensors import dtype_name
 from .vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -122,18 +123,19 @@ def make_report(
         names: The names of the tensors in the files written.
     """
     source = target.source
+    sources = source.checkpoint.tensors
     mapped = []
-    for name, info in target.tensors.items():
-        step = target.plan.steps.get(name)
+    for name, tensor in target.tensors.items():
+        given, operation = target.fit.origins.get(name, (None, None))
         numbers = target.ranges[name]
         mapped.append(
             {
                 "target": name,
-                "source": step.source.name if step else None,
-                "operation": step.operation.value if step else "started anew",
-                "shape": list(info.shape),
-                "dtype": info.dtype,
-                "source_dtype": step.source.dtype if step else None,
+                "source": given,
+                "operation": operation.value if operation else "started anew",
+                "shape": list(tensor.shape),
+                "dtype": dtype_name(tensor),
+                "source_dtype": dtype_name(sources[given]) if given else None,
                 "min": numbers.low if numbers.is_finite else None,
                 "max": numbers.high if numbers.is_finite else None,
                 "finite": numbers.is_finite,
@@ -143,10 +145,10 @@ def make_report(
         {
             "source": name,
             "reason": reason,
-            "shape": list(target.plan.sources[name].shape),
-            "dtype": target.plan.sources[name].dtype,
+            "shape": list(sources[name].shape),
+            "dtype": dtype_name(sources[name]),
         }
-        for name, reason in target.plan.ignored.items()
+        for name, reason in target.fit.ignored.items()
     ]
     said = target.config.hidden_act
     return Report(
@@ -154,11 +156,11 @@ def make_report(
             # The name alone: a report is published, and the path is nobody's business.
             "name": source.name,
             "archive": source.archive.name if source.archive else None,
-            "format": source.reader.format,
-            "software": target.plan.table.software,
-            "container": source.reader.software,
+            "format": source.checkpoint.format,
+            "software": source.plan.table.software,
+            "container": source.checkpoint.software,
             "config": source.config_file.name if source.config_file else None,
-            "tensors": len(target.plan.sources),
+            "tensors": len(sources),
             "files": [],
         },
         result={
@@ -168,7 +170,7 @@ def make_report(
             "num_labels": target.architecture.num_labels,
             "hidden_act": said if isinstance(said, str) else getattr(said, "__name__", str(said)),
             "model_type": target.config.to_dict()["model_type"],
-            "parameters": sum(info.size for info in target.tensors.values()),
+            "parameters": sum(tensor.numel() for tensor in target.tensors.values()),
             "tensors": names,
             "tokenizer": _tokenizer_line(vocabulary),
             "sentence_model": False,
@@ -176,7 +178,7 @@ def make_report(
         },
         mapped=mapped,
         ignored=ignored,
-        missing=list(target.plan.missing),
+        missing=target.fit.missing,
         checks=[],
         notes=[*target.notes, *notes],
         versions=versions(),

@@ -1,7 +1,7 @@
-"""A map between two sets of tensor names: a table of rules, each with an invertible operation.
+"""A map between two sets of tensor names: a table of rules, each with an operation.
 
 A table says how one software names what BERT is made of; our names are the state-dict keys of this
-package's models, which are those of transformers. `planning` applies tables and inverts them.
+package's models, which are those of transformers. `planning` applies tables.
 
 Names are written as patterns. `{layer}` stands for a layer number, `{layer+4}` for one that is
 counted from 4, `{layers+4}` for the number of layers plus 4, any other `{word}` for what the
@@ -14,7 +14,7 @@ from __future__ import annotations
 import enum
 import functools
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,7 +30,7 @@ _SLOT = re.compile(r"\{(\w+)(?:\+([0-9]+))?\}")
 
 
 class Operation(enum.Enum):
-    """What happens to a tensor between two softwares; each member has its inverse.
+    """What happens to a tensor between another software and ours.
 
     Notation: I and O the input and output width, h heads, d head size.
     """
@@ -40,73 +40,25 @@ class Operation(enum.Enum):
     """(I, O) to (O, I)."""
     MERGE_OUT = "merge heads of the output, transpose"
     """(I, h, d) to (h·d, I)."""
-    SPLIT_OUT = "transpose, split heads of the output"
     MERGE_IN = "merge heads of the input, transpose"
     """(h, d, O) to (O, h·d)."""
-    SPLIT_IN = "transpose, split heads of the input"
     MERGE = "merge heads"
     """(h, d) to (h·d)."""
-    SPLIT = "split heads"
 
-    @property
-    def inverse(self) -> Operation:
-        """The operation that undoes this one."""
-        return _INVERSES.get(self, self)
-
-    def shape(self, shape: tuple[int, ...], heads: int | None = None) -> tuple[int, ...] | None:
-        """The shape that comes of a shape; None if the operation does not fit it.
-
-        Args:
-            shape: The tensor's sizes before.
-            heads: The number of attention heads; needed to split, no other operation looks at it.
-        """
-        match self, shape:
+    def apply(self, tensor: Tensor) -> Tensor | None:
+        """The tensor rearranged, without moving a number; None if its shape does not fit."""
+        match self, tensor.dim():
             case Operation.IDENTITY, _:
-                return shape
-            case Operation.TRANSPOSE, (a, b):
-                return b, a
-            case Operation.MERGE_OUT, (a, h, d):
-                return h * d, a
-            case Operation.MERGE_IN, (h, d, b):
-                return b, h * d
-            case Operation.MERGE, (h, d):
-                return (h * d,)
-            case Operation.SPLIT_OUT, (b, a) if heads and b % heads == 0:
-                return a, heads, b // heads
-            case Operation.SPLIT_IN, (b, a) if heads and a % heads == 0:
-                return heads, a // heads, b
-            case Operation.SPLIT, (b,) if heads and b % heads == 0:
-                return heads, b // heads
+                return tensor
+            case Operation.TRANSPOSE, 2:
+                return tensor.t()
+            case Operation.MERGE_OUT, 3:
+                return tensor.flatten(1).t()
+            case Operation.MERGE_IN, 3:
+                return tensor.flatten(0, 1).t()
+            case Operation.MERGE, 2:
+                return tensor.flatten()
         return None
-
-    def apply(self, tensor: Tensor, shape: tuple[int, ...]) -> Tensor:
-        """Rearrange a tensor.
-
-        Args:
-            tensor: The tensor before.
-            shape: What `shape` gave for it.
-
-        Returns:
-            The tensor of that shape, contiguous; the same memory where nothing had to move.
-        """
-        match self:
-            case Operation.TRANSPOSE:
-                tensor = tensor.t()
-            case Operation.MERGE_OUT | Operation.MERGE_IN:
-                tensor = tensor.reshape(shape[1], shape[0]).t()
-            case Operation.SPLIT_OUT | Operation.SPLIT_IN:
-                tensor = tensor.t().reshape(shape)
-            case Operation.MERGE | Operation.SPLIT:
-                tensor = tensor.reshape(shape)
-        return tensor.contiguous()
-
-
-_PAIRS = (
-    (Operation.MERGE_OUT, Operation.SPLIT_OUT),
-    (Operation.MERGE_IN, Operation.SPLIT_IN),
-    (Operation.MERGE, Operation.SPLIT),
-)
-_INVERSES = {a: b for pair in _PAIRS for a, b in (pair, pair[::-1])}
 
 
 @dataclass(frozen=True)
@@ -120,10 +72,9 @@ class Rule:
     operation: Operation = Operation.IDENTITY
     """From the software's tensor to ours."""
     alias: bool = False
-    """Another spelling of the name: read, never written."""
-    repeated_with: str = ""
-    """For a second copy of a tensor that another rule names: our tensor beside which the software
-    keeps it. It must equal the first, and is written where that tensor is."""
+    """Another spelling of the name, which is not written."""
+    repeats: bool = False
+    """Whether it is a second copy of a tensor that another rule names. It must equal the first."""
 
 
 @dataclass(frozen=True)
@@ -146,12 +97,8 @@ class Table:
     ignores: tuple[Ignore, ...] = ()
     slots: Mapping[str, str] = field(default_factory=dict)
     """Regular expressions of the slots that are no layer numbers."""
-    written: Callable[[str], Mapping[str, str]] = lambda class_name: {}
-    """Class of our model to the values that the slots get on writing."""
     tied: Mapping[str, str] = field(default_factory=dict)
     """Our names that are another name's tensor in a usual model, to that name."""
-    fills: tuple[str, ...] = ()
-    """Those of `tied` that the software stores nevertheless."""
     tanh_gelu: bool = False
     """Whether releases of the software compute what they call "gelu" by the tanh formula."""
 

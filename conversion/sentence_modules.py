@@ -24,7 +24,7 @@ def sentence_folder(source: Source) -> Path | None:
     Raises:
         InputError: modules.json is damaged, or names a folder outside.
     """
-    weights = source.reader.files[0].parent.resolve()
+    weights = source.checkpoint.files[0].parent.resolve()
     for folder in source.folders:
         if (folder / MODULES).is_file():
             modules = _modules(folder)

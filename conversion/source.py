@@ -20,8 +20,7 @@ from .maps.tables import detect
 from .planning import Plan, plan, same_bits
 from .readers.archive import open_archive
 from .readers.mapped import read_small
-from .readers.torch_pickle import TorchReader
-from .tensors import Reader
+from .tensors import Checkpoint
 
 #: In the order in which they are preferred.
 CONFIG_NAMES = ("config.json", "bert_config.json")
@@ -32,7 +31,7 @@ _CONFIG_FIELD = "num_attention_heads"
 
 @dataclass(frozen=True)
 class Files:
-    """An open checkpoint of which nothing is known but its tensors' names."""
+    """A checkpoint of which nothing is known but its tensors."""
 
     given: Path
     """What the user named; of the hub's models what was fetched."""
@@ -42,9 +41,9 @@ class Files:
     """The archive that it was unpacked from."""
     folders: tuple[Path, ...]
     """Where to look for what came with it, nearest first."""
-    reader: Reader
-    siblings: tuple[Reader, ...]
-    """All readers of the same model, `reader` among them."""
+    checkpoint: Checkpoint
+    siblings: tuple[Checkpoint, ...]
+    """All checkpoints of the same model, `checkpoint` among them."""
     others: tuple[Candidate, ...]
     """Checkpoints of other formats beside it."""
 
@@ -56,7 +55,7 @@ class Files:
 
 @dataclass(frozen=True)
 class Source(Files):
-    """The open checkpoint of a BERT: its lists were read, and no tensor."""
+    """The checkpoint of a BERT."""
 
     plan: Plan
     """What becomes of every tensor, whatever the head."""
@@ -65,30 +64,21 @@ class Source(Files):
     config_file: Path | None
 
 
-@dataclass(frozen=True)
-class Choice:
-    """Which checkpoint is meant, where there are several."""
-
-    revision: str | None = None
-    """Of a model of the hub: a branch, a tag or a commit."""
-    from_format: str | None = None
-    """A key of `FORMATS`; None for the best that is there."""
-    every: bool = False
-    """Whether all formats are wanted."""
-
-    def __post_init__(self) -> None:
-        if self.from_format is not None:
-            check_choice("from_format", self.from_format, FORMATS)
-
-
 @contextlib.contextmanager
-def open_files(path: Path | str, choice: Choice | None = None) -> Iterator[Files]:
+def open_files(
+    path: Path | str,
+    revision: str | None = None,
+    from_format: str | None = None,
+    every: bool = False,
+) -> Iterator[Files]:
     """Find and open a checkpoint, whatever its names.
 
     Args:
         path: A folder, a TensorFlow prefix, a file, an archive, or a hub id. An archive is unpacked
             into a temporary folder, which is gone afterwards.
-        choice: Which is meant.
+        revision: Of a model of the hub: a branch, a tag or a commit.
+        from_format: A key of `FORMATS`; None for the best that is there.
+        every: Whether all formats are fetched from the hub.
 
     Yields:
         The open files.
@@ -96,12 +86,13 @@ def open_files(path: Path | str, choice: Choice | None = None) -> Iterator[Files
     Raises:
         InputError: There is no checkpoint, or more than one, or it is damaged.
     """
-    choice = choice or Choice()
+    if from_format is not None:
+        check_choice("from_format", from_format, FORMATS)
     given, hub_id = Path(path).expanduser(), None
     if is_hub_id(path):
         hub_id = str(path)
-        given = fetch(hub_id, choice.revision, choice.from_format, choice.every)
-    elif choice.revision is not None:
+        given = fetch(hub_id, revision, from_format, every)
+    elif revision is not None:
         raise InputError(
             f"`revision` was given for {path}, which is a path",
             "it for a hub id alone",
@@ -123,37 +114,32 @@ def open_files(path: Path | str, choice: Choice | None = None) -> Iterator[Files
                     "an archive of a checkpoint",
                     "unpack it, and give what is inside",
                 )
-        if choice.from_format is not None:
-            choices = _preferred(choices, choice.from_format, hub_id or given)
-        reader, siblings = _choose(choices[0], stack)
-        folders = [reader.files[0].parent, where if where.is_dir() else where.parent]
+        if from_format is not None:
+            kinds = [files[0].format for files in choices]
+            if from_format not in kinds:
+                raise missing_format(hub_id or given, from_format, kinds)
+            choices.sort(key=lambda files: files[0].format != from_format)
+        checkpoint, siblings = _choose(choices[0])
+        folders = [checkpoint.files[0].parent, where if where.is_dir() else where.parent]
         folders.append(given if given.is_dir() else given.parent)
         yield Files(
             given=given,
             hub_id=hub_id,
             archive=archive,
             folders=tuple(dict.fromkeys(folders)),
-            reader=reader,
+            checkpoint=checkpoint,
             siblings=siblings,
             others=tuple(files[0] for files in choices[1:] if len(files) == 1),
         )
-
-
-def _preferred(
-    choices: list[list[Candidate]], kind: str, source: Path | str
-) -> list[list[Candidate]]:
-    """The choices with those of a format first."""
-    kinds = [files[0].format for files in choices]
-    if kind not in kinds:
-        raise missing_format(source, kind, kinds)
-    return sorted(choices, key=lambda files: files[0].format != kind)
 
 
 @contextlib.contextmanager
 def open_source(
     path: Path | str,
     *,
-    choice: Choice | None = None,
+    revision: str | None = None,
+    from_format: str | None = None,
+    every: bool = False,
     config: Path | str | None = None,
     num_attention_heads: int | None = None,
     hidden_act: str | None = None,
@@ -162,7 +148,9 @@ def open_source(
 
     Args:
         path: As for `open_files`.
-        choice: As for `open_files`.
+        revision: As for `open_files`.
+        from_format: As for `open_files`.
+        every: As for `open_files`.
         config: The config file, or a folder with one; None looks beside the weights.
         num_attention_heads: For checkpoints that no config comes with.
         hidden_act: Replaces the activation that the config names.
@@ -173,12 +161,12 @@ def open_source(
     Raises:
         InputError: As for `open_files`; or it is no BERT, or the config is damaged.
     """
-    with open_files(path, choice) as files:
+    with open_files(path, revision, from_format, every) as files:
         folders = list(files.folders)
         file = _config_file(Path(config).expanduser()) if config else _find(folders)
         if file is not None:
             folders.append(file.parent)
-        whole = plan(detect(files.reader.tensors), files.reader.tensors)
+        whole = plan(detect(files.checkpoint.tensors), files.checkpoint.tensors)
         fields = _read_config(file) if file else {}
         if whole.table is CODERTIMO:
             fields = {**CODERTIMO_FIELDS, **_codertimo_sizes(files.siblings), **fields}
@@ -196,40 +184,33 @@ def open_source(
         yield Source(**places, plan=whole, config=fields, config_file=file)
 
 
-def _choose(
-    files: list[Candidate], stack: contextlib.ExitStack
-) -> tuple[Reader, tuple[Reader, ...]]:
+def _choose(files: list[Candidate]) -> tuple[Checkpoint, tuple[Checkpoint, ...]]:
     """The checkpoint to read, and all those that hold the same model (itself among them).
 
     Several files are one model if they agree bit for bit in what they have in common: codertimo's
     trainer writes the encoder alone, and people save its state dict and the heads beside it. The
     one with most of the model is taken.
     """
-    readers = [stack.enter_context(candidate.open()) for candidate in files]
-    if len(readers) == 1:
-        return readers[0], (readers[0],)
-    plans = [plan(detect(reader.tensors), reader.tensors) for reader in readers]
     # max takes the first of equals: prefer the one that knows its attention heads.
-    order = sorted(range(len(readers)), key=lambda n: not _codertimo_sizes((readers[n],)))
-    best = max(order, key=lambda n: len(plans[n].steps))
-    for number, other in enumerate(plans):
-        for name in other.steps:
-            if number != best and (
-                name not in plans[best].steps
-                or not same_bits(
-                    plans[best].read(readers[best], name), other.read(readers[number], name)
-                )
-            ):
-                raise several(files)
-    return readers[best], tuple(readers)
+    found = sorted(
+        (file.read() for file in files), key=lambda known: not _codertimo_sizes((known,))
+    )
+    if len(found) == 1:
+        return found[0], (found[0],)
+    plans = [plan(detect(known.tensors), known.tensors).tensors for known in found]
+    place = max(range(len(plans)), key=lambda number: len(plans[number]))
+    best = plans[place]
+    for other in plans:
+        if not all(name in best and same_bits(best[name], t) for name, t in other.items()):
+            raise several(files)
+    return found[place], tuple(found)
 
 
-def _codertimo_sizes(readers: tuple[Reader, ...]) -> dict[str, Any]:
+def _codertimo_sizes(checkpoints: tuple[Checkpoint, ...]) -> dict[str, Any]:
     """What the attributes of a pickled module tell of its config (bert_pytorch/model/bert.py)."""
     fields: dict[str, Any] = {}
-    for reader in readers:
-        attributes = reader.attributes if isinstance(reader, TorchReader) else {}
-        for name, value in attributes.items():
+    for checkpoint in checkpoints:
+        for name, value in checkpoint.attributes.items():
             # The attributes are those of BERT, or of a BERTLM that holds one as `bert`.
             if name in ("attn_heads", "bert.attn_heads") and isinstance(value, int):
                 fields.setdefault(_CONFIG_FIELD, value)

@@ -1,4 +1,4 @@
-"""The model that a source becomes: its class, its config, and its tensors as they are read.
+"""The model that a source becomes: its class, its config, and its tensors.
 
 `convert` writes them, `load_any` puts them into a model.
 """
@@ -6,9 +6,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -17,10 +16,9 @@ import hf_bert_impl
 from hf_bert_impl.errors import InputError, check_choice
 from hf_bert_impl.model.configuration_bert import BertConfig
 
-from .architecture import Architecture, check_config, fit, infer, require_complete
-from .planning import Plan
+from .architecture import Architecture, Fit, check_config, fit, infer, require_complete
 from .source import Source
-from .tensors import DTYPES, TensorInfo
+from .tensors import DTYPES
 
 #: Dtypes that weights can be saved in.
 SAVED_DTYPES = ("float32", "float16", "bfloat16", "float64")
@@ -34,7 +32,11 @@ _DROPPED = (
     "dtype",
     "torch_dtype",
 )
+_MASKED_LM = ("BertForPreTraining", "BertForMaskedLM", "BertLMHeadModel")
 _SEED = 0
+
+#: Called with the bytes of weights converted so far, and all there are.
+Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -52,65 +54,23 @@ class Range:
 
 @dataclass
 class Target:
-    """A model that can be read tensor by tensor from an open source."""
+    """A model that was made of an open source."""
 
     source: Source
     architecture: Architecture
     config: BertConfig
-    plan: Plan
-    """The plan of the class."""
-    tensors: dict[str, TensorInfo]
-    """All tensors of the result, by our names, in the class's order."""
-    allow_nan: bool
+    fit: Fit
+    """What the source has for the class."""
+    tensors: dict[str, Tensor]
+    """All tensors of the result, by our names, in the class's order; each has its own memory."""
+    ranges: dict[str, Range]
     notes: list[str]
     """Choices that the user should know of."""
-    ranges: dict[str, Range] = field(default_factory=dict)
-    """Of the tensors that were read so far."""
-    _started: dict[str, Tensor] = field(default_factory=dict)
 
     @property
     def class_name(self) -> str:
         """The class of this package."""
         return self.architecture.class_name
-
-    def read(self, name: str) -> Tensor:
-        """Read one tensor in the dtype of the result, and check its numbers.
-
-        Args:
-            name: A key of `tensors`.
-
-        Raises:
-            InputError: It cannot be read, or has a NaN or infinity that is not allowed.
-        """
-        info = self.tensors[name]
-        if name in self.plan.steps:
-            given = self.plan.read(self.source.reader, name)
-            where = self.plan.steps[name].source.name
-        else:
-            given, where = self._start(name), name
-        tensor = given.to(DTYPES[info.dtype])
-        self.ranges[name] = span = _range(tensor)
-        if not span.is_finite and not self.allow_nan:
-            was = _range(given) if given.dtype != tensor.dtype else span
-            remedy = (
-                f"it has them in {info.dtype} only: choose another `dtype`"
-                if was.is_finite
-                else "the training that wrote it failed, or the file is damaged; "
-                "`allow_nan=True` takes it as it is"
-            )
-            raise InputError(
-                f"the tensor {where} has {_odd_numbers(tensor)}", "finite weights", remedy
-            )
-        return tensor
-
-    def _start(self, name: str) -> Tensor:
-        """A tensor that the source lacks, as training would start it."""
-        if not self._started:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(_SEED)
-                state = getattr(hf_bert_impl, self.class_name)(self.config).state_dict()
-            self._started = {missing: state[missing] for missing in self.plan.missing}
-        return self._started[name]
 
 
 def resolve(
@@ -120,8 +80,9 @@ def resolve(
     dtype: str | None = None,
     allow_missing: bool = False,
     allow_nan: bool = False,
+    progress: Progress | None = None,
 ) -> Target:
-    """Decide what an open source becomes; no tensor is read but tied ones.
+    """Decide what an open source becomes, and make it.
 
     Args:
         source: An open source.
@@ -129,48 +90,60 @@ def resolve(
         dtype: One of `SAVED_DTYPES`; None keeps every tensor's own.
         allow_missing: Start tensors that the checkpoint lacks anew.
         allow_nan: Take tensors with NaN and infinities.
+        progress: Called after each tensor.
 
     Raises:
-        InputError: The config does not fit the tensors, or tensors are missing.
+        InputError: The config does not fit the tensors, tensors are missing, or one has a NaN or
+            infinity that is not allowed.
     """
     if dtype is not None:
         check_choice("`dtype`", dtype, SAVED_DTYPES)
     fields = {name: value for name, value in source.config.items() if name not in _DROPPED}
     architecture = infer(source.plan, fields, head)
+    class_name = architecture.class_name
     fields = check_config(fields, architecture)
     notes = []
-    if architecture.class_name in _MASKED_LM and source.plan.untied(source.reader):
+    if class_name in _MASKED_LM and source.plan.untied:
         if fields.get("tie_word_embeddings", True):
             notes.append(
                 "the masked-LM decoder is no copy of the word embeddings: tie_word_embeddings is "
                 "false in the result"
             )
         fields["tie_word_embeddings"] = False
-    fields["architectures"] = [architecture.class_name]
-    plan = fit(source.plan, architecture.class_name, fields)
+    fields["architectures"] = [class_name]
+    found = fit(source.plan, class_name, fields)
     if not allow_missing:
-        require_complete(plan, architecture.class_name)
-    # In the order of the class, missing ones among them.
-    tensors = {
-        name: TensorInfo(name, info.shape, dtype or info.dtype)
-        for name, info in plan.target_infos.items()
-    }
-    usual = dtype or next((info.dtype for info in tensors.values()), "float32")
-    tensors |= {name: TensorInfo(name, shape, usual) for name, shape in plan.missing.items()}
-    config = _config(fields, tensors)
-    notes += _activation_notes(source, config)
-    return Target(source, architecture, config, plan, tensors, allow_nan, notes)
-
-
-_MASKED_LM = ("BertForPreTraining", "BertForMaskedLM", "BertLMHeadModel")
-
-
-def _config(fields: Mapping[str, Any], tensors: Mapping[str, TensorInfo]) -> BertConfig:
+        require_complete(found, class_name)
     config: BertConfig = BertConfig.from_dict(dict(fields))
-    dtypes = {info.dtype for info in tensors.values()}
+    given = found.tensors | _started(found, class_name, config)
+    total, done = sum(tensor.nbytes for tensor in given.values()), 0
+    tensors, ranges = {}, {}
+    for name, tensor in given.items():
+        made = tensor.to(DTYPES[dtype] if dtype else tensor.dtype)
+        ranges[name] = _range(made)
+        if not (allow_nan or ranges[name].is_finite):
+            raise _odd_numbers(found.origins[name][0], tensor, made)
+        # A copy: what is read may lie in the file, or be a part of another tensor.
+        tensors[name] = made.clone(memory_format=torch.contiguous_format)
+        done += tensor.nbytes
+        if progress is not None:
+            progress(done, total)
+    dtypes = {tensor.dtype for tensor in tensors.values()}
     if len(dtypes) == 1:
-        config.dtype = DTYPES[dtypes.pop()]
-    return config
+        config.dtype = dtypes.pop()
+    notes += _activation_notes(source, config)
+    return Target(source, architecture, config, found, tensors, ranges, notes)
+
+
+def _started(found: Fit, class_name: str, config: BertConfig) -> dict[str, Tensor]:
+    """The tensors that the source lacks, as training would start them."""
+    if not found.missing:
+        return {}
+    usual = next((tensor.dtype for tensor in found.tensors.values()), torch.float32)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(_SEED)
+        state = getattr(hf_bert_impl, class_name)(config).state_dict()
+    return {name: state[name].to(usual) for name in found.missing}
 
 
 def _activation_notes(source: Source, config: BertConfig) -> list[str]:
@@ -193,8 +166,17 @@ def _range(tensor: Tensor) -> Range:
     return Range(low.item(), high.item())
 
 
-def _odd_numbers(tensor: Tensor) -> str:
-    nan = int(tensor.isnan().sum())
-    infinite = int(tensor.isinf().sum())
+def _odd_numbers(name: str, given: Tensor, made: Tensor) -> InputError:
+    nan, infinite = int(made.isnan().sum()), int(made.isinf().sum())
     counts = [f"{nan} NaN"] * bool(nan) + [f"{infinite} infinities"] * bool(infinite)
-    return f"{' and '.join(counts)} among {tensor.numel()} numbers"
+    remedy = (
+        f"it has them in {str(made.dtype).removeprefix('torch.')} only: choose another `dtype`"
+        if _range(given).is_finite
+        else "the training that wrote it failed, or the file is damaged; "
+        "`allow_nan=True` takes it as it is"
+    )
+    return InputError(
+        f"the tensor {name} has {' and '.join(counts)} among {made.numel()} numbers",
+        "finite weights",
+        remedy,
+    )

@@ -22,7 +22,7 @@ from hf_bert_impl.inference.loading import (
 )
 
 from .readers.mapped import read_at
-from .readers.restricted_pickle import read_pickled_vocabulary
+from .readers.pickles import read_pickled_vocabulary
 from .source import read_object
 
 if TYPE_CHECKING:

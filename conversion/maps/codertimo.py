@@ -53,7 +53,6 @@ CODERTIMO = Table(
         ),
     ),
     slots=SLOTS,
-    written=lambda class_name: {} if class_name == "BertModel" else {"base": "bert."},
     tied=names.TIED,
 )
 

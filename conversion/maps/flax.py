@@ -31,6 +31,5 @@ FLAX = Table(
     software="transformers' FlaxBert (msgpack)",
     rules=RULES,
     slots={"base": "bert/"},
-    written=lambda class_name: {} if class_name == "BertModel" else {"base": "bert/"},
     tied=names.TIED,
 )

@@ -6,8 +6,6 @@ top layers, the model Keras's name for the class, with a number where there were
 too. The group of the masked-LM head repeats all the embeddings, because that layer holds them.
 """
 
-import re
-
 from ..rules import Operation, Rule, Table
 from . import names
 
@@ -22,7 +20,7 @@ def _path(name: str, group: str = "") -> str:
     return f"[{group or path.split('/')[0]}/{{model}}/]{path}"
 
 
-def _embeddings(group: str = "", repeated_with: str = "") -> tuple[Rule, ...]:
+def _embeddings(group: str = "", repeats: bool = False) -> tuple[Rule, ...]:
     places = (
         # transformers makes the word embeddings by hand and the others by Keras's own layer.
         (f"{_path(names.WORDS, group)}/weight:0", f"{names.WORDS}.weight"),
@@ -31,7 +29,7 @@ def _embeddings(group: str = "", repeated_with: str = "") -> tuple[Rule, ...]:
         (f"{_path(EMBEDDING_NORM, group)}/gamma:0", f"{EMBEDDING_NORM}.weight"),
         (f"{_path(EMBEDDING_NORM, group)}/beta:0", f"{EMBEDDING_NORM}.bias"),
     )
-    return tuple(Rule(*place, repeated_with=repeated_with) for place in places)
+    return tuple(Rule(*place, repeats=repeats) for place in places)
 
 
 KERNELS = (*names.LINEARS, *names.HEADS)
@@ -44,27 +42,13 @@ RULES = (
     *(Rule(f"{_path(name)}/gamma:0", f"{name}.weight") for name in NORMS),
     *(Rule(f"{_path(name)}/beta:0", f"{name}.bias") for name in NORMS),
     Rule(f"{_path(names.SCORES_BIAS)}:0", names.SCORES_BIAS),
-    *_embeddings("mlm___cls", repeated_with=names.SCORES_BIAS),
+    *_embeddings("mlm___cls", repeats=True),
 )
-
-
-def model_name(class_name: str) -> str:
-    """Keras's name for a model of one of transformers' TensorFlow classes.
-
-    Args:
-        class_name: Our class, "BertForMaskedLM" for TFBertForMaskedLM.
-
-    Returns:
-        Its words in lower case with underscores: "tf_bert_for_masked_lm".
-    """
-    words = re.sub("(.)([A-Z][a-z0-9]+)", r"\1_\2", f"TF{class_name}")
-    return re.sub("([a-z])([A-Z])", r"\1_\2", words).lower()
 
 
 KERAS_H5 = Table(
     software="transformers' TFBert (Keras h5)",
     rules=RULES,
     slots={"model": "[^/]+"},
-    written=lambda class_name: {"model": model_name(class_name)},
     tied=names.TIED,
 )

@@ -110,7 +110,6 @@ MODEL_GARDEN = Table(
     ),
     ignores=IGNORES,
     slots=SLOTS,
-    written=lambda class_name: {"root": "encoder/"},
     tied=names.TIED,
 )
 
@@ -134,6 +133,5 @@ MODEL_GARDEN_PRETRAINER = Table(
         ),
     ),
     slots=SLOTS,
-    written=lambda class_name: {"root": ""},
     tied=names.TIED,
 )

@@ -64,18 +64,12 @@ SLOTS = {
 }
 
 
-def _written(class_name: str) -> dict[str, str]:
-    return {} if class_name == "BertModel" else {"base": "bert."}
-
-
 TRANSFORMERS = Table(
     software="transformers (PyTorch)",
     rules=(*COMMON, *_norms(old=False), _same(f"{names.DECODER}.bias")),
     ignores=IGNORES,
     slots=SLOTS,
-    written=_written,
     tied=names.TIED,
-    fills=tuple(names.TIED),
 )
 
 PYTORCH_PRETRAINED_BERT = Table(
@@ -83,7 +77,5 @@ PYTORCH_PRETRAINED_BERT = Table(
     rules=(*COMMON, *_norms(old=True), _same(f"{names.DECODER}.bias", alias=True)),
     ignores=IGNORES,
     slots=SLOTS,
-    written=_written,
     tied=names.TIED,
-    fills=(f"{names.DECODER}.weight",),
 )

@@ -1,13 +1,12 @@
 """All tables, and the choice of the one that a checkpoint's names fit."""
 
 import re
-from collections.abc import Mapping
 
 from hf_bert_impl.errors import InputError
 
 from ..planning import listing
 from ..rules import Table
-from ..tensors import TensorInfo
+from ..tensors import Tensors
 from . import names
 from .codertimo import CODERTIMO
 from .flax import FLAX
@@ -48,7 +47,7 @@ _OTHERS = {
 _ANY_OTHER = re.compile("|".join(_OTHERS.values()))
 
 
-def detect(tensors: Mapping[str, TensorInfo]) -> Table:
+def detect(tensors: Tensors) -> Table:
     """The table whose names a checkpoint has.
 
     Returns:
@@ -77,7 +76,7 @@ def detect(tensors: Mapping[str, TensorInfo]) -> Table:
     return table
 
 
-def _misfits(table: Table, tensors: Mapping[str, TensorInfo]) -> tuple[int, int, int]:
+def _misfits(table: Table, tensors: Tensors) -> tuple[int, int, int]:
     """How badly names fit a table: first how many it does not know, then how many it does not map
     (what one table ignores another one may map), then how many it knows as aliases only."""
     unknown = unmapped = aliases = 0

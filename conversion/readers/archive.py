@@ -2,46 +2,37 @@
 
 An archive may come from anywhere. Nothing of it is written but plain files, inside one folder of
 its own, and no more of them than its own size makes likely. `zipfile` and `tarfile` take it apart.
-The filter "data" of `tarfile` would refuse names that lead outside; it allows links, names that
-differ in case alone, content and headers of any size, and a damaged header that ends the archive
-early. Those are refused here, for both kinds of archive.
+They would take links, names that lead outside or come twice, content and headers of any size, and
+a damaged header that ends a tar early; those are refused here.
 """
 
 from __future__ import annotations
 
 import bz2
 import contextlib
+import functools
 import gzip
 import io
 import lzma
 import shutil
 import stat
-import struct
 import tarfile
 import tempfile
 import unicodedata
 import zipfile
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import IO, Any, NoReturn
+from typing import IO, Any
 
 from hf_bert_impl.errors import InputError
 
-from .mapped import read_at
+from .mapped import most_bytes, read_at, reading
 
 #: Most files and folders in an archive.
-MAX_MEMBERS = 10_000
-#: Most bytes of content, over all files.
-MAX_CONTENT_BYTES = 64 << 30
-#: And most bytes of content for an archive of n bytes: RATIO * n + SLACK. Weights hardly shrink,
-#: and what lies beside them (a vocabulary, a graph) shrinks to a tenth.
-MAX_CONTENT_RATIO = 200
-CONTENT_SLACK_BYTES = 64 << 20
-#: Most bytes in front of a file in a tar: its header, and long names as headers of their own.
-_MAX_HEADER_BYTES = 1 << 20
+_MAX_MEMBERS = 10_000
+#: Most bytes that are read at once: the header of a tar may be of any size.
+_MAX_READ = 1 << 20
 _MAX_DEPTH = 32
-_CHUNK = 1 << 20
 _TAR_BLOCK = 512
 
 _COMPRESSIONS: dict[bytes, Any] = {
@@ -50,11 +41,9 @@ _COMPRESSIONS: dict[bytes, Any] = {
     b"\xfd7zXZ\x00": lzma.open,
 }
 _ZIP = b"PK\x03\x04"
-#: What the libraries raise on damaged archives. A lying header of xz asks for too much memory.
-_DAMAGE: tuple[type[Exception], ...] = (
-    *(zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, struct.error),
-    *(EOFError, OSError, ValueError, NotImplementedError, RecursionError, MemoryError),
-)
+
+#: Each member's name, whether it is a folder, its bytes, and its content where it is a file.
+Members = Iterator[tuple[str, bool, int, Any]]
 
 
 def is_archive(path: Path) -> bool:
@@ -66,17 +55,20 @@ def is_archive(path: Path) -> bool:
         path: Any path; False for what is no file or cannot be read.
     """
     try:
+        if read_at(path, 0, len(_ZIP)) == _ZIP:
+            with contextlib.suppress(zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
+                names = archive.namelist()
+                is_torch = any(n.count("/") == 1 and n.endswith("/data.pkl") for n in names)
+                return not is_torch and not all(name.endswith(".npy") for name in names)
+            head = read_at(path, 0, 300)  # without its list at the end: the first name
+            name = head[30 : 30 + int.from_bytes(head[26:28], "little")]
+            return not name.endswith((b"/data.pkl", b".npy"))
         if not path.is_file():
             return False
-        if _is_zip(path):
-            names = _zip_names(path)
-            if any(name.count("/") == 1 and name.endswith("/data.pkl") for name in names):
-                return False
-            return not all(name.endswith(".npy") for name in names)
         with _decompressed(path) as stream:
             tarfile.TarInfo.frombuf(stream.read(_TAR_BLOCK), "utf-8", "surrogateescape")
             return True  # a header with the sum that it says
-    except _DAMAGE:
+    except Exception:  # what the libraries raise on damaged bytes depends on the byte
         return False
 
 
@@ -99,193 +91,119 @@ def open_archive(path: Path, into: Path) -> Path:
             no room for it.
     """
     folder = Path(tempfile.mkdtemp(prefix="archive-", dir=into))
-    whole = False
     try:
-        target = _Target(path, folder)
-        (_extract_zip if _is_zip(path) else _extract_tar)(target)
-        if not target.files:
-            raise InputError(f"{path} has no files", "a checkpoint", "check the archive")
-        whole = True
+        with reading("zip or tar", path):
+            try:
+                _extract(path, folder)
+            except _Refused as error:
+                raise InputError(
+                    f"{path}: {error}",
+                    "plain files of a checkpoint, each once",
+                    "unpack it by hand if you trust it, and convert that",
+                ) from None
     except InputError:
+        shutil.rmtree(folder, ignore_errors=True)
         raise
-    except _DAMAGE as error:
-        raise InputError(
-            f"{path} cannot be unpacked ({error or type(error).__name__})",
-            "a whole zip or tar file",
-            "download it again",
-        ) from None
-    finally:
-        if not whole:
-            shutil.rmtree(folder, ignore_errors=True)
     inside = list(folder.iterdir())
     return inside[0] if len(inside) == 1 and inside[0].is_dir() else folder
 
 
-class _Target:
-    """The folder that an archive is unpacked to, and what is allowed there."""
+class _Refused(ValueError):
+    """What no archive of a checkpoint has."""
 
-    def __init__(self, archive: Path, folder: Path) -> None:
-        self.archive = archive
-        self.folder = folder
-        self.files = 0
-        self.limit = min(
-            MAX_CONTENT_BYTES,
-            MAX_CONTENT_RATIO * archive.stat().st_size + CONTENT_SLACK_BYTES,
-        )
-        self._members = 0
-        self._bytes = 0
-        self._taken: dict[tuple[str, ...], bool] = {}
-        """The names in use, and whether each is a file, as the most forgetful disk has them."""
 
-    def refuse(self, what: str, expected: str) -> NoReturn:
-        raise InputError(
-            f"{self.archive} {what}",
-            expected,
-            "unpack it by hand if you trust it, and convert that",
-        )
+def _extract(path: Path, folder: Path) -> None:
+    """Write the files; raises `_Refused`, or what the libraries do."""
+    room = most_bytes(path)
+    with contextlib.ExitStack() as stack:
+        if read_at(path, 0, len(_ZIP)) == _ZIP:
+            members = _zip_members(stack.enter_context(zipfile.ZipFile(path)))
+        else:
+            members = _tar_members(stack.enter_context(_decompressed(path)), room)
+        files, folders = set[tuple[str, ...]](), set[tuple[str, ...]]()
+        for count, (name, is_folder, size, content) in enumerate(members):
+            parts = [part for part in name.split("/") if part not in ("", ".")]
+            odd = ".." in parts or set(name) & set("\\:\0\n\r") or len(parts) > _MAX_DEPTH
+            if name.startswith("/") or odd or not (parts or is_folder):
+                raise _Refused(f"a member is named {name!r:.200}, which leads elsewhere")
+            room -= size
+            if room < 0 or size < 0 or count >= _MAX_MEMBERS:
+                raise _Refused("it unpacks to more files or bytes than such an archive can hold")
+            if "__MACOSX" in parts or any(part.startswith("._") for part in parts):
+                continue
+            # As the most forgetful disk has them.
+            plain = [unicodedata.normalize("NFKC", p).casefold().rstrip(". ") for p in parts]
+            way = [tuple(plain[:end]) for end in range(1, len(plain) + is_folder)]
+            if files & {*way, tuple(plain)} or (not is_folder and tuple(plain) in folders):
+                raise _Refused(f"it has {name!r:.200} twice")
+            folders.update(way)
+            if is_folder:
+                continue
+            files.add(tuple(plain))
+            place = folder.joinpath(*parts)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            with place.open("xb") as file:
+                shutil.copyfileobj(content(), file, _MAX_READ)
+            if place.stat().st_size != size:
+                raise ValueError(f"it ends within {name!r:.200}")
+    if not files:
+        raise ValueError("it has no files")
 
-    def expect(self, size: int) -> None:
-        """Count content of so many bytes, or refuse it: no more than this is read of it."""
-        self._bytes += size
-        if size < 0 or self._bytes > self.limit:
-            self.refuse(f"unpacks to more than {self.limit} bytes, or says so", "weights")
-        free = shutil.disk_usage(self.folder).free
-        if size > free:
-            raise InputError(
-                f"{self.archive} has {size} bytes to unpack, and {self.folder} {free} free",
-                "room for them",
-                "set TMPDIR to a larger disk",
+
+def _zip_members(archive: zipfile.ZipFile) -> Members:
+    for member in archive.infolist():
+        kind = stat.S_IFMT(member.external_attr >> 16)
+        plain = kind in (0, stat.S_IFREG, stat.S_IFDIR) and not member.flag_bits & 1
+        # the library would unpack other compressions in memory, whatever comes out
+        if not plain or member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise _Refused(
+                f"{member.orig_filename!r:.200} is a link or a device, encrypted, or of a rare "
+                "compression"
             )
-
-    def place(self, name: str, is_file: bool) -> Path | None:
-        """Where a member goes; None for what is left out.
-
-        Raises:
-            InputError: The name leads elsewhere, or is taken.
-        """
-        self._members += 1
-        if self._members > MAX_MEMBERS:
-            self.refuse(f"has more than {MAX_MEMBERS} members", "a checkpoint of few files")
-        parts = tuple(part for part in name.split("/") if part not in ("", "."))
-        strange = ".." in parts or set(name) & set("\\:\0\n\r") or len(parts) > _MAX_DEPTH
-        if name.startswith("/") or strange:
-            self.refuse(f"has a member named {name!r:.200}", "names inside the archive")
-        if "__MACOSX" in parts or any(part.startswith("._") for part in parts):
-            return None
-        plain = tuple(unicodedata.normalize("NFKC", p).casefold().rstrip(". ") for p in parts)
-        if is_file and (not parts or plain in self._taken):
-            self.refuse(f"has {name!r:.200} twice", "each name once, whatever its case")
-        folders = [plain[:end] for end in range(1, len(plain))]
-        if any([self._taken.setdefault(folder, False) for folder in folders]) or (
-            self._taken.setdefault(plain, is_file) and not is_file
-        ):
-            self.refuse(f"has {name!r:.200} where a file is", "files inside folders")
-        return self.folder.joinpath(*parts)
-
-    def write(self, place: Path, content: IO[bytes], size: int) -> None:
-        """Write a file of exactly so many bytes."""
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with place.open("xb") as file:
-            for chunk in _chunks(content, size):
-                file.write(chunk)
-        self.files += 1
+        is_folder = member.orig_filename.endswith("/")
+        content = functools.partial(archive.open, member)
+        yield member.orig_filename, is_folder, member.file_size, content
 
 
-def _chunks(content: IO[bytes], size: int) -> Iterator[bytes]:
-    while chunk := content.read(min(_CHUNK, size)):
-        yield chunk
-        size -= len(chunk)
-    if size:
-        raise EOFError(f"{size} bytes are missing")
+def _tar_members(stream: IO[bytes], room: int) -> Members:
+    metered = _Metered(stream, room)
+    with tarfile.open(fileobj=metered, mode="r:") as archive:
+        end = 0
+        for member in archive:
+            if not (member.isreg() or member.isdir()) or member.issparse():
+                raise _Refused(f"{member.name!r:.200} is a link or a device")
+            content = functools.partial(archive.extractfile, member)
+            yield member.name, member.isdir(), member.size, content
+            end = member.offset_data + -(-member.size // _TAR_BLOCK) * _TAR_BLOCK
+    # tarfile takes a damaged header, or none, for the end
+    metered.seek(end)
+    if metered.read(_TAR_BLOCK) != bytes(_TAR_BLOCK):
+        raise ValueError("a header is damaged, or the end is missing")
+    while metered.read(_MAX_READ):  # up to the checksum of the compression
+        pass
 
 
-def _is_zip(path: Path) -> bool:
-    return read_at(path, 0, len(_ZIP)) == _ZIP
+class _Metered(io.RawIOBase):
+    """What comes out of a compressed tar: little at once, and not more than a limit."""
 
-
-def _zip_names(path: Path) -> list[str]:
-    """The members of a zip; of one without its list at the end, the first alone."""
-    with contextlib.suppress(zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
-        return archive.namelist()
-    head = read_at(path, 0, 30)
-    return [read_at(path, 30, int.from_bytes(head[26:28], "little")).decode("utf-8", "replace")]
-
-
-def _extract_zip(target: _Target) -> None:
-    with zipfile.ZipFile(target.archive) as archive:
-        places: list[tuple[zipfile.ZipInfo, Path]] = []
-        for member in archive.infolist():
-            name, kind = member.orig_filename, stat.S_IFMT(member.external_attr >> 16)
-            if member.flag_bits & 1:
-                target.refuse(f"has {name!r:.200} encrypted", "an archive without a password")
-            if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
-                target.refuse(f"has {name!r:.200}, a link or device", "plain files")
-            if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
-                # the library would unpack others in memory, whatever comes out
-                target.refuse(f"has {name!r:.200} in a rare compression", "deflate")
-            is_folder = member.filename.endswith("/")  # is_dir() fails for a name of nothing
-            place = target.place(name, not is_folder)
-            if place and not is_folder:
-                places.append((member, place))
-        target.expect(sum(member.file_size for member, _ in places))
-        for member, place in places:
-            with archive.open(member) as content:
-                target.write(place, content, member.file_size)
-
-
-def _extract_tar(target: _Target) -> None:
-    with _decompressed(target.archive) as stream:
-        meter = _Meter(stream, target)
-        with tarfile.open(fileobj=meter, mode="r|", bufsize=20 * _TAR_BLOCK) as archive:
-            for member in archive:
-                if not (member.isreg() or member.isdir()) or member.issparse():
-                    target.refuse(f"has {member.name!r:.200}, a link or device", "plain files")
-                place = target.place(member.name, member.isreg())
-                target.expect(member.size)
-                meter.allow(member.size)
-                content = archive.extractfile(member)
-                if content and place:
-                    target.write(place, content, member.size)
-                elif content:
-                    for _ in _chunks(content, member.size):
-                        pass
-                meter.allow(0)
-            # tarfile takes a damaged header, or none, for the end
-            if not meter.had_zeros(archive.offset):
-                raise EOFError("a header is damaged, or the end is missing")
-            while meter.read(_CHUNK):  # up to the checksum of the compression
-                pass
-
-
-class _Meter(io.RawIOBase):
-    """What comes out of a compressed tar, and no more of it than was announced."""
-
-    def __init__(self, stream: IO[bytes], target: _Target) -> None:
+    def __init__(self, stream: IO[bytes], room: int) -> None:
         self._stream = stream
-        self._target = target
-        self._total = 0
-        self._last = b""
-        self.allow(0)
-
-    def allow(self, size: int) -> None:
-        """Let so many bytes pass, and a header's."""
-        self._allowed = self._total + size + _MAX_HEADER_BYTES
+        self._room = room
 
     def read(self, size: int = -1) -> bytes:
-        data = self._stream.read(size)
-        self._total += len(data)
-        if data:
-            self._last = data
-        if self._total > self._allowed:
-            self._target.refuse(
-                f"has {_MAX_HEADER_BYTES} bytes outside files, at {self._total}", "files alone"
-            )
-        return data
+        if not 0 <= size <= _MAX_READ or self._stream.tell() > self._room:
+            raise _Refused("it has a header that is too large, or more bytes than such a tar")
+        return self._stream.read(size)
 
-    def had_zeros(self, offset: int) -> bool:
-        """Whether the block at an offset, in what was read last, is the empty one of the end."""
-        start = offset - (self._total - len(self._last))
-        return start >= 0 and self._last[start : start + _TAR_BLOCK] == bytes(_TAR_BLOCK)
+    def seek(self, place: int, whence: int = 0) -> int:
+        while place > self._stream.tell() and self.read(
+            min(_MAX_READ, place - self._stream.tell())
+        ):
+            pass
+        return self._stream.seek(place, whence)
+
+    def tell(self) -> int:
+        return self._stream.tell()
 
 
 def _decompressed(path: Path) -> IO[bytes]:

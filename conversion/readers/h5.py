@@ -1,48 +1,66 @@
-"""Keras weights: `tf_model.h5` of transformers' TFBert classes, whole or in shards.
+"""Keras weights: `tf_model.h5` of transformers' TFBert classes.
 
 Names are the full paths of the datasets, `bert/tf_bert_for_pre_training/bert/embeddings/…:0`. In
-shards the first two parts are missing, and the index names each tensor with a prefix (the model's
-name) that the shards do not have.
+shards the first two parts are missing.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import json
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
 
-from .hdf5 import SIGNATURE, SIGNATURE_PLACES, Hdf5File
-from .mapped import read_at
-from .sharded import ShardedReader
+from torch import Tensor
+
+from hf_bert_impl.extras import require
+
+from ..tensors import DTYPES, Checkpoint, Unread
+from .mapped import byte_size, map_file, most_bytes, read_at, reading, tensor_at
+
+_SIGNATURE = b"\x89HDF\r\n\x1a\n"
+#: The signature may follow a block of the user's own, of 512 bytes or a power of two above.
+_SIGNATURE_PLACES = (0, *(1 << power for power in range(9, 21)))
+_PROGRAM = Path(__file__).with_name("hdf5_process.py")
+#: Seconds that reading may take: so many, and one more for each so many bytes.
+_SECONDS, _BYTES_A_SECOND = 30, 5 << 20
+
+
+def read_h5(path: Path) -> Checkpoint:
+    """Read an HDF5 file by h5py, in a process of its own.
+
+    Raises:
+        InputError: The file is damaged, has links or keeps numbers in other files; or h5py is
+            missing.
+    """
+    require("h5py", "convert", "a Keras checkpoint")
+    with (
+        reading("HDF5", path),
+        tempfile.TemporaryDirectory(prefix="hf-bert-h5-", ignore_cleanup_errors=True) as folder,
+    ):
+        out, most = Path(folder, "numbers"), most_bytes(path)
+        seconds = _SECONDS + path.stat().st_size // _BYTES_A_SECOND
+        # -P: the files beside the program are no modules for it.
+        command = [sys.executable, "-P", str(_PROGRAM), str(path), str(out), str(most)]
+        run = subprocess.run(command, capture_output=True, timeout=seconds, check=False)
+        if run.returncode or not run.stdout:
+            raise ValueError(f"HDF5's library ends in error {run.returncode} on it")
+        answer = json.loads(run.stdout)
+        if "error" in answer:
+            raise ValueError(answer["error"])
+        data = map_file(out) if out.stat().st_size else b""
+        tensors: dict[str, Tensor | Unread] = {}
+        at = 0
+        for name, shape, dtype in answer["tensors"]:
+            if dtype not in DTYPES:
+                tensors[name] = Unread(tuple(shape), dtype)
+                continue
+            tensors[name] = tensor_at(data, at, shape, dtype)
+            at += byte_size(shape, dtype) or 0
+    return Checkpoint(tensors, answer["software"])
 
 
 def is_h5(path: Path) -> bool:
     """Whether a file is HDF5, by its signature."""
-    return any(read_at(path, place, len(SIGNATURE)) == SIGNATURE for place in SIGNATURE_PLACES)
-
-
-class H5Reader(ShardedReader):
-    """The datasets of `tf_model.h5`, or of the files of `tf_model.h5.index.json`."""
-
-    format = "h5"
-
-    def _open(self, path: Path) -> Hdf5File:
-        file = Hdf5File(path)
-        self.software = self.software or _software(file.attributes)
-        return file
-
-    def _stored_names(
-        self, weight_map: dict[str, str], names: Mapping[Path, Iterable[str]]
-    ) -> dict[str, str]:
-        """Without the model's name, where all names of the index begin with it."""
-        prefixes = {name.partition("/")[0] for name in weight_map}
-        shorter = {name.partition("/")[2]: file for name, file in weight_map.items()}
-        known = any(name in shorter for held in names.values() for name in held)
-        return shorter if len(prefixes) == 1 and known else weight_map
-
-
-def _software(attributes: Mapping[str, str]) -> str | None:
-    version, backend = attributes.get("keras_version"), attributes.get("backend")
-    if version is None or not version.isprintable():
-        return None
-    known = f"Keras {version:.40}"
-    return f"{known} ({backend:.40})" if backend and backend.isprintable() else known
+    return any(read_at(path, place, len(_SIGNATURE)) == _SIGNATURE for place in _SIGNATURE_PLACES)

@@ -6,7 +6,7 @@ import contextlib
 import math
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import torch
@@ -16,12 +16,24 @@ from hf_bert_impl.errors import InputError
 
 from ..tensors import DTYPES
 
+Buffer = mmap.mmap | bytes | bytearray
 #: More elements than any file holds; beside an axis of 0 nothing else bounds the other axes.
 _MAX_ELEMENTS = 1 << 48
 _MAX_AXES = 32
+_MAX_RATIO = 200
+_SLACK_BYTES = 64 << 20
 
 
-def damaged(kind: str, path: Path, what: str) -> InputError:
+def most_bytes(path: Path) -> int:
+    """The most bytes that the content of a file may take in memory or on the disk.
+
+    Weights hardly shrink, and what lies beside them (a vocabulary, a graph) shrinks to a tenth. A
+    few bytes may claim any number of zeros.
+    """
+    return _MAX_RATIO * path.stat().st_size + _SLACK_BYTES
+
+
+def damaged(kind: str, path: Path, what: object) -> InputError:
     """The error for a file that breaks its format.
 
     Args:
@@ -29,20 +41,37 @@ def damaged(kind: str, path: Path, what: str) -> InputError:
         path: The file.
         what: What is wrong with it, in words that follow "is damaged:".
     """
+    said = " ".join(str(what).split()) or type(what).__name__
     return InputError(
-        f"{path} is damaged: {what:.300}", f"a whole {kind} file", "download or copy it again"
+        f"{path} is damaged: {said:.300}", f"a whole {kind} file", "download or copy it again"
     )
 
 
+@contextlib.contextmanager
+def reading(kind: str, path: Path) -> Iterator[None]:
+    """Turn what a library raises on damaged bytes, which depends on the byte, into one error.
+
+    Args:
+        kind: As for `damaged`.
+        path: As for `damaged`.
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        raise damaged(kind, path, error) from None
+
+
 def map_file(path: Path) -> mmap.mmap:
-    """Map a file, so that only what is looked at is read.
+    """Map a file, so that only what is used is read.
 
     Args:
         path: A regular file of one byte or more.
 
     Returns:
-        The bytes, copy on write: torch takes no memory that it could not write to, and whoever
-        writes there changes the memory alone, not the file.
+        The bytes, copy on write: torch takes no memory that it could not write to. Writing there
+        changes the memory alone, not the file.
 
     Raises:
         InputError: The file cannot be opened, or is empty.
@@ -64,7 +93,7 @@ def read_small(path: Path, most: int, expected: str) -> bytes:
 
     Args:
         path: The file.
-        most: Most bytes of such a file.
+        most: Maximum number of bytes of such a file.
         expected: What it should be, for errors.
 
     Raises:
@@ -113,8 +142,10 @@ def byte_size(shape: Sequence[int], dtype: str) -> int | None:
     return math.prod(shape) * DTYPES[dtype].itemsize
 
 
-def tensor_at(data: mmap.mmap, offset: int, shape: Sequence[int], dtype: str) -> Tensor:
-    """The tensor that lies in mapped bytes, row-major and little-endian.
+def tensor_at(
+    data: mmap.mmap | bytes | bytearray, offset: int, shape: Sequence[int], dtype: str
+) -> Tensor:
+    """The tensor that lies in bytes, row-major and little-endian.
 
     Args:
         data: The bytes of a file.
@@ -123,14 +154,12 @@ def tensor_at(data: mmap.mmap, offset: int, shape: Sequence[int], dtype: str) ->
         dtype: A key of `DTYPES`.
 
     Returns:
-        A view of the mapped bytes; a copy where they are not aligned, and of bools.
+        A view of the bytes; a copy where they are not aligned.
     """
     size = byte_size(shape, dtype)
     if not size:
         return torch.empty(tuple(shape), dtype=DTYPES[dtype])
     raw = torch.frombuffer(data, dtype=torch.uint8, count=size, offset=offset)
-    if dtype == "bool":
-        return (raw != 0).reshape(tuple(shape))  # any byte but 0 and 1 would be undefined in torch
     if offset % DTYPES[dtype].itemsize:
         raw = raw.clone()
     return raw.view(DTYPES[dtype]).reshape(tuple(shape))

@@ -105,28 +105,3 @@ class Message:
 def _signed(value: int) -> int:
     """Two's complement of 64 bits."""
     return value - (1 << 64) if value >> 63 else value
-
-
-def varint(value: int) -> bytes:
-    """The bytes of an unsigned number, as `read_varint` reads them."""
-    content = bytearray()
-    while value >= 0x80:
-        content.append(value & 0x7F | 0x80)
-        value >>= 7
-    content.append(value)
-    return bytes(content)
-
-
-def number_field(number: int, value: int) -> bytes:
-    """An unsigned number as a field; nothing for 0, which is what a missing field means."""
-    return varint(number << 3 | VARINT) + varint(value) if value else b""
-
-
-def fixed32_field(number: int, value: int) -> bytes:
-    """A number of four bytes as a field; nothing for 0."""
-    return varint(number << 3 | FIXED32) + value.to_bytes(4, "little") if value else b""
-
-
-def bytes_field(number: int, value: bytes) -> bytes:
-    """A string or a message as a field; an empty one is written too."""
-    return varint(number << 3 | BYTES) + varint(len(value)) + value

@@ -9,7 +9,7 @@ TensorFlow or LevelDB itself reads them; here a table can take no more memory th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
@@ -18,7 +18,7 @@ import numpy as np
 from hf_bert_impl.extras import require
 
 from .mapped import read_at
-from .protobuf import Damaged, read_varint, varint
+from .protobuf import Damaged, read_varint
 
 MAGIC = (0xDB4775248B80FB57).to_bytes(8, "little")
 FOOTER_SIZE = 48
@@ -26,7 +26,6 @@ TRAILER_SIZE = 5
 PLAIN, SNAPPY = 0, 1
 #: A whole key stands at every so many entries; the others leave out what they share with the last.
 RESTART_INTERVAL = 16
-BLOCK_SIZE = 1 << 18
 #: Three bytes of snappy stand for 64 at most.
 _SNAPPY_RATIO = 22
 _PURPOSE = "a TensorFlow checkpoint"
@@ -141,80 +140,3 @@ def _entries(block: bytes) -> Iterator[tuple[bytes, bytes]]:
             raise Damaged("the keys of a block are too long for its size")
         yield key, block[position : position + size]
         position += size
-
-
-def write_table(path: Path, entries: Iterable[tuple[bytes, bytes]]) -> None:
-    """Write a table as TensorFlow does, byte for byte, without compression.
-
-    Args:
-        path: The file; one that exists is replaced.
-        entries: Keys, strictly increasing, with their values.
-
-    Raises:
-        ValueError: google-crc32c is not installed.
-        OSError: The file cannot be written.
-    """
-    with path.open("wb") as file:
-        index = _BlockBuilder(restart_interval=1)
-        block = _BlockBuilder(RESTART_INTERVAL)
-        for key, value in entries:
-            if block.size >= BLOCK_SIZE:
-                index.add(_between(block.last, key), _write_block(file, block))
-                block = _BlockBuilder(RESTART_INTERVAL)
-            block.add(key, value)
-        index.add(_between(block.last, b"\xff"), _write_block(file, block))
-        footer = _write_block(file, _BlockBuilder(RESTART_INTERVAL))  # metadata, of which is none
-        footer += _write_block(file, index)
-        file.write(footer.ljust(FOOTER_SIZE - len(MAGIC), b"\0") + MAGIC)
-
-
-def _write_block(file: BinaryIO, block: _BlockBuilder) -> bytes:
-    offset = file.tell()
-    content = block.finish() + bytes([PLAIN])
-    file.write(content + masked_crc32c(content).to_bytes(4, "little"))
-    return varint(offset) + varint(len(content) - 1)
-
-
-def _between(last: bytes, following: bytes) -> bytes:
-    """A short key that is not below `last` and, where that can be, below `following`."""
-    shared = _shared(last, following)
-    if shared < min(len(last), len(following)) and last[shared] + 1 < following[shared]:
-        return last[:shared] + bytes([last[shared] + 1])
-    return last
-
-
-def _shared(one: bytes, other: bytes) -> int:
-    """How many bytes are the same in front."""
-    for position, (a, b) in enumerate(zip(one, other, strict=False)):
-        if a != b:
-            return position
-    return min(len(one), len(other))
-
-
-class _BlockBuilder:
-    def __init__(self, restart_interval: int) -> None:
-        self.last = b""
-        self._interval = restart_interval
-        self._content = bytearray()
-        self._restarts = [0]
-        self._since_restart = 0
-
-    @property
-    def size(self) -> int:
-        return len(self._content) + 4 * len(self._restarts) + 4
-
-    def add(self, key: bytes, value: bytes) -> None:
-        shared = 0
-        if self._since_restart < self._interval:
-            shared = _shared(self.last, key)
-        else:
-            self._restarts.append(len(self._content))
-            self._since_restart = 0
-        self._content += varint(shared) + varint(len(key) - shared) + varint(len(value))
-        self._content += key[shared:] + value
-        self.last = key
-        self._since_restart += 1
-
-    def finish(self) -> bytes:
-        numbers = [*self._restarts, len(self._restarts)]
-        return bytes(self._content) + b"".join(n.to_bytes(4, "little") for n in numbers)

@@ -1,4 +1,4 @@
-"""The records of TensorFlow's tensor bundles, to and from bytes.
+"""The records of TensorFlow's tensor bundles, from bytes.
 
 BundleHeaderProto and BundleEntryProto of tensorflow/core/protobuf/tensor_bundle.proto, with
 TensorShapeProto, TensorSliceProto and VersionDef of tensorflow/core/framework inside them.
@@ -8,15 +8,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
-
-from hf_bert_impl.errors import InputError
 
 from .mapped import byte_size
-from .protobuf import Damaged, Message, bytes_field, fixed32_field, number_field
+from .protobuf import Damaged, Message
 
-#: DataType of tensorflow/core/framework/types.proto: those of `DTYPES`, and the others by
-#: TensorFlow's names.
+#: DataType of tensorflow/core/framework/types.proto: those of `DTYPES`, and strings.
 TF_DTYPES = {
     1: "float32",
     2: "float64",
@@ -25,22 +21,10 @@ TF_DTYPES = {
     5: "int16",
     6: "int8",
     7: "string",
-    8: "complex64",
     9: "int64",
     10: "bool",
-    11: "qint8",
-    12: "quint8",
-    13: "qint32",
     14: "bfloat16",
-    15: "qint16",
-    16: "quint16",
-    17: "uint16",
-    18: "complex128",
     19: "float16",
-    20: "resource",
-    21: "variant",
-    22: "uint32",
-    23: "uint64",
 }
 #: The version of the format; there has been no other.
 VERSION = 1
@@ -68,29 +52,23 @@ class Entry:
     """Its parts, where it is stored in parts: each has an entry under `slice_key`."""
 
 
-def read_header(record: bytes, index: Path) -> tuple[int, int]:
+def read_header(record: bytes) -> tuple[int, int]:
     """Read the record under the empty key, the first one.
 
     Args:
         record: Its bytes.
-        index: The file that it is from, for the errors.
 
     Returns:
         The number of data files, and the version of the format that it was written in.
 
     Raises:
-        InputError: It is of another format, version or byte order.
-        Damaged: It is no such record.
+        Damaged: It is no such record, or of another format, version or byte order.
     """
     header = Message(record)
     if header.contents(1):
         # SavedTensorSlices, the first record of the format before this one, of which all is in
         # one file, begins with a message.
-        raise InputError(
-            f"{index} is a checkpoint of TensorFlow's first format (V1)",
-            "one of the second (.index and .data-… files)",
-            "restore it in TensorFlow and save it by tf.train.Saver(write_version=2)",
-        )
+        raise Damaged("it is of TensorFlow's first format (V1); save it by tf.train.Saver again")
     shards = header.number(1)
     version = oldest_reader = 0
     for numbers in header.messages(3):
@@ -98,17 +76,9 @@ def read_header(record: bytes, index: Path) -> tuple[int, int]:
     if shards < 1:
         raise Damaged(f"it claims {shards} data files")
     if header.number(2):
-        raise InputError(
-            f"{index} was written on a big-endian machine",
-            "little-endian numbers",
-            "restore and save it again on a common machine (x86, ARM)",
-        )
+        raise Damaged("it was written on a big-endian machine")
     if oldest_reader > VERSION:
-        raise InputError(
-            f"{index} is of a tensor-bundle format for readers of version {oldest_reader} on",
-            f"version {VERSION}",
-            "save it again with an older TensorFlow",
-        )
+        raise Damaged(f"it is for readers of version {oldest_reader} on, not {VERSION}")
     return shards, version
 
 
@@ -168,22 +138,3 @@ def _ordered(number: int) -> bytes:
     size = (number if number >= 0 else ~number).bit_length() // 7 + 1
     flipped = ((1 << size) - 1) << (7 * size)
     return ((number & ((1 << 8 * size) - 1)) ^ flipped).to_bytes(size, "big")
-
-
-def write_header() -> bytes:
-    """The record under the empty key of a bundle with one data file."""
-    return number_field(1, 1) + bytes_field(3, number_field(1, VERSION))
-
-
-def write_entry(entry: Entry) -> bytes:
-    """The record of a tensor that is not stored in parts."""
-    dtype = next(number for number, name in TF_DTYPES.items() if name == entry.dtype)
-    shape = b"".join(bytes_field(2, number_field(1, size)) for size in entry.shape)
-    return (
-        number_field(1, dtype)
-        + bytes_field(2, shape)
-        + number_field(3, entry.shard)
-        + number_field(4, entry.offset)
-        + number_field(5, entry.size)
-        + fixed32_field(6, entry.crc)
-    )

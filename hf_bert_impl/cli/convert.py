@@ -30,8 +30,8 @@ def convert(
         str,
         typer.Option(
             "--to",
-            help="safetensors, tf1, h5, flax or torch (the original names).",
-            autocompletion=one_of("safetensors", "tf1", "h5", "flax", "torch"),
+            help="safetensors, or torch (the original names).",
+            autocompletion=one_of("safetensors", "torch"),
         ),
     ] = "safetensors",
     revision: Annotated[
@@ -138,7 +138,7 @@ def inspect(
     src: Annotated[Path, typer.Argument(metavar="SRC", help=_SOURCE)],
     as_json: AsJson = False,
 ) -> None:
-    """List the tensors of a checkpoint, and what each would become, without loading them.
+    """List the tensors of a checkpoint, and what each would become.
 
     Example: hf-bert inspect bert_model.ckpt
     """

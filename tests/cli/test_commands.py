@@ -226,7 +226,7 @@ def test_json_is_all_of_the_output(hf_bert, place, monkeypatch, name):
 #: By command: what it calls when the output is on its way.
 INSIDE = {
     "answer": "hf_bert_impl.inference.question_answering.QuestionAnsweringPipeline.__call__",
-    "convert": "hf_bert_impl.conversion.pipeline.write_safetensors",
+    "convert": "hf_bert_impl.conversion.pipeline.save_torch_state_dict",
     "embed": "hf_bert_impl.distributed.parts.BulkJob._write",
     "export": "hf_bert_impl.export.exporting.compare",
     "finetune": "hf_bert_impl.training.finetuning_trainer.FinetuningTrainer.save_best",

@@ -6,7 +6,7 @@ import pytest
 from transformers import AutoTokenizer
 
 from hf_bert_impl import BertTokenizer
-from hf_bert_impl.conversion.readers.restricted_pickle import read_pickled_vocabulary
+from hf_bert_impl.conversion.readers.pickles import read_pickled_vocabulary
 
 TEXT = "the low river flows lower\nand the lowest river is slow\n" * 4
 

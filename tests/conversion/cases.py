@@ -22,26 +22,19 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 
 import hf_bert_impl
-from hf_bert_impl.conversion.architecture import Architecture, check_config, fit, infer
+from hf_bert_impl.conversion.architecture import Architecture, Fit, check_config, fit, infer
+from hf_bert_impl.conversion.formats import FORMATS as KNOWN
+from hf_bert_impl.conversion.formats import Candidate
 from hf_bert_impl.conversion.maps import names
 from hf_bert_impl.conversion.maps.flax import FLAX
 from hf_bert_impl.conversion.maps.google_tf1 import GOOGLE_TF1
 from hf_bert_impl.conversion.maps.keras_h5 import KERAS_H5
 from hf_bert_impl.conversion.maps.pytorch import PYTORCH_PRETRAINED_BERT, TRANSFORMERS
 from hf_bert_impl.conversion.maps.tables import detect
-from hf_bert_impl.conversion.planning import Plan, plan, same_bits
-from hf_bert_impl.conversion.readers.flax import FlaxReader, is_flax
-from hf_bert_impl.conversion.readers.h5 import H5Reader, is_h5
-from hf_bert_impl.conversion.readers.safetensors import SafetensorsReader, is_safetensors
-from hf_bert_impl.conversion.readers.tf1 import Tf1Reader, is_tf1
-from hf_bert_impl.conversion.readers.torch_pickle import TorchReader, is_torch
+from hf_bert_impl.conversion.planning import plan, same_bits
+from hf_bert_impl.conversion.readers.tf1 import index_of
 from hf_bert_impl.conversion.rules import Table
-from hf_bert_impl.conversion.tensors import DTYPES, TensorInfo
-from hf_bert_impl.conversion.writers.flax import write_flax
-from hf_bert_impl.conversion.writers.h5 import write_h5
-from hf_bert_impl.conversion.writers.safetensors import write_safetensors
-from hf_bert_impl.conversion.writers.tf1 import write_tf1
-from hf_bert_impl.conversion.writers.torch_zip import write_torch
+from hf_bert_impl.conversion.tensors import DTYPES
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.head_names import HEADS
 
@@ -50,13 +43,6 @@ CLASSES = tuple(HEADS.values())
 PRETRAINING, CLASSIFICATION = "BertForPreTraining", "BertForSequenceClassification"
 ANSWERING, TOKENS = "BertForQuestionAnswering", "BertForTokenClassification"
 MASKED, CHOICE = "BertForMaskedLM", "BertForMultipleChoice"
-
-
-def infos_of(tensors: Mapping[str, Any]) -> dict[str, TensorInfo]:
-    return {
-        name: TensorInfo(name, tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
-        for name, tensor in tensors.items()
-    }
 
 
 COMPRESS: dict = {"tar": bytes, "gz": gzip.compress, "bz2": bz2.compress, "xz": lzma.compress}
@@ -107,34 +93,30 @@ CHECKPOINTS = (
 
 @dataclass(frozen=True)
 class Format:
-    """What reads and writes the files of a format."""
+    """What reads the files of a format."""
 
-    reader: Any
-    is_file: Callable
-    write: Callable
-    file: str
-    """Its file, or prefix, in a folder; the writer of safetensors chooses it itself."""
+    name: str
     suffixes: tuple[str, ...]
     """Those of its files among the fixtures."""
     library: Callable
     """Reads a file by a library that is not ours: tensors by name, in the order of the file."""
 
-    def write_to(self, folder: Path, tensors: dict, read: Callable) -> tuple[Path, ...]:
-        where = folder if self.write is write_safetensors else folder / self.file
-        return self.write(where, tensors, read)
+    @property
+    def is_file(self) -> Callable[[Path], bool]:
+        return KNOWN[self.name].is_file
+
+    def read(self, path: Path) -> Any:
+        return Candidate(index_of(path) or path, self.name).read()
 
     def read_all(self, path: Path) -> dict[str, torch.Tensor]:
         """All tensors of a checkpoint that torch has the dtype of."""
-        with self.reader(path) as source:
-            infos = {name: info for name, info in source.tensors.items() if info.dtype in DTYPES}
-            tensors = Memory({name: source.read(name).clone() for name in infos})
-        assert tensors.tensors == infos
-        return tensors.values
+        found = self.read(path).tensors
+        return {name: item for name, item in found.items() if isinstance(item, torch.Tensor)}
 
     def refuse(self, path: Path, match: str | None = None) -> str:
         """Hold that reading everything ends in one short line that names the file; the line."""
         with pytest.raises(InputError, match=match) as raised:
-            self.read_all(path)
+            self.read(path)
         message = str(raised.value)
         assert path.name.split(".")[0] in message
         assert "; expected " in message
@@ -194,22 +176,11 @@ def by_tensorflow(path: Path) -> dict[str, torch.Tensor]:
 
 
 FORMATS = {
-    "safetensors": Format(
-        SafetensorsReader,
-        is_safetensors,
-        write_safetensors,
-        "model.safetensors",
-        (".safetensors",),
-        by_safetensors,
-    ),
-    "torch": Format(
-        TorchReader, is_torch, write_torch, "pytorch_model.bin", (".bin", ".pt", ".ep0"), by_torch
-    ),
-    "flax": Format(
-        FlaxReader, is_flax, write_flax, "flax_model.msgpack", (".msgpack",), by_msgpack
-    ),
-    "h5": Format(H5Reader, is_h5, write_h5, "tf_model.h5", (".h5",), by_h5py),
-    "tf1": Format(Tf1Reader, is_tf1, write_tf1, "model.ckpt-1000", (".index",), by_tensorflow),
+    "safetensors": Format("safetensors", (".safetensors",), by_safetensors),
+    "torch": Format("torch", (".bin", ".pt", ".ep0"), by_torch),
+    "flax": Format("flax", (".msgpack",), by_msgpack),
+    "h5": Format("h5", (".h5",), by_h5py),
+    "tf1": Format("tf1", (".index",), by_tensorflow),
 }
 EVERY_FORMAT = pytest.mark.parametrize("form", FORMATS.values(), ids=FORMATS)
 
@@ -222,23 +193,6 @@ class Runs:
 
     def __reduce__(self) -> tuple[Callable, tuple]:
         return self.call
-
-
-class Memory:
-    """Tensors by name, read as a reader gives them."""
-
-    def __init__(self, values: dict[str, torch.Tensor]) -> None:
-        self.values = values
-        self.tensors = infos_of(values)
-
-    def read(self, name: str) -> torch.Tensor:
-        return self.values[name]
-
-
-def bits(tensor: torch.Tensor) -> bytes:
-    """The bytes of a tensor, row by row."""
-    flat = tensor.detach().flatten().clone(memory_format=torch.contiguous_format)
-    return flat.view(torch.uint8).numpy().tobytes()
 
 
 #: Numbers that lists of a format are made of, or that are far too large.
@@ -266,17 +220,6 @@ def edited(content: bytes, edits: list[tuple[float, int | None, bytes]]) -> byte
         rest = content[at + (len(added) if removed is None else removed) :]
         content = content[:at] + added + rest
     return content
-
-
-SMALL = {"a/b:0": torch.arange(6.0).reshape(2, 3), "a/c:0": torch.tensor([7])}
-
-
-def small_checkpoint(form: Format, folder: Path, tensors: dict = SMALL) -> tuple[Path, Path]:
-    """Write a few tensors in a format: what is opened, and the file of its lists."""
-    folder.mkdir(exist_ok=True)
-    given = Memory(tensors)
-    files = form.write_to(folder, given.tensors, given.read)
-    return folder / form.file, files[0]
 
 
 def tar(*members: tuple[Any, bytes | None], form: int = tarfile.GNU_FORMAT) -> bytes:
@@ -309,16 +252,16 @@ def pack(path: Path, files: dict[str, bytes | None]) -> Path:
     return path
 
 
-def infos(shapes: dict[str, tuple], dtype: str = "float32") -> dict[str, TensorInfo]:
-    return {name: TensorInfo(name, shape, dtype) for name, shape in shapes.items()}
+def zeros(shapes: dict[str, tuple]) -> dict[str, torch.Tensor]:
+    return {name: torch.zeros(shape) for name, shape in shapes.items()}
 
 
-def reader(folder: str, file: str | None = None) -> Any:
-    """The open checkpoint of a folder of the fixtures: of `CHECKPOINTS`, or a file."""
-    file = file or next(known.file for known in CHECKPOINTS if known.folder == folder)
+def tensors_of(folder: str) -> dict[str, Any]:
+    """What the checkpoint of a folder of the fixtures holds."""
+    known = next(known for known in CHECKPOINTS if known.folder == folder)
     marks = {".ckpt": "tf1", ".h5": "h5", ".msgpack": "flax", ".safetensors": "safetensors"}
-    form = next((marks[mark] for mark in marks if mark in file), "torch")
-    return FORMATS[form].reader(FIXTURES / folder / file)
+    form = next((marks[mark] for mark in marks if mark in known.file), "torch")
+    return dict(FORMATS[form].read(FIXTURES / folder / known.file).tensors)
 
 
 def config_of(folder: str) -> dict[str, Any]:
@@ -326,13 +269,12 @@ def config_of(folder: str) -> dict[str, Any]:
     return json.loads(next(file for file in files if file.exists()).read_text())
 
 
-def converted(folder: str) -> tuple[dict[str, torch.Tensor], Plan, Architecture]:
-    """All tensors of a fixture under our names, and the plan."""
-    with reader(folder) as source:
-        whole = plan(detect(source.tensors), source.tensors)
-        found = infer(whole, config_of(folder))
-        cut = fit(whole, found.class_name, check_config(config_of(folder), found))
-        return {name: cut.read(source, name).clone() for name in cut.steps}, cut, found
+def converted(folder: str) -> tuple[Fit, Architecture]:
+    """What a fixture has for its class, and which that is."""
+    tensors = tensors_of(folder)
+    whole = plan(detect(tensors), tensors)
+    found = infer(whole, config_of(folder))
+    return fit(whole, found.class_name, check_config(config_of(folder), found)), found
 
 
 def assert_same(found: Mapping, expected: Mapping) -> None:

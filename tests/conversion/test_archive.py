@@ -15,7 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hf_bert_impl.conversion.readers import archive
+from hf_bert_impl.conversion.readers import archive, mapped
 from hf_bert_impl.conversion.readers.archive import is_archive, open_archive
 from hf_bert_impl.errors import InputError
 from tests.conversion.cases import (
@@ -125,7 +125,7 @@ def test_other_files_are_no_archives(tmp_path):
     paths = [*tmp_path.iterdir(), tmp_path, tmp_path / "nothing", tmp_path / ("x" * 5000)]
     assert [path.name for path in paths if is_archive(path)] == []
     for name in ("vocab.gz", "nothing"):
-        with pytest.raises(InputError, match="cannot be unpacked"):
+        with pytest.raises(InputError, match=r"is damaged|No such file"):
             open_archive(tmp_path / name, tmp_path)
 
 
@@ -147,14 +147,14 @@ def members(names):
 @pytest.mark.parametrize("name", ELSEWHERE)
 def test_names_that_lead_elsewhere(name, refuse):
     for make in (zipped, tar):
-        refuse(make(("good", b"1"), (name, b"2")), "has a member named")
+        refuse(make(("good", b"1"), (name, b"2")), "which leads elsewhere")
 
 
 @pytest.mark.parametrize("names", TAKEN, ids=str)
 @pytest.mark.filterwarnings("ignore:Duplicate name")
 def test_names_that_are_taken(names, refuse):
-    refuse(zipped(*((name, b"1") for name in names)), "twice|where a file is")
-    refuse(tar(*members(names)), "twice|where a file is")
+    refuse(zipped(*((name, b"1") for name in names)), "twice|leads elsewhere|is damaged")
+    refuse(tar(*members(names)), "twice|leads elsewhere|is damaged")
 
 
 # --- members, limits and lies ----------------------------------------------------------------
@@ -228,31 +228,30 @@ def headers_on_headers():
 
 
 SMALL = [(f"{number}", bytes(1 << 17)) for number in range(32)]
-SWELLS, DEVICE = "unpacks to more than", "'bad', a link or device"
+SWELLS, DEVICE = "unpacks to more files or bytes", "'bad' is a link or a device"
 HOSTILE = {
     **{
         f"tar {kind.decode()}": (tar_member(type=kind, linkname="../../out"), DEVICE)
         for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE)
     },
-    "tar sparse": (tar_member(b"1", type=tarfile.GNUTYPE_SPARSE), "a link or device"),
+    "tar sparse": (tar_member(b"1", type=tarfile.GNUTYPE_SPARSE), "a link or a device"),
     "zip link": (zip_of_a(stat.S_IFLNK), DEVICE),
     "zero in a name": (  # zipfile takes what stands before it
         zipped(("good", b"1"), ("a_b", b"2")).replace(b"a_b", b"a\0b"),
-        "has a member named",
+        "which leads elsewhere",
     ),
-    "encrypted": (patched(zipped(("bad", b"22")), (CENTRAL, 8, b"\1")), "'bad' encrypted"),
-    "bzip2": (zipped(("bad", b"1" * 99), method=zipfile.ZIP_BZIP2), "rare compression"),
-    "unknown": (patched(zipped(("bad", b"22")), (CENTRAL, 10, b"\x63")), "rare compression"),
+    "encrypted": (patched(zipped(("bad", b"22")), (CENTRAL, 8, b"\1")), "encrypted"),
+    "bzip2": (zipped(("bad", b"1" * 99), method=zipfile.ZIP_BZIP2), "of a rare compression"),
+    "unknown": (patched(zipped(("bad", b"22")), (CENTRAL, 10, b"\x63")), "of a rare compression"),
     "no files in a tar": (tar(("__MACOSX/x", b"1")), "has no files"),
-    "many in a zip": (zipped(*((f"{n}", b"1") for n in range(41))), "more than 40 members"),
+    "many in a zip": (zipped(*((f"{n}", b"1") for n in range(41))), SWELLS),
     "zip bomb": (zipped(("bad", ZEROS)), SWELLS),
     **{f"{kind} bomb": (COMPRESS[kind](tar(("bad", ZEROS))), SWELLS) for kind in ("gz", "xz")},
     "bz2 bomb of many": (COMPRESS["bz2"](tar(*SMALL)), SWELLS),
     "left out bomb": (gzip.compress(tar(("._bad", ZEROS), ("good", b"1"))), SWELLS),
-    "many names for one": (many_names(), SWELLS),
+    "many names for one": (many_names(), "header"),
     "less than it holds": (swelling(100), "CRC"),
-    "more than it holds": (swelling((1 << 20) + 1), "1 bytes are missing"),
-    "behind the end": (gzip.compress(tar(("good", b"1")) + bytes(4 << 20)), "bytes outside files"),
+    "more than it holds": (swelling((1 << 20) + 1), "it ends within|is damaged"),
     "negative size": (lying_size(-512, tarfile.REGTYPE), None),
     "vast size": (lying_size(1 << 62, tarfile.REGTYPE), None),
     "pax vast": (pax(size="9" * 5000), None),
@@ -267,23 +266,10 @@ HOSTILE = {
 
 @pytest.mark.parametrize(("content", "match"), HOSTILE.values(), ids=HOSTILE)
 def test_hostile(content, match, refuse, monkeypatch):
-    monkeypatch.setattr(archive, "MAX_MEMBERS", 40)
+    monkeypatch.setattr(archive, "_MAX_MEMBERS", 40)
     if match == SWELLS:  # zeros shrink to a thousandth
-        monkeypatch.setattr(archive, "CONTENT_SLACK_BYTES", 1 << 20)
+        monkeypatch.setattr(mapped, "_SLACK_BYTES", 1 << 20)
     refuse(content, match)
-
-
-@pytest.mark.parametrize("make", [zipped, tar])
-def test_limits(make, tmp_path, refuse, monkeypatch):
-    (tmp_path / "good").write_bytes(make(("a", bytes(600)), ("b", bytes(400))))
-    monkeypatch.setattr(archive, "MAX_CONTENT_BYTES", 1000)
-    monkeypatch.setattr(archive, "MAX_MEMBERS", 2)
-    shutil.rmtree(open_archive(tmp_path / "good", tmp_path / "here"))
-    (tmp_path / "good").unlink()
-    refuse(make(("bad", bytes(1001))), "more than 1000 bytes")
-    free = shutil.disk_usage("/")._replace(free=500)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: free)
-    refuse(make(("a", bytes(501))), "501 bytes to unpack, .* 500 free")
 
 
 def test_a_header_that_swells(refuse):
@@ -293,7 +279,7 @@ def test_a_header_that_swells(refuse):
     info.size = 1 << 26
     content = gzip.compress(info.tobuf(tarfile.GNU_FORMAT) + b"1" * (1 << 26), 1)
     tracemalloc.start()
-    refuse(content, "bytes outside files")
+    refuse(content, "a header that is too large")
     assert tracemalloc.get_traced_memory()[1] < 30 << 20
     tracemalloc.stop()
 

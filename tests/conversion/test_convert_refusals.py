@@ -102,13 +102,12 @@ REFUSED = [
     ("flax", nothing, {"head": "chat"}, "`head` is 'chat'"),
     ("flax", nothing, {"dtype": "int8"}, "`dtype` is 'int8'"),
     ("flax", nothing, {"max_shard_size": "many"}, "`max_shard_size` is 'many'"),
-    ("flax", nothing, {"max_shard_size": "1GB", "to": "h5"}, "`max_shard_size`"),
+    ("flax", nothing, {"max_shard_size": "1GB", "to": "torch"}, "`max_shard_size`"),
     ("flax", nothing, {"num_attention_heads": 8}, "`num_attention_heads` is 8"),
     ("flax", nothing, {"reference": "/nowhere/x.npz"}, "cannot be compared"),
     ("flax", nothing, {"hidden_act": "magic"}, "hidden_act"),
-    ("positions_relative_key", nothing, {"to": "tf1"}, "not of BERT's own architecture"),
+    *(("flax", nothing, {"to": kind}, "no longer written") for kind in ("tf1", "h5", "flax")),
     ("codertimo", nothing, {"do_lower_case": True}, "`do_lower_case`"),
-    ("head_mask_pruned", nothing, {"to": "flax"}, "not of BERT's own architecture"),
 ]
 
 

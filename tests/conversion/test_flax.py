@@ -5,11 +5,10 @@ import numpy as np
 import pytest
 import torch
 
-from hf_bert_impl.conversion.readers.flax import CHUNKED, FlaxReader
-from hf_bert_impl.conversion.tensors import DTYPES, TensorInfo
-from hf_bert_impl.conversion.writers import flax as writer
-from hf_bert_impl.conversion.writers.flax import write_flax
-from tests.conversion.cases import FORMATS, infos_of
+from hf_bert_impl.conversion.readers.flax import read_flax
+from tests.conversion.cases import FORMATS
+
+CHUNKED = "__msgpack_chunked_array__"
 
 refuse = FORMATS["flax"].refuse
 
@@ -40,28 +39,14 @@ def test_plain_values(tmp_path):
     }
     tree = plain | {"list": [1, -70, 70_000], "empty": {}, "nothing": []}
     tree["scalar"] = array(np.array(-3, "i4"), code=3)
-    with FlaxReader(write(tmp_path / "kinds.msgpack", {"plain": tree})) as reader:
-        for name, value in plain.items():
-            assert reader.read(f"plain/{name}").item() == value
-            assert reader.tensors[f"plain/{name}"].shape == ()
-            assert reader.tensors[f"plain/{name}"].dtype in ("int64", "float64", "bool")
-        assert reader.read("plain/scalar").dtype == torch.int32
-        assert reader.read("plain/scalar").item() == -3
-        assert [reader.read(f"plain/list/{place}").item() for place in range(3)] == [1, -70, 70_000]
-        assert len(reader.tensors) == len(plain) + 4
-
-
-def test_nothing_is_read_before_it_is_asked_for(tmp_path):
-    """A gigabyte of zeros that the disk does not hold is listed at once."""
-    path, size = tmp_path / "large.msgpack", 1 << 30
-    head = b"\x93" + msgpack.packb((size // 4,)) + msgpack.packb("float32")
-    head += b"\xc6" + size.to_bytes(4, "big")
-    extension = b"\xc9" + (len(head) + size).to_bytes(4, "big") + b"\x01"
-    with path.open("wb") as file:
-        file.write(b"\x81" + msgpack.packb("kernel") + extension + head)
-        file.truncate(file.tell() + size)
-    with FlaxReader(path) as reader:
-        assert reader.tensors == {"kernel": TensorInfo("kernel", (1 << 28,), "float32")}
+    found = read_flax(write(tmp_path / "kinds.msgpack", {"plain": tree})).tensors
+    for name, value in plain.items():
+        assert found[f"plain/{name}"].item() == value
+        assert found[f"plain/{name}"].dtype in (torch.int64, torch.float64, torch.bool)
+    assert found["plain/scalar"].dtype == torch.int32
+    assert found["plain/scalar"].item() == -3
+    assert [found[f"plain/list/{place}"].item() for place in range(3)] == [1, -70, 70_000]
+    assert len(found) == len(plain) + 4
 
 
 # --- lies ------------------------------------------------------------------------------------
@@ -92,15 +77,15 @@ PIECES = {
 }
 #: Bytes of a whole file.
 FILES = {
-    "key twice": (b"\x82\xa1a\x01\xa1a\x02", "'a' is twice"),
-    "number as key": (b"\x81\x01\x02", "a key at 1 is int64"),
-    "cut": (b"\x81\xa1a\xcb\0\0", "ends within a value"),
-    "more behind": (b"\x81\xa1a\x01\x00", "1 bytes follow"),
-    "vast table": (b"\xdf\xff\xff\xff\xff\xa1a\x01", "table of 4294967295 at 0 ends beyond"),
-    "deep lists": (b"\x81\xa1a" + b"\x91" * 100_000 + b"\x01", "more than 64 tables"),
+    "key twice": (b"\x82\xa1a\x01\xa1a\x02", "'a' is no name, or twice"),
+    "number as key": (b"\x81\x01\x02", "int is not allowed for map key"),
+    "cut": (b"\x81\xa1a\xcb\0\0", "incomplete input"),
+    "more behind": (b"\x81\xa1a\x01\x00", "extra data"),
+    "vast table": (b"\xdf\xff\xff\xff\xff\xa1a\x01", "is damaged"),
+    "deep lists": (b"\x81\xa1a" + b"\x91" * 100_000 + b"\x01", "is damaged"),
     "long names": (  # a long key in front of many short ones would be that many long names
         msgpack.packb({"k" * 60_000: {str(number): 1 for number in range(2000)}}),
-        "names are longer than itself",
+        "names are too long",
     ),
 }
 
@@ -116,7 +101,7 @@ def pieces_at_fault():
         given = {
             key: value for key, value in (("shape", shape), ("chunks", chunks)) if value is not None
         }
-        yield msgpack.packb({"good": lying(), "bad": {CHUNKED: True} | given}), "'bad'"
+        yield msgpack.packb({"good": lying(), "bad": {CHUNKED: True} | given}), None
 
 
 @pytest.mark.parametrize(
@@ -130,37 +115,14 @@ def test_files_that_lie(content, match, tmp_path):
     refuse(path, match)
 
 
-# --- writing ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("shape", "dtype"),
-    [((), "float32"), ((0, 3), "bool"), ((2, 3, 4, 5), "int64"), ((300, 70), "uint8")],
-)
-def test_heads_of_every_length(shape, dtype, tmp_path):
-    values = torch.ones(shape, dtype=DTYPES[dtype])
-    tensors = {f"{'k' * length}/b": values for length in (1, 31, 32, 255, 256, 70_000)}
-    path = tmp_path / "heads.msgpack"
-    write_flax(path, infos_of(tensors), tensors.__getitem__)
-    tree = {name.split("/")[0]: {"b": array(values.numpy())} for name in tensors}
-    assert path.read_bytes() == msgpack.packb(tree)
-
-
-def test_arrays_in_pieces(tmp_path, monkeypatch):
+def test_arrays_in_pieces(tmp_path):
     """As flax.serialization cuts: flat, as many elements as fit, the last piece shorter."""
-    monkeypatch.setattr(writer, "MAX_PIECE_BYTES", 50)
     values = np.arange(35, dtype="f4").reshape(5, 7)
     pieces = {str(n): array(values.reshape(-1)[12 * n : 12 * n + 12]) for n in range(3)}
     tree = {CHUNKED: True, "shape": {"0": 5, "1": 7}, "chunks": pieces}
-    whole = values[0, :5].astype("f8")
-    tensors = {"a/b": torch.from_numpy(values), "a/c": torch.from_numpy(whole)}
-    path = tmp_path / "pieces.msgpack"
-    write_flax(path, infos_of(tensors), tensors.__getitem__)
-    assert path.read_bytes() == msgpack.packb({"a": {"b": tree, "c": array(whole)}})
     shuffled = dict(reversed(tree.items())) | {"chunks": dict(reversed(pieces.items()))}
     for content in ({"a": {"b": tree}}, {"a": {"b": shuffled}, "d": tree}):
-        with FlaxReader(write(path, content)) as reader:
-            for name, info in reader.tensors.items():
-                assert info == TensorInfo(name, (5, 7), "float32")
-                assert torch.equal(reader.read(name), tensors["a/b"])
-            assert list(reader.tensors) == ["a/b", "d"][: len(content)]
+        found = read_flax(write(tmp_path / "pieces.msgpack", content)).tensors
+        assert list(found) == ["a/b", "d"][: len(content)]
+        for tensor in found.values():
+            assert torch.equal(tensor, torch.from_numpy(values))

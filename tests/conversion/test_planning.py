@@ -7,8 +7,9 @@ from hf_bert_impl.conversion.architecture import check_config, fit, infer
 from hf_bert_impl.conversion.maps.google_tf1 import GOOGLE_TF1
 from hf_bert_impl.conversion.maps.pytorch import TRANSFORMERS
 from hf_bert_impl.conversion.maps.tables import detect
-from hf_bert_impl.conversion.planning import invert, plan, same_bits
+from hf_bert_impl.conversion.planning import original_names, plan, same_bits
 from hf_bert_impl.conversion.rules import Operation, Rule, Table, write
+from hf_bert_impl.conversion.tensors import Unread
 from hf_bert_impl.errors import InputError
 from tests.conversion.cases import (
     ANSWERING,
@@ -16,10 +17,9 @@ from tests.conversion.cases import (
     MASKED,
     PRETRAINING,
     TOKENS,
-    Memory,
-    infos,
     random_model,
-    reader,
+    tensors_of,
+    zeros,
 )
 
 SMALL = Table(
@@ -32,11 +32,7 @@ SMALL = Table(
         Rule("{scope}/b{layer+4}/old", "bert.encoder.layer.{layer}.dense.weight", alias=True),
         Rule("{scope}/b{layers+4}/p", "bert.pooler.dense.weight", Operation.TRANSPOSE),
         Rule("[{wrapper}]out.bias", "cls.predictions.bias"),
-        Rule(
-            "out.words",
-            "bert.embeddings.word_embeddings.weight",
-            repeated_with="cls.predictions.bias",
-        ),
+        Rule("out.words", "bert.embeddings.word_embeddings.weight", repeats=True),
     ),
     slots={"scope": "[a-z]+", "wrapper": "(?:module\\.)+", "any": ".+"},
 )
@@ -48,13 +44,6 @@ SHAPES = {
     "out.bias": (7,),
     "out.words": (7, 3),
 }
-
-
-def random(shapes):
-    generator = torch.Generator().manual_seed(3)
-    memory = {name: torch.randn(shape, generator=generator) for name, shape in shapes.items()}
-    memory["out.words"] = memory["words"].clone()
-    return Memory(memory)
 
 
 # --- patterns --------------------------------------------------------------------------------
@@ -95,16 +84,15 @@ def test_same_bits():
 
 
 def test_copies_must_equal():
-    source = random(SHAPES)
-    found = plan(SMALL, source.tensors)
+    source = zeros(SHAPES) | {"words": torch.randn(7, 3)}
     name = "bert.embeddings.word_embeddings.weight"
-    assert found.steps[name].copies == (("out.words", Operation.IDENTITY),)
-    found.read(source, name)
-    source.values["out.words"][6, 2] += 1e-6
-    with pytest.raises(InputError, match=r"words and out\.words differ; expected one tensor"):
-        found.read(source, name)
-    alone = {n: i for n, i in source.tensors.items() if n != "words"}
-    assert plan(SMALL, alone).steps[name].source.name == "out.words"
+    alone = {"out.words": source["words"].clone()}
+    found = plan(SMALL, alone | source | alone)
+    assert found.origins[name] == ("words", Operation.IDENTITY)
+    assert found.becomes["out.words"] == name
+    with pytest.raises(InputError, match=r"words and out\.words are both .*, and differ; expected"):
+        plan(SMALL, source)
+    assert plan(SMALL, alone).origins[name][0] == "out.words"
 
 
 MOVED = {name.replace("b6", "b7"): shape for name, shape in SHAPES.items()}
@@ -114,14 +102,14 @@ UNKNOWN = SHAPES | {f"crf/layer_{n}/kernel": (2,) for n in range(12)} | {"Words"
 @pytest.mark.parametrize(
     ("tensors", "message"),
     [
-        (infos(SHAPES | {"x/b4/old": (5, 3)}), r"x/b4/w and x/b4/old are both .*layer\.0\.dense"),
-        (infos(SHAPES | {"y/b4/w": (3, 5)}), r"x/b4/w and y/b4/w are both"),
-        (infos(SHAPES | {"out.words": (6, 3)}), r"words and out\.words are both bert\.embeddings"),
-        (infos(UNKNOWN), r"13 tensors \(crf/layer_\*/kernel \(12 times\), Words\) that small"),
-        (infos(MOVED), r"1 tensor \(x/b\*/p\) that small"),  # the pooler behind the layers
-        (infos(SHAPES | {"x/b4/w": (3,)}), r"x/b4/w has the shape \(3,\); .*layer\.0\.dense"),
-        (infos(SHAPES) | infos({"words": (7, 3)}, "int8"), "words holds int8; expected floating"),
-        (infos(SHAPES) | infos({"words": (7, 3)}, "string"), "words holds string"),
+        (zeros(SHAPES | {"x/b4/old": (5, 3)}), r"x/b4/w and x/b4/old are both .*layer\.0\.dense"),
+        (zeros(SHAPES | {"y/b4/w": (3, 5)}), r"x/b4/w and y/b4/w are both"),
+        (zeros(SHAPES | {"out.words": (6, 3)}), r"words and out\.words are both bert\.embeddings"),
+        (zeros(UNKNOWN), r"13 tensors \(crf/layer_\*/kernel \(12 times\), Words\) that small"),
+        (zeros(MOVED), r"1 tensor \(x/b\*/p\) that small"),  # the pooler behind the layers
+        (zeros(SHAPES | {"x/b4/w": (3,)}), r"x/b4/w has the shape \(3,\); .*layer\.0\.dense"),
+        ({"words": torch.zeros(7, 3, dtype=torch.int8)}, "words holds int8; expected floating"),
+        ({"words": Unread((7, 3), "string")}, "words holds string"),
     ],
 )
 def test_tensors_that_have_no_place(tensors, message):
@@ -130,9 +118,9 @@ def test_tensors_that_have_no_place(tensors, message):
 
 
 def test_inverse_refuses_what_the_software_has_no_place_for():
-    ours = infos({"bert.embeddings.word_embeddings.weight": (7, 3), "classifier.weight": (2, 3)})
+    ours = zeros({"bert.embeddings.word_embeddings.weight": (7, 3), "classifier.weight": (2, 3)})
     with pytest.raises(InputError, match=r"1 tensor \(classifier\.weight\) for which small"):
-        invert(SMALL, ours, "BertForSequenceClassification")
+        original_names(SMALL, ours, "BertForSequenceClassification")
 
 
 # --- which model -------------------------------------------------------------------------------
@@ -140,8 +128,7 @@ def test_inverse_refuses_what_the_software_has_no_place_for():
 
 def whole_plan(class_name, **sizes):
     state, fields = random_model(class_name, **sizes)
-    tensors = Memory(state).tensors
-    return plan(detect(tensors), tensors), fields
+    return plan(detect(state), state), fields
 
 
 @pytest.mark.parametrize(
@@ -169,19 +156,16 @@ def test_inferred_class(held, config, head, expected):
 
 
 def test_a_classifier_trained_without_pooler_is_one_of_tokens():
-    with reader("tf1_classifier") as source:
-        slots = {"output_weights/adam_m": (3, 32), "output_bias/adam_m": (3,)}
-        whole = plan(GOOGLE_TF1, source.tensors | infos(slots))
-        assert infer(whole, {}).class_name == TOKENS
-        slots["bert/pooler/dense/kernel/adam_m"] = (32, 32)
-        whole = plan(GOOGLE_TF1, source.tensors | infos(slots))
-        assert infer(whole, {}).class_name == CLASSIFICATION
+    slots = {"output_weights/adam_m": (3, 32), "output_bias/adam_m": (3,)}
+    tensors = tensors_of("tf1_classifier") | zeros(slots)
+    assert infer(plan(GOOGLE_TF1, tensors), {}).class_name == TOKENS
+    tensors |= zeros({"bert/pooler/dense/kernel/adam_m": (32, 32)})
+    assert infer(plan(GOOGLE_TF1, tensors), {}).class_name == CLASSIFICATION
 
 
 def test_heads_that_cannot_be():
     state, _ = random_model(PRETRAINING)
-    tensors = Memory(state | {"classifier.weight": torch.ones(2, 6)}).tensors
-    whole = plan(TRANSFORMERS, tensors)
+    whole = plan(TRANSFORMERS, state | {"classifier.weight": torch.ones(2, 6)})
     with pytest.raises(InputError, match=r"several heads \(classifier and cls\.pred.*`head`"):
         infer(whole, {})
     assert infer(whole, {}, "sequence-classification").num_labels == 2
@@ -213,4 +197,4 @@ def test_shapes_must_be_those_of_the_class():
     state, fields = random_model(MASKED)
     state["bert.encoder.layer.1.attention.self.key.weight"] = torch.ones(6, 5)
     with pytest.raises(InputError, match=r"1 of the tensors .*key\.weight gives \(6, 5\) for"):
-        fit(plan(TRANSFORMERS, Memory(state).tensors), MASKED, fields)
+        fit(plan(TRANSFORMERS, state), MASKED, fields)

@@ -58,9 +58,9 @@ NAMES = {
 @pytest.mark.parametrize(
     ("content", "match"),
     [
-        (b"\xff\xfe{}", "is no JSON"),
-        (b"[" * 200_000, "is no JSON"),
-        (b'{"metadata": {"total_size": ' + b"9" * 6000 + b"}}", "is no JSON"),
+        (b"\xff\xfe{}", "is damaged"),
+        (b"[" * 200_000, "is damaged"),
+        (b'{"metadata": {"total_size": ' + b"9" * 6000 + b"}}", "is damaged"),
         (b'{"weight_map": {"a": "one.bin", "a": "two.bin"}}', "'a' twice"),
         (b'{"weight_map": {"a": "one.bin"}, "weight_map": {}}', "'weight_map' twice"),
         ([], "no weight_map"),

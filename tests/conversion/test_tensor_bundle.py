@@ -6,7 +6,6 @@ expected.npz is what its own reader gives, bfloat16 as uint16.
 """
 
 import os
-import re
 import shutil
 import tracemalloc
 from pathlib import Path
@@ -16,93 +15,55 @@ import pytest
 import torch
 
 from hf_bert_impl.conversion.readers import sstable
-from hf_bert_impl.conversion.readers.protobuf import (
+from hf_bert_impl.conversion.readers.tensor_bundle import slice_key
+from hf_bert_impl.conversion.tensors import Unread
+from tests.conversion import bundles
+from tests.conversion.bundles import (
     bytes_field,
     fixed32_field,
     number_field,
     varint,
+    write_header,
+    write_table,
 )
-from hf_bert_impl.conversion.readers.tensor_bundle import slice_key, write_header
-from hf_bert_impl.conversion.readers.tf1 import Tf1Reader
-from hf_bert_impl.conversion.tensors import TensorInfo
-from hf_bert_impl.conversion.writers.tf1 import write_tf1
-from hf_bert_impl.errors import InputError
-from tests.conversion.cases import FIXTURES, FORMATS, Memory, assert_same
+from tests.conversion.cases import FIXTURES, FORMATS
 
 TF1 = FIXTURES / "tf1" / "bert_model.ckpt"
 PARTITIONED = FIXTURES / "tf1_partitioned" / "model.ckpt-7"
 read_all, refuse = FORMATS["tf1"].read_all, FORMATS["tf1"].refuse
 
 
-def write(prefix, tensors):
-    given = Memory(tensors)
-    return write_tf1(prefix, given.tensors, given.read)
-
-
 # --- what TensorFlow wrote -------------------------------------------------------------------
 
 
 def test_what_is_listed():
-    with Tf1Reader(FIXTURES / "tf2_checkpoint" / "ckpt-1") as reader:
-        assert reader.tensors["_CHECKPOINTABLE_OBJECT_GRAPH"].dtype == "string"
-        name = "model/brain/.ATTRIBUTES/VARIABLE_VALUE"
-        assert reader.tensors[name] == TensorInfo(name, (3, 1, 2), "bfloat16")
-        with pytest.raises(
-            InputError, match=r"_OBJECT_GRAPH' of .* is of dtype 'string'; expected"
-        ):
-            reader.read("_CHECKPOINTABLE_OBJECT_GRAPH")
-    with Tf1Reader(PARTITIONED) as reader:
-        data = [f"model.ckpt-7.data-0000{number}-of-00002" for number in range(2)]
-        assert [file.name for file in reader.files] == ["model.ckpt-7.index", *data]
-        assert reader.tensors["cls/long"].shape == (300, 1)
-        assert not [name for name in reader.tensors if "\0" in name]
-
-
-@pytest.mark.parametrize("end", ["", ".index", ".data-00000-of-00001"])
-def test_paths_that_mean_a_checkpoint(end, tmp_path):
-    for suffix in (".index", ".data-00000-of-00001"):
-        shutil.copy(f"{TF1}{suffix}", tmp_path / f"weights.bin{suffix}")
-    with Tf1Reader(tmp_path / f"weights.bin{end}") as reader:
-        assert len(reader.tensors) == 139
-
-
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads Linux's accounting")
-def test_what_was_read_before_takes_no_memory(tmp_path):
-    write(tmp_path / "m", {f"{i}": torch.zeros(1 << 20) for i in range(8)})
-
-    def resident():
-        status = Path("/proc/self/status").read_text()
-        return int(re.search(r"RssFile:\s+(\d+) kB", status)[1]) << 10
-
-    with Tf1Reader(tmp_path / "m") as reader:
-        before = resident()
-        held = [reader.read(name) for name in reader.tensors]
-        assert (1 << 22) * 0.9 < resident() - before < (1 << 22) * 2
-    assert len(held) == 8
+    tensors = FORMATS["tf1"].read(FIXTURES / "tf2_checkpoint" / "ckpt-1").tensors
+    assert tensors["_CHECKPOINTABLE_OBJECT_GRAPH"] == Unread((), "string")
+    brain = tensors["model/brain/.ATTRIBUTES/VARIABLE_VALUE"]
+    assert (brain.shape, brain.dtype) == ((3, 1, 2), torch.bfloat16)
+    found = FORMATS["tf1"].read(PARTITIONED)
+    data = [f"model.ckpt-7.data-0000{number}-of-00002" for number in range(2)]
+    assert [file.name for file in found.files] == ["model.ckpt-7.index", *data]
+    assert found.tensors["cls/long"].shape == (300, 1)
+    assert not [name for name in found.tensors if "\0" in name]
 
 
 def write_snappy_block(file, block):
     offset = file.tell()
     content = bytes(cramjam.snappy.compress_raw(block.finish())) + bytes([sstable.SNAPPY])
     file.write(content + sstable.masked_crc32c(content).to_bytes(4, "little"))
-    return sstable.varint(offset) + sstable.varint(len(content) - 1)
+    return varint(offset) + varint(len(content) - 1)
 
 
 @pytest.mark.parametrize("compressed", [True, False])
-def test_index_of_several_blocks(tmp_path, compressed):
-    tensors = {
-        f"layer_{i % 97}/a_rather_long_name/of_a_variable_{i}": torch.full((i % 3,), i)
-        for i in range(4001)
-    }
-    index, _ = write(tmp_path / "m", tensors)
-    records = list(sstable.read_table(index))
-    assert [key for key, _ in records] == [b"", *sorted(name.encode() for name in tensors)]
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sstable, "BLOCK_SIZE", 1 << 14)
-        if compressed:
-            patch.setattr(sstable, "_write_block", write_snappy_block)
-        sstable.write_table(index, records)
-    assert_same(read_all(tmp_path / "m"), tensors)
+def test_index_of_several_blocks(tmp_path, compressed, monkeypatch):
+    records = [
+        (f"layer_{i % 97:02}/a_rather_long_name_{i:04}".encode(), b"x" * i) for i in range(999)
+    ]
+    if compressed:
+        monkeypatch.setattr(bundles, "write_block", write_snappy_block)
+    write_table(tmp_path / "m.index", sorted(records), 1 << 14)
+    assert list(sstable.read_table(tmp_path / "m.index")) == sorted(records)
 
 
 def test_keys_of_parts():
@@ -152,7 +113,7 @@ def slice_message(extents):
 
 
 def bundle(folder, *records, data=DATA):
-    sstable.write_table(folder / "m.index", records)
+    write_table(folder / "m.index", records)
     (folder / "m.data-00000-of-00001").write_bytes(data)
     return folder / "m"
 
@@ -195,8 +156,6 @@ def test_missing_files(tmp_path):
         assert f"{data} is missing" in refuse(folder / PARTITIONED.name)
         if data.is_dir():
             data.rmdir()
-    for path in (data.with_name("none"), tmp_path):
-        assert str(path) in refuse(path)
 
 
 ABSURD = {
@@ -205,15 +164,18 @@ ABSURD = {
     "big-endian": ([(b"", number_field(1, 1) + number_field(2, 1))], "big-endian machine"),
     "newer": (
         [(b"", number_field(1, 1) + bytes_field(3, number_field(1, 3) + number_field(2, 2)))],
-        "readers of version 2 on; expected version 1",
+        "readers of version 2 on, not 1",
     ),
-    "V1": ([(b"", bytes_field(1, b""))], "first format .V1.; .* tf.train.Saver"),
+    "V1": ([(b"", bytes_field(1, b""))], "first format .V1.; save it by tf.train.Saver"),
     "twice": ([HEADER, (b"a", record(3)), (b"a", record(3))], "the key b'a' follows b'a'"),
     "not UTF-8": ([HEADER, (b"\xff", record(3))], "is neither a name nor a part"),
     "huge": ([HEADER, (b"a", shape_field(1 << 40, 1 << 40))], "the shape"),
     "rank": ([HEADER, (b"a", bytes_field(2, number_field(3, 1)))], "dimensions is not known"),
-    "shape and size": ([HEADER, (b"a", record(3, size=11))], "11 bytes, .* takes 12"),
-    "beyond the end": ([HEADER, (b"a", record(3, offset=40))], "has 48 bytes; expected 52 or more"),
+    "shape and size": ([HEADER, (b"a", record(3, size=11))], "11 bytes .* takes 12"),
+    "beyond the end": (
+        [HEADER, (b"a", record(3, offset=40))],
+        "12 bytes from 40 on",
+    ),
     "before it": ([HEADER, (b"a", record(3, offset=-4))], "12 bytes from byte -4 on"),
     "vast field": ([HEADER, (b"a", b"\x12" + varint((1 << 64) - 1))], "field 2 .* is cut off"),
 }
@@ -239,13 +201,13 @@ def parts(*given, **changes):
 
 
 IN_PARTS = {
-    "one missing": ([HEADER, parts(TOP)[-1]], "'a' lacks its part"),
-    "too few": (parts(TOP), "have 3 elements together, not 12"),
-    "overlapping": (parts(((0, 2), (0, -1)), ((1, 2), (0, -1))), "parts of .*'a' overlap"),
+    "one missing": ([HEADER, parts(TOP)[-1], (b"z", record(12))], "'a' lacks its part"),
+    "too few": (parts(TOP), "do not cover it"),
+    "overlapping": (parts(((0, 2), (0, -1)), ((1, 2), (0, -1))), "does not fit"),
     "other dtype": (parts(TOP, entry=record(1, 3, size=12)), "does not fit"),
     "far more than the files": (
         parts(*(((i, 1), (0, -1)) for i in range(50)), sizes=(50, 48)),
-        "has 2400 bytes, more than all the data files",
+        "take 2400 bytes, more than all the data files",
     ),
 }
 

@@ -1,0 +1,247 @@
+"""PyTorch's checkpoints: state dicts and pickled modules, of any torch since 0.2.
+
+Since torch 1.6 `torch.save` writes a zip archive of stored entries, `<name>/data.pkl` and one
+`<name>/data/<key>` a storage, each with its crc32 (caffe2/serialize/inline_container.cc). Before,
+it was a stream: three small pickles (a magic number, the protocol 1001, facts on the machine), the
+pickle, a pickled list of keys, and per key the number of elements, 8 bytes, and the elements
+(torch/serialization.py, `_legacy_save`). That has no checksum.
+
+Nothing of a checkpoint is run: see `pickles`.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import mmap
+import zipfile
+import zlib
+from pathlib import Path
+from typing import IO, Any, cast
+
+import torch
+from torch import Tensor
+
+from ..tensors import DTYPES, Checkpoint, Unread
+from .mapped import map_file, most_bytes, read_at, reading, tensor_at
+from .pickles import Instance, Storage, TensorRecord, is_key, load_inert
+
+#: 0x1950A86A20F9469CFC6C as a pickled int, whatever the protocol (2 is the usual one).
+_LEGACY_MAGIC = bytes.fromhex("8a0a6cfc9c46f9206aa85019")
+_LEGACY_PROTOCOL = 1001
+_ZIP_MAGIC = b"PK\x03\x04"
+#: How pickles of protocol 2 and later begin, and all of them end.
+_PICKLE, _PICKLE_END = b"\x80", b"."
+_OTHER_ORDER = "it was written by a machine of another byte order"
+#: Containers in one another: a module of BERT lies seven deep, a container in itself without end.
+_MAX_DEPTH = 64
+_MAX_NAME = 1000
+#: Characters of all names together. A dict may be shared by many others, and a small pickle so
+#: have more names than fit in memory; a vocabulary of 250 000 words has five million.
+_MAX_CHARACTERS = 1 << 25
+_NAME_OVERHEAD = 32
+
+#: Where each storage starts in the file.
+Places = dict[str, int]
+
+
+def read_torch(path: Path) -> Checkpoint:
+    """Read a file of `torch.save`: `pytorch_model.bin`, `.pt`, `.pth`, codertimo's `.ep0`.
+
+    Nested dicts are flattened to dotted names ("model.bert.pooler.dense.bias"), and so are the
+    parameters and buffers of pickled modules, as their `state_dict()` would have named them.
+    Tied tensors come under each of their names.
+
+    Raises:
+        InputError: The file cannot be read, is none of the containers, is damaged, or its pickle
+            would run code.
+    """
+    data = map_file(path)
+    with reading("PyTorch", path):
+        if data[:4] == _ZIP_MAGIC:
+            root, places = _open_zip(data, path)
+            software = "PyTorch, zip container (torch 1.6 or later)"
+        elif _LEGACY_MAGIC in data[:32]:
+            root, places = _open_legacy(data, path)
+            software = "PyTorch, legacy container (the only one before torch 1.6)"
+        else:
+            if data[:1] == _PICKLE or data[-1:] == _PICKLE_END:
+                # A plain pickle: the user is told first what it would run.
+                load_inert(cast(IO[bytes], data), path)
+            raise ValueError("it is no file of torch.save, or one of torch 0.1")
+        if not isinstance(root, dict | Instance):
+            raise ValueError("it holds neither a state dict nor a module; save its state_dict()")
+        walk = _Walk()
+        walk.visit(root, "", 0)
+        if sum(math.prod(it.shape) for it in walk.records.values()) * 8 > most_bytes(path):
+            raise ValueError("its tensors show the same few numbers many times")
+        tensors = {
+            name: record if isinstance(record, Unread) else _tensor(data, places, record)
+            for name, record in walk.records.items()
+        }
+    return Checkpoint(tensors, software, walk.attributes)
+
+
+def _open_zip(data: mmap.mmap, path: Path) -> tuple[Any, Places]:
+    with zipfile.ZipFile(path) as archive:
+        entries = {info.filename: info for info in archive.infolist()}
+        if len(entries) < len(archive.infolist()):
+            raise ValueError("it has an entry of its zip file twice")
+    if sum(info.compress_size for info in entries.values()) > len(data):
+        raise ValueError("its entries take more bytes than it has")
+    # torch.serialization.set_crc32_options(False) writes zeros.
+    is_summed = any(info.CRC for info in entries.values())
+    starts = {name: _start(data, info, is_summed) for name, info in entries.items()}
+
+    def content(name: str) -> bytes:
+        return data[starts[name] : starts[name] + entries[name].file_size]
+
+    pickles = [name for name in entries if _is_pickle(name)]
+    if len(pickles) != 1:
+        raise ValueError(f"it holds {len(pickles)} pickles `<name>/data.pkl`")
+    folder = pickles[0].removesuffix("data.pkl")
+    if f"{folder}constants.pkl" in entries:
+        raise ValueError("it is a TorchScript program; save its state_dict() by torch.save")
+    order = f"{folder}byteorder"
+    if order in entries and content(order) != b"little":
+        raise ValueError(_OTHER_ORDER)
+    root, storages = load_inert(io.BytesIO(content(pickles[0])), path)
+    places = {}
+    for key, storage in storages.items():
+        name = f"{folder}data/{key}"
+        if name not in entries:
+            raise ValueError(f"it has no entry {name:.200}")
+        if storage.dtype in DTYPES and entries[name].file_size != _bytes(storage):
+            size = entries[name].file_size
+            raise ValueError(f"it names {_bytes(storage)} bytes in an entry of {size}")
+        places[key] = starts[name]
+    return root, places
+
+
+def _start(data: mmap.mmap, info: zipfile.ZipInfo, is_summed: bool) -> int:
+    """Where the content of an entry starts; its checksum is compared."""
+    at = info.header_offset
+    sizes = (int.from_bytes(data[at + place : at + place + 2], "little") for place in (26, 28))
+    start = at + 30 + sum(sizes)
+    end = start + info.file_size
+    if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
+        raise ValueError(f"its entry {info.filename!r:.200} is compressed or encrypted")
+    if data[at : at + 4] != _ZIP_MAGIC or info.file_size != info.compress_size or end > len(data):
+        raise ValueError(f"it ends within its entry {info.filename!r:.200}, or gives it two sizes")
+    with memoryview(data) as whole, whole[start:end] as content:
+        if is_summed and zlib.crc32(content) != info.CRC:
+            raise ValueError(f"it has a wrong crc32 in {info.filename!r:.200}")
+    return start
+
+
+def _open_legacy(data: mmap.mmap, path: Path) -> tuple[Any, Places]:
+    file = cast(IO[bytes], data)
+    load_inert(file, path)  # the magic number
+    protocol, _ = load_inert(file, path)
+    if protocol != _LEGACY_PROTOCOL:
+        raise ValueError("it is no protocol 1001 of torch.save")
+    system, _ = load_inert(file, path)
+    if not isinstance(system, dict) or system.get("little_endian") is not True:
+        raise ValueError(_OTHER_ORDER)
+    root, storages = load_inert(file, path)
+    keys, _ = load_inert(file, path)
+    if not isinstance(keys, list) or sorted(keys) != sorted(storages):
+        raise ValueError("it lists other storages than its pickle names")
+    places, at = {}, file.tell()
+    for key in keys:
+        storage = storages[key]
+        if storage.dtype not in DTYPES:
+            raise ValueError(f"a storage holds {storage.dtype}")
+        if int.from_bytes(data[at : at + 8], "little") != storage.size:
+            raise ValueError(f"it gives storage {key[:80]!r} two sizes")
+        places[key] = at + 8
+        at += 8 + _bytes(storage)
+        if at > len(data):
+            raise ValueError(f"it ends within storage {key[:80]!r}")
+    return root, places
+
+
+def _bytes(storage: Storage) -> int:
+    return storage.size * DTYPES[storage.dtype].itemsize
+
+
+def _tensor(data: mmap.mmap, places: Places, record: TensorRecord) -> Tensor:
+    dtype, storage = record.storage.dtype, record.storage
+    if not record.span:
+        return torch.empty(record.shape, dtype=DTYPES[dtype])
+    first = places[storage.key] + (storage.start + record.offset) * DTYPES[dtype].itemsize
+    return tensor_at(data, first, (record.span,), dtype).as_strided(record.shape, record.strides)
+
+
+class _Walk:
+    """Everything in a pickled value, by dotted names."""
+
+    def __init__(self) -> None:
+        self.records: dict[str, TensorRecord | Unread] = {}
+        self.attributes: dict[str, int | float | bool | str] = {}
+        self._characters = 0
+
+    def visit(self, value: Any, name: str, depth: int) -> None:
+        """Take note of the tensors in a value."""
+        self._count(1, name, depth)
+        if isinstance(value, dict):
+            for key, item in value.items():
+                self.visit(item, self._join(name, key), depth + 1)
+        elif isinstance(value, Instance) and isinstance(value.state.get("_modules"), dict):
+            self._visit_module(value.state, name, depth)
+        elif isinstance(value, TensorRecord | Unread):
+            if name in self.records:
+                raise ValueError(f"it has tensor {name!r} twice")
+            if isinstance(value, Unread) and not value.shape:
+                raise ValueError(f"tensor {name!r} is {value.dtype}; save it as a dense one")
+            self.records[name] = value
+
+    def _visit_module(self, state: dict[Any, Any], prefix: str, depth: int) -> None:
+        """The order is that of `torch.nn.Module.state_dict`: parameters, buffers, children."""
+        self._count(len(state), prefix, depth)
+        for key, value in state.items():
+            if not isinstance(key, str) or key.startswith("_"):
+                continue
+            if isinstance(value, float | str) or (isinstance(value, int) and is_key(value)):
+                self.attributes[self._join(prefix, key)] = value
+        unsaved = state.get("_non_persistent_buffers_set")  # since torch 1.6
+        unsaved = unsaved if isinstance(unsaved, list) else []
+        self._count(len(unsaved), prefix, depth)
+        left_out = {key for key in unsaved if isinstance(key, str)}
+        for part in ("_parameters", "_buffers", "_modules"):
+            items = state.get(part)
+            if not isinstance(items, dict):
+                continue
+            self._count(len(items), prefix, depth)
+            for key, value in items.items():
+                # None: a bias that the module was made without
+                if value is not None and not (part == "_buffers" and key in left_out):
+                    self.visit(value, self._join(prefix, key), depth + 1)
+
+    def _count(self, names: int, prefix: str, depth: int) -> None:
+        """Take note of names that are about to be made, and refuse to make too many."""
+        self._characters += names * (len(prefix) + _NAME_OVERHEAD)
+        if self._characters > _MAX_CHARACTERS or depth > _MAX_DEPTH:
+            raise ValueError(f"it nests its containers without end, as in {prefix!r:.100}")
+
+    def _join(self, prefix: str, key: object) -> str:
+        name = f"{prefix}.{key}" if prefix else str(key)
+        if len(name) > _MAX_NAME or not name.isprintable():
+            raise ValueError(f"it has the name {name!r:.100}")
+        return name
+
+
+def is_torch(path: Path) -> bool:
+    """Whether a file is one that `torch.save` wrote, by its first bytes and its zip directory."""
+    head = read_at(path, 0, 32)
+    if not head.startswith(_ZIP_MAGIC):
+        return _LEGACY_MAGIC in head
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return any(map(_is_pickle, archive.namelist()))
+    except Exception:  # what zipfile raises on damaged bytes depends on the byte
+        return False
+
+
+def _is_pickle(name: str) -> bool:
+    return name.count("/") == 1 and name.endswith("/data.pkl")
