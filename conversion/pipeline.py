@@ -141,7 +141,7 @@ def convert(
         raise InputError(
             f"`to` is {to!r}, a format that is no longer written",
             f"one of {', '.join(FORMATS)}",
-            "hf_bert_impl 0.1 wrote it; transformers 5 does not read it",
+            "choose one of these; transformers 5 reads no other",
         )
     check_choice("`to`", to, FORMATS)
     shard_bytes = _byte_count(max_shard_size)

@@ -33,7 +33,7 @@ def read(path: str, out: str, limit: int) -> dict[str, Any]:
     rows, ranges = [], []
     with h5py.File(path, "r") as file, open(out, "wb") as target:
         for name, dataset in _datasets(file, "", set()):
-            limit -= dataset.nbytes
+            limit -= max(dataset.nbytes, math.prod(dataset.chunks or ()) * dataset.dtype.itemsize)
             if limit < 0:
                 raise ValueError(f"{name!r:.200} takes more bytes than the file can hold")
             kind = dataset.dtype.name if dataset.dtype.kind != "O" else "string"

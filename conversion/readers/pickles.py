@@ -51,6 +51,7 @@ _FUNCTIONS = {
     "torch.Size": "tuple",
     "torch._utils._rebuild_tensor": "tensor",
     "torch._utils._rebuild_tensor_v2": "tensor v2",
+    "torch._utils._rebuild_tensor_v3": "tensor v3",
     "torch._utils._rebuild_parameter": "parameter",
     "torch._utils._rebuild_parameter_with_state": "parameter",
     "torch.nn.parameter.Parameter": "parameter",
@@ -347,6 +348,9 @@ def _call(made: Any, arguments: Any) -> Any:
             changes
         ):
             return _record(storage, offset, shape, strides)
+        # Of a dtype that has no storage class.
+        case "tensor v3", (Storage(), _, tuple() as shape, _, _, _, Global(dtype), *_):
+            return Unread(shape, dtype.removeprefix("torch."))
         case ("tensor v2", _) if len(arguments) == 7:
             return Unread((), "lazily conjugated or negated")
         case None, tuple() if name in _OPAQUE or _MODULE_CLASS.fullmatch(name):

@@ -12,10 +12,8 @@ from typing import Any
 
 from safetensors import safe_open
 
-from hf_bert_impl.errors import InputError
-
 from ..tensors import DTYPES, Checkpoint, Unread, dtype_name
-from .mapped import byte_size, read_at, reading
+from .mapped import byte_size, damaged, read_at, reading
 from .sharded import load_json
 
 
@@ -25,9 +23,9 @@ def read_safetensors(path: Path) -> Checkpoint:
     Raises:
         InputError: The file cannot be read, is damaged, or has a name twice.
     """
-    if not path.is_file():  # the library would wait for a pipe
-        raise InputError(f"{path} is no file", "a safetensors file", "check the path")
     file: Any
+    if not is_safetensors(path):  # the library would wait for a pipe
+        raise damaged("safetensors", path, "it does not begin with a table")
     with reading("safetensors", path), safe_open(path, framework="pt") as file:
         # The library has bounded the table, and passes over a name that stands there twice.
         load_json(read_at(path, 8, int.from_bytes(read_at(path, 0, 8), "little")))

@@ -51,6 +51,8 @@ def read_tf1(index: Path) -> Checkpoint:
             checksum is wrong.
     """
     with reading("TensorFlow", index):
+        if not is_table(index):
+            raise Damaged("its last bytes are not the footer of a table")
         bundle = _Bundle(index)
         tensors = {
             _name(key): bundle.tensor(key, entry)

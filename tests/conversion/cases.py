@@ -106,7 +106,8 @@ class Format:
         return KNOWN[self.name].is_file
 
     def read(self, path: Path) -> Any:
-        return Candidate(index_of(path) or path, self.name).read()
+        is_prefix = self.name == "tf1" and len(path.name) < 100
+        return Candidate((is_prefix and index_of(path)) or path, self.name).read()
 
     def read_all(self, path: Path) -> dict[str, torch.Tensor]:
         """All tensors of a checkpoint that torch has the dtype of."""

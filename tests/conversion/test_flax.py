@@ -77,7 +77,7 @@ PIECES = {
 }
 #: Bytes of a whole file.
 FILES = {
-    "key twice": (b"\x82\xa1a\x01\xa1a\x02", "'a' is no name, or twice"),
+    "key twice": (b"\x82\xa1a\x01\xa1a\x02", "a name twice"),
     "number as key": (b"\x81\x01\x02", "int is not allowed for map key"),
     "cut": (b"\x81\xa1a\xcb\0\0", "incomplete input"),
     "more behind": (b"\x81\xa1a\x01\x00", "extra data"),

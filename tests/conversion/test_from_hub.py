@@ -11,7 +11,7 @@ from hf_bert_impl.conversion import convert, load_any
 from hf_bert_impl.conversion.from_hub import is_hub_id
 from hf_bert_impl.conversion.listing import list_tensors
 from tests.checkpoints import save_checkpoint
-from tests.conversion.cases import assert_same
+from tests.conversion.cases import FIXTURES, assert_same
 from tests.hub_server import HubServer
 
 pytest.importorskip("h5py", reason="pip install -e '.[convert]'")
@@ -30,11 +30,14 @@ WEIGHTS = {
 def folder(tmp_path_factory):
     """A model in every format."""
     place = tmp_path_factory.mktemp("formats")
-    whole = save_checkpoint(place / "safetensors", "BertModel")
-    for kind in ("torch", "flax", "h5", "tf1"):
-        convert(whole, place / kind, to=kind, check=False)
-        for name in WEIGHTS[kind]:
-            shutil.copy(place / kind / name, whole)
+    skipped = shutil.ignore_patterns("*.npz")
+    whole = shutil.copytree(FIXTURES / "hf_safetensors", place / "whole", ignore=skipped)
+    for kind, source in (("flax", "flax"), ("h5", "tf2_h5"), ("tf1", "tf1")):
+        for name in WEIGHTS[kind] - {"checkpoint"}:
+            shutil.copy(FIXTURES / source / name, whole)
+    (whole / "checkpoint").write_text('model_checkpoint_path: "bert_model.ckpt"')
+    convert(whole, place / "torch", to="torch", check=False)
+    shutil.copy(place / "torch/pytorch_model.bin", whole)
     (whole / "optimizer.pt").write_bytes(b"no weights")
     (whole / "onnx").mkdir()
     (whole / "onnx" / "model.onnx").write_bytes(b"neither")
@@ -83,7 +86,7 @@ def test_only_the_format_that_is_read_is_fetched(server, folder, tmp_path, kind)
 def test_all_formats_are_compared(server, folder, tmp_path):
     spoilt = shutil.copytree(folder, tmp_path / "spoilt")
     tensors = load_file(spoilt / "model.safetensors")
-    tensors["encoder.layer.0.output.dense.weight"][0, 0] += 1
+    tensors["bert.encoder.layer.0.output.dense.weight"][0, 0] += 1
     save_file(tensors, spoilt / "model.safetensors", {"format": "pt"})
     server.add(NAME, spoilt)
     for source in (NAME, spoilt):
@@ -116,12 +119,12 @@ def test_revisions(server, folder, tmp_path):
 
 def test_without_a_network_what_was_fetched_before_is_read(server, folder, monkeypatch):
     server.add(NAME, folder)
-    expected = load_file(folder / "model.safetensors")["embeddings.word_embeddings.weight"]
-    assert torch.equal(load_any(NAME).embeddings.word_embeddings.weight, expected)
+    expected = load_file(folder / "model.safetensors")["bert.embeddings.word_embeddings.weight"]
+    assert torch.equal(load_any(NAME).bert.embeddings.word_embeddings.weight, expected)
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert torch.equal(load_any(NAME).embeddings.word_embeddings.weight, expected)
+    assert torch.equal(load_any(NAME).bert.embeddings.word_embeddings.weight, expected)
     listing = list_tensors(NAME)
-    assert (listing["path"], listing["class"]) == (NAME, "BertModel")
+    assert (listing["path"], listing["class"]) == (NAME, "BertForPreTraining")
     with pytest.raises(ValueError, match="someone/other, and the hub could not be read"):
         load_any("someone/other")
 

@@ -80,9 +80,9 @@ def test_the_length_of_its_tokenizer_stays(source, tmp_path):
 
 
 def test_other_formats_say_what_they_lose(source, tmp_path):
-    report = convert(source, tmp_path / "made", to="tf1", check=False)
+    report = convert(source, tmp_path / "made", to="torch", check=False)
     [note] = [note for note in report.notes if "sentence-transformers" in note]
-    assert "tf1 holds its BERT alone: Pooling, Dense, Normalize, " in note
+    assert "torch holds its BERT alone: Pooling, Dense, Normalize, " in note
     assert "are left behind; `to='safetensors'` keeps them" in note
     assert not (tmp_path / "made/modules.json").exists()
 
