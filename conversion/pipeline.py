@@ -292,6 +292,8 @@ def _byte_count(size: int | str | None) -> int | None:
 def _write(target: Target, folder: Path, to: str, shard_bytes: int | None) -> list[str]:
     """Write the weights; the names of the tensors written."""
     tensors = target.tensors if to == "safetensors" else _original(target)
+    # torch's own writer raises RuntimeError on a full disk.
+    failures = (OSError, SafetensorError if to == "safetensors" else RuntimeError)
     try:
         if to == "safetensors":
             save_torch_state_dict(
@@ -303,7 +305,7 @@ def _write(target: Target, folder: Path, to: str, shard_bytes: int | None) -> li
         else:
             with (folder / _TORCH_FILE).open("wb") as file:  # a name would be in the bytes
                 torch.save(OrderedDict(tensors), file)
-    except (OSError, RuntimeError, SafetensorError) as error:  # RuntimeError: torch's own writer
+    except failures as error:
         raise InputError(
             f"the weights cannot be written ({one_line(error)[:300]})",
             "a folder that can be written to, with room for the result",

@@ -179,7 +179,7 @@ def test_every_field_of_a_recipe_has_an_option(command, options, elsewhere):
     ("words", "expected"),
     [
         ("export m d --format on", {"onnx"}),
-        ("convert s d --to t", {"tf1", "torch"}),
+        ("convert s d --to t", {"torch"}),
         ("verify m --head ma", {"masked-lm"}),
         ("finetune token", {"token-classification"}),
         ("embed t --dtype bf", {"bfloat16"}),
