@@ -1,4 +1,4 @@
-"""Two models compared tensor by tensor: outputs, losses, gradients, and published figures."""
+"""Two models compared tensor by tensor: outputs, losses and gradients."""
 
 from hf_bert_impl.parity.comparison import (
     attended_positions,

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
 HEAD_NAME = re.compile(r"(?P<layer>layer \d+(?: cross)?) head (?P<head>\d+)")
 FAILURES_SHOWN = 8
-# The rows of these cases compare something else than tensors of a forward pass.
-CHECKS = ("loading", "published")
 _NUMBERS = ("max_abs", "mean_abs", "max_relative", "tolerance", "upstream_error")
 
 
@@ -159,7 +157,7 @@ class ParityReport:
             console.print(self.title, style="bold", markup=False)
         if cases:
             _print_cases(console, self.rows)
-        _print_layers(console, [row for row in self.rows if row.case not in CHECKS])
+        _print_layers(console, [row for row in self.rows if row.case != "loading"])
         if heads:
             _print_heads(console, self.rows)
         # All that is computed after a fault fails too, so the first failure of a case says most.

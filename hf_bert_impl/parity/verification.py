@@ -12,7 +12,6 @@ from hf_bert_impl import checkpoints
 from hf_bert_impl.checkpoints import Checkpoint
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.model.configuration_bert import BertConfig
-from hf_bert_impl.parity import published
 from hf_bert_impl.parity.batches import (
     MAX_LENGTH,
     TEXTS,
@@ -52,7 +51,7 @@ def verify_checkpoint(
         tolerance: The relative bound in float32; None takes that of `compare_models`.
 
     Returns:
-        The report: loading, published figures where there are any, then every case.
+        The report: loading, then every case.
 
     Raises:
         InputError: The checkpoint or a text cannot be compared.
@@ -76,7 +75,6 @@ def verify_checkpoint(
         return report
     batches = parity_batches(tokens, ours.config, choices=choices)
     labels = {case: parity_labels(name, ours.config, batch) for case, batch in batches.items()}
-    report.extend(_published(checkpoint, ours))
     for dtype in (torch.float32, torch.bfloat16) if bf16 else (torch.float32,):
         report.extend(
             compare_models(
@@ -157,24 +155,3 @@ def _few(names: Any) -> str:
     shown = sorted(names)[:4]
     more = len(names) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more > 0 else "") if shown else "none"
-
-
-def _published(checkpoint: Checkpoint, model: PreTrainedModel) -> ParityReport:
-    """Published figures of the checkpoint, where there are any."""
-    report = ParityReport()
-    known = published.published_name(checkpoint.name, checkpoint.config)
-    if known is None or not checkpoints.has_tokenizer(checkpoint):
-        return report
-    tokenizer = checkpoints.load_tokenizer(checkpoint)
-
-    def loaded(name: str) -> PreTrainedModel:
-        if type(model).__name__ == name:
-            return model
-        return checkpoints.load_model(checkpoint, name)[0]
-
-    if known == published.CASED:
-        report.extend(published.check_encoding(tokenizer, loaded("BertModel")))
-        report.extend(published.check_masked(tokenizer, loaded("BertForMaskedLM")))
-    else:
-        report.extend(published.check_answer(tokenizer, loaded("BertForQuestionAnswering")))
-    return report

@@ -7,7 +7,6 @@ import torch
 
 from hf_bert_impl import checkpoints
 from hf_bert_impl.model import kernels, linear
-from hf_bert_impl.parity import published
 from tests.damage import fields
 
 
@@ -112,11 +111,3 @@ def test_batch_invariance(hf_bert, one_error_line, save_tiny, monkeypatch):
     failed = [row for row in report["rows"] if not row["passed"]]
     assert failed[0]["way"] == "unchanged" and failed[0]["promised"]
     assert failed[0]["texts"]["70"] > 0 and failed[0]["numbers"] > 0
-
-
-@pytest.mark.hub
-@pytest.mark.parametrize("model", ["google-bert/bert-base-cased", published.SQUAD])
-def test_published_figures(hf_bert, model):
-    result = hf_bert("verify", model, "--no-bf16", "--json")
-    assert result.status == 0, result.out
-    assert any(row["case"] == "published" for row in json.loads(result.out)["rows"])
