@@ -34,7 +34,7 @@ import typer
 from ray.cluster_utils import Cluster
 
 from hf_bert_impl import BertConfig, BertModel
-from hf_bert_impl.benchmark.texts import sentences
+from hf_bert_impl.benchmark.cases import sentences
 from hf_bert_impl.distributed import EmbedTexts
 from hf_bert_impl.distributed.bulk import Engine, run_job
 from hf_bert_impl.distributed.parts import PART_ROWS, BulkJob

@@ -23,7 +23,7 @@ import numpy as np
 import typer
 
 from hf_bert_impl import TextEncoder
-from hf_bert_impl.benchmark.texts import sentences
+from hf_bert_impl.benchmark.cases import sentences
 from hf_bert_impl.tables import console, print_table
 
 COMMAND = str(Path(sys.executable).with_name("hf-bert"))

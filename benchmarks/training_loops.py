@@ -2,6 +2,7 @@
 
     python benchmarks/training_loops.py finetune MODEL train.tsv
     python benchmarks/training_loops.py pretrain TOKENIZER corpus.txt
+    python benchmarks/training_loops.py masked-lm --random base
 
 Dropout is off and everything is float32, so the losses of both are the same but for rounding. Each
 step runs once in each model, in alternating order: forward, backward, AdamW. `--steps 0` takes all
@@ -11,6 +12,7 @@ batches of the text.
 from __future__ import annotations
 
 import copy
+import itertools
 import random
 import statistics
 import time
@@ -20,15 +22,18 @@ from typing import Annotated, Any
 import torch
 import typer
 from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
 from transformers import DataCollatorWithPadding
 
 import hf_bert_impl
+from hf_bert_impl.benchmark.peers import Source
 from hf_bert_impl.data.epochs import Epochs
 from hf_bert_impl.data.examples import ExampleOptions
 from hf_bert_impl.data.masking import Masker
 from hf_bert_impl.data.pretraining_collator import PretrainingCollator
 from hf_bert_impl.data.pretraining_data import make_examples, tokenize_documents
 from hf_bert_impl.data.task_files import read_rows
+from hf_bert_impl.measuring.batches import Case, log_normal_lengths, make_batch, scale_lengths
 from hf_bert_impl.parity import reference_model
 
 Batch = dict[str, Tensor]
@@ -114,6 +119,25 @@ def pretrain(
     compare(ours, batches, steps, learning_rate, threads)
 
 
+@app.command()
+def masked_lm(
+    size: Annotated[str, typer.Option("--random", help="The size.")] = "base",
+    steps: Steps = 3,
+    learning_rate: Rate = 1e-4,
+    threads: Threads = 0,
+) -> None:
+    """Masked words of 12 random rows of log-normal lengths, 70 % padding, 15 % labelled."""
+    ours = Source(random=size).load("BertForMaskedLM")
+    # They spread more than those of sentences, so more of the batch is padding.
+    positions = ours.config.max_position_embeddings
+    lengths = scale_lengths(log_normal_lengths(12, mean=3.5, spread=0.9), positions)
+    batch = make_batch(Case("train", tuple(lengths), max(lengths)), ours.config.vocab_size)
+    mask = batch["attention_mask"].bool()
+    labelled = torch.rand(mask.shape, generator=torch.Generator().manual_seed(1)) < 0.15
+    labels = batch["input_ids"].masked_fill(~(labelled & mask), -100)
+    compare(ours, itertools.repeat(batch | {"labels": labels}), steps, learning_rate, threads)
+
+
 def compare(
     ours: Any, batches: Iterator[Batch], steps: int, learning_rate: float, threads: int
 ) -> None:
@@ -159,6 +183,27 @@ def compare(
     middle, total = statistics.median(ratios), sum(seconds[1]) / sum(seconds[0])
     print(f"times as fast: {total:.2f} (median step {middle:.2f}, 80 % in {low:.2f}–{high:.2f})")
     print(f"largest difference of a loss: {max(gaps):.1e}, of the first ten {max(gaps[:10]):.1e}")
+    peaks = [step_peak(model, given) for model in models]
+    print(f"memory of a step beyond weights and gradients: {peaks[0] / peaks[1]:.2f} of theirs")
+
+
+def step_peak(model: Any, batch: Batch) -> int:
+    """The peak of the tensors alive during a step above those alive before it, in bytes.
+
+    torch's profiler records every allocation and release of its CPU allocator; the peak of their
+    running sum is the same on every run and machine.
+    """
+    model(**batch).loss.backward()
+    model.zero_grad(set_to_none=False)
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+        model(**batch).loss.backward()
+    results: Any = recorded.profiler
+    changes = sorted(
+        (event.start_ns(), event.nbytes())
+        for event in results.kineto_results.events()
+        if event.name() == "[memory]" and event.device_type().name == "CPU"
+    )
+    return max(itertools.accumulate(size for _, size in changes))
 
 
 if __name__ == "__main__":

@@ -1,23 +1,23 @@
-"""A contestant's own process: it does what a line of JSON asks, and answers by another.
+"""A contestant's own process: it does what a pickled request asks, and answers by another pickle.
 
-Questions are `{"do": NAME, "given": {...}}`, NAME a method of `contestants.Worker`; answers are
-`{"answer": ...}` or `{"failed": REASON}`.
+Requests are `(NAME, arguments)`, NAME a method of its object; answers are `(True, ANSWER)` or
+`(False, REASON)`. The first one, `open`, brings the function that makes the object.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
-import json
 import os
+import pickle
 import signal
 import sys
+from typing import Any
 
 from hf_bert_impl.benchmark.cases import Unavailable
-from hf_bert_impl.benchmark.models import Entry
 from hf_bert_impl.errors import one_line
 from hf_bert_impl.freed_memory import keep_freed_memory
-from hf_bert_impl.measuring.batches import Case
 
 PR_SET_PDEATHSIG = 1
 
@@ -38,31 +38,32 @@ def die_with(parent: int) -> None:
         os._exit(1)
 
 
-def main(parent: int, entry: str) -> None:
+def main(parent: int) -> None:
     """Answer requests until there are no more.
 
     Args:
         parent: The number of the process that asks.
-        entry: An `Entry` as JSON.
     """
     die_with(parent)
     keep_freed_memory()  # for every runtime alike, as the command that starts it does
     # Answers have a channel of their own, so that nothing a library prints gets between them.
-    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
-    # What is imported stays; `Worker` freezes it with its model.
-    gc.disable()
-    from hf_bert_impl.benchmark.contestants import Worker
-
-    gc.enable()
-    worker = Worker(Entry.from_json(entry))
-    for line in sys.stdin:
-        request = json.loads(line)
-        given = request["given"]
-        if "case" in given:
-            given["case"] = Case(**given["case"] | {"lengths": tuple(given["case"]["lengths"])})
-        try:
-            answer = {"answer": getattr(worker, request["do"])(**given)}
-        except Exception as error:
-            answer = {"failed": reason(error)}
-        print(json.dumps(answer), file=answers, flush=True)
+    contestant: Any = None
+    with contextlib.suppress(EOFError):
+        while True:
+            do, given = pickle.load(sys.stdin.buffer)
+            answer: tuple[bool, Any]
+            try:
+                if do == "open":
+                    (make,) = given
+                    contestant, answer = make(), (True, None)
+                    # Each turn collects garbage first: it need not look through all libraries.
+                    gc.collect()
+                    gc.freeze()
+                else:
+                    answer = True, getattr(contestant, do)(*given)
+            except Exception as error:
+                answer = False, reason(error)
+            pickle.dump(answer, answers)
+            answers.flush()

@@ -17,7 +17,6 @@ from typing import Any
 
 import torch
 
-from hf_bert_impl.model.kernels import choose, why_no_kernels
 from hf_bert_impl.model.linear import has_onednn
 
 Call = Callable[[], Any]
@@ -100,13 +99,12 @@ def best_product(hidden: int, inner: int, dtype: str, device: str = "cpu") -> di
     Args:
         hidden: D.
         inner: F; products are of 2048 rows by D x D, D x F and F x D.
-        dtype: `float32`, `bfloat16` or `int8`.
+        dtype: `float32` or `bfloat16`.
         device: Where.
 
     Returns:
         By kernel the rate of its best shape in GFLOP/s (median of 5): `linear` (`F.linear`) and
-        `packed` (oneDNN with weights reordered once); for int8 `int_mm`, and `packed` is a layer of
-        a prepared model, which quantises its states. Kernels that this torch lacks are left out.
+        `packed` (oneDNN with weights reordered once). Kernels that this torch lacks are left out.
     """
     wait = device_wait(device)
     rates: dict[str, float] = {}
@@ -124,20 +122,10 @@ def best_product(hidden: int, inner: int, dtype: str, device: str = "cpu") -> di
 
 
 def _products(inputs: int, outputs: int, dtype: str, device: str) -> dict[str, Call]:
-    if dtype == "int8":
-        left = torch.randint(-127, 127, (PRODUCT_ROWS, inputs), dtype=torch.int8, device=device)
-        right = torch.randint(-127, 127, (outputs, inputs), dtype=torch.int8, device=device).t()
-        calls: dict[str, Call] = {"int_mm": lambda: torch._int_mm(left, right)}
-        # Without VNNI instructions `int_mm` is a plain loop, and bounds nothing.
-        if device == "cpu" and why_no_kernels(torch.int8) is None:
-            layer = choose(torch.int8).pack(torch.nn.Linear(inputs, outputs))
-            floats = left.float()
-            calls["packed"] = lambda: layer(floats)
-        return calls
     kind = getattr(torch, dtype)
     states = torch.randn(PRODUCT_ROWS, inputs, dtype=kind, device=device)
     weight = torch.randn(outputs, inputs, dtype=kind, device=device)
-    calls = {"linear": lambda: torch.nn.functional.linear(states, weight)}
+    calls: dict[str, Call] = {"linear": lambda: torch.nn.functional.linear(states, weight)}
     if device == "cpu" and has_onednn():
         mkldnn: Any = torch.ops.mkldnn
         try:

@@ -1,6 +1,7 @@
 """Contestants as processes: nobody stays behind, whatever happens, and who is lost is reported."""
 
 import contextlib
+import functools
 import os
 import signal
 import subprocess
@@ -13,16 +14,21 @@ import pytest
 from hf_bert_impl.benchmark import contest
 from hf_bert_impl.benchmark.cases import Unavailable
 from hf_bert_impl.benchmark.contest import Contestant, race
-from hf_bert_impl.benchmark.models import Entry, Source
-from hf_bert_impl.measuring.batches import Case
 
 pytestmark = pytest.mark.skipif(not contest.CAN_STOP, reason="this system cannot stop a process")
-TINY = Source(random="tiny")
 
 
-@pytest.fixture
-def entry(tmp_path):
-    return Entry("unchanged", "float32", TINY, 1, str(tmp_path))
+class Fragile:
+    """Something that fails, or ends its process, when it is asked to."""
+
+    def fail(self):
+        raise Unavailable("broken")
+
+    def end(self, status):
+        os._exit(status)
+
+    def die(self):
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.fixture(autouse=True)
@@ -51,24 +57,26 @@ def children_with(process, words):
     return found
 
 
-@pytest.mark.slow
-def test_errors_ends_and_silence_are_losses(entry, monkeypatch):
-    with Contestant(entry) as one:
+def test_errors_and_ends_are_losses(tmp_path):
+    def make(maker=Fragile):
+        return Contestant("one", "float32", maker, 1, str(tmp_path))
+
+    with make() as one:
         # A mistake of its own: it goes on.
         with pytest.raises(Unavailable, match=r"AttributeError: .*no_such_thing"):
             one.ask("no_such_thing")
-        assert one.is_alive
-        assert one.ask("products")
+        with pytest.raises(Unavailable, match=r"^broken$"):
+            one.ask("fail")
         assert psutil.Process(one.process.pid).status() == psutil.STATUS_STOPPED
-        with (
-            monkeypatch.context() as patch,
-            pytest.raises(Unavailable, match="gave no answer for 0 s"),
-        ):
-            patch.setattr(contest, "PATIENCE_SECONDS", 0.01)
-            one.ask("open", name="short")
+        with pytest.raises(Unavailable, match="SIGKILL"):
+            one.ask("die")
         assert not one.is_alive
         with pytest.raises(Unavailable, match="SIGKILL"):
-            one.ask("open", name="short")
+            one.ask("fail")
+    with make() as one, pytest.raises(Unavailable, match="ended with status 3"):
+        one.ask("end", 3)
+    with pytest.raises(Unavailable, match="TypeError"):
+        make(functools.partial(Fragile, "surplus"))
 
 
 @pytest.mark.slow
@@ -80,7 +88,7 @@ def test_a_command_that_is_stopped_leaves_nobody(number, tmp_path):
         "signal.signal(signal.SIGINT, signal.default_int_handler); sys.exit(main())"
     )
     command = subprocess.Popen(
-        [sys.executable, "-c", code, "benchmark", "--random", "tiny", "--peers", "none"],
+        [sys.executable, "-c", code, "benchmark", "--random", "tiny", "--cases", "short"],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         env=os.environ | {"TMPDIR": str(tmp_path)},
@@ -106,28 +114,21 @@ def test_a_command_that_is_stopped_leaves_nobody(number, tmp_path):
 class Fake:
     """A contestant that only notes its turns, and fails in one of them."""
 
-    def __init__(self, name, heard, fails_at=None):
-        self.name, self.heard, self.fails_at, self.turns = name, heard, fails_at, 0
+    def __init__(self, name, heard, fails_in=None):
+        self.name, self.heard, self.fails_in = name, heard, fails_in
 
-    def turn(self, case, number):
-        self.turns += 1
-        if self.turns == self.fails_at:
+    def ask(self, do, case, number):
+        assert (do, case) == ("turn", "case")
+        if number == self.fails_in:
             raise Unavailable("broken")
-        self.heard.append(f"{self.name}{case.rows}")
+        self.heard.append(self.name)
         return float(number)
 
 
 def test_a_race_alternates_and_goes_on_without_who_is_lost():
     heard, lost = [], []
-    first, second, third = Fake("a", heard), Fake("b", heard, fails_at=4), Fake("c", heard)
-    batches = [Case("line", (3,), 3), Case("line", (3, 3), 3)]
-    times = race([first, second, third], batches, 3, lambda one, error: lost.append(one.name))
-    # All once untimed, then each round in the other direction; b breaks in the first timed round.
-    assert heard[:6] == ["a1", "b1", "c1", "a2", "b2", "c2"]
-    assert heard[6:] == [
-        *("a1", "b1", "c1", "a2", "c2"),
-        *("c2", "a2", "c1", "a1"),
-        *("a1", "c1", "a2", "c2"),
-    ]
+    first, second, third = Fake("a", heard), Fake("b", heard, fails_in=1), Fake("c", heard)
+    times = race([first, second, third], 3, "case", lambda one, error: lost.append(one.name))
+    assert "".join(heard) == "abc" + "ca" + "ac"
     assert lost == ["b"]
-    assert times == [{first: [0.0, 1.0, 2.0], third: [0.0, 1.0, 2.0]}] * 2
+    assert times == {first: [0.0, 1.0, 2.0], third: [0.0, 1.0, 2.0]}

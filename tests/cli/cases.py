@@ -56,7 +56,8 @@ RUNS = {
     f"--data labels.tsv {LABELS}",
     "evaluate token-classification": "evaluate token-classification tagger --data tags.conll",
     "evaluate masked-lm": "evaluate masked-lm BertForMaskedLM --data texts.txt -q",
-    "benchmark": "benchmark --random tiny --cases sentence --rounds 1 --threads 1 --peers none",
+    "benchmark": "benchmark --random tiny --cases sentence --peers unchanged --rounds 1 "
+    "--threads 1",
     "inspect": "inspect BertForMaskedLM",
     "convert": "convert BertForMaskedLM new/out --no-check",
     "export": "export BertForMaskedLM new/out -f torch-export",

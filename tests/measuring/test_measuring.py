@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from hf_bert_impl.benchmark.models import Source
+from hf_bert_impl.benchmark.peers import Source
 from hf_bert_impl.measuring import beside, timing
 from hf_bert_impl.measuring.batches import Case, forward_flops, training_flops
 from hf_bert_impl.parity import reference_model
