@@ -107,8 +107,9 @@ def test_a_command_that_is_stopped_leaves_nobody(number, tmp_path):
     assert b"Traceback" not in out + err
     # One that had only just been started sees by itself that nobody asks.
     wait_for(lambda: not any(child.is_running() for child in children))
-    # torch makes a folder of its own.
-    assert not [path for path in tmp_path.iterdir() if path.name.startswith(("hf-bert", "tmp"))]
+    # torch makes a folder of its own. What is killed leaves its temporary files, as any program.
+    left = [path for path in tmp_path.iterdir() if path.name.startswith(("hf-bert", "tmp"))]
+    assert number == signal.SIGKILL or not left
 
 
 class Fake:
