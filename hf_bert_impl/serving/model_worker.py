@@ -165,12 +165,11 @@ class ModelWorker:
         **cut: Any,
     ) -> tuple[Any, int]:
         encoder = self.predictor
-        served = encoder.get_embedding_dimension()
         if dimensions is not None:
-            Range(1, served, whole=True).check("`dimensions`", dimensions)
+            width = Range(1, encoder.get_embedding_dimension(), whole=True)
+            width.check("`dimensions`", dimensions)
         if normalize is None:
-            is_cut = dimensions is not None and dimensions < served
-            normalize = self.normalize or (is_cut and _gives_unit_vectors(encoder))
+            normalize = self.normalize or dimensions is not None
         before = encoder._resolve_prompt(None, prompt_name) or ""
         chosen = await self._cutting([before + text for text in texts], **cut)
         return await chosen.encode_async(
@@ -268,11 +267,6 @@ class ModelWorker:
             text if len(offsets) <= count else text[: offsets[count - 1][1]]
             for text, offsets in zip(texts, encoded["offset_mapping"], strict=True)
         ]
-
-
-def _gives_unit_vectors(encoder: TextEncoder) -> bool:
-    """Whether the model itself makes its served vectors of length 1."""
-    return encoder.truncate_dim is None and type(encoder[-1]).__name__ == "Normalize"
 
 
 def scores_in_order(scores: np.ndarray[Any, Any]) -> list[int]:

@@ -125,7 +125,7 @@ def test_fields_that_clients_send(worker, served):
 
 @pytest.mark.parametrize("truncate_dim", [None, 20])
 def test_dimensions_are_those_of_the_served_vectors(served, tmp_path, truncate_dim):
-    """A cut vector has length 1 if the served vector has."""
+    """Vectors of a chosen width have length 1."""
     parts = [models.Transformer(str(served("embed"))), models.Pooling(30), models.Normalize()]
     made = SentenceTransformer(modules=parts, truncate_dim=truncate_dim)
     made.save_pretrained(str(tmp_path))
@@ -137,11 +137,8 @@ def test_dimensions_are_those_of_the_served_vectors(served, tmp_path, truncate_d
 
     for dimensions in (1, 7, width, None):
         rows = embed(dimensions).json()["data"]
-        is_cut = dimensions not in (width, None)
         expected = encoder.encode(
-            TEXTS,
-            truncate_dim=dimensions,
-            normalize_embeddings=is_cut and truncate_dim is None,
+            TEXTS, truncate_dim=dimensions, normalize_embeddings=dimensions is not None
         )
         assert np.array_equal(np.array([row["embedding"] for row in rows], np.float32), expected)
         assert expected.shape[1] == (dimensions or width)
