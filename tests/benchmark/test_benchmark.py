@@ -72,7 +72,6 @@ def test_a_whole_run(monkeypatch, tmp_path):
     settings = Settings(
         "short,sentence,encode",
         "unchanged,upstream-sdpa,sentence-transformers",
-        "float32,int8",
         rounds=2,
         threads=1,
         quick=True,
@@ -80,32 +79,28 @@ def test_a_whole_run(monkeypatch, tmp_path):
     benchmark = Benchmark(TINY, settings)
     results = benchmark.run()
     names = [(one.name, one.dtype) for one in everyone]
-    # Upstream's eager attention is the reference, and beside int8 upstream's float32 races.
-    assert names[:5] == [
+    # Upstream's eager attention is the reference. sentence-transformers cannot take random weights.
+    assert names == [
         ("upstream-eager", "float32"),
         *(("unchanged", "float32"), ("prepared", "float32")),
         *(("upstream-sdpa", "float32"), ("unchanged", "float32")),
+        ("sentence-transformers", "float32"),
     ]
-    assert names[5:7] == [("prepared", "int8"), ("upstream-sdpa", "float32")]
     assert {one.process.returncode for one in everyone} == {-signal.SIGKILL}
     assert not Path(benchmark.scratch).exists()
 
-    known = [(row.case, row.ours, row.ours_dtype, row.peer) for row in results.rows]
-    assert len(set(known)) == len(known) == 2 * (3 + 1)
-    assert {
-        ("short", "unchanged", "float32", "upstream-sdpa"),
-        ("short", "prepared", "float32", "unchanged"),
-        ("sentence", "prepared", "int8", "upstream-sdpa"),
-    } <= {*known}
+    sides = [("unchanged", "upstream-sdpa"), ("prepared", "upstream-sdpa")]
+    sides.append(("prepared", "unchanged"))
+    known = sorted((row.case, row.ours, row.peer) for row in results.rows)
+    assert known == sorted((case, *pair) for case in ("short", "sentence") for pair in sides)
     for row in results.rows:
         assert (row.rows, row.rounds) == ({"short": 8, "sentence": 1}[row.case], 2)
         assert row.ratio_min <= row.ratio <= row.ratio_max
         assert row.ours_ms > 0 < row.peer_ms
-        assert 0 < row.peer_error < 2e-5
-        assert 0 < row.ours_error < (2e-5 if row.ours_dtype == "float32" else 0.2)
+        assert 0 < row.ours_error < 2e-5 > row.peer_error > 0
     (missing,) = results.missing
     assert (missing.peer, missing.case) == ("sentence-transformers", "encode")
-    assert results.kernels.keys() == {"float32", "int8"}
+    assert results.kernels.keys() == {"float32"}
 
     data = json.loads(results.to_json())
     assert [Row(**row) for row in data["rows"]] == results.rows
