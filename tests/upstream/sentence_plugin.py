@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import sentence_transformers
+import sentence_transformers.sentence_transformer.model
 from huggingface_hub.errors import LocalEntryNotFoundError, OfflineModeIsEnabled
 from sentence_transformers.base.model import BaseModel
 
@@ -38,11 +38,12 @@ def optimized(construct: Any) -> Any:
     return construct_and_optimize
 
 
-if os.environ["HF_BERT_SUITE"] == "optimize":
-    BaseModel.__init__ = optimized(BaseModel.__init__)
-elif os.environ["HF_BERT_SUITE"] == "TextEncoder":
-    sentence_transformers.SentenceTransformer = hf_bert_impl.TextEncoder
-    sentence_transformers.sentence_transformer.model.SentenceTransformer = hf_bert_impl.TextEncoder
+mode = os.environ["HF_BERT_SUITE"]
+if mode == "optimize":
+    BaseModel.__init__ = optimized(BaseModel.__init__)  # type: ignore[method-assign]
+elif mode == "TextEncoder":
+    for module in (sentence_transformers, sentence_transformers.sentence_transformer.model):
+        vars(module)["SentenceTransformer"] = hf_bert_impl.TextEncoder
 
 
 def causes(error: BaseException | None) -> Iterator[BaseException]:
