@@ -1,7 +1,8 @@
-"""What contestants compute, in their own processes: padded batches to hidden states, and texts."""
+"""Contestants, which compute in processes of their own: hidden states, and sentence vectors."""
 
 from __future__ import annotations
 
+import abc
 import functools
 import gc
 import os
@@ -21,12 +22,12 @@ from hf_bert_impl.measuring.batches import Case, make_batch
 from hf_bert_impl.model.kernels import prepared_kernels
 from hf_bert_impl.parity import reference_model
 
-#: How many texts are compared. More of them would say nothing new.
+#: Number of texts whose vectors are compared.
 CHECKED = 256
 
 
-class Timed:
-    """Something whose calls are timed.
+class Timed(abc.ABC):
+    """A model whose calls are timed.
 
     Args:
         source: The model.
@@ -40,9 +41,9 @@ class Timed:
         torch.set_num_threads(settings.threads or 1)
         self.source, self.settings = source, settings
 
+    @abc.abstractmethod
     def call(self, case: Case, number: int) -> Callable[[], Any]:
-        """What a turn of round `number` times."""
-        raise NotImplementedError
+        """The call that a turn of round `number` times."""
 
     def turn(self, case: Case, number: int) -> float:
         """Time a case: the mean of as many calls as fill a turn, after an untimed one."""
@@ -56,7 +57,7 @@ class Timed:
             gc.enable()
 
     def kernels(self) -> str | None:
-        """What computes a prepared model, in one line; None where nothing is prepared."""
+        """The kernels of a prepared model, in one line; None if it is not prepared."""
         kernels = prepared_kernels(self.model)
         return None if kernels is None else str(kernels)
 

@@ -35,7 +35,7 @@ RANDOM: dict[str, dict[str, Any]] = {
 }
 
 
-#: By our precision, those of transformers beside it: float32 too, since most people run it so.
+#: Precisions of transformers for each of ours: float32 too, since most people run it so.
 BOTH = {"bfloat16": ("float32", "bfloat16"), "int8": ("float32",)}
 ONNX = ("onnx", "onnxscript")
 NO_BFLOAT16 = {"bfloat16": "has no bfloat16 kernels for the CPU"}
@@ -43,16 +43,16 @@ NO_BFLOAT16 = {"bfloat16": "has no bfloat16 kernels for the CPU"}
 
 @dataclasses.dataclass(frozen=True)
 class Peer:
-    """Who ours is measured beside."""
+    """A runtime that ours is compared with."""
 
     packages: tuple[str, ...] = ()
-    """What it needs, by the name that is imported."""
+    """Packages that it needs, by the names that are imported."""
     precisions: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
-    """Beside ours in this precision, those of the peer, if it is not the same one."""
+    """Precisions of the peer for each precision of ours, where they differ."""
     lacks: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    """Precisions that it has no kernels for, and how that is said."""
-    device: str | None = None
-    """The only device that it computes on, if not any."""
+    """Precisions that it has no kernels for, and the reason for the report."""
+    is_cpu_only: bool = False
+    """Whether it is compared on the CPU alone."""
 
 
 TEXT_PEER = "sentence-transformers"
@@ -62,20 +62,20 @@ PEERS = {
     "upstream-sdpa": Peer(precisions=BOTH),
     "upstream-eager": Peer(precisions={"int8": ()}),
     # All graph optimisations; int8 by its dynamic quantisation.
-    "onnxruntime": Peer(("onnxruntime", *ONNX), lacks=NO_BFLOAT16, device="cpu"),
+    "onnxruntime": Peer(("onnxruntime", *ONNX), lacks=NO_BFLOAT16, is_cpu_only=True),
     # Latency hint.
     "openvino": Peer(
         ("openvino", *ONNX),
         lacks={"int8": "is calibrated for int8: benchmarks/static_int8.py does that"},
-        device="cpu",
+        is_cpu_only=True,
     ),
-    "ctranslate2": Peer(("ctranslate2",), lacks=NO_BFLOAT16, device="cpu"),
-    # The prepared model beside the unchanged call.
+    "ctranslate2": Peer(("ctranslate2",), lacks=NO_BFLOAT16, is_cpu_only=True),
+    # The prepared model compared with the unchanged call.
     "unchanged": Peer(precisions={"int8": ()}),
     # It takes text: the peer of `encode`, and of nothing else.
     TEXT_PEER: Peer(("sentence_transformers",), BOTH),
 }
-#: Beside these both of ours are measured: the unchanged call and the prepared model.
+#: Peers that both of ours are compared with: the unchanged call and the prepared model.
 UPSTREAM = ("upstream-sdpa", "upstream-eager")
 PRECISIONS = ("float32", "bfloat16", "int8")
 
@@ -168,10 +168,8 @@ def check_peer(name: str, dtype: str, device: str) -> None:
         Unavailable: The peer cannot run here.
     """
     peer = PEERS[name]
-    if peer.device not in (None, device):
-        raise Unavailable(
-            "compared on the CPU only" if peer.device == "cpu" else "needs a CUDA device"
-        )
+    if peer.is_cpu_only and device != "cpu":
+        raise Unavailable("compared on the CPU only")
     if dtype in peer.lacks:
         raise Unavailable(peer.lacks[dtype])
     for package in peer.packages:
