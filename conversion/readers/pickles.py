@@ -173,9 +173,7 @@ class InertUnpickler(pickle._Unpickler):
             full in _KNOWN
             or _MODULE_CLASS.fullmatch(full)
             or _OTHER_TENSOR.fullmatch(full)
-            or (
-                module == "torch" and isinstance(vars(torch).get(name), torch.dtype | torch.qscheme)
-            )
+            or (module == "torch" and isinstance(vars(torch).get(name), _PLAIN))
         ):
             shown = f"{module[:80]}.{name[:80]}".encode("unicode_escape").decode()[:160]
             raise InputError(
