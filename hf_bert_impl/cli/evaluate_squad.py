@@ -142,11 +142,11 @@ def check_arguments(
         )
         raise InputError(f"{given} given", "one of them", "see --help")
     if predictions is not None:
-        refuse_unused(context, "beside --predictions", *OF_MODEL)
+        refuse_unused(context, "with --predictions", *OF_MODEL)
         if na_prob is None:
             refuse_unused(context, "without --na-prob", "na_prob_threshold")
     else:
-        refuse_unused(context, "beside MODEL", "na_prob", "na_prob_threshold")
+        refuse_unused(context, "with MODEL", "na_prob", "na_prob_threshold")
     tune_threshold, output = context.params["tune_threshold"], context.params["output"]
     if tune_threshold and not Path(str(model)).expanduser().is_dir():
         raise InputError(

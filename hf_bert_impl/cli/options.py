@@ -88,7 +88,7 @@ def refuse_unused(context: typer.Context, where: str, *names: str) -> None:
 
     Args:
         context: Of the command.
-        where: When it is not read, as in "beside --predictions".
+        where: When it is not read, as in "with --predictions".
         *names: The parameters.
     """
     for parameter in context.command.params:

@@ -11,7 +11,7 @@ import typer
 
 from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
-from hf_bert_impl.cli.options import AsJson, Model
+from hf_bert_impl.cli.options import AsJson, Model, refuse_unused
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.tables import console
 
@@ -22,6 +22,7 @@ _SHOWN = 3
 
 
 def push(
+    context: typer.Context,
     model: Model,
     repo_id: Annotated[
         str, typer.Argument(metavar="REPO_ID", help="NAME or OWNER/NAME on the hub.")
@@ -94,13 +95,7 @@ def push(
         if value is not None and not value.strip():
             raise InputError(f"{option} is empty", "a name", "leave it out, or give one")
     if dry_run is not None:
-        if private or revision is not None:
-            option = "--private" if private else "--revision"
-            raise InputError(
-                f"{option} is given with --dry-run, which reaches for no hub",
-                "one of them",
-                "drop one",
-            )
+        refuse_unused(context, "with --dry-run", "private", "revision")
         check_output(dry_run, [], None)
     with quiet_libraries():
         from hf_bert_impl.hub.load_check import LoadingFailed

@@ -72,7 +72,7 @@ def verify(
     """
     if batch_invariant:
         ignored = ("text", "gradients", "bf16", "tolerance", "heads")
-        refuse_unused(context, "beside --batch-invariant", *ignored)
+        refuse_unused(context, "with --batch-invariant", *ignored)
     report: Any
     shown = {}
     with quiet_libraries():
