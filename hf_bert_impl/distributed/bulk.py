@@ -108,7 +108,7 @@ class _Work:
     missing: Iterable[tuple[Part, list[Record] | None]]
     """Parts to make, with their rows if they are read already."""
     total: int | None
-    """The rows of this process's parts; None where nobody knows."""
+    """The rows of this process's parts; None if unknown."""
     resumed: int
     """The rows of its parts that are there."""
 

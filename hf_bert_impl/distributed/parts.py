@@ -273,7 +273,7 @@ class BulkJob:
     def _sorted_out(
         self, part: Part, task: BatchTask, records: list[Record]
     ) -> tuple[list[Row], list[dict[str, Any]]]:
-        """The rows that can be computed, as far as one can see, and those that are set apart."""
+        """Rows to compute, and entries of rows that are rejected before computing."""
         rows, rejects, repeated = [], [], set(part.repeated)
         for row in self._rows(part.start.rows, records):
             problem = problem_of(row, part.id_type)
@@ -308,7 +308,7 @@ class BulkJob:
         write_columns(file, columns | results)
 
     def _reject(self, part: Part, row: Row, reason: object) -> dict[str, Any]:
-        """What is written of a row that is set apart."""
+        """The entry of a rejected row in `rejects.jsonl`."""
         named = escaped(row.id) if isinstance(row.id, str | bytes) else row.id
         return {
             "file": escaped(self.inputs[part.file]),
@@ -460,7 +460,7 @@ class BulkJob:
                     fresh.write_text(content, encoding="utf-8")
 
     def discard(self) -> None:
-        """Removes the folder; what a kill leaves of it is an interrupted job."""
+        """Removes the folder. A killed removal leaves an interrupted job."""
         (self.folder / MANIFEST).unlink(missing_ok=True)
         for left in list(self.folder.iterdir()):
             if left.is_dir():
@@ -519,7 +519,7 @@ class BulkJob:
     def _join(self, entries: Sequence[Mapping[str, Any]], has_rejects: bool) -> None:
         """Makes the one file of the parts, which appears in one step, and removes them."""
         fresh = self.folder / f"whole{self.output.suffix}"
-        # It goes in one step: what a kill leaves while files are removed must not look like a job.
+        # Renamed first: a killed removal must not leave a folder that looks like a job.
         gone = self.folder.with_name(f".{self.folder.name}")
         shutil.rmtree(gone, ignore_errors=True)
         join_files([self._file(entry["part"]) for entry in entries], fresh)
