@@ -152,7 +152,8 @@ def from_dataclass(
     """Gives a command an option for each field of a dataclass.
 
     Type, default and range are the field's; the help is the line below it. "; None for X." at the
-    end of that line is shown as the default. A field that is annotated with an option has that one.
+    end of that line is shown as the default. The shell completes the "choices" of its metadata.
+    A field that is annotated with an option has that one.
 
     Args:
         options: The dataclass.
@@ -170,7 +171,7 @@ def from_dataclass(
         if annotation is None:
             continue
         if typing.get_origin(annotation) is not Annotated:
-            annotation = _option(field.name, annotation, docs, panel)
+            annotation = _option(field, annotation, docs, panel)
         default = inspect.Parameter.empty if field.default is dataclasses.MISSING else field.default
         parameters.append(
             inspect.Parameter(
@@ -198,9 +199,19 @@ def from_dataclass(
 
 def field_docs(options: type) -> dict[str, str]:
     """The line below each field of a dataclass, with options in place of the fields it names."""
+    bases = [base for base in reversed(options.__mro__) if dataclasses.is_dataclass(base)]
+    docs = {name: doc for base in bases for name, doc in _own_docs(base).items()}
+
+    def named(match: re.Match[str]) -> str:
+        return _flag(match[1]) if match[1] in docs else match[0]
+
+    return {name: re.sub(r"`(\w+)`", named, doc) for name, doc in docs.items()}
+
+
+def _own_docs(options: type) -> dict[str, str]:
     (definition,) = ast.parse(inspect.getsource(options)).body
     assert isinstance(definition, ast.ClassDef)
-    docs = {
+    return {
         field.target.id: " ".join(str(doc.value.value).split())
         for field, doc in itertools.pairwise(definition.body)
         if isinstance(field, ast.AnnAssign)
@@ -209,20 +220,20 @@ def field_docs(options: type) -> dict[str, str]:
         and isinstance(doc.value, ast.Constant)
     }
 
-    def named(match: re.Match[str]) -> str:
-        return _flag(match[1]) if match[1] in docs else match[0]
 
-    return {name: re.sub(r"`(\w+)`", named, doc) for name, doc in docs.items()}
-
-
-def _option(name: str, kind: Any, docs: Mapping[str, str], panel: str | None) -> Any:
-    allowed = RANGES.get(name)
-    unset = _NONE.search(docs[name])
+def _option(
+    field: dataclasses.Field[Any], kind: Any, docs: Mapping[str, str], panel: str | None
+) -> Any:
+    name, doc = field.name, docs[field.name]
+    allowed, choices = RANGES.get(name), field.metadata.get("choices")
+    unset = _NONE.search(doc)
     option = typer.Option(
-        *([_flag(name)] if kind is bool else []),
-        help=_NONE.sub(".", docs[name]),
+        # Without a name typer makes --name/--no-name.
+        *([_flag(name)] if kind is bool and field.default is False else []),
+        help=_NONE.sub(".", doc),
         show_default=unset[1] if unset else True,
         min=int(allowed.low) if allowed is not None and allowed.whole else None,
+        autocompletion=one_of(*choices) if choices else None,
         rich_help_panel=panel,
     )
     if typing.get_origin(kind) is tuple:
