@@ -13,12 +13,14 @@ from hf_bert_impl.checkpoints import Checkpoint
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.output_folder import claimed, output_folder
 from hf_bert_impl.hub.card import CardFacts, write_card
+from hf_bert_impl.hub.options import PushOptions
 from hf_bert_impl.inference.progress import text_progress
 from hf_bert_impl.model.configuration_bert import BertConfig
 from hf_bert_impl.tasks.base import Columns, Split, Task, sequence_length
 from hf_bert_impl.tasks.evaluation import load_fine_tuned, task_for_model
 from hf_bert_impl.tasks.head_importance import HeadImportance, head_importance, task_examples
 from hf_bert_impl.tasks.metrics import Metrics, finite
+from hf_bert_impl.tasks.pruning_options import PruningOptions
 from hf_bert_impl.tasks.registry import TASKS
 
 REPORT = "head_importance.json"
@@ -40,55 +42,44 @@ class Pruning:
 def prune_checkpoint(
     checkpoint: Checkpoint,
     data: str,
-    test: str | None = None,
     *,
-    share: float | None = None,
-    count: int | None = None,
-    output: Path | None = None,
-    overwrite: bool = False,
     columns: Columns | None = None,
-    max_length: int | None = None,
-    limit: int | None = None,
     progress: bool = False,
+    **options: Any,
 ) -> Pruning:
     """Measures how much a checkpoint's task needs each attention head, and removes some.
 
     Args:
         checkpoint: An open checkpoint with a trained head and a tokenizer.
         data: A file of labelled data, on which the importance is measured.
-        test: One on which the model is scored before and after; None for the same.
-        share: What share of the heads to remove, more than 0 and less than 1.
-        count: Or how many of them. Without either none are removed.
-        output: The folder to write the pruned model to, in the class and dtype of the checkpoint.
-        overwrite: Whether a folder with files in it may be replaced.
         columns: Where the files have what.
-        max_length: Tokens at which sequences are cut; None for what the model takes.
-        limit: Measure the importance on only so many sequences.
         progress: Show a bar on standard error.
+        **options: The fields of `PruningOptions`.
 
     Raises:
         ValueError, OSError: Arguments contradict each other, the checkpoint or the data cannot be
             used, there is no task for the head, or not so many heads can be removed.
     """
-    _check(share, count, output)
+    chosen = PruningOptions(**options)
+    output, test = chosen.output, chosen.test or data
     with contextlib.ExitStack() as held:
         if output is not None:
             output = output.expanduser()
-            held.enter_context(claimed(output, [Path(checkpoint.path)], overwrite))
+            held.enter_context(claimed(output, [Path(checkpoint.path)], chosen.overwrite))
         tokenizer = checkpoints.load_tokenizer(checkpoint)
-        sources = [data, test or data]
-        task, (split, judged) = _read(checkpoint, tokenizer, sources, columns, max_length)
-        split = dataclasses.replace(split, features=split.features[:limit])
+        read = _read(checkpoint, tokenizer, [data, test], columns, chosen.max_length)
+        task, (split, judged) = read
+        split = dataclasses.replace(split, features=split.features[: chosen.limit])
 
         model = load_fine_tuned(checkpoint.path, task.head, prepare=False).float()
         with text_progress(progress, len(split.features)) as advance:
             importance = head_importance(model, task_examples(task, split, tokenizer), advance)
-        pruned = _choose(importance, share, count)
+        pruned = _choose(importance, chosen.share, chosen.count)
         report: dict[str, Any] = {
             "model": checkpoint.name,
             "task": task.name,
             "data": data,
-            "test": test or data,
+            "test": test,
             "examples": importance.examples,
             "heads": importance.heads,
             "importance": importance.scores.tolist(),
@@ -103,22 +94,6 @@ def prune_checkpoint(
         if output is not None:
             _save(checkpoint, tokenizer, output, report)
     return Pruning(report, importance, pruned, len(judged.examples))
-
-
-def _check(share: float | None, count: int | None, output: Path | None) -> None:
-    """Checks what can be checked before anything is loaded."""
-    if share is not None and count is not None:
-        raise InputError("`share` and `count` were both given", "one of them", "leave one out")
-    if share is not None and not 0 < share < 1:
-        raise InputError(
-            f"`share` is {share:g}", "more than 0 and less than 1", "choose such a one"
-        )
-    if output is not None and share is None and count is None:
-        raise InputError(
-            f"`output` is {output}, and there is nothing to remove",
-            "`share` or `count` with it",
-            "give one of them",
-        )
 
 
 def _read(
@@ -193,6 +168,6 @@ def _save(checkpoint: Checkpoint, tokenizer: Any, output: Path, report: dict[str
         count = sum(map(len, report["pruned"].values()))
         whole = checkpoint.name if checkpoint.folder is None else checkpoint.folder.resolve().name
         card = f"# {output.name}\n\n{count} attention heads of {whole} are pruned.\n"
-        write_card(folder, CardFacts(output.name, model, code=False, card=card))
+        write_card(folder, CardFacts(output.name, model, PushOptions(code=False), card=card))
         text = json.dumps(report, indent=2, ensure_ascii=False)
         (folder / REPORT).write_text(text + "\n", encoding="utf-8")

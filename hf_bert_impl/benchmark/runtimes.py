@@ -18,7 +18,8 @@ import torch
 from torch import Tensor
 
 from hf_bert_impl.benchmark.cases import Unavailable
-from hf_bert_impl.export.formats import FILES, write_onnx
+from hf_bert_impl.export.formats import write_onnx
+from hf_bert_impl.export.options import FILES
 from hf_bert_impl.export.program import export_program, quiet
 from hf_bert_impl.export.running import onnx_session, openvino_model
 

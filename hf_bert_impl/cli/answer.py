@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import sys
 import warnings
@@ -14,19 +15,14 @@ import typer
 from rich.text import Text
 
 from hf_bert_impl import checkpoints
-from hf_bert_impl.cli.bulk import Where, run_in_parts
+from hf_bert_impl.cli.bulk import PANELS, JobOptions, run_in_parts
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import (
     BatchInvariant,
-    DocStride,
     Dtype,
-    MaxAnswerLen,
-    MaxQuestionLen,
-    MaxSeqLen,
     Model,
-    NullThreshold,
-    Overwrite,
     Quiet,
+    field_names,
     from_dataclass,
     refuse_unused,
 )
@@ -34,13 +30,19 @@ from hf_bert_impl.cli.output_checks import check_output_file
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.atomic import atomic_file
 from hf_bert_impl.files.text import check_text_file, decode, read_text
+from hf_bert_impl.inference.answer_options import AnswerOptions
 from hf_bert_impl.tables import console, print_table
 
 #: Characters of the context that are shown on either side of an answer.
 AROUND = 24
 
 
-@from_dataclass(Where)
+@dataclasses.dataclass(frozen=True)
+class Options(JobOptions, AnswerOptions):
+    """What `hf-bert answer` can be asked for."""
+
+
+@from_dataclass(Options, PANELS)
 def answer(
     fields: dict[str, Any],
     command: typer.Context,
@@ -69,31 +71,8 @@ def answer(
             show_default="standard output",
         ),
     ] = None,
-    overwrite: Overwrite = False,
-    top_k: Annotated[int, typer.Option(min=1, help="Most answers a question.")] = 1,
-    handle_impossible_answer: Annotated[
-        bool | None,
-        typer.Option(
-            "--handle-impossible-answer/--always-answer",
-            help="Whether it is an answer that the text holds none.",
-            show_default="whether the model was tuned for it",
-        ),
-    ] = None,
-    null_score_diff_threshold: NullThreshold = None,
-    max_answer_len: MaxAnswerLen = 15,
-    max_question_len: MaxQuestionLen = 64,
-    max_seq_len: MaxSeqLen = None,
-    doc_stride: DocStride = None,
-    align_to_words: Annotated[
-        bool,
-        typer.Option("--align-to-words/--no-align-to-words", help="Widen answers to whole words."),
-    ] = True,
     dtype: Dtype = None,
     batch_invariant: BatchInvariant = False,
-    id_column: Annotated[
-        str | None,
-        typer.Option(help="The ids, in parts.", show_default="rows are numbered from 0"),
-    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object a question, and no table.")
     ] = False,
@@ -113,17 +92,8 @@ def answer(
         raise InputError("FILE and --context-file are both -", "one of them", "name a file")
     from hf_bert_impl.inference.question_file import check_record, read_questions
 
-    parameters: dict[str, Any] = {
-        "top_k": top_k,
-        "handle_impossible_answer": handle_impossible_answer,
-        "null_score_diff_threshold": null_score_diff_threshold,
-        "max_answer_len": max_answer_len,
-        "max_question_len": max_question_len,
-        "max_seq_len": max_seq_len,
-        "doc_stride": doc_stride,
-        "align_to_words": align_to_words,
-    }
-    where = Where(**fields)
+    where = JobOptions(**{name: fields.pop(name) for name in field_names(JobOptions)})
+    parameters = fields
     if where.works_in_parts(file, output):
         refuse_unused(command, "in work in parts", "question", "context", "context_file", "top_k")
         if file is None or output is None:
@@ -141,9 +111,7 @@ def answer(
             output,
             ("question", "context"),
             {"model": model, "dtype": dtype, **parameters},
-            id_column=id_column,
-            where=where,
-            overwrite=overwrite,
+            where,
             as_json=as_json,
             quiet=quiet,
         )
@@ -151,7 +119,7 @@ def answer(
     in_parts = ("workers", "address", "part_size", "id_column")
     refuse_unused(command, "without --engine ray or --shard", *in_parts)
     shared = read_context(context, context_file)
-    check_arguments(file, question, shared, context_file, output, overwrite)
+    check_arguments(file, question, shared, context_file, output, where.overwrite)
     total, questions = None, []
     if file is None:
         questions = [{"question": text, "context": shared or ""} for text in question or []]

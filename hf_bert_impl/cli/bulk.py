@@ -5,71 +5,43 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from hf_bert_impl.cli.errors import quiet_libraries
-from hf_bert_impl.cli.options import one_of
 from hf_bert_impl.errors import InputError
 
 if TYPE_CHECKING:
     from hf_bert_impl.data.text_input import Wanted
     from hf_bert_impl.distributed import BatchTask
 
-PANEL = "Work in parts"
+#: Headings of the help, by the first field below each.
+PANELS = {"part_size": "Work in parts"}
 
 
 @dataclasses.dataclass(frozen=True)
-class Where:
-    """How a command was asked to work in parts: its options."""
+class JobOptions:
+    """How a job is done in parts."""
 
-    part_size: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Rows per part: an interruption loses one part at most.",
-            show_default="10000; 2000 for a .npy or .parquet",
-            rich_help_panel=PANEL,
-        ),
-    ] = None
-    engine: Annotated[
-        str,
-        typer.Option(
-            help="local, or ray: workers of Ray make the parts.",
-            autocompletion=one_of("local", "ray"),
-            rich_help_panel=PANEL,
-        ),
-    ] = "local"
-    workers: Annotated[
-        int, typer.Option(min=1, help="Workers of Ray at once.", rich_help_panel=PANEL)
-    ] = 1
-    address: Annotated[
-        str | None,
-        typer.Option(
-            help="A running Ray cluster: 10.0.0.1:6379, or auto.",
-            show_default="Ray on this machine",
-            rich_help_panel=PANEL,
-        ),
-    ] = None
-    shard: Annotated[
-        str | None,
-        typer.Option(
-            metavar="I/N",
-            help="Make the I-th of N shares, from 0, of inputs or of parts: N processes share a "
-            "folder OUTPUT, without Ray.",
-            rich_help_panel=PANEL,
-        ),
-    ] = None
-    resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume",
-            help="Also check a finished folder OUTPUT, and make its damaged parts again. An "
-            "interrupted run is always resumed.",
-            rich_help_panel=PANEL,
-        ),
-    ] = False
+    id_column: str | None = None
+    """Column of the ids: texts or whole numbers, each once; None for row numbers from 0."""
+    overwrite: bool = False
+    """Replace OUTPUT if it exists."""
+    part_size: int | None = None
+    """Rows per part: an interruption loses one part at most; None for 10000, or 2000 for a file."""
+    engine: str = dataclasses.field(default="local", metadata={"choices": ("local", "ray")})
+    """local, or ray: workers of Ray make the parts."""
+    workers: int = dataclasses.field(default=1, metadata={"min": 1})
+    """Number of Ray workers."""
+    address: str | None = None
+    """A running Ray cluster: 10.0.0.1:6379, or auto; None for Ray on this machine."""
+    shard: str | None = dataclasses.field(default=None, metadata={"metavar": "I/N"})
+    """Make the I-th of N shares, from 0, of inputs or of parts: N processes share a folder OUTPUT,
+    without Ray."""
+    resume: bool = False
+    """Also check a finished folder OUTPUT, and make its damaged parts again. An interrupted run is
+    always resumed."""
 
     def works_in_parts(self, source: str | None, output: Path | None) -> bool:
         """Whether an option asks for it, or a folder of files is given and another folder named."""
@@ -87,11 +59,9 @@ def run_in_parts(
     output: Path,
     columns: Wanted,
     options: dict[str, Any],
+    where: JobOptions,
     *,
-    id_column: str | None,
     precision: str = "float32",
-    where: Where,
-    overwrite: bool,
     as_json: bool,
     quiet: bool,
     is_file: bool = False,
@@ -104,10 +74,8 @@ def run_in_parts(
         output: The folder of the parts, or the file that is made of them.
         columns: Of the texts.
         options: The arguments of `task`.
-        id_column: Of the ids.
+        where: In what parts, and on what engine.
         precision: What vectors are stored as.
-        where: In what parts, on what engine, and whether to check a finished output.
-        overwrite: Replace a finished output or another job's parts.
         as_json: Print the summary as JSON.
         quiet: Show no progress, and no summary in words.
         is_file: Join the parts into one file.
@@ -130,14 +98,18 @@ def run_in_parts(
             task,
             options,
             columns,
-            id_column,
+            where.id_column,
             where.part_size or (FILE_PART_ROWS if is_file else PART_ROWS),
             precision,
             is_file,
         )
         try:
             report = run_job(
-                job, engine, resume=where.resume, overwrite=overwrite, progress=not quiet
+                job,
+                engine,
+                resume=where.resume,
+                overwrite=where.overwrite,
+                progress=not quiet,
             )
         except KeyboardInterrupt:
             if job.has_entries() and not quiet:

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from hf_bert_impl.cli.bulk import Where, run_in_parts
-from hf_bert_impl.cli.options import AsJson, BatchTokens, Dtype, Overwrite, Silent, from_dataclass
+from hf_bert_impl.cli.bulk import PANELS, JobOptions, run_in_parts
+from hf_bert_impl.cli.options import AsJson, BatchTokens, Dtype, Silent, from_dataclass
 
 
-@from_dataclass(Where)
+@from_dataclass(JobOptions, PANELS)
 def classify(
     fields: dict[str, Any],
     file: Annotated[
@@ -34,10 +34,6 @@ def classify(
         str | None,
         typer.Option(help="The texts.", show_default="the only column; text, for .jsonl"),
     ] = None,
-    id_column: Annotated[
-        str | None, typer.Option(help="The ids.", show_default="rows are numbered from 0")
-    ] = None,
-    overwrite: Overwrite = False,
     as_json: AsJson = False,
     quiet: Silent = False,
 ) -> None:
@@ -56,9 +52,7 @@ def classify(
         output,
         column,
         {"model": model, "dtype": dtype, "token_budget": batch_tokens},
-        id_column=id_column,
-        where=Where(**fields),
-        overwrite=overwrite,
+        JobOptions(**fields),
         as_json=as_json,
         quiet=quiet,
     )

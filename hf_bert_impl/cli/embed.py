@@ -7,14 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
-from hf_bert_impl.cli.bulk import Where, run_in_parts
+from hf_bert_impl.cli.bulk import PANELS, JobOptions, run_in_parts
 from hf_bert_impl.cli.options import (
     AsJson,
     BatchInvariant,
     BatchTokens,
     Dtype,
     Model,
-    Overwrite,
     Silent,
     from_dataclass,
 )
@@ -27,7 +26,7 @@ from hf_bert_impl.extras import require
 ENDINGS = (".npy", ".parquet")
 
 
-@from_dataclass(Where)
+@from_dataclass(JobOptions, PANELS)
 def embed(
     fields: dict[str, Any],
     model: Model,
@@ -63,13 +62,6 @@ def embed(
             show_default="the only column; text, for .jsonl",
         ),
     ] = None,
-    id_column: Annotated[
-        str | None,
-        typer.Option(
-            help="The ids of a .parquet or a folder, likewise: texts or whole numbers, each once.",
-            show_default="rows are numbered from 0",
-        ),
-    ] = None,
     precision: Annotated[
         str,
         typer.Option(
@@ -78,7 +70,6 @@ def embed(
             "need no scale."
         ),
     ] = "float32",
-    overwrite: Overwrite = False,
     as_json: AsJson = False,
     quiet: Silent = False,
 ) -> None:
@@ -95,15 +86,17 @@ def embed(
 
     Example: hf-bert embed sentence-transformers/all-MiniLM-L6-v2 lines.txt --output vectors.npy
     """
-    where = Where(**fields)
+    where = JobOptions(**fields)
     is_file = output.suffix in ENDINGS
     check_choice("precision", precision, PRECISIONS)
     if is_file:
-        check_form(output, precision, id_column, where.shard)
+        check_form(output, precision, where.id_column, where.shard)
         parts, rejects = (
             output.with_name(f"{output.name}{it}") for it in (".parts", ".rejects.jsonl")
         )
-        check_output_file("--output", output, overwrite, sources=[file], beside=[parts, rejects])
+        check_output_file(
+            "--output", output, where.overwrite, sources=[file], beside=[parts, rejects]
+        )
     elif output.suffix and not output.is_dir():
         raise InputError(
             f"--output is {output}",
@@ -126,10 +119,8 @@ def embed(
         output,
         column,
         options,
-        id_column=id_column,
+        where,
         precision=precision,
-        where=where,
-        overwrite=overwrite,
         as_json=as_json,
         quiet=quiet,
         is_file=is_file,

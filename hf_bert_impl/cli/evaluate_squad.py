@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -13,21 +14,29 @@ from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import (
     AsJson,
     BatchInvariant,
-    DocStride,
     Dtype,
-    MaxAnswerLen,
-    MaxQuestionLen,
-    MaxSeqLen,
-    NullThreshold,
     Picture,
     Quiet,
+    field_names,
+    from_dataclass,
     refuse_unused,
 )
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.inference.answer_options import AnswerOptions
 from hf_bert_impl.tables import console, print_table
 
 
+@dataclasses.dataclass(frozen=True)
+class SquadOptions(AnswerOptions):
+    """How questions are answered."""
+
+    max_answer_len: int = 30
+    """Maximum number of tokens of an answer, as in run_squad.py."""
+
+
+@from_dataclass(SquadOptions, top_k=None, align_to_words=None, handle_impossible_answer=None)
 def squad(
+    fields: dict[str, Any],
     context: typer.Context,
     model: Annotated[
         str | None, typer.Argument(metavar="[MODEL]", help="A folder or a hub id.")
@@ -44,7 +53,6 @@ def squad(
     na_prob_threshold: Annotated[
         float, typer.Option(help="With --na-prob: no answer where the number is above.")
     ] = 1.0,
-    null_score_diff_threshold: NullThreshold = None,
     tune_threshold: Annotated[
         bool,
         typer.Option(
@@ -52,10 +60,6 @@ def squad(
             help="Take the threshold with the best F1 and store it in MODEL's config.json.",
         ),
     ] = False,
-    max_answer_len: MaxAnswerLen = 30,
-    max_question_len: MaxQuestionLen = 64,
-    max_seq_len: MaxSeqLen = None,
-    doc_stride: DocStride = None,
     dtype: Dtype = None,
     batch_invariant: BatchInvariant = False,
     output: Annotated[
@@ -94,14 +98,10 @@ def squad(
                 questions,
                 dtype=dtype,
                 batch_invariant=batch_invariant,
-                null_score_diff_threshold=null_score_diff_threshold,
                 tune_threshold=tune_threshold,
                 output=output,
                 progress=not quiet,
-                max_answer_len=max_answer_len,
-                max_question_len=max_question_len,
-                max_seq_len=max_seq_len,
-                doc_stride=doc_stride,
+                **fields,
             )
     title = f"{Path(data).name}: {predictions or model}"
     if picture is not None:
@@ -113,13 +113,6 @@ def squad(
         typer.echo(json.dumps(metrics))
     else:
         print_metrics(title, metrics)
-
-
-#: What only a model's answers depend on.
-OF_MODEL = (
-    *("null_score_diff_threshold", "tune_threshold", "max_answer_len", "max_question_len"),
-    *("max_seq_len", "doc_stride", "dtype", "batch_invariant", "output"),
-)
 
 
 def check_arguments(
@@ -142,7 +135,8 @@ def check_arguments(
         )
         raise InputError(f"{given} given", "one of them", "see --help")
     if predictions is not None:
-        refuse_unused(context, "with --predictions", *OF_MODEL)
+        unread = ("tune_threshold", "dtype", "batch_invariant", "output")
+        refuse_unused(context, "with --predictions", *unread, *field_names(SquadOptions))
         if na_prob is None:
             refuse_unused(context, "without --na-prob", "na_prob_threshold")
     else:

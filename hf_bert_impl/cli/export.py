@@ -6,13 +6,14 @@ import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
-from hf_bert_impl.cli.options import AsJson, Model, one_of
+from hf_bert_impl.cli.options import AsJson, Head, Model, from_dataclass
+from hf_bert_impl.export.options import ExportOptions
 from hf_bert_impl.tables import console, print_table
 
 if TYPE_CHECKING:
@@ -22,33 +23,12 @@ if TYPE_CHECKING:
 MEGABYTE = 1e6
 
 
+@from_dataclass(ExportOptions)
 def export(
+    fields: dict[str, Any],
     model: Model,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to make.")],
-    kind: Annotated[
-        str,
-        typer.Option(
-            "--format",
-            "-f",
-            help="onnx, openvino or torch-export.",
-            autocompletion=one_of("onnx", "openvino", "torch-export"),
-        ),
-    ] = "onnx",
-    head: Annotated[
-        str | None,
-        typer.Option(
-            help=f"The head to export: {', '.join(checkpoints.HEADS)}.",
-            show_default="what the config names",
-            autocompletion=one_of(*checkpoints.HEADS),
-        ),
-    ] = None,
-    opset: Annotated[
-        int | None,
-        typer.Option(min=1, help="ONNX's operator version.", show_default="the exporter's"),
-    ] = None,
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace DIR where it has files.")
-    ] = False,
+    head: Head = None,
     as_json: AsJson = False,
 ) -> None:
     """Export a model for another runtime, with any batch size and sequence length.
@@ -63,25 +43,19 @@ def export(
         import torch
 
         from hf_bert_impl.export.exporting import ExportFailed, export_model
-        from hf_bert_impl.export.formats import check_format
         from hf_bert_impl.export.running import open_file
         from hf_bert_impl.files.output_folder import check_output
         from hf_bert_impl.measuring.beside import time_beside
 
-        check_format(kind, opset)
-        check_output(folder, [Path(model).expanduser()], overwrite)
+        options = ExportOptions(**fields)
+        options.check()
+        check_output(folder, [Path(model).expanduser()], options.overwrite)
         checkpoint = checkpoints.open_checkpoint(model)
         loaded, _ = checkpoints.load_whole(checkpoint, head, dtype=torch.float32)
         tokenizer = checkpoints.load_own_tokenizer(checkpoint)
         try:
             exported = export_model(
-                loaded,
-                folder,
-                kind,
-                tokenizer=tokenizer,
-                source=checkpoint.folder,
-                opset=opset,
-                overwrite=overwrite,
+                loaded, folder, tokenizer=tokenizer, source=checkpoint.folder, **fields
             )
         except ExportFailed as failed:
             if as_json:
@@ -89,7 +63,7 @@ def export(
             else:
                 failed.report.render(console())
             raise typer.Exit(1) from failed
-        times = time_beside(loaded, open_file(folder, kind, torch.get_num_threads()))
+        times = time_beside(loaded, open_file(folder, options.kind, torch.get_num_threads()))
     weights = sum(tensor.nbytes for tensor in loaded.state_dict().values())
     if as_json:
         report = dataclasses.asdict(exported) | {

@@ -15,6 +15,7 @@ from typing import Annotated, Any
 
 import typer
 
+from hf_bert_impl.checkpoints import HEADS
 from hf_bert_impl.data.option_ranges import RANGES
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.figures import check_picture
@@ -37,6 +38,14 @@ def one_of(*values: str) -> Callable[[str], list[str]]:
 
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="A folder or a hub id.")]
+Head = Annotated[
+    str | None,
+    typer.Option(
+        help=f"The head: {', '.join(HEADS)}.",
+        show_default="the one that the config names",
+        autocompletion=one_of(*HEADS),
+    ),
+]
 Dtype = Annotated[
     str | None,
     typer.Option(
@@ -79,7 +88,7 @@ Files = Annotated[
     ),
 ]
 BatchTokens = Annotated[
-    int | None, typer.Option(min=1, help="Most tokens a batch.", show_default="4096")
+    int | None, typer.Option(min=1, help="Maximum number of tokens per batch.", show_default="4096")
 ]
 
 
@@ -125,21 +134,6 @@ MaxLength = Annotated[
     typer.Option(help="Tokens at which a sequence is cut.", show_default="what the model takes"),
 ]
 
-# --- question answering -----------------------------------------------------------------------
-
-NullThreshold = Annotated[
-    float | None,
-    typer.Option(help="How far 'no answer' has to be ahead.", show_default="the model's own, or 0"),
-]
-MaxAnswerLen = Annotated[int, typer.Option(min=1, help="Most tokens of an answer.")]
-MaxQuestionLen = Annotated[int, typer.Option(min=1, help="Tokens at which a question is cut.")]
-MaxSeqLen = Annotated[
-    int | None, typer.Option(min=1, help="Most tokens of a window.", show_default="384")
-]
-DocStride = Annotated[
-    int | None, typer.Option(min=0, help="Tokens that two windows share.", show_default="128")
-]
-
 # --- dataclasses ------------------------------------------------------------------------------
 
 #: How the line of a field says what None means.
@@ -152,8 +146,8 @@ def from_dataclass(
     """Gives a command an option for each field of a dataclass.
 
     Type, default and range are the field's; the help is the line below it. "; None for X." at the
-    end of that line is shown as the default. The shell completes the "choices" of its metadata.
-    A field that is annotated with an option has that one.
+    end of that line is shown as the default. A field's metadata may have "flags" in place of its
+    name, a "metavar", a "min" in place of its range, and "choices" that the shell completes.
 
     Args:
         options: The dataclass.
@@ -190,11 +184,23 @@ def from_dataclass(
             function(fields | lists, **values)
 
         _, *own = inspect.signature(function, eval_str=True).parameters.values()
-        every = [it.replace(kind=inspect.Parameter.KEYWORD_ONLY) for it in own]
-        command.__signature__ = inspect.Signature([*parameters, *every])  # type: ignore[attr-defined]
+        every = [it.replace(kind=inspect.Parameter.KEYWORD_ONLY) for it in own] + parameters
+        every.sort(key=_place_in_help)
+        command.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
         return command
 
     return decorate
+
+
+def _place_in_help(parameter: inspect.Parameter) -> tuple[bool, bool]:
+    """Required options come first, those about the output last."""
+    is_required = parameter.default is inspect.Parameter.empty
+    return not is_required, parameter.name in ("as_json", "quiet")
+
+
+def field_names(options: type) -> list[str]:
+    """The names of a dataclass's fields."""
+    return [field.name for field in dataclasses.fields(options)]
 
 
 def field_docs(options: type) -> dict[str, str]:
@@ -227,13 +233,15 @@ def _option(
     name, doc = field.name, docs[field.name]
     allowed, choices = RANGES.get(name), field.metadata.get("choices")
     unset = _NONE.search(doc)
+    # Without a name typer makes --name/--no-name.
+    usual = [_flag(name)] if kind is bool and field.default is False else []
     option = typer.Option(
-        # Without a name typer makes --name/--no-name.
-        *([_flag(name)] if kind is bool and field.default is False else []),
+        *field.metadata.get("flags", usual),
         help=_NONE.sub(".", doc),
         show_default=unset[1] if unset else True,
-        min=int(allowed.low) if allowed is not None and allowed.whole else None,
+        min=field.metadata.get("min", int(allowed.low) if allowed and allowed.whole else None),
         autocompletion=one_of(*choices) if choices else None,
+        metavar=field.metadata.get("metavar"),
         rich_help_panel=panel,
     )
     if typing.get_origin(kind) is tuple:

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text as Cell
@@ -16,50 +16,32 @@ from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import (
     AsJson,
     Label,
-    MaxLength,
-    Overwrite,
     Pair,
     Picture,
     Quiet,
     Text,
+    from_dataclass,
 )
 from hf_bert_impl.tables import console, print_table
+from hf_bert_impl.tasks.pruning_options import PruningOptions
 
 if TYPE_CHECKING:
     from hf_bert_impl.tasks.head_importance import HeadImportance
 
 
+@from_dataclass(PruningOptions)
 def prune_heads(
+    fields: dict[str, Any],
     model: Annotated[
         str, typer.Argument(metavar="MODEL", help="A model with a trained head: folder or hub id.")
     ],
     data: Annotated[
         str, typer.Option(metavar="FILE", help="Data that the importance is measured on.")
     ],
-    test: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE", help="Data that the model is scored on.", show_default="--data"
-        ),
-    ] = None,
-    share: Annotated[
-        float | None, typer.Option(help="What share of the heads to remove: 0.25.")
-    ] = None,
-    count: Annotated[int | None, typer.Option(help="Or how many of them.")] = None,
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="The folder to write the pruned model to."),
-    ] = None,
     picture: Picture = None,
     text_column: Text = None,
     text_pair_column: Pair = None,
     label_column: Label = None,
-    max_length: MaxLength = None,
-    limit: Annotated[
-        int | None,
-        typer.Option(min=1, help="Measure the importance on only so many sequences of --data."),
-    ] = None,
-    overwrite: Overwrite = False,
     as_json: AsJson = False,
     quiet: Quiet = False,
 ) -> None:
@@ -80,15 +62,9 @@ def prune_heads(
         result = prune_checkpoint(
             checkpoints.open_checkpoint(model),
             data,
-            test,
-            share=share,
-            count=count,
-            output=output,
-            overwrite=overwrite,
             columns=Columns(text_column, text_pair_column, label_column),
-            max_length=max_length,
-            limit=limit,
             progress=not quiet,
+            **fields,
         )
         report = result.report
         title = f"{Path(model).name or model}: importance of heads for {report['task']}"

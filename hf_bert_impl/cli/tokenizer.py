@@ -13,8 +13,9 @@ import typer
 
 from hf_bert_impl.checkpoints import TOKENIZERS
 from hf_bert_impl.cli.errors import quiet_libraries
-from hf_bert_impl.cli.options import AsJson, Files
+from hf_bert_impl.cli.options import AsJson, Files, from_dataclass
 from hf_bert_impl.cli.output_checks import check_sources
+from hf_bert_impl.data.vocabulary_options import WordOptions, WordPieceOptions
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.tables import console, print_table
 
@@ -33,32 +34,15 @@ app = typer.Typer(
 
 
 Output = Annotated[Path, typer.Option("--output", "-o", metavar="DIR", help="The folder to write.")]
-Column = Annotated[
-    str | None,
-    typer.Option(
-        help="The column or field of the texts.",
-        show_default="text in JSON lines, a table's only one",
-    ),
-]
 Replace = Annotated[bool, typer.Option("--overwrite", help="Replace the tokenizer in DIR.")]
 
 
 @app.command("train")
+@from_dataclass(WordPieceOptions)
 def tokenizer_train(
+    fields: dict[str, Any],
     files: Files,
     output: Output,
-    vocab_size: Annotated[int, typer.Option(min=6, help="Most tokens.")] = 30522,
-    lowercase: Annotated[
-        bool, typer.Option("--lowercase/--no-lowercase", help="Lower-case, and drop accents.")
-    ] = True,
-    min_frequency: Annotated[
-        int, typer.Option(min=1, help="How often pieces stand together to be merged.")
-    ] = 2,
-    character_coverage: Annotated[
-        float,
-        typer.Option(help="The share of the text whose characters get a token, up to 1."),
-    ] = 0.9999,
-    column: Column = None,
     overwrite: Replace = False,
     as_json: AsJson = False,
 ) -> None:
@@ -73,27 +57,18 @@ def tokenizer_train(
     def train() -> tuple[Any, VocabularyReport]:
         from hf_bert_impl.data.tokenizer_training import train_tokenizer
 
-        return train_tokenizer(
-            files,
-            vocab_size=vocab_size,
-            lowercase=lowercase,
-            min_frequency=min_frequency,
-            character_coverage=character_coverage,
-            column=column,
-        )
+        return train_tokenizer(files, **fields)
 
-    _write(train, output, overwrite, files, as_json, lambda report: rows_of(report, vocab_size))
+    asked = fields["vocab_size"]
+    _write(train, output, overwrite, files, as_json, lambda report: rows_of(report, asked))
 
 
 @app.command("words")
+@from_dataclass(WordOptions)
 def tokenizer_words(
+    fields: dict[str, Any],
     files: Files,
     output: Output,
-    vocab_size: Annotated[
-        int | None, typer.Option(min=6, help="Most tokens.", show_default="all words")
-    ] = None,
-    min_frequency: Annotated[int, typer.Option(min=1, help="How often a word occurs.")] = 1,
-    column: Column = None,
     overwrite: Replace = False,
     as_json: AsJson = False,
 ) -> None:
@@ -111,7 +86,7 @@ def tokenizer_words(
 
         if len(files) == 1 and is_pickled_vocabulary(Path(files[0])):
             return read_word_tokenizer(Path(files[0])), None
-        return train_words(files, vocab_size=vocab_size, min_frequency=min_frequency, column=column)
+        return train_words(files, **fields)
 
     def rows(report: WordReport | None) -> list[tuple[str, str]]:
         if report is None:

@@ -8,22 +8,14 @@ import typer
 
 from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
-from hf_bert_impl.cli.options import AsJson, Model, one_of, refuse_unused
+from hf_bert_impl.cli.options import AsJson, Head, Model, refuse_unused
 from hf_bert_impl.tables import console
 
 
 def verify(
     context: typer.Context,
     model: Model,
-    head: Annotated[
-        str | None,
-        typer.Option(
-            help="Compare this head instead of the one that the config names: "
-            + ", ".join(checkpoints.HEADS)
-            + ".",
-            autocompletion=one_of(*checkpoints.HEADS),
-        ),
-    ] = None,
+    head: Head = None,
     text: Annotated[
         list[str] | None,
         typer.Option(help="Compare on this text instead of the built-in ones; may be repeated."),

@@ -12,20 +12,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 from tokenizers.trainers import WordPieceTrainer
 
 from hf_bert_impl.data.documents import check_files, read_texts, without_breaks
-from hf_bert_impl.data.option_ranges import POSITIVE_SHARE, STEPS, Range
 from hf_bert_impl.data.token_budget import cut_batches
+from hf_bert_impl.data.vocabulary_options import WordPieceOptions
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.model.tokenization_bert import BertTokenizer
 
 #: In BERT's order: their ids are 0 to 4.
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-VOCAB_SIZE = 30522
-#: The trainer takes memory for as many tokens as it is asked for, before it reads.
-MOST_TOKENS = 10_000_000
 #: The report reads this many lines, spread evenly over the text.
 REPORT_LINES = 100_000
 REPORT_BATCH = 1000
@@ -49,25 +47,14 @@ class VocabularyReport:
 
 
 def train_tokenizer(
-    files: Sequence[str | Path],
-    *,
-    vocab_size: int = VOCAB_SIZE,
-    lowercase: bool = True,
-    min_frequency: int = 2,
-    character_coverage: float = 0.9999,
-    column: str | None = None,
+    files: Sequence[str | Path], **options: Any
 ) -> tuple[BertTokenizer, VocabularyReport]:
     """Learns a vocabulary from text files.
 
     Args:
         files: UTF-8 text, tables or folders, as `documents.read_texts` reads them.
-        vocab_size: Most tokens, up to `MOST_TOKENS`. There are fewer if the text has no more
-            pieces to merge.
-        lowercase: Whether to lower-case the text and to drop accents, then and later.
-        min_frequency: How often two pieces must stand together to be merged.
-        character_coverage: The share of the text's characters that get a token, the most frequent
-            first; words with another character become [UNK]. 1 takes all.
-        column: The column or field of the texts, as in `RecordInput`.
+        **options: The fields of `WordPieceOptions`. Words with a character that has no token
+            become [UNK].
 
     Returns:
         The tokenizer, and how well it fits the text.
@@ -77,15 +64,14 @@ def train_tokenizer(
             alphabet alone does not fit.
         FileNotFoundError: There is no such file.
     """
-    Range(0, MOST_TOKENS, whole=True).check("vocab_size", vocab_size)
-    STEPS.check("min_frequency", min_frequency)
-    POSITIVE_SHARE.check("character_coverage", character_coverage)
+    chosen = WordPieceOptions(**options)
+    column, lowercase, vocab_size = chosen.column, chosen.lowercase, chosen.vocab_size
     check_files(files, column)
     tokenizer = BertTokenizer(do_lower_case=lowercase)
     characters, lines = _count_characters(_lines(files, column), tokenizer)
     if not characters:
         raise InputError(f"{files[0]} holds nothing but white space", "text", "fill it")
-    alphabet = _most_frequent(characters, character_coverage)
+    alphabet = _most_frequent(characters, chosen.character_coverage)
     first = _train(_lines(files, column), lowercase, SPECIAL_TOKENS, alphabet, vocab_size=0)
     pieces = sorted(
         set(first) - set(SPECIAL_TOKENS), key=lambda piece: (piece.startswith("##"), piece)
@@ -104,7 +90,7 @@ def train_tokenizer(
         [*SPECIAL_TOKENS, *pieces],
         alphabet,
         vocab_size,
-        min_frequency,
+        chosen.min_frequency,
     )
     trained = BertTokenizer(vocab, do_lower_case=lowercase)
     covered = sum(characters[char] for char in alphabet) / characters.total()

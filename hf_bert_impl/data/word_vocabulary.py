@@ -11,12 +11,12 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
 from hf_bert_impl.data.documents import check_files, read_texts, without_breaks
-from hf_bert_impl.data.option_ranges import STEPS
+from hf_bert_impl.data.vocabulary_options import WordOptions
 from hf_bert_impl.errors import InputError
 
 if TYPE_CHECKING:
@@ -38,19 +38,13 @@ class WordReport:
 
 
 def train_words(
-    files: Sequence[str | Path],
-    *,
-    vocab_size: int | None = None,
-    min_frequency: int = 1,
-    column: str | None = None,
+    files: Sequence[str | Path], **options: Any
 ) -> tuple[PreTrainedTokenizerFast, WordReport]:
     """Counts the words of text files.
 
     Args:
         files: UTF-8 text, tables or folders, as `documents.read_texts` reads them.
-        vocab_size: Most tokens, special ones included; None for all words.
-        min_frequency: How often a word must occur.
-        column: The column or field of the texts, as in `RecordInput`.
+        **options: The fields of `WordOptions`.
 
     Returns:
         The tokenizer, and how well it fits the text.
@@ -60,9 +54,8 @@ def train_words(
             gets an id.
         FileNotFoundError: There is no such file.
     """
-    STEPS.check("min_frequency", min_frequency)
-    if vocab_size is not None:
-        STEPS.check("vocab_size", vocab_size)
+    chosen = WordOptions(**options)
+    column, vocab_size, min_frequency = chosen.column, chosen.vocab_size, chosen.min_frequency
     check_files(files, column)
     counts: Counter[str] = Counter()
     for file in files:

@@ -11,7 +11,8 @@ import torch
 from transformers.utils import ModelOutput
 
 from hf_bert_impl.errors import InputError
-from hf_bert_impl.export.formats import FILES, check_format, write
+from hf_bert_impl.export.formats import write
+from hf_bert_impl.export.options import FILES, ExportOptions
 from hf_bert_impl.export.running import open_file
 from hf_bert_impl.files.output_folder import claimed, output_folder
 from hf_bert_impl.hub.saving import CONFIG, file_sizes, set_auto_map
@@ -53,7 +54,7 @@ class Exported:
 
     folder: Path
     kind: str
-    """One of `formats.FILES`."""
+    """One of `options.FILES`."""
     class_name: str
     outputs: tuple[str, ...]
     """What the graph gives."""
@@ -76,21 +77,19 @@ def export_model(
     *,
     tokenizer: Any = None,
     source: Path | None = None,
-    opset: int | None = None,
-    overwrite: bool = False,
+    **options: Any,
 ) -> Exported:
     """Export a model; the folder appears when the file has been proved right.
 
     Args:
         model: A BERT of this package, in float32 on the CPU.
         folder: A new or empty folder.
-        kind: `onnx`, `openvino` or `torch-export`.
+        kind: As in `ExportOptions`.
         tokenizer: Saved beside it, and used for the texts of the comparison; without one that runs
             on random tokens.
         source: The folder that the model came from; the modules of a sentence-transformers model
             (its pooling) come along.
-        opset: For ONNX, the version of its operators; None takes the exporter's own.
-        overwrite: Replace a folder with files in it.
+        **options: The other fields of `ExportOptions`.
 
     Returns:
         The folder's content, and the comparison.
@@ -107,7 +106,8 @@ def export_model(
         >>> export_model(model, Path("exported"), "torch-export").report.passed
         True
     """
-    check_format(kind, opset)
+    chosen = ExportOptions(kind, **options)
+    chosen.check()
     if model.dtype != torch.float32 or model.device.type != "cpu":
         raise InputError(
             f"the model is in {model.dtype} on {model.device}",
@@ -115,8 +115,12 @@ def export_model(
             "load it with dtype=torch.float32",
         )
     read = Path(model.name_or_path or ".")
-    with claimed(folder, [read], overwrite), eval_mode(model), output_folder(folder) as fresh:
-        write(model, fresh, kind, opset)
+    with (
+        claimed(folder, [read], chosen.overwrite),
+        eval_mode(model),
+        output_folder(folder) as fresh,
+    ):
+        write(model, fresh, kind, chosen.opset)
         report = compare(model, open_file(fresh, kind, torch.get_num_threads()), tokenizer)
         if not report.passed:
             raise ExportFailed(report)

@@ -6,52 +6,16 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hf_bert_impl.errors import InputError, check_choice, one_line
+from hf_bert_impl.errors import InputError, one_line
+from hf_bert_impl.export.options import FILES, no_opset
 from hf_bert_impl.export.program import AXES, INPUTS, export_program, quiet
-from hf_bert_impl.extras import require
 
 if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedModel
 
-#: Formats, and the file that is opened of each; the names are those that Optimum looks for.
-FILES = {"onnx": "model.onnx", "openvino": "openvino_model.xml", "torch-export": "model.pt2"}
-#: Packages that a format needs. The extra `export` installs all of them.
-PACKAGES = {
-    "onnx": ("onnx", "onnxscript", "onnxruntime"),
-    "openvino": ("onnx", "onnxscript", "openvino"),
-    "torch-export": (),
-}
 #: A file of protocol buffers ends at two gigabytes; larger weights go into a file beside it.
 MOST_IN_ONE_FILE = 1 << 30
-
-
-def check_format(kind: str, opset: int | None) -> None:
-    """Check what can be checked before a model is loaded.
-
-    Args:
-        kind: The format.
-        opset: The version of ONNX's operators that was asked for.
-
-    Raises:
-        ValueError: There is no such format, it has no opset or not that one, or a package is
-            missing.
-    """
-    check_choice("`kind`", kind, FILES)
-    if opset is not None and kind != "onnx":
-        raise InputError(
-            f"`opset` is given for the format {kind}",
-            "it with onnx, which alone has one",
-            "leave it out",
-        )
-    for package in PACKAGES[kind]:
-        require(package, "export", f"the format {kind}")
-    if opset is not None:
-        import onnx
-
-        known = onnx.defs.onnx_opset_version()
-        if not 1 <= opset <= known:
-            raise _no_opset(opset, f"the installed onnx knows 1 to {known}")
 
 
 def write(model: PreTrainedModel, folder: Path, kind: str, opset: int | None = None) -> None:
@@ -121,7 +85,7 @@ def write_onnx(
             )
         except torch.onnx.OnnxExporterError as error:
             if opset is not None:
-                raise _no_opset(opset, _reason(error)) from error
+                raise no_opset(opset, _reason(error)) from error
             raise InputError(
                 f"the installed torch and onnxscript cannot write this model ({_reason(error)})",
                 "versions that can",
@@ -133,7 +97,7 @@ def write_onnx(
     # The exporter converts from the version that it is written for, and where it cannot it logs
     # a line and leaves that version.
     if opset is not None and made != opset:
-        raise _no_opset(opset, f"the exporter made {made}")
+        raise no_opset(opset, f"the exporter made {made}")
 
 
 def _reason(error: BaseException) -> str:
@@ -141,14 +105,6 @@ def _reason(error: BaseException) -> str:
     while error.__cause__ is not None:
         error = error.__cause__
     return one_line(error)[:200]
-
-
-def _no_opset(opset: int, why: str) -> InputError:
-    return InputError(
-        f"`opset` is {opset}, in which this model cannot be written ({why})",
-        "a version that the installed torch and onnxscript write",
-        "leave `opset` out for their own",
-    )
 
 
 def write_openvino(program: torch.export.ExportedProgram, file: Path) -> None:

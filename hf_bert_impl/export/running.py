@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hf_bert_impl.errors import InputError, one_line
-from hf_bert_impl.export.formats import FILES
+from hf_bert_impl.export.options import FILES
 from hf_bert_impl.export.program import INPUTS
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ def open_file(folder: Path, kind: str, threads: int) -> Run:
 
     Args:
         folder: Where it was written.
-        kind: One of `formats.FILES`.
+        kind: One of `options.FILES`.
         threads: How many ONNX Runtime and OpenVINO compute with; a torch program has torch's own.
 
     Returns:

@@ -22,6 +22,7 @@ from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.extras import NOT_PUBLISHED, install_command
 from hf_bert_impl.files.json_files import read_json
 from hf_bert_impl.files.output_folder import REPORT
+from hf_bert_impl.hub.options import PushOptions
 from hf_bert_impl.hub.saving import loads_in_stock
 from hf_bert_impl.inference.sentence_folder import MODULES
 from hf_bert_impl.measuring.timing import cpu_name
@@ -71,24 +72,18 @@ class CardFacts:
 
     repo_id: str
     model: PreTrainedModel
+    options: PushOptions
+    """Licence, base model and language, and whether the code is in the repository."""
     loading: ParityReport | None = None
     """How it loads elsewhere; None where that was not tried."""
     speed: Sequence[Timed] = ()
     """This package beside transformers; empty where transformers does not have the model. Rows of a
     machine that did other work meanwhile are left out."""
-    code: bool = True
-    """Whether the code is in the repository."""
     has_tokenizer: bool = True
     card: str = ""
     """The card that there is already, whole."""
     source: Path | None = None
     """The folder that the model came from, with metrics and what its card shows."""
-    license: str | None = None
-    """The model's licence, by the hub's name of it."""
-    base_model: str | None = None
-    """The hub's name of the model that this one was made from."""
-    language: str | None = None
-    """The code of the model's language, as in en; several with commas."""
 
 
 def write_card(folder: Path, facts: CardFacts) -> list[str]:
@@ -126,7 +121,7 @@ def write_card(folder: Path, facts: CardFacts) -> list[str]:
         auto=next(auto for auto, class_name in MODEL_CLASSES.items() if class_name == name),
         stock=stock,
         # Where the config is unknown without the code, transformers would ask for consent.
-        trust=", trust_remote_code=True" if facts.code and not stock else "",
+        trust=", trust_remote_code=True" if facts.options.code and not stock else "",
         is_sentence_model=_is_sentence_model(facts),
         has_labels=name in ("BertForSequenceClassification", "BertForTokenClassification"),
         installation=f"{NOT_PUBLISHED}: `{install_command()}`.",
@@ -159,10 +154,10 @@ def _fill_metadata(data: Any, facts: CardFacts) -> None:
     name = type(facts.model).__name__
     library = "sentence-transformers" if is_sentence_model else "transformers"
     task = "sentence-similarity" if is_sentence_model else PIPELINE_TAGS.get(name)
-    data.license = facts.license or data.license
-    data.base_model = facts.base_model or data.base_model or _base_model(facts)
-    if facts.language is not None:
-        languages = language_codes(facts.language)
+    data.license = facts.options.license or data.license
+    data.base_model = facts.options.base_model or data.base_model or _base_model(facts)
+    if facts.options.language is not None:
+        languages = language_codes(facts.options.language)
         data.language = languages if languages[1:] else languages[0]
     data.library_name = data.library_name or library
     data.pipeline_tag = data.pipeline_tag or task

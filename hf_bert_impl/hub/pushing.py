@@ -13,16 +13,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from hf_bert_impl.errors import InputError, one_line
-from hf_bert_impl.files.output_folder import check_output, claimed, output_folder
+from hf_bert_impl.files.output_folder import claimed, output_folder
 from hf_bert_impl.hub.card import CardFacts, write_card
 from hf_bert_impl.hub.load_check import LoadingFailed, check_loading
+from hf_bert_impl.hub.options import PushOptions
 from hf_bert_impl.hub.saving import file_sizes, loads_in_stock, save_with_code
-from hf_bert_impl.hub.uploading import PushError, check_repo_id, open_repository, upload
+from hf_bert_impl.hub.uploading import PushError, open_repository, upload
 from hf_bert_impl.inference.eval_mode import eval_mode
 from hf_bert_impl.inference.loading import load_tokenizer
 from hf_bert_impl.inference.sentence_folder import copy_sentence_modules
 from hf_bert_impl.measuring.beside import Timed, time_beside
-from hf_bert_impl.model_card import CARD, language_codes
+from hf_bert_impl.model_card import CARD
 from hf_bert_impl.parity import ParityReport, reference_model
 
 if TYPE_CHECKING:
@@ -54,34 +55,20 @@ def push(
     repo_id: str,
     *,
     tokenizer: Any = None,
-    dry_run: Path | None = None,
-    private: bool | None = None,
-    code: bool = True,
-    revision: str | None = None,
     source: Path | None = None,
-    license: str | None = None,
-    base_model: str | None = None,
-    language: str | None = None,
-    speed: bool = True,
     api: HfApi | None = None,
+    **options: Any,
 ) -> Pushed:
-    """Publish a model with code, tokenizer and card, once it has been seen to load.
+    """Publish a model with code, tokenizer and card, after a check that it loads.
 
     Args:
         model: A model of this package.
         repo_id: NAME or OWNER/NAME.
-        tokenizer: Published beside it.
-        dry_run: Write to this new or empty folder, and reach for no hub.
-        private: Whether a new repository is private; None for the owner's default.
-        code: Whether this package's code comes along, for `trust_remote_code=True`.
-        revision: The branch; made where it is missing. None for the main one.
+        tokenizer: Published with it.
         source: The folder that the model came from; its card, metrics and sentence-transformers
-            modules come along.
-        license: The model's licence, by the hub's name of it.
-        base_model: The hub's name of the model that this one was made from.
-        language: The code of the model's language, as in en; several with commas.
-        speed: Whether to time the model for the card.
+            modules are published too.
         api: How the hub is reached; None for its usual address and the saved token.
+        **options: The fields of `PushOptions`.
 
     Returns:
         Where it is, its files, and what was checked and measured.
@@ -99,50 +86,46 @@ def push(
         >>> push(model, "me/my-bert", dry_run=Path("repository")).loading.passed
         True
     """
-    check_repo_id(repo_id)
-    if language is not None:
-        language_codes(language)
-    card = ""
+    chosen = PushOptions(**options)
+    chosen.check(repo_id)
+    dry_run, card = chosen.dry_run, ""
     if dry_run is None:
         repository = open_repository(
-            repo_id, type(model).__name__, revision=revision, private=private, api=api
+            repo_id,
+            type(model).__name__,
+            revision=chosen.revision,
+            private=chosen.private,
+            api=api,
         )
         repo_id, card = repository.repo_id, repository.card
-    else:
-        check_output(dry_run, [], None)
     if source is not None and (source / CARD).is_file():
         card = (source / CARD).read_text(encoding="utf-8", errors="replace")
     with eval_mode(model), _folder(dry_run, source) as folder:
         # A tokenizer from elsewhere, or changed since, is saved as it is in memory.
         is_from = tokenizer is not None and source == Path(tokenizer.name_or_path)
         origin = source if is_from else None
-        save_with_code(model, folder, tokenizer, code=code, source=origin)
+        save_with_code(model, folder, tokenizer, code=chosen.code, source=origin)
         if source is not None:
             copy_sentence_modules(source, folder)
-        loading = check_loading(folder, model, tokenizer, code=code)
+        loading = check_loading(folder, model, tokenizer, code=chosen.code)
         if not loading.passed:
             raise LoadingFailed(loading)
-        timed = _speed(model) if speed else []
-        missing = write_card(
-            folder,
-            CardFacts(
-                repo_id=repo_id,
-                model=model,
-                loading=loading,
-                speed=timed,
-                code=code,
-                has_tokenizer=tokenizer is not None,
-                card=card,
-                source=source,
-                license=license,
-                base_model=base_model,
-                language=language,
-            ),
+        timed = _speed(model) if chosen.speed else []
+        facts = CardFacts(
+            repo_id,
+            model,
+            chosen,
+            loading=loading,
+            speed=timed,
+            has_tokenizer=tokenizer is not None,
+            card=card,
+            source=source,
         )
+        missing = write_card(folder, facts)
         files = file_sizes(folder)
         place = str(dry_run)
         if dry_run is None:
-            place = upload(folder, repository, private=private, api=api)
+            place = upload(folder, repository, private=chosen.private or None, api=api)
     return Pushed(repo_id, place, files, loading, timed, missing)
 
 

@@ -21,7 +21,7 @@ from transformers.pipelines.base import Pipeline
 
 from hf_bert_impl.checkpoint_files import check_folder
 from hf_bert_impl.data.answer_spans import Answers, best_answers
-from hf_bert_impl.data.option_ranges import COUNT, check_length
+from hf_bert_impl.data.option_ranges import check_length, check_ranges
 from hf_bert_impl.data.token_budget import TOKEN_BUDGET, cut_batches
 from hf_bert_impl.data.windows import (
     MAX_QUESTION_LEN,
@@ -32,6 +32,7 @@ from hf_bert_impl.data.windows import (
 )
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.finite import check_numbers
+from hf_bert_impl.inference.answer_options import AnswerOptions
 from hf_bert_impl.inference.batching import packed_inputs
 from hf_bert_impl.inference.joined_calls import JoinedCalls
 from hf_bert_impl.inference.loading import load_checked, load_tokenizer, loading_options
@@ -70,7 +71,7 @@ class QuestionAnsweringPipeline(Pipeline):
     windows are compared, as in run_squad.py (see `hf_bert_impl.data.answer_spans`); transformers 4
     compared probabilities within each window, and gave answers twice.
 
-    All arguments after `prepare` can be given here, for every call, or to a call.
+    `AnswerOptions` and `batch_size` can be given here, for every call, or to a call.
 
     Args:
         model: A `BertForQuestionAnswering`. It is set to eval mode.
@@ -80,23 +81,9 @@ class QuestionAnsweringPipeline(Pipeline):
         batch_invariant: Sets `model.config.batch_invariant`: answers and scores have the same bits
             whatever other questions are asked with them, in any order and with any `batch_size`.
             False leaves what the config says.
-        top_k: Most answers a question; of those with the same characters only the best is given.
-        doc_stride: Tokens of a long context that neighbouring windows share. None takes 128, or
-            half of the window or of its room for the context where that is less.
-        max_answer_len: Most tokens of an answer.
-        max_seq_len: Most tokens of a window. None takes 384, or what the model and its tokenizer
-            allow where that is less.
-        max_question_len: Tokens at which a question is cut, with a warning.
-        handle_impossible_answer: Whether the null answer is one of the answers. None decides by
-            the model's config: True if it has a `null_score_diff_threshold`.
-        align_to_words: Widen answers to whole words. What is a word the tokenizer says: every
-            Chinese character is one, but so is a row of Japanese kana.
-        null_score_diff_threshold: The null answer comes before those whose score, start logit plus
-            end logit, it exceeds by more than this. None takes the config's
-            `null_score_diff_threshold`, which fine-tuning and `hf-bert evaluate squad` store there,
-            or 0.
         batch_size: Most windows at once; by default as many as `TOKEN_BUDGET` tokens allow.
-        **kwargs: Those of transformers' `Pipeline`, such as `device`.
+        **kwargs: The fields of `AnswerOptions`, and arguments of transformers' `Pipeline`, such as
+            `device`.
 
     Raises:
         ValueError: A number is out of its range; or `batch_invariant` is asked of another class
@@ -400,10 +387,9 @@ class QuestionAnsweringPipeline(Pipeline):
             known = ", ".join((*_PREPROCESS, *_POSTPROCESS, *_NULL))
             raise TypeError(f"unknown argument {unknown[0]!r}; question answering takes {known}")
         given = {name: value for name, value in parameters.items() if value is not None}
+        check_ranges(AnswerOptions(**given))
         pre = {name: given[name] for name in _PREPROCESS if name in given}
         post = {name: given[name] for name in (*_POSTPROCESS, *_NULL) if name in given}
-        for name in ("top_k", "max_answer_len"):
-            COUNT.check(name, post.get(name, 1))
         limit = getattr(self.model.config, "max_position_embeddings", None)
         longest = pre.get("max_seq_len", limit or MAX_SEQ_LEN)
         if limit is not None:

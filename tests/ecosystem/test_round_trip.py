@@ -7,7 +7,7 @@ import transformers
 
 import hf_bert_impl
 from hf_bert_impl.export.exporting import export_model
-from hf_bert_impl.export.formats import PACKAGES
+from hf_bert_impl.export.options import PACKAGES
 from tests.model.cases import outputs, random_config, random_model
 
 pytestmark = [pytest.mark.ecosystem, pytest.mark.filterwarnings("ignore")]

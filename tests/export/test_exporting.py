@@ -10,7 +10,7 @@ import torch
 import hf_bert_impl
 from hf_bert_impl.export import exporting
 from hf_bert_impl.export.exporting import ExportFailed, export_model
-from hf_bert_impl.export.formats import check_format
+from hf_bert_impl.export.options import ExportOptions
 from hf_bert_impl.export.program import export_program
 from tests.export.cases import CASES, assert_exports, make
 from tests.model.cases import random_config
@@ -113,5 +113,5 @@ def test_models_that_cannot_be_exported(tmp_path):
         export_program(hf_bert_impl.BertLMHeadModel(config))
     for kind, opset in (("tflite", None), ("openvino", 18)):
         with pytest.raises(ValueError, match="expected"):
-            check_format(kind, opset)
+            ExportOptions(kind, opset).check()
     assert [*tmp_path.iterdir()] == []

@@ -6,6 +6,7 @@ import pytest
 from huggingface_hub import ModelCard
 
 from hf_bert_impl.hub.card import CardFacts, write_card
+from hf_bert_impl.hub.options import PushOptions
 from hf_bert_impl.measuring.beside import Timed
 from hf_bert_impl.parity import ParityReport, ParityRow
 from tests.test_packaging import FROM_THE_INDEX
@@ -23,9 +24,10 @@ def facts(tiny, tmp_path):
         source = tmp_path / "source"
         source.mkdir(exist_ok=True)
         model = tiny(name, **dict(fields))
-        return CardFacts(
-            "me/a.model", model, ParityReport([compared(1.2e-6)]), source=source, **more
-        )
+        names = {"code", "license", "base_model", "language"} & more.keys()
+        options = PushOptions(**{name: more.pop(name) for name in names})
+        report = ParityReport([compared(1.2e-6)])
+        return CardFacts("me/a.model", model, options, report, source=source, **more)
 
     return make
 

@@ -1,0 +1,62 @@
+"""What a push can be asked for; `hf-bert push` has the fields as its options."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+from hf_bert_impl.errors import InputError
+from hf_bert_impl.files.output_folder import check_output
+
+
+@dataclasses.dataclass(frozen=True)
+class PushOptions:
+    """How a model is published."""
+
+    dry_run: Path | None = dataclasses.field(default=None, metadata={"metavar": "DIR"})
+    """Write the repository to this new or empty folder; upload nothing."""
+    private: bool = False
+    """Make a new repository private."""
+    code: bool = dataclasses.field(default=True, metadata={"flags": ("--with-code/--no-code",)})
+    """Include this package's code, for trust_remote_code."""
+    revision: str | None = None
+    """The branch, which is created if it is missing; None for main."""
+    license: str | None = dataclasses.field(default=None, metadata={"metavar": "ID"})
+    """The model's licence, as in apache-2.0; None for the card's."""
+    base_model: str | None = dataclasses.field(default=None, metadata={"metavar": "ID"})
+    """The hub id that the model was made from; None for the card's, or MODEL."""
+    language: str | None = dataclasses.field(default=None, metadata={"metavar": "CODE"})
+    """The model's language, as in en, or en,nl; None for the card's."""
+    speed: bool = True
+    """Time the model for the card."""
+
+    def check(self, repo_id: str) -> None:
+        """Check what can be checked before anything is loaded.
+
+        Args:
+            repo_id: Where the model goes.
+
+        Raises:
+            ValueError: A name, a language or the folder is wrong, or an option has no effect.
+        """
+        from hf_bert_impl.hub.uploading import check_repo_id
+        from hf_bert_impl.model_card import language_codes
+
+        check_repo_id(repo_id)
+        if self.base_model is not None:
+            check_repo_id(self.base_model)
+        if self.language is not None:
+            language_codes(self.language)
+        for name in ("revision", "license"):
+            value = getattr(self, name)
+            if value is not None and not value.strip():
+                raise InputError(f"`{name}` is empty", "a name", "leave it out, or give one")
+        if self.dry_run is not None:
+            for name in ("private", "revision"):
+                if getattr(self, name):
+                    raise InputError(
+                        f"`{name}` has no effect with `dry_run`",
+                        "options that have one",
+                        "leave it out",
+                    )
+            check_output(self.dry_run, [], None)
