@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 from pathlib import Path
 from typing import Any
 
 from hf_bert_impl import checkpoints
 from hf_bert_impl.checkpoints import Checkpoint
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.files.json_files import plain, write_json
 from hf_bert_impl.files.output_folder import claimed, output_folder
 from hf_bert_impl.hub.card import CardFacts, write_card
 from hf_bert_impl.hub.options import PushOptions
-from hf_bert_impl.inference.progress import text_progress
 from hf_bert_impl.model.configuration_bert import BertConfig
+from hf_bert_impl.progress import text_progress
 from hf_bert_impl.tasks.base import Columns, Split, Task, sequence_length
 from hf_bert_impl.tasks.evaluation import load_fine_tuned, task_for_model
 from hf_bert_impl.tasks.head_importance import HeadImportance, head_importance, task_examples
-from hf_bert_impl.tasks.metrics import Metrics, finite
+from hf_bert_impl.tasks.metrics import Metrics
 from hf_bert_impl.tasks.pruning_options import PruningOptions
 from hf_bert_impl.tasks.registry import TASKS
 
@@ -90,7 +90,7 @@ def prune_checkpoint(
             report["before"] = _score(task, model, judged, tokenizer)
             model.prune_heads(pruned)
             report["after"] = _score(task, model, judged, tokenizer)
-        report = finite(report)
+        report = plain(report)
         if output is not None:
             _save(checkpoint, tokenizer, output, report)
     return Pruning(report, importance, pruned, len(judged.examples))
@@ -169,5 +169,4 @@ def _save(checkpoint: Checkpoint, tokenizer: Any, output: Path, report: dict[str
         whole = checkpoint.name if checkpoint.folder is None else checkpoint.folder.resolve().name
         card = f"# {output.name}\n\n{count} attention heads of {whole} are pruned.\n"
         write_card(folder, CardFacts(output.name, model, PushOptions(code=False), card=card))
-        text = json.dumps(report, indent=2, ensure_ascii=False)
-        (folder / REPORT).write_text(text + "\n", encoding="utf-8")
+        write_json(folder / REPORT, report)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import sys
 import warnings
 from collections.abc import Iterator
@@ -29,6 +28,7 @@ from hf_bert_impl.cli.options import (
 from hf_bert_impl.cli.output_checks import check_output_file
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.atomic import atomic_file
+from hf_bert_impl.files.json_files import to_json
 from hf_bert_impl.files.text import check_text_file, decode, read_text
 from hf_bert_impl.inference.answer_options import AnswerOptions
 from hf_bert_impl.tables import console, print_table
@@ -128,9 +128,9 @@ def answer(
     elif file != "-":
         total = sum(1 for _ in read_questions(file, shared))  # every line is read before any work
     with quiet_libraries():
-        from hf_bert_impl.inference.progress import text_progress
         from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline
         from hf_bert_impl.inference.question_file import answer_records
+        from hf_bert_impl.progress import text_progress
 
         checkpoint = checkpoints.open_checkpoint(model, with_tokenizer=True)
         pipeline = QuestionAnsweringPipeline.from_pretrained(
@@ -143,7 +143,7 @@ def answer(
             for record, answers in answer_records(pipeline, records):
                 if file is not None or as_json or output is not None:
                     asked = {key: record[key] for key in ("id", "question") if key in record}
-                    line = json.dumps({**asked, "answers": answers}, ensure_ascii=False)
+                    line = to_json({**asked, "answers": answers})
                     stream.write(line + "\n")
                 else:
                     print_answers(record["question"], record["context"], answers)

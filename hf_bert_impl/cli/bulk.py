@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ import typer
 
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.files.json_files import to_json
 
 if TYPE_CHECKING:
     from hf_bert_impl.data.text_input import Wanted
@@ -116,7 +116,7 @@ def run_in_parts(
                 typer.echo("stopped; the same command resumes", err=True)
             raise
     if as_json:
-        typer.echo(json.dumps(report))
+        typer.echo(to_json(report))
     elif not quiet:
         computed = f"; {report['precision']}" if report["precision"] else ""
         rest = "" if report["complete"] else "; the other shards have parts to make"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,6 +25,7 @@ from hf_bert_impl.cli.options import (
     Text,
     from_dataclass,
 )
+from hf_bert_impl.files.json_files import to_json
 from hf_bert_impl.tables import console, print_table
 from hf_bert_impl.tasks.probe_options import ProbeOptions
 
@@ -232,7 +232,7 @@ def masked_lm(
 
     Example: hf-bert evaluate masked-lm google-bert/bert-base-cased --data texts.txt --limit 500
     """
-    from hf_bert_impl.inference.progress import text_progress
+    from hf_bert_impl.progress import text_progress
     from hf_bert_impl.tasks.base import Columns
     from hf_bert_impl.tasks.evaluation import load_fine_tuned
     from hf_bert_impl.tasks.pseudo_perplexity import pseudo_perplexity
@@ -275,9 +275,8 @@ def _print(
     rows: Iterable[Sequence[str]],
 ) -> None:
     """Print the report as JSON, or else the table."""
-    from hf_bert_impl.tasks.metrics import finite
 
     if as_json:
-        typer.echo(json.dumps(finite(report), ensure_ascii=False))
+        typer.echo(to_json(report))
     else:
         print_table(console(), title, columns, rows)

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import json
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -24,6 +21,8 @@ from hf_bert_impl.cli.options import (
 )
 from hf_bert_impl.cli.output_checks import check_output_file
 from hf_bert_impl.files.atomic import atomic_file
+from hf_bert_impl.files.json_files import to_json
+from hf_bert_impl.progress import progress_bar
 from hf_bert_impl.tables import console, print_table
 from hf_bert_impl.tasks.probe_options import ProbeOptions
 
@@ -82,21 +81,26 @@ def senteval(
         options = ProbeOptions(**fields)
         found = read_senteval(data, tasks, options)
         encoder = checkpoints.load_encoder(model, pooling=pooling, batch_invariant=batch_invariant)
-        with _progress(not quiet, len(found)) as progress:
+        begun: dict[str, None] = {}
+        with progress_bar(not quiet, len(found)) as update:
+
+            def progress(name: str, what: str, share: float) -> None:
+                begun[name] = None
+                update(len(begun) - 1 + share, f"{name}: {what}")
+
             batcher = encoder_batcher(encoder.encode)
             results = run_senteval(found, batcher, options=options, progress=progress)
     report = _report(model, options, results)
     if output is not None:
         with atomic_file(output) as file:
-            file.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", "utf-8")
+            file.write_text(to_json(report, indent=2) + "\n", "utf-8")
     if as_json:
-        typer.echo(json.dumps(report, ensure_ascii=False))
+        typer.echo(to_json(report))
     else:
         _print_results(f"{Path(model).name or model}: SentEval", results)
 
 
 def _report(model: str, options: ProbeOptions, results: list[SentEvalResult]) -> dict[str, Any]:
-    from hf_bert_impl.tasks.metrics import finite
 
     tasks = {}
     for result in results:
@@ -111,7 +115,7 @@ def _report(model: str, options: ProbeOptions, results: list[SentEvalResult]) ->
     settings = dataclasses.asdict(options)
     own, published = _columns(results)
     report = {"model": model, **settings, "tasks": tasks, "mean": own, "published": published}
-    return dict(finite(report))
+    return report
 
 
 def _columns(
@@ -147,26 +151,3 @@ def _print_results(title: str, results: list[SentEvalResult]) -> None:
         rows.append(("mean", kind, f"{mean:.1f}", "", *beside("mean", kind)))
     columns = ("", "score", "this model", "±", *published)
     print_table(console(), title, columns, rows, NOTE, words=(0, 1))
-
-
-@contextlib.contextmanager
-def _progress(show: bool, tasks: int) -> Iterator[Callable[[str, str, float], None] | None]:
-    """A bar of the tasks, where a person can see it."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
-
-    screen = Console(stderr=True)
-    if not (show and screen.is_terminal):
-        yield None
-        return
-    columns = (BarColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    begun: dict[str, None] = {}
-    with Progress(*columns, console=screen, transient=True) as bar:
-        task = bar.add_task("", total=tasks)
-
-        def advance(name: str, what: str, share: float) -> None:
-            begun[name] = None
-            done = len(begun) - 1 + share
-            bar.update(task, completed=done, description=f"{name}: {what}")
-
-        yield advance

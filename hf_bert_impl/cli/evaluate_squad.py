@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +21,7 @@ from hf_bert_impl.cli.options import (
     refuse_unused,
 )
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.files.json_files import to_json
 from hf_bert_impl.inference.answer_options import AnswerOptions
 from hf_bert_impl.tables import console, print_table
 
@@ -110,7 +110,7 @@ def squad(
         bars = {name: metrics[name] for name in names if name in metrics}
         pictures.draw_bars(picture, title, bars, "%")
     if as_json:
-        typer.echo(json.dumps(metrics))
+        typer.echo(to_json(metrics))
     else:
         print_metrics(title, metrics)
 

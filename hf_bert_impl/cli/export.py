@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,6 +13,7 @@ from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import AsJson, Head, Model, from_dataclass
 from hf_bert_impl.export.options import ExportOptions
+from hf_bert_impl.files.json_files import to_json
 from hf_bert_impl.tables import console, print_table
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def export(
             )
         except ExportFailed as failed:
             if as_json:
-                typer.echo(failed.report.to_json())
+                typer.echo(to_json(failed.report))
             else:
                 failed.report.render(console())
             raise typer.Exit(1) from failed
@@ -74,7 +74,7 @@ def export(
             "threads": torch.get_num_threads(),
             "times": [dataclasses.asdict(row) for row in times],
         }
-        typer.echo(json.dumps(report))
+        typer.echo(to_json(report))
         return
     exported.report.render(console())
     threads = torch.get_num_threads()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any
 
 import typer
@@ -11,6 +10,7 @@ from rich.text import Text
 from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import AsJson, Model
+from hf_bert_impl.files.json_files import to_json
 from hf_bert_impl.tables import console, print_table
 
 BAR_WIDTH = 24
@@ -39,7 +39,7 @@ def fill_mask(
         loaded, _ = checkpoints.load_whole(checkpoint, "masked-lm", dtype=torch.float32)
         (masks,) = best_tokens(loaded, tokenizer, [ids], top_k)
     if as_json:
-        typer.echo(json.dumps({"text": text, "masks": masks}, ensure_ascii=False))
+        typer.echo(to_json({"text": text, "masks": masks}))
         return
     for number, mask in enumerate(masks, start=1):
         title = text if len(masks) == 1 else f"{text} (mask {number} of {len(masks)})"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,6 +21,7 @@ from hf_bert_impl.cli.options import (
     one_of,
 )
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.files.json_files import to_json
 from hf_bert_impl.tables import console, print_table
 from hf_bert_impl.training.finetuning_options import FinetuningOptions
 from hf_bert_impl.training.launch import check_not_refused
@@ -145,9 +145,7 @@ def finetune(
 
             push_folder(options.output, push_to_hub, getattr(hf_bert_impl, made.head))
     if as_json:
-        from hf_bert_impl.tasks.metrics import finite
-
-        typer.echo(json.dumps(finite(report), ensure_ascii=False))
+        typer.echo(to_json(report))
     elif not quiet:
         print_report(f"{output}: {task}", report)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import sys
 from collections.abc import Iterator
@@ -16,6 +15,7 @@ import typer
 from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import AsJson, Files, PushToHub, Silent, from_dataclass
+from hf_bert_impl.files.json_files import to_json
 from hf_bert_impl.tables import console, print_table
 from hf_bert_impl.training.launch import check_not_refused
 from hf_bert_impl.training.pretraining_options import PretrainingOptions
@@ -108,7 +108,7 @@ def pretrain(
 
             push_folder(options.output, push_to_hub, MODELS[options.objective])
     if as_json:
-        typer.echo(json.dumps(summary(result)))
+        typer.echo(to_json(summary(result)))
     elif not quiet:
         print_result(result)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ from hf_bert_impl.cli.options import (
     Text,
     from_dataclass,
 )
+from hf_bert_impl.files.json_files import to_json
 from hf_bert_impl.tables import console, print_table
 from hf_bert_impl.tasks.pruning_options import PruningOptions
 
@@ -73,7 +73,7 @@ def prune_heads(
 
             draw_head_importance(picture, result.importance, result.pruned, title)
     if as_json:
-        typer.echo(json.dumps(report, ensure_ascii=False))
+        typer.echo(to_json(report))
         return
     print_importance(title, result.importance, result.pruned)
     if result.pruned:

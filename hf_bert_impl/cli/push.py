@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,6 +10,7 @@ import typer
 from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import AsJson, Model, from_dataclass
+from hf_bert_impl.files.json_files import to_json
 from hf_bert_impl.hub.options import PushOptions
 from hf_bert_impl.tables import console
 
@@ -54,7 +54,7 @@ def push(
             )
         except LoadingFailed as failed:
             if as_json:
-                typer.echo(json.dumps(failed.report.to_dict()))
+                typer.echo(to_json(failed.report))
             else:
                 failed.report.render(console())
             raise typer.Exit(1) from failed
@@ -70,7 +70,7 @@ def push(
             "loading": pushed.loading.to_dict(),
             "left_out": left_out,
         }
-        typer.echo(json.dumps(report))
+        typer.echo(to_json(report))
         return
     _print(pushed, left_out, tokenizer is not None)
 

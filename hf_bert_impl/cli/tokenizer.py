@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from hf_bert_impl.cli.options import AsJson, Files, from_dataclass
 from hf_bert_impl.cli.output_checks import check_sources
 from hf_bert_impl.data.vocabulary_options import WordOptions, WordPieceOptions
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.files.json_files import to_json
 from hf_bert_impl.tables import console, print_table
 
 if TYPE_CHECKING:
@@ -120,7 +120,7 @@ def _write(
             trained.save_pretrained(folder)
     if as_json:
         figures = {} if report is None else dataclasses.asdict(report)
-        typer.echo(json.dumps({"output": str(output), **figures}))
+        typer.echo(to_json({"output": str(output), **figures}))
         return
     if table := rows(report):
         print_table(console(), "", ("", ""), table)

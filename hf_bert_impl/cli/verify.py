@@ -9,6 +9,7 @@ import typer
 from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import AsJson, Head, Model, refuse_unused
+from hf_bert_impl.files.json_files import to_json
 from hf_bert_impl.tables import console
 
 
@@ -81,7 +82,7 @@ def verify(
             )
             shown = {"heads": heads}
     if as_json:
-        typer.echo(report.to_json())
+        typer.echo(to_json(report))
     else:
         report.render(console(), **shown)
     if not report.passed:

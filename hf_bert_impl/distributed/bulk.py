@@ -15,7 +15,7 @@ from hf_bert_impl.distributed.parts import BulkJob, Part
 from hf_bert_impl.errors import InputError, InputNote
 from hf_bert_impl.extras import require
 from hf_bert_impl.files.lock import output_lock
-from hf_bert_impl.inference.progress import text_progress
+from hf_bert_impl.progress import text_progress
 
 ENGINES = ("local", "ray")
 #: With so many inputs for each shard, unequal ones even out.

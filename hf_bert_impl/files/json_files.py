@@ -1,7 +1,10 @@
-"""The one place that reads JSON: whatever is wrong with it becomes one line."""
+"""The one place that reads and writes JSON: whatever is wrong with it becomes one line."""
 
+import dataclasses
 import json
+import math
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -98,3 +101,34 @@ def check_text(value: Any, where: str) -> None:
             "whole characters",
             "mend it",
         ) from error
+
+
+def to_json(value: Any, indent: int | None = None) -> str:
+    """A value as JSON.
+
+    Args:
+        value: JSON's types, dataclasses, objects with `to_dict`, and paths in any of them. Infinite
+            and undefined numbers, which JSON does not have, become null.
+        indent: As of `json.dumps`; None writes one line.
+    """
+    return json.dumps(plain(value), indent=indent, ensure_ascii=False)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes a value as `to_json` gives it, indented."""
+    path.write_text(to_json(value, indent=2) + "\n", encoding="utf-8")
+
+
+def plain(value: Any) -> Any:
+    """A value of JSON's types, as `to_json` writes it."""
+    if hasattr(value, "to_dict"):
+        value = value.to_dict()
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in value]
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -5,14 +5,13 @@ config.json, and weights if it has any. Settings of the whole model are in
 config_sentence_transformers.json.
 """
 
-import json
 import os
 import shutil
 from pathlib import Path
 from typing import Any
 
 from hf_bert_impl.errors import InputError
-from hf_bert_impl.files.json_files import check_text, read_json
+from hf_bert_impl.files.json_files import check_text, read_json, write_json
 
 MODULES = "modules.json"
 TRANSFORMER_CONFIG = "sentence_bert_config.json"
@@ -120,7 +119,7 @@ def copy_sentence_modules(source: Path, folder: Path) -> list[str]:
     if below:
         listed = read_json(source / MODULES, "a list of modules", list)
         listed[0]["path"] = ""
-        (folder / MODULES).write_text(json.dumps(listed, indent=2) + "\n", encoding="utf-8")
+        write_json(folder / MODULES, listed)
     for path in dict.fromkeys(path.strip("/") for _, path in modules[1:]):
         hidden = any(part.startswith(".") for part in Path(path).parts)
         # Some modules, such as a normalization, have no files.

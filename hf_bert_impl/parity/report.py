@@ -6,7 +6,6 @@ A report only holds and shows results; `hf_bert_impl.parity.comparison` computes
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import re
 from collections.abc import Iterable
@@ -14,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
+from hf_bert_impl.files.json_files import plain
+from hf_bert_impl.report import Report
 from hf_bert_impl.tables import print_table
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
 HEAD_NAME = re.compile(r"(?P<layer>layer \d+(?: cross)?) head (?P<head>\d+)")
 FAILURES_SHOWN = 8
-_NUMBERS = ("max_abs", "mean_abs", "max_relative", "tolerance", "upstream_error")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,66 +71,19 @@ class ParityRow:
         first = self.case.partition(" ")[0]
         return first if first in ("bf16", "fp16", "fp64") else "fp32"
 
-    def to_dict(self) -> dict[str, Any]:
-        """The row as JSON types; JSON has no infinity, so `inf` and `nan` become those strings."""
-        row = dataclasses.asdict(self)
-        lacking = {name: str(row[name]) for name in _NUMBERS if not math.isfinite(row[name] or 0)}
-        return row | lacking
 
-
-@dataclasses.dataclass
-class ParityReport:
-    """The rows of one comparison, and what they amount to."""
-
-    rows: list[ParityRow] = dataclasses.field(default_factory=list)
-    """Every tensor compared, in the order of the computation."""
-    title: str = ""
-    """What was compared, for the head of the table."""
-    notes: list[str] = dataclasses.field(default_factory=list)
-    """What the reader must know to weigh the rows: what was left out, and why."""
-
-    @property
-    def passed(self) -> bool:
-        """Whether every row passed; false where nothing was compared, which proves nothing."""
-        return bool(self.rows) and all(row.passed for row in self.rows)
-
-    @property
-    def failures(self) -> list[ParityRow]:
-        """The rows that failed."""
-        return [row for row in self.rows if not row.passed]
+class ParityReport(Report[ParityRow]):
+    """Every tensor compared, in the order of the computation, and the verdict."""
 
     @property
     def worst(self) -> ParityRow | None:
         """The row furthest beyond its tolerance or else nearest to it; None if nothing is here."""
         return max(self.rows, key=lambda row: (not row.passed, row.used), default=None)
 
-    def add_note(self, note: str) -> None:
-        """Add a note that is not there yet."""
-        if note not in self.notes:
-            self.notes.append(note)
-
-    def extend(self, other: ParityReport) -> None:
-        """Take over another report's rows, and those of its notes that are new."""
-        self.rows.extend(other.rows)
-        for note in other.notes:
-            self.add_note(note)
-
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON types."""
-        worst = self.worst
-        return {
-            "title": self.title,
-            "passed": self.passed,
-            "compared": len(self.rows),
-            "failed": len(self.failures),
-            "worst": worst.to_dict() if worst else None,
-            "notes": list(self.notes),
-            "rows": [row.to_dict() for row in self.rows],
-        }
-
-    def to_json(self, indent: int | None = None) -> str:
-        """The report as one JSON object."""
-        return json.dumps(self.to_dict(), indent=indent, allow_nan=False)
+        counts = {"compared": len(self.rows), "failed": len(self.failures)}
+        return super().to_dict() | counts | {"worst": plain(self.worst)}
 
     def summary(self) -> str:
         """The verdict in one line, for an assertion's message or a log."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -120,12 +120,3 @@ def perplexity(total_loss: float, tokens: int) -> float:
         return math.exp(total_loss / max(tokens, 1))
     except OverflowError:
         return math.inf
-
-
-def finite(value: Any) -> Any:
-    """The same with None for infinite and undefined numbers, which JSON does not have."""
-    if isinstance(value, Mapping):
-        return {str(key): finite(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -18,10 +18,11 @@ from typing import Any
 
 from hf_bert_impl.data.squad import Question, Squad
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.files import json_files
 from hf_bert_impl.files.atomic import atomic_files
 from hf_bert_impl.files.json_files import check_text, read_json
-from hf_bert_impl.inference.progress import text_progress
 from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline
+from hf_bert_impl.progress import text_progress
 from hf_bert_impl.tasks.metrics import Metrics
 
 #: Most tokens of an answer, as in run_squad.py.
@@ -268,8 +269,7 @@ def write_json(folder: str | Path, files: Mapping[str, Any]) -> None:
     """
     with atomic_files(Path(folder)) as fresh:
         for name, content in files.items():
-            text = json.dumps(content, ensure_ascii=False, indent=2) + "\n"
-            (fresh / name).write_text(text, encoding="utf-8")
+            json_files.write_json(fresh / name, content)
 
 
 def read_predictions(file: str | Path) -> dict[str, str]:

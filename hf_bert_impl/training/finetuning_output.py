@@ -5,7 +5,6 @@ Notation: OUT the folder that was asked for, OUT.unfinished where it grows.
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -16,11 +15,11 @@ from huggingface_hub import ModelCardData
 from transformers.trainer import TRAINER_STATE_NAME
 
 from hf_bert_impl.files.atomic import is_disk_full, swap_in
+from hf_bert_impl.files.json_files import write_json
 from hf_bert_impl.files.output_folder import check_output
 from hf_bert_impl.model_card import CARD, markdown_table, model_card
 from hf_bert_impl.tasks import pictures
 from hf_bert_impl.tasks.base import Split, Task
-from hf_bert_impl.tasks.metrics import finite
 from hf_bert_impl.training.resumable_trainer import TrainingDiverged
 
 #: The files besides the model's own and its card that this module writes.
@@ -142,8 +141,7 @@ def write_report(folder: Path, report: Mapping[str, Any]) -> None:
         folder: Where to.
         report: What `finetune` returns.
     """
-    text = json.dumps(finite(report), indent=2, ensure_ascii=False)
-    (folder / METRICS).write_text(text + "\n", encoding="utf-8")
+    write_json(folder / METRICS, report)
     (folder / CARD).write_text(fine_tuned_card(folder, report), encoding="utf-8")
 
 

@@ -1,9 +1,14 @@
 """The reader of JSON: each way of being wrong has its words, and nothing else comes out."""
 
+import json
+import math
+from pathlib import Path
+
 import pytest
 
 from hf_bert_impl import BertForMaskedLM, BertTokenizer
-from hf_bert_impl.files.json_files import check_text, parse_json, read_json
+from hf_bert_impl.files.json_files import check_text, parse_json, read_json, to_json
+from hf_bert_impl.parity import ParityRow
 
 
 @pytest.mark.parametrize(
@@ -53,3 +58,15 @@ def test_a_bug_in_the_package_is_not_taken_for_a_damaged_file(save_tiny, monkeyp
     monkeypatch.setattr(cls, "__init__", fail)
     with pytest.raises(TypeError, match="a slip"):
         cls.from_pretrained(folder)
+
+
+def test_what_json_lacks():
+    value = {
+        "a": [math.inf, 1.5, {2: math.nan}],
+        "b": Path("c"),
+        "d": ParityRow.failure("", "", ""),
+    }
+    assert json.loads(to_json(value))["d"]["max_abs"] is None
+    assert to_json({name: value[name] for name in "ab"}) == (
+        '{"a": [null, 1.5, {"2": null}], "b": "c"}'
+    )

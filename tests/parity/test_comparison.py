@@ -232,7 +232,7 @@ def test_report_survives_json():
     text = report.to_json()
     data = json.loads(text, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
     assert data["passed"] is False and data["failed"] == len(report.failures)
-    assert (data["worst"]["name"], data["worst"]["max_abs"]) == ("name", "inf")
+    assert (data["worst"]["name"], data["worst"]["max_abs"]) == ("name", None)
     assert [row["name"] for row in data["rows"]] == [row.name for row in report.rows]
 
 

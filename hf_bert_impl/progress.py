@@ -1,0 +1,73 @@
+"""Progress bars on standard error, shown only on a terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+
+
+@contextlib.contextmanager
+def progress_bar(show: bool, total: float | None = None) -> Iterator[Callable[..., None]]:
+    """Shows how much is done, with a note and the time that is left.
+
+    Args:
+        show: Whether to show anything.
+        total: How much there is to do; None if unknown.
+
+    Yields:
+        A function `update(done, note="", total=None)`: how much is done of the total, which it may
+        change.
+    """
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    console = Console(stderr=True)
+    if not (show and console.is_terminal):
+        yield lambda done, note="", total=None: None
+        return
+    columns = (TextColumn("{task.fields[note]}"), TimeElapsedColumn(), TextColumn("left:"))
+    with Progress(
+        BarColumn(), *columns, TimeRemainingColumn(), console=console, transient=True
+    ) as bar:
+        task = bar.add_task("", total=total, note="")
+
+        def update(done: float, note: str = "", total: float | None = None) -> None:
+            bar.update(task, completed=done, note=note, total=total)
+
+        yield update
+
+
+@contextlib.contextmanager
+def text_progress(
+    show: bool, total: int | None = None, *, start: int = 0
+) -> Iterator[Callable[..., None]]:
+    """Shows how many texts are done, and how many per second.
+
+    Args:
+        show: Whether to show anything.
+        total: How many there are; None if unknown.
+        start: Texts that were done before.
+
+    Yields:
+        A function `advance(texts, tokens=0)`: so many more texts, and tokens of theirs.
+    """
+    begin, count, computed = time.perf_counter(), start, 0
+    with progress_bar(show, total) as update:
+
+        def advance(texts: int, tokens: int = 0) -> None:
+            nonlocal count, computed
+            count, computed = count + texts, computed + tokens
+            seconds = max(time.perf_counter() - begin, 1e-9)
+            note = f"{count:,} texts, {(count - start) / seconds:,.0f} per second"
+            if computed:
+                note += f" ({computed / seconds:,.0f} tokens)"
+            update(count, note)
+
+        yield advance

@@ -1,0 +1,61 @@
+"""What a command found: rows with verdicts and notes, for people and for programs."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+
+from hf_bert_impl.files.json_files import plain, to_json
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+Row = TypeVar("Row")
+
+
+@dataclasses.dataclass
+class Report(abc.ABC, Generic[Row]):
+    """Rows, notes and a verdict."""
+
+    rows: list[Row] = dataclasses.field(default_factory=list)
+    """What was compared or measured: dataclasses; `passed` of each is None without a verdict."""
+    title: str = ""
+    """What was compared or measured."""
+    notes: list[str] = dataclasses.field(default_factory=list)
+    """What the reader must know to weigh the rows: what was left out, and why."""
+
+    @property
+    def failures(self) -> list[Row]:
+        """The rows that failed."""
+        return [row for row in self.rows if getattr(row, "passed", None) is False]
+
+    @property
+    def passed(self) -> bool:
+        """Whether no row failed; false without rows, which prove nothing."""
+        return bool(self.rows) and not self.failures
+
+    def add_note(self, note: str) -> None:
+        """Adds a note that is not there yet."""
+        if note not in self.notes:
+            self.notes.append(note)
+
+    def extend(self, other: Self) -> None:
+        """Takes over another report's rows, and those of its notes that are new."""
+        self.rows.extend(other.rows)
+        for note in other.notes:
+            self.add_note(note)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The report as JSON types."""
+        return {"title": self.title, "passed": self.passed} | {
+            field.name: plain(getattr(self, field.name)) for field in dataclasses.fields(self)
+        }
+
+    def to_json(self, indent: int | None = None) -> str:
+        """The report as one JSON object."""
+        return to_json(self, indent)
+
+    @abc.abstractmethod
+    def render(self, console: Console) -> None:
+        """Prints the report as tables."""
