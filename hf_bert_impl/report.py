@@ -46,6 +46,10 @@ class Report(abc.ABC, Generic[Row]):
         for note in other.notes:
             self.add_note(note)
 
+    def summary(self) -> str:
+        """The verdict in one line, for an assertion's message or a log."""
+        return "passed" if self.passed else f"FAILED in {len(self.failures)} of {len(self.rows)}"
+
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON types."""
         return {"title": self.title, "passed": self.passed} | {
@@ -59,3 +63,15 @@ class Report(abc.ABC, Generic[Row]):
     @abc.abstractmethod
     def render(self, console: Console) -> None:
         """Prints the report as tables."""
+
+
+class CheckFailed(RuntimeError):
+    """A check of what was to be written or published failed, so it was not.
+
+    Args:
+        report: What the check found.
+    """
+
+    def __init__(self, report: Report[Any]) -> None:
+        super().__init__(report.summary())
+        self.report = report

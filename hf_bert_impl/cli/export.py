@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,6 +11,7 @@ import typer
 from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import AsJson, Head, Model, from_dataclass
+from hf_bert_impl.cli.reports import failure_shown
 from hf_bert_impl.export.options import ExportOptions
 from hf_bert_impl.files.json_files import to_json
 from hf_bert_impl.tables import console, print_table
@@ -42,7 +42,7 @@ def export(
     with quiet_libraries():
         import torch
 
-        from hf_bert_impl.export.exporting import ExportFailed, export_model
+        from hf_bert_impl.export.exporting import export_model
         from hf_bert_impl.export.running import open_file
         from hf_bert_impl.files.output_folder import check_output
         from hf_bert_impl.measuring.beside import time_beside
@@ -53,26 +53,18 @@ def export(
         checkpoint = checkpoints.open_checkpoint(model)
         loaded, _ = checkpoints.load_whole(checkpoint, head, dtype=torch.float32)
         tokenizer = checkpoints.load_own_tokenizer(checkpoint)
-        try:
+        with failure_shown(as_json):
             exported = export_model(
                 loaded, folder, tokenizer=tokenizer, source=checkpoint.folder, **fields
             )
-        except ExportFailed as failed:
-            if as_json:
-                typer.echo(to_json(failed.report))
-            else:
-                failed.report.render(console())
-            raise typer.Exit(1) from failed
         times = time_beside(loaded, open_file(folder, options.kind, torch.get_num_threads()))
     weights = sum(tensor.nbytes for tensor in loaded.state_dict().values())
     if as_json:
-        report = dataclasses.asdict(exported) | {
-            "folder": str(folder),
-            "report": exported.report.to_dict(),
+        report = vars(exported) | {
             "weights_bytes": weights,
             "graph_bytes": exported.size,
             "threads": torch.get_num_threads(),
-            "times": [dataclasses.asdict(row) for row in times],
+            "times": times,
         }
         typer.echo(to_json(report))
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -10,6 +9,7 @@ import typer
 from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import AsJson, Model, from_dataclass
+from hf_bert_impl.cli.reports import failure_shown
 from hf_bert_impl.files.json_files import to_json
 from hf_bert_impl.hub.options import PushOptions
 from hf_bert_impl.tables import console
@@ -42,22 +42,16 @@ def push(
     options = PushOptions(**fields)
     options.check(repo_id)
     with quiet_libraries():
-        from hf_bert_impl.hub.load_check import LoadingFailed
         from hf_bert_impl.hub.pushing import push as publish
 
         checkpoint = checkpoints.open_checkpoint(model)
         loaded, left_out = checkpoints.load_whole(checkpoint, dtype="auto")
         tokenizer = checkpoints.load_own_tokenizer(checkpoint)
         try:
-            pushed = publish(
-                loaded, repo_id, tokenizer=tokenizer, source=checkpoint.folder, **fields
-            )
-        except LoadingFailed as failed:
-            if as_json:
-                typer.echo(to_json(failed.report))
-            else:
-                failed.report.render(console())
-            raise typer.Exit(1) from failed
+            with failure_shown(as_json):
+                pushed = publish(
+                    loaded, repo_id, tokenizer=tokenizer, source=checkpoint.folder, **fields
+                )
         except KeyboardInterrupt:
             if options.dry_run is None:
                 typer.echo("interrupted; run the same command again to resume", err=True)
@@ -66,11 +60,7 @@ def push(
         flags = " ".join(f"--{name.replace('_', '-')}" for name in pushed.missing)
         typer.echo(f"warning: the model card does not say what {flags} would", err=True)
     if as_json:
-        report = dataclasses.asdict(pushed) | {
-            "loading": pushed.loading.to_dict(),
-            "left_out": left_out,
-        }
-        typer.echo(to_json(report))
+        typer.echo(to_json(vars(pushed) | {"left_out": left_out}))
         return
     _print(pushed, left_out, tokenizer is not None)
 

@@ -9,8 +9,7 @@ import typer
 from hf_bert_impl import checkpoints
 from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import AsJson, Head, Model, refuse_unused
-from hf_bert_impl.files.json_files import to_json
-from hf_bert_impl.tables import console
+from hf_bert_impl.cli.reports import show
 
 
 def verify(
@@ -81,9 +80,6 @@ def verify(
                 checkpoint, head, text=text, gradients=gradients, bf16=bf16, tolerance=tolerance
             )
             shown = {"heads": heads}
-    if as_json:
-        typer.echo(to_json(report))
-    else:
-        report.render(console(), **shown)
+    show(report, as_json, **shown)
     if not report.passed:
         raise typer.Exit(1)

@@ -28,6 +28,7 @@ from hf_bert_impl.parity.batches import (
     random_tokens,
     text_tokens,
 )
+from hf_bert_impl.report import CheckFailed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -38,14 +39,6 @@ if TYPE_CHECKING:
 #: runtimes fuse and reorder more, and have a softmax and a GELU of their own.
 TOLERANCE = 1e-4
 CHOICES = 2
-
-
-class ExportFailed(RuntimeError):
-    """An exported file does not compute what the model does."""
-
-    def __init__(self, report: ParityReport) -> None:
-        super().__init__(report.summary())
-        self.report = report
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +90,7 @@ def export_model(
     Raises:
         ValueError: An option is wrong, a package is missing, another run is writing the folder, or
             the runtime refuses the file.
-        ExportFailed: The file's outputs differ by more than `TOLERANCE`.
+        CheckFailed: The file's outputs differ by more than `TOLERANCE`.
 
     Examples:
         >>> from hf_bert_impl import BertForMaskedLM
@@ -123,7 +116,7 @@ def export_model(
         write(model, fresh, kind, chosen.opset)
         report = compare(model, open_file(fresh, kind, torch.get_num_threads()), tokenizer)
         if not report.passed:
-            raise ExportFailed(report)
+            raise CheckFailed(report)
         _write_config(model, fresh)
         if tokenizer is not None:
             tokenizer.save_pretrained(fresh)

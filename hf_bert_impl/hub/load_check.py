@@ -40,15 +40,6 @@ _PACKAGES = {"stock": "transformers", "trusted": "transformers_modules"}
 _CASES = {"stock": "as it is", "trusted": "code trusted"}
 
 
-class LoadingFailed(RuntimeError):
-    """A folder does not load elsewhere as it should."""
-
-    def __init__(self, report: ParityReport) -> None:
-        failures = [f"{row.name} ({row.case}): {row.note}" for row in report.failures]
-        super().__init__("; ".join(failures[:3]))
-        self.report = report
-
-
 def check_loading(
     folder: Path, model: PreTrainedModel, tokenizer: Any = None, *, code: bool = True
 ) -> ParityReport:

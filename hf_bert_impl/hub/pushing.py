@@ -15,7 +15,7 @@ import torch
 from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.files.output_folder import claimed, output_folder
 from hf_bert_impl.hub.card import CardFacts, write_card
-from hf_bert_impl.hub.load_check import LoadingFailed, check_loading
+from hf_bert_impl.hub.load_check import check_loading
 from hf_bert_impl.hub.options import PushOptions
 from hf_bert_impl.hub.saving import file_sizes, loads_in_stock, save_with_code
 from hf_bert_impl.hub.uploading import PushError, open_repository, upload
@@ -25,6 +25,7 @@ from hf_bert_impl.inference.sentence_folder import copy_sentence_modules
 from hf_bert_impl.measuring.beside import Timed, time_beside
 from hf_bert_impl.model_card import CARD
 from hf_bert_impl.parity import ParityReport, reference_model
+from hf_bert_impl.report import CheckFailed
 
 if TYPE_CHECKING:
     from huggingface_hub import HfApi
@@ -76,7 +77,7 @@ def push(
     Raises:
         ValueError: A name or folder is wrong, or the model is none of this package.
         OSError: The disk is full, or the folder cannot be written.
-        LoadingFailed: What would be published does not load as it should; nothing was.
+        CheckFailed: What would be published does not load as it should; nothing was.
         PushError: The hub cannot be reached or refuses.
 
     Examples:
@@ -109,7 +110,7 @@ def push(
             copy_sentence_modules(source, folder)
         loading = check_loading(folder, model, tokenizer, code=chosen.code)
         if not loading.passed:
-            raise LoadingFailed(loading)
+            raise CheckFailed(loading)
         timed = _speed(model) if chosen.speed else []
         facts = CardFacts(
             repo_id,
@@ -143,7 +144,7 @@ def push_folder(folder: Path, repo_id: str, model_class: type[PreTrainedModel]) 
     model = model_class.from_pretrained(folder)
     try:
         return push(model, repo_id, tokenizer=load_tokenizer(str(folder), {}), source=folder)
-    except (PushError, LoadingFailed) as error:
+    except (PushError, CheckFailed) as error:
         raise InputError(
             f"the model could not be uploaded to {repo_id} ({one_line(error)})",
             "a repository that takes it",

@@ -9,9 +9,10 @@ import torch
 
 import hf_bert_impl
 from hf_bert_impl.export import exporting
-from hf_bert_impl.export.exporting import ExportFailed, export_model
+from hf_bert_impl.export.exporting import export_model
 from hf_bert_impl.export.options import ExportOptions
 from hf_bert_impl.export.program import export_program
+from hf_bert_impl.report import CheckFailed
 from tests.export.cases import CASES, assert_exports, make
 from tests.model.cases import random_config
 
@@ -78,7 +79,7 @@ def test_a_graph_that_computes_something_else_is_refused(tmp_path, monkeypatch):
         return lambda batch: run({**batch, "token_type_ids": 1 - batch["token_type_ids"]})
 
     monkeypatch.setattr(exporting, "open_file", wrong)
-    with pytest.raises(ExportFailed, match="FAILED") as caught:
+    with pytest.raises(CheckFailed, match="FAILED") as caught:
         export_model(model, tmp_path / "out", "torch-export")
     assert not caught.value.report.passed
     assert [*tmp_path.iterdir()] == []
