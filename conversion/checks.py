@@ -21,6 +21,7 @@ from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.inference.loading import load_tokenizer
 
 from .architecture import fit
+from .options import LoadOptions
 from .planning import same_bits
 from .source import open_source
 from .target import Target
@@ -313,7 +314,7 @@ def check_read_back(target: Target, file: Path) -> Check:
         file: Where, with its config beside it.
     """
     fields = {**target.config.to_dict(), "model_type": "bert"}
-    with open_source(file, config=file.with_name("config.json")) as written:
+    with open_source(file, LoadOptions(config=file.with_name("config.json"))) as written:
         found = fit(written.plan, target.class_name, fields).tensors
         same = sum(
             name in found and same_bits(tensor, found[name])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections import OrderedDict
 from collections.abc import Callable
@@ -18,7 +17,8 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 import hf_bert_impl
-from hf_bert_impl.errors import InputError, check_choice, one_line
+from hf_bert_impl.errors import InputError, one_line
+from hf_bert_impl.files.json_files import write_json
 from hf_bert_impl.files.output_folder import REPORT, claimed, output_folder
 from hf_bert_impl.inference.loading import UnusableTokenizer
 from hf_bert_impl.model_card import CARD
@@ -37,6 +37,7 @@ from .from_hub import is_hub_id
 from .maps import names
 from .maps.codertimo import CODERTIMO, position_table
 from .maps.pytorch import PYTORCH_PRETRAINED_BERT
+from .options import ConvertOptions, LoadOptions
 from .planning import original_names
 from .report import Report, converted_card, file_rows, make_report
 from .sentence_modules import check_vectors, copy_modules, left_behind, sentence_folder
@@ -47,10 +48,8 @@ from .vocabulary import find_vocabulary, make_tokenizer, pickled_vocabulary, sav
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-#: Formats that can be written; "torch" has the names of the original software.
-FORMATS = ("safetensors", "torch")
-#: Formats that were written once, and that transformers 5 cannot read.
-_DROPPED = ("tf1", "h5", "flax")
+#: Options that make other vectors than the source's.
+_CHANGING = ("dtype", "hidden_act", "do_lower_case", "config", "allow_missing", "allow_nan")
 _TORCH_FILE = "pytorch_model.bin"
 #: codertimo's vocabulary, beside its weights.
 _WORDS = "vocab.pickle"
@@ -68,60 +67,20 @@ _GOOGLE_FIELDS = (
     "type_vocab_size",
     "vocab_size",
 )
-_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
 
 
 def convert(
-    src: Path | str,
-    dst: Path | str,
-    *,
-    to: str = "safetensors",
-    revision: str | None = None,
-    from_format: str | None = None,
-    check_all: bool = False,
-    head: str | None = None,
-    config: Path | str | None = None,
-    num_attention_heads: int | None = None,
-    hidden_act: str | None = None,
-    do_lower_case: bool | None = None,
-    dtype: str | None = None,
-    max_shard_size: int | str | None = None,
-    allow_missing: bool = False,
-    allow_nan: bool = False,
-    check: bool = True,
-    reference: Path | str | None = None,
-    overwrite: bool = False,
-    progress: Progress | None = None,
+    src: Path | str, dst: Path | str, *, progress: Progress | None = None, **options: Any
 ) -> Report:
     """Convert a checkpoint.
 
     Args:
         src: A folder, a TensorFlow prefix (`bert_model.ckpt`), a file, a zip or tar archive, or a
             hub id (`google-bert/bert-base-cased`).
-        dst: The folder to make: weights, config, tokenizer where a vocabulary came along, model
-            card and `conversion_report.json`. It appears when all went well.
-        to: One of `FORMATS`.
-        revision: Of a hub id: a branch, a tag or a commit; None for the newest.
-        from_format: What to read where `src` has several formats: "safetensors", "torch", "flax",
-            "h5" or "tf1"; None takes the first of these that is there.
-        check_all: Compare all formats that `src` has; it is an error where one differs. Of a hub id
-            all are fetched, and else only the one that is read.
-        head: A key of `head_names.HEADS` ("masked-lm"), or a class name; None takes what the
-            checkpoint has.
-        config: The config file, or a folder with one; None looks beside the weights.
-        num_attention_heads: For checkpoints that no config comes with: tensors do not show it.
-        hidden_act: Replaces the config's activation. Google's "gelu" may be the exact form (the
-            default, as in transformers) or the tanh form ("gelu_new"): see the report.
-        do_lower_case: Whether the vocabulary is of lower-cased words; None infers it.
-        dtype: "float32", "float16", "bfloat16" or "float64"; None keeps that of every tensor.
-        max_shard_size: Most bytes of a safetensors file: a number, or "500MB".
-        allow_missing: Start tensors that the checkpoint lacks anew, as training would.
-        allow_nan: Take weights with NaN and infinities.
-        check: Compare the result with transformers, or read other formats back, and compare with
-            reference outputs (`*.npz`) and second formats beside the source.
-        reference: Reference outputs (`.npz`) or a second checkpoint that the result must equal.
-        overwrite: Replace a folder that has files.
-        progress: Called as the weights are written.
+        dst: The folder to make: weights, config, tokenizer if there is a vocabulary, model card and
+            `conversion_report.json`. It appears when the result is verified.
+        progress: Called as the weights are converted.
+        **options: The fields of `ConvertOptions`.
 
     Returns:
         The report, which is also in `conversion_report.json`.
@@ -136,43 +95,18 @@ def convert(
         >>> report.passed
         True
     """
-    dst = Path(dst).expanduser()
-    if to in _DROPPED:
-        raise InputError(
-            f"`to` is {to!r}, a format that is no longer written",
-            f"one of {', '.join(FORMATS)}",
-            "choose one of these; transformers 5 reads no other",
-        )
-    check_choice("`to`", to, FORMATS)
-    shard_bytes = _byte_count(max_shard_size)
-    if shard_bytes is not None and to != "safetensors":
-        raise InputError(
-            "`max_shard_size` was given", "it with `to='safetensors'` only", "leave it out"
-        )
+    chosen = ConvertOptions(**options)
+    dst, to = Path(dst).expanduser(), chosen.to
+    sources = [] if is_hub_id(src) else [Path(src).expanduser()]
     with (
-        claimed(dst, [] if is_hub_id(src) else [Path(src).expanduser()], overwrite),
-        open_source(
-            src,
-            revision=revision,
-            from_format=from_format,
-            every=check_all,
-            config=config,
-            num_attention_heads=num_attention_heads,
-            hidden_act=hidden_act,
-        ) as source,
+        claimed(dst, sources, chosen.overwrite),
+        open_source(src, chosen, every=chosen.check_all) as source,
     ):
-        target = resolve(
-            source,
-            head=head,
-            dtype=dtype,
-            allow_missing=allow_missing,
-            allow_nan=allow_nan,
-            progress=progress,
-        )
+        target = resolve(source, chosen, progress)
         archives = [source.archive] if source.archive else []
         folders = [place.resolve() for place in source.folders]
         names = [*(path.name for path in archives), source.name, *(path.name for path in folders)]
-        vocabulary = find_vocabulary(source.folders, names, do_lower_case, source.config)
+        vocabulary = find_vocabulary(source.folders, names, chosen.do_lower_case, source.config)
         tokenizer, why_none = None, ""
         if vocabulary is not None:
             try:
@@ -197,7 +131,7 @@ def convert(
         sentences = sentence_folder(source)
         with output_folder(dst) as folder, ThreadPoolExecutor(1) as pool:
             sums = pool.submit(file_rows, [*archives, *source.checkpoint.files])
-            written = _write(target, folder, to, shard_bytes)
+            written = _write(target, folder, to, chosen.shard_bytes)
             _write_config(target, folder, to)
             if vocabulary is not None:
                 save_tokenizer(vocabulary, tokenizer, folder)
@@ -211,48 +145,31 @@ def convert(
                 notes.append(said)
             report = make_report(target, to=to, vocabulary=vocabulary, notes=notes, names=written)
             report.result["sentence_model"] = keeps
-            if check_all:
-                report.checks += _other_formats(target, binding=True)
-            if check:
-                report.checks += _checks(target, folder, to)
+            if chosen.check_all:
+                report.rows += _other_formats(target, binding=True)
+            if chosen.check:
+                report.rows += _checks(target, folder, to)
                 if vocabulary is not None:
-                    report.checks.append(check_tokens(tokenizer, why_none, folder))
-                if not check_all:
-                    report.checks += _other_formats(target, binding=False)
+                    report.rows.append(check_tokens(tokenizer, why_none, folder))
+                if not chosen.check_all:
+                    report.rows += _other_formats(target, binding=False)
                 if sentences is not None and keeps:
-                    changes = (dtype, hidden_act, do_lower_case, allow_missing, allow_nan, config)
-                    report.checks.append(check_vectors(sentences, folder, not any(changes)))
-            if reference is not None:
-                report.checks.append(_reference(target, folder, to, Path(reference)))
+                    is_same = not any(getattr(chosen, name) for name in _CHANGING)
+                    report.rows.append(check_vectors(sentences, folder, is_same))
+            if chosen.reference is not None:
+                report.rows.append(_reference(target, folder, to, Path(chosen.reference)))
             _require_passed(report)
             _finish(report, folder, sums)
     return report
 
 
-def load_any(
-    path: Path | str,
-    *,
-    head: str | None = None,
-    dtype: str | None = None,
-    config: Path | str | None = None,
-    num_attention_heads: int | None = None,
-    hidden_act: str | None = None,
-    allow_missing: bool = False,
-    allow_nan: bool = False,
-) -> PreTrainedModel:
+def load_any(path: Path | str, **options: Any) -> PreTrainedModel:
     """Load a checkpoint of any known format as a model of this package, without writing a file.
 
     Args:
         path: A folder, a TensorFlow prefix (`bert_model.ckpt`), a file, a zip or tar archive, or a
             hub id.
-        head: A key of `head_names.HEADS` ("masked-lm"), or a class name; None takes what the
-            checkpoint has.
-        dtype: "float32", "float16", "bfloat16" or "float64"; None keeps the checkpoint's.
-        config: The config file, or a folder with one; None looks beside the weights.
-        num_attention_heads: For checkpoints that no config comes with.
-        hidden_act: Replaces the config's activation ("gelu_new" for Google's later code).
-        allow_missing: Start tensors that the checkpoint lacks anew.
-        allow_nan: Take weights with NaN and infinities.
+        **options: The fields of `LoadOptions`.
 
     Returns:
         The model in eval mode.
@@ -264,12 +181,9 @@ def load_any(
     Examples:
         >>> model = load_any("uncased_L-12_H-768_A-12.zip", head="base")
     """
-    with open_source(
-        path, config=config, num_attention_heads=num_attention_heads, hidden_act=hidden_act
-    ) as source:
-        target = resolve(
-            source, head=head, dtype=dtype, allow_missing=allow_missing, allow_nan=allow_nan
-        )
+    chosen = LoadOptions(**options)
+    with open_source(path, chosen) as source:
+        target = resolve(source, chosen)
         cls: Any = getattr(hf_bert_impl, target.class_name)
         dtypes = {tensor.dtype for tensor in target.tensors.values()}
         usual = dtypes.pop() if len(dtypes) == 1 else torch.float32
@@ -277,16 +191,6 @@ def load_any(
             None, config=target.config, state_dict=target.tensors, dtype=usual
         )
     return model.eval()
-
-
-def _byte_count(size: int | str | None) -> int | None:
-    if size is None or (isinstance(size, int) and size > 0):
-        return size
-    match = re.fullmatch(r"\s*([0-9]{1,18}(?:\.[0-9]+)?)\s*([KMG]?I?)B?\s*", str(size).upper())
-    count = int(float(match[1]) * _UNITS.get(match[2], 0)) if match else 0
-    if count < 1:
-        raise InputError(f"`max_shard_size` is {size!r}", "a size such as 500MB or 5GB", "give one")
-    return count
 
 
 def _write(target: Target, folder: Path, to: str, shard_bytes: int | None) -> list[str]:
@@ -393,7 +297,7 @@ def _reference(target: Target, folder: Path, to: str, path: Path) -> Check:
 
 
 def _require_passed(report: Report) -> None:
-    for check in report.checks:
+    for check in report.rows:
         if check.passed is False:
             error = "" if check.max_error is None else f"; largest error {check.max_error:.1e}"
             raise InputError(
@@ -408,5 +312,4 @@ def _finish(report: Report, folder: Path, sums: Future[list[dict[str, Any]]]) ->
     (folder / CARD).write_text(converted_card(report), encoding="utf-8")
     files = sorted(path for path in folder.rglob("*") if path.is_file())
     report.result["files"] = file_rows(files, folder)
-    text = json.dumps(report.to_dict(), indent=2) + "\n"
-    (folder / REPORT).write_text(text, encoding="utf-8")
+    write_json(folder / REPORT, report)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
-import json
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -16,6 +15,7 @@ from rich.text import Text
 
 from hf_bert_impl.extras import NOT_PUBLISHED, install_command
 from hf_bert_impl.model_card import PIPELINE_TAGS, markdown_table, model_card, versions
+from hf_bert_impl.report import Report as BaseReport
 from hf_bert_impl.tables import print_table
 
 from .checks import Check
@@ -30,40 +30,36 @@ _SHOWN = 6
 
 
 @dataclasses.dataclass
-class Report:
-    """The report of one conversion."""
+class Report(BaseReport[Check]):
+    """The report of one conversion; its rows are the checks of the result."""
 
-    source: dict[str, Any]
+    source: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Name, format, software and files with their sizes and sha256 sums."""
-    result: dict[str, Any]
+    result: dict[str, Any] = dataclasses.field(default_factory=dict)
     """Format, class, config choices, parameter count and files."""
-    mapped: list[dict[str, Any]]
+    mapped: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     """A row for every tensor of the result: names, operation, shape, dtypes, range."""
-    ignored: list[dict[str, Any]]
+    ignored: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     """A row for every tensor of the source that was left out, with the reason."""
-    missing: list[str]
+    missing: list[str] = dataclasses.field(default_factory=list)
     """Tensors that the source lacked and that were started anew."""
-    checks: list[Check]
-    notes: list[str]
-    versions: dict[str, str]
+    versions: dict[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
         """Whether no check failed."""
-        return all(check.passed is not False for check in self.checks)
+        return not self.failures
 
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON types."""
-        text = json.dumps(dataclasses.asdict(self))
-        # Numbers that JSON lacks (a NaN error) become words.
-        fields: dict[str, Any] = json.loads(text, parse_constant=lambda word: str(float(word)))
-        return fields
+        fields = super().to_dict()
+        return {"checks": fields.pop("rows")} | fields
 
     def render(self, console: Console) -> None:
         """Print the report as tables."""
         rows = [(Text(label, "bold"), value) for label, value in self._summary()]
         print_table(console, "", ("", ""), rows, words=(0, 1))
-        for check in self.checks:
+        for check in self.rows:
             mark, style = _MARKS[check.passed]
             figures = "" if check.max_error is None else f" {check.max_error:.1e}"
             bound = "" if check.tolerance is None else f" (at most {check.tolerance:.0e})"
@@ -179,7 +175,6 @@ def make_report(
         mapped=mapped,
         ignored=ignored,
         missing=target.fit.missing,
-        checks=[],
         notes=[*target.notes, *notes],
         versions=versions(),
     )
@@ -214,7 +209,7 @@ def converted_card(report: Report) -> str:
             "" if check.tolerance is None else f"{check.tolerance:.0e}",
             f"passed: {check.note}" if check.passed else check.note,
         ]
-        for check in report.checks
+        for check in report.rows
     ]
     return model_card(
         data,

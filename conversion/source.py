@@ -9,14 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hf_bert_impl.errors import InputError, check_choice
+from hf_bert_impl.errors import InputError
 from hf_bert_impl.files.json_files import parse_json
 from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS, EXTENDED_MODEL_TYPE
 
-from .formats import FORMATS, Candidate, candidates, several
+from .formats import Candidate, candidates, several
 from .from_hub import fetch, is_hub_id, missing_format
 from .maps.codertimo import CODERTIMO
 from .maps.tables import detect
+from .options import LoadOptions
 from .planning import Plan, plan, same_bits
 from .readers.archive import open_archive
 from .readers.mapped import read_small
@@ -66,18 +67,14 @@ class Source(Files):
 
 @contextlib.contextmanager
 def open_files(
-    path: Path | str,
-    revision: str | None = None,
-    from_format: str | None = None,
-    every: bool = False,
+    path: Path | str, options: LoadOptions | None = None, every: bool = False
 ) -> Iterator[Files]:
     """Find and open a checkpoint, whatever its names.
 
     Args:
         path: A folder, a TensorFlow prefix, a file, an archive, or a hub id. An archive is unpacked
             into a temporary folder, which is gone afterwards.
-        revision: Of a model of the hub: a branch, a tag or a commit.
-        from_format: A key of `FORMATS`; None for the best that is there.
+        options: `revision` and `from_format` of these are read.
         every: Whether all formats are fetched from the hub.
 
     Yields:
@@ -86,8 +83,8 @@ def open_files(
     Raises:
         InputError: There is no checkpoint, or more than one, or it is damaged.
     """
-    if from_format is not None:
-        check_choice("from_format", from_format, FORMATS)
+    options = options or LoadOptions()
+    revision, from_format = options.revision, options.from_format
     given, hub_id = Path(path).expanduser(), None
     if is_hub_id(path):
         hub_id = str(path)
@@ -135,25 +132,9 @@ def open_files(
 
 @contextlib.contextmanager
 def open_source(
-    path: Path | str,
-    *,
-    revision: str | None = None,
-    from_format: str | None = None,
-    every: bool = False,
-    config: Path | str | None = None,
-    num_attention_heads: int | None = None,
-    hidden_act: str | None = None,
+    path: Path | str, options: LoadOptions | None = None, every: bool = False
 ) -> Iterator[Source]:
-    """Find and open the checkpoint of a BERT.
-
-    Args:
-        path: As for `open_files`.
-        revision: As for `open_files`.
-        from_format: As for `open_files`.
-        every: As for `open_files`.
-        config: The config file, or a folder with one; None looks beside the weights.
-        num_attention_heads: For checkpoints that no config comes with.
-        hidden_act: Replaces the activation that the config names.
+    """Find and open the checkpoint of a BERT; arguments as for `open_files`.
 
     Yields:
         The source.
@@ -161,7 +142,9 @@ def open_source(
     Raises:
         InputError: As for `open_files`; or it is no BERT, or the config is damaged.
     """
-    with open_files(path, revision, from_format, every) as files:
+    options = options or LoadOptions()
+    config, heads = options.config, options.num_attention_heads
+    with open_files(path, options, every) as files:
         folders = list(files.folders)
         file = _config_file(Path(config).expanduser()) if config else _find(folders)
         if file is not None:
@@ -170,16 +153,16 @@ def open_source(
         fields = _read_config(file) if file else {}
         if whole.table is CODERTIMO:
             fields = {**CODERTIMO_FIELDS, **_codertimo_sizes(files.siblings), **fields}
-        if num_attention_heads is not None:
-            said = fields.setdefault(_CONFIG_FIELD, num_attention_heads)
-            if said != num_attention_heads:
+        if heads is not None:
+            said = fields.setdefault(_CONFIG_FIELD, heads)
+            if said != heads:
                 raise InputError(
-                    f"`num_attention_heads` is {num_attention_heads}, and the config says {said}",
+                    f"`num_attention_heads` is {heads}, and the config says {said}",
                     "one number",
                     "leave it out, or mend the config",
                 )
-        if hidden_act is not None:
-            fields["hidden_act"] = hidden_act
+        if options.hidden_act is not None:
+            fields["hidden_act"] = options.hidden_act
         places = {**vars(files), "folders": tuple(dict.fromkeys(folders))}
         yield Source(**places, plan=whole, config=fields, config_file=file)
 

@@ -13,15 +13,14 @@ import torch
 from torch import Tensor
 
 import hf_bert_impl
-from hf_bert_impl.errors import InputError, check_choice
+from hf_bert_impl.errors import InputError
 from hf_bert_impl.model.configuration_bert import BertConfig
 
 from .architecture import Architecture, Fit, check_config, fit, infer, require_complete
+from .options import LoadOptions
 from .source import Source
 from .tensors import DTYPES
 
-#: Dtypes that weights can be saved in.
-SAVED_DTYPES = ("float32", "float16", "bfloat16", "float64")
 #: Fields about the place the config comes from, or that name code or a kernel to load.
 _DROPPED = (
     "_attn_implementation",
@@ -73,33 +72,21 @@ class Target:
         return self.architecture.class_name
 
 
-def resolve(
-    source: Source,
-    *,
-    head: str | None = None,
-    dtype: str | None = None,
-    allow_missing: bool = False,
-    allow_nan: bool = False,
-    progress: Progress | None = None,
-) -> Target:
+def resolve(source: Source, options: LoadOptions, progress: Progress | None = None) -> Target:
     """Decide what an open source becomes, and make it.
 
     Args:
         source: An open source.
-        head: A key of `head_names.HEADS` or a class name; None takes what the checkpoint has.
-        dtype: One of `SAVED_DTYPES`; None keeps every tensor's own.
-        allow_missing: Start tensors that the checkpoint lacks anew.
-        allow_nan: Take tensors with NaN and infinities.
+        options: `head`, `dtype`, `allow_missing` and `allow_nan` of these are read.
         progress: Called after each tensor.
 
     Raises:
         InputError: The config does not fit the tensors, tensors are missing, or one has a NaN or
             infinity that is not allowed.
     """
-    if dtype is not None:
-        check_choice("`dtype`", dtype, SAVED_DTYPES)
+    dtype = DTYPES[options.dtype] if options.dtype else None
     fields = {name: value for name, value in source.config.items() if name not in _DROPPED}
-    architecture = infer(source.plan, fields, head)
+    architecture = infer(source.plan, fields, options.head)
     class_name = architecture.class_name
     fields = check_config(fields, architecture)
     notes = []
@@ -112,16 +99,16 @@ def resolve(
         fields["tie_word_embeddings"] = False
     fields["architectures"] = [class_name]
     found = fit(source.plan, class_name, fields)
-    if not allow_missing:
+    if not options.allow_missing:
         require_complete(found, class_name)
     config: BertConfig = BertConfig.from_dict(dict(fields))
     given = found.tensors | _started(found, class_name, config)
     total, done = sum(tensor.nbytes for tensor in given.values()), 0
     tensors, ranges = {}, {}
     for name, tensor in given.items():
-        made = tensor.to(DTYPES[dtype] if dtype else tensor.dtype)
+        made = tensor.to(dtype or tensor.dtype)
         ranges[name] = _range(made)
-        if not (allow_nan or ranges[name].is_finite):
+        if not (options.allow_nan or ranges[name].is_finite):
             raise _odd_numbers(found.origins[name][0], tensor, made)
         # A copy: what is read may lie in the file, or be a part of another tensor.
         tensors[name] = made.clone(memory_format=torch.contiguous_format)

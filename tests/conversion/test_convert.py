@@ -154,7 +154,7 @@ def test_there_and_back_is_bit_identical(results, tmp_path, name, to):
     folder, _ = results[name]
     report = convert(folder, tmp_path / "there", to=to)
     assert report.passed
-    assert report.checks[0].passed
+    assert report.rows[0].passed
     convert(tmp_path / "there", tmp_path / "back")
     for file in ("model.safetensors", "config.json"):
         assert (tmp_path / "back" / file).read_bytes() == (folder / file).read_bytes()
@@ -233,7 +233,7 @@ def test_head_option_takes_a_part(tmp_path):
 
 def test_hidden_act_chooses_between_googles_two(tmp_path):
     report = convert(FIXTURES / "tf1", tmp_path / "tanh", hidden_act="gelu_new")
-    verdicts = {check.name.split()[-1]: check.passed for check in report.checks}
+    verdicts = {check.name.split()[-1]: check.passed for check in report.rows}
     assert verdicts["expected.npz"] is True
     assert verdicts["expected_erf_gelu.npz"] is None  # not asked for: said, and no error
     assert report.result["hidden_act"] == "gelu_new"
@@ -269,8 +269,8 @@ def test_references(tmp_path):
             convert(FIXTURES / "tf1", tmp_path / "a", reference=reference)
         assert [*tmp_path.iterdir()] == []
     report = convert(FIXTURES / "tf1", tmp_path / "b", reference=FIXTURES / "tf2_h5")
-    assert report.checks[-1].passed
-    assert "46 of 46" in report.checks[-1].note
+    assert report.rows[-1].passed
+    assert "46 of 46" in report.rows[-1].note
 
 
 def test_second_formats_in_the_folder_are_compared(tmp_path):
@@ -281,7 +281,7 @@ def test_second_formats_in_the_folder_are_compared(tmp_path):
         state["bert.pooler.dense.bias"][3] += added
         save_file(state, source / "model.safetensors")
         report = convert(source, tmp_path / "out", overwrite=True)
-        (check,) = (check for check in report.checks if check.name.endswith("tf_model.h5"))
+        (check,) = (check for check in report.rows if check.name.endswith("tf_model.h5"))
         assert (report.source["format"], check.passed) == ("safetensors", passed)
     assert "differs" in check.note
     assert "pooler.dense.bias" in check.note
@@ -334,7 +334,7 @@ def test_what_a_file_alone_does_not_say(tmp_path):
         convert(source, tmp_path / "out")
     expected = FIXTURES / "codertimo/expected.npz"
     report = convert(source, tmp_path / "out", num_attention_heads=4, reference=expected)
-    assert report.checks[-1].passed
+    assert report.rows[-1].passed
 
 
 def test_untied_decoder_is_kept(tmp_path):

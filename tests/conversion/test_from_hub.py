@@ -95,9 +95,9 @@ def test_all_formats_are_compared(server, folder, tmp_path):
     assert not (tmp_path / "none").exists()
     assert set().union(*WEIGHTS.values()) <= fetched(server)
     report = convert(spoilt, tmp_path / "told", from_format="h5")  # unasked, it is said
-    assert any(check.passed is None for check in report.checks)
+    assert any(check.passed is None for check in report.rows)
     report = convert(folder, tmp_path / "out", check_all=True)
-    beside = [check for check in report.checks if check.name.startswith("tensors beside")]
+    beside = [check for check in report.rows if check.name.startswith("tensors beside")]
     assert len(beside) == 4 and all(check.passed for check in beside)
 
 
@@ -135,7 +135,7 @@ def test_without_a_network_what_was_fetched_before_is_read(server, folder, monke
         ("someone/else", None, "nor a model of this name on the hub"),
         ("someone/gated", None, "someone/gated on the hub is gated"),
         ("someone/bare", None, "no weights that can be read, but 1 file .config.json"),
-        ("someone/alone", "onnx", "from_format is 'onnx'; expected one of safetensors"),
+        ("someone/alone", "onnx", "`from_format` is 'onnx'; expected one of safetensors"),
         ("alone", "h5", r"alone does not have; .*\(safetensors\)"),
     ],
 )
@@ -170,6 +170,6 @@ def test_names_of_the_hub(tmp_path, monkeypatch):
 def test_every_format_of_the_first_bert(tmp_path):
     """Each of the repository's formats is the same model, and the outputs are transformers'."""
     report = convert("google-bert/bert-base-cased", tmp_path / "out", check_all=True)
-    beside = [check for check in report.checks if check.name.startswith("tensors beside")]
+    beside = [check for check in report.rows if check.name.startswith("tensors beside")]
     assert len(beside) >= 3
     assert all(check.passed for check in beside)

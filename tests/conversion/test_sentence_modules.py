@@ -44,7 +44,7 @@ def test_it_stays_what_it_is(source, tmp_path):
     report = convert(source, tmp_path / "made")
     encoder = same_model(tmp_path / "made", source)
     assert (encoder.max_seq_length, encoder.get_embedding_dimension()) == (16, 7)
-    [check] = [check for check in report.checks if "sentence vectors" in check.name]
+    [check] = [check for check in report.rows if "sentence vectors" in check.name]
     assert check.passed and check.max_error < 1e-6
     names = {file["name"] for file in report.result["files"]}
     assert {"modules.json", "1_Pooling/config.json", "2_Dense/model.safetensors"} <= names
@@ -89,7 +89,7 @@ def test_other_formats_say_what_they_lose(source, tmp_path):
 
 def test_modules_are_not_left_beside_another_model(source, tmp_path):
     report = convert(source, tmp_path / "made", dtype="bfloat16")
-    [check] = [check for check in report.checks if "sentence vectors" in check.name]
+    [check] = [check for check in report.rows if "sentence vectors" in check.name]
     assert check.passed is None and 0 < check.max_error < 0.1  # another dtype has no bound
     convert(FIXTURES / "hf_safetensors", tmp_path / "made", overwrite=True, check=False)
     left = {path.name for path in (tmp_path / "made").iterdir()}

@@ -90,7 +90,7 @@ def test_a_tokenizer_of_another_class_is_copied(save_tiny, tmp_path, settings, c
     assert type(before).__name__ == type(after).__name__
     for text in LETTER_TEXTS:
         assert before(text)["input_ids"] == after(text)["input_ids"]
-    (check,) = [check for check in report.checks if check.name == "token ids beside the source"]
+    (check,) = [check for check in report.rows if check.name == "token ids beside the source"]
     runs = code is None or settings.get("tokenizer_class") == "BertTokenizer"
     assert check.passed is (True if runs else None)
     with pytest.raises(InputError, match="`do_lower_case` was given for the tokenizer"):

@@ -1,0 +1,105 @@
+"""What a conversion can be asked for; `hf-bert convert` has the fields as its options."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from dataclasses import field
+from pathlib import Path
+
+from hf_bert_impl.errors import InputError, check_choice
+from hf_bert_impl.head_names import HEADS
+
+#: What is read, in the order in which it is preferred.
+READ = ("safetensors", "torch", "flax", "h5", "tf1")
+#: What can be written; "torch" has the names of the original software.
+WRITTEN = ("safetensors", "torch")
+#: What was written once, and transformers 5 cannot read.
+_DROPPED = ("tf1", "h5", "flax")
+#: Dtypes that weights can be saved in.
+SAVED_DTYPES = ("float32", "float16", "bfloat16", "float64")
+_UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "KI": 2**10, "MI": 2**20, "GI": 2**30}
+
+
+@dataclasses.dataclass(frozen=True)
+class LoadOptions:
+    """How a checkpoint is read, and what it becomes."""
+
+    revision: str | None = None
+    """Of a hub id: a branch, a tag or a commit; None for the newest."""
+    from_format: str | None = field(default=None, metadata={"choices": READ})
+    """The format to read: safetensors, torch, flax, h5 or tf1; None for the first of these."""
+    head: str | None = field(default=None, metadata={"choices": HEADS})
+    """The head to keep: base, pretraining, masked-lm, causal-lm, next-sentence,
+    sequence-classification, multiple-choice, token-classification or question-answering; None for
+    what the checkpoint has."""
+    config: Path | None = None
+    """The config file, or a folder with one; None for the one next to the weights."""
+    num_attention_heads: int | None = field(default=None, metadata={"min": 1})
+    """For checkpoints that no config comes with: tensors do not show it."""
+    hidden_act: str | None = None
+    """The activation: gelu (exact) or gelu_new (tanh, Google's code since November 2018, which
+    calls it gelu as well); None for the config's."""
+    dtype: str | None = field(default=None, metadata={"choices": SAVED_DTYPES})
+    """float32, float16, bfloat16 or float64; None for the dtype of each tensor."""
+    allow_missing: bool = False
+    """Initialise tensors that the checkpoint lacks, as training would."""
+    allow_nan: bool = False
+    """Take weights with NaN and infinities."""
+
+    def __post_init__(self) -> None:
+        if self.from_format is not None:
+            check_choice("`from_format`", self.from_format, READ)
+        if self.dtype is not None:
+            check_choice("`dtype`", self.dtype, SAVED_DTYPES)
+
+
+@dataclasses.dataclass(frozen=True)
+class ConvertOptions(LoadOptions):
+    """How a checkpoint is converted."""
+
+    to: str = field(default="safetensors", metadata={"choices": WRITTEN})
+    """safetensors, or torch (the original names)."""
+    max_shard_size: str | None = None
+    """Maximum size of a safetensors file, as in 500MB; None for one file."""
+    do_lower_case: bool | None = None
+    """Whether the vocabulary has lower-cased words; None for what its files say."""
+    check: bool = True
+    """Compare the result with transformers' own BERT, and with reference outputs (.npz) and other
+    formats that come with the source."""
+    check_all: bool = False
+    """Compare all formats that the source has; each has to be the same model."""
+    reference: Path | None = None
+    """Outputs (.npz) or a second checkpoint that the result must equal."""
+    overwrite: bool = False
+    """Replace a folder that has files."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.to in _DROPPED:
+            raise InputError(
+                f"`to` is {self.to!r}, a format that is no longer written",
+                f"one of {', '.join(WRITTEN)}",
+                "choose one of these; transformers 5 reads no other",
+            )
+        check_choice("`to`", self.to, WRITTEN)
+        if self.max_shard_size is not None and self.to != "safetensors":
+            raise InputError(
+                "`max_shard_size` was given", "it with `to='safetensors'` only", "leave it out"
+            )
+        _byte_count(self.max_shard_size)
+
+    @property
+    def shard_bytes(self) -> int | None:
+        """`max_shard_size` as a number."""
+        return _byte_count(self.max_shard_size)
+
+
+def _byte_count(size: str | None) -> int | None:
+    if size is None:
+        return None
+    match = re.fullmatch(r"([0-9]{1,18}(?:\.[0-9]+)?)\s*([KMG]?I?)B?", str(size).strip().upper())
+    count = int(float(match[1]) * _UNITS.get(match[2], 0)) if match else 0
+    if count < 1:
+        raise InputError(f"`max_shard_size` is {size!r}", "a size such as 500MB or 5GB", "give one")
+    return count
