@@ -13,6 +13,7 @@ from .planning import listing
 from .readers.tf1 import index_of
 
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
+_LONGEST_ID = 96
 #: Endings of what can only be a file.
 _FILE = re.compile(
     r".*\.(ckpt|json|zip|tar|gz|tgz|npz|" + r"bin|pt|pth|pkl|msgpack|h5|safetensors)"
@@ -29,7 +30,7 @@ _SHARD = re.compile(r"-[0-9]{5}-of-[0-9]{5}$")
 def is_hub_id(path: Path | str) -> bool:
     """Whether a name that is nothing here can be one of the hub's."""
     text = str(path)
-    if _ID.fullmatch(text) is None or _FILE.fullmatch(text):
+    if len(text) > _LONGEST_ID or _ID.fullmatch(text) is None or _FILE.fullmatch(text):
         return False
     here = Path(text)
     owner = here.parent if "/" in text else None

@@ -86,6 +86,14 @@ def open_files(
     options = options or LoadOptions()
     revision, from_format = options.revision, options.from_format
     given, hub_id = Path(path).expanduser(), None
+    try:
+        given.exists()
+    except OSError as error:  # a name that is too long, say
+        raise InputError(
+            f"{str(path)[:80]} cannot be read ({error.strerror})",
+            "a path or a hub id",
+            "check the name",
+        ) from None
     if is_hub_id(path):
         hub_id = str(path)
         given = fetch(hub_id, revision, from_format, every)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import signal
@@ -123,6 +124,9 @@ def _described(error: BaseException, command: Any) -> tuple[int, str]:
         # Without a command there is nothing to say: the help has been printed.
         usage = " ".join(error.format_message().split()).rstrip(".")  # type: ignore[attr-defined]
         return BAD_INPUT, usage and f"{usage}; see --help"
+    if isinstance(error, OSError) and error.errno == errno.ENAMETOOLONG:
+        name = f"{str(error.filename)[:80]}…"
+        return BAD_INPUT, f"{name} is too long for a name; expected a path; check it"
     if isinstance(error, ValueError | OSError):
         # The package raises these with a message for the user; so does transformers for files.
         return BAD_INPUT, in_options(one_line(error), command)

@@ -59,7 +59,7 @@ def output_lock(output: Path) -> Iterator[bool]:
 def unwritable(output: Path, error: BaseException) -> InputError:
     """The error for a place that cannot be written to, or has no space left."""
     return InputError(
-        f"{output} cannot be written ({getattr(error, 'strerror', None) or error})",
+        f"{output!s:.200} cannot be written ({getattr(error, 'strerror', None) or error})",
         "a place that can be written to, with room for the result",
         "free some space, or name another one",
     )
