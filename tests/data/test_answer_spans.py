@@ -94,26 +94,6 @@ def test_probabilities_in_one_window():
     assert found.null_probability == pytest.approx(p_start[0] * p_end[0])
 
 
-def test_padding_is_not_looked_at():
-    windows = windows_of("the cat sat . the dog", max_seq_len=10, doc_stride=1)
-    assert len({len(window) for window in windows}) > 1
-    starts, ends = random_logits(windows, np.random.default_rng(7))
-    padded = [
-        [np.append(row, [99.0] * (13 - len(row))).astype(np.float32) for row in rows]
-        for rows in (starts, ends)
-    ]
-    plain, wide = best_answers(windows, starts, ends), best_answers(windows, *padded)
-    assert plain.spans[0].start == wide.spans[0].start
-    assert plain.spans[0].score == pytest.approx(wide.spans[0].score, rel=1e-6)
-
-
-def test_equal_scores_come_in_the_order_of_the_text():
-    windows = windows_of("the cat sat .")
-    zeros = [np.zeros(len(windows[0]))]
-    found = best_answers(windows, zeros, zeros, top_k=4, max_answer_len=2)
-    assert [found.text(span) for span in found.spans] == ["the", "the cat", "cat", "cat sat"]
-
-
 # --- words -----------------------------------------------------------------------------------
 
 

@@ -162,15 +162,6 @@ def test_features_for_the_caller_are_padded(save_tiny, batches):
     assert [is_packed for is_packed, *_ in batches] == [True, False]
 
 
-def test_training_after_encoding(save_tiny):
-    """Features of train mode are padded, and gradients reach the weights."""
-    model = optimize(dense(save_tiny), "float32")
-    model.encode(TEXTS)
-    model.train()
-    model(model.preprocess(TEXTS))["sentence_embedding"].sum().backward()
-    assert model.transformers_model.embeddings.word_embeddings.weight.grad.abs().sum() > 0
-
-
 def test_a_library_without_the_loop(save_tiny, monkeypatch):
     model = dense(save_tiny)
     for kind in library.SentenceTransformer.__mro__:

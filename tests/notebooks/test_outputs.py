@@ -1,11 +1,7 @@
 """What a run of `make notebooks` leaves in a notebook, and that nothing else is in git."""
 
 import json
-import os
 import re
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -64,29 +60,6 @@ def test_what_differs_between_runs_goes():
     assert cell["execution_count"] is None and cell["metadata"] == {"tags": ["a"]}
     assert cell["outputs"][0]["text"] == ["a\n", "b\n"]
     assert once["metadata"]["language_info"] == {"name": "python"}
-
-
-@pytest.mark.slow
-def test_only_a_full_run_without_errors_writes(tmp_path):
-    pytest.importorskip("nbmake")
-    shutil.copy(NOTEBOOKS / "conftest.py", tmp_path)
-    (tmp_path / "lessons").symlink_to(NOTEBOOKS / "lessons")
-    before = {}
-    for name, source in (("good.ipynb", "print(1 + 1)"), ("bad.ipynb", "1 / 0")):
-        before[name] = json.dumps(outputs.cleaned(notebook(source=source)))
-        (tmp_path / name).write_text(before[name], encoding="utf-8")
-    for size, changed in (("small", set()), ("full", {"good.ipynb"})):
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", "-n1", "--nbmake", "--rootdir", tmp_path, *before],
-            env=os.environ | {"HF_BERT_NOTEBOOKS": size, "HF_BERT_DATA": str(tmp_path)},
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-        )
-        assert done.returncode == 1, done.stdout
-        after = {name: (tmp_path / name).read_text(encoding="utf-8") for name in before}
-        assert {name for name in before if after[name] != before[name]} == changed
-    assert json.loads(after["good.ipynb"])["cells"][0]["outputs"][0]["text"] == ["2\n"]
 
 
 FILES = sorted(NOTEBOOKS.glob("*.ipynb"))

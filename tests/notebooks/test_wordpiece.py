@@ -37,21 +37,6 @@ def assigned() -> list[str]:
     return [*found, "\ue000", "\U000f0000", "\U0010fffd", "\u0378", "\U0001fbff", "\uffff"]
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", MODES)
-def test_every_character_is_treated_as_the_library_does(mode):
-    chars = assigned()
-    assert len(chars) > 140_000
-    # Alone among letters: removed, a space, a word of its own, folded or kept.
-    for start in range(0, len(chars), 256):
-        text = " ".join(f"x{char}x" for char in chars[start : start + 256])
-        if library_words(text, mode) != reference_words(text, mode):  # then say which
-            for char in chars[start : start + 256]:
-                text = f"x{char}x"
-                got, expected = reference_words(text, mode), library_words(text, mode)
-                assert got == expected, f"U+{ord(char):04X} {unicodedata.name(char, '')}"
-
-
 @pytest.mark.parametrize("mode", MODES)
 def test_random_text_gives_the_librarys_words(mode):
     # Runs of marks of the newest scripts are the difference that the module names.

@@ -7,7 +7,7 @@ import pytest
 
 from hf_bert_impl.tasks.probe_options import ProbeOptions
 from hf_bert_impl.tasks.probes import STRENGTHS, encoder_batcher
-from hf_bert_impl.tasks.senteval import means, read_senteval, run_senteval, task_names
+from hf_bert_impl.tasks.senteval import read_senteval, run_senteval, task_names
 from hf_bert_impl.tasks.senteval_files import TASKS
 from hf_bert_impl.text_encoder import TextEncoder
 from tests.tasks.senteval_folder import batcher, write_senteval
@@ -95,16 +95,6 @@ def test_encodings_of_reviews(copy, encoding):
     (folder / "MR" / "rt-polarity.neg").write_bytes("\r\n".join([*lines, ""]).encode(encoding))
     (data,) = read_senteval(folder, ["MR"], OPTIONS)
     assert [it.text for it in data.examples["train"] if it.label == "neg"] == lines
-
-
-def test_encodings_of_questions(copy):
-    folder = copy("TREC")
-    (folder / "TREC" / "TREC_10.label").write_bytes(
-        b"HUM:ind Who was Ren\xe9 ? \n\nNUM:date When : now ?\n"
-    )
-    (data,) = read_senteval(folder, ["TREC"], OPTIONS)
-    found = [(it.text, it.label) for it in data.examples["test"]]
-    assert found == [("Who was Ren\xe9 ?", "HUM"), ("When : now ?", "NUM")]
 
 
 NAMES = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
@@ -221,15 +211,6 @@ def test_interface_is_that_of_senteval(downstream):
     data = read_senteval(downstream, ["TREC", "STS13"], OPTIONS)
     run_senteval(data, count, prepare, ProbeOptions(batch_size=50))
     assert calls == [("TREC", 90), ("STS13", 2 * 48)]
-
-
-def test_means_are_of_the_same_tasks():
-    names = ["MR", "TREC", "STS-B"]
-    assert means({"MR": 80.0, "TREC": 90.0, "STS-B": 70.0}, names) == {
-        "accuracy": 85.0,
-        "correlation": 70.0,
-    }
-    assert means({"MR": 80.0, "STS-B": 70.0}, names) == {"correlation": 70.0}
 
 
 # --- bad input ------------------------------------------------------------------------------------

@@ -10,8 +10,6 @@ from hf_bert_impl.data.squad import Answer, Question, Squad, read_squad
 from hf_bert_impl.tasks.squad import (
     decide,
     evaluate_predictions,
-    exact_match,
-    f1,
     normalize_answer,
     read_na_probs,
     read_predictions,
@@ -68,26 +66,6 @@ def test_normalisation(text, expected):
     assert normalize_answer(text) == expected
 
 
-def test_texts_without_words_agree_in_version_2_only():
-    assert f1("the", "...") == 1
-    assert f1("the", "...", version=1) == 0
-    assert exact_match("the", "...") == 1
-    # An answer without words counts as none in v2.0, beside others.
-    answers = {"a": ["cat", "..."]}
-    assert evaluate_predictions(squad_of(answers), {"a": ""})["exact"] == 0
-    assert evaluate_predictions(squad_of(answers, 1), {"a": ""})["exact"] == 100
-
-
-def test_missing_predictions_are_wrong():
-    answers = {"a": ["cat"], "b": [], "c": []}
-    found = evaluate_predictions(squad_of(answers), {"b": "", "other": "x"})
-    assert found["exact"] == pytest.approx(100 / 3)
-    assert found["total"] == 3
-    assert found["NoAns_exact"] == 50
-    found = evaluate_predictions(squad_of(answers), {"b": "x"}, {"b": 0.5})
-    assert found["best_exact"] == pytest.approx(100 / 3)
-
-
 def test_what_cannot_be_scored():
     squad = squad_of({"a": ["cat"], "b": []})
     with pytest.raises(ValueError, match="none of the 1 predictions belongs to one of the 2 quest"):
@@ -130,15 +108,6 @@ def test_the_tuned_threshold_is_the_best_of_all(questions):
     assert figures[tuned] == pytest.approx(max(figures.values()))
     best = evaluate_predictions(squad, predictions, differences)
     assert best["best_f1"] == pytest.approx(max(figures.values()))
-
-
-def test_no_answer_at_all_can_be_best():
-    squad = squad_of({"a": [], "b": [], "c": ["dog"]})
-    differences = {"a": -3.0, "b": 2.0, "c": 1.0}
-    predictions = dict.fromkeys("abc", "cat")
-    assert evaluate_predictions(squad, predictions, differences)["best_f1_thresh"] == 0
-    assert tune_null_threshold(squad, predictions, differences) == -4
-    assert decide(predictions, differences, -4) == dict.fromkeys("abc", "")
 
 
 # --- files -----------------------------------------------------------------------------------

@@ -196,17 +196,6 @@ def test_memory_that_moves():
     assert not torch.allclose(same_as_plain(model, batch), expected, atol=1e-3)
 
 
-def test_weights_side_by_side_at_odd_places():
-    """`vector_to_parameters` puts them there if a size before them is odd."""
-    model, batch = model_and_batch("BertForMaskedLM", 6, vocab_size=61)
-    parameters = list(model.parameters())
-    nn.utils.vector_to_parameters(nn.utils.parameters_to_vector(parameters), parameters)
-    assert model.bert.encoder.layer[0].output.dense.weight.storage_offset() % 2
-    model.prepare_for_inference()
-    assert packed(model)
-    same_as_plain(model, batch)
-
-
 def test_other_parameters_for_one_call():
     model, batch = model_and_batch("BertModel", 5)
     other = random_model("BertModel", model.config, seed=3)
@@ -329,7 +318,8 @@ def test_a_model_that_torch_has_quantised():
     model, batch = model_and_batch("BertModel", 6)
     with pytest.warns(DeprecationWarning):
         quantised = torch.ao.quantization.quantize_dynamic(model, {nn.Linear})
-    expected = outputs(quantised, batch)
+    expected, exact = outputs(quantised, batch), outputs(model, batch)[1]
+    assert 0 < (expected[1] - exact).abs().mean() < 0.1 * exact.abs().mean()
     with pytest.raises(ValueError, match=r"query is a torch\.ao\.\S+, whose weights are quantised"):
         quantised.prepare_for_inference("bfloat16")
     assert_same(outputs(quantised, batch), expected, batch)

@@ -245,30 +245,6 @@ def test_kernels_that_keep_nothing_are_refused(make_differ):
         model.prepare_for_inference()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_orders_of_summation_are_told_apart_in_every_precision(monkeypatch, dtype):
-    """Rounded to half precision, few ordinary outputs show in which order they were summed."""
-
-    class InTwoOrders:
-        def __init__(self, layers, most_rows, fused_rows):
-            (self.layer,) = layers
-
-        def __call__(self, states, residual=None, activation=linear.NOT_FUSED):
-            terms = states.float()[:, None] * self.layer.weight.float()
-            terms = terms.flip(-1) if len(states) > 40 else terms
-            return (terms.sum(-1) + self.layer.bias.float()).to(dtype)
-
-    monkeypatch.setattr(kernels, "FloatProduct", InTwoOrders)
-    forget()
-    product = kernels.Kernels(dtype, batch_invariant=True).pack(
-        torch.nn.Linear(203, 5, dtype=dtype)
-    )
-    with torch.no_grad():
-        product(torch.zeros(12, 203, dtype=dtype)), product(torch.zeros(41, 203, dtype=dtype))
-    assert list(product.sizes.values()) == [12, kernels.BLOCK_ROWS]
-    forget()
-
-
 @pytest.mark.parametrize(
     ("fields", "options", "message"),
     [
