@@ -12,6 +12,7 @@ from tests.model.cases import (
     ACTIVATIONS,
     ENCODER_HEADS,
     HEADS,
+    MASKED_LM,
     assert_same_as_upstream,
     masks,
     model_and_batch,
@@ -190,6 +191,19 @@ class TestCodertimo(ModelConformance):
         attended = batch.get("attention_mask", torch.ones(()))
         batch["input_ids"] = batch["input_ids"].clamp(min=attended.ne(0).long())
         return super().case(model, batch, labels)
+
+
+class TestPreparedCodertimo(Prepared, TestCodertimo):
+    heads = MASKED_LM
+
+
+class TestPreparedRelative(Prepared, TestSinusoidal):
+    heads = ("BertModel", "BertForMaskedLM")
+    fields: ClassVar = TestRelativeKeyQuery.fields
+
+
+class TestPreparedDecoder(Prepared, TestDecoder):
+    pass
 
 
 class TestPackedCodertimo(Packed, TestCodertimo):

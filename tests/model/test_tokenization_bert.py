@@ -1,7 +1,6 @@
 """The tokenizer: the ids of transformers' own, and what files are read and written."""
 
 import json
-import pickle
 import random
 import unicodedata
 from pathlib import Path
@@ -11,7 +10,7 @@ import transformers
 from tokenizers import Tokenizer, models
 from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
 
-from hf_bert_impl.model.tokenization_bert import BertTokenizer, BertTokenizerFast, load_vocab
+from hf_bert_impl.model.tokenization_bert import BertTokenizer, load_vocab
 
 HARD_TEXTS = [
     "Hello, World! It's 3.14% of $5 -- isn't it? e-mail@x.org [brackets] {a}<b>",
@@ -111,8 +110,7 @@ OVERFLOW = {"return_overflowing_tokens": True}
         {"padding": "max_length", "max_length": 23},
         {"truncation": "only_second", "max_length": 21},
         {"truncation": "only_first", "max_length": 21, "stride": 3, **OVERFLOW},
-        {"add_special_tokens": False},
-        {"return_token_type_ids": False, "return_length": True},
+        {"is_split_into_words": False, "return_length": True},
     ],
     ids=str,
 )
@@ -131,26 +129,6 @@ def test_pairs_padding_and_truncation_are_upstreams(minilm_path, options, side):
     assert got.keys() == expected.keys()
     for name in expected:
         assert list(map(str, got[name])) == list(map(str, expected[name])), name
-
-
-def test_the_rest_is_upstreams(minilm_path):
-    """Special tokens in a text, decoding, words that are split already, names and sizes."""
-    ours = BertTokenizer.from_pretrained(minilm_path)
-    upstream = transformers.BertTokenizer.from_pretrained(minilm_path)
-    ids = ours("Paris is the [MASK] of France. [SEP] [unused1] unbelievably, don't!")["input_ids"]
-    assert ids.count(ours.mask_token_id) == 1 and ids.count(ours.sep_token_id) == 2
-    for skip in (True, False):
-        for tidy in (True, False):
-            options = {"skip_special_tokens": skip, "clean_up_tokenization_spaces": tidy}
-            assert ours.decode(ids, **options) == upstream.decode(ids, **options)
-    words = ["Hello", "unbelievably", ",", "中文", ""]
-    split, there = (one(words, is_split_into_words=True) for one in (ours, upstream))
-    assert split["input_ids"] == there["input_ids"]
-    assert split.word_ids() == there.word_ids()
-    assert ours.get_vocab() == upstream.get_vocab()
-    for name in ("special_tokens_map", "all_special_ids", "vocab_size", "model_max_length"):
-        assert getattr(ours, name) == getattr(upstream, name)
-    assert BertTokenizerFast is BertTokenizer and ours.is_fast
 
 
 # never_split and do_basic_tokenize
@@ -273,18 +251,6 @@ def test_line_ends_byte_order_mark_and_spaces_in_vocab_txt(tmp_path):
     tokenizer = BertTokenizer.from_pretrained(tmp_path)
     expected = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "\u3000", "\u2028", "a", "b"]
     assert tokenizer.convert_tokens_to_ids(expected) == [0, 1, 2, 3, 4, 5, 6, 8, 9]
-
-
-def test_pickle_and_training_on_new_text():
-    tokenizer = BertTokenizer(SMALL, never_split=["Apple"])
-    again = pickle.loads(pickle.dumps(tokenizer))
-    assert again.tokenize("The Apple") == ["the", "Apple"]
-    texts = ["Zebras graze", "Zebras gaze", "a zebra"] * 5
-    with pytest.warns(UserWarning, match="Apple"):
-        trained = tokenizer.train_new_from_iterator(texts, vocab_size=60)
-    assert isinstance(trained, BertTokenizer)
-    assert trained.unk_token_id not in trained("zebras GAZE")["input_ids"]
-    assert trained("a")["input_ids"][0] == trained.cls_token_id
 
 
 # Bad input

@@ -1,4 +1,7 @@
-"""The codertimo variant: outputs of its own software, and its formulas written anew in float64."""
+"""The codertimo variant: its software's formulas, written anew in float64.
+
+`tests/conversion/test_convert.py` compares the outputs of the software itself.
+"""
 
 import math
 
@@ -9,17 +12,12 @@ from torch.nn import functional
 from hf_bert_impl import (
     BertConfig,
     BertForNextSentencePrediction,
-    BertForPreTraining,
     BertModel,
 )
-from hf_bert_impl.conversion import convert
 from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS
 from tests.model.cases import (
-    BACKENDS,
-    assert_as_fixture,
     assert_same,
     largest,
-    of_fixture,
     outputs,
     random_config,
     random_labels,
@@ -37,13 +35,6 @@ def codertimo(**fields):
     segments = (1 + (torch.arange(11) > 2).long()) * real  # padding is 0 in both
     model = random_model("BertForPreTraining", config)
     return model, {"input_ids": ids, "token_type_ids": segments}, real
-
-
-@pytest.fixture(scope="module")
-def saved(request, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("codertimo")
-    convert(request.path.parents[2] / "fixtures" / "codertimo", folder)
-    return folder
 
 
 # What follows is the original's arithmetic, from its formulas. `p` are the dropout probabilities.
@@ -107,20 +98,6 @@ def original_loss(w, config, batch, labels, p=0.0, p_attention=0.0):
     )
 
 
-@pytest.mark.parametrize("masked", [True, False])
-@pytest.mark.parametrize("padding_free", [True, False])
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_outputs_of_the_original(fixtures_dir, saved, backend, padding_free, masked):
-    values, batch = of_fixture(fixtures_dir / "codertimo")
-    options = dict(attn_implementation=backend, padding_free=padding_free)
-    model = BertForPreTraining.from_pretrained(saved, **options)
-    real = batch["input_ids"] > 0
-    batch = batch | ({"attention_mask": real.long()} if masked else {})
-    values = values | {"pooled_output": values["sequence_output"][:, 0]}
-    compared = assert_as_fixture(model, values, batch, real if padding_free else None)
-    assert values.keys() - compared == {"input_ids", "segment_info"}
-
-
 @pytest.mark.parametrize(
     ("backend", "padding_free", "dropout"),
     [
@@ -151,9 +128,9 @@ def test_gradients_are_the_originals(backend, padding_free, dropout):
     assert not model.bert.embeddings.word_embeddings.weight.grad[0].any()
 
 
-def test_new_weights_are_initialised(saved, tmp_path):
+def test_new_weights_are_initialised(tmp_path):
     """A checkpoint of the encoder alone, as the original's trainer saves it, takes heads."""
-    BertModel.from_pretrained(saved).save_pretrained(tmp_path)
+    codertimo()[0].bert.save_pretrained(tmp_path)
     model, info = BertForNextSentencePrediction.from_pretrained(tmp_path, output_loading_info=True)
     assert info["missing_keys"] == {"cls.seq_relationship.weight", "cls.seq_relationship.bias"}
     assert not info["unexpected_keys"]

@@ -11,7 +11,6 @@ import torch
 from torch import nn
 
 from hf_bert_impl.model import kernels
-from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS
 from hf_bert_impl.model.kernels import packable, prepared_kernels
 from tests.fuzz import changes as fuzz
 from tests.model.cases import (
@@ -185,17 +184,6 @@ def test_a_larger_change_is_seen(change):
     same_as_plain(model, batch)
 
 
-def test_memory_that_moves():
-    """Every pool of sentence-transformers moves the weights into memory that is shared."""
-    model, batch = model_and_batch("BertForMaskedLM", 6)
-    model.prepare_for_inference()
-    expected = outputs(model, batch).logits
-    model.share_memory()
-    assert torch.allclose(outputs(model, batch).logits, expected, atol=1e-5)
-    model.bert.encoder.layer[0].output.dense.weight.data.mul_(1.5)
-    assert not torch.allclose(same_as_plain(model, batch), expected, atol=1e-3)
-
-
 def test_other_parameters_for_one_call():
     model, batch = model_and_batch("BertModel", 5)
     other = random_model("BertModel", model.config, seed=3)
@@ -258,40 +246,6 @@ def test_dropout_switched_on_by_itself():
     model.encoder.layer[0].output.dropout.train()
     first, second = (outputs(model, batch).last_hidden_state for _ in range(2))
     assert (first - second).abs().max() > 1e-3
-
-
-def test_gradients_and_scores_take_the_usual_way():
-    model, batch = model_and_batch("BertModel", 9)
-    expected = outputs(model, batch)
-    model.prepare_for_inference()
-    everything = packed(model)
-    model(**batch).last_hidden_state.sum().backward()
-    assert model.encoder.layer[0].output.dense.weight.grad is not None
-    assert outputs(model, batch, output_attentions=True).attentions is not None
-    ones = torch.ones(model.config.num_attention_heads)
-    assert_same(outputs(model, batch, head_mask=ones), expected, batch)
-    model.set_attn_implementation("eager")
-    assert_same(outputs(model, batch), expected, batch)
-    assert packed(model) == everything
-
-
-OTHERS = {
-    "relative positions": ("BertModel", {"position_embedding_type": "relative_key"}),
-    "a decoder": ("BertLMHeadModel", {"is_decoder": True}),
-    "cross-attention": ("BertLMHeadModel", {"is_decoder": True, "add_cross_attention": True}),
-    "codertimo": ("BertForMaskedLM", CODERTIMO_FIELDS),
-    "no layers": ("BertModel", {"num_hidden_layers": 0}),
-}
-
-
-@pytest.mark.parametrize("name", OTHERS)
-def test_other_architectures(name):
-    head, fields = OTHERS[name]
-    model, batch = model_and_batch(head, 4, **fields)
-    expected = outputs(model, batch)
-    model.prepare_for_inference()
-    assert bool(packed(model) - {"pooler.dense"}) == (name != "no layers")
-    assert_same(outputs(model, batch), expected, batch)
 
 
 def test_a_model_made_in_inference_mode(caplog):

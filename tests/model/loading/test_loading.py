@@ -10,9 +10,8 @@ from safetensors.torch import load_file, save_file
 import hf_bert_impl
 from hf_bert_impl import BertForMaskedLM, BertModel
 from hf_bert_impl.model.kernels import prepared_kernels, why_no_kernels
-from hf_bert_impl.parity import load_reference, reference_model
+from hf_bert_impl.parity import reference_model
 from tests.model.cases import (
-    HEADS,
     MASKED_LM,
     assert_as_fixture,
     model_and_batch,
@@ -37,28 +36,6 @@ def clean(info, *, missing=(), unexpected=()):
 def same_weights(a, b):
     assert list(a.state_dict()) == list(b.state_dict())
     return all(torch.equal(x, b.state_dict()[name]) for name, x in a.state_dict().items())
-
-
-@pytest.mark.parametrize("sharded", [False, True])
-@pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("head", HEADS)
-def test_saved_here_loads_there_and_back(tmp_path, head, tied, sharded):
-    ours = random_model(head, random_config(2, head, tie_word_embeddings=tied))
-    options = {"max_shard_size": "10KB"} if sharded else {}
-    ours.save_pretrained(tmp_path / "ours", **options)
-    assert (tmp_path / "ours" / "model.safetensors.index.json").exists() == sharded
-    theirs, info = load_reference(head, tmp_path / "ours")
-    assert clean(info)
-    assert same_weights(ours, theirs)
-    theirs.save_pretrained(tmp_path / "theirs", **options)
-    again, info = load(head, tmp_path / "theirs")
-    assert clean(info)
-    assert same_weights(ours, again)
-    saved = [
-        sorted(set().union(*(load_file(f) for f in (tmp_path / side).glob("*.safetensors"))))
-        for side in ("ours", "theirs")
-    ]
-    assert saved[0] == saved[1]
 
 
 def new_decoder(model):

@@ -79,11 +79,6 @@ def test_generates_in_an_encoder_decoder_model():
     assert torch.equal(tokens, ours.generate(ids(), use_cache=False, **options))
 
 
-def test_generation_stops_at_the_last_position():
-    with pytest.raises(ValueError, match="max_position_embeddings=9"):
-        decoder(max_position_embeddings=9).generate(ids(1, 7), **GREEDY)
-
-
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("masked", [True, False])
 def test_cross_attention_equals_upstream(backend, masked):

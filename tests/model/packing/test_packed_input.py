@@ -5,10 +5,9 @@ import torch
 from transformers import DataCollatorWithFlattening, DynamicCache
 
 from hf_bert_impl.parity import reference_model
-from tests.model.cases import HEADS, assert_same, assert_same_as_upstream, outputs, tensors
+from tests.model.cases import HEADS, assert_same, outputs, tensors
 from tests.model.packing.rows import (
     GIVEN,
-    LENGTHS,
     TOTAL,
     model_and_rows,
     ones,
@@ -48,21 +47,6 @@ def test_a_changed_document_leaves_the_others_bit_by_bit():
     after = outputs(model, batch).last_hidden_state[0]
     assert torch.equal(before[:6], after[:6]) and torch.equal(before[14:], after[14:])
     assert not torch.equal(before[6:14], after[6:14])
-
-
-def test_a_decoder_reads_an_encoder():
-    model, rows = model_and_rows("BertLMHeadModel", add_cross_attention=True)
-    generator = torch.Generator().manual_seed(2)
-    states = torch.randn(1, 9, model.config.hidden_size, generator=generator)
-    real = torch.arange(8) < torch.tensor(LENGTHS)[:, None]
-    batch = {
-        name: torch.zeros(real.shape, dtype=torch.long).masked_scatter(real, values)
-        for name, values in packed(rows).items()
-    }
-    batch |= {"attention_mask": real.long(), "encoder_hidden_states": states.expand(5, 9, -1)}
-    for given in ("positions", "totals"):
-        one_row = packed(rows) | GIVEN[given]() | {"encoder_hidden_states": states}
-        assert_same_as_upstream(model, batch, given=one_row)
 
 
 @pytest.mark.parametrize(
