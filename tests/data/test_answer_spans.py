@@ -109,17 +109,6 @@ def test_spans_are_widened_to_words():
     assert words.spans[0].probability == pieces.spans[0].probability
 
 
-def test_the_same_words_are_given_once():
-    windows = windows_of("cats sated")
-    logits = random_logits(windows, np.random.default_rng(8))
-    pieces = best_answers(windows, *logits, top_k=99, align_to_words=False)
-    words = best_answers(windows, *logits, top_k=99)
-    assert len(pieces.spans) == 10
-    assert {words.text(span) for span in words.spans} == {"cats", "sated", "cats sated"}
-    assert len(words.spans) == 3
-    assert best_answers(windows, *logits, top_k=2).spans == words.spans[:2]
-
-
 # --- the null answer -------------------------------------------------------------------------
 
 

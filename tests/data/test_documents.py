@@ -3,7 +3,6 @@
 import pytest
 
 from hf_bert_impl.data.documents import LAYOUTS, check_files, content_digest, read_documents
-from hf_bert_impl.errors import InputNote
 
 REVIEW = 'It is "good", they say.<br /><br />I slept. Twice'
 SENTENCES = ['It is "good", they say.', "I slept.", "Twice"]
@@ -66,16 +65,6 @@ def test_files_of_a_folder_are_documents(tmp_path):
     check_files([tmp_path])
     for layout in set(LAYOUTS) - {"pairs"}:
         assert list(read_documents([tmp_path], layout)) == [["Bad."], SENTENCES]
-
-
-def test_files_beside_subfolders_are_documents(tmp_path):
-    """A file that is not read is named."""
-    for name in ("a.txt", "notes/b.TXT", "notes/deep/c.txt", "z.txt", "t.md", ".git/x.txt"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(name)
-    with pytest.warns(InputNote, match=r"not read \(no \.txt, or a list\): t\.md$"):
-        documents = list(read_documents([tmp_path]))
-    assert documents == [["a.txt"], ["notes/b.TXT"], ["notes/deep/c.txt"], ["z.txt"]]
 
 
 @pytest.mark.parametrize(

@@ -156,15 +156,6 @@ def test_whole_sentences_where_they_fit(lengths, spans):
     assert [len(span) for span in spans_of(lengths)] == spans
 
 
-def test_all_text_in_order():
-    rng = random.Random(1)
-    for seed in range(50):
-        lengths = [rng.randint(1, 60) for _ in range(20)]
-        spans = spans_of(lengths, short_seq_prob=0.5, seed=seed)
-        assert [token for span in spans for token in span] == list(range(sum(lengths)))
-        assert max(map(len, spans)) <= 15
-
-
 def test_packs_are_full():
     rng = random.Random(0)
     lengths = [rng.randint(3, 20) for _ in range(997)]

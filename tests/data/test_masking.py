@@ -96,21 +96,6 @@ def test_words_are_masked_whole(tokenizer):
     assert max(lengths) > 3
 
 
-def test_long_words_are_as_probable_as_short_ones(tokenizer):
-    """Leaving out the words that exceed the number would mask few long ones."""
-    chosen, there = np.zeros(6), np.zeros(6)
-    masker = Masker(tokenizer, MaskingOptions("whole-word"))
-    for ids, _, labels in masked(tokenizer, random_rows(ROWS, 40, 90), unit="whole-word"):
-        positions, unit = masker.units(ids)
-        lengths = np.minimum(np.bincount(unit), 5)
-        hit = np.zeros(len(lengths), dtype=bool)
-        hit[unit[labels[positions] != -100]] = True
-        there += np.bincount(lengths, minlength=6)
-        chosen += np.bincount(lengths[hit], minlength=6)
-    for hits, total in zip(chosen[1:], there[1:], strict=True):
-        assert_share(hits, total, 0.15)
-
-
 @pytest.mark.parametrize("unit", UNITS)
 def test_the_cap(tokenizer, unit):
     rows = list(random_rows(2000, 30, 60))

@@ -5,7 +5,6 @@ import csv
 import gzip
 import json
 import lzma
-import sys
 
 import pytest
 
@@ -153,16 +152,6 @@ def test_lines_without_a_column_are_texts(tmp_path):
         read(file, id_column="id")
 
 
-@pytest.mark.parametrize("end", ["\n", ""])
-def test_lines(tmp_path, end):
-    """A line ends at a line feed and nowhere else; row n is that of line n."""
-    file = tmp_path / "a.txt"
-    file.write_bytes(("\n".join(LINES) + end).encode())
-    assert read(file) == LINES
-    file.write_bytes(b"\xef\xbb\xbfnice\r\r\n\xef\xbb\xbfto\n")
-    assert read(file) == ["nice\r", "\ufeffto"]
-
-
 @pytest.mark.parametrize("form", ["csv", "tsv", "parquet"])
 def test_several_columns_need_a_name(tmp_path, form):
     file = str(write(tmp_path, f"a.{form}"))
@@ -264,13 +253,3 @@ def test_a_folder_of_datasets(tmp_path):
         next(read_texts(tmp_path / "two", "text"))
     with pytest.raises(ValueError, match="is a folder, and not one that datasets wrote"):
         next(read_texts(tmp_path, "text"))
-
-
-def test_a_missing_library_is_named(tmp_path, monkeypatch):
-    file = write(tmp_path, "a.parquet")
-    for library in ("pyarrow", "datasets"):
-        monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(ValueError, match=r"reading Parquet needs pyarrow.*\[train\]"):
-        next(read_texts(file, "text"))
-    for form in ("csv", "jsonl"):
-        assert read(write(tmp_path, f"a.{form}"), "text") == texts_of(f"a.{form}")

@@ -42,13 +42,6 @@ def test_the_vocabulary(text):
     assert report.words == 115
 
 
-def test_case(text):
-    assert train_tokenizer([text], vocab_size=70)[0].tokenize("The") == ["the"]
-    cased, _ = train_tokenizer([text], vocab_size=75, lowercase=False)
-    assert cased.tokenize("The") == ["The"]
-    assert not cased.do_lower_case
-
-
 def test_chinese(data_dir, tmp_path):
     lines = (data_dir / "cmn_eng" / "cmn.txt").read_text(encoding="utf-8").splitlines()[:3000]
     file = tmp_path / "zh.txt"
