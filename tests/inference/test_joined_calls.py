@@ -9,6 +9,7 @@ import multiprocessing
 import threading
 import weakref
 
+import numpy as np
 import pytest
 import torch
 
@@ -80,6 +81,28 @@ def watched(encoder, monkeypatch):
 
 
 # --- results and batches -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"normalize_embeddings": True, "truncate_dim": 7},
+        {"precision": "int8"},
+        {"precision": "float16", "convert_to_tensor": True},
+        {"prompt_name": "query"},
+    ],
+    ids=str,
+)
+def test_results_are_those_of_encode(tiny, options):
+    encoder = TextEncoder.from_pretrained(tiny, device="cpu", prompts={"query": "river "})
+    given = [TEXTS, TEXTS[1:], TEXTS[2:], []]
+    for texts, found in zip(
+        given, run_all(*(encoder.encode_async(texts, **options) for texts in given)), strict=True
+    ):
+        expected = encoder.encode(texts, **options)
+        assert type(found) is type(expected) and found.dtype == expected.dtype
+        np.testing.assert_allclose(np.asarray(found), np.asarray(expected), atol=1e-5)
 
 
 def test_calls_that_are_ready_together_are_one_batch(encoder, watched):

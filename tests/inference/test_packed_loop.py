@@ -1,7 +1,5 @@
 """`optimize` makes every class of sentence-transformers compute packed rows, as stock computes."""
 
-import threading
-
 import numpy as np
 import pytest
 import torch
@@ -114,23 +112,6 @@ def test_results_are_those_of_stock(save_tiny, case, batches):
         np.testing.assert_allclose(one, other, atol=1e-6)
     assert not any(is_packed for is_packed, *_ in batches)
     assert not [name for name in packed_loop._METHODS if name in vars(model)]
-
-
-def test_the_next_texts_are_tokenized_beside_the_model(save_tiny, monkeypatch):
-    model = optimize(dense(save_tiny), "float32")
-    names = []
-    original = library.SentenceTransformer.preprocess
-
-    def spy(self, *arguments, **options):
-        names.append(threading.current_thread().name)
-        return original(self, *arguments, **options)
-
-    monkeypatch.setattr(library.SentenceTransformer, "preprocess", spy)
-    model.encode(TEXTS * 40, batch_size=TokenBudget(100))
-    assert len(names) > 3 and all(name.startswith("hf_bert_impl-tokenizer") for name in names)
-    del names[:]
-    model.encode(TEXTS)
-    assert names == ["MainThread"]
 
 
 @pytest.mark.parametrize("switch", ["unpad_inputs", "train", "module"])

@@ -122,14 +122,6 @@ def test_nothing_is_padded_and_batches_change_nothing(answerer, forwards, monkey
             same(answerer(INPUTS, **options, top_k=3), expected)
 
 
-def test_not_prepared_and_in_training(answering_folder, answerer):
-    model = BertForQuestionAnswering.from_pretrained(answering_folder).train()
-    tokenizer = BertTokenizer.from_pretrained(answering_folder)
-    plain = QuestionAnsweringPipeline(model, tokenizer, prepare=False, device="cpu")
-    assert getattr(plain.model.bert.encoder, "prepared", None) is None
-    same(plain(INPUTS, top_k=3), answerer(INPUTS, top_k=3))
-
-
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
 def test_lower_precision(answering_folder, answerer, dtype):
     low = QuestionAnsweringPipeline.from_pretrained(answering_folder, dtype, "cpu")

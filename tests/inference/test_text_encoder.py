@@ -236,43 +236,6 @@ def test_the_same_bits_in_any_batch(save_stock, options, mode):
     assert np.array_equal(np.stack(asyncio.run(joined())), alone)
 
 
-def test_an_activation_whose_bits_depend_on_the_batch(save_stock):
-    dense = modules.Dense(30, 7, activation_function=torch.nn.Softplus())
-    folder = save_stock(modules.Pooling(30), dense)
-    with pytest.raises(InputError, match="activation Softplus; expected one of Identity"):
-        TextEncoder(folder, device="cpu", batch_invariant=True)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"prompt_name": "query"},
-        {"prompt": "nice "},
-        {"truncate_dim": 7, "normalize_embeddings": True},
-        {"precision": "ubinary"},
-        {"precision": "float16"},
-        {"convert_to_tensor": True},
-    ],
-    ids=str,
-)
-def test_coroutines_get_what_encode_gives(pair, options):
-    encoder, _ = pair
-
-    async def calls():
-        single = encoder.encode_async(TEXTS[2], **options)
-        nothing = encoder.encode_async([], **options)
-        many = (encoder.encode_async(TEXTS, **options, return_tokens=True) for _ in range(3))
-        return await asyncio.gather(single, nothing, *many)
-
-    single, nothing, *many = asyncio.run(calls())
-    assert single.dtype == nothing.dtype or "ubinary" in str(options)
-    np.testing.assert_allclose(single, encoder.encode(TEXTS[2], **options), atol=1e-3)
-    for found, tokens in many:
-        np.testing.assert_allclose(found, encoder.encode(TEXTS, **options), atol=1e-3)
-        assert tokens == many[0][1] > len(TEXTS)
-
-
 def test_stream_is_lazy_and_ends_when_closed(encoder):
     read = []
     texts = (read.append(1) or text for text in itertools.cycle(SHORT))
@@ -424,35 +387,6 @@ def test_a_revision_from_a_cache(save_stock, tiny, tmp_path):
 
 
 # --- wrong input -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("file", "content"),
-    [
-        ("modules.json", "[{"),
-        ("modules.json", '{"a": 1}'),
-        ("modules.json", '[{"path": ""}]'),
-        ("modules.json", "[]"),
-        ("config_sentence_transformers.json", "[1, 2]"),
-        ("config_sentence_transformers.json", '{"prompts": {"query": 3}}'),
-        ("sentence_bert_config.json", '{"max_seq_length": "long"}'),
-        ("sentence_bert_config.json", "{"),
-        ("1_Pooling/config.json", '{"pooling_mode": "median", "embedding_dimension": 30}'),
-        ("1_Pooling/config.json", None),
-        ("2_Dense/config.json", '{"in_features": 30, "out_features": "7"}'),
-        ("2_Dense/model.safetensors", None),
-        ("2_Dense/model.safetensors", "damaged"),
-        ("config.json", '{"model_type": "mpnet"}'),
-        ("config.json", "{"),
-        ("model.safetensors", "damaged"),
-    ],
-)
-def test_damaged_files_are_one_line(save_stock, tmp_path, file, content):
-    folder = tmp_path / "damaged"
-    shutil.copytree(save_stock(modules.Pooling(30), modules.Dense(30, 7)), folder)
-    (folder / file).unlink() if content is None else (folder / file).write_text(content)
-    with pytest.raises((ValueError, OSError)):
-        TextEncoder(folder, device="cpu")
 
 
 def test_vectors_that_are_not_finite(tiny, tmp_path):
