@@ -2,7 +2,6 @@
 
 import pytest
 
-from hf_bert_impl.data.documents import read_documents
 from hf_bert_impl.data.squad import read_squad
 from hf_bert_impl.tasks.base import Columns
 from hf_bert_impl.tasks.registry import make_task
@@ -75,13 +74,3 @@ def test_a_sentence_holds_the_answer_or_none(with_data, tmp_path):
             assert question.context[answer.start :].startswith(answer.text)
     files = task_files.sentence_questions(tmp_path / "new", 12, 9, without_answer=0)
     assert all(question.answers for question in read_squad(files.dev).questions)
-
-
-def test_marks_of_the_corpus_are_undone(monkeypatch, tmp_path):
-    (tmp_path / "wikitext2").mkdir()
-    text = "\n = A = \n\n A 2 @.@ 5 <unk> of self @-@ made 1 @,@ 000 .\n\n = B = \n\n It ended .\n"
-    (tmp_path / "wikitext2" / "valid.txt").write_text(text, encoding="utf-8")
-    monkeypatch.setenv(data.VARIABLE, str(tmp_path))
-    documents = list(read_documents([task_files.articles(tmp_path)], "paragraphs"))
-    assert documents == [["A 2.5 [UNK] of self-made 1,000 ."], ["It ended ."]]
-    assert len(list(read_documents([task_files.articles(tmp_path, most=1)], "paragraphs"))) == 1

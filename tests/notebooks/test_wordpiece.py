@@ -50,32 +50,6 @@ def test_random_text_gives_the_librarys_words(mode):
         assert reference_words(text, mode) == library_words(text, mode), ascii(text)
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("ΟΔΟΣ", ["οδοσ"]),  # str.lower would end it in ς
-        ("ς Σ", ["ς", "σ"]),
-        ("İstanbul", ["istanbul"]),
-        ("Straße STRASSE ẞ", ["straße", "strasse", "ß"]),
-        ("ﬀ Ｗｉｄｅ！", ["ﬀ", "ｗｉｄｅ", "！"]),  # NFD leaves compatibility forms alone
-        ("한국", ["\u1112\u1161\u11ab\u1100\u116e\u11a8"]),
-        ("a\x00b\ufffdc\u200bd\xade\ue000f", ["abcdef"]),
-        ("a\tb\nc\rd\u2028e\u2029f\u3000g\xa0h", list("abcdefgh")),
-        ("a\x0bb\x0cc\x85d\x1ce", ["abcde"]),  # control characters; str.split takes them for space
-        ("中\U00020000文", ["中", "\U00020000", "文"]),
-        ("", []),
-        (" \n", []),
-    ],
-)
-def test_words_worth_knowing(text, words):
-    assert basic_tokenize(text) == words
-    assert library_words(text, MODES[0]) == words
-
-
-def test_no_basic_tokenization():
-    assert tokenize("A,b\tc", {"A,b", "c"}, do_basic_tokenize=False) == ["A,b", "c"]
-
-
 VOCAB = ("[UNK]", "a", "ab", "abc", "##c", "##cd", "##d", "##e", "x", "##x", "é", "##é", "##b")
 
 
