@@ -94,26 +94,6 @@ def test_probabilities_in_one_window():
     assert found.null_probability == pytest.approx(p_start[0] * p_end[0])
 
 
-def test_padding_is_not_looked_at():
-    windows = windows_of("the cat sat . the dog", max_seq_len=10, doc_stride=1)
-    assert len({len(window) for window in windows}) > 1
-    starts, ends = random_logits(windows, np.random.default_rng(7))
-    padded = [
-        [np.append(row, [99.0] * (13 - len(row))).astype(np.float32) for row in rows]
-        for rows in (starts, ends)
-    ]
-    plain, wide = best_answers(windows, starts, ends), best_answers(windows, *padded)
-    assert plain.spans[0].start == wide.spans[0].start
-    assert plain.spans[0].score == pytest.approx(wide.spans[0].score, rel=1e-6)
-
-
-def test_equal_scores_come_in_the_order_of_the_text():
-    windows = windows_of("the cat sat .")
-    zeros = [np.zeros(len(windows[0]))]
-    found = best_answers(windows, zeros, zeros, top_k=4, max_answer_len=2)
-    assert [found.text(span) for span in found.spans] == ["the", "the cat", "cat", "cat sat"]
-
-
 # --- words -----------------------------------------------------------------------------------
 
 
@@ -127,17 +107,6 @@ def test_spans_are_widened_to_words():
     assert words.text(words.spans[0]) == "cats sated"
     assert pieces.text(pieces.spans[0]) == "s sat"
     assert words.spans[0].probability == pieces.spans[0].probability
-
-
-def test_the_same_words_are_given_once():
-    windows = windows_of("cats sated")
-    logits = random_logits(windows, np.random.default_rng(8))
-    pieces = best_answers(windows, *logits, top_k=99, align_to_words=False)
-    words = best_answers(windows, *logits, top_k=99)
-    assert len(pieces.spans) == 10
-    assert {words.text(span) for span in words.spans} == {"cats", "sated", "cats sated"}
-    assert len(words.spans) == 3
-    assert best_answers(windows, *logits, top_k=2).spans == words.spans[:2]
 
 
 # --- the null answer -------------------------------------------------------------------------

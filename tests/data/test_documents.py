@@ -3,7 +3,6 @@
 import pytest
 
 from hf_bert_impl.data.documents import LAYOUTS, check_files, content_digest, read_documents
-from hf_bert_impl.errors import InputNote
 
 REVIEW = 'It is "good", they say.<br /><br />I slept. Twice'
 SENTENCES = ['It is "good", they say.', "I slept.", "Twice"]
@@ -58,16 +57,6 @@ def test_rows_of_a_table_are_documents(write, form):
         list(read_documents([file]))
 
 
-def test_a_few_bytes_that_are_not_utf8(write):
-    """Are passed over in a table, with a warning; where they are many, the encoding is another."""
-    file = write("a.csv", b"text\n" + b"caf\xc3\xa9\n" * 110 + b"caf\xc3\ncaf\xc3\xa9")
-    with pytest.warns(UserWarning, match=r"1 line\(s\) of .*a\.csv have bytes that are not UTF-8"):
-        documents = list(read_documents([file]))
-    assert documents[109:] == [["café"], ["caf\ufffd"], ["café"]]
-    with pytest.raises(ValueError, match=r"line 2 of .* is not UTF-8"):
-        list(read_documents([write("b.csv", b"text\n" + b"caf\xe9\n" * 120)]))
-
-
 def test_files_of_a_folder_are_documents(tmp_path):
     """As aclImdb has them; lists beside the folders of texts are not texts."""
     for name, text in {"pos/0_9.txt": REVIEW, "neg/0_2.txt": "Bad.", "urls_pos.txt": "x"}.items():
@@ -76,24 +65,6 @@ def test_files_of_a_folder_are_documents(tmp_path):
     check_files([tmp_path])
     for layout in set(LAYOUTS) - {"pairs"}:
         assert list(read_documents([tmp_path], layout)) == [["Bad."], SENTENCES]
-
-
-def test_files_beside_subfolders_are_documents(tmp_path):
-    """A file that is not read is named."""
-    for name in ("a.txt", "notes/b.TXT", "notes/deep/c.txt", "z.txt", "t.md", ".git/x.txt"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(name)
-    with pytest.warns(InputNote, match=r"not read \(no \.txt, or a list\): t\.md$"):
-        documents = list(read_documents([tmp_path]))
-    assert documents == [["a.txt"], ["notes/b.TXT"], ["notes/deep/c.txt"], ["z.txt"]]
-
-
-def test_a_folder_of_datasets(tmp_path):
-    datasets = pytest.importorskip("datasets", reason="pip install -e '.[train]'")
-    datasets.Dataset.from_dict({"review": [REVIEW, "Bad."]}).save_to_disk(tmp_path / "set")
-    check_files([tmp_path / "set"])
-    assert list(read_documents([tmp_path / "set"])) == [SENTENCES, ["Bad."]]
-    assert content_digest([tmp_path / "set"])
 
 
 @pytest.mark.parametrize(

@@ -51,13 +51,6 @@ def test_true_pairs_follow_and_random_ones_are_of_another_document():
             assert second[0] > first[-1]
 
 
-def test_true_pairs_that_fit_are_neighbours():
-    pairs = pairs_of(corpus(), max_length=900)
-    true = [(first, second) for first, second, is_random in pairs if not is_random]
-    assert len(true) > 100
-    assert all(first[-1] + 1 == second[0] for first, second in true)
-
-
 @pytest.mark.parametrize("sentences", [(2, 19), (1, 5)])
 def test_half_of_the_pairs_are_random(sentences):
     """Also where many chunks are one sentence, which can only have a random partner."""
@@ -109,16 +102,6 @@ def test_all_text_is_met():
     assert met == {token for document in documents for token in document.ids.tolist()}
 
 
-def test_any_other_document_is_drawn():
-    documents = corpus(documents=7)
-    drawn = Counter()
-    for seed in range(300):
-        for first, second, is_random in pairs_of(documents, seed=seed):
-            if is_random:
-                drawn[min(home(first)), min(home(second))] += 1
-    assert len(drawn) == 7 * 6
-
-
 def test_wrong_input():
     with pytest.raises(ValueError, match="there is no other one; expected at least 2 documents"):
         pairs_of(corpus(documents=1))
@@ -149,12 +132,6 @@ def test_given_pairs_stay_or_get_another_ones_second():
         assert first and second and len(first) + len(second) <= 20
 
 
-def test_a_given_pair_of_which_the_tokenizer_knows_one_sentence():
-    lone = TokenizedDocument.from_sentences([[7, 8]])
-    for first, second, is_random in given([lone, lone, lone]):
-        assert first == second == [7, 8] and is_random
-
-
 # --- spans and packs -----------------------------------------------------------------------------
 
 
@@ -179,25 +156,6 @@ def test_whole_sentences_where_they_fit(lengths, spans):
     assert [len(span) for span in spans_of(lengths)] == spans
 
 
-def test_all_text_in_order():
-    rng = random.Random(1)
-    for seed in range(50):
-        lengths = [rng.randint(1, 60) for _ in range(20)]
-        spans = spans_of(lengths, short_seq_prob=0.5, seed=seed)
-        assert [token for span in spans for token in span] == list(range(sum(lengths)))
-        assert max(map(len, spans)) <= 15
-
-
-def test_some_documents_are_cut_short():
-    longest = [max(map(len, spans_of([4] * 60, 62, 0.5, seed))) for seed in range(200)]
-    assert 60 < sum(length < 55 for length in longest) < 120
-
-
-def test_no_room():
-    with pytest.raises(ValueError, match="max_length=2 leaves no room"):
-        spans_of([1], max_length=2)
-
-
 def test_packs_are_full():
     rng = random.Random(0)
     lengths = [rng.randint(3, 20) for _ in range(997)]
@@ -205,9 +163,3 @@ def test_packs_are_full():
     assert sorted(number for numbers in packs for number in numbers) == list(range(997))
     assert max(sum(lengths[n] for n in numbers) for numbers in packs) <= 20
     assert len(packs) < 1.04 * sum(lengths) / 20 + 1
-
-
-def test_packs_of_little():
-    assert pack([], 5) == []
-    assert pack([5, 5], 5) == [[0], [1]]
-    assert pack([2, 3, 4], 5) == [[2], [1, 0]]

@@ -73,18 +73,6 @@ def test_masks_are_of_the_example_the_epoch_and_the_seed(tokenizer, collate, exa
     assert not torch.equal(other([last])["labels"], collate([last])["labels"])
 
 
-def test_examples_without_a_key_follow_the_seed_of_torch(collate, examples):
-    for example in examples:
-        del example["mask_key"]
-
-    def labels(seed):
-        torch.manual_seed(seed)
-        return [tuple(collate(examples)["labels"].flatten().tolist()) for _ in range(4)]
-
-    assert labels(5) == labels(5) != labels(6)
-    assert len(set(labels(5))) == 4  # anew each time
-
-
 def test_packed(collate, examples):
     ids = [example["input_ids"] for example in examples]
     packs = [

@@ -74,15 +74,6 @@ def rows(examples):
     return [dict(example) for example in examples]
 
 
-def test_documents(prepare, corpus):
-    documents, _ = prepare()
-    texts = "\n\n".join(Path(file).read_text().strip() for file in corpus).split("\n\n")
-    assert len(documents) == len(texts) == 37
-    for document, text in zip(documents, texts, strict=True):
-        assert document["lengths"] == [len(line.split()) for line in text.split("\n")]
-        assert document["tokens"] == [5 + int(word[1:]) for word in text.split()]
-
-
 @pytest.mark.parametrize("options", [PAIRS, SPANS, PACKS])
 def test_any_number_of_processes(prepare, options):
     """The same examples in the same order, each time prepared anew."""
@@ -113,12 +104,6 @@ def test_examples(prepare, options):
     if options is PACKS:
         full = sum(len(example["input_ids"]) for example in examples) / (31 * len(examples))
         assert full > 0.85
-
-
-def test_copies_differ(prepare):
-    _, once = prepare()
-    twice = rows(prepare(ExampleOptions(max_length=31, dupe_factor=2))[1])
-    assert twice[: len(once)] == rows(once) != twice[len(once) :]
 
 
 def test_a_cache_is_of_its_input(prepare, corpus):
@@ -227,9 +212,3 @@ def test_text_that_makes_no_examples(prepare, tmp_path, tokenizer, text, options
         prepare(options, files=[str(file)])
     with pytest.raises(ValueError, match=words):
         next(iter(StreamedExamples([file], tokenizer, options)))
-
-
-def test_a_line_that_cannot_be_read(prepare, write):
-    """`datasets` wraps what goes wrong while it reads; the user gets the line."""
-    with pytest.raises(ValueError, match=r"line 2 of .* is not UTF-8"):
-        prepare(files=[str(write("bad.txt", b"w1\n\xff\n"))])

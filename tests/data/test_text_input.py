@@ -5,7 +5,6 @@ import csv
 import gzip
 import json
 import lzma
-import sys
 
 import pytest
 
@@ -16,7 +15,6 @@ from hf_bert_impl.errors import InputNote
 from hf_bert_impl.inference.question_file import read_questions
 from hf_bert_impl.tasks.base import Columns
 from hf_bert_impl.tasks.masked_lm import MaskedLanguageModeling
-from hf_bert_impl.tasks.sts import read_sts
 
 TEXTS = ["a, b", 'say "hi"', "two\r\nlines", "café 👍", "", "NA", "7"]
 LINES = ["nice to meet you", "", "the river rose over night, and you.", "a\u2028b\x0bc\rd", "ż 🙂"]
@@ -143,20 +141,6 @@ def test_every_command_says_the_same_of_a_bad_file(tmp_path, name, content, word
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["a.tsv", "a.csv.gz", "a.jsonl", "list.json", "a.parquet"])
-def test_pairs_with_a_similarity(tmp_path, name):
-    """In their first three columns, or in those that have names."""
-    named = "json" in name or "parquet" in name
-    columns = ("no", "score", "sentence1", "sentence2") if named else ("no", "one", "other")
-    file = write(tmp_path, name, ["7", "8"], columns)
-    if not named:  # without a header
-        content = b"0,7,7\n1,8,8\n" if "csv" in name else b"0\t7\t7\n1\t8\t8\n"
-        file.write_bytes(gzip.compress(content) if name.endswith("gz") else content)
-    (found,) = read_sts(file)
-    assert found.pairs == [("7", "7"), ("8", "8")]
-    assert found.gold == ([7, 8] if named else [0, 1])
-
-
 def test_lines_without_a_column_are_texts(tmp_path):
     for name in ("a.txt", "a.tokens", "a"):
         file = tmp_path / name
@@ -166,16 +150,6 @@ def test_lines_without_a_column_are_texts(tmp_path):
         assert texts == ["one\ttwo", "three"]
     with pytest.raises(ValueError, match=r"`id_column` is given; .*name the field of the texts"):
         read(file, id_column="id")
-
-
-@pytest.mark.parametrize("end", ["\n", ""])
-def test_lines(tmp_path, end):
-    """A line ends at a line feed and nowhere else; row n is that of line n."""
-    file = tmp_path / "a.txt"
-    file.write_bytes(("\n".join(LINES) + end).encode())
-    assert read(file) == LINES
-    file.write_bytes(b"\xef\xbb\xbfnice\r\r\n\xef\xbb\xbfto\n")
-    assert read(file) == ["nice\r", "\ufeffto"]
 
 
 @pytest.mark.parametrize("form", ["csv", "tsv", "parquet"])
@@ -211,16 +185,6 @@ def test_a_name_in_the_first_line_wins_over_a_number(
         assert [it[1:] for it in source.sound()] == list(zip(texts, ids, strict=True))
     notes = " ".join(str(it.message) for it in recwarn if it.category is InputNote)
     assert note in notes
-
-
-def test_the_limit_of_other_readers_stays(tmp_path):
-    """Fields may be longer than Python's own limit."""
-    before = csv.field_size_limit()
-    (tmp_path / "a.csv").write_text(f"text\nshort\n{'x' * (before + 1)}\n")
-    texts = read_texts(tmp_path / "a.csv")
-    assert next(texts) == "short" and csv.field_size_limit() == before
-    assert len(next(texts)) == before + 1
-    assert csv.field_size_limit() == before
 
 
 GZIP = gzip.compress(b"text\na\n", mtime=0)
@@ -289,13 +253,3 @@ def test_a_folder_of_datasets(tmp_path):
         next(read_texts(tmp_path / "two", "text"))
     with pytest.raises(ValueError, match="is a folder, and not one that datasets wrote"):
         next(read_texts(tmp_path, "text"))
-
-
-def test_a_missing_library_is_named(tmp_path, monkeypatch):
-    file = write(tmp_path, "a.parquet")
-    for library in ("pyarrow", "datasets"):
-        monkeypatch.setitem(sys.modules, library, None)
-    with pytest.raises(ValueError, match=r"reading Parquet needs pyarrow.*\[train\]"):
-        next(read_texts(file, "text"))
-    for form in ("csv", "jsonl"):
-        assert read(write(tmp_path, f"a.{form}"), "text") == texts_of(f"a.{form}")

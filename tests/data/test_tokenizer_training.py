@@ -1,9 +1,5 @@
 """Vocabularies learnt from text: of pieces, and of words."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 
 from hf_bert_impl.data.tokenizer_training import SPECIAL_TOKENS, train_tokenizer
@@ -44,34 +40,6 @@ def test_the_vocabulary(text):
     assert report.unknown_rate == 0
     assert report.character_coverage == 1
     assert report.words == 115
-
-
-def test_the_report_counts_pieces(text):
-    tokenizer, report = train_tokenizer([text], vocab_size=60)
-    assert report.pieces_per_word == pytest.approx(len(tokenizer.tokenize(TEXT)) / 115)
-
-
-def test_case(text):
-    assert train_tokenizer([text], vocab_size=70)[0].tokenize("The") == ["the"]
-    cased, _ = train_tokenizer([text], vocab_size=75, lowercase=False)
-    assert cased.tokenize("The") == ["The"]
-    assert not cased.do_lower_case
-
-
-@pytest.mark.slow
-def test_the_same_in_every_process(text):
-    """The trainer hashes with a new seed in each process."""
-    code = (
-        "import sys; from hf_bert_impl.data.tokenizer_training import train_tokenizer\n"
-        "print(sorted(train_tokenizer([sys.argv[1]], vocab_size=66)[0].get_vocab().items()))"
-    )
-    run = [sys.executable, "-c", code, str(text)]
-    environment = {**os.environ, "TOKENIZERS_PARALLELISM": "true"}
-    found = {
-        subprocess.run(run, capture_output=True, check=True, env=environment).stdout
-        for _ in range(2)
-    }
-    assert len(found) == 1
 
 
 def test_chinese(data_dir, tmp_path):

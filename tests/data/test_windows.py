@@ -1,11 +1,9 @@
 """Windows of long contexts: the tokenizer's own, cut faster, with exact places in the text."""
 
-import warnings
-
 import pytest
 
 from hf_bert_impl import BertTokenizer
-from hf_bert_impl.data.windows import QuestionCut, cut_windows
+from hf_bert_impl.data.windows import cut_windows
 
 WORDS = (
     "[PAD] [UNK] [CLS] [SEP] [MASK] who what ? . , the a cat sat on mat anna ##s na ##ive cafe e "
@@ -83,18 +81,6 @@ def test_other_templates():
 # --- questions -------------------------------------------------------------------------------
 
 
-def test_long_questions_are_cut(tokenizer):
-    with pytest.warns(QuestionCut, match="max_question_len=3 tokens: 1 of 2"):
-        windows = cut_windows(
-            tokenizer, [("who what who what", "cat"), ("who", "cat")], max_question_len=3
-        )
-    assert len(windows[0][0].input_ids) == 3 + 3 + 1
-    assert len(windows[1][0].input_ids) == 3 + 1 + 1
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        cut_windows(tokenizer, [("who what who what", "cat")], max_question_len=4)
-
-
 # --- places ----------------------------------------------------------------------------------
 
 
@@ -120,17 +106,6 @@ def test_places_in_the_text(tokenizer, text, pieces, words):
         assert [text[start:end] for start, end in found] == words
 
 
-def test_positions_of_a_piece(tokenizer):
-    text = "Anna sat; the cats on a mat"
-    windows = one(tokenizer, "who sat ?", text, max_seq_len=11, doc_stride=2)
-    assert [(window.first, window.stop) for window in windows] == [(0, 5), (3, 8), (6, 9)]
-    start = text.index("cats")
-    assert windows[0].positions(start, start + 3) == (9, 9)  # "cat" without its "##s"
-    assert windows[0].positions(start, start + 4) is None
-    assert windows[1].positions(start - 1, start + 5) == (6, 7)  # spaces belong to no token
-    assert windows[0].positions(9, 10) is None  # nothing but a space
-
-
 # --- wrong input -----------------------------------------------------------------------------
 
 
@@ -148,17 +123,7 @@ def test_lengths_that_do_not_fit(tokenizer, options, message):
         one(tokenizer, "who sat ?", "the cat sat on a mat .", **options)
 
 
-def test_a_stride_does_not_matter_where_all_fits(tokenizer):
-    [window] = one(tokenizer, "who sat ?", "the cat sat", max_seq_len=12, doc_stride=9)
-    assert window.stop == 3
-
-
 @pytest.mark.parametrize("context", ["", "  \n", "\u200b\u0301"])
 def test_empty_contexts(tokenizer, context):
     with pytest.raises(ValueError, match="the context of the question 'who' is empty"):
         cut_windows(tokenizer, [("what", "the cat"), ("who", context)])
-
-
-def test_a_tokenizer_without_places():
-    with pytest.raises(TypeError, match="does not say where its tokens stand"):
-        cut_windows(object(), [("who", "the cat")])

@@ -4,10 +4,8 @@ The model's thread is held by events, so that no test depends on how quick anyth
 """
 
 import asyncio
-import copy
 import gc
 import multiprocessing
-import pickle
 import threading
 import weakref
 
@@ -105,18 +103,6 @@ def test_results_are_those_of_encode(tiny, options):
         expected = encoder.encode(texts, **options)
         assert type(found) is type(expected) and found.dtype == expected.dtype
         np.testing.assert_allclose(np.asarray(found), np.asarray(expected), atol=1e-5)
-
-
-def test_one_text_and_lists_of_tensors(encoder):
-    rows = run(encoder.encode_async(TEXTS, convert_to_numpy=False))
-    assert isinstance(rows, list) and not rows[0].is_inference()
-    assert_near(run(encoder.encode_async(TEXTS[0])), encoder.encode(TEXTS[0]))
-
-
-def test_the_same_bits_under_batch_invariance(tiny):
-    encoder = TextEncoder.from_pretrained(tiny, device="cpu", batch_invariant=True)
-    found = run_all(*(encoder.encode_async(text) for text in TEXTS))
-    assert np.array_equal(np.stack(found), encoder.encode(TEXTS))
 
 
 def test_calls_that_are_ready_together_are_one_batch(encoder, watched):
@@ -277,10 +263,3 @@ def test_a_forked_child_has_a_thread_of_its_own(encoder, watched):
     found, waited = run(calls())
     assert_near(found, encoder.encode(TEXTS))
     assert_near(waited, found)
-
-
-def test_copies_have_a_queue_of_their_own(encoder):
-    expected = run(encoder.encode_async(TEXTS))
-    for other in (pickle.loads(pickle.dumps(encoder)), copy.deepcopy(encoder)):
-        assert other._joined is not encoder._joined
-        assert_near(run(other.encode_async(TEXTS)), expected)

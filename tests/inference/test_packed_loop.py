@@ -1,7 +1,5 @@
 """`optimize` makes every class of sentence-transformers compute packed rows, as stock computes."""
 
-import threading
-
 import numpy as np
 import pytest
 import torch
@@ -116,23 +114,6 @@ def test_results_are_those_of_stock(save_tiny, case, batches):
     assert not [name for name in packed_loop._METHODS if name in vars(model)]
 
 
-def test_the_next_texts_are_tokenized_beside_the_model(save_tiny, monkeypatch):
-    model = optimize(dense(save_tiny), "float32")
-    names = []
-    original = library.SentenceTransformer.preprocess
-
-    def spy(self, *arguments, **options):
-        names.append(threading.current_thread().name)
-        return original(self, *arguments, **options)
-
-    monkeypatch.setattr(library.SentenceTransformer, "preprocess", spy)
-    model.encode(TEXTS * 40, batch_size=TokenBudget(100))
-    assert len(names) > 3 and all(name.startswith("hf_bert_impl-tokenizer") for name in names)
-    del names[:]
-    model.encode(TEXTS)
-    assert names == ["MainThread"]
-
-
 @pytest.mark.parametrize("switch", ["unpad_inputs", "train", "module"])
 def test_where_the_padded_path_stays(save_tiny, switch, batches):
     model = dense(save_tiny)
@@ -160,15 +141,6 @@ def test_features_for_the_caller_are_padded(save_tiny, batches):
     found = model(features)["sentence_embedding"].detach().numpy()
     np.testing.assert_allclose(found, expected, atol=1e-5)
     assert [is_packed for is_packed, *_ in batches] == [True, False]
-
-
-def test_training_after_encoding(save_tiny):
-    """Features of train mode are padded, and gradients reach the weights."""
-    model = optimize(dense(save_tiny), "float32")
-    model.encode(TEXTS)
-    model.train()
-    model(model.preprocess(TEXTS))["sentence_embedding"].sum().backward()
-    assert model.transformers_model.embeddings.word_embeddings.weight.grad.abs().sum() > 0
 
 
 def test_a_library_without_the_loop(save_tiny, monkeypatch):

@@ -65,14 +65,6 @@ def test_answers_of_transformers_4(registered, answering_folder, fixtures_dir):
         same(answerer(**case["arguments"]), case["answers"])
 
 
-def test_arguments_when_it_is_made(registered, answering_folder):
-    options = {"model": str(answering_folder), "top_k": 3, "max_answer_len": 1, "device": "cpu"}
-    answerer = pipeline("question-answering", **options)
-    assert len(answerer(*PAIRS[0], top_k=2)) == 2
-    found = answerer(*PAIRS[0])  # a call changes no other
-    assert len(found) == 3 and not any(" " in answer["answer"] for answer in found)
-
-
 def test_other_classes_are_answered_on_padded_batches(registered, answering_folder, answerer):
     """transformers' own BERT stands for all other classes."""
     stock = transformers.BertForQuestionAnswering.from_pretrained(answering_folder)
@@ -128,21 +120,6 @@ def test_nothing_is_padded_and_batches_change_nothing(answerer, forwards, monkey
             patch.setattr(module, "TOKEN_BUDGET", 60 * size)
             patch.setattr(module, "QUESTIONS_AT_ONCE", size)
             same(answerer(INPUTS, **options, top_k=3), expected)
-
-
-def test_the_tokenizer_can_ask_for_shorter_windows(answering_folder):
-    answerer = QuestionAnsweringPipeline.from_pretrained(answering_folder, device="cpu")
-    assert [max(map(len, windows)) for windows in answerer.preprocess(PAIRS)] == [70, 20, 12, 70]
-    answerer.tokenizer.model_max_length = 33
-    assert [max(map(len, windows)) for windows in answerer.preprocess(PAIRS)] == [33, 20, 12, 33]
-
-
-def test_not_prepared_and_in_training(answering_folder, answerer):
-    model = BertForQuestionAnswering.from_pretrained(answering_folder).train()
-    tokenizer = BertTokenizer.from_pretrained(answering_folder)
-    plain = QuestionAnsweringPipeline(model, tokenizer, prepare=False, device="cpu")
-    assert getattr(plain.model.bert.encoder, "prepared", None) is None
-    same(plain(INPUTS, top_k=3), answerer(INPUTS, top_k=3))
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "int8"])
@@ -208,13 +185,6 @@ def test_the_config_decides_about_the_null_answer(save_answering):
     assert answerer(*PAIRS[1])["answer"] == ""
     assert answerer(*PAIRS[1], handle_impossible_answer=False)["answer"] != ""
     assert answerer(*PAIRS[1], null_score_diff_threshold=50.0)["answer"] != ""
-
-
-def test_without_a_threshold_there_is_always_an_answer(answerer):
-    assert answerer.null_score_diff_threshold == 0
-    assert all(answer["answer"] for answer in answerer(*PAIRS[1], top_k=99))
-    empty = answerer(*PAIRS[1], top_k=999, handle_impossible_answer=True)
-    assert sum(not answer["answer"] for answer in empty) == 1
 
 
 # --- what can be asked -----------------------------------------------------------------------

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from hf_bert_impl.inference.sentence_folder import copy_sentence_modules, read_modules
+from hf_bert_impl.inference.sentence_folder import copy_sentence_modules
 from tests.inference.encoder_cases import names
 
 
@@ -57,13 +57,3 @@ def test_what_lies_outside_is_refused(source, tmp_path, path):
     with pytest.raises(ValueError, match="outside its own folder"):
         copy_sentence_modules(source, tmp_path / "folder")
     assert names(tmp_path / "folder") == set()
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [("[{", "modules.json is not JSON"), ('{"a": 1}', "a list"), ("[1]", "no list of modules")],
-)
-def test_a_damaged_list_of_modules(tmp_path, content, message):
-    (tmp_path / "modules.json").write_text(content)
-    with pytest.raises(ValueError, match=message):
-        read_modules(tmp_path)

@@ -11,7 +11,6 @@ from hf_bert_impl.errors import InputError
 from hf_bert_impl.inference import splade
 from hf_bert_impl.inference.splade import splade_vectors
 from hf_bert_impl.model import kernels
-from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS
 from hf_bert_impl.parity import reference_model
 from tests.model.cases import (
     NO_DROPOUT,
@@ -155,14 +154,6 @@ def test_a_text_that_attends_to_nothing_is_zero(prepared):
         model.prepare_for_inference()
     found = vectors(model, batch)
     assert found.any(dim=1).tolist() == [True, True, True, False, True]
-
-
-def test_a_codertimo_model_leaves_padding_out_by_itself():
-    model, batch = model_and_batch("BertForMaskedLM", 8, **CODERTIMO_FIELDS)
-    ids = batch["input_ids"].clamp(min=1) * batch["attention_mask"]
-    with torch.no_grad():
-        expected = formula(model(ids).logits, ids != 0)
-    torch.testing.assert_close(vectors(model, {"input_ids": ids}), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(

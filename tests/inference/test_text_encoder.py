@@ -3,7 +3,6 @@
 import asyncio
 import copy
 import itertools
-import json
 import pickle
 import shutil
 import threading
@@ -17,7 +16,6 @@ import hf_bert_impl
 from hf_bert_impl import TextEncoder
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.finite import NotFinite
-from hf_bert_impl.inference import packed_loop
 from hf_bert_impl.model.kernels import why_no_kernels
 from tests.inference.encoder_cases import (
     LONG,
@@ -238,43 +236,6 @@ def test_the_same_bits_in_any_batch(save_stock, options, mode):
     assert np.array_equal(np.stack(asyncio.run(joined())), alone)
 
 
-def test_an_activation_whose_bits_depend_on_the_batch(save_stock):
-    dense = modules.Dense(30, 7, activation_function=torch.nn.Softplus())
-    folder = save_stock(modules.Pooling(30), dense)
-    with pytest.raises(InputError, match="activation Softplus; expected one of Identity"):
-        TextEncoder(folder, device="cpu", batch_invariant=True)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        {},
-        {"prompt_name": "query"},
-        {"prompt": "nice "},
-        {"truncate_dim": 7, "normalize_embeddings": True},
-        {"precision": "ubinary"},
-        {"precision": "float16"},
-        {"convert_to_tensor": True},
-    ],
-    ids=str,
-)
-def test_coroutines_get_what_encode_gives(pair, options):
-    encoder, _ = pair
-
-    async def calls():
-        single = encoder.encode_async(TEXTS[2], **options)
-        nothing = encoder.encode_async([], **options)
-        many = (encoder.encode_async(TEXTS, **options, return_tokens=True) for _ in range(3))
-        return await asyncio.gather(single, nothing, *many)
-
-    single, nothing, *many = asyncio.run(calls())
-    assert single.dtype == nothing.dtype or "ubinary" in str(options)
-    np.testing.assert_allclose(single, encoder.encode(TEXTS[2], **options), atol=1e-3)
-    for found, tokens in many:
-        np.testing.assert_allclose(found, encoder.encode(TEXTS, **options), atol=1e-3)
-        assert tokens == many[0][1] > len(TEXTS)
-
-
 def test_stream_is_lazy_and_ends_when_closed(encoder):
     read = []
     texts = (read.append(1) or text for text in itertools.cycle(SHORT))
@@ -317,21 +278,6 @@ def test_errors_surface_and_leave_no_thread(encoder, monkeypatch, place, method)
         given = list(texts) if method == "encode" else texts
         list(getattr(encoder, method)(given, batch_size=100))
     assert not tokenizer_threads()
-
-
-def test_calls_in_several_threads(encoder):
-    expected, found = encoder.encode(TEXTS * 20), {}
-
-    def work(number):
-        found[number] = encoder.encode(TEXTS * 20, token_budget=50 + number)
-
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    for number in range(4):
-        assert_near(found[number], expected)
 
 
 def test_copies(encoder):
@@ -414,26 +360,6 @@ def test_a_real_model_equals_sentence_transformers(minilm_path):
     assert_near(encoder.encode(texts, token_budget=50), expected)
 
 
-def test_several_berts(save_stock):
-    """A Router with a BERT for queries and another one for documents."""
-    routes = []
-    for seed in (1, 2):
-        folder = save_stock(modules.Pooling(30))
-        torch.manual_seed(seed)
-        route = modules.Transformer(str(folder))
-        route.model.encoder.layer[0].output.dense.weight.data.normal_(std=0.4)
-        routes.append([route, modules.Pooling(30)])
-    router = modules.Router.for_query_document(*routes)
-    stock = library.SentenceTransformer(modules=[router, modules.Normalize()], device="cpu")
-    expected = [stock.encode_query(TEXTS), stock.encode_document(TEXTS)]
-    encoder = TextEncoder(modules=[router, modules.Normalize()], device="cpu", batch_invariant=True)
-    found = [encoder.encode_query(TEXTS), encoder.encode_document(TEXTS)]
-    for one, other in zip(found, expected, strict=True):
-        assert_near(one, other)
-    assert not np.allclose(*found, atol=1e-2)
-    assert np.array_equal(encoder.encode_query(TEXTS, batch_size=2), found[0])
-
-
 def test_a_model_without_a_bert():
     words = modules.StaticEmbedding(library_tokenizer(), embedding_dim=4)
     with pytest.raises(InputError, match="hold no BERT"):
@@ -443,16 +369,6 @@ def test_a_model_without_a_bert():
 def library_tokenizer():
     tokenizers = pytest.importorskip("tokenizers")
     return tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, unk_token="a"))
-
-
-def test_weights_in_half_precision(tiny, tmp_path):
-    """They are what BERT computes in, and vectors are float32 all the same."""
-    folder = shutil.copytree(tiny, tmp_path / "half")
-    hf_bert_impl.BertModel.from_pretrained(tiny).to(torch.bfloat16).save_pretrained(folder)
-    encoder = TextEncoder(folder, device="cpu")
-    assert encoder.encode(TEXTS).dtype == np.float32
-    assert "bfloat16" in encoder.precision or why_no_kernels(torch.bfloat16)
-    assert np.abs(encoder.encode(TEXTS) - plain_vectors(tiny, TEXTS)).max() < 0.3
 
 
 def test_a_revision_from_a_cache(save_stock, tiny, tmp_path):
@@ -471,49 +387,6 @@ def test_a_revision_from_a_cache(save_stock, tiny, tmp_path):
 
 
 # --- wrong input -------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("file", "content"),
-    [
-        ("modules.json", "[{"),
-        ("modules.json", '{"a": 1}'),
-        ("modules.json", '[{"path": ""}]'),
-        ("modules.json", "[]"),
-        ("config_sentence_transformers.json", "[1, 2]"),
-        ("config_sentence_transformers.json", '{"prompts": {"query": 3}}'),
-        ("sentence_bert_config.json", '{"max_seq_length": "long"}'),
-        ("sentence_bert_config.json", "{"),
-        ("1_Pooling/config.json", '{"pooling_mode": "median", "embedding_dimension": 30}'),
-        ("1_Pooling/config.json", None),
-        ("2_Dense/config.json", '{"in_features": 30, "out_features": "7"}'),
-        ("2_Dense/model.safetensors", None),
-        ("2_Dense/model.safetensors", "damaged"),
-        ("config.json", '{"model_type": "mpnet"}'),
-        ("config.json", "{"),
-        ("model.safetensors", "damaged"),
-    ],
-)
-def test_damaged_files_are_one_line(save_stock, tmp_path, file, content):
-    folder = tmp_path / "damaged"
-    shutil.copytree(save_stock(modules.Pooling(30), modules.Dense(30, 7)), folder)
-    (folder / file).unlink() if content is None else (folder / file).write_text(content)
-    with pytest.raises((ValueError, OSError)):
-        TextEncoder(folder, device="cpu")
-
-
-def test_weights_that_are_missing_or_not_finite(tiny, tmp_path):
-    folder = shutil.copytree(tiny, tmp_path / "spoilt")
-    weights = safetensors.torch.load_file(folder / "model.safetensors")
-    first = next(name for name in weights if name.endswith("query.weight"))
-    for change, message in (
-        ({first: torch.full_like(weights[first], torch.nan)}, "NaN"),
-        ({first: None}, "lacks|missing|no "),
-    ):
-        changed = {k: v for k, v in (weights | change).items() if v is not None}
-        safetensors.torch.save_file(changed, folder / "model.safetensors", {"format": "pt"})
-        with pytest.raises(ValueError, match=message):
-            TextEncoder(folder, device="cpu")
 
 
 def test_vectors_that_are_not_finite(tiny, tmp_path):
@@ -567,15 +440,3 @@ def test_wrong_arguments_of_a_stream(encoder):
     ):
         with pytest.raises((TypeError, ValueError), match=message):
             encoder.encode_stream(**options)
-
-
-def test_the_auto_classes_are_left_as_they_were(tiny):
-    from transformers import AutoModel, BertModel
-
-    TextEncoder(tiny, device="cpu")
-    assert type(AutoModel.from_pretrained(tiny)) is BertModel
-    with pytest.raises(OSError):
-        TextEncoder(str(tiny) + "/nothing/here")
-    assert type(AutoModel.from_pretrained(tiny)) is BertModel
-    assert json.loads((tiny / "config.json").read_text())["model_type"] == "bert"
-    assert packed_loop.DEFAULT_BATCH_SIZE == 32

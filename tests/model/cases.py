@@ -3,8 +3,7 @@
 import io
 import math
 import random
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -278,20 +277,6 @@ def rows_through(module: torch.nn.Module) -> list[int]:
 
     module.__class__ = Counted
     return seen
-
-
-@contextmanager
-def default(what: str) -> Iterator[None]:
-    """torch's default "device" or "dtype" is another meanwhile."""
-    try:
-        if what == "device":
-            torch.set_default_device("meta")
-        else:
-            torch.set_default_dtype(torch.float64)
-        yield
-    finally:
-        torch.set_default_device(None)
-        torch.set_default_dtype(torch.float32)
 
 
 def largest(difference: Tensor) -> float:

@@ -115,15 +115,6 @@ def test_labels(monkeypatch, head, labels, said):
     assert model.config.problem_type is None  # a call that fails decides nothing
 
 
-def test_question_answering_takes_no_packed_input_with_labels():
-    model = random_model("BertForQuestionAnswering", random_config(1, **SIZES, num_labels=2))
-    packed = dict(input_ids=IDS.reshape(1, 8), position_ids=torch.arange(4).repeat(2)[None])
-    assert model(**packed).start_logits.shape == (1, 8)
-    label = torch.tensor([1])
-    with pytest.raises(ValueError, match=r"takes no packed input .* one row for each text"):
-        model(**packed, start_positions=label, end_positions=label)
-
-
 def test_calls_of_other_kinds():
     config = random_config(1, **SIZES, is_decoder=True, add_cross_attention=True)
     model = random_model("BertModel", config)

@@ -37,7 +37,6 @@ class TestPaddedComputation(ModelConformance):
     train_fields: ClassVar = {}
     seed = 17
     test_float64 = test_save_and_load = test_copy = test_hooks = test_compile = None
-    test_defaults_of_torch = None
 
 
 class TestByOnednn(ModelConformance):
@@ -52,13 +51,13 @@ class TestByOnednn(ModelConformance):
 class TestDecoder(ModelConformance):
     heads = FEW_HEADS
     fields: ClassVar = dict(is_decoder=True)
-    test_defaults_of_torch = None
+    test_attentions = None
 
 
 class MaskedOut(ModelConformance):
     """The mask leaves out words, which are computed, and some padding, which is not."""
 
-    test_save_and_load = test_copy = test_compile = None
+    test_attentions = test_save_and_load = test_copy = test_compile = None
 
     def cases(self, model, labels=False):
         generator = torch.Generator().manual_seed(3)
@@ -87,7 +86,7 @@ class Packed(ModelConformance):
 
     heads = tuple(head for head in HEADS if head != "BertForMultipleChoice")
     fields: ClassVar = dict(max_position_embeddings=33)
-    test_save_and_load = test_copy = None
+    test_attentions = test_save_and_load = test_copy = None
 
     def cases(self, model, labels=False):
         head = type(model).__name__
@@ -115,17 +114,10 @@ class TestPacked(Packed):
     pass
 
 
-class TestPackedAndPaddedComputation(Packed):
-    fields: ClassVar = Packed.fields | dict(padding_free=False)
-    heads = FEW_HEADS
-    backends = ("sdpa",)
-    test_train_mode = test_hooks = test_compile = None
-
-
 class TestPackedDecoder(Packed):
     fields: ClassVar = Packed.fields | dict(is_decoder=True)
     heads = FEW_HEADS
-    test_train_mode = test_hooks = test_defaults_of_torch = None
+    test_train_mode = test_hooks = None
 
 
 class Prepared(ModelConformance):
@@ -144,13 +136,9 @@ class TestPrepared(Prepared):
     pass
 
 
-class TestPreparedMaskedOut(MaskedOut, Prepared):
-    test_loss = test_gradients = test_hooks = test_defaults_of_torch = None
-
-
 class TestPreparedPacked(Packed, Prepared):
     heads = tuple(head for head in ENCODER_HEADS if head in Packed.heads)
-    test_loss = test_gradients = test_hooks = test_defaults_of_torch = None
+    test_loss = test_gradients = test_hooks = None
 
 
 class PositionsOfOurOwn(ModelConformance):
@@ -171,7 +159,7 @@ class TestRelativeKeyQuery(PositionsOfOurOwn):
 
 class TestSinusoidal(PositionsOfOurOwn):
     fields: ClassVar = dict(position_embedding_type="sinusoidal")
-    test_float64 = test_hooks = test_defaults_of_torch = None
+    test_float64 = test_hooks = None
 
 
 class TestRelativeKey(TestSinusoidal):
@@ -190,10 +178,6 @@ class TestPackedRelative(Packed, TestSinusoidal):
     test_loss = test_train_mode = None
 
 
-class TestPackedSinusoidal(TestPackedRelative):
-    fields: ClassVar = Packed.fields | TestSinusoidal.fields
-
-
 class TestCodertimo(ModelConformance):
     """As its padded computation, which `codertimo/test_codertimo.py` compares with the original."""
 
@@ -209,9 +193,17 @@ class TestCodertimo(ModelConformance):
         return super().case(model, batch, labels)
 
 
-class TestCodertimoMaskedOut(MaskedOut, TestCodertimo):
+class TestPreparedCodertimo(Prepared, TestCodertimo):
     heads = MASKED_LM
-    test_float64 = test_hooks = test_defaults_of_torch = None
+
+
+class TestPreparedRelative(Prepared, TestSinusoidal):
+    heads = ("BertModel", "BertForMaskedLM")
+    fields: ClassVar = TestRelativeKeyQuery.fields
+
+
+class TestPreparedDecoder(Prepared, TestDecoder):
+    pass
 
 
 class TestPackedCodertimo(Packed, TestCodertimo):
@@ -223,8 +215,10 @@ class TestBatchInvariant(ModelConformance):
     heads = (*FEW_HEADS, "BertForQuestionAnswering")
     backends = ("sdpa",)
     fields: ClassVar = dict(batch_invariant=True, hidden_act="gelu")
-    test_float64 = test_train_mode = test_save_and_load = test_copy = test_hooks = None
-    test_defaults_of_torch = test_compile = None
+    test_attentions = test_float64 = test_train_mode = test_save_and_load = test_copy = (
+        test_hooks
+    ) = None
+    test_compile = None
 
     @pytest.fixture(autouse=True)
     def kernels(self):
@@ -240,7 +234,7 @@ class LowPrecision(ModelConformance):
     empty_row = False
     std = 0.1
     test_loss = test_gradients = test_float64 = test_train_mode = test_save_and_load = None
-    test_hooks = test_defaults_of_torch = test_compile = None
+    test_attentions = test_hooks = test_compile = None
     dtype = torch.bfloat16
 
     def allowed(self, reference, case, exact):

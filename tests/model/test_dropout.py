@@ -4,9 +4,8 @@ import math
 
 import pytest
 import torch
-from torch import nn
 
-from hf_bert_impl.model.attention import VALUES, Dropout, drop
+from hf_bert_impl.model.attention import VALUES, drop
 from tests.model.cases import NO_DROPOUT, outputs, random_config, random_model
 
 
@@ -41,17 +40,6 @@ def test_gradient_is_that_of_the_kept():
     (found * 3).sum().backward()
     expected = torch.where(found == 0, 0.0, 3 * VALUES / (VALUES - round(0.3 * VALUES)))
     torch.testing.assert_close(states.grad, expected)
-
-
-def test_padded_states_and_eval_are_left_to_torch():
-    layer, states = Dropout(0.4), torch.randn(3, 5, 7)
-    torch.manual_seed(2)
-    found = layer(states)
-    torch.manual_seed(2)
-    assert torch.equal(found, nn.functional.dropout(states, 0.4))
-    packed = states[0]
-    assert layer.eval()(packed) is packed
-    assert isinstance(layer, nn.Dropout) and "p=0.4" in repr(layer)
 
 
 def test_a_packed_model_in_training():

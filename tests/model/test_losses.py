@@ -4,11 +4,9 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from hf_bert_impl.model.attention import CACHE
 from hf_bert_impl.parity import reference_model
 from tests.model.cases import (
     LOSS_HEADS,
-    assert_same_as_upstream,
     gradients,
     model_and_batch,
     random_labels,
@@ -39,14 +37,6 @@ def test_sequence_classification_by_problem_type(problem_type, num_labels, label
     a, b = ours(**batch, labels=labels), theirs(**batch, labels=labels)
     assert a.loss.item() == pytest.approx(b.loss.item(), rel=1e-6)
     assert ours.config.problem_type == theirs.config.problem_type
-
-
-def test_answers_beyond_the_sequence_are_ignored():
-    model, batch = model_and_batch("BertForQuestionAnswering", 1, "none")
-    start, end = torch.tensor([2, 50, 3, 13, 4]), torch.tensor([4, 60, 5, 14, 4])
-    for one in (start, start[:, None]):  # a column, as older collators give them
-        batch |= {"start_positions": one, "end_positions": end}
-        assert_same_as_upstream(model, batch)
 
 
 @pytest.mark.parametrize(
@@ -87,13 +77,6 @@ def test_multi_label_and_regression_count_numbers(kind):
         assert found == pytest.approx(expected, rel=1e-6)
 
 
-def test_a_batch_without_labelled_tokens_costs_nothing():
-    model, batch = model_and_batch("BertForMaskedLM")
-    loss = model(**batch, labels=torch.full((5, 13), -100)).loss
-    assert loss.item() == 0
-    assert not any(gradient.any() for gradient in gradients(model, loss).values())
-
-
 def test_shifted_labels_may_be_given():
     model, batch = model_and_batch("BertLMHeadModel", 1, "none")
     labels = batch["input_ids"]
@@ -106,10 +89,3 @@ def test_shifted_labels_may_be_given():
     last = dict(labels=labels, shift_labels=shifted[:, -2:].contiguous(), logits_to_keep=2)
     expected = reference_model(model)(**batch, **last).loss
     assert torch.allclose(model(**batch, **last).loss, expected, rtol=1e-6)
-
-
-def test_the_cache_is_off_while_training():
-    model, _ = model_and_batch("BertLMHeadModel")
-    ids = torch.tensor([[3, 4, 5]])
-    assert CACHE in model(ids)
-    assert CACHE not in model(ids, labels=ids)

@@ -5,13 +5,13 @@ import copy
 import pytest
 import torch
 from torch import nn
-from torch.nn.utils import parametrizations, prune
 
 from hf_bert_impl.model import attention, layers
 from hf_bert_impl.parity import reference_model
 from tests.model.cases import (
     HEADS,
     assert_same,
+    assert_same_as_upstream,
     largest,
     model_and_batch,
     outputs,
@@ -108,32 +108,6 @@ def test_one_hook_is_enough(kind, place):
     assert leaves_padding_out(model, batch)
 
 
-def test_packed_input_stays_one_row():
-    model, _ = model_and_batch("BertModel", 2)
-    ids, positions = torch.randint(5, 61, (1, 9)), torch.tensor([[0, 1, 2, 3, 4, 0, 1, 0, 1]])
-    expected = outputs(model, {"input_ids": ids, "position_ids": positions})
-    seen = []
-    model.encoder.layer[0].register_forward_hook(lambda m, args, out: seen.append(out.shape))
-    for extra in ({"position_ids": positions}, {"cu_seq_lens_q": torch.tensor([0, 5, 7, 9])}):
-        found = outputs(model, {"input_ids": ids, **extra})
-        assert_same(found, expected, torch.ones(1, 9, dtype=torch.bool))
-    assert seen == [(1, 9, model.config.hidden_size)] * 2
-
-
-def test_what_a_hook_on_the_decoder_keeps():
-    """All positions, as in transformers; and it does not change afterwards."""
-    model, batch = model_and_batch("BertForMaskedLM", 2, "right")
-    kept = []
-    model.cls.predictions.decoder.register_forward_hook(
-        lambda module, args, output: kept.append((output, output.clone()))
-    )
-    outputs(model, batch)
-    assert torch.equal(*kept[0])
-    assert largest(kept[0][0] - outputs(reference_model(model), batch).logits) < 2e-5
-    logits = model.train()(**batch, labels=batch["input_ids"]).logits
-    assert logits.shape[:2] == batch["input_ids"].shape
-
-
 def put(model, reference, path):
     parent, _, name = path.rpartition(".")
     setattr(model.get_submodule(parent), name, copy.deepcopy(reference.get_submodule(path)))
@@ -160,11 +134,34 @@ def test_modules_of_transformers_in_ours(place, prepared):
 
 
 @pytest.mark.parametrize("head", ["BertForMaskedLM", "BertForSequenceClassification"])
-def test_a_model_of_transformers_in_our_head(head):
-    model, batch = model_and_batch(head, 2, "right", labels=True)
+class Wrapped(nn.Module):
+    """Has none of the inner module's attributes: no weight, no num_embeddings."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, states):
+        return self.inner(states)
+
+
+def wrap_all(module, kinds):
+    for name, child in list(module.named_children()):
+        if isinstance(child, kinds):
+            setattr(module, name, Wrapped(child))
+        else:
+            wrap_all(child, kinds)
+
+
+@pytest.mark.parametrize("kinds", [nn.Linear, nn.Embedding, nn.LayerNorm], ids=lambda k: k.__name__)
+@pytest.mark.parametrize("head", HEADS)
+def test_wrappers_without_a_weight(head, kinds):
+    model, batch = model_and_batch(head, 1, "left")
     reference = reference_model(model)
-    put(model, reference, "bert")
-    assert_same(outputs(model, batch), outputs(reference, batch), batch)
+    wrap_all(model, kinds)
+    assert_same_as_upstream(model, batch, reference=reference)
+    model.prepare_for_inference()
+    assert_same_as_upstream(model, batch, reference=reference)
 
 
 class MeanAttention(attention.BertSelfAttention):
@@ -223,30 +220,6 @@ def test_a_subclass_that_declares_it():
     assert leaves_padding_out(model, batch)
 
 
-def offload(model):
-    accelerate = pytest.importorskip("accelerate")
-    accelerate.cpu_offload(model, execution_device="cpu")
-
-
-MOVERS = {
-    "weight norm": lambda m: parametrizations.weight_norm(m.encoder.layer[0].output.dense),
-    "weight norm by a hook": lambda m: nn.utils.weight_norm(m.encoder.layer[0].output.dense),
-    "pruning": lambda m: prune.identity(m.encoder.layer[0].output.dense, "weight"),
-    "gradients of the input": lambda m: m.enable_input_require_grads(),
-    "offload": offload,
-}
-
-
-@pytest.mark.filterwarnings("ignore::FutureWarning")
-@pytest.mark.parametrize("name", MOVERS)
-def test_what_only_moves_or_computes_weights(name):
-    model, batch = model_and_batch("BertModel", 2, "right", **TWO_LAYERS)
-    expected = outputs(model, batch)
-    MOVERS[name](model)
-    assert leaves_padding_out(model, batch)
-    assert_same(outputs(model, batch), expected, batch)
-
-
 @pytest.mark.parametrize("backend", ["sdpa", "eager"])
 def test_inner_modules_called_by_a_wrapper(backend):
     model, batch = model_and_batch("BertForPreTraining", 2, "holes", attn_implementation=backend)
@@ -262,15 +235,13 @@ def test_inner_modules_called_by_a_wrapper(backend):
             states = bert.embeddings(ids, batch["token_type_ids"])
             encoded = bert.encoder(states, attention_mask=added)
             assert encoded[0] is encoded.last_hidden_state
-            inner = layer.attention.self(states, added)
+            inner = layer.attention.self(states, added)[0]
             attended = layer.attention(states, added)[0]
             found.append(
                 [
                     *(states, bert.embeddings(inputs_embeds=states)),
                     bert.embeddings(ids[:, :3], None, None, None, 4),
-                    *(encoded[0], attended, layer(states, added)),
-                    *(part for part in inner if part is not None),
-                    layer.feed_forward_chunk(attended),
+                    *(encoded[0], inner, attended, layer(states, added)),
                     layer.output(layer.intermediate(attended), attended),
                     layer.attention.output(attended, states),
                     *one.cls(encoded[0], bert.pooler(encoded[0])),

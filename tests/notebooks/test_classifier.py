@@ -1,12 +1,10 @@
 """notebooks/lessons/classifier.py and reviews.py: padding, order, polarity, and learning."""
 
-import math
-
 import pytest
 import torch
 
 from lessons.classifier import MeanClassifier, SelfAttentionClassifier
-from lessons.reviews import Review, accuracy, load_reviews, train_classifier, word_polarity
+from lessons.reviews import accuracy, load_reviews, train_classifier
 
 TOKENS = torch.tensor([[5, 6, 7, 8, 9], [8, 5, 6, 0, 0]])
 
@@ -20,24 +18,6 @@ def test_padding_changes_nothing(kind):
     torch.testing.assert_close(weights.sum(-1), torch.ones(2))
     assert weights[1, 3:].abs().max() == 0
     torch.testing.assert_close(model(TOKENS[1:, :3])[0], logits[1:])
-
-
-def test_only_attention_knows_the_order():
-    torch.manual_seed(0)
-    with_order, without = SelfAttentionClassifier(12, 3, size=8), MeanClassifier(12, 3, size=8)
-    for model in (with_order, without):
-        model.eval()
-    turned = TOKENS[:1].flip(1)
-    assert (with_order(TOKENS[:1])[0] - with_order(turned)[0]).abs().max() > 1e-4
-    torch.testing.assert_close(without(TOKENS[:1])[0], without(turned)[0])
-
-
-def test_polarity_is_a_ratio_of_shares():
-    reviews = [Review(("good", "film"), 1)] * 3 + [Review(("bad", "film", "bad"), 0)]
-    found = word_polarity(reviews, at_least=3)
-    assert found == pytest.approx(
-        {"good": math.log(4 / 5) - math.log(1 / 3), "film": math.log(4 / 5) - math.log(2 / 3)}
-    )
 
 
 def test_self_attention_learns_to_negate(monkeypatch, capsys):

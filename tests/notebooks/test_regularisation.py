@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from lessons.regularisation import label_smoothing, smoothed_targets, warm_up
+from lessons.regularisation import label_smoothing, warm_up
 from lessons.training import token_loss
 from lessons.vocabulary import PAD
 
@@ -20,16 +20,6 @@ def test_label_smoothing_is_torchs(smoothing):
     torch.testing.assert_close(label_smoothing(smoothing)(logits, targets), expected)
     if not smoothing:
         torch.testing.assert_close(token_loss(logits, targets), expected)
-
-
-def test_smoothed_targets_are_what_the_loss_compares_with():
-    torch.manual_seed(0)
-    logits, targets = torch.randn(1, 4, 6), torch.randint(1, 6, (1, 4))
-    soft = smoothed_targets(targets, 6, 0.1)
-    torch.testing.assert_close(soft.sum(-1), torch.ones(1, 4))
-    assert soft[0, 0, targets[0, 0]].item() == pytest.approx(0.9 + 0.1 / 6)
-    expected = -(soft * logits.log_softmax(-1)).sum(-1).mean()
-    torch.testing.assert_close(label_smoothing(0.1)(logits, targets), expected)
 
 
 def test_the_rate_rises_in_a_line_and_falls_by_the_root():

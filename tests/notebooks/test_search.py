@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from lessons.search import beam_search, greedy, penalty
+from lessons.search import beam_search, penalty
 from lessons.vocabulary import BEGIN, END, PAD
 
 WORDS = 7
@@ -59,43 +59,3 @@ def test_a_wide_beam_finds_the_best_sentence(seed, alpha):
         assert score == pytest.approx(expected, rel=1e-5)
         assert tuple(row[: len(sentence)]) == sentence
         assert not any(row[len(sentence) :])
-
-
-def test_the_penalty_is_the_papers():
-    assert penalty(torch.tensor(7), 0.6).item() == pytest.approx(2**0.6)
-    assert penalty(torch.tensor(7), 0.0).item() == 1
-
-
-def plain_beam_search(model, first, beams, longest, alpha):
-    """One sentence, in lists: the kept beginnings with their log-probability."""
-    kept = [((), 0.0)]
-    for _ in range(longest):
-        grown = []
-        for words, total in kept:
-            if words and words[-1] == END:
-                grown.append((words, total))
-                continue
-            before, last = [first, BEGIN, *words][-2:]
-            for token in range(WORDS):
-                grown.append(((*words, token), total + model.table[before, last, token].item()))
-        grown.sort(key=lambda one: -one[1] / penalty(torch.tensor(len(one[0])), alpha).item())
-        kept = grown[:beams]
-    return kept[0]
-
-
-@pytest.mark.parametrize("beams", [1, 2, 3])
-@pytest.mark.parametrize("alpha", [0.0, 3.0])
-def test_a_narrow_beam_keeps_the_best_beginnings(beams, alpha):
-    """One beam is the greedy search."""
-    lengths = set()
-    for seed in range(8):
-        model, source = Table(seed), torch.tensor([[4], [5], [6]])
-        rows, scores = beam_search(model, source, 5, beams=beams, alpha=alpha)
-        assert beams > 1 or rows.tolist() == greedy(model, source, 5).tolist()
-        for row, score, first in zip(rows.tolist(), scores.tolist(), [4, 5, 6], strict=True):
-            words, total = plain_beam_search(model, first, beams, 5, alpha)
-            expected = total / penalty(torch.tensor(len(words)), alpha).item()
-            assert score == pytest.approx(expected, rel=1e-5)
-            assert tuple(row[: len(words)]) == words
-            lengths.add(len(words))
-    assert len(lengths) > 1

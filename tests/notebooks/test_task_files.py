@@ -1,14 +1,10 @@
 """The labelled data of the notebooks: parts of real files, or samples, that the readers read."""
 
-from pathlib import Path
-
 import pytest
 
-from hf_bert_impl.data.documents import read_documents
 from hf_bert_impl.data.squad import read_squad
 from hf_bert_impl.tasks.base import Columns
 from hf_bert_impl.tasks.registry import make_task
-from hf_bert_impl.tasks.sts import read_sts
 from lessons import data, samples, task_files
 
 TASKS = {
@@ -78,35 +74,3 @@ def test_a_sentence_holds_the_answer_or_none(with_data, tmp_path):
             assert question.context[answer.start :].startswith(answer.text)
     files = task_files.sentence_questions(tmp_path / "new", 12, 9, without_answer=0)
     assert all(question.answers for question in read_squad(files.dev).questions)
-
-
-def test_similarity(without_data, tmp_path):
-    files = read_sts(task_files.similarity(tmp_path, 25))
-    assert sum(len(file.pairs) for file in files) == 25
-    scores = [score for file in files for score in file.gold]
-    assert min(scores) < 2 and max(scores) == 5
-
-
-def test_marks_of_the_corpus_are_undone(monkeypatch, tmp_path):
-    (tmp_path / "wikitext2").mkdir()
-    text = "\n = A = \n\n A 2 @.@ 5 <unk> of self @-@ made 1 @,@ 000 .\n\n = B = \n\n It ended .\n"
-    (tmp_path / "wikitext2" / "valid.txt").write_text(text, encoding="utf-8")
-    monkeypatch.setenv(data.VARIABLE, str(tmp_path))
-    documents = list(read_documents([task_files.articles(tmp_path)], "paragraphs"))
-    assert documents == [["A 2.5 [UNK] of self-made 1,000 ."], ["It ended ."]]
-    assert len(list(read_documents([task_files.articles(tmp_path, most=1)], "paragraphs"))) == 1
-
-
-def test_captions_are_documents_of_two_sentences(with_data, tmp_path):
-    sick = with_data / "sick" / "train.txt"
-    head, *rows = sick.read_text(encoding="utf-8").splitlines()
-    sick.write_text("\n".join([head, *rows, *rows]) + "\n", encoding="utf-8")
-    files = task_files.captions(tmp_path, train=50, held_out=9)
-    train = list(read_documents([Path(files.train)], "sentences"))
-    dev = list(read_documents([Path(files.dev)], "sentences"))
-    assert len(dev) == 9 and 9 < len(train) <= 50
-    documents = [*train, *dev]
-    assert all(len(document) == 2 for document in documents)
-    seen, asked = ({text for document in part for text in document} for part in (train, dev))
-    assert seen.isdisjoint(asked), "nothing that is asked stands in the training text"
-    assert all(sentence.endswith(" .") for document in documents for sentence in document)

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from lessons.attention import causal_mask
-from lessons.bahdanau import Encoder, RecurrentTranslator
+from lessons.bahdanau import RecurrentTranslator
 from lessons.positions import sinusoids
 from lessons.search import greedy
 from lessons.transformer import Block, Sizes, Transformer
@@ -102,25 +102,6 @@ def test_searching_and_teacher_forcing_are_the_same_network(translator):
     scores, _ = translator.next(state, torch.tensor([5, 5, 5]))
     plain, _ = translator.next(translator.start(SOURCE), torch.tensor([5, 5]))
     torch.testing.assert_close(scores, plain[[1, 1, 0]])
-
-
-@pytest.mark.parametrize("attention", [True, False])
-def test_recurrent_weights(attention):
-    model = recurrent(attention).eval()
-    _, weights = model(SOURCE, torch.randint(4, 13, (2, 7)))
-    assert weights.shape == (2, 7, 5)
-    torch.testing.assert_close(weights.sum(-1), torch.ones(2, 7))
-    assert weights[1, :, 3:].abs().max() == 0
-    if not attention:  # they do not depend on the step
-        assert weights[1, 5].tolist() == pytest.approx([1 / 3, 1 / 3, 1 / 3, 0, 0])
-
-
-def test_the_backward_direction_starts_at_the_last_token():
-    encoder = Encoder(10, 6, 4, dropout=0.0).eval()
-    annotations, summary = encoder(SOURCE)
-    assert annotations.shape == (2, 5, 8)
-    torch.testing.assert_close(annotations[1, 0, 4:], summary[1, 4:])
-    torch.testing.assert_close(annotations[1, 2, :4], summary[1, :4])
 
 
 def test_positions_are_the_papers_formula():

@@ -5,7 +5,7 @@ import random
 import pytest
 
 from lessons import data
-from lessons.translation_data import Pair, batches, load_chinese_to_english, references
+from lessons.translation_data import Pair, batches, load_chinese_to_english
 from lessons.vocabulary import (
     BEGIN,
     END,
@@ -67,20 +67,6 @@ def test_real_pairs(monkeypatch, data_dir):
     check_pairs(pairs)
 
 
-def test_rare_tokens_are_dropped_or_unknown(monkeypatch, tmp_path):
-    lines = [f"A {n % 7}.\t甲{n % 6}。" for n in range(90)] + ["3 a.\t甲鱸。"]
-    (tmp_path / "cmn_eng").mkdir()
-    (tmp_path / "cmn_eng/cmn.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    monkeypatch.setenv("HF_BERT_DATA", str(tmp_path))
-    dropped = load_chinese_to_english(at_least=2, test_size=5)
-    kept = load_chinese_to_english(at_least=2, test_size=5, keep_rare=True)
-    for pairs, holds in ((dropped, False), (kept, True)):
-        every = [pair.source for pair in (*pairs.train, *pairs.test)]
-        assert any("鱸" in source for source in every) == holds
-        assert "鱸" not in pairs.source.numbers
-        assert any(UNKNOWN in pairs.source.encode(source) for source in every) == holds
-
-
 def test_batches_hold_every_generated_pair_once(monkeypatch):
     monkeypatch.delenv("HF_BERT_DATA", raising=False)
     pairs = load_chinese_to_english(test_size=100, train_size=300)
@@ -96,8 +82,3 @@ def test_batches_hold_every_generated_pair_once(monkeypatch):
         rows = zip(source.tolist(), target.tolist(), strict=True)
         seen += [(tuple(pairs.source.decode(s)), tuple(pairs.target.decode(t))) for s, t in rows]
     assert sorted(seen) == sorted((pair.source, pair.target) for pair in pairs.train)
-
-
-def test_all_known_translations_count():
-    pairs = [Pair(("a",), ("x",)), Pair(("a",), ("y",)), Pair(("b",), ("z",))]
-    assert references(pairs[:2], pairs) == [[("x",), ("y",)], [("y",), ("x",)]]

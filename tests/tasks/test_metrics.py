@@ -18,12 +18,6 @@ def test_two_classes_count_class_one():
     assert found["matthews_correlation"] == pytest.approx((2 * 1 - 1 * 1) / 6)
 
 
-def test_several_classes_count_alike_even_unseen_ones():
-    found = metrics.classification_metrics([0, 0, 0, 1], [0, 0, 0, 0], 3)
-    assert found["f1"] == found["macro_f1"] == pytest.approx((6 / 7 + 0 + 0) / 3)
-    assert found["matthews_correlation"] == 0
-
-
 def test_several_labels():
     gold, predicted = [[1, 0, 1], [0, 0, 0]], [[1, 1, 1], [0, 0, 0]]
     found = metrics.multilabel_metrics(np.array(gold), np.array(predicted))

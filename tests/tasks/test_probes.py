@@ -52,40 +52,13 @@ def classes(count, seed, noise=0.0):
     return [(text(point), "xyz"[kind]) for point, kind in zip(points, kinds, strict=True)]
 
 
-def same(count, seed):
-    """Whether two vectors point the same way in one number."""
-    rng = np.random.default_rng(seed)
-    left, right = rng.normal(size=(2, count, 4))
-    agree = (left * right)[:, 1] > 0
-    return [
-        (text(a), text(b), "yes" if yes else "no")
-        for a, b, yes in zip(left, right, agree, strict=True)
-    ]
-
-
 def probe(protocol, named, columns, **options):
     task, examples = read_probe(protocol, named, columns)
     return run_probe(protocol, task, examples, batcher, options=ProbeOptions(**options))
 
 
-@pytest.mark.parametrize("protocol", ["pair", "entailment"])
-def test_pairs(write, protocol):
-    named = {"train": write("train", same(300, 1)), "test": write("test", same(80, 2))}
-    # The product decides, so a probe of the two vectors alone would guess.
-    assert probe(protocol, named, PAIRS).scores["accuracy"] > 0.9
-
-
 def test_encoder_batcher_gives_texts():
     assert encoder_batcher(lambda texts: texts)(Params(), [["a", "b."], []]) == ["a b.", ""]
-
-
-def test_bad_options():
-    for given, words in (
-        ({"folds": 1}, "folds is 1; expected a whole number from 2"),
-        ({"batch_size": 0}, "batch_size is 0; expected a whole number from 1"),
-    ):
-        with pytest.raises(ValueError, match=words):
-            ProbeOptions(**given)
 
 
 TRAIN = classes(30, 1)

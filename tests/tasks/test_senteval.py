@@ -7,7 +7,7 @@ import pytest
 
 from hf_bert_impl.tasks.probe_options import ProbeOptions
 from hf_bert_impl.tasks.probes import STRENGTHS, encoder_batcher
-from hf_bert_impl.tasks.senteval import means, read_senteval, run_senteval, task_names
+from hf_bert_impl.tasks.senteval import read_senteval, run_senteval, task_names
 from hf_bert_impl.tasks.senteval_files import TASKS
 from hf_bert_impl.text_encoder import TextEncoder
 from tests.tasks.senteval_folder import batcher, write_senteval
@@ -88,42 +88,7 @@ def test_names_of_tasks(downstream):
             read_senteval(downstream, names)
 
 
-@pytest.mark.parametrize("encoding", ["latin-1", "utf-8", "utf-8-sig"])
-def test_encodings_of_reviews(copy, encoding):
-    folder = copy("MR")
-    lines = ["un café", "", "tab\tand\x85line"]
-    (folder / "MR" / "rt-polarity.neg").write_bytes("\r\n".join([*lines, ""]).encode(encoding))
-    (data,) = read_senteval(folder, ["MR"], OPTIONS)
-    assert [it.text for it in data.examples["train"] if it.label == "neg"] == lines
-
-
-def test_encodings_of_questions(copy):
-    folder = copy("TREC")
-    (folder / "TREC" / "TREC_10.label").write_bytes(
-        b"HUM:ind Who was Ren\xe9 ? \n\nNUM:date When : now ?\n"
-    )
-    (data,) = read_senteval(folder, ["TREC"], OPTIONS)
-    found = [(it.text, it.label) for it in data.examples["test"]]
-    assert found == [("Who was Ren\xe9 ?", "HUM"), ("When : now ?", "NUM")]
-
-
 NAMES = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
-
-
-@pytest.mark.parametrize(
-    ("lines", "expected"),
-    [
-        ('1\t3\t4\t"Yes , " he said .\tHe said " yes " .\n0\t5\t6\tb c\td\n', '"Yes , " he said .'),
-        ('1\t3\t4\t"Yes ""a"" \t b"\t He said .\n0\t5\t6\tb\t"d e"\n', 'Yes "a" \t b'),
-        ("1\t3\t4\ta b\tc\n0\t5\t6\td\te\n", "a b"),
-    ],
-)
-def test_quotation_marks_of_paraphrases(copy, lines, expected):
-    folder = copy("MRPC")
-    (folder / "MRPC" / "msr_paraphrase_test.txt").write_text(NAMES + lines)
-    (data,) = read_senteval(folder, ["MRPC"], OPTIONS)
-    assert data.examples["test"][0].text == expected
-    assert [it.label for it in data.examples["test"]] == ["1", "0"]
 
 
 # --- protocols ------------------------------------------------------------------------------------
@@ -203,33 +168,6 @@ def test_similarity_equals_plain_cosines(downstream):
         assert result.scores[f"{kind}_MSRvid"] == pytest.approx(values[1], abs=1e-3)
     assert result.examples["MSRvid"] == 16
     assert 0 < result.scores["pearson_all"] < 100
-
-
-def test_interface_is_that_of_senteval(downstream):
-    calls = []
-
-    def prepare(params, samples):
-        calls.append((params.current_task, len(samples)))
-        params.seen = 0
-
-    def count(params, batch):
-        params.seen += len(batch)
-        assert len(batch) <= 50
-        assert params.seen <= calls[-1][1]
-        return batcher(params, batch)
-
-    data = read_senteval(downstream, ["TREC", "STS13"], OPTIONS)
-    run_senteval(data, count, prepare, ProbeOptions(batch_size=50))
-    assert calls == [("TREC", 90), ("STS13", 2 * 48)]
-
-
-def test_means_are_of_the_same_tasks():
-    names = ["MR", "TREC", "STS-B"]
-    assert means({"MR": 80.0, "TREC": 90.0, "STS-B": 70.0}, names) == {
-        "accuracy": 85.0,
-        "correlation": 70.0,
-    }
-    assert means({"MR": 80.0, "STS-B": 70.0}, names) == {"correlation": 70.0}
 
 
 # --- bad input ------------------------------------------------------------------------------------

@@ -6,19 +6,12 @@ from contextlib import contextmanager
 import pytest
 import torch
 from torch import nn
-from torch.autograd import forward_ad
 from torch.nn.utils import parametrizations, prune
-from transformers.activations import ACT2FN
 
 from hf_bert_impl.model import layers
 from hf_bert_impl.model import linear as module
 from hf_bert_impl.model.linear import linear
 from tests.model.cases import (
-    HEADS,
-    NO_DROPOUT,
-    assert_same,
-    assert_same_gradients,
-    gradients,
     model_and_batch,
     outputs,
     random_batch,
@@ -31,14 +24,6 @@ pytestmark = [pytest.mark.usefixtures("by_onednn")]
 
 
 @contextmanager
-def usual():
-    """Inside, products are those of `nn.functional.linear`."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "most_rows_by_onednn", lambda: 0)
-        yield
-
-
-@contextmanager
 def counted() -> Iterator[list[str]]:
     """The names of oneDNN's linear operators that run inside."""
     found: list[str] = []
@@ -47,50 +32,10 @@ def counted() -> Iterator[list[str]]:
     found += [event.name for event in profile.events() if "_linear_pointwise" in event.name]
 
 
-def both_ways(model, batch, **options) -> int:
-    """Holds outputs by oneDNN to the usual ones; gives how many products it made."""
-    with usual():
-        expected = outputs(model, batch, **options)
-    with counted() as products:
-        found = outputs(model, batch, **options)
-    assert_same(found, expected, batch)
-    return len(products)
-
-
 @pytest.fixture
 def layer() -> nn.Linear:
     torch.manual_seed(0)
     return nn.Linear(13, 7).eval().requires_grad_(False)
-
-
-@pytest.mark.parametrize("padding_free", [True, False])
-@pytest.mark.parametrize(
-    ("head", "activation"),
-    [(head, "gelu") for head in HEADS]
-    + [("BertForMaskedLM", "gelu_new"), ("BertForMaskedLM", "relu")],
-)
-def test_the_same_numbers(head, padding_free, activation):
-    fields = dict(hidden_act=activation, padding_free=padding_free)
-    for padding in ("holes", "none"):
-        model, batch = model_and_batch(head, 2, padding, **fields)
-        products = both_ways(model, batch, output_hidden_states=True)
-        # Classifiers on top are small and called as they are.
-        assert products >= 6 * model.config.num_hidden_layers
-
-
-def test_other_activations_follow(layer):
-    """A hook of one is called, and a function that replaced it."""
-    states = torch.randn(11, 13) * 9
-    projected = nn.functional.linear(states, layer.weight, layer.bias)
-    for activation in (nn.GELU(), ACT2FN["gelu_10"], ACT2FN["relu"], torch.tanh):
-        assert torch.allclose(linear(layer, states, activation), activation(projected), atol=1e-5)
-    seen = []
-    hooked, other = ACT2FN["gelu"], ACT2FN["gelu"]
-    hooked.register_forward_hook(lambda module, inputs, output: seen.append(inputs[0]))
-    other.act = lambda projected: seen.append(projected) or projected
-    for activation in (hooked, other):
-        linear(layer, states, activation)
-        assert torch.allclose(seen.pop(), projected, atol=1e-5)
 
 
 SHAPES = {
@@ -110,24 +55,7 @@ def test_shapes_and_strides(shape, layer):
     found = linear(layer, states)
     assert found.shape == expected.shape and found.is_contiguous()
     assert torch.allclose(found, expected, atol=1e-5)
-
-
-@pytest.mark.parametrize("checkpointing", [False, True])
-@pytest.mark.parametrize("padding_free", [True, False])
-def test_gradients_are_those_of_the_usual_way(padding_free, checkpointing):
-    fields = NO_DROPOUT | dict(padding_free=padding_free, num_hidden_layers=3)
-    model, batch = model_and_batch("BertForPreTraining", 6, labels=True, **fields)
-    model.train()
-    if checkpointing:
-        model.gradient_checkpointing_enable()
-    with usual():
-        expected = gradients(model, model(**batch).loss)
-    with counted() as products:
-        found = gradients(model, model(**batch).loss)
-    # A product forward and two backward, in each of the six layers of a block.
-    assert len(products) >= 18 * model.config.num_hidden_layers
-    assert_same_gradients(found, expected)
-    assert all(gradient.is_contiguous() for gradient in found.values())
+    found += 1  # it may be written into, as a residual in place does
 
 
 @pytest.mark.parametrize("shape", [(2, 3, 13), (13,)])
@@ -142,8 +70,10 @@ def test_only_the_gradients_that_are_wanted(shape, wanted):
     kept = []
     with torch.autograd.graph.saved_tensors_hooks(lambda t: kept.append(t) or t, lambda t: t):
         found = linear(layer, tensors[0])
+    assert found.grad_fn.name() == "_ProductBackward"
     # Frozen weights keep no states alive.
     assert len(kept) == bool(wanted & 1) + bool(wanted & 2)
+    found += 1  # as above, where autograd could forbid it
     above = torch.randn(found.shape)
     expected = torch.autograd.grad(layer(tensors[0]), needed, above)
     for a, b in zip(torch.autograd.grad(found, needed, above), expected, strict=True):
@@ -168,15 +98,6 @@ def test_derivatives_of_gradients_and_many_at_once():
         expected = derivative(layer)
         for a, b in zip(derivative(lambda x: linear(layer, x)), expected, strict=True):
             assert torch.allclose(a, b, rtol=1e-4, atol=1e-4)
-
-
-def test_a_weight_changed_before_its_gradient_is_an_error():
-    layer, states = nn.Linear(13, 7), torch.randn(5, 13, requires_grad=True)
-    loss = linear(layer, states).sum()
-    with torch.no_grad():
-        layer.weight.mul_(2)
-    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        loss.backward()
 
 
 @pytest.mark.parametrize("head", ["BertModel", "BertForMaskedLM"])
@@ -224,45 +145,6 @@ def test_feed_forward_in_slices(monkeypatch):
     assert rows == [batch["input_ids"].numel()]
 
 
-# --- who watches or transforms a layer -------------------------------------------------------
-
-
-def own_forward(layer, seen):
-    original = layer.forward
-    layer.forward = lambda states: seen.append(1) or original(states)
-
-
-def adapter(layer, seen):
-    class Adapted(nn.Linear):
-        def forward(self, states):
-            seen.append(1)
-            return super().forward(states)
-
-    layer.__class__ = Adapted
-
-
-WATCHES = {
-    "hook": lambda layer, seen: layer.register_forward_hook(lambda *_: seen.append(1)),
-    "pre-hook": lambda layer, seen: layer.register_forward_pre_hook(lambda *_: seen.append(1)),
-    "forward of its own": own_forward,
-    "adapter": adapter,
-}
-
-
-@pytest.mark.parametrize("watch", WATCHES)
-def test_a_watched_layer_is_called(watch):
-    model, batch = model_and_batch("BertModel", 5)
-    expected = outputs(model, batch)
-    seen: list[int] = []
-    WATCHES[watch](model.encoder.layer[0].output.dense, seen)
-    with counted() as products:
-        found = outputs(model, batch)
-    assert seen == [1]
-    assert_same(found, expected, batch)
-    # The others run as before.
-    assert len(products) >= 6 * model.config.num_hidden_layers - 1
-
-
 def with_parameter(**parameters):
     return lambda layer: layer._parameters.update(parameters)
 
@@ -281,6 +163,10 @@ CHANGES = {
     "weight norm": parametrizations.weight_norm,
     "pruned": lambda layer: prune.l1_unstructured(layer, "weight", amount=0.5),
     "compiled": lambda layer: layer.compile(),
+    "adapter": lambda layer: setattr(layer, "__class__", type("Adapter", (nn.Linear,), {})),
+    "hook": lambda layer: layer.register_forward_hook(lambda *_: None),
+    "pre-hook": lambda layer: layer.register_forward_pre_hook(lambda *_: None),
+    "forward of its own": lambda layer: setattr(layer, "forward", layer.forward),
     "backward hook": lambda layer: layer.register_full_backward_hook(lambda *_: None),
     "backward pre-hook": lambda layer: layer.register_full_backward_pre_hook(lambda *_: None),
 }
@@ -308,49 +194,3 @@ def test_other_states_are_not_taken(layer, monkeypatch):
     assert takes(layer, torch.randn(6, 13))
     monkeypatch.setattr(module, "most_rows_by_onednn", lambda: 5)
     assert not takes(layer, torch.randn(2, 3, 13))
-
-
-def test_transforms_of_torch(layer):
-    """vmap, tangents and replaced parameters: as the layer alone gives them."""
-
-    def call(states):
-        return linear(layer, states)
-
-    states, tangent = torch.randn(3, 5, 13), torch.randn(3, 5, 13)
-    with torch.no_grad():
-        assert torch.equal(torch.func.vmap(call)(states), torch.func.vmap(layer)(states))
-        found, expected = (torch.func.jvp(f, (states,), (tangent,)) for f in (call, layer))
-        assert torch.equal(found[1], expected[1])
-        with forward_ad.dual_level():
-            dual = linear(layer, forward_ad.make_dual(states, tangent))
-            assert torch.equal(forward_ad.unpack_dual(dual).tangent, expected[1])
-
-    model, batch = model_and_batch("BertModel", 5)
-    other = random_model("BertModel", model.config, seed=3)
-    with torch.no_grad():
-        swapped = torch.func.functional_call(model, dict(other.named_parameters()), (), batch)
-    assert torch.equal(swapped[0], outputs(other, batch)[0])
-
-
-class Call(nn.Module):
-    """A module whose forward is `linear`."""
-
-    def __init__(self, layer: nn.Linear) -> None:
-        super().__init__()
-        self.layer = layer
-
-    def forward(self, states):
-        return linear(self.layer, states)
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "error::torch.jit.TracerWarning")
-def test_traced_and_compiled_and_exported(layer):
-    states, call = torch.randn(5, 13), Call(layer).eval()
-    with torch.no_grad():
-        traced = torch.jit.trace(call, states)
-        exported = torch.export.export(call, (states,))
-        for graph in (traced.inlined_graph, exported.graph):
-            assert "linear_pointwise" not in str(graph)
-        compiled = torch.compile(call, backend="eager", fullgraph=True)
-        for form in (traced, exported.module(), compiled, torch.fx.symbolic_trace(call)):
-            assert torch.equal(form(states), layer(states))

@@ -10,12 +10,10 @@ import pytest
 import torch
 from torch import nn
 
-from hf_bert_impl.model import kernels, linear
-from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS
+from hf_bert_impl.model import kernels
 from hf_bert_impl.model.kernels import packable, prepared_kernels
 from tests.fuzz import changes as fuzz
 from tests.model.cases import (
-    MASKED_LM,
     assert_same,
     model_and_batch,
     outputs,
@@ -48,23 +46,19 @@ def same_as_plain(model, batch):
     return found
 
 
-@pytest.mark.parametrize("head", ["BertModel", *MASKED_LM])
-def test_what_is_packed_is_no_part_of_the_state(head, tmp_path):
-    model = random_model(head, random_config(5, head))
+def test_what_is_packed_is_no_part_of_the_state(tmp_path):
+    model, batch = model_and_batch("BertForMaskedLM", 5)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     model.prepare_for_inference().save_pretrained(tmp_path)
     everything = set(places(model))
     assert packed(model) == everything
-    saved = type(model).from_pretrained(tmp_path)
-    batch = {"input_ids": torch.tensor([[5, 6, 7]])}
     expected = outputs(model, batch)[0]
-    for one in (model, saved, copy.deepcopy(model), pickled(model)):
+    for one in (model, copy.deepcopy(model), pickled(model)):
         assert list(one.state_dict()) == list(before)
         assert all(torch.equal(one.state_dict()[name], value) for name, value in before.items())
-        assert packed(one) == (everything if one is model else set())
-        found = outputs(one, batch)[0]
-        assert torch.equal(found, expected) or one is saved
-        assert packed(one) == (set() if one is saved else everything)
+        assert torch.equal(outputs(one, batch)[0], expected)
+        assert packed(one) == everything
+    assert not packed(type(model).from_pretrained(tmp_path))
     assert not packed(model.train())
 
 
@@ -84,27 +78,11 @@ def test_a_copy_packs_the_weights_of_its_first_call(dtype):
     assert prepared_kernels(again) == prepared_kernels(model)
 
 
-def test_a_guard_that_is_asked_while_layers_are_added(monkeypatch):
-    """As by another thread: it does not hold until all facts of the new layers are known."""
-    guard, asked = linear.Guard(), []
-    number = linear._one_number
-
-    def ask(tensor):
-        asked.append(guard.holds())
-        return number(tensor)
-
-    monkeypatch.setattr(linear, "_one_number", ask)
-    for count in (1, 2):
-        guard.add((nn.Linear(3, 2),))
-        assert guard.holds()
-        assert asked == [False] * len(asked) and len(asked) >= count
-
-
 def test_threads_that_share_a_copy(monkeypatch):
-    """The first calls come at once: each layer is packed once, and all bits are the same."""
+    """The first calls come at once: each layer is packed once."""
     model, batch = model_and_batch("BertForMaskedLM", 8)
     model.prepare_for_inference()
-    shared, expected = copy.deepcopy(model), outputs(copy.deepcopy(model), batch)[0]
+    shared = copy.deepcopy(model)
     pack, packs = kernels.Kernels.pack, Counter()
 
     def slow_pack(self, *layers):
@@ -117,14 +95,12 @@ def test_threads_that_share_a_copy(monkeypatch):
 
     def call(_):
         start.wait()
-        return [outputs(shared, batch)[0] for _ in range(2)]
+        return outputs(shared, batch)[0]
 
     with ThreadPoolExecutor(4) as threads:
-        results = [logits for both in threads.map(call, range(4)) for logits in both]
-    assert all(torch.equal(logits, expected) for logits in results)
+        results = list(threads.map(call, range(4)))
+    assert all(torch.equal(logits, outputs(model, batch)[0]) for logits in results)
     assert packs == Counter([layers for _, layers, _ in packable(shared, "")])
-    assert packed(shared) == set(places(shared))
-    assert shared.bert.encoder.guard.holds()
 
 
 def test_a_copy_on_a_machine_without_the_kernels(monkeypatch):
@@ -142,66 +118,69 @@ def test_a_copy_on_a_machine_without_the_kernels(monkeypatch):
     assert packed(again) == {"pooler.dense"}  # which is in float32
 
 
-#: Ways to change a weight that is packed.
-WEIGHT_CHANGES = {
-    "in place": lambda w: torch.no_grad()(w.mul_)(1.5),
-    "one number, in place": lambda w: torch.no_grad()(w.view(-1)[1].add_)(5),
-    "through data": lambda w: w.data.mul_(1.5),
-    "data replaced": lambda w: setattr(w, "data", w.data * 1.5),
-    "data replaced twice": lambda w: [w.__setattr__("data", w.data * 1.5) for _ in range(2)],
-    "NumPy": lambda w: w.detach().numpy().__imul__(1.5),
+#: What changes a weight or bias at a place, besides the changes of the random trials.
+WRITES = {
+    "one number": lambda site: site.module.weight.view(-1)[1].add_(5),
+    "through data": lambda site: site.module.weight.data.mul_(1.5),
+    "bias": lambda site: site.module.bias.data.mul_(1.5),
+}
+#: What changes a whole model.
+OTHER_CHANGES = {
+    "more tokens": lambda m: m.resize_token_embeddings(m.config.vocab_size + 3),
+    "another decoder": lambda m: m.set_output_embeddings(nn.Linear(m.config.hidden_size, 7)),
+    "embeddings, to which it is tied": lambda m: m.bert.embeddings.word_embeddings.weight.mul_(1.5),
+    "mode": lambda m: m.cls.train(),
 }
 
 
-@pytest.mark.parametrize("change", WEIGHT_CHANGES)
-@pytest.mark.parametrize("name", ["attention.self.key", "attention.self.value", "output.dense"])
-def test_a_changed_weight_is_seen(name, change, caplog):
+def prepared_masked_lm():
+    sizes = dict(num_attention_heads=3, hidden_size=30, num_hidden_layers=3)
+    model, batch = model_and_batch("BertForMaskedLM", 7, tie_word_embeddings=True, **sizes)
+    model.prepare_for_inference()
+    return model, batch, outputs(model, batch)[0]
+
+
+@pytest.mark.parametrize(
+    "change",
+    sorted({*WRITES, *fuzz.WEIGHTS} - {"add_ to a bias"}),  # which LayerNorm takes away again
+)
+@pytest.mark.parametrize(
+    "place",
+    [
+        "bert.encoder.layer.0.attention.self.value",
+        "bert.encoder.layer.0.output.dense",
+        "cls.predictions.transform.dense",
+    ],
+)
+def test_a_changed_weight_is_seen(place, change, caplog):
     """The layer computes as usual; the others are still packed."""
-    for which in ("weight", "bias"):
-        model, batch = model_and_batch("BertModel", 6)
-        before = outputs(model.prepare_for_inference(), batch)[0]
-        everything = packed(model)
-        layer = model.encoder.layer[0].get_submodule(name)
-        WEIGHT_CHANGES[change](getattr(layer, which))
-        found = same_as_plain(model, batch)
-        assert "key" in name or (found - before).abs().max() > 1e-3
-        gone = everything - packed(model)
-        # A kernel reads the bias of a single layer where it is.
-        assert len(gone) == (which == "weight" or "self" in name)
-        assert all(name.startswith(each.rpartition("layer.0.")[2]) for each in gone)
-        assert torch.equal(outputs(model.prepare_for_inference(), batch)[0], before) is False
-        assert packed(model) == everything
-        same_as_plain(model, batch)
-
-
-def test_a_part_of_a_weight_needs_another_call():
-    model, batch = model_and_batch("BertModel", 6)
-    model.prepare_for_inference()
-    before = outputs(model, batch)[0]
-    model.encoder.layer[0].output.dense.weight.data[:2].mul_(3)
-    model.prepare_for_inference()
+    model, batch, before = prepared_masked_lm()
+    everything = packed(model)
+    site = fuzz.Site(model, place, seed=1, is_reference=False)
+    with torch.no_grad():
+        (WRITES | fuzz.WEIGHTS)[change](site)
     assert (same_as_plain(model, batch) - before).abs().max() > 1e-3
-
-
-def test_memory_that_moves():
-    """Every pool of sentence-transformers moves the weights into memory that is shared."""
-    model, batch = model_and_batch("BertForMaskedLM", 6)
+    assert len(everything - packed(model)) <= 1
     model.prepare_for_inference()
-    expected = outputs(model, batch).logits
-    model.share_memory()
-    assert torch.allclose(outputs(model, batch).logits, expected, atol=1e-5)
-    model.bert.encoder.layer[0].output.dense.weight.data.mul_(1.5)
-    assert not torch.allclose(same_as_plain(model, batch), expected, atol=1e-3)
+    assert packed(model) == everything
+    same_as_plain(model, batch)
 
 
-def test_weights_side_by_side_at_odd_places():
-    """`vector_to_parameters` puts them there if a size before them is odd."""
-    model, batch = model_and_batch("BertForMaskedLM", 6, vocab_size=61)
-    parameters = list(model.parameters())
-    nn.utils.vector_to_parameters(nn.utils.parameters_to_vector(parameters), parameters)
-    assert model.bert.encoder.layer[0].output.dense.weight.storage_offset() % 2
-    model.prepare_for_inference()
-    assert packed(model)
+@pytest.mark.parametrize(
+    "change",
+    [
+        *(*fuzz.WHOLE_WEIGHTS, *fuzz.MODULES, *fuzz.DEPTH, *fuzz.LAST, *fuzz.FRESH, *fuzz.DTYPE),
+        *("train and back", *OTHER_CHANGES),
+    ],
+)
+def test_a_larger_change_is_seen(change):
+    model, batch, _ = prepared_masked_lm()
+    with torch.no_grad():
+        if change in OTHER_CHANGES:
+            OTHER_CHANGES[change](model)
+        else:
+            place = "bert.encoder.layer.0.output.dense"
+            model = fuzz.apply(change, fuzz.Site(model, place, seed=1, is_reference=False))
     same_as_plain(model, batch)
 
 
@@ -214,25 +193,6 @@ def test_other_parameters_for_one_call():
         swapped = torch.func.functional_call(model, dict(other.named_parameters()), (), batch)
     assert_same(swapped, outputs(other, batch), batch)
     assert packed(model) == everything and torch.equal(outputs(model, batch)[0], expected)
-
-
-#: The changes of the random trials to weights, modules, modes or types.
-LARGER_CHANGES = sorted(
-    {*fuzz.WHOLE_WEIGHTS, *fuzz.MODULES, *fuzz.DEPTH, *fuzz.LAST, *fuzz.FRESH, *fuzz.DTYPE}
-    | {"new Parameter", "data swapped", "train and back"}
-)
-
-
-@pytest.mark.parametrize("change", LARGER_CHANGES)
-def test_a_larger_change_is_seen(change):
-    sizes = dict(num_attention_heads=3, hidden_size=30, num_hidden_layers=3)
-    model, batch = model_and_batch("BertModel", 7, **sizes)
-    model.prepare_for_inference()
-    outputs(model, batch)
-    site = fuzz.Site(model, "encoder.layer.0.output.dense", seed=1, is_reference=False)
-    with torch.no_grad():
-        model = fuzz.apply(change, site)
-    same_as_plain(model, batch)
 
 
 #: Changes of a layer, and the warning about each.
@@ -253,56 +213,13 @@ REPLACED = {
 
 
 @pytest.mark.parametrize("name", REPLACED)
-@pytest.mark.parametrize("is_before", [True, False])
-def test_replaced_modules(name, is_before, caplog):
+def test_replaced_modules(name, caplog):
     change, message = REPLACED[name]
     model, batch = model_and_batch("BertModel", 18, num_hidden_layers=3)
-    if is_before:
-        change(model.encoder.layer[1])
+    change(model.encoder.layer[1])
     model.prepare_for_inference()
-    assert packed(model) and (message in caplog.text) == is_before
-    if not is_before:
-        change(model.encoder.layer[1])
+    assert packed(model) and message in caplog.text
     same_as_plain(model, batch)
-
-
-@pytest.mark.parametrize("is_before", [True, False])
-@pytest.mark.parametrize("kind", [nn.ReLU, nn.Tanhshrink])
-def test_a_replaced_activation(is_before, kind):
-    """The module in the model is called, whatever the config says."""
-    model, batch = model_and_batch("BertForMaskedLM", 19, hidden_act="gelu")
-    if not is_before:
-        model.prepare_for_inference()
-    model.cls.predictions.transform.transform_act_fn = kind().eval()
-    model.bert.encoder.layer[0].intermediate.intermediate_act_fn = kind().eval()
-    model.config.hidden_act = "gelu_new"
-    if is_before:
-        model.prepare_for_inference()
-    same_as_plain(model, batch)
-
-
-HEAD_CHANGES = {
-    "embeddings, to which it is tied": lambda m: m.bert.embeddings.word_embeddings.weight.mul_(1.5),
-    "bias": lambda m: m.cls.predictions.bias.data.mul_(1.5),
-    "dense": lambda m: m.cls.predictions.transform.dense.weight.data.mul_(1.5),
-    "more tokens": lambda m: m.resize_token_embeddings(m.config.vocab_size + 3),
-    "another decoder": lambda m: m.set_output_embeddings(nn.Linear(m.config.hidden_size, 7)),
-    "hook": lambda m: m.cls.predictions.decoder.register_forward_hook(lambda m, i, o: o * 2),
-    "mode": lambda m: m.cls.train(),
-    "double": lambda m: m.double(),
-}
-
-
-@pytest.mark.parametrize("change", HEAD_CHANGES)
-def test_a_changed_masked_lm_head_is_seen(change):
-    model, batch = model_and_batch("BertForMaskedLM", 11, tie_word_embeddings=True)
-    model.prepare_for_inference()
-    before = outputs(model, batch)[0]
-    with torch.no_grad():
-        HEAD_CHANGES[change](model)
-    found = same_as_plain(model, batch)
-    is_same = change in ("mode", "double")
-    assert is_same or found.shape != before.shape or (found - before).abs().max() > 1e-2
 
 
 def test_forward_mode_derivatives():
@@ -331,40 +248,6 @@ def test_dropout_switched_on_by_itself():
     assert (first - second).abs().max() > 1e-3
 
 
-def test_gradients_and_scores_take_the_usual_way():
-    model, batch = model_and_batch("BertModel", 9)
-    expected = outputs(model, batch)
-    model.prepare_for_inference()
-    everything = packed(model)
-    model(**batch).last_hidden_state.sum().backward()
-    assert model.encoder.layer[0].output.dense.weight.grad is not None
-    assert outputs(model, batch, output_attentions=True).attentions is not None
-    ones = torch.ones(model.config.num_attention_heads)
-    assert_same(outputs(model, batch, head_mask=ones), expected, batch)
-    model.set_attn_implementation("eager")
-    assert_same(outputs(model, batch), expected, batch)
-    assert packed(model) == everything
-
-
-OTHERS = {
-    "relative positions": ("BertModel", {"position_embedding_type": "relative_key"}),
-    "a decoder": ("BertLMHeadModel", {"is_decoder": True}),
-    "cross-attention": ("BertLMHeadModel", {"is_decoder": True, "add_cross_attention": True}),
-    "codertimo": ("BertForMaskedLM", CODERTIMO_FIELDS),
-    "no layers": ("BertModel", {"num_hidden_layers": 0}),
-}
-
-
-@pytest.mark.parametrize("name", OTHERS)
-def test_other_architectures(name):
-    head, fields = OTHERS[name]
-    model, batch = model_and_batch(head, 4, **fields)
-    expected = outputs(model, batch)
-    model.prepare_for_inference()
-    assert bool(packed(model) - {"pooler.dense"}) == (name != "no layers")
-    assert_same(outputs(model, batch), expected, batch)
-
-
 def test_a_model_made_in_inference_mode(caplog):
     with torch.inference_mode():
         model, batch = model_and_batch("BertModel", 3)
@@ -372,13 +255,6 @@ def test_a_model_made_in_inference_mode(caplog):
         assert "where torch counts no changes of a weight" in caplog.text
         assert not packed(model)
         outputs(model, batch)
-
-
-@pytest.mark.parametrize("dtype", ["float23", torch.int32])
-def test_unknown_dtype(dtype):
-    model = random_model("BertModel", random_config(1))
-    with pytest.raises(ValueError, match=r"is not known; use one of float32, .*int8"):
-        model.prepare_for_inference(dtype)
 
 
 @pytest.mark.parametrize("part", ["encoder.layer.0.output.dense", "pooler", "embeddings"])
@@ -396,7 +272,8 @@ def test_a_model_that_torch_has_quantised():
     model, batch = model_and_batch("BertModel", 6)
     with pytest.warns(DeprecationWarning):
         quantised = torch.ao.quantization.quantize_dynamic(model, {nn.Linear})
-    expected = outputs(quantised, batch)
+    expected, exact = outputs(quantised, batch), outputs(model, batch)[1]
+    assert 0 < (expected[1] - exact).abs().mean() < 0.1 * exact.abs().mean()
     with pytest.raises(ValueError, match=r"query is a torch\.ao\.\S+, whose weights are quantised"):
         quantised.prepare_for_inference("bfloat16")
     assert_same(outputs(quantised, batch), expected, batch)

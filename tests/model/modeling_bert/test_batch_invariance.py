@@ -5,10 +5,7 @@ import random
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from hf_bert_impl import BertConfig, BertModel
 from hf_bert_impl.model import kernels, linear
 from tests.model.cases import (
     ENCODER_HEADS,
@@ -92,53 +89,9 @@ def assert_equal_bits(found, expected):
         assert torch.equal(values, expected[name]), name
 
 
-def assert_as_alone(model, lengths, **options):
-    """Compares the bits of sequences in one batch with those that each has alone."""
-    torch.set_num_threads(2)
+def assert_as_alone(model, lengths, layout, rng, **options):
+    """Compares the bits of sequences in two batches with those that each has alone."""
     sequences = [torch.randint(1, model.config.vocab_size, (n,)) for n in lengths]
-    for sequence, found in zip(sequences, of_each(model, sequences, **options), strict=True):
-        assert_equal_bits(found, of_each(model, [sequence])[0])
-
-
-@pytest.mark.slow
-@settings(max_examples=40, deadline=None, derandomize=True)
-@given(
-    head=st.sampled_from(ENCODER_HEADS),
-    sizes=st.sampled_from(SIZES),
-    prepared=st.sampled_from([None, "float32", "bfloat16", "int8"]),
-    backend=st.sampled_from(["sdpa", "eager"]),
-    layout=st.sampled_from(LAYOUTS),
-    act=st.sampled_from(["gelu", "gelu_new", "relu", "silu", "tanh"]),
-    threads=st.sampled_from([1, 2, 3]),
-    with_head_mask=st.booleans(),
-    lengths=st.lists(st.sampled_from([1, 2, 3, 5, 5, 8, 13, 31, 40]), min_size=2, max_size=9),
-    seed=st.integers(0, 2**16),
-)
-def test_a_sequence_alone_and_in_a_batch(
-    head, sizes, prepared, backend, layout, act, threads, with_head_mask, lengths, seed
-):
-    if head == "BertForMultipleChoice" and layout == "packed":
-        layout = "wide"
-    torch.set_num_threads(threads)
-    rng = random.Random(seed)
-    config = random_config(
-        seed,
-        head,
-        hidden_size=sizes[0],
-        num_attention_heads=sizes[1],
-        intermediate_size=rng.choice([37, 128]),
-        max_position_embeddings=64,
-        hidden_act=act,
-        batch_invariant=True,
-        attn_implementation=backend,
-    )
-    model = random_model(head, config, seed)
-    if prepared is not None:
-        model.prepare_for_inference(prepared)
-    options = {}
-    if with_head_mask:
-        options["head_mask"] = torch.rand(sizes[1])
-    sequences = [torch.randint(1, config.vocab_size, (length,)) for length in lengths]
     alone = [of_each(model, [sequence], **options)[0] for sequence in sequences]
     order = rng.sample(range(len(sequences)), len(sequences))
     for chosen in (order, order[: len(order) // 2 + 1]):
@@ -147,38 +100,56 @@ def test_a_sequence_alone_and_in_a_batch(
             assert_equal_bits(found, alone[i])
 
 
-@pytest.mark.parametrize(("prepared", "backend"), [(False, "eager"), (True, "sdpa")])
-def test_every_layout(prepared, backend):
-    """With layers of other numbers of heads, with gradients, and where words are left out."""
+SLOW = [
+    *((head, None, "sdpa") for head in ENCODER_HEADS),
+    *(("BertForPreTraining", "float32", "eager"), ("BertForMultipleChoice", "float32", "sdpa")),
+    *(("BertForPreTraining", dtype, "sdpa") for dtype in ("bfloat16", "int8")),
+    *(("BertForQuestionAnswering", dtype, "sdpa") for dtype in ("float32", "int8")),
+]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize(
+    ("head", "prepared", "backend"),
+    [
+        *(("BertForPreTraining", None, "eager"), ("BertForPreTraining", "float32", "sdpa")),
+        *(pytest.param(*case, marks=pytest.mark.slow) for case in SLOW),
+    ],
+)
+def test_a_sequence_alone_and_in_a_batch(head, prepared, backend, layout):
+    """Sizes, threads and head masks by chance, with gradients too."""
+    if head == "BertForMultipleChoice" and layout == "packed":
+        pytest.skip("it takes no packed input")
+    rng = random.Random(f"{head} {prepared} {backend} {layout}")
+    torch.set_num_threads(rng.choice([1, 2]))
+    width, heads = rng.choice(SIZES)
+    fields = dict(hidden_size=width, num_attention_heads=heads, max_position_embeddings=64)
+    fields |= dict(intermediate_size=rng.choice([37, 128]), attn_implementation=backend)
+    config = random_config(rng.randrange(1000), head, **fields, batch_invariant=True)
+    model = random_model(head, config)
+    if prepared is not None:
+        model.prepare_for_inference(prepared)
+    options = {"head_mask": torch.rand(heads)} if rng.random() < 0.3 else {}
+    if rng.random() < 0.3 and config.hidden_act in ("gelu", "relu", "tanh"):
+        options["with_gradients"] = True
+    lengths = rng.choices([1, 2, 3, 5, 5, 8, 13, 31, 40], k=rng.randint(2, 9))
+    assert_as_alone(model, lengths, layout, rng, **options)
+
+
+def test_switched_on_after_preparing():
+    """With a layer that lacks a head, and where words are left out."""
     fields = dict(hidden_size=48, num_attention_heads=2, num_hidden_layers=2, hidden_act="gelu")
-    fields |= dict(batch_invariant=True, attn_implementation=backend)
     model = random_model("BertModel", random_config(9, **fields))
     model.prune_heads({1: [0]})
-    if prepared:
-        model.config.batch_invariant = False  # and is switched on after preparing
-        model.prepare_for_inference().config.batch_invariant = True
-    for layout in LAYOUTS:
-        options = dict(layout=layout, rng=random.Random(1), with_gradients=layout == "right")
-        assert_as_alone(model, (9, 5, 1, 9, 13), **options)
-    ids = torch.randint(1, 61, (5, 13))
-    batch = {"input_ids": ids, "attention_mask": masks()["right"]}
+    model.prepare_for_inference().config.batch_invariant = True
+    assert_as_alone(model, (9, 5, 1, 9, 13), "right", random.Random(1))
+    batch = {"input_ids": torch.randint(1, 61, (5, 13)), "attention_mask": masks()["right"]}
     together = outputs(model, batch).last_hidden_state
     for row in range(5):
         alone = outputs(model, {name: x[row : row + 1] for name, x in batch.items()})
         assert torch.equal(alone.last_hidden_state[0], together[row])
     # Their bits differ on some instruction sets only, so every CPU discards these weights.
     assert model.encoder.layer[0].attention.self.packed is None
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("prepared", [False, True])
-def test_long_sequences(prepared):
-    """Beyond 256 tokens another kernel attends."""
-    fields = dict(hidden_size=48, num_attention_heads=6, max_position_embeddings=400)
-    model = random_model("BertModel", random_config(3, **fields, batch_invariant=True))
-    if prepared:
-        model.prepare_for_inference()
-    assert_as_alone(model, (257, 300, 3, 257, 399))
 
 
 def one_up(output, where):
@@ -190,10 +161,7 @@ def one_up(output, where):
 #: How kernels differ: where a call of so many rows gives other bits than a call of others.
 FAULTS = {
     "beyond 33 rows": lambda out: len(out) > 33,
-    "beyond 500 rows": lambda out: len(out) > 500,
     "below 8 rows": lambda out: len(out) < 8,
-    "48 rows": lambda out: len(out) == 48,
-    "rows that are no multiple of 16": lambda out: len(out) % 16 > 0,
     "the last rows of many": lambda out: slice(64, None),
     "one column, beyond 33 rows": lambda out: (slice(len(out) if len(out) < 34 else 0, None), -1),
     "with two threads, beyond 64 rows": lambda out: torch.get_num_threads() == 2 and len(out) > 64,
@@ -231,17 +199,14 @@ def forget():
 
 
 @pytest.mark.parametrize("name", FAULTS)
-@pytest.mark.parametrize(
-    ("width", "count"), [(24, 37), pytest.param(49, 1, marks=pytest.mark.slow)]
-)
-def test_kernels_that_differ(make_differ, name, width, count):
+def test_kernels_that_differ(make_differ, name):
     """The probe finds in which calls, and the bits are those of other calls."""
     make_differ(FAULTS[name])
-    layer = torch.nn.Linear(width, count)
+    layer = torch.nn.Linear(24, 37)
     packed = kernels.choose(torch.float32, batch_invariant=True).pack(layer)
     kernels.make_steady(layer)
     torch.manual_seed(0)
-    states = torch.randn(530, width)
+    states = torch.randn(530, 24)
 
     def plain(states):
         return linear.linear(layer, states)
@@ -268,30 +233,6 @@ def test_kernels_that_keep_nothing_are_refused(make_differ):
         model.prepare_for_inference()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_orders_of_summation_are_told_apart_in_every_precision(monkeypatch, dtype):
-    """Rounded to half precision, few ordinary outputs show in which order they were summed."""
-
-    class InTwoOrders:
-        def __init__(self, layers, most_rows, fused_rows):
-            (self.layer,) = layers
-
-        def __call__(self, states, residual=None, activation=linear.NOT_FUSED):
-            terms = states.float()[:, None] * self.layer.weight.float()
-            terms = terms.flip(-1) if len(states) > 40 else terms
-            return (terms.sum(-1) + self.layer.bias.float()).to(dtype)
-
-    monkeypatch.setattr(kernels, "FloatProduct", InTwoOrders)
-    forget()
-    product = kernels.Kernels(dtype, batch_invariant=True).pack(
-        torch.nn.Linear(203, 5, dtype=dtype)
-    )
-    with torch.no_grad():
-        product(torch.zeros(12, 203, dtype=dtype)), product(torch.zeros(41, 203, dtype=dtype))
-    assert list(product.sizes.values()) == [12, kernels.BLOCK_ROWS]
-    forget()
-
-
 @pytest.mark.parametrize(
     ("fields", "options", "message"),
     [
@@ -313,34 +254,8 @@ def test_refused(fields, options, message):
         model.prepare_for_inference()
 
 
-class Louder(torch.nn.Linear):
-    def forward(self, states):
-        return 2 * super().forward(states)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda dense: setattr(dense, "__class__", Louder), r"intermediate.dense, a .*Louder"),
-        (
-            lambda dense: dense.register_forward_hook(lambda m, i, o: 2 * o),
-            r"go with a hook of encoder.layer.0.intermediate.dense",
-        ),
-    ],
-)
-def test_refused_where_something_stands_in_for_a_linear_layer(change, message):
+def test_refused_with_a_hook():
     model = random_model("BertModel", random_config(2, hidden_act="gelu", batch_invariant=True))
-    change(model.encoder.layer[0].intermediate.dense)
-    with pytest.raises(ValueError, match=message):
+    model.encoder.layer[0].intermediate.dense.register_forward_hook(lambda *_: None)
+    with pytest.raises(ValueError, match=r"with a hook of encoder.layer.0.intermediate.dense"):
         outputs(model, {"input_ids": torch.tensor([[1, 2, 3], [4, 5, 0]])})
-
-
-def test_the_field(tmp_path):
-    with pytest.raises(ValueError, match="batch_invariant='yes' is not valid; use True or False"):
-        BertConfig(batch_invariant="yes")
-    assert "batch_invariant" not in BertConfig().to_dict()
-    config = random_config(1, batch_invariant=True)
-    random_model("BertModel", config).save_pretrained(tmp_path)
-    assert BertModel.from_pretrained(tmp_path).config.batch_invariant is True
-    loaded = BertModel.from_pretrained(tmp_path, batch_invariant=False)
-    assert loaded.config.batch_invariant is False

@@ -1,16 +1,12 @@
 """BERT as a decoder: cache, generation, cross-attention."""
 
-import inspect
-
 import pytest
 import torch
 from transformers import DynamicCache, EncoderDecoderCache, EncoderDecoderModel
-from transformers.models.bert import modeling_bert
 
-from hf_bert_impl import BertLMHeadModel, BertModel
 from hf_bert_impl.model.attention import CACHE
 from hf_bert_impl.parity import reference_model
-from tests.model.cases import BACKENDS, outputs, random_config, random_model
+from tests.model.cases import BACKENDS, random_config, random_model
 
 KINDS = ("absolute", "relative_key", "relative_key_query", "sinusoidal")
 #: Of `generate`; the random tokens are below 61.
@@ -63,9 +59,7 @@ def test_generates_what_upstream_generates(backend, beams):
         assert torch.equal(tokens, ours.generate(prompt, **static, **options))
 
 
-@pytest.mark.parametrize("kind", [BertModel, BertLMHeadModel])
-def test_the_cache_has_the_name_of_the_installed_release(kind):
-    assert CACHE in inspect.signature(getattr(modeling_bert, kind.__name__).forward).parameters
+def test_one_cache_by_two_names():
     model = decoder()
     past = model(ids(), use_cache=True)[CACHE]
     with pytest.raises(ValueError, match="two names of one argument"):
@@ -83,20 +77,6 @@ def test_generates_in_an_encoder_decoder_model():
     tokens = ours.generate(ids(), **options)
     assert torch.equal(tokens, theirs.generate(ids(), **options))
     assert torch.equal(tokens, ours.generate(ids(), use_cache=False, **options))
-
-
-def test_generation_stops_at_the_last_position():
-    with pytest.raises(ValueError, match="max_position_embeddings=9"):
-        decoder(max_position_embeddings=9).generate(ids(1, 7), **GREEDY)
-
-
-def test_logits_to_keep():
-    model, tokens = decoder(), ids()
-    whole = outputs(model, {"input_ids": tokens}).logits
-    chosen = torch.tensor([0, 4])
-    for keep, rows in ((2, slice(-2, None)), (chosen, chosen)):
-        some = outputs(model, {"input_ids": tokens}, logits_to_keep=keep).logits
-        assert torch.allclose(some, whole[:, rows], atol=1e-6)
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

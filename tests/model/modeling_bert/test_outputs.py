@@ -7,17 +7,12 @@ import torch
 from transformers.models.bert import modeling_bert as upstream
 
 import hf_bert_impl
-from hf_bert_impl import BertModel
-from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS
 from hf_bert_impl.parity import reference_model
 from tests.model.cases import (
     HEADS,
-    assert_same,
-    default,
     gradients,
     model_and_batch,
     outputs,
-    random_config,
 )
 
 
@@ -45,12 +40,11 @@ def test_hidden_states_by_number(padding):
         assert all(torch.equal(chosen[number], everything[number]) for number in kept)
 
 
-@pytest.mark.parametrize("fields", [{}, CODERTIMO_FIELDS], ids=["bert", "codertimo"])
 @pytest.mark.parametrize("reentrant", [True, False])
-def test_gradient_checkpointing_changes_no_gradient(reentrant, fields):
+def test_gradient_checkpointing_changes_no_gradient(reentrant):
     found = []
     for checkpointing in (False, True):
-        model, batch = model_and_batch("BertForPreTraining", 4, "left", labels=True, **fields)
+        model, batch = model_and_batch("BertForPreTraining", 4, "left", labels=True)
         model.train()
         calls = []
         layer = model.bert.encoder.layer[0].attention
@@ -61,19 +55,3 @@ def test_gradient_checkpointing_changes_no_gradient(reentrant, fields):
         found.append(gradients(model, model(**batch).loss))
     assert len(calls) == 2  # computed again on the way back
     torch.testing.assert_close(found[0], found[1], atol=1e-7, rtol=0)
-
-
-def test_a_model_made_in_double_precision():
-    expected, batch = model_and_batch("BertModel", 2, "left", position_embedding_type="sinusoidal")
-    with default("dtype"):
-        model = BertModel(expected.config).eval()
-    model.load_state_dict(expected.double().state_dict())
-    found = outputs(model, batch)
-    assert model.dtype == found.pooler_output.dtype == torch.float64
-    assert_same(found, outputs(expected, batch), batch, tolerance=1e-6)
-
-
-def test_bare_model_without_pooler():
-    model = BertModel(random_config(1), add_pooling_layer=False)
-    assert model(torch.tensor([[1, 2]])).pooler_output is None
-    assert not any("pooler" in name for name in model.state_dict())

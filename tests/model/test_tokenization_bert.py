@@ -1,0 +1,293 @@
+"""The tokenizer: the ids of transformers' own, and what files are read and written."""
+
+import json
+import random
+import unicodedata
+from pathlib import Path
+
+import pytest
+import transformers
+from tokenizers import Tokenizer, models
+from transformers.models.bert.tokenization_bert_legacy import BertTokenizerLegacy
+
+from hf_bert_impl.model.tokenization_bert import BertTokenizer, load_vocab
+
+HARD_TEXTS = [
+    "Hello, World! It's 3.14% of $5 -- isn't it? e-mail@x.org [brackets] {a}<b>",
+    "flag \U0001f1e9\U0001f1ea skin \U0001f44d\U0001f3fd",
+    "cafe\u0301 café na\u0131\u0308ve A\u030a \u0344 q\u0307\u0323",
+    "İstanbul ISTANBUL ıi Straße ẞ ΟΔΟΣ ὈΔΥΣΣΕΎΣ ς ﬁne Ǆ ǅ K Å",
+    "nul\x00 bell\x07 esc\x1b unit\x1f del\x7f next\x85line form\x0cfeed vert\x0btab \ufffd",
+    "tab\tnew\nline\r\nreturn \xa0nbsp\u2003em\u3000wide\u2028sep\u2029para \u180e",
+    "我爱北京天安门。Python是一门语言",
+    "㐀 \U00020000 \U0002a700 \U0002b740 \U0002b820 \U0002b920 豈 \U0002f800",
+    "한국어 조선말 ㅎㅏㄴ ひらがな カタカナ ｶﾀｶﾅ ー 々",
+    "العربية مُحَمَّد עִבְרִית ไทยภาษา हिन्दी தமிழ் བོད་ ქართული ԲԱՐԵՎ",
+    "x" * 100 + " " + "x" * 101 + " " + "é" * 101 + " " + "각" * 60,
+    "...!!!???---___$$$+++~~~```|||^^^===<<<>>>",
+    "[unused1] ##ing ## # [UN K] [MASK",
+    "",
+    " \t\n ",
+]
+
+
+@pytest.fixture(scope="session", params=["english", "chinese"])
+def vocab_file(request) -> str:
+    if request.param == "english":
+        return str(request.getfixturevalue("minilm_path") / "vocab.txt")
+    return str(request.getfixturevalue("data_dir") / "bert_base_chinese_vocab.txt")
+
+
+# Entries after the special ones: with a capital, with punctuation inside, of punctuation alone.
+WORDS = [
+    *("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "the", "cat", "sat", "on", "mat", "apple"),
+    *("Apple", "pie", "un", "##known", "##s", ",", ".", "[EMAIL]", "mat,", "The"),
+]
+SMALL = {word: number for number, word in enumerate(WORDS)}
+
+
+def write_vocab(folder: Path, words: list[str] | None = None) -> Path:
+    (folder / "vocab.txt").write_text("\n".join(words or WORDS) + "\n", encoding="utf-8")
+    return folder
+
+
+def stock(vocab, **switches) -> transformers.BertTokenizer:
+    # The default was False in transformers 5.0, and is True before and after.
+    return transformers.BertTokenizer(vocab, **{"do_lower_case": True, **switches})
+
+
+def outputs(tokenizer, *args, **kwargs) -> dict:
+    # `return_token_type_ids` and the like are on by default, and are compared as well.
+    return dict(
+        tokenizer(*args, **kwargs, return_offsets_mapping=True, return_special_tokens_mask=True)
+    )
+
+
+# The same ids as upstream
+
+
+SWITCHES = [
+    {},
+    {"do_lower_case": False},
+    {"do_lower_case": False, "strip_accents": True},
+    {"strip_accents": False},
+    {"tokenize_chinese_chars": False},
+]
+
+
+@pytest.mark.parametrize("switches", SWITCHES, ids=str)
+def test_tokenized_like_upstream(vocab_file, switches):
+    """Hard texts, and random ones."""
+    vocab = load_vocab(vocab_file)
+    ours = BertTokenizer(vocab, **switches)
+    upstream = stock(vocab, **switches)
+    for text in HARD_TEXTS:
+        assert outputs(ours, text) == outputs(upstream, text), ascii(text)
+    rng = random.Random(1810_04805)
+    chars = [
+        chr(code) for code in range(0x30000) if unicodedata.category(chr(code)) not in ("Cn", "Cs")
+    ]
+    known = [token.removeprefix("##") for token in vocab if not token.startswith("[")]
+    for _ in range(200):
+        parts = [
+            rng.choice(known)
+            if rng.random() < 0.5
+            else "".join(rng.choices(chars, k=rng.randint(1, 5)))
+            for _ in range(rng.randint(1, 12))
+        ]
+        text = "".join(part + rng.choice(["", "", " "]) for part in parts)
+        assert outputs(ours, text) == outputs(upstream, text), ascii(text)
+
+
+OVERFLOW = {"return_overflowing_tokens": True}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"padding": True},
+        {"padding": "max_length", "max_length": 23},
+        {"truncation": "only_second", "max_length": 21},
+        {"truncation": "only_first", "max_length": 21, "stride": 3, **OVERFLOW},
+        {"is_split_into_words": False, "return_length": True},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_pairs_padding_and_truncation_are_upstreams(minilm_path, options, side):
+    vocab = str(minilm_path / "vocab.txt")
+    first = ["The quick brown fox jumped over unbelievably lazy dogs.", "A cat, sat on the mat."]
+    second = [
+        "Which animals, exactly, were jumping over the others?",
+        "Where did the black cat sit?",
+    ]
+    sides = {"padding_side": side, "truncation_side": side}
+    ours, upstream = BertTokenizer(vocab, **sides), stock(vocab, **sides)
+    got = outputs(ours, first, second, **options)
+    expected = outputs(upstream, first, second, **options)
+    assert got.keys() == expected.keys()
+    for name in expected:
+        assert list(map(str, got[name])) == list(map(str, expected[name])), name
+
+
+# never_split and do_basic_tokenize
+
+
+def test_as_the_tokenizer_of_transformers_4(tmp_path):
+    write_vocab(tmp_path)
+    old = BertTokenizerLegacy(str(tmp_path / "vocab.txt"), do_basic_tokenize=False)
+    new = BertTokenizer(SMALL, do_basic_tokenize=False)
+    text = "The the\tAPPLE mat, cat. unknowns\n un\x00 \xa0on"
+    assert new.tokenize(text) == old.tokenize(text)
+    assert new.tokenize("The mat, cat.") == ["The", "mat,", "[UNK]"]
+    old = BertTokenizerLegacy(str(tmp_path / "vocab.txt"), never_split=["Apple", "[EMAIL]"])
+    # A word that the vocabulary lacks is named, with the remedy.
+    with pytest.warns(UserWarning, match=r"\['Banana', 'Kiwi'\].*add_tokens"):
+        new = BertTokenizer(SMALL, never_split=["Apple", "[EMAIL]", "Banana", "Kiwi"])
+    text = "The Apple sat on Apples and [EMAIL] apple APPLE"
+    assert new.tokenize(text) == old.tokenize(text)
+    assert new.tokenize("on [EMAIL], Apple.") == ["on", "[EMAIL]", ",", "Apple", "."]
+    assert new.decode([SMALL["Apple"]], skip_special_tokens=True) == "Apple"
+
+
+# Files
+
+
+def write_config(folder: Path, **fields) -> Path:
+    (folder / "tokenizer_config.json").write_text(json.dumps(fields), encoding="utf-8")
+    return folder
+
+
+@pytest.fixture
+def bert_folder(tmp_path):
+    """A folder of which AutoTokenizer knows that a BERT lies in it."""
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}', encoding="utf-8")
+    return tmp_path
+
+
+def test_a_folder_with_vocab_txt_with_and_without_config(tmp_path):
+    for tokenizer in (
+        BertTokenizer.from_pretrained(write_vocab(tmp_path)),
+        BertTokenizer(vocab_file=str(tmp_path / "vocab.txt")),
+        BertTokenizer(tmp_path / "vocab.txt"),
+    ):
+        assert tokenizer.tokenize("The Cat") == ["the", "cat"]
+    write_config(
+        tmp_path,
+        do_lower_case=False,
+        never_split=["Apple"],
+        model_max_length=77,
+        tokenizer_class="BertTokenizer",
+    )
+    tokenizer = BertTokenizer.from_pretrained(tmp_path)
+    assert tokenizer.tokenize("The cat") == ["The", "cat"]
+    assert tokenizer.model_max_length == 77 and tokenizer.never_split == ["Apple"]
+    lowered = BertTokenizer.from_pretrained(tmp_path, do_lower_case=True)  # arguments come first
+    assert lowered.tokenize("The cat") == ["the", "cat"]
+
+
+@pytest.mark.parametrize("do_lower_case", [True, False])
+def test_a_folder_with_tokenizer_json_alone_keeps_its_switches(tmp_path, do_lower_case):
+    # Upstream takes the vocabulary out of it and lower-cases whatever the file says.
+    BertTokenizer(SMALL, do_lower_case=do_lower_case, tokenize_chinese_chars=False).save_pretrained(
+        tmp_path
+    )
+    for path in tmp_path.iterdir():
+        if path.name != "tokenizer.json":
+            path.unlink()
+    tokenizer = BertTokenizer.from_pretrained(tmp_path)
+    assert tokenizer.tokenize("The cat") == ["the" if do_lower_case else "The", "cat"]
+    assert tokenizer.do_lower_case is do_lower_case
+    assert tokenizer.tokenize_chinese_chars is False
+
+
+READERS = {
+    "ours": BertTokenizer,
+    "stock": transformers.BertTokenizer,
+    "auto": transformers.AutoTokenizer,
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+@pytest.mark.parametrize("writer", ["ours", "stock"])
+@pytest.mark.parametrize("switches", SWITCHES, ids=str)
+def test_what_one_saves_the_others_read(bert_folder, writer, reader, switches):
+    wide = [*WORDS, "é", "É", "e", "##́", "中", "文", "中文"]
+    vocab = {word: number for number, word in enumerate(wide)}
+    written = READERS[writer](vocab, **{"do_lower_case": True, **switches}, model_max_length=99)
+    written.add_tokens(["newword"])
+    written.save_pretrained(bert_folder)
+    read = READERS[reader].from_pretrained(bert_folder)
+    text = "The Apple, unknowns É é 中文 newword [MASK]"
+    assert outputs(read, text, "pie") == outputs(written, text, "pie")
+    assert read.model_max_length == 99
+    assert read.get_vocab() == written.get_vocab()
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_never_split_survives_saving_even_in_stock_tokenizers(bert_folder, reader):
+    BertTokenizer(SMALL, never_split=["Apple"]).save_pretrained(bert_folder)
+    read = READERS[reader].from_pretrained(bert_folder)
+    assert read.tokenize("The Apple apple") == ["the", "Apple", "apple"]
+    if reader != "stock":
+        BertTokenizer(SMALL, do_basic_tokenize=False).save_pretrained(bert_folder)
+        read = READERS[reader].from_pretrained(bert_folder)
+        assert read.tokenize("The mat, cat") == ["The", "mat,", "cat"]
+
+
+def test_vocab_txt_is_written_too_and_has_the_same_ids(tmp_path):
+    written = BertTokenizer(SMALL)
+    written.save_pretrained(tmp_path)
+    assert load_vocab(tmp_path / "vocab.txt") == SMALL
+    (tmp_path / "tokenizer.json").unlink()
+    assert BertTokenizer.from_pretrained(tmp_path).get_vocab() == SMALL
+
+
+def test_line_ends_byte_order_mark_and_spaces_in_vocab_txt(tmp_path):
+    """And a token that stands twice: the ids stay those of the lines."""
+    words = ["[PAD]", "[UNK] ", "[CLS]", "[SEP]", "[MASK]\t", "\u3000", "\u2028", "a", "a", "b"]
+    (tmp_path / "vocab.txt").write_bytes(b"\xef\xbb\xbf" + "\r\n".join(words).encode())
+    tokenizer = BertTokenizer.from_pretrained(tmp_path)
+    expected = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "\u3000", "\u2028", "a", "b"]
+    assert tokenizer.convert_tokens_to_ids(expected) == [0, 1, 2, 3, 4, 5, 6, 8, 9]
+
+
+# Bad input
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "is empty.*one token a line"),
+        (b"\n\n", "is empty"),
+        (b"[PAD]\n\xff\xfe\n", r"vocab\.txt.*not UTF-8"),
+        (b"[PAD]\n[CLS]\n[SEP]\n[MASK]\n", r"\[UNK\].*unk_token="),
+        (b"[PAD]\n[UNK]\n[SEP]\n[MASK]\n", r"\[CLS\].*cls_token="),
+        (b"[PAD]\n[UNK]\n[CLS]\n[MASK]\n", r"\[SEP\].*sep_token="),
+    ],
+)
+def test_vocabularies_that_are_none(tmp_path, content, words):
+    (tmp_path / "vocab.txt").write_bytes(content)
+    with pytest.raises(ValueError, match=words) as caught:
+        BertTokenizer.from_pretrained(tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_other_bad_files(tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"no\.txt.*vocab\.txt"):
+        BertTokenizer(vocab_file=str(tmp_path / "no.txt"))
+    with pytest.raises(FileNotFoundError, match=r"tokenizer\.json"):
+        BertTokenizer.from_pretrained(tmp_path)
+    write_config(write_vocab(tmp_path), model_max_length=-1)
+    with pytest.raises(ValueError, match=r"model_max_length=-1 is not valid; use .* 1 or more"):
+        BertTokenizer.from_pretrained(tmp_path)
+    Tokenizer(models.BPE({"a": 0}, [])).save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(ValueError, match=r"BPE.*WordPiece"):
+        BertTokenizer.from_pretrained(tmp_path)
+
+
+def test_vocabulary_without_padding_and_mask_warns_of_new_ids():
+    words = {word: n for n, word in enumerate(["[UNK]", "[CLS]", "[SEP]", "cat"])}
+    with pytest.warns(UserWarning, match=r"\['\[PAD\]', '\[MASK\]'\]"):
+        assert len(BertTokenizer(words)) == 6
