@@ -16,9 +16,9 @@ TEXTS = [
     "the cat sat on the mat.",
     "anna lives in paris, and works far from the river.",
     "quick",
-    "is this example about sports? the brown fox jumped.",
     "dogs playing, dogs running, dogs jumping and a cat not playing.",
 ]
+MASKED = ["the [MASK] sat on the mat.", "anna [MASK] in paris, and [MASK] far from the river."]
 
 
 @pytest.fixture
@@ -45,56 +45,24 @@ def both(tmp_path):
     return run
 
 
-@pytest.fixture
-def compared(both):
-    """The answers of this package's class, which are those of transformers' own."""
-
-    def run(*arguments, **fields):
-        ours, stock = both(*arguments, **fields)
-        assert_same_answers(ours, stock, tolerance=1e-5)
-        return ours
-
-    return run
-
-
-def classes(*names):
-    """The fields of a config that name the classes."""
-    return {
-        "id2label": dict(enumerate(names)),
-        "label2id": {name: number for number, name in enumerate(names)},
-    }
-
-
-def test_fill_mask(compared):
-    texts = ["the [MASK] sat on the mat.", "anna [MASK] in paris, and [MASK] far from the river."]
-
-    def ask(pipe):
-        return pipe(texts, top_k=7, batch_size=2), pipe(texts[0], targets=["cat", "dog"])
-
-    ours, targeted = compared("fill-mask", "BertForMaskedLM", ask)
-    assert [len(answer) for answer in ours] == [7, 2]  # the second has two masks of 7 answers each
-    assert {answer["token_str"] for answer in targeted} == {"cat", "dog"}
-
-
-def test_text_classification(compared):
-    ours = compared(
-        "text-classification",
-        "BertForSequenceClassification",
-        lambda p: (p(TEXTS, top_k=None, batch_size=3), p(TEXTS[0])),
-        num_labels=3,
-    )
-    assert [len(answer) for answer in ours[0]] == [3] * len(TEXTS)
-
-
-@pytest.mark.parametrize("strategy", ["none", "average"])
-def test_token_classification(compared, strategy):
-    ours = compared(
-        "token-classification",
-        "BertForTokenClassification",
-        lambda p: p(TEXTS, aggregation_strategy=strategy, batch_size=3),
-        **classes("O", "B-PER", "I-PER", "B-LOC", "I-LOC"),
-    )
-    assert len([entity for answer in ours for entity in answer]) > len(TEXTS)
+@pytest.mark.parametrize(
+    ("task", "head", "ask", "labels"),
+    [
+        ("fill-mask", "MaskedLM", lambda p: p(MASKED, top_k=7, batch_size=2), "a"),
+        ("fill-mask", "MaskedLM", lambda p: p(MASKED[0], targets=["cat", "dog"]), "a"),
+        ("text-classification", "SequenceClassification", lambda p: p(TEXTS, top_k=None), "abc"),
+        (
+            "token-classification",
+            "TokenClassification",
+            lambda p: p(TEXTS, aggregation_strategy="average", batch_size=3),
+            ("O", "B-PER", "I-PER", "B-LOC", "I-LOC"),
+        ),
+    ],
+)
+def test_answers_are_stocks(both, task, head, ask, labels):
+    ours, stock = both(task, f"BertFor{head}", ask, id2label=dict(enumerate(labels)))
+    assert_same_answers(ours, stock, tolerance=1e-5)
+    assert len(ours) == (4 if "classification" in task else 2)
 
 
 def test_feature_extraction_of_a_batch(both):

@@ -2,7 +2,6 @@
 
 import pytest
 
-from hf_bert_impl import BertForMaskedLM
 from hf_bert_impl.files.json_files import check_text, parse_json, read_json
 
 
@@ -33,13 +32,3 @@ def test_what_can_be_read():
     for value in (["\udc00"], {"\ud800": 1}):
         with pytest.raises(ValueError, match=r"x has half a surrogate pair \(\\ud"):
             check_text(value, "x")
-
-
-def test_a_bug_in_the_package_is_not_taken_for_a_damaged_file(save_tiny, monkeypatch):
-    def fail(*arguments, **options):
-        raise TypeError("a slip")
-
-    folder = save_tiny("BertForMaskedLM")
-    monkeypatch.setattr(BertForMaskedLM, "__init__", fail)
-    with pytest.raises(TypeError, match="a slip"):
-        BertForMaskedLM.from_pretrained(folder)
