@@ -4,12 +4,10 @@ Every way to damage a file is tried here. `tests/cli/test_commands.py` shows tha
 reads the file comes by here.
 """
 
-import io
 import pickle
 import shutil
 
 import pytest
-import torch
 from safetensors.torch import load_file, save_file
 from transformers import PreTrainedConfig
 
@@ -52,13 +50,6 @@ def pickled(content):
     return damage
 
 
-def a_list():
-    """What torch.save writes of a list."""
-    buffer = io.BytesIO()
-    torch.save([1], buffer)
-    return buffer.getvalue()
-
-
 class Code:
     """Unpickling it would run code."""
 
@@ -70,7 +61,6 @@ INDEX = "model.safetensors.index.json"
 #: What reads the file, the damage, and words of the line.
 KINDS = [
     ("model", pickled(pickle.dumps(Code())), "pytorch_model.bin cannot be"),
-    ("model", pickled(a_list()), "no table of names and tensors"),
     ("model", cut, "9000 bytes"),
     ("model", make_folder("model.safetensors"), "no weights"),
     ("model", spoil, "no finite numbers: 2 NaN among the 900 of"),
@@ -91,35 +81,27 @@ KINDS = [
             ("model", "config.json", "hidden_size", 35, "LayerNorm.bias"),
             ("model", "config.json", "num_labels", "x", "num_labels='x'"),
             ("model", "config.json", "id2label", [1], "id2label=[1]"),
-            ("model", "config.json", "dtype", "nosuch", "dtype='nosuch'"),
-            ("model", "config.json", "hidden_act", ["gelu"], "gelu"),
             ("tokenizer", "tokenizer.json", "model", 3, "no tokenizer ("),
             ("tokenizer", "tokenizer_config.json", "tokenizer_class", 3, "=3; expected a text"),
             ("tokenizer", "tokenizer_config.json", "do_lower_case", "x", "expected true or false"),
-            ("tokenizer", "tokenizer_config.json", "model_max_length", "x", "expected a number"),
             ("encoder", "sentence_bert_config.json", "max_seq_length", "x", "max_seq_length='x'"),
             ("encoder", PROMPTS, "prompts", [1], "prompts=[1]"),
             ("encoder", PROMPTS, "truncate_dim", True, "=True; expected a whole number from"),
             ("encoder", "1_Pooling/config.json", "pooling_mode", 3, "pooling_mod"),
             ("encoder", "2_Dense/config.json", "out_features", 10**12, "2_Dense"),
-            ("encoder", "2_Dense/config.json", "activation_function", 3, "=3"),
         )
     ),
     *(
         (way, write(file, content), "json")
         for way, file, content in (
             ("model", "config.json", DEEP),
-            ("encoder", "config.json", "3"),
             ("tokenizer", "tokenizer.json", '{"a": '),
             ("encoder", "tokenizer.json", r'{"a": "\ud800"}'),
-            ("tokenizer", "added_tokens.json", r'{"a": "\ud800"}'),
             ("tokenizer", "tokenizer_config.json", "null"),
             ("tokenizer", "special_tokens_map.json", ""),
             ("encoder", "modules.json", b'{"\xff": 1}'),
             ("encoder", "sentence_bert_config.json", r'{"a": "\ud800"}'),
             ("encoder", PROMPTS, "{}\0"),
-            ("encoder", "1_Pooling/config.json", "null"),
-            ("encoder", "2_Dense/config.json", DEEP),
         )
     ),
 ]
@@ -152,7 +134,6 @@ def test_names_of_no_checkpoint(save_tiny, tmp_path, monkeypatch):
     for name, words in (
         (" ", "the model's name is empty"),
         ("./none", "there is no folder ./none; .*; check the path"),
-        ("~/none/of/these", "there is no folder ~/none/of/these"),
         (f"{good}/config.json", f"is a file; .*; give {good} instead"),
         ("empty", "no config.json"),
     ):

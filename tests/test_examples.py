@@ -33,9 +33,6 @@ PAGES = {
 HOW_TO = [
     f"docs/{name}.md" for name in ("embed-and-search", "rerank", "fine-tune", "push-and-export")
 ]
-#: Pages that lie beside what they describe. Their links are looked at, too.
-LINKED = ("CONTRIBUTING.md", "benchmarks/README.md", "notebooks/README.md")
-LINK = re.compile(r"\]\(([^)\s]+)\)")
 BLOCK = re.compile(r"^```(python|bash|sh)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 WORDS = "a anna ' s cat nap ##s kitten sleep fine film the short long ##er one somewhat . , nice to"
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
@@ -138,15 +135,3 @@ def test_commands_of_all_pages() -> None:
         given = {word.split("=")[0] for word in words if word.startswith("--")}
         assert given <= allowed, f"{line}: {given - allowed}"
     assert used == set(group.commands)
-
-
-def test_readme_leads_to_every_page() -> None:
-    assert {page for page in PAGES if page != "README.md"} <= {*LINK.findall(PAGES["README.md"])}
-
-
-@pytest.mark.parametrize("page", [*PAGES, *LINKED])
-def test_links_lead_somewhere(page: str) -> None:
-    text = (ROOT / page).read_text(encoding="utf-8")
-    for link in LINK.findall(text):
-        name = link.partition("#")[0]
-        assert "://" in link or ((ROOT / page).parent / name).exists(), f"{page}: {link}"

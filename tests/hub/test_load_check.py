@@ -14,8 +14,8 @@ from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS
 from tests.hub_server import HubServer
 
 SIZES = {"hidden_size": 24, "num_attention_heads": 3}
-#: Kinds of models by their fields. transformers has only the first.
 LOADED = ("class", "logits", "token ids")
+#: Kinds of models by their fields. transformers has only the first.
 KINDS: dict[str, dict] = {
     "plain": {},
     "relative": {"position_embedding_type": "relative_key_query"},
