@@ -8,7 +8,6 @@ import json
 import os
 import sys
 import tempfile
-import urllib.error
 import urllib.request
 import zlib
 from collections.abc import Callable, Iterator
@@ -34,18 +33,6 @@ import pytest
 
 HUB = os.environ.get("HF_ENDPOINT", "https://huggingface.co")
 HUB_TIMEOUT_SECONDS = 5
-UPSTREAM_MARKS = (
-    "accelerate_tests",
-    "all_flash_attn_test",
-    "flash_attn_test",
-    "flash_attn_3_test",
-    "flash_attn_4_test",
-    "generate",
-    "is_training_test",
-    "order",
-    "torch_compile_test",
-    "torch_export_test",
-)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -66,12 +53,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="I/N",
         help="run the I-th of N parts of similar duration, according to tests/durations.json",
     )
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    # transformers' own test-suite sets these marks, and pytest refuses unknown ones.
-    for mark in UPSTREAM_MARKS:
-        config.addinivalue_line("markers", f"{mark}: set by transformers' own test-suite")
 
 
 def pytest_collection_finish() -> None:
@@ -96,12 +77,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if left_out := set(items).difference(chosen):
         config.hook.pytest_deselected(items=[item for item in items if item in left_out])
         items[:] = [item for item in items if item not in left_out]
-    marked = [item for item in items if item.get_closest_marker("hub") is not None]
-    if not marked:
-        return
-    reason = why_no_hub()
-    if reason is not None:
-        for item in marked:
+    for item in items:
+        if item.get_closest_marker("hub") is not None and (reason := why_no_hub()) is not None:
             item.add_marker(pytest.mark.skip(reason=reason))
 
 
@@ -147,16 +124,6 @@ def shard(items: list[pytest.Item], part: str) -> list[pytest.Item]:
     return [item for file in parts[int(number) - 1] for item in files[file]]
 
 
-def pytest_terminal_summary(terminalreporter: Any) -> None:
-    """Prints one line for each reason why tests were skipped, with the number of tests."""
-    skipped = terminalreporter.stats.get("skipped", [])
-    reasons = collections.Counter(str(report.longrepr[2]) for report in skipped)
-    if reasons:
-        terminalreporter.section("skipped, and why")
-    for reason, count in reasons.most_common():
-        terminalreporter.write_line(f"{count:4d}  {reason.removeprefix('Skipped: ')}")
-
-
 @functools.cache
 def why_no_hub() -> str | None:
     """Why tests marked `hub` cannot run, or None where they can."""
@@ -167,7 +134,7 @@ def why_no_hub() -> str | None:
     try:
         with urllib.request.urlopen(url, timeout=HUB_TIMEOUT_SECONDS) as answer:
             answer.read()
-    except (urllib.error.URLError, OSError) as error:
+    except OSError as error:
         return f"needs the Hugging Face hub, and {HUB} cannot be reached ({error})"
     return None
 
@@ -176,12 +143,9 @@ def why_no_hub() -> str | None:
 def data_dir() -> Path:
     """The folder of real data sets that HF_BERT_DATA names."""
     named = os.environ.get("HF_BERT_DATA")
-    if not named:
-        pytest.skip("needs real data: set HF_BERT_DATA to its folder")
-    folder = Path(named)
-    if not folder.is_dir():
-        pytest.skip(f"needs real data: HF_BERT_DATA names {named}, which is not a folder")
-    return folder
+    if not named or not Path(named).is_dir():
+        pytest.skip(f"needs real data: set HF_BERT_DATA to its folder (it is {named!r})")
+    return Path(named)
 
 
 @pytest.fixture(scope="session")

@@ -32,27 +32,12 @@ def main() -> None:
     assert (Path(hf_bert_impl.__file__).parent / "py.typed").is_file()
     assert importlib.util.find_spec("conversion") is None
 
-    import torch
-
-    config = hf_bert_impl.BertConfig(
-        vocab_size=31,
-        hidden_size=12,
-        num_hidden_layers=2,
-        num_attention_heads=3,
-        intermediate_size=17,
-    )
     with tempfile.TemporaryDirectory() as folder:
-        model = hf_bert_impl.BertForMaskedLM(config).eval()
-        model.save_pretrained(f"{folder}/model")
-        again = hf_bert_impl.load_any(f"{folder}/model")
-        ids = torch.tensor([[2, 7, 9, 3, 0], [2, 5, 3, 0, 0]])
-        batch = {"input_ids": ids, "attention_mask": (ids > 0).long()}
-        assert torch.equal(model(**batch).logits, again(**batch).logits)
-
         # The formats that need no optional library.
         for name in ("hf_safetensors", "pytorch_pretrained_bert", "codertimo"):
             result = run("convert", FIXTURES / name, f"{folder}/{name}")
             assert result.returncode == 0, result.stderr
+            hf_bert_impl.load_any(f"{folder}/{name}")
         result = run("convert", FIXTURES / "tf2_h5", f"{folder}/h5")
         assert result.returncode == 2
         assert "pip install -e '.[convert]'" in result.stderr, result.stderr

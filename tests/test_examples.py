@@ -33,9 +33,6 @@ PAGES = {
 HOW_TO = [
     f"docs/{name}.md" for name in ("embed-and-search", "rerank", "fine-tune", "push-and-export")
 ]
-#: Pages that lie beside what they describe. Their links are looked at, too.
-LINKED = ("CONTRIBUTING.md", "benchmarks/README.md", "notebooks/README.md")
-LINK = re.compile(r"\]\(([^)\s]+)\)")
 BLOCK = re.compile(r"^```(python|bash|sh)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 WORDS = "a anna ' s cat nap ##s kitten sleep fine film the short long ##er one somewhat . , nice to"
 OPTIONS = doctest.ELLIPSIS | doctest.NORMALIZE_WHITESPACE
@@ -96,40 +93,24 @@ def test_docstrings(name: str, checkpoints: Path) -> None:
     assert result.attempted and not result.failed, result
 
 
-def blocks(text: str, *languages: str) -> list[str]:
-    return [block for kind, block in BLOCK.findall(text) if kind in languages]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if page not in HOW_TO and blocks(PAGES[page], "python")]
+    "page", [page for page, text in PAGES.items() if page in HOW_TO or "```python" in text]
 )
-def test_python_of_a_page(page: str, checkpoints: Path) -> None:
-    names: dict[str, Any] = {}
-    try:
-        for block in blocks(PAGES[page], "python"):
-            exec(compile(block, page, "exec"), names)
-    finally:
-        hf_bert_impl.unregister()
-    assert type(names["model"]) is hf_bert_impl.BertModel
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("page", HOW_TO)
-def test_how_to(page: str, checkpoints: Path) -> None:
+def test_blocks_of_a_page(page: str, checkpoints: Path) -> None:
     names: dict[str, Any] = {}
     paths = {
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "PYTHONPATH": os.pathsep.join(filter(None, (str(ROOT), os.getenv("PYTHONPATH")))),
     }
-    for kind, block in BLOCK.findall(PAGES[page]):
-        if kind == "bash":
-            done = subprocess.run(
-                ["bash", "-euc", block], env=os.environ | paths, capture_output=True, text=True
-            )
-            assert done.returncode == 0, done.stderr
-        elif kind == "python":
-            exec(compile(block, page, "exec"), names)
+    try:
+        for kind, block in BLOCK.findall(PAGES[page]):
+            if kind == "python":
+                exec(compile(block, page, "exec"), names)
+            elif kind == "bash" and page in HOW_TO:
+                subprocess.run(["bash", "-euc", block], env=os.environ | paths, check=True)
+    finally:
+        hf_bert_impl.unregister()
 
 
 def test_commands_of_all_pages() -> None:
@@ -138,7 +119,8 @@ def test_commands_of_all_pages() -> None:
     lines = [
         line
         for page in PAGES.values()
-        for block in blocks(page, "bash", "sh")
+        for kind, block in BLOCK.findall(page)
+        if kind != "python"
         for line in block.replace("\\\n", " ").splitlines()
         if line.startswith("hf-bert ")
     ]
@@ -149,31 +131,7 @@ def test_commands_of_all_pages() -> None:
         used.add(command.name)
         if hasattr(command, "commands"):
             command = command.commands[words.pop(0)]
-        allowed = {option for parameter in command.params for option in parameter.opts}
-        allowed |= {option for parameter in command.params for option in parameter.secondary_opts}
+        allowed = {o for each in command.params for o in (*each.opts, *each.secondary_opts)}
         given = {word.split("=")[0] for word in words if word.startswith("--")}
         assert given <= allowed, f"{line}: {given - allowed}"
     assert used == set(group.commands)
-
-
-def anchors(text: str) -> set[str]:
-    """The places of a page that a link can name: its headings, as GitHub writes them."""
-    headings = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
-
-
-def test_readme_leads_to_every_page() -> None:
-    assert {page for page in PAGES if page != "README.md"} <= {*LINK.findall(PAGES["README.md"])}
-
-
-@pytest.mark.parametrize("page", [*PAGES, *LINKED])
-def test_links_lead_somewhere(page: str) -> None:
-    text = (ROOT / page).read_text(encoding="utf-8")
-    for link in LINK.findall(text):
-        if "://" in link:
-            continue
-        name, _, anchor = link.partition("#")
-        target = (ROOT / page).parent / name if name else ROOT / page
-        assert target.exists(), f"{page}: {link}"
-        if anchor:
-            assert anchor in anchors(target.read_text(encoding="utf-8")), f"{page}: {link}"

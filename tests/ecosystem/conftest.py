@@ -27,12 +27,9 @@ def library():
     def load(name):
         if name == "openvino" and WHY_NO_OPENVINO:
             pytest.skip(WHY_NO_OPENVINO)
-        try:
+        if os.environ.get("CI"):
             return importlib.import_module(name)
-        except ModuleNotFoundError:
-            if os.environ.get("CI"):
-                raise
-            pytest.skip(f"needs {name}: pip install -e '.[ecosystem]'")
+        return pytest.importorskip(name, reason="pip install -e '.[ecosystem]'")
 
     return load
 

@@ -1,32 +1,26 @@
-"""PEFT: LoRA, prompt tuning, and adapters by text, as on transformers' model."""
+"""PEFT: LoRA, and adapters by text as on transformers' model."""
 
 import pytest
 import torch
 
-from hf_bert_impl.model.attention import CACHE
+import hf_bert_impl
 from hf_bert_impl.parity import reference_model
 
 pytestmark = pytest.mark.ecosystem
 
-LABELS = torch.tensor([0, 2, 1])
 
+def test_lora_trains_saves_and_merges(library, model, batch, tmp_path):
+    def classifier():
+        return model("BertForSequenceClassification", num_labels=3)
 
-@pytest.fixture
-def classifier(model):
-    return lambda: model("BertForSequenceClassification", num_labels=3)
-
-
-def test_lora_trains_saves_and_merges(library, classifier, batch, tmp_path):
     peft = library("peft")
-    ours = classifier()
-    before = ours(**batch).logits
     settings = peft.LoraConfig(task_type="SEQ_CLS", target_modules=["query", "value"], r=3)
-    tuned = peft.get_peft_model(ours, settings).train()
+    tuned = peft.get_peft_model(classifier(), settings).train()
     frozen = {name: p.clone() for name, p in tuned.named_parameters() if not p.requires_grad}
     optimizer = torch.optim.AdamW((w for w in tuned.parameters() if w.requires_grad), lr=1e-2)
     losses = []
     for _ in range(12):
-        loss = tuned(**batch, labels=LABELS).loss
+        loss = tuned(**batch, labels=torch.tensor([0, 2, 1])).loss
         loss.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -34,36 +28,16 @@ def test_lora_trains_saves_and_merges(library, classifier, batch, tmp_path):
     assert losses[-1] < losses[0]
     assert all(torch.equal(tuned.get_parameter(name), p) for name, p in frozen.items())
     after = tuned.eval()(**batch).logits
-    assert (after - before).abs().max() > 1e-2
-    tuned.save_pretrained(tmp_path)
-    loaded = peft.PeftModel.from_pretrained(classifier(), tmp_path).eval()
+    tuned.save_pretrained(tmp_path / "adapter")
+    loaded = peft.PeftModel.from_pretrained(classifier(), tmp_path / "adapter").eval()
     torch.testing.assert_close(loaded(**batch).logits, after, atol=1e-6, rtol=0)
+    hf_bert_impl.optimize(tuned, "bfloat16")
     merged = tuned.merge_and_unload()
     assert type(merged) is type(classifier())
-    torch.testing.assert_close(merged(**batch).logits, after, atol=1e-5, rtol=0)
-
-
-@pytest.mark.parametrize("name", ["PromptTuningConfig", "PrefixTuningConfig"])
-def test_virtual_tokens_as_upstream(library, classifier, batch, name):
-    peft = library("peft")
-    ours = classifier()
-    settings = getattr(peft, name)(task_type="SEQ_CLS", num_virtual_tokens=5)
-    pair = [peft.get_peft_model(one, settings).eval() for one in (ours, reference_model(ours))]
-    pair[1].load_state_dict(pair[0].state_dict())
-    if name == "PrefixTuningConfig" and CACHE == "cache":
-        # PEFT 0.21 looks for `past_key_values`, which transformers 5.24 calls `cache`.
-        for one in pair:
-            with pytest.raises(ValueError, match="does not support past key values"):
-                one(**batch, labels=LABELS)
-        return
-    found = []
-    for one in pair:
-        result = one(**batch, labels=LABELS)
-        result.loss.backward()
-        grads = [p.grad for name, p in one.named_parameters() if "prompt_encoder" in name]
-        found.append((result.logits, grads))
-    assert found[0][1][0].abs().max() > 0
-    torch.testing.assert_close(found[0], found[1], atol=2e-5, rtol=0)
+    merged.save_pretrained(tmp_path / "merged")  # in the dtype before
+    again = type(merged).from_pretrained(tmp_path / "merged", dtype="auto").eval()
+    assert {weight.dtype for weight in again.parameters()} == {torch.float32}
+    torch.testing.assert_close(again(**batch).logits, after, atol=2e-2, rtol=0)
 
 
 def test_adapters_by_text_as_upstream(library, model, batch):
@@ -80,8 +54,6 @@ def test_adapters_by_text_as_upstream(library, model, batch):
             if "lora_" in name:
                 weight.data = torch.randn(weight.shape, generator=generator)
         with torch.no_grad():
-            mixed = tuned.eval()(**batch, adapter_names=["a", "b", "__base__"]).logits
-            found.append((mixed, tuned(**batch).logits))
+            found.append(tuned.eval()(**batch, adapter_names=["a", "b", "__base__"]).logits)
     attended = batch["attention_mask"].bool()
-    for here, there in zip(*found, strict=True):
-        torch.testing.assert_close(here[attended], there[attended], atol=2e-5, rtol=0)
+    torch.testing.assert_close(found[0][attended], found[1][attended], atol=2e-5, rtol=0)

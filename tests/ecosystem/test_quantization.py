@@ -1,4 +1,4 @@
-"""torchao's int8, and bitsandbytes' flags where they cannot work."""
+"""torchao's int8."""
 
 import pytest
 import torch
@@ -29,12 +29,3 @@ def test_torchao_as_upstream(library, model, batch, tmp_path):
     torch.testing.assert_close(found, expected, atol=1e-4, rtol=0)
     for one in (found, by_loading):
         assert 1e-5 < (one - exact[attended]).abs().max() < 0.1 * exact.abs().max()
-
-
-def test_bitsandbytes_is_refused_without_a_gpu(model, tmp_path):
-    if torch.cuda.is_available():
-        pytest.skip("there is a GPU here")
-    model("BertForMaskedLM").save_pretrained(tmp_path)
-    settings = transformers.BitsAndBytesConfig(load_in_8bit=True)
-    with pytest.raises((ImportError, RuntimeError, ValueError), match="bitsandbytes"):
-        BertForMaskedLM.from_pretrained(tmp_path, quantization_config=settings)

@@ -1,27 +1,19 @@
 """Tiny models with a tokenizer, as they are published."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import hf_bert_impl
-from tests.checkpoints import SPECIAL_TOKENS
+from tests.checkpoints import WORDS
 from tests.model.cases import random_config, random_model
-
-WORDS = (
-    *SPECIAL_TOKENS,
-    *("hello", "world", "who", "was", "the", "river", "rose", "night", "##s", "and", "a", ".", ","),
-)
 
 
 @pytest.fixture(scope="session")
-def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Any:
+def tokenizer() -> Any:
     """A tokenizer of a few words."""
-    folder: Path = tmp_path_factory.mktemp("tokenizer")
-    (folder / "vocab.txt").write_text("\n".join(WORDS) + "\n", encoding="utf-8")
-    return hf_bert_impl.BertTokenizer.from_pretrained(folder)
+    return hf_bert_impl.BertTokenizer({word: number for number, word in enumerate(WORDS)})
 
 
 @pytest.fixture

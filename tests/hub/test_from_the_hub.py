@@ -5,17 +5,14 @@ import json
 import pytest
 from huggingface_hub import HfApi, constants
 
-from hf_bert_impl.hub.uploading import PushError, open_repository, upload
+from hf_bert_impl.hub.uploading import PushError, open_repository, reserve, upload
 from tests.checkpoints import save_checkpoint
 from tests.commands import run_commands
 from tests.hub_server import TOKEN, HubServer
 
 NAME = "someone/small-bert"
 #: What a push deletes, and what it leaves.
-STALE = (
-    *("pytorch_model.bin", "model-00001-of-00002.safetensors", "model.safetensors.index.json"),
-    *("tf_model.h5", "modeling_bert.py"),
-)
+STALE = ("pytorch_model.bin", "model-00001-of-00002.safetensors", "tf_model.h5", "modeling_bert.py")
 OTHERS = ("handler.py", "my_model.bin", "vocab.txt")
 
 
@@ -55,33 +52,25 @@ def test_what_an_upload_replaces_and_what_another_branch_keeps(tmp_path, monkeyp
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(constants, "HF_HUB_DISABLE_XET", True)
     earlier, later = tmp_path / "earlier", tmp_path / "later"
-    for folder, names in (
-        (earlier, (*STALE, "notes.txt", *OTHERS)),
-        (later, ("model.safetensors", "notes.txt")),
-    ):
+    for folder, names in ((earlier, (*STALE, "notes.txt", *OTHERS)), (later, ("notes.txt",))):
         folder.mkdir()
         (folder / "config.json").write_text('{"architectures": ["BertModel"]}')
         for name in names:
             (folder / name).write_text(f"{name} of {folder.name}")
-
     with HubServer() as server:
         api = HfApi(endpoint=server.address, token=TOKEN)
+        reserve("b-model", "BertModel", api=api)
         new = open_repository("a-model", "BertModel", api=api)
         assert upload(earlier, new, private=True, api=api) == f"{server.address}/me/a-model"
         held = server.repositories["me/a-model"]
         first = held.at("main")[1]
         branch = open_repository("a-model", "BertModel", revision="next", api=api)
         assert upload(later, branch, api=api).endswith("/me/a-model/tree/next")
-        assert held.at("main")[1] == first
-        main = open_repository("a-model", "BertModel", api=api)
-        upload(later, main, api=api)
         with pytest.raises(PushError, match="holds BertModel"):
             open_repository("a-model", "BertForMaskedLM", api=api)
-
-    assert held.private
+    assert server.repositories.keys() == {"me/a-model", "me/b-model"} and held.private
+    assert held.at("main")[1] == first
     assert set(first) == {".gitattributes", *(path.name for path in earlier.iterdir())}
-    for branch_name in ("main", "next"):
-        files = held.at(branch_name)[1]
-        assert set(files) == {".gitattributes", *OTHERS, *(path.name for path in later.iterdir())}
-        assert files["notes.txt"] == b"notes.txt of later"
-        assert files["model.safetensors"] == b"model.safetensors of later"
+    files = held.at("next")[1]
+    assert set(files) == {".gitattributes", *OTHERS, *(path.name for path in later.iterdir())}
+    assert files["notes.txt"] == b"notes.txt of later"

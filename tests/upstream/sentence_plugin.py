@@ -2,14 +2,11 @@
 
 HF_BERT_SUITE says what: `stock` changes nothing, `optimize` gives every model to that function, and
 `TextEncoder` is put in the place of `SentenceTransformer`. A test that fails for a model or
-a data set that is not in the hub's cache is skipped, and so is one whose model holds no BERT. The
-outcomes are written into the file that HF_BERT_SUITE_REPORT names.
+a data set that is not in the hub's cache is skipped, and so is one whose model holds no BERT.
 """
 
-import json
 import os
 from collections.abc import Generator, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,9 +16,6 @@ from sentence_transformers.base.model import BaseModel
 
 import hf_bert_impl
 from hf_bert_impl.errors import InputError
-
-#: Of each test: passed, failed or skipped.
-OUTCOMES: dict[str, str] = {}
 
 
 def optimized(construct: Any) -> Any:
@@ -71,11 +65,4 @@ def pytest_runtest_makereport(
     if report.failed and call.excinfo and (reason := why_skipped(call.excinfo.value)):
         report.outcome = "skipped"
         report.longrepr = (str(item.path), item.location[1] or 0, reason)
-    if report.outcome != "passed" or report.when == "call":
-        OUTCOMES[item.nodeid] = report.outcome
     return report
-
-
-def pytest_sessionfinish() -> None:
-    if place := os.environ.get("HF_BERT_SUITE_REPORT"):
-        Path(place).write_text(json.dumps(OUTCOMES), encoding="utf-8")

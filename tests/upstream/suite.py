@@ -5,8 +5,8 @@ import from deeper folders is missing. It is replaced here, before they are impo
 
 - `exporters.test_export.ExportTesterMixin`: an empty class. Tests of torch.export are not run.
 - `generation.test_utils.GenerationTesterMixin`: an empty class. Generation has tests of our own.
-- `utils.test_configuration_utils.config_common_kwargs`: our own values for the fields that every
-  configuration has; the check that they arrive is transformers'.
+- `utils.test_configuration_utils.config_common_kwargs`: no fields. Those of a configuration are
+  tested in `model/`.
 
 `direct_transformers_import` would run `tests/__init__.py`, which is missing too. It would return
 the imported transformers in the end, so a stand-in returns that at once.
@@ -27,21 +27,6 @@ from tests.upstream.download import tests_folder
 
 # The name under which the folder is imported: its own, `tests`, is taken by this project's.
 PACKAGE = "transformers_own_tests"
-
-CONFIG_COMMON_KWARGS: dict[str, Any] = {
-    "architectures": ["BertModel"],
-    "chunk_size_feed_forward": 5,
-    "dtype": "float16",
-    "id2label": {0: "label"},
-    "is_encoder_decoder": False,
-    "label2id": {"label": 0},
-    "output_attentions": True,
-    "output_hidden_states": True,
-    "pad_token_id": 7,
-    "problem_type": "regression",
-    "return_dict": False,
-    "tie_word_embeddings": False,
-}
 
 
 def load(name: str) -> types.ModuleType:
@@ -69,7 +54,7 @@ def _put_stubs(path: Path) -> None:
     stubs: dict[str, dict[str, Any]] = {
         "exporters.test_export": {"ExportTesterMixin": type("ExportTesterMixin", (), {})},
         "generation.test_utils": {"GenerationTesterMixin": type("GenerationTesterMixin", (), {})},
-        "utils.test_configuration_utils": {"config_common_kwargs": CONFIG_COMMON_KWARGS},
+        "utils.test_configuration_utils": {"config_common_kwargs": {}},
     }
     for name, contents in stubs.items():
         parent, child = (f"{PACKAGE}.{part}" for part in (name.split(".")[0], name))

@@ -5,12 +5,12 @@ their own, with `sentence_plugin.py` and without a network: the small models tha
 hub are made here, random, in a cache. Tests of other models are skipped.
 """
 
-import json
 import os
 import subprocess
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 import torch
@@ -36,46 +36,31 @@ pytestmark = [
 #: The files and folders that construct and call models, without training them.
 FILES = {
     "sentence_transformer": (
-        *("test_model.py", "test_compute_embeddings.py", "test_multi_process.py"),
-        *("modules", "evaluation"),
+        "test_model test_compute_embeddings test_multi_process modules evaluation"
     ),
-    "base": (
-        *("test_model.py", "test_data_collator.py"),
-        *("modules/test_dense.py", "modules/test_router.py"),
-    ),
-    "cross_encoder": ("test_model.py", "test_multi_process.py", "evaluation"),
-    "sparse_encoder": ("test_model.py", "test_multi_process.py"),
-    "multi_vector_encoder": (
-        *("test_model.py", "test_multi_process.py"),
-        *("test_token_pooling.py", "test_evaluators.py"),
-    ),
-    "util": ("test_similarity.py",),
+    "base": "test_model test_data_collator modules/test_dense modules/test_router",
+    "cross_encoder": "test_model test_multi_process evaluation",
+    "sparse_encoder": "test_model test_multi_process",
+    "multi_vector_encoder": "test_model test_multi_process test_token_pooling test_evaluators",
+    "util": "test_similarity",
 }
 CASES = [
     *((optimize.__name__, folder) for folder in FILES),
     *((TextEncoder.__name__, folder) for folder in ("sentence_transformer", "base", "util")),
 ]
-#: Tests that fail here by design, below the folder `tests`, and why.
+#: Tests that fail here by design, below the folder `tests`.
 EXCEPTIONS = {
-    "base/test_model.py::test_can_flatten_inputs_transformer_model": (
-        "the packed loop orders texts itself, so the library's own order is switched off"
-    ),
-    "base/test_model.py::test_push_to_hub_commit_message_includes_backend": (
-        "the commit message names TextEncoder"
-    ),
-    "base/test_model.py::test_push_to_hub_create_pr_commit_description_sentence_transformer": (
-        "the commit message names TextEncoder"
-    ),
-    "sentence_transformer/test_model.py::test_get_model_kwargs": ("the error names TextEncoder"),
-    "sentence_transformer/test_model.py::test_router_transformers_model_property": (
-        "the BERT has this package's class"
-    ),
-    "sentence_transformer/test_model.py::test_transformers_model_property": (
-        "the BERT has this package's class"
-    ),
-    "sparse_encoder/test_model.py::test_get_model_kwargs": (
-        "the error names the method of SpladeFold in place of forward"
-    ),
+    # The packed loop orders texts itself, so the library's own order is switched off.
+    "base/test_model.py::test_can_flatten_inputs_transformer_model",
+    # The commit message and the error name TextEncoder.
+    "base/test_model.py::test_push_to_hub_commit_message_includes_backend",
+    "base/test_model.py::test_push_to_hub_create_pr_commit_description_sentence_transformer",
+    "sentence_transformer/test_model.py::test_get_model_kwargs",
+    # The BERT has this package's class.
+    "sentence_transformer/test_model.py::test_router_transformers_model_property",
+    "sentence_transformer/test_model.py::test_transformers_model_property",
+    # The error names the method of SpladeFold in place of forward.
+    "sparse_encoder/test_model.py::test_get_model_kwargs",
 }
 
 
@@ -119,36 +104,31 @@ def cache(minilm_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return place
 
 
-def run_suite(mode: str, tests: Iterable[str], cache: Path, scratch: Path) -> dict[str, str]:
-    """What became of each of the suite's tests: passed, failed or skipped."""
-    report = scratch / f"{mode}.json"
-    settings = scratch / "pytest.ini"
+def run_suite(mode: str, tests: Iterable[str], cache: Path, scratch: Path) -> dict[str, bool]:
+    """Of each of the suite's functions that was not skipped, whether it failed."""
+    report, settings = scratch / f"{mode}.xml", scratch / "pytest.ini"
     settings.write_text("[pytest]\nmarkers =\n    slow:\n    custom:\n", encoding="utf-8")
     environment = {
         **os.environ,
         # The suite's own package is called `tests` too, and pytest puts its parent first.
         "PYTHONPATH": os.pathsep.join(map(str, Path(__file__).parents[:3:2])),
         "HF_BERT_SUITE": mode,
-        "HF_BERT_SUITE_REPORT": str(report),
         "HF_HUB_CACHE": str(cache),
         "HF_HUB_OFFLINE": "1",
         "HF_DATASETS_OFFLINE": "1",
+        "CI": "",  # there the suite would use an empty cache
     }
-    environment.pop("CI", None)  # there the suite would use an empty cache
     command = [sys.executable, "-W", "ignore", "-m", "pytest", "-q", "--tb=short", "-rs"]
     command += ["-c", str(settings), "--rootdir", str(FOLDER.parent), "-p", "sentence_plugin"]
     command += ["-p", "no:cacheprovider", "-p", "no:xdist", "-m", "not slow and not custom"]
-    run = subprocess.run(
-        [*command, *tests],
-        cwd=FOLDER.parent,
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-    print(run.stdout)
+    command += ["-o", "junit_family=xunit1", f"--junitxml={report}"]
+    run = subprocess.run([*command, *tests], cwd=FOLDER.parent, env=environment)
     assert run.returncode in (0, 1), "pytest could not run the suite"
-    found: dict[str, str] = json.loads(report.read_text(encoding="utf-8"))
+    found: dict[str, bool] = {}
+    for case in ElementTree.parse(report).iter("testcase"):
+        if case.find("skipped") is None:
+            name = f"{case.get('file')}::{case.get('name', '').partition('[')[0]}"
+            found[name] = found.get(name, False) or len(case) > 0
     return found
 
 
@@ -156,12 +136,11 @@ def run_suite(mode: str, tests: Iterable[str], cache: Path, scratch: Path) -> di
 def test_what_passes_with_stock_passes_here(
     mode: str, folder: str, cache: Path, tmp_path: Path
 ) -> None:
-    files = [f"tests/{folder}/{name}" for name in FILES[folder]]
-    outcomes = run_suite(mode, files, cache, tmp_path)
-    assert "passed" in outcomes.values()
-    failed = [test for test, outcome in outcomes.items() if outcome == "failed"]
-    failed = [test for test in failed if test.removeprefix("tests/") not in EXCEPTIONS]
-    # The control, without the cases: their names may have that of a class.
-    functions = {test.partition("[")[0] for test in failed}
-    stock = run_suite("stock", functions, cache, tmp_path) if failed else {}
-    assert [test for test in failed if stock.get(test) != "failed"] == []
+    places = [FOLDER / folder / name for name in FILES[folder].split()]
+    tests = [str(place if place.is_dir() else place.with_suffix(".py")) for place in places]
+    outcomes = run_suite(mode, tests, cache, tmp_path)
+    assert not all(outcomes.values())
+    failed = [name for name, has_failed in outcomes.items() if has_failed]
+    failed = [name for name in failed if name.removeprefix("tests/") not in EXCEPTIONS]
+    stock = run_suite("stock", tests, cache, tmp_path) if failed else {}
+    assert [name for name in failed if not stock.get(name)] == []
