@@ -4,6 +4,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
@@ -105,7 +106,8 @@ hf_bert_impl.register()
 assert "transformers.models.bert.modeling_bert" not in sys.modules
 from transformers.models.bert import modeling_bert
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    root = Path(__file__).parents[1]
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, cwd=root)
     assert done.returncode == 0, done.stderr
     assert "ERROR" not in done.stdout + done.stderr
 
