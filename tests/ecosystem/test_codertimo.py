@@ -47,8 +47,8 @@ def place(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """Neither is the machine measured nor a picture drawn, which take longer than the run."""
-    monkeypatch.setattr(pretraining_trainer, "best_product", lambda *sizes: {"linear": 100.0})
-    monkeypatch.setattr(pretraining, "draw_curves", lambda file, *rest: file.write_bytes(b""))
+    monkeypatch.setattr(pretraining_trainer, "best_product", lambda *sizes: 100.0)
+    monkeypatch.setattr(pretraining, "save", lambda figure, file: file.write_bytes(b""))
 
 
 def run(place, output, **changes):
@@ -72,7 +72,7 @@ def run(place, output, **changes):
 def trained(place):
     """A model that has learnt which words go together."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pretraining_trainer, "best_product", lambda *sizes: {"linear": 100.0})
+        patch.setattr(pretraining_trainer, "best_product", lambda *sizes: 100.0)
         steps = {"max_steps": 400, "learning_rate": 4e-3, "dupe_factor": 4, "save_steps": 1000}
         result = run(place, place / "trained", **steps, validation_share=0.1)
     return result

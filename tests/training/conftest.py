@@ -104,8 +104,8 @@ def place(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """Neither is the machine measured nor a picture drawn, which take longer than the run."""
-    monkeypatch.setattr(pretraining_trainer, "best_product", lambda *sizes: {"linear": 100.0})
-    monkeypatch.setattr(pretraining, "draw_curves", lambda file, *rest: file.write_bytes(b""))
+    monkeypatch.setattr(pretraining_trainer, "best_product", lambda *sizes: 100.0)
+    monkeypatch.setattr(pretraining, "save", lambda figure, file: file.write_bytes(b""))
 
 
 @pytest.fixture

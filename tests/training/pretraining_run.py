@@ -79,8 +79,8 @@ def main() -> None:
     if os.environ.get("ACCELERATE_USE_FSDP") == "true":
         shard_on_cpu()
     # These would take longer than the run.
-    pretraining_trainer.best_product = lambda *sizes: {"linear": 100.0}
-    pretraining.draw_curves = lambda file, *rest: file.write_bytes(b"")
+    pretraining_trainer.best_product = lambda *sizes: 100.0
+    pretraining.save = lambda figure, file: file.write_bytes(b"")
     if len(sys.argv) > 2:
         kill_in_write(int(sys.argv[2]))
     torch.set_num_threads(1)

@@ -132,7 +132,7 @@ def test_evaluation_is_that_of_every_position(options):
     result = pretrain(run, [watch])
     model = watch.model.eval()
     tokenizer = pretraining.load_tokenizer(run)
-    data = pretraining.prepare(run, tokenizer).validation
+    _, data, _ = pretraining.prepare(run, tokenizer)
     assert isinstance(data, Epochs)
     collate = pretraining.PretrainingCollator(
         pretraining.Masker(tokenizer, run.masking_options()), seed=run.seed, pad_id=0

@@ -108,7 +108,7 @@ def test_a_new_run_wants_a_new_folder(options):
     run = options()
     run.output.mkdir()
     (run.output / "mine").write_text("precious")
-    with pytest.raises(ValueError, match="is no empty folder; expected a new one"):
+    with pytest.raises(ValueError, match="has files, or a run that `resume=True`"):
         pretrain(run)
     assert [file.name for file in run.output.iterdir()] == ["mine"]
 
