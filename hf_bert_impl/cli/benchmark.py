@@ -15,8 +15,6 @@ from hf_bert_impl.cli.errors import quiet_libraries
 from hf_bert_impl.cli.options import AsJson, from_dataclass
 from hf_bert_impl.cli.output_checks import check_output_file
 from hf_bert_impl.errors import InputError, check_choice
-from hf_bert_impl.extras import require
-from hf_bert_impl.figures import FORMATS
 from hf_bert_impl.files.atomic import atomic_file
 from hf_bert_impl.tables import console
 
@@ -38,9 +36,8 @@ def benchmark(
         str | None, typer.Option(help="cpu or cuda.", show_default="cuda where there is one")
     ] = None,
     output: Annotated[Path | None, typer.Option(help="Write the results as JSON.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw them: a png, svg or pdf.")] = None,
     overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace the files of --output and --plot.")
+        bool, typer.Option("--overwrite", help="Replace the file of --output.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -61,9 +58,6 @@ def benchmark(
     check_choice("--random", random, RANDOM)
     if output is not None:
         check_output_file("--output", output, overwrite)
-    if plot is not None:
-        check_output_file("--plot", plot, overwrite, endings=FORMATS)
-        require("matplotlib", "bench", "a plot")
     from hf_bert_impl.benchmark.run import Benchmark
 
     with quiet_libraries():
@@ -77,10 +71,6 @@ def benchmark(
     if output is not None:
         with atomic_file(output) as fresh:
             fresh.write_text(results.to_json() + "\n", encoding="utf-8")
-    if plot is not None:
-        from hf_bert_impl.benchmark.plot import draw
-
-        draw(results, plot)
     if as_json:
         typer.echo(results.to_json())
     else:
