@@ -38,14 +38,12 @@ class FinetuningTrainer(ResumableTrainer):
 
     Args:
         task: The task.
-        validation: The data to judge by, or None.
-        **options: The arguments of `Trainer`.
+        **options: The arguments of `ResumableTrainer`; `eval_dataset` is a `Split` or None.
     """
 
-    def __init__(self, task: Task, validation: Split | None, **options: Any) -> None:
+    def __init__(self, task: Task, **options: Any) -> None:
         super().__init__(**options)
         self.task = task
-        self.validation = validation
         #: Batches of this process so far.
         self._batches = 0
 
@@ -122,12 +120,10 @@ class FinetuningTrainer(ResumableTrainer):
         metric_key_prefix: str = "eval",
     ) -> dict[str, float]:
         """Scores the validation data; the arguments of `Trainer` but the prefix are not needed."""
-        assert self.validation is not None
-        outputs = predict_together(
-            *(self.task, self.model, self.validation, self.processing_class),
-            self.accelerator.state,
-        )
-        return self.log_scores(self.task.score(self.validation, outputs), metric_key_prefix)
+        split: Any = self.eval_dataset
+        state = self.accelerator.state
+        outputs = predict_together(self.task, self.model, split, self.processing_class, state)
+        return self.log_scores(self.task.score(split, outputs), metric_key_prefix)
 
     def save_best(self, folder: Path) -> None:
         """Moves the model with its tokenizer to a folder, in place of an earlier run's."""
@@ -206,13 +202,11 @@ def build_trainer(
         callbacks = [EarlyStoppingCallback(options.early_stopping), *callbacks]
     return FinetuningTrainer(
         task,
-        validation,
         model=model,
         args=arguments,
         data_collator=task.collator(tokenizer),
         train_dataset=features,
-        # Never read: `evaluate` has its own, but the Trainer wants one.
-        eval_dataset=None if validation is None else validation.features,
+        eval_dataset=validation,
         processing_class=tokenizer,
         compute_loss_func=None if weights is None else _weighted_loss(weights, model.config),
         callbacks=list(callbacks),

@@ -133,7 +133,6 @@ def pretrain(
         share = 1 if options.warmup >= 1 else arguments.max_steps
         arguments.warmup_steps = int(options.warmup * share)
         trainer = PretrainingTrainer(
-            precision="bfloat16" if arguments.bf16 else "float32",
             keep_checkpoints=options.keep_checkpoints,
             model=model,
             args=arguments,

@@ -33,14 +33,12 @@ class PretrainingTrainer(ResumableTrainer):
     labelled tokens, and of the pairs. Held-out text is scored after the last step in any case.
 
     Args:
-        precision: `float32` or `bfloat16`, of the matrix products that the speed is compared with.
-        **options: The arguments of `Trainer`.
+        **options: The arguments of `ResumableTrainer`.
     """
 
-    def __init__(self, precision: str = "float32", **options: Any) -> None:
+    def __init__(self, **options: Any) -> None:
         options["callbacks"] = [*(options.get("callbacks") or ()), _AfterSteps(self)]
         super().__init__(**options)
-        self.precision = precision
         #: Pairs of the current step, in all processes.
         self._pairs = 0
         #: GFLOP/s of the best matrix product here; measured when training begins.
@@ -51,9 +49,10 @@ class PretrainingTrainer(ResumableTrainer):
         """Trains; the arguments and the result are those of `Trainer.train`."""
         config, device = self.model.config, self.args.device
         sizes = (config.hidden_size, config.intermediate_size)
+        precision = "bfloat16" if self.args.bf16 else "float32"
         # What it draws is not to change what dropout draws.
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            self._best_product = best_product(*sizes, self.precision, str(device))
+            self._best_product = best_product(*sizes, precision, str(device))
         self.begin_interval()
         return super().train(*args, **kwargs)
 

@@ -11,7 +11,7 @@ from hf_bert_impl.data.word_vocabulary import train_words
 from hf_bert_impl.training import pretraining, pretraining_trainer
 from hf_bert_impl.training.pretraining import pretrain
 from hf_bert_impl.training.pretraining_options import PretrainingOptions
-from tests.training.pretraining_cases import same_weights
+from tests.training.cases import same_weights
 
 bert_pytorch = pytest.importorskip("bert_pytorch", reason="pip install -e '.[ecosystem]'")
 from bert_pytorch.dataset import BERTDataset, WordVocab  # noqa: E402

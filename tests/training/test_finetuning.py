@@ -17,7 +17,7 @@ from hf_bert_impl.training.finetuning import Sources, finetune
 from hf_bert_impl.training.finetuning_options import FinetuningOptions
 from hf_bert_impl.training.finetuning_trainer import build_trainer, class_weights
 from tests.model.cases import rows_through
-from tests.training.finetuning_cases import COLUMNS, squad_paragraphs
+from tests.training.cases import COLUMNS, squad_paragraphs
 
 CHOICES = Columns("0", "1,2,3", "4")
 

@@ -15,7 +15,7 @@ from hf_bert_impl.tasks.base import Columns
 from hf_bert_impl.tasks.registry import make_task
 from hf_bert_impl.training import finetuning_trainer
 from hf_bert_impl.training.resumable_trainer import TrainingDiverged
-from tests.training.finetuning_cases import COLUMNS, assert_nothing_left
+from tests.training.cases import COLUMNS, assert_nothing_left
 
 CHOICES = Columns("0", "0,1", "2")
 FIELDS, TEXT = Columns("text", "more"), Columns("text")
