@@ -85,7 +85,7 @@ def line(
     costs: dict[str, list[float]] = {name: [] for name in NAMES}
     with opened(source, threads) as contestants:
         for number in LINE_ROWS:
-            cases = line_cases(source.config().max_position_embeddings, number)
+            cases = line_cases(source.load().config.max_position_embeddings, number)
             for one in contestants:
                 # The widths take turns, so that a slow minute hits all.
                 times: list[list[float]] = [[] for _ in cases]
@@ -128,7 +128,7 @@ def busy(
 ) -> None:
     """The case `short` on a quiet and on a busy machine."""
     source, rows = Source(model, random), []
-    case = make_case("short", positions=source.config().max_position_embeddings)
+    case = make_case("short", positions=source.load().config.max_position_embeddings)
     with opened(source, threads) as contestants:
         for words, number in (("quiet", 0), ("busy", threads)):
             with neighbours(number):

@@ -1,14 +1,20 @@
-"""Contestants as the process that races them sees them: each in a process of its own.
+"""Contestants, each in a process of its own, and their races.
 
 Idle threads of some runtimes spin, which slows down whoever runs beside them. So a contestant is
 stopped (SIGSTOP) while it is not its turn. No process stays behind: each is the head of a process
 group that is killed at the end; it asks Linux to kill it when its parent ends; elsewhere a stopped
 group that lost its parent is hung up and continued, and finds the end of its input.
+
+Requests are pickles of `(NAME, arguments)`, NAME a method of the contestant's object. Answers are
+`(True, ANSWER)` or `(False, REASON)`. The first request, `open`, brings the function that makes the
+object.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import gc
 import json
 import os
 import pickle
@@ -19,13 +25,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hf_bert_impl.benchmark.cases import Unavailable
+from hf_bert_impl.errors import one_line
+from hf_bert_impl.freed_memory import keep_freed_memory
 
 #: Windows cannot stop a process. There the threads of waiting contestants stay awake.
 CAN_STOP = hasattr(signal, "SIGSTOP")
+PR_SET_PDEATHSIG = 1
 #: The child has the modules of its parent, wherever those come from.
 START = (
     "import json, sys; sys.path[:] = json.loads(sys.argv[1]); "
-    "from hf_bert_impl.benchmark.worker import main; main(int(sys.argv[2]))"
+    "from hf_bert_impl.benchmark.contest import main; main(int(sys.argv[2]))"
 )
 
 
@@ -170,3 +179,53 @@ def race(
                 lost(one, error)
                 del times[one]
     return times
+
+
+# --- in a contestant's own process ---------------------------------------------------------------
+
+
+def reason(error: BaseException) -> str:
+    """Why something failed, short enough for a table."""
+    text = one_line(error)
+    if not isinstance(error, Unavailable):
+        text = f"{type(error).__name__}: {text}"
+    return text if len(text) <= 200 else text[:197] + "..."
+
+
+def die_with(parent: int) -> None:
+    """End when the parent does, stopped or not."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # the parent ended before the line above
+        os._exit(1)
+
+
+def main(parent: int) -> None:
+    """Answer requests until there are no more.
+
+    Args:
+        parent: The number of the process that asks.
+    """
+    die_with(parent)
+    keep_freed_memory()  # for every runtime alike, as the command that starts it does
+    # Answers have a channel of their own, so that nothing a library prints gets between them.
+    answers = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    contestant: Any = None
+    with contextlib.suppress(EOFError):
+        while True:
+            do, given = pickle.load(sys.stdin.buffer)
+            answer: tuple[bool, Any]
+            try:
+                if do == "open":
+                    (make,) = given
+                    contestant, answer = make(), (True, None)
+                    # Each turn collects garbage first: it need not look through all libraries.
+                    gc.collect()
+                    gc.freeze()
+                else:
+                    answer = True, getattr(contestant, do)(*given)
+            except Exception as error:
+                answer = False, reason(error)
+            pickle.dump(answer, answers)
+            answers.flush()

@@ -97,14 +97,6 @@ class Source:
             return f"random weights, {self.random} size"
         return Path(self.path).resolve().name if os.path.isdir(self.path) else self.path
 
-    def config(self) -> Any:
-        """The model's config, read without its weights."""
-        import hf_bert_impl
-
-        if self.path is None:
-            return hf_bert_impl.BertConfig(**RANDOM[self.random])
-        return hf_bert_impl.BertConfig.from_pretrained(self.path)
-
     def load(self, name: str = "BertModel", **fields: Any) -> PreTrainedModel:
         """The model as a class of this package (a base model with its pooler), float32, eval.
 

@@ -111,15 +111,15 @@ class Benchmark:
         self.say(f"preparing {name} in {dtype}")
         kind = Texts if name in ("TextEncoder", TEXT_PEER) else States
         make = functools.partial(kind, name, dtype, self.source, self.settings)
-        with contextlib.ExitStack() as stack:
-            one = None
-            try:
-                if name in PEERS:
-                    check_peer(name, dtype, self.source.device)
-                contestant = Contestant(name, dtype, make, self.settings.threads or 1, self.scratch)
-                one = stack.enter_context(contestant)
-            except Unavailable as error:
-                self._miss(name, dtype, error, case)
+        try:
+            if name in PEERS:
+                check_peer(name, dtype, self.source.device)
+            one = Contestant(name, dtype, make, self.settings.threads or 1, self.scratch)
+        except Unavailable as error:
+            self._miss(name, dtype, error, case)
+            yield None
+            return
+        with one:
             yield one
 
     def _miss(self, peer: str, dtype: str, why: Unavailable, case: str) -> None:

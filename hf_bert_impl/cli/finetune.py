@@ -112,7 +112,7 @@ def finetune(
         from hf_bert_impl.tasks.registry import GLUE, make_task
         from hf_bert_impl.training.finetuning import Sources
         from hf_bert_impl.training.finetuning import finetune as run
-        from hf_bert_impl.training.finetuning_output import OutputFolder
+        from hf_bert_impl.training.finetuning_output import check_new, unfinished
         from hf_bert_impl.training.reporting import progress
 
         columns = Columns(text_column, text_pair_column, label_column)
@@ -128,14 +128,14 @@ def finetune(
         if push_to_hub is not None:
             from hf_bert_impl.hub.uploading import reserve
 
-            OutputFolder(options.output, options.overwrite).check()
+            check_new(options.output, options.overwrite)
             reserve(push_to_hub, made.head)
         try:
             with progress(not quiet) as callbacks:
                 sources = Sources(train or "train", validation, test)
                 report = run(made, sources, options, callbacks)
         except KeyboardInterrupt:
-            kept = OutputFolder(options.output).work
+            kept = unfinished(options.output)
             if kept.is_dir() and not quiet:
                 typer.echo(f"stopped; the best model so far is in {kept}", err=True)
             raise

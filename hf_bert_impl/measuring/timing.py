@@ -5,6 +5,8 @@ Times are wall-clock seconds; on CUDA the device is waited for before each readi
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import gc
 import math
 import os
@@ -16,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from hf_bert_impl.model.linear import has_onednn
 
@@ -93,8 +96,8 @@ def device_wait(device: str) -> Call | None:
     return torch.cuda.synchronize if device.startswith("cuda") else None
 
 
-def best_product(hidden: int, inner: int, dtype: str, device: str = "cpu") -> dict[str, float]:
-    """The matrix products that bound a model of these sizes, measured now.
+def best_product(hidden: int, inner: int, dtype: str, device: str = "cpu") -> float:
+    """The rate of the matrix products that bound a model of these sizes, measured now.
 
     Args:
         hidden: D.
@@ -103,37 +106,33 @@ def best_product(hidden: int, inner: int, dtype: str, device: str = "cpu") -> di
         device: Where.
 
     Returns:
-        By kernel the rate of its best shape in GFLOP/s (median of 5): `linear` (`F.linear`) and
-        `packed` (oneDNN with weights reordered once). Kernels that this torch lacks are left out.
+        GFLOP/s of the best shape (median of 5), by `F.linear` or by oneDNN with weights reordered
+        once; 0 where this machine has no kernel.
     """
     wait = device_wait(device)
-    rates: dict[str, float] = {}
+    form: dict[str, Any] = {"dtype": getattr(torch, dtype), "device": device}
+    rates = [0.0]
     for inputs, outputs in ((hidden, hidden), (hidden, inner), (inner, hidden)):
-        operations = 2 * PRODUCT_ROWS * inputs * outputs
-        for name, call in _products(inputs, outputs, dtype, device).items():
-            try:
-                with torch.inference_mode():
-                    call()
-                    seconds = [turn(call, 0.02, wait) for _ in range(PRODUCT_REPEATS)]
-            except (RuntimeError, NotImplementedError):
-                continue  # this machine lacks the kernel
-            rates[name] = max(rates.get(name, 0.0), operations / statistics.median(seconds) / 1e9)
-    return rates
+        states = torch.randn(PRODUCT_ROWS, inputs, **form)
+        weight = torch.randn(outputs, inputs, **form)
+        for product in (_plain, _packed)[: 1 + (device == "cpu" and has_onednn())]:
+            with contextlib.suppress(RuntimeError, NotImplementedError), torch.inference_mode():
+                call = product(states, weight)
+                call()
+                seconds = [turn(call, 0.02, wait) for _ in range(PRODUCT_REPEATS)]
+                operations = 2 * PRODUCT_ROWS * inputs * outputs
+                rates.append(operations / statistics.median(seconds) / 1e9)
+    return max(rates)
 
 
-def _products(inputs: int, outputs: int, dtype: str, device: str) -> dict[str, Call]:
-    kind = getattr(torch, dtype)
-    states = torch.randn(PRODUCT_ROWS, inputs, dtype=kind, device=device)
-    weight = torch.randn(outputs, inputs, dtype=kind, device=device)
-    calls: dict[str, Call] = {"linear": lambda: torch.nn.functional.linear(states, weight)}
-    if device == "cpu" and has_onednn():
-        mkldnn: Any = torch.ops.mkldnn
-        try:
-            packed = mkldnn._reorder_linear_weight(weight, PRODUCT_ROWS)
-        except (RuntimeError, NotImplementedError):
-            return calls  # oneDNN has no kernel of this precision for this CPU
-        calls["packed"] = lambda: mkldnn._linear_pointwise(states, packed, None, "none", [], "")
-    return calls
+def _plain(states: Tensor, weight: Tensor) -> Call:
+    return functools.partial(torch.nn.functional.linear, states, weight)
+
+
+def _packed(states: Tensor, weight: Tensor) -> Call:
+    mkldnn: Any = torch.ops.mkldnn
+    packed = mkldnn._reorder_linear_weight(weight, PRODUCT_ROWS)
+    return functools.partial(mkldnn._linear_pointwise, states, packed, None, "none", [], "")
 
 
 def instruction_set() -> str:

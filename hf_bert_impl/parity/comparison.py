@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 
 from hf_bert_impl.errors import InputError
+from hf_bert_impl.inference.eval_mode import eval_mode
 from hf_bert_impl.parity.report import ParityReport, ParityRow
 from hf_bert_impl.parity.tensors import (
     FP32_TOLERANCE,
@@ -154,7 +155,6 @@ def compare_models(
     dtype: torch.dtype | None = None,
     gradients: bool = False,
     labels: Mapping[str, Mapping[str, Tensor]] | None = None,
-    seed: int | None = None,
 ) -> ParityReport:
     """Run two models on the same batches and compare all that comes out.
 
@@ -174,48 +174,45 @@ def compare_models(
             else of a fixed random sum of the compared outputs. Only forward passes are compared
             below float32.
         labels: Name of the case to the label arguments of `forward`.
-        seed: Run in train mode, with dropout, from this seed before every forward. Compares only
-            where both draw the same random numbers: without padding, or with `padding_free` off.
 
     Returns:
         Rows whose case is precision, backend and batch, as in `fp32 sdpa padded right`.
     """
-    dtype = dtype or ours.dtype
-    low = dtype in (torch.bfloat16, torch.float16)
-    precise = None
-    if low:
-        precise = (
-            reference if reference.dtype == torch.float32 else copy.deepcopy(reference).float()
-        )
-    if ours.dtype != dtype:
-        ours = copy.deepcopy(ours).to(dtype)
-    if reference.dtype != dtype:
-        reference = copy.deepcopy(reference).to(dtype)
-
+    dtype, labels = dtype or ours.dtype, labels or {}
+    exact: dict[str, ModelOutput] = {}
+    if dtype in (torch.bfloat16, torch.float16):
+        precise = _in_precision(reference, torch.float32)
+        with _prepared(precise, "eager"):
+            exact = {name: _run(precise, batches[name], labels.get(name)) for name in batches}
+    ours, reference = _in_precision(ours, dtype), _in_precision(reference, dtype)
     report = ParityReport()
     for backend in backends or (None,):
-        with _prepared(ours, backend, seed), _prepared(reference, backend, seed):
+        with _prepared(ours, backend), _prepared(reference, backend):
             used = backend or ours.config._attn_implementation
             for name, inputs in batches.items():
                 case = f"{PRECISIONS.get(dtype, dtype)} {used} {name}"
                 mask = compared_positions(inputs, ours.config.pad_token_id)
-                answers = (labels or {}).get(name) or {}
-                mine = _run(ours, inputs, answers, seed)
-                theirs = _run(reference, inputs, answers, seed)
-                exact = None
-                if precise is not None:
-                    with _prepared(precise, "eager", seed):
-                        exact = _run(precise, inputs, answers, seed)
-                compared = compare_outputs(
-                    mine, theirs, mask, case=case, tolerance=tolerance, precise=exact
+                answers = labels.get(name)
+                mine, theirs = (_run(model, inputs, answers) for model in (ours, reference))
+                report.extend(
+                    compare_outputs(
+                        *(mine, theirs, mask),
+                        case=case,
+                        tolerance=tolerance,
+                        precise=exact.get(name),
+                    )
                 )
-                report.extend(compared)
-                if gradients and not low:
-                    arguments = {**inputs, **answers}
-                    mine_grads = _gradients(ours, arguments, mask, seed)
-                    their_grads = _gradients(reference, arguments, mask, seed)
-                    report.rows += _gradient_rows(case, mine_grads, their_grads, tolerance)
+                if gradients and not exact:
+                    arguments = {**inputs, **(answers or {})}
+                    of_ours = _gradients(ours, arguments, mask)
+                    of_reference = _gradients(reference, arguments, mask)
+                    report.rows += _gradient_rows(case, of_ours, of_reference, tolerance)
     return report
+
+
+def _in_precision(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
+    """The model, or a copy of it in another precision."""
+    return model if model.dtype == dtype else copy.deepcopy(model).to(dtype)
 
 
 def attended_positions(inputs: Mapping[str, Tensor]) -> Tensor:
@@ -257,23 +254,20 @@ def compared_positions(inputs: Mapping[str, Tensor], pad_token_id: int | None) -
 
 
 @contextlib.contextmanager
-def _prepared(model: PreTrainedModel, backend: str | None, seed: int | None) -> Iterator[None]:
-    """Set backend and mode of a model for the time of a comparison."""
-    before, training = model.config._attn_implementation, model.training
+def _prepared(model: PreTrainedModel, backend: str | None) -> Iterator[None]:
+    """Set a model's backend, and eval mode, for the time of a comparison."""
+    before = model.config._attn_implementation
+    if backend is not None:
+        model.set_attn_implementation(backend)
     try:
-        if backend is not None:
-            model.set_attn_implementation(backend)
-        model.train(seed is not None)
-        yield
+        with eval_mode(model):
+            yield
     finally:
         if backend is not None:
             model.set_attn_implementation(before)
-        model.train(training)
 
 
-def _forward(
-    model: PreTrainedModel, arguments: Mapping[str, Any], seed: int | None, **options: Any
-) -> ModelOutput:
+def _forward(model: PreTrainedModel, arguments: Mapping[str, Any], **options: Any) -> ModelOutput:
     """One forward pass on the model's device, floating point arguments in its precision."""
     values = {
         name: value.to(model.device, model.dtype if value.is_floating_point() else None)
@@ -281,43 +275,36 @@ def _forward(
         else value
         for name, value in arguments.items()
     }
-    if seed is not None:
-        torch.manual_seed(seed)
     return model(**values, **options, return_dict=True)
 
 
 def _run(
-    model: PreTrainedModel,
-    inputs: Mapping[str, Any],
-    labels: Mapping[str, Any],
-    seed: int | None,
+    model: PreTrainedModel, inputs: Mapping[str, Any], labels: Mapping[str, Any] | None
 ) -> ModelOutput:
     """Outputs of the path that users run, with loss and attention probabilities of further runs.
 
     Labels and the wish for probabilities may each take another path, hence three runs. Upstream
-    gives probabilities on its eager backend only. In train mode they are left out: kernels drop out
-    inside, unseen.
+    gives probabilities on its eager backend only.
     """
     with torch.no_grad():
-        outputs = _forward(model, inputs, seed, output_hidden_states=True)
+        outputs = _forward(model, inputs, output_hidden_states=True)
         if labels:
-            outputs["loss"] = _forward(model, {**inputs, **labels}, seed)["loss"]
-        if seed is None:
-            eager = "eager" if type(model).__module__.startswith("transformers.") else None
-            with _prepared(model, eager, seed):
-                seen = _forward(model, inputs, seed, output_attentions=True)
-            for name in ("attentions", "cross_attentions"):
-                if seen.get(name) is not None:
-                    outputs[name] = seen[name]
+            outputs["loss"] = _forward(model, {**inputs, **labels})["loss"]
+        eager = "eager" if type(model).__module__.startswith("transformers.") else None
+        with _prepared(model, eager):
+            seen = _forward(model, inputs, output_attentions=True)
+        for name in ("attentions", "cross_attentions"):
+            if seen.get(name) is not None:
+                outputs[name] = seen[name]
     return outputs
 
 
 def _gradients(
-    model: PreTrainedModel, arguments: Mapping[str, Any], mask: Tensor, seed: int | None
+    model: PreTrainedModel, arguments: Mapping[str, Any], mask: Tensor
 ) -> dict[str, Tensor]:
     """Every parameter's gradient, of the loss or else of a fixed random sum of the outputs."""
     with torch.enable_grad():
-        outputs = _forward(model, arguments, seed)
+        outputs = _forward(model, arguments)
         objective = outputs.get("loss")
         if objective is None:
             generator = torch.Generator().manual_seed(0)
@@ -327,27 +314,19 @@ def _gradients(
                 terms.append((value * weights.to(value)).mean())
             objective = torch.stack(terms).sum()
         parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        gradients = torch.autograd.grad(objective, list(parameters.values()), allow_unused=True)
-    # For a parameter that has no effect one model gives no gradient, and the other gives zeros.
-    return {
-        name: torch.zeros_like(parameter) if gradient is None else gradient
-        for (name, parameter), gradient in zip(parameters.items(), gradients, strict=True)
-    }
+        # A parameter that has no effect gets no gradient from one model, and zeros from the other.
+        gradients = torch.autograd.grad(
+            objective, list(parameters.values()), allow_unused=True, materialize_grads=True
+        )
+    return dict(zip(parameters, gradients, strict=True))
 
 
 def _gradient_rows(
     case: str, ours: Mapping[str, Tensor], reference: Mapping[str, Tensor], tolerance: float
 ) -> list[ParityRow]:
     """A row for every parameter's gradient."""
-    largest = max(gradient.abs().max().item() for gradient in reference.values())
-    rows = []
-    for name in {**reference, **ours}:
-        if name not in ours or name not in reference:
-            side = "this implementation" if name not in ours else "upstream"
-            rows.append(ParityRow.failure(case, f"grad {name}", f"{side} has no such parameter"))
-        else:
-            floor = GRADIENT_FLOOR * largest
-            rows.append(
-                exact_row(case, f"grad {name}", ours[name], reference[name], tolerance, floor)
-            )
-    return rows
+    floor = GRADIENT_FLOOR * max(gradient.abs().max().item() for gradient in reference.values())
+    return [
+        exact_row(case, f"grad {name}", ours[name], gradient, tolerance, floor)
+        for name, gradient in reference.items()
+    ]

@@ -119,31 +119,24 @@ def _tokens(
 
 
 def _loading(
-    ours: PreTrainedModel,
-    reference: PreTrainedModel,
-    info: dict[str, Any],
-    reference_info: dict[str, Any],
+    ours: PreTrainedModel, reference: PreTrainedModel, *infos: dict[str, Any]
 ) -> ParityReport:
     """Compare what the two sides found and did not find in the checkpoint."""
     report = ParityReport()
-    for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"):
-        mine, theirs = (
-            {str(key) for key in side.get(kind) or ()} for side in (info, reference_info)
-        )
-        label = kind.replace("_", " ")
-        if mine == theirs:
-            report.rows.append(ParityRow("loading", label, 0.0, 0.0, 0.0, 0.0, True))
-            if mine:
-                report.add_note(f"{len(mine)} {label} on both sides: {_few(mine)}")
-        else:
+    kinds = {
+        kind.replace("_", " "): [set(map(str, side.get(kind) or ())) for side in infos]
+        for kind in ("missing_keys", "unexpected_keys", "mismatched_keys")
+    }
+    kinds["state-dict keys"] = [set(model.state_dict()) for model in (ours, reference)]
+    for label, (mine, theirs) in kinds.items():
+        if mine != theirs:
             only = f"only here: {_few(mine - theirs)}; only upstream: {_few(theirs - mine)}"
             report.rows.append(ParityRow.failure("loading", label, only))
-    if ours.state_dict().keys() != reference.state_dict().keys():
-        names = ours.state_dict().keys() ^ reference.state_dict().keys()
-        report.rows.append(
-            ParityRow.failure("loading", "state-dict keys", f"not on both sides: {_few(names)}")
-        )
-    elif info.get("missing_keys"):
+            continue
+        report.rows.append(ParityRow("loading", label, 0.0, 0.0, 0.0, 0.0, True))
+        if mine and label != "state-dict keys":
+            report.add_note(f"{len(mine)} {label} on both sides: {_few(mine)}")
+    if report.passed and infos[0].get("missing_keys"):
         # Weights that the checkpoint does not have are drawn at random, differently on each side.
         reference.load_state_dict(ours.state_dict(), strict=True)
         report.add_note("the missing weights are random, the same on both sides")

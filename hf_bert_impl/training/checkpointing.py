@@ -125,11 +125,10 @@ def check_settings(folder: Path, settings: Mapping[str, Any]) -> None:
         )
 
 
-def _flat(settings: Any, path: str = "") -> dict[str, Any]:
-    """Nested settings with dotted names."""
-    if not isinstance(settings, Mapping):
-        return {path: settings}
+def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings by dotted names, from groups of them and single ones."""
     flat: dict[str, Any] = {}
-    for key, value in settings.items():
-        flat |= _flat(value, f"{path}.{key}" if path else str(key))
+    for name, value in settings.items():
+        group = isinstance(value, Mapping)
+        flat |= {f"{name}.{key}": value[key] for key in value} if group else {name: value}
     return flat

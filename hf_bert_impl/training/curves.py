@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from hf_bert_impl.figures import COLOURS, new_figure, plain, save
+from hf_bert_impl.figures import COLOURS, new_figure, plain
 
 #: The panels: title, axis, and the curves (a key of the log, and its name in the picture).
 PANELS = (
@@ -58,13 +57,3 @@ def curves_figure(
             fontsize=8, frameon=False, ncols=2, loc="upper center", bbox_to_anchor=(0.5, -0.15)
         )
     return figure
-
-
-def draw_curves(
-    file: str | Path,
-    log: Sequence[Mapping[str, Any]],
-    levels: Mapping[str, Mapping[str, float]],
-    title: str,
-) -> None:
-    """Saves what `curves_figure` draws; the file's ending names the format (png, svg, pdf)."""
-    save(curves_figure(log, levels, title), file)

@@ -26,7 +26,13 @@ from hf_bert_impl.inference.loading import load_tokenizer
 from hf_bert_impl.tasks.base import Split, Task, sequence_length
 from hf_bert_impl.tasks.metrics import Metrics
 from hf_bert_impl.training.finetuning_options import FinetuningOptions
-from hf_bert_impl.training.finetuning_output import OutputFolder, write_pictures
+from hf_bert_impl.training.finetuning_output import (
+    MODEL,
+    check_new,
+    finish,
+    growing,
+    write_pictures,
+)
 from hf_bert_impl.training.finetuning_trainer import build_trainer, class_weights, predict_together
 from hf_bert_impl.training.launch import begin, has_begun
 from hf_bert_impl.training.opening import open_weights
@@ -45,16 +51,6 @@ class Sources:
         """The sources that were given, by the name of their part."""
         every = {"train": self.train, "validation": self.validation, "test": self.test}
         return {part: source for part, source in every.items() if source is not None}
-
-
-@dataclasses.dataclass
-class _Run:
-    """What one seed gave."""
-
-    seed: int
-    scores: dict[str, Metrics]
-    history: list[dict[str, Any]]
-    best_epoch: float | None
 
 
 def finetune(
@@ -86,9 +82,7 @@ def finetune(
     if options.early_stopping is not None and sources.validation is None:
         raise InputError("early stopping has no validation data", "some to stop by", "name a file")
     state = join()
-    if parse_flag_from_env("ACCELERATE_USE_FSDP") or parse_flag_from_env(
-        "ACCELERATE_USE_DEEPSPEED"
-    ):
+    if any(map(parse_flag_from_env, ("ACCELERATE_USE_FSDP", "ACCELERATE_USE_DEEPSPEED"))):
         raise InputError(
             "fine-tuning was launched with FSDP or DeepSpeed",
             "a whole model in each process (DDP)",
@@ -96,68 +90,53 @@ def finetune(
         )
     # Where the launcher starts lost processes anew, what is there was left by them.
     overwrite = options.overwrite or has_begun(options.output)
-    folder = OutputFolder(options.output, overwrite, state.is_main_process)
     with contextlib.ExitStack() as held:
         if state.is_main_process:
-            held.enter_context(output_lock(folder.folder))
+            held.enter_context(output_lock(options.output.resolve()))
             dataset = [] if task.dataset is None else [task.dataset.partition(":")[0]]
-            folder.check([options.model, *dataset, *sources.named().values()])
-        return _finetune(task, sources, options, callbacks, folder, state)
-
-
-def _finetune(
-    task: Task,
-    sources: Sources,
-    options: FinetuningOptions,
-    callbacks: Sequence[TrainerCallback],
-    folder: OutputFolder,
-    state: PartialState,
-) -> dict[str, Any]:
-    tokenizer = load_tokenizer(options.model, {})
-    config = hf_bert_impl.BertConfig.from_pretrained(options.model)
-    named = sources.named()
-    splits, max_length = prepare(task, named, tokenizer, config, options.max_length)
-    weights = class_weights(options.class_weights, task, splits["train"])
-
-    started = time.perf_counter()
-    runs: list[_Run] = []
-    best: _Run | None = None
-    if state.is_main_process:
-        begin(options.output)
-    with folder as work:
+            inputs = [options.model, *dataset, *sources.named().values()]
+            check_new(options.output, overwrite, inputs)
+        tokenizer = load_tokenizer(options.model, {})
+        config = hf_bert_impl.BertConfig.from_pretrained(options.model)
+        named = sources.named()
+        splits, max_length = prepare(task, named, tokenizer, config, options.max_length)
+        weights = class_weights(options.class_weights, task, splits["train"])
+        if state.is_main_process:
+            begin(options.output)
+        work = held.enter_context(growing(options.output, overwrite, state.is_main_process))
         check_shared(state, work)
+        started = time.perf_counter()
+        scores: dict[int, dict[str, Metrics]] = {}  # by seed and part
+        training: dict[str, Any] = {}  # of the best seed
         for seed in options.seeds:
             set_seed(seed)  # before loading, where the weights of a new head are drawn
-            place = work / f"seed-{seed}"
             model = load_for_task(options.model, task, splits["train"])
+            place = work / f"seed-{seed}"
             trainer = build_trainer(
-                *(model, tokenizer, task, splits, options, seed, place / "checkpoints", weights),
-                callbacks,
+                *(model, tokenizer, task, splits, options, seed, place, weights), callbacks
             )
             trainer.train()
             outputs = _predict(task, trainer.model, splits, tokenizer, state)
-            scores = {part: task.score(splits[part], given) for part, given in outputs.items()}
-            run = _Run(seed, scores, trainer.state.log_history, trainer.best_epoch)
-            runs.append(run)
-            chosen = best is None or (
-                "validation" in scores
-                and task.is_better(scores["validation"], best.scores["validation"])
-            )
-            if chosen:
-                best = run
-                trainer.save_best(place / "model")
+            found = {part: task.score(splits[part], given) for part, given in outputs.items()}
+            scores[seed] = found
+            history = trainer.state.log_history
+            if not training or (
+                "validation" in found
+                and task.is_better(found["validation"], scores[training["seed"]]["validation"])
+            ):
+                training = {"seed": seed, "best_epoch": trainer.best_epoch, "history": history}
+                trainer.save_best(work / MODEL)
+                if state.is_main_process:
+                    write_pictures(work / MODEL, task, splits, outputs, history)
             state.wait_for_everyone()
-            if state.is_main_process and chosen:
-                folder.keep(place / "model")
-                write_pictures(place / "model", task, splits, outputs, run.history)
-                shutil.rmtree(place / "checkpoints", ignore_errors=True)
-            elif state.is_main_process:
-                shutil.rmtree(place)
-        assert best is not None
-        seconds = round(time.perf_counter() - started, 1)
-        report = _report(task, options, splits, runs, best, max_length, seconds)
+            if state.is_main_process:
+                shutil.rmtree(place, ignore_errors=True)
+        training["max_length"] = max_length
+        training["examples"] = {part: len(split.examples) for part, split in splits.items()}
+        training["seconds"] = round(time.perf_counter() - started, 1)
+        report = _report(task, options, scores, training)
         if state.is_main_process:
-            folder.finish(report)
+            finish(options.output, report)
     return report
 
 
@@ -229,40 +208,28 @@ def _predict(
 def _report(
     task: Task,
     options: FinetuningOptions,
-    splits: Mapping[str, Split],
-    runs: list[_Run],
-    best: _Run,
-    max_length: int,
-    seconds: float,
+    scores: dict[int, dict[str, Metrics]],
+    training: dict[str, Any],
 ) -> dict[str, Any]:
-    settings = {
-        name: value
-        for name, value in dataclasses.asdict(options).items()
-        if name not in ("model", "output", "overwrite", "seeds")
-    }
-    report: dict[str, Any] = {"task": task.name, "model": options.model}
+    settings = dataclasses.asdict(options)
+    report: dict[str, Any] = {"task": task.name, "model": settings.pop("model")}
+    for name in ("output", "overwrite", "seeds"):
+        del settings[name]
     if task.labels:
         report["labels"] = task.labels
-    report |= best.scores
-    report["training"] = settings | {
-        "max_length": max_length,
-        "examples": {part: len(split.examples) for part, split in splits.items()},
-        "seed": best.seed,
-        "best_epoch": best.best_epoch,
-        "seconds": seconds,
-        "history": [
-            {name.removeprefix("eval_"): value for name, value in entry.items()}
-            for entry in best.history
-            if f"eval_{task.best_metric}" in entry
-        ],
-    }
-    if len(runs) > 1:
-        report["seeds"] = {run.seed: run.scores for run in runs}
+    best = scores[training["seed"]]
+    report |= best
+    history = [
+        {name.removeprefix("eval_"): value for name, value in entry.items()}
+        for entry in training["history"]
+        if f"eval_{task.best_metric}" in entry
+    ]
+    report["training"] = settings | training | {"history": history}
+    if len(scores) > 1:
+        report["seeds"] = scores
         report["spread"] = {
-            part: {
-                name: spread([run.scores[part][name] for run in runs]) for name in best.scores[part]
-            }
-            for part in best.scores
+            part: {name: spread([run[part][name] for run in scores.values()]) for name in names}
+            for part, names in best.items()
         }
     return report
 

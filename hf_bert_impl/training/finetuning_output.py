@@ -5,10 +5,10 @@ Notation: OUT the folder that was asked for, OUT.unfinished where it grows.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from huggingface_hub import ModelCardData
@@ -22,86 +22,86 @@ from hf_bert_impl.tasks import pictures
 from hf_bert_impl.tasks.base import Split, Task
 from hf_bert_impl.training.resumable_trainer import TrainingDiverged
 
+#: In OUT.unfinished, the best model so far.
+MODEL = "model"
 #: The files besides the model's own and its card that this module writes.
 METRICS = "metrics.json"
 CURVE = "training.png"
 PREDICTIONS = "predictions.png"
 
 
-class OutputFolder:
-    """OUT while it is made; a context manager that gives OUT.unfinished.
+def unfinished(output: Path) -> Path:
+    """OUT.unfinished."""
+    place = output.resolve()
+    return place.with_name(f"{place.name}.unfinished")
+
+
+def check_new(output: Path, overwrite: bool, inputs: Iterable[str] = ()) -> None:
+    """Checks what can be checked before anything is read.
 
     Args:
-        folder: OUT.
+        output: OUT.
         overwrite: Whether an OUT with files in it is replaced.
-        owner: Whether this process, among several, makes and removes folders.
+        inputs: The model and the data; those that are no paths are passed over.
+
+    Raises:
+        InputError: OUT is a file or has files in it, or a run that stopped left its own; or an
+            input lies in one of them, which replacing it would delete.
     """
+    sources = [path for path in map(Path, inputs) if path.exists()]
+    check_output(output.resolve(), sources, overwrite)
+    check_output(unfinished(output), sources, overwrite, "the checkpoint of a run")
 
-    def __init__(self, folder: Path, overwrite: bool = False, owner: bool = True) -> None:
-        self.folder = folder.resolve()
-        self.overwrite = overwrite
-        self.owner = owner
-        #: The best model so far, whole.
-        self.kept: Path | None = None
-        self.work = self.folder.with_name(f"{self.folder.name}.unfinished")
 
-    def check(self, inputs: Iterable[str] = ()) -> None:
-        """Checks what can be checked before anything is read.
+@contextlib.contextmanager
+def growing(output: Path, overwrite: bool, is_owner: bool) -> Iterator[Path]:
+    """OUT.unfinished while OUT is made; after a failure it holds the best model so far.
 
-        Args:
-            inputs: The model and the data; those that are no paths are passed over.
-
-        Raises:
-            InputError: OUT is a file or has files in it, or a run that stopped left its own; or an
-                input lies in one of them, which replacing it would delete.
-        """
-        sources = [path for path in map(Path, inputs) if path.exists()]
-        check_output(self.folder, sources, self.overwrite)
-        check_output(self.work, sources, self.overwrite, "the checkpoint of a run")
-
-    def __enter__(self) -> Path:
-        if self.overwrite and self.owner:
-            shutil.rmtree(self.work, ignore_errors=True)
-        if self.owner:
-            self.work.mkdir(parents=True, exist_ok=True)
-        return self.work
-
-    def keep(self, model: Path) -> None:
-        """Takes a folder in OUT.unfinished, which is whole, in place of the one before."""
-        if self.kept is not None:
-            shutil.rmtree(self.kept.parent)
-        self.kept = model
-
-    def finish(self, report: Mapping[str, Any]) -> None:
-        """Writes the report and puts the kept folder in OUT's place."""
-        assert self.kept is not None
-        write_report(self.kept, report)
-        old = swap_in(self.kept, self.folder)
-        if old is not None:
-            shutil.rmtree(old, ignore_errors=True)
-        shutil.rmtree(self.work)
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if error is None or not self.owner:
-            return
-        whole = sorted(file.parent for file in self.work.rglob(TRAINER_STATE_NAME))
-        kept = self.kept or (whole[-1] if whole else None)
-        rest = f"the best model so far is whole in {kept}"
-        if kept is None:
-            shutil.rmtree(self.work, ignore_errors=True)
-            rest = "nothing was written"
+    Args:
+        output: OUT.
+        overwrite: Whether what an earlier run left is deleted.
+        is_owner: Whether this process, among several, makes and removes folders.
+    """
+    work = unfinished(output)
+    if is_owner:
+        if overwrite:
+            shutil.rmtree(work, ignore_errors=True)
+        work.mkdir(parents=True, exist_ok=True)
+    try:
+        yield work
+    except BaseException as error:
+        if not is_owner:
+            raise
+        whole = [file.parent for file in sorted(work.rglob(TRAINER_STATE_NAME))]
+        whole += [work / MODEL] * (work / MODEL).exists()
+        rest = f"the best model so far is whole in {whole[-1]}" if whole else "nothing was written"
+        if not whole:
+            shutil.rmtree(work, ignore_errors=True)
         if isinstance(error, TrainingDiverged):
             raise TrainingDiverged(f"{error}; {rest}") from error
         if is_disk_full(error):
             raise OSError(
-                f"no space is left on the disk of {self.folder}; expected room for the model; "
+                f"no space is left on the disk of {work}; expected room for the model; "
                 f"{rest}; free some space and run again"
             ) from error
+        raise
+
+
+def finish(output: Path, report: Mapping[str, Any]) -> None:
+    """Writes metrics.json and the model card, and puts the best model in OUT's place.
+
+    Args:
+        output: OUT.
+        report: What `finetune` returns.
+    """
+    work = unfinished(output)
+    model = work / MODEL
+    write_json(model / METRICS, report)
+    (model / CARD).write_text(fine_tuned_card(model, report), encoding="utf-8")
+    old = swap_in(model, output.resolve())
+    if old is not None:
+        shutil.rmtree(old, ignore_errors=True)
+    shutil.rmtree(work)
 
 
 def write_pictures(
@@ -134,17 +134,6 @@ def write_pictures(
             break
 
 
-def write_report(folder: Path, report: Mapping[str, Any]) -> None:
-    """Writes metrics.json and the model card.
-
-    Args:
-        folder: Where to.
-        report: What `finetune` returns.
-    """
-    write_json(folder / METRICS, report)
-    (folder / CARD).write_text(fine_tuned_card(folder, report), encoding="utf-8")
-
-
 def fine_tuned_card(folder: Path, report: Mapping[str, Any]) -> str:
     """The model card: what the model is, how it was made, and its figures.
 
@@ -172,30 +161,24 @@ def fine_tuned_card(folder: Path, report: Mapping[str, Any]) -> str:
         sections.append(f"Labels: {', '.join(f'`{label}`' for label in report['labels'])}.")
     parts = [part for part in ("validation", "test") if part in report]
     if parts:
-        examples = ["examples", *(f"{training['examples'][part]:,}" for part in parts)]
-        scores = [
-            [name, *(_cell(report, part, name) for part in parts)] for name in report[parts[0]]
-        ]
-        sections.append(markdown_table(["", *parts], [examples, *scores]))
-        if "spread" in report:
-            sections.append(
-                f"With several seeds: mean ± standard deviation of {len(report['seeds'])} runs in "
-                "brackets."
-            )
-    sections += [
-        f"![{name.removesuffix('.png')}]({name})"
-        for name in (CURVE, PREDICTIONS)
-        if (folder / name).is_file()
-    ]
+        rows = [["examples", *(f"{training['examples'][part]:,}" for part in parts)]]
+        for name in report[parts[0]]:
+            rows.append([name, *(_cell(report, part, name) for part in parts)])
+        sections.append(markdown_table(["", *parts], rows))
+    if parts and "spread" in report:
+        sections.append(
+            f"With several seeds: mean ± standard deviation of {len(report['seeds'])} runs in "
+            "brackets."
+        )
+    drawn = [name for name in (CURVE, PREDICTIONS) if (folder / name).is_file()]
+    sections += [f"![{name.removesuffix('.png')}]({name})" for name in drawn]
     return model_card(data, *sections)
 
 
 def _cell(report: Mapping[str, Any], part: str, name: str) -> str:
     value = report[part].get(name)
-    if value is None:
-        return ""
-    text = f"{value:.4g}"
-    if "spread" in report:
+    text = "" if value is None else f"{value:.4g}"
+    if text and "spread" in report:
         spread = report["spread"][part][name]
         text += f" ({spread['mean']:.4g} ± {spread['std']:.2g})"
     return text

@@ -8,6 +8,7 @@ Notation: B examples, S tokens, L labels.
 from __future__ import annotations
 
 import math
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,11 +17,7 @@ import numpy as np
 import torch
 from accelerate.utils import gather_object
 from torch import Tensor, nn
-from transformers import (
-    CONFIG_NAME,
-    EarlyStoppingCallback,
-    TrainerCallback,
-)
+from transformers import CONFIG_NAME, EarlyStoppingCallback, TrainerCallback
 from transformers.trainer import TRAINER_STATE_NAME, TRAINING_ARGS_NAME
 
 from hf_bert_impl.errors import InputError
@@ -41,14 +38,12 @@ class FinetuningTrainer(ResumableTrainer):
 
     Args:
         task: The task.
-        validation: The data to judge by, or None.
-        **options: The arguments of `Trainer`.
+        **options: The arguments of `ResumableTrainer`; `eval_dataset` is a `Split` or None.
     """
 
-    def __init__(self, task: Task, validation: Split | None, **options: Any) -> None:
+    def __init__(self, task: Task, **options: Any) -> None:
         super().__init__(**options)
         self.task = task
-        self.validation = validation
         #: Batches of this process so far.
         self._batches = 0
 
@@ -125,24 +120,23 @@ class FinetuningTrainer(ResumableTrainer):
         metric_key_prefix: str = "eval",
     ) -> dict[str, float]:
         """Scores the validation data; the arguments of `Trainer` but the prefix are not needed."""
-        assert self.validation is not None
-        outputs = predict_together(
-            *(self.task, self.model, self.validation, self.processing_class),
-            self.accelerator.state,
-        )
-        return self.log_scores(self.task.score(self.validation, outputs), metric_key_prefix)
+        split: Any = self.eval_dataset
+        state = self.accelerator.state
+        outputs = predict_together(self.task, self.model, split, self.processing_class, state)
+        return self.log_scores(self.task.score(split, outputs), metric_key_prefix)
 
     def save_best(self, folder: Path) -> None:
-        """Leaves the model, with its tokenizer, in a folder of its own."""
-        best = Path(self.state.best_model_checkpoint or folder.with_name("last"))
+        """Moves the model with its tokenizer to a folder, in place of an earlier run's."""
+        best = Path(self.state.best_model_checkpoint or f"{self.args.output_dir}/last")
         if self.state.best_model_checkpoint is None:
             self.save_model(str(best))
         if self.is_world_process_zero():
             # The config was tuned after the checkpoint was written. It is written beside the old
             # one and moved, so that a full disk damages nothing.
-            fresh = folder.with_name("config")
+            fresh = best.with_name("config")
             self.model.config.save_pretrained(fresh)
             (fresh / CONFIG_NAME).replace(best / CONFIG_NAME)
+            shutil.rmtree(folder, ignore_errors=True)
             # It is renamed, not copied, so that the disk needs room for one model only.
             best.rename(folder)
             for name in (TRAINER_STATE_NAME, TRAINING_ARGS_NAME):
@@ -199,7 +193,6 @@ def build_trainer(
         # Only what is better than before is written, and without the optimizer's state.
         save_strategy="best" if validation is not None else "no",
         save_only_model=True,
-        save_total_limit=1,
         load_best_model_at_end=validation is not None,
         metric_for_best_model=task.best_metric,
         greater_is_better=task.greater_is_better,
@@ -209,13 +202,11 @@ def build_trainer(
         callbacks = [EarlyStoppingCallback(options.early_stopping), *callbacks]
     return FinetuningTrainer(
         task,
-        validation,
         model=model,
         args=arguments,
         data_collator=task.collator(tokenizer),
         train_dataset=features,
-        # Never read: `evaluate` has its own, but the Trainer wants one.
-        eval_dataset=None if validation is None else validation.features,
+        eval_dataset=validation,
         processing_class=tokenizer,
         compute_loss_func=None if weights is None else _weighted_loss(weights, model.config),
         callbacks=list(callbacks),

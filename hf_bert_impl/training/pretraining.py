@@ -31,10 +31,11 @@ from hf_bert_impl.data.pretraining_data import (
     tokenize_documents,
 )
 from hf_bert_impl.data.tokenized_documents import tokenizer_state
-from hf_bert_impl.errors import InputError
 from hf_bert_impl.extras import require
+from hf_bert_impl.figures import save
 from hf_bert_impl.files.atomic import atomic_files
 from hf_bert_impl.files.lock import output_lock
+from hf_bert_impl.files.output_folder import check_output
 from hf_bert_impl.model.configuration_bert import BertConfig
 from hf_bert_impl.model.tokenization_bert import BertTokenizer
 from hf_bert_impl.training.checkpointing import (
@@ -46,14 +47,14 @@ from hf_bert_impl.training.checkpointing import (
     write_settings,
     writing,
 )
-from hf_bert_impl.training.curves import draw_curves
+from hf_bert_impl.training.curves import curves_figure
 from hf_bert_impl.training.launch import begin, has_begun
 from hf_bert_impl.training.pretraining_model import build_config, build_model, load_tokenizer
 from hf_bert_impl.training.pretraining_options import PretrainingOptions
 from hf_bert_impl.training.pretraining_trainer import PretrainingTrainer
 from hf_bert_impl.training.processes import check_shared, join, trainer_arguments
 from hf_bert_impl.training.reporting import JsonLog, tensorboard_callback
-from hf_bert_impl.training.resumable_trainer import KeepCheckpoints, TrainingDiverged
+from hf_bert_impl.training.resumable_trainer import TrainingDiverged
 
 CURVES = "curves.png"
 
@@ -71,13 +72,6 @@ class PretrainingResult:
     """Figures on held-out text at the end; empty without any."""
     statistics: Statistics | None
     """What the text came to; None when it was streamed."""
-
-
-@dataclasses.dataclass(frozen=True)
-class _Data:
-    training: Any
-    validation: Epochs | None
-    statistics: Statistics | None
 
 
 def pretrain(
@@ -116,37 +110,52 @@ def pretrain(
         variant=config.variant,
     )
     arguments = training_arguments(options)
-    with contextlib.ExitStack() as held:
-        if state.is_main_process:
-            held.enter_context(output_lock(options.output.resolve()))
+    output, is_main = options.output, state.is_main_process
+    with output_lock(output.resolve()) if is_main else contextlib.nullcontext():
         settings, checkpoint = broadcast_object_list(
-            [_begin(options, config, tokenizer) if state.is_main_process else None]
+            [_begin(options, config, tokenizer) if is_main else None]
         )[0]
         set_seed(options.seed)
         model = build_model(options, config)
         # Each process leaves its results on its disk for those that come later.
         with state.main_process_first(), state.local_main_process_first():
-            data = prepare(options, tokenizer)
-        if state.is_main_process:
-            begin(options.output)
-            remove_leftovers(options.output)
-            write_settings(options.output, settings)
-        check_shared(state, options.output / SETTINGS)
-        trainer = build_trainer(options, arguments, model, collator, tokenizer, data, callbacks)
-        if trainer.is_world_process_zero():
+            training, validation, statistics = prepare(options, tokenizer)
+        if is_main:
+            begin(output)
+            remove_leftovers(output)
+            write_settings(output, settings)
+        check_shared(state, output / SETTINGS)
+        if validation is None:
+            arguments.eval_strategy = "no"
+        if options.max_steps is None:
+            steps = round(options.epochs * (len(training) // options.batch_size))
+            arguments.max_steps = max(1, steps)
+        share = 1 if options.warmup >= 1 else arguments.max_steps
+        arguments.warmup_steps = int(options.warmup * share)
+        trainer = PretrainingTrainer(
+            keep_checkpoints=options.keep_checkpoints,
+            model=model,
+            args=arguments,
+            data_collator=collator,
+            train_dataset=training,
+            eval_dataset=validation,
+            processing_class=tokenizer,
+            callbacks=[JsonLog(output), *callbacks],
+        )
+        if is_main:
             step = 0 if checkpoint is None else step_of(checkpoint)
-            trainer.add_callback(tensorboard_callback(options.output, step + 1))
-        _train(trainer, checkpoint, options.output)
-        _write_model(trainer, options.output)
+            trainer.add_callback(tensorboard_callback(output, step + 1))
+        _train(trainer, checkpoint, output)
+        _write_model(trainer, output)
         log: list[dict[str, float]] = trainer.state.log_history
-        if trainer.is_world_process_zero():
-            _draw(options.output, trainer, log, data.statistics)
+        if is_main:
+            _draw(output, config, log, statistics)
     return PretrainingResult(
-        options.output,
+        output,
         trainer.state.global_step,
         next((entry for entry in reversed(log) if "mlm_loss" in entry), {}),
         next((entry for entry in reversed(log) if "eval_mlm_loss" in entry), {}),
-        data.statistics,
+        statistics,
     )
 
 
@@ -202,19 +211,18 @@ def check_new(options: PretrainingOptions) -> None:
     Raises:
         InputError: There is something.
     """
-    output = options.output
-    if options.resume or has_begun(output) or not output.exists():
-        return
-    if not output.is_dir() or any(output.iterdir()):
-        raise InputError(
-            f"{output} exists and is no empty folder",
-            "a new one",
-            "name another, or go on with the run in it (resume)",
-        )
+    if not (options.resume or has_begun(options.output)):
+        content = "files, or a run that `resume=True` continues,"
+        check_output(options.output, (), None, content)
 
 
-def prepare(options: PretrainingOptions, tokenizer: BertTokenizer) -> _Data:
+def prepare(
+    options: PretrainingOptions, tokenizer: BertTokenizer
+) -> tuple[Any, Epochs | None, Statistics | None]:
     """Makes the examples, or finds what an earlier call left on the disk.
+
+    Returns:
+        Examples to train on, held-out examples, and what the text came to if it was not streamed.
 
     Raises:
         ValueError, OSError: The text cannot be read, or makes no examples.
@@ -255,7 +263,7 @@ def prepare(options: PretrainingOptions, tokenizer: BertTokenizer) -> _Data:
             held_out, tokenizer, options.validation_examples(), processes=options.processes
         )
         validation = Epochs(rows, batch_size=1, seed=options.seed, shuffle=False)
-    return _Data(training, validation, statistics)
+    return training, validation, statistics
 
 
 def training_arguments(options: PretrainingOptions) -> TrainingArguments:
@@ -293,44 +301,6 @@ def training_arguments(options: PretrainingOptions) -> TrainingArguments:
     )
 
 
-def build_trainer(
-    options: PretrainingOptions,
-    arguments: TrainingArguments,
-    model: Any,
-    collator: PretrainingCollator,
-    tokenizer: BertTokenizer,
-    data: _Data,
-    callbacks: Sequence[TrainerCallback],
-) -> PretrainingTrainer:
-    """Sets up the Trainer."""
-    if options.gradient_checkpointing:
-        # Newer releases of transformers have the first name, and warn at the second.
-        enable = getattr(model, "activation_checkpointing_enable", None)
-        (enable or model.gradient_checkpointing_enable)()
-    if data.validation is None:
-        arguments.eval_strategy = "no"
-    if options.max_steps is None:
-        arguments.max_steps = max(
-            1, round(options.epochs * (len(data.training) // options.batch_size))
-        )
-    warmup = options.warmup
-    arguments.warmup_steps = int(warmup if warmup >= 1 else warmup * arguments.max_steps)
-    return PretrainingTrainer(
-        precision="bfloat16" if arguments.bf16 else "float32",
-        model=model,
-        args=arguments,
-        data_collator=collator,
-        train_dataset=data.training,
-        eval_dataset=data.validation,
-        processing_class=tokenizer,
-        callbacks=[
-            JsonLog(options.output),
-            *callbacks,
-            KeepCheckpoints(options.keep_checkpoints),
-        ],
-    )
-
-
 def _write_model(trainer: PretrainingTrainer, output: Path) -> None:
     weights = trainer.accelerator.get_state_dict(trainer.model)  # from all processes
     if trainer.is_world_process_zero():
@@ -343,17 +313,14 @@ def _write_model(trainer: PretrainingTrainer, output: Path) -> None:
     trainer.accelerator.wait_for_everyone()
 
 
-def _draw(
-    output: Path, trainer: PretrainingTrainer, log: list[Any], statistics: Statistics | None
-) -> None:
-    size = trainer.accelerator.unwrap_model(trainer.model).config
+def _draw(output: Path, config: BertConfig, log: list[Any], statistics: Statistics | None) -> None:
     title = (
-        f"BERT of {size.num_hidden_layers} layers, width {size.hidden_size}, "
-        f"{size.vocab_size:,} tokens"
+        f"BERT of {config.num_hidden_layers} layers, width {config.hidden_size}, "
+        f"{config.vocab_size:,} tokens"
     )
     levels = {"accuracy (%)": {"chance, next sentence": 50.0}}
     if statistics is not None:
         title += f"; {statistics.tokens:,} tokens of text"
         levels["loss (nats)"] = {"unigram entropy of the text": statistics.unigram_entropy}
     with writing("the picture", output):
-        draw_curves(output / CURVES, log, levels, title)
+        save(curves_figure(log, levels, title), output / CURVES)

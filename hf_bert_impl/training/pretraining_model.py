@@ -140,5 +140,11 @@ def build_model(options: PretrainingOptions, config: BertConfig) -> Any:
     """
     model_class = MODELS[options.objective]
     if options.model is None:
-        return model_class(config)
-    return open_weights(model_class, options.model, config=config)[0]
+        model = model_class(config)
+    else:
+        model, _ = open_weights(model_class, options.model, config=config)
+    if options.gradient_checkpointing:
+        # Newer releases of transformers have the first name, and warn at the second.
+        enable = getattr(model, "activation_checkpointing_enable", None)
+        (enable or model.gradient_checkpointing_enable)()
+    return model

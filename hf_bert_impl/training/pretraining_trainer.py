@@ -5,11 +5,9 @@ Notation: B sequences, S tokens of the longest, L labelled tokens, V vocabulary.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -24,36 +22,8 @@ from hf_bert_impl.training.resumable_trainer import ResumableTrainer
 
 #: Sums over tokens or pairs, as a row of a tensor.
 MLM_LOSS, MLM_HITS, TOKENS, NSP_LOSS, NSP_HITS, PAIRS = range(6)
-
-
-@dataclass
-class Interval:
-    """What happened since the last entry of the log, in this process."""
-
-    sums: Tensor | None = None
-    """(6,) of the columns above."""
-    lengths: list[int] = field(default_factory=list)
-    """Real tokens of each sequence."""
-    began: float = field(default_factory=time.perf_counter)
-    """Moved on by the seconds that evaluations take."""
-
-
-@dataclass(frozen=True)
-class Scores:
-    """What the heads say about a batch."""
-
-    logits: Tensor
-    """(L, V)."""
-    targets: Tensor
-    """(L,)."""
-    rows: Tensor
-    """(L,) the sequence that each labelled token is of."""
-    token_loss: Tensor | None
-    """The sum over labelled tokens, where the model computed it."""
-    pair_logits: Tensor | None
-    """(B, 2)."""
-    pair_targets: Tensor | None
-    """(B,)."""
+#: Scores (N, classes) and labels (N,): of words L by V, of pairs B by 2, or none.
+Scored = tuple[Tensor, Tensor]
 
 
 class PretrainingTrainer(ResumableTrainer):
@@ -63,33 +33,37 @@ class PretrainingTrainer(ResumableTrainer):
     labelled tokens, and of the pairs. Held-out text is scored after the last step in any case.
 
     Args:
-        precision: `float32` or `bfloat16`, of the matrix products that the speed is compared with.
-        **options: The arguments of `Trainer`.
+        **options: The arguments of `ResumableTrainer`.
     """
 
-    def __init__(self, precision: str = "float32", **options: Any) -> None:
+    def __init__(self, **options: Any) -> None:
         options["callbacks"] = [*(options.get("callbacks") or ()), _AfterSteps(self)]
         super().__init__(**options)
-        self.precision = precision
-        self._interval = Interval()
+        #: Pairs of the current step, in all processes.
         self._pairs = 0
         #: GFLOP/s of the best matrix product here; measured when training begins.
-        self._best_product: float | None = None
+        self._best_product = 0.0
+        self.begin_interval()
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """Trains; the arguments and the result are those of `Trainer.train`."""
         config, device = self.model.config, self.args.device
         sizes = (config.hidden_size, config.intermediate_size)
+        precision = "bfloat16" if self.args.bf16 else "float32"
         # What it draws is not to change what dropout draws.
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-            rates = best_product(*sizes, self.precision, str(device))
-        self._best_product = max(rates.values(), default=None)
+            self._best_product = best_product(*sizes, precision, str(device))
         self.begin_interval()
         return super().train(*args, **kwargs)
 
     def begin_interval(self) -> None:
         """Counts and times anew, for the next entry of the log."""
-        self._interval = Interval()
+        #: (6,) of the columns above, in this process.
+        self._sums: Tensor | float = 0.0
+        #: Real tokens of each sequence.
+        self._lengths: list[int] = []
+        #: Moved on by the seconds that evaluations take.
+        self._began = time.perf_counter()
 
     def get_batch_samples(
         self, epoch_iterator: Iterator[Any], num_batches: int, device: torch.device
@@ -111,71 +85,58 @@ class PretrainingTrainer(ResumableTrainer):
         num_items_in_batch: Any = None,
     ) -> Any:
         """The share of a micro-batch in the losses of its step."""
-        scores, outputs = self._score(model, inputs)
-        token_loss = scores.token_loss
+        outputs, words, _, pairs = self._score(model, inputs)
+        token_loss = outputs.loss  # the sum, where the model computes it
         if token_loss is None:
-            token_loss = cross_entropy(scores.logits, scores.targets, 1)
+            token_loss = cross_entropy(*words, 1)
+        pair_loss = cross_entropy(*pairs, 1)
+        with torch.no_grad():
+            counts = [token_loss, hits(*words).sum(), len(words[1])]
+            counts += [pair_loss, hits(*pairs).sum(), len(pairs[1])]
+            sums = [torch.as_tensor(count, device=token_loss.device) for count in counts]
+            self._sums = self._sums + torch.stack(sums).double()
+        self._lengths += sequence_lengths(inputs)
         loss = token_loss / (num_items_in_batch if num_items_in_batch is not None else 1)
-        pair_loss = loss.new_zeros(())
-        if scores.pair_logits is not None and scores.pair_targets is not None:
-            pair_loss = cross_entropy(scores.pair_logits, scores.pair_targets, 1)
-            loss = loss + pair_loss / self._pairs
-        self._count(inputs, scores, token_loss, pair_loss)
+        loss = loss + pair_loss / max(self._pairs, 1)
         # Gradients of several processes are averaged, and here they have to be added.
         loss = loss * self.accelerator.num_processes
         return (loss, outputs) if return_outputs else loss
 
-    def _score(self, model: nn.Module, inputs: dict[str, Any]) -> tuple[Scores, Any]:
+    def _score(
+        self, model: nn.Module, inputs: dict[str, Any]
+    ) -> tuple[Any, Scored, Tensor, Scored]:
+        """The outputs; scores and labels of words; the row of each; scores and labels of pairs."""
         inputs = dict(inputs)
         # Without these labels the pre-training model gives scores and no loss, and each loss is
         # computed by itself here. The masked-LM model gives the sum of its losses.
-        pair_targets = inputs.pop("next_sentence_label", None)
+        pair_labels = inputs.pop("next_sentence_label", None)
         outputs = model(**inputs, num_items_in_batch=1, return_dict=True)
-        is_pair = pair_targets is not None
-        logits = outputs.prediction_logits if is_pair else outputs.logits
         is_labelled = inputs["labels"] != IGNORE_INDEX  # (B, S)
+        if pair_labels is None:
+            logits, none = outputs.logits, is_labelled.nonzero()[:0]  # (0, 2)
+            pairs = (none.float(), none[:, 0])
+        else:
+            logits, pairs = (
+                outputs.prediction_logits,
+                (outputs.seq_relationship_logits, pair_labels),
+            )
         if logits.dim() == 3:  # the config says that every position is to be scored
             logits = logits[is_labelled]
-        scores = Scores(
-            logits=logits,
-            targets=inputs["labels"][is_labelled],
-            rows=is_labelled.nonzero()[:, 0],
-            token_loss=outputs.loss,
-            pair_logits=outputs.seq_relationship_logits if is_pair else None,
-            pair_targets=pair_targets,
-        )
-        return scores, outputs
-
-    @torch.no_grad()
-    def _count(
-        self, inputs: dict[str, Any], scores: Scores, token_loss: Tensor, pair_loss: Tensor
-    ) -> None:
-        hits = (scores.logits.argmax(dim=-1) == scores.targets).sum()
-        pair_hits, pairs = token_loss.new_zeros(()), 0
-        if scores.pair_logits is not None and scores.pair_targets is not None:
-            pair_hits = (scores.pair_logits.argmax(dim=-1) == scores.pair_targets).sum()
-            pairs = len(scores.pair_targets)
-        parts = (token_loss, hits, len(scores.targets), pair_loss, pair_hits, pairs)
-        sums = torch.stack([torch.as_tensor(part, device=token_loss.device) for part in parts])
-        before = self._interval.sums
-        self._interval.sums = sums.double() if before is None else before + sums
-        self._interval.lengths += sequence_lengths(inputs)
+        return outputs, (logits, inputs["labels"][is_labelled]), is_labelled.nonzero()[:, 0], pairs
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         """Logs, with the means since the last time where the entry is one of training."""
-        if "loss" in logs and self._interval.sums is not None:
+        if "loss" in logs and self._lengths:
             logs |= self._since_last_log()
             self.begin_interval()
         super().log(logs, start_time)
 
     def _since_last_log(self) -> dict[str, float]:
-        interval = self._interval
-        assert interval.sums is not None
-        seconds = time.perf_counter() - interval.began
-        labels = int(interval.sums[TOKENS])
-        flops = training_flops(self.model.config, interval.lengths, labels)
-        speed = interval.sums.new_tensor([sum(interval.lengths), flops])
-        totals = self.accelerator.reduce(torch.cat([interval.sums, speed]), "sum").tolist()
+        seconds = time.perf_counter() - self._began
+        sums = torch.as_tensor(self._sums)
+        flops = training_flops(self.model.config, self._lengths, int(sums[TOKENS]))
+        speed = sums.new_tensor([sum(self._lengths), flops])
+        totals = self.accelerator.reduce(torch.cat([sums, speed]), "sum").tolist()
         means = metrics(totals[:6])
         means["tokens_per_second"] = totals[6] / seconds
         if self._best_product:
@@ -200,31 +161,23 @@ class PretrainingTrainer(ResumableTrainer):
         with torch.random.fork_rng(devices=[]), torch.no_grad():
             totals = torch.zeros(6, dtype=torch.float64)
             model = self.model_wrapped
-            with scoring_labelled(model, self.accelerator.unwrap_model(model)):
+            with eval_mode(model):
+                # Of this module alone, so that heads score labelled tokens only, as in training:
+                # (B, S, V) scores of a whole batch would take more memory than training it does.
+                self.accelerator.unwrap_model(model).training = True
                 for batch in self.get_eval_dataloader(eval_dataset):
                     rows = self._row_sums(model, batch)
                     # A row a sequence: those that fill up the last batch are left out again.
                     totals += self.accelerator.gather_for_metrics(rows).double().sum(dim=0).cpu()
-        self._interval.began += time.perf_counter() - started
+        self._began += time.perf_counter() - started
         return self.log_scores(metrics(totals.tolist()), metric_key_prefix)
 
     def _row_sums(self, model: nn.Module, inputs: dict[str, Any]) -> Tensor:
         """(B, 6) the columns above for each sequence."""
-        scores, _ = self._score(model, inputs)
-        size = len(inputs["input_ids"])
-        sums = torch.zeros(size, 6, device=scores.logits.device)
-        losses = nn.functional.cross_entropy(
-            scores.logits.float(), scores.targets, reduction="none"
-        )
-        hits = (scores.logits.argmax(dim=-1) == scores.targets).float()
-        parts = torch.stack([losses, hits, torch.ones_like(losses)], dim=1)  # (L, 3)
-        sums[:, :NSP_LOSS].index_add_(0, scores.rows, parts)
-        if scores.pair_logits is not None and scores.pair_targets is not None:
-            sums[:, NSP_LOSS] = nn.functional.cross_entropy(
-                scores.pair_logits.float(), scores.pair_targets, reduction="none"
-            )
-            sums[:, NSP_HITS] = (scores.pair_logits.argmax(dim=-1) == scores.pair_targets).float()
-            sums[:, PAIRS] = 1
+        _, words, rows, pairs = self._score(model, inputs)
+        sums = torch.zeros(len(inputs["input_ids"]), 6, device=words[0].device)
+        sums[:, :NSP_LOSS].index_add_(0, rows, _each(*words))
+        sums[: len(pairs[1]), NSP_LOSS:] = _each(*pairs)
         return sums
 
 
@@ -275,16 +228,12 @@ def sequence_lengths(inputs: dict[str, Any]) -> list[int]:
     return packed
 
 
-@contextlib.contextmanager
-def scoring_labelled(model: nn.Module, head: nn.Module) -> Iterator[None]:
-    """Dropout is off, and the heads score labelled tokens only, as they do in training.
+def hits(logits: Tensor, labels: Tensor) -> Tensor:
+    """(N,) whether the best guess is right."""
+    return logits.argmax(dim=-1) == labels
 
-    (B, S, V) scores of a whole batch would take more memory than training it does.
 
-    Args:
-        model: As it is called.
-        head: The same without the wrappers of distributed training.
-    """
-    with eval_mode(model):
-        head.training = True  # of this module alone: its children stay in eval mode
-        yield
+def _each(logits: Tensor, labels: Tensor) -> Tensor:
+    """(N, 3) the loss of each label, whether the best guess is right, and 1."""
+    losses = nn.functional.cross_entropy(logits.float(), labels, reduction="none")
+    return torch.stack([losses, hits(logits, labels).float(), torch.ones_like(losses)], dim=1)

@@ -9,9 +9,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from tqdm import tqdm
 from transformers import TrainerCallback
 
-from hf_bert_impl.extras import require
 from hf_bert_impl.files.atomic import atomic_file
 from hf_bert_impl.training.checkpointing import writing
 
@@ -59,43 +59,27 @@ class Progress(TrainerCallback):
 
     def __init__(self) -> None:
         self._bar: Any = None
-        self._task: Any = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
         """Shows the bar."""
-        if not state.is_world_process_zero or not sys.stderr.isatty():
-            return
-        from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeRemainingColumn
-        from rich.progress import Progress as Bar
-
-        self._bar = Bar(
-            BarColumn(bar_width=20),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[note]}"),
-            console=Console(stderr=True),
-        )
-        self._bar.start()
-        self._task = self._bar.add_task("", total=state.max_steps, note="")
-        self.on_step_end(args, state, control)
+        if state.is_world_process_zero:
+            # With None, only a terminal gets a bar.
+            self._bar = tqdm(total=state.max_steps, initial=state.global_step, disable=None)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
         """Moves the bar."""
         if self._bar is not None:
-            self._bar.update(self._task, completed=state.global_step)
+            self._bar.update(state.global_step - self._bar.n)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **rest: Any) -> None:
         """Shows the figures of an entry."""
         figures = show(logs or {}, args.metric_for_best_model)
-        if not figures or not state.is_world_process_zero:
+        if not figures or self._bar is None:
             return
-        if self._bar is None:
-            print(f"step {state.global_step}/{state.max_steps}: {figures}", file=sys.stderr)
-        elif figures.startswith("held out"):
-            self._bar.console.print(f"step {state.global_step}: {figures}", highlight=False)
+        if self._bar.disable or figures.startswith("held out"):
+            self._bar.write(f"step {state.global_step}/{state.max_steps}: {figures}", sys.stderr)
         else:
-            self._bar.update(self._task, note=figures)
+            self._bar.set_postfix_str(figures)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
         """Leaves the bar as it is."""
@@ -104,8 +88,7 @@ class Progress(TrainerCallback):
     def close(self) -> None:
         """Stops the bar, so that the terminal is left in order after an error too."""
         if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
+            self._bar.close()
 
 
 @contextlib.contextmanager
@@ -143,11 +126,7 @@ def tensorboard_callback(folder: Path, first_step: int) -> TrainerCallback:
     Args:
         folder: The folder of the run; the events go into a folder in it.
         first_step: Events of steps from here on, which a stopped run left, are hidden.
-
-    Raises:
-        ValueError: TensorBoard is not installed.
     """
-    require("tensorboard", "train", "logging for TensorBoard")
     from torch.utils.tensorboard import SummaryWriter
     from transformers.integrations import TensorBoardCallback
 

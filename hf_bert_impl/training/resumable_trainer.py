@@ -37,13 +37,15 @@ class ResumableTrainer(Trainer):
     what an uninterrupted one does.
 
     Args:
+        keep_checkpoints: How many checkpoints stay.
         **options: The arguments of `Trainer`.
     """
 
     control: Any
 
-    def __init__(self, **options: Any) -> None:
+    def __init__(self, keep_checkpoints: int = 1, **options: Any) -> None:
         super().__init__(**options)
+        self.keep_checkpoints = keep_checkpoints
         self.remove_callback(PrinterCallback)
         self.add_callback(_Guard())
 
@@ -90,9 +92,16 @@ class ResumableTrainer(Trainer):
 
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         folder = Path(self.args.output_dir)
+        checkpoint = folder / f"checkpoint-{self.state.global_step}"
         try:
             with writing(f"the checkpoint of step {self.state.global_step}", folder):
                 super()._save_checkpoint(model, trial)
+                if self.args.should_save:
+                    # transformers itself would delete older ones before this one is on the disk.
+                    for place in (checkpoint / TRAINER_STATE_NAME, checkpoint, folder):
+                        sync(place)
+                    best = self.state.best_model_checkpoint
+                    rotate_checkpoints(str(folder), self.keep_checkpoints, best)
         except BaseException:
             remove_leftovers(folder)
             raise
@@ -110,26 +119,6 @@ class ResumableTrainer(Trainer):
         # Here, and nowhere else, accelerate looks at the model to shard it.
         with _one_root(self.model) if self.is_fsdp_enabled else contextlib.nullcontext():
             return super()._prepare_for_training(*args, **kwargs)
-
-
-class KeepCheckpoints(TrainerCallback):
-    """Deletes checkpoints that are too many, after the newest is on the disk.
-
-    Args:
-        count: How many stay.
-    """
-
-    def __init__(self, count: int) -> None:
-        self.count = count
-
-    def on_save(self, args: Any, state: Any, control: Any, **rest: Any) -> None:
-        """transformers itself would delete older ones before a power cut leaves this one whole."""
-        if args.should_save:
-            folder = Path(args.output_dir)
-            checkpoint = folder / f"checkpoint-{state.global_step}"
-            for place in (checkpoint / TRAINER_STATE_NAME, checkpoint, folder):
-                sync(place)
-            rotate_checkpoints(str(folder), self.count)
 
 
 class _Guard(TrainerCallback):

@@ -95,7 +95,7 @@ def test_a_command_that_is_stopped_leaves_nobody(number, tmp_path):
     )
     try:
         process = psutil.Process(command.pid)
-        wait_for(lambda: children_with(process, "benchmark.worker"))
+        wait_for(lambda: children_with(process, "benchmark.contest"))
         children = process.children(recursive=True)
         command.send_signal(number)
         out, err = command.communicate(timeout=60)

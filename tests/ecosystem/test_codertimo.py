@@ -10,7 +10,7 @@ from hf_bert_impl.conversion import convert
 from hf_bert_impl.data.word_vocabulary import train_words
 from hf_bert_impl.model.configuration_bert import CODERTIMO_FIELDS
 from tests.model.cases import random_model
-from tests.training.pretraining_cases import same_weights
+from tests.training.cases import same_weights
 
 bert_pytorch = pytest.importorskip("bert_pytorch", reason="pip install -e '.[ecosystem]'")
 from bert_pytorch.dataset import BERTDataset, WordVocab  # noqa: E402

@@ -51,3 +51,13 @@ def test_a_model_beside_another_runner(monkeypatch):
     assert (row.model_ms, row.other_ms) == pytest.approx((4, 6))
     assert (row.least, row.ratio, row.greatest) == pytest.approx((1, 2, 3))
     assert [mask.sum(dim=1).tolist() for mask in batches] == [[5, 13, 2]]
+
+
+def test_a_lowered_instruction_set_is_called_emulated(monkeypatch):
+    for name in timing.LOWERED_BY:
+        monkeypatch.delenv(name, raising=False)
+    own = timing.instruction_set()
+    assert own == torch.backends.cpu.get_cpu_capability()
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    assert timing.instruction_set() == f"{own}, emulated by ONEDNN_MAX_CPU_ISA=AVX2"
+    assert timing.instruction_set() in timing.cpu_name()

@@ -82,22 +82,18 @@ def test_pairs_are_scored_best_first(worker, served, path):
     pairs = {"query": ["who sat?"] * len(TEXTS), "text": TEXTS}
     expected = ScorePairs(served("rerank"))(pairs)["score"]
     order = np.argsort(-expected, kind="stable")
-    tei = post(
-        worker("rerank"),
-        path,
-        {"query": "who sat?", "texts": TEXTS, "return_text": True, "truncate": True},
-    )
+    plain = {"query": "who sat?", "texts": TEXTS}
+    tei = post(worker("rerank"), path, plain | {"return_text": True, "truncate": True})
     assert [row["index"] for row in tei.json()] == order.tolist()
-    assert np.array_equal(
-        np.array([row["score"] for row in tei.json()], np.float32), expected[order]
-    )
+    scores = np.array([row["score"] for row in tei.json()], np.float32)
+    assert np.array_equal(scores, expected[order])
     assert [row["text"] for row in tei.json()] == [TEXTS[n] for n in order]
     documents = [{"text": text} if n % 2 else text for n, text in enumerate(TEXTS)]
     cohere = post(worker("rerank"), path, {"query": "who sat?", "documents": documents, "top_n": 4})
     found = cohere.json()["results"]
     assert [row["index"] for row in found] == order[:4].tolist()
     assert [row["relevance_score"] for row in found] == [row["score"] for row in tei.json()[:4]]
-    raw = post(worker("rerank"), path, {"query": "who sat?", "texts": TEXTS, "raw_scores": True})
+    raw = post(worker("rerank"), path, plain | {"raw_scores": True})
     logits = np.array([row["score"] for row in raw.json()])
     assert np.allclose(1 / (1 + np.exp(-logits)), expected[order], atol=1e-6)
 
@@ -131,22 +127,16 @@ def test_dimensions_are_those_of_the_served_vectors(served, tmp_path, truncate_d
     made.save_pretrained(str(tmp_path))
     encoder = TextEncoder.from_pretrained(tmp_path, batch_invariant=True)
     worker, width = ModelWorker("small", "embed", str(tmp_path)), truncate_dim or 30
-
-    def embed(dimensions):
-        return post(worker, "/v1/embeddings", {"input": TEXTS, "dimensions": dimensions})
-
     for dimensions in (1, 7, width, None):
-        rows = embed(dimensions).json()["data"]
-        expected = encoder.encode(
-            TEXTS, truncate_dim=dimensions, normalize_embeddings=dimensions is not None
-        )
-        assert np.array_equal(np.array([row["embedding"] for row in rows], np.float32), expected)
-        assert expected.shape[1] == (dimensions or width)
-    for dimensions in (-1, 0, width + 1):
-        answer = embed(dimensions)
-        assert answer.status_code == 400
-        assert f"`dimensions` is {dimensions}; expected" in message(answer)
-        assert f"from 1 to {width};" in message(answer)
+        answer = post(worker, "/v1/embeddings", {"input": TEXTS, "dimensions": dimensions})
+        vectors = np.array([row["embedding"] for row in answer.json()["data"]], np.float32)
+        options = {"truncate_dim": dimensions, "normalize_embeddings": dimensions is not None}
+        assert np.array_equal(vectors, encoder.encode(TEXTS, **options))
+        assert vectors.shape[1] == (dimensions or width)
+    answer = post(worker, "/v1/embeddings", {"input": TEXTS, "dimensions": width + 1})
+    assert f"`dimensions` is {width + 1}; expected a whole number from 1 to {width};" in message(
+        answer
+    )
 
 
 def test_the_forms_of_tei(worker):
@@ -174,57 +164,42 @@ def test_the_task_of_a_cross_encoder(served, tmp_path):
 # --- what is refused ---------------------------------------------------------------------------
 
 
+#: By task: where to, what is posted, the status, and words of the error.
 REFUSED = {
     "embed": [
         ("/v1/embeddings", {"input": []}, 400, "no text"),
-        ("/v1/embeddings", {"input": [1, 2]}, 400, "`input.0`: Input should be a valid"),
         ("/v1/embeddings", {"input": [1, 2]}, 400, "; send texts, not token ids (langchain"),
         ("/v1/embeddings", {"input": ["a", None]}, 400, "`input.1`: Input should be"),
-        ("/v1/embeddings", {"input": {}}, 400, "`input`: Input should be a valid list"),
         ("/v1/embeddings", {}, 400, "`input`: Field required"),
         ("/v1/embeddings", {"input": "a", "model": "gpt"}, 404, "'gpt' here; name 'small'"),
-        (
-            "/v1/embeddings",
-            {"input": "a", "dimensions": 31},
-            400,
-            "`dimensions` is 31; expected a ",
-        ),
         ("/embed", {"inputs": "a", "dimensions": 0}, 400, "a whole number from 1 to 30; change it"),
-        ("/embed", {"inputs": [1]}, 400, "`inputs.0`: Input should"),
         ("/", {"inputs": {"sentences": ["a"]}}, 400, "`inputs.source_sentence`: "),
         ("/v1/embeddings", {"input": "a", "prompt_name": "x"}, 400, "Prompt name 'x' not found"),
         ("/v1/embeddings", {"input": "a", "encoding_format": "x"}, 400, "'base64'"),
         ("/v1/embeddings", {"input": ["a"] * 8}, 413, "at most 7"),
         ("/v1/embeddings", {"input": "a" * 3000}, 413, "3,000 characters"),
         ("/v1/embeddings", {"input": "a" * 9000}, 413, "more than 8,192 bytes"),
-        ("/other", {}, 404, "Not Found; post to /v1/embeddings; this"),
         (
             "/rerank",
             {"query": "a"},
             404,
-            "post to /v1/embeddings; this server's model is for embed",
+            "/v1/embeddings; this server's model is for embed",
         ),
     ],
     "rerank": [
         ("/rerank", {"query": "a", "texts": ["b"], "documents": ["b"]}, 400, "not both"),
-        ("/rerank", {"query": "a", "texts": []}, 400, "no text"),
         ("/rerank", {"query": "a", "documents": ["b", {}]}, 400, "document 1 has no `text`"),
-        ("/rerank", {"query": "a", "texts": ["b", 3]}, 400, "`texts.1`: Input should"),
-        ("/rerank", {"query": "a", "texts": ["b"], "top_n": 0}, 400, "`top_n`"),
         ("/rerank", LONG_PAIR, 400, "text 1 has 94 tokens"),
         ("/rerank", {"query": " ", "texts": ["b"]}, 400, "`query` is empty"),
     ],
     "classify": [
         ("/classify", {"inputs": ["a", ["b", "c"]]}, 400, "both texts and pairs"),
         ("/classify", {"inputs": [["b"], ["b", "c", "d"]]}, 400, "input 1 has 3 texts; send"),
-        ("/predict", {"inputs": ["b", "c", "d"]}, 400, "input 0 has 3 texts"),
     ],
     "answer": [
         ("/answer", {"question": "a"}, 400, "`inputs.context`: Field required"),
         ("/answer", {"question": "a", "context": " "}, 400, "the context beside 'a' is empty"),
-        ("/answer", {"inputs": [QUESTION, {"question": "a"}]}, 400, "`inputs.1.context`: Field"),
         ("/answer", QUESTION | {"max_seq_len": 99999}, 400, "max_seq_len"),
-        ("/answer", QUESTION | {"top_k": 101}, 400, "`top_k`"),
     ],
 }
 
@@ -237,49 +212,35 @@ def test_bad_requests(worker, task):
         assert (answer.status_code, words in message(answer)) == (status, True), (path, body)
 
 
+async def endless():
+    """A body of unknown length."""
+    for _ in range(1000):
+        yield b" " * 1000
+
+
+AS_JSON = {"content-type": "application/json"}
+
+
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("method", "content", "headers", "status", "words"),
     [
-        (b'{"input": "a', "no JSON: Unterminated string starting at at character 10"),
-        (b"", "the body is no JSON object; send"),
-        (b"[1]", "no JSON object"),
-        (b'{"input": ["a", "\\ud83d"]}', "text 1 has half a surrogate pair"),
-        (b"\xff\xfe{", "parsing the body; send JSON in UTF-8"),
+        ("POST", b'{"input": "a', AS_JSON, 400, "no JSON: Unterminated string starting at"),
+        ("POST", b"", AS_JSON, 400, "the body is no JSON object; send"),
+        ("POST", b"[1]", AS_JSON, 400, "no JSON object"),
+        ("POST", b'{"input": ["a", "\\ud83d"]}', AS_JSON, 400, "text 1 has half a surrogate pair"),
+        ("POST", b"\xff\xfe{", AS_JSON, 400, "parsing the body; send JSON in UTF-8"),
+        ("POST", b'{"input": "a"}', {}, 400, "send one with `Content-Type: application/json`"),
+        # The limit holds for what comes, not for what is announced.
+        ("POST", endless, AS_JSON, 413, "5,000 bytes"),
+        ("GET", None, {}, 405, "use POST"),
     ],
 )
-def test_bad_bodies(worker, content, words):
-    given = {"content": content, "headers": {"content-type": "application/json"}}
-    (answer,) = ask(worker("embed"), ("POST", "/v1/embeddings", given))
-    assert answer.status_code == 400
+def test_bad_bodies(worker, method, content, headers, status, words):
+    given = {"content": content() if callable(content) else content, "headers": headers}
+    (answer,) = ask(worker("embed"), (method, "/v1/embeddings", given), max_bytes=5000)
+    assert answer.status_code == status
     assert words in message(answer)
-
-
-def test_content_types(worker):
-    for headers in ({}, {"content-type": "text/plain"}):
-        given = {"content": b'{"input": "a"}', "headers": headers}
-        (answer,) = ask(worker("embed"), ("POST", "/v1/embeddings", given))
-        assert answer.status_code == 400
-        assert "send one with `Content-Type: application/json`" in message(answer)
-
-
-def test_other_methods(worker):
-    head, get = ask(worker("embed"), ("HEAD", "/health", {}), ("GET", "/v1/embeddings", {}))
-    assert head.status_code == 200
-    assert get.status_code == 405 and get.headers["allow"] == "POST"
-    assert "use POST" in message(get)
-
-
-def test_a_body_of_unknown_length_is_cut_off(worker):
-    """The limit holds for what comes, not for what is announced."""
-
-    async def body():
-        for _ in range(1000):
-            yield b" " * 1000
-
-    given = {"content": body(), "headers": {"content-type": "application/json"}}
-    (answer,) = ask(worker("embed"), ("POST", "/v1/embeddings", given), max_bytes=5000)
-    assert answer.status_code == 413
-    assert "5,000 bytes" in message(answer)
+    assert answer.headers.get("allow") == ("POST" if method == "GET" else None)
 
 
 def test_the_key(worker):
@@ -333,18 +294,13 @@ def test_a_full_queue_says_when_to_come_again(worker):
     assert "9 texts wait already, of at most 10" in message(full)
 
 
-def test_one_request_is_let_in_however_large(worker):
+def test_one_request_is_let_in_however_large_and_a_time_out_frees_its_place(worker):
     slow = Slow(worker("embed"), 0)
-    answer = post(slow, "/v1/embeddings", {"input": ["a"] * 30}, queue=10)
-    assert answer.status_code == 200
-
-
-def test_a_time_out_frees_its_place(worker):
+    assert post(slow, "/v1/embeddings", {"input": ["a"] * 30}, queue=10).status_code == 200
     slow = Slow(worker("embed"), 30)
     answer = post(slow, "/v1/embeddings", {"input": ["a"] * 3}, timeout=0.1, queue=4)
-    assert answer.status_code == 504
+    assert (answer.status_code, slow.now) == (504, 0)
     assert "0.1 s" in message(answer)
-    assert slow.now == 0
 
 
 async def exchange(app, messages, wait):

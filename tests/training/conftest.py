@@ -11,9 +11,8 @@ from hf_bert_impl.training import finetuning, pretraining, pretraining_trainer
 from hf_bert_impl.training.finetuning import Sources, finetune
 from hf_bert_impl.training.finetuning_options import FinetuningOptions
 from tests.checkpoints import SPECIAL_TOKENS, save_checkpoint
-from tests.training.finetuning_cases import COLUMNS
-from tests.training.pretraining_cases import WORDS as PRETRAINING_WORDS
-from tests.training.pretraining_cases import small_run, write_text
+from tests.training import cases
+from tests.training.cases import COLUMNS, small_run, write_text
 
 for library in ("datasets", "matplotlib", "seqeval", "sklearn", "tensorboard"):
     pytest.importorskip(library, reason="pip install -e '.[train]'")
@@ -96,7 +95,7 @@ def place(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pretraining")
     write_text(folder / "text.txt", 60)
     (folder / "tokenizer").mkdir()
-    vocab = (*SPECIAL_TOKENS, *PRETRAINING_WORDS)
+    vocab = (*SPECIAL_TOKENS, *cases.WORDS)
     (folder / "tokenizer" / "vocab.txt").write_text("\n".join(vocab) + "\n")
     return folder
 
@@ -104,8 +103,8 @@ def place(tmp_path_factory):
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """Neither is the machine measured nor a picture drawn, which take longer than the run."""
-    monkeypatch.setattr(pretraining_trainer, "best_product", lambda *sizes: {"linear": 100.0})
-    monkeypatch.setattr(pretraining, "draw_curves", lambda file, *rest: file.write_bytes(b""))
+    monkeypatch.setattr(pretraining_trainer, "best_product", lambda *sizes: 100.0)
+    monkeypatch.setattr(pretraining, "save", lambda figure, file: file.write_bytes(b""))
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from tests.training.pretraining_cases import LOCAL, free_port
+from tests.training.cases import LOCAL, free_port
 
 PAGE = (Path(__file__).parents[2] / "docs" / "training.md").read_text()
 SECTIONS = PAGE.partition("## Several processes")[2].partition("## Fine-tuning")[0]

@@ -2,14 +2,11 @@
 
 import json
 import random
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 import torch
 import transformers
-from torch import nn
 from transformers.models.bert import modeling_bert
 
 import hf_bert_impl
@@ -18,9 +15,9 @@ from hf_bert_impl.tasks.evaluation import evaluate_task, task_for_model
 from hf_bert_impl.tasks.registry import make_task
 from hf_bert_impl.training.finetuning import Sources, finetune
 from hf_bert_impl.training.finetuning_options import FinetuningOptions
-from hf_bert_impl.training.finetuning_trainer import _weighted_loss, build_trainer, class_weights
+from hf_bert_impl.training.finetuning_trainer import build_trainer, class_weights
 from tests.model.cases import rows_through
-from tests.training.finetuning_cases import COLUMNS, squad_paragraphs
+from tests.training.cases import COLUMNS, squad_paragraphs
 
 CHOICES = Columns("0", "1,2,3", "4")
 
@@ -76,59 +73,38 @@ def predictable(words, chance):
     return " ".join(["the river rose over night and"] * 6) + "\n"
 
 
-class Case(NamedTuple):
-    """A task, a line of its data, and what it must reach."""
-
-    name: str
-    task: dict[str, Any]
-    ending: str
-    line: Callable[[list[str], random.Random], str]
-    metric: str
-    reached: Callable[[float], bool]
-    labels: list[str] | None = None
-    epochs: int = 5
-    count: int = 150
-
-
+#: By task: its options, the ending and the lines of its data, and what it must reach.
 CASES = {
-    "several labels": Case(
-        *("classification", {"multi_label": True}, "jsonl", several_labels),
-        *("accuracy", lambda it: it > 0.85, ["good", "odd"], 10),
+    "classification": (
+        {"multi_label": True},
+        *("jsonl", several_labels, "accuracy", lambda it: it > 0.85, ["good", "odd"]),
     ),
-    "regression": Case(
-        *("regression", {"columns": COLUMNS}, "tsv", score, "pearson", lambda it: it > 0.8),
-    ),
-    "tags": Case(
-        *("token-classification", {}, "conll", tags),
+    "regression": ({"columns": COLUMNS}, "tsv", score, "pearson", lambda it: it > 0.8, None),
+    "token-classification": (
+        *({}, "conll", tags),
         *("f1", lambda it: it > 0.9, ["O", "B-loc", "B-per", "I-per"]),
     ),
-    "choice": Case(
-        *("multiple-choice", {"columns": CHOICES}, "tsv", choice, "accuracy", lambda it: it > 0.9),
+    "multiple-choice": (
+        *({"columns": CHOICES}, "tsv", choice, "accuracy", lambda it: it > 0.9, None),
     ),
-    "masked": Case(
-        *("masked-lm", {}, "txt", predictable),
-        *("perplexity", lambda it: it < 7, None, 9, 40),
-    ),
-    "whole words": Case(
-        *("masked-lm", {"masking": "whole-word"}, "txt", predictable),
-        *("perplexity", lambda it: it < 7, None, 9, 40),
-    ),
+    "masked-lm": ({}, "txt", predictable, "perplexity", lambda it: it < 7, None),
 }
-MARKED = [pytest.param(k, marks=pytest.mark.slow) if k == "whole words" else k for k in CASES]
+#: Some learn more slowly.
+EPOCHS = {"classification": 10, "masked-lm": 9}
 
 
-@pytest.mark.parametrize("kind", MARKED)
-def test_a_task_learns_and_its_folder_scores_the_same(tune, write, sentences, kind):
-    case, chance = CASES[kind], random.Random(6)
-    lines = [case.line(words, chance) for words in sentences(case.count, 7)]
-    file = write("".join(lines), f"data.{case.ending}")
-    task = make_task(case.name, **case.task)
-    report, out = tune(task, file, file, epochs=case.epochs, max_length=31)
-    assert case.reached(report["validation"][case.metric]), report["validation"]
-    assert report.get("labels") == case.labels
+@pytest.mark.parametrize("name", CASES)
+def test_a_task_learns_and_its_folder_scores_the_same(tune, write, sentences, name):
+    options, ending, line, metric, is_reached, labels = CASES[name]
+    chance, count = random.Random(6), 40 if name == "masked-lm" else 150
+    file = write("".join(line(words, chance) for words in sentences(count, 7)), f"data.{ending}")
+    epochs = EPOCHS.get(name, 5)
+    report, out = tune(make_task(name, **options), file, file, epochs=epochs, max_length=31)
+    assert is_reached(report["validation"][metric]), report["validation"]
+    assert report.get("labels") == labels
     assert "test" not in report and report["training"]["max_length"] == 31
     assert (out / "training.png").is_file()
-    again(report, out, "validation", file, case.task.get("columns"))
+    again(report, out, "validation", file, options.get("columns"))
 
 
 def test_classification(tune, sentiment):
@@ -217,30 +193,8 @@ def test_early_stopping_keeps_the_best_epoch(run, tmp_path):
     again(report, tmp_path / "out", "validation", str(tmp_path / "dev.tsv"), COLUMNS)
 
 
-def test_data_set_in_place_of_files(run, tmp_path):
-    datasets = pytest.importorskip("datasets", reason="pip install -e '.[train]'")
-    labels = datasets.ClassLabel(names=["different", "equivalent"])
-    text = datasets.Value("string")
-    features = datasets.Features(sentence1=text, sentence2=text, label=labels)
-    table = {"sentence1": ["a day"] * 6, "sentence2": ["the night"] * 6, "label": [0, 1] * 3}
-    for split in ("train", "validation"):
-        datasets.Dataset.from_dict(table, features=features).to_parquet(
-            tmp_path / "set" / f"{split}.parquet"
-        )
-    task = make_task("mrpc", dataset=str(tmp_path / "set"))
-    assert task.best_metric == "f1"
-    report = run(task, train="train", validation="validation")
-    assert report["labels"] == ["different", "equivalent"]
-
-
-@pytest.mark.parametrize(
-    ("name", "head"),
-    [
-        ("classification", "BertForSequenceClassification"),
-        ("question-answering", "BertForQuestionAnswering"),
-    ],
-)
-def test_losses_are_those_of_upstreams_model(tiny_bert, tmp_path, write, sentences, name, head):
+@pytest.mark.parametrize("name", ["classification", "question-answering"])
+def test_losses_are_those_of_upstreams_model(tiny_bert, tmp_path, write, sentences, name):
     """The same recipe on transformers' own class, with its padding, gives the same losses."""
     if name == "classification":
         lines = [f"{' '.join(words)}\t{len(words) % 3}\n" for words in sentences(40, 1)]
@@ -258,7 +212,7 @@ def test_losses_are_those_of_upstreams_model(tiny_bert, tmp_path, write, sentenc
     losses, rows = [], []
     for module in (modeling_bert, hf_bert_impl):
         torch.manual_seed(3)
-        model = getattr(module, head).from_pretrained(tiny_bert, **settings, **dropout)
+        model = getattr(module, task.head).from_pretrained(tiny_bert, **settings, **dropout)
         torch.manual_seed(4)
         torch.nn.init.normal_(list(model.parameters())[-2])  # the weight of its head
         folder = tmp_path / module.__name__
@@ -275,51 +229,28 @@ def test_losses_are_those_of_upstreams_model(tiny_bert, tmp_path, write, sentenc
 
 # --- class weights -------------------------------------------------------------------------------
 
-
-def weights_of(given, labels, rows, name="classification", **options):
-    task = make_task(name, **options)
-    task.labels = labels
-    field = "token_labels" if name == "token-classification" else "labels"
-    found = class_weights(given, task, Split([], [{field: row} for row in rows]))
-    return None if found is None else found.tolist()
+ABC = ["a", "b", "c"]
+ROWS = [{"labels": row} for row in (0, 0, 0, 0, 1, 1, 2)]
+TAGGED = [{"token_labels": row} for row in ([-100, 0, 0, 1, -100], [-100, 0])]
+SEVERAL = [{"labels": row} for row in ([1.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 0.0])]
 
 
-def test_weights():
+@pytest.mark.parametrize(
+    ("given", "task", "labels", "rows", "expected"),
+    [
+        (None, ("classification", {}), ABC, ROWS, None),
+        ("balanced", ("classification", {}), ABC, ROWS, [7 / 12, 7 / 6, 7 / 3]),
+        ("c=3", ("classification", {}), ABC, ROWS, [7 / 9, 7 / 9, 7 / 3]),
+        ("balanced", ("token-classification", {}), ["O", "B-x"], TAGGED, [4 / 6, 4 / 2]),
+        ("balanced", ("classification", {"multi_label": True}), ["a", "b"], SEVERAL, [1 / 3, 3]),
+    ],
+)
+def test_class_weights(given, task, labels, rows, expected):
     """Balanced ones give each class the same say."""
-    abc, rows = ["a", "b", "c"], (0, 0, 0, 0, 1, 1, 2)
-    assert weights_of(None, abc, rows) is None
-    assert weights_of("balanced", abc, rows) == pytest.approx([7 / 12, 7 / 6, 7 / 3])
-    assert weights_of("c=3", abc, rows) == pytest.approx([7 / 9, 7 / 9, 7 / 3])
-    rows = [[-100, 0, 0, 1, -100], [-100, 0]]
-    found = weights_of("balanced", ["O", "B-x"], rows, "token-classification")
-    assert found == pytest.approx([4 / 6, 4 / 2])
-    rows = [[1.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 0.0]]
-    found = weights_of("balanced", ["a", "b"], rows, multi_label=True)
-    assert found == pytest.approx([1 / 3, 3])
-    with pytest.raises(ValueError, match="regression, which has no classes"):
-        weights_of("balanced", None, [1.0], "regression")
-
-
-def test_weighted_loss_is_torchs():
-    generator = torch.Generator().manual_seed(0)
-    logits = torch.randn(3, 5, 4, generator=generator)
-    labels = torch.randint(0, 4, (3, 5), generator=generator)
-    labels[1, 2:] = -100
-    weights = torch.tensor([0.5, 1.0, 2.0, 0.1])
-    config = hf_bert_impl.BertConfig(problem_type="single_label_classification")
-    loss = _weighted_loss(weights, config)
-    total = nn.functional.cross_entropy(
-        logits.view(-1, 4), labels.view(-1), weight=weights, reduction="sum"
-    )
-    assert loss({"logits": logits}, labels) == pytest.approx(float(total) / 12)
-    # Halves of a step add up to the whole.
-    parts = [loss({"logits": logits[rows]}, labels[rows], 12) for rows in (slice(1), slice(1, 3))]
-    assert float(sum(parts)) == pytest.approx(float(total) / 12)
-    several = hf_bert_impl.BertConfig(problem_type="multi_label_classification")
-    hot = (labels.clamp(min=0) % 2).float()[:, :4]
-    expected = nn.BCEWithLogitsLoss(pos_weight=weights)(logits[:, 0], hot)
-    found = _weighted_loss(weights, several)({"logits": logits[:, 0]}, hot)
-    assert found == pytest.approx(float(expected))
+    made = make_task(task[0], **task[1])
+    made.labels = labels
+    found = class_weights(given, made, Split([], rows))
+    assert (None if found is None else found.tolist()) == (expected and pytest.approx(expected))
 
 
 def test_class_weights_move_the_predictions(run, sentiment):

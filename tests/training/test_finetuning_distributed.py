@@ -14,9 +14,8 @@ from hf_bert_impl.training import finetuning
 from hf_bert_impl.training.finetuning import Sources, finetune
 from hf_bert_impl.training.finetuning_options import FinetuningOptions
 from tests.checkpoints import assert_same_answers, save_checkpoint
+from tests.training.cases import RUN, on_this_machine, squad_paragraphs, write_history
 from tests.training.conftest import WORDS
-from tests.training.finetuning_cases import squad_paragraphs, write_history
-from tests.training.pretraining_cases import on_this_machine
 
 pytestmark = pytest.mark.distributed
 
@@ -24,7 +23,6 @@ if not torch.distributed.is_available():
     pytest.skip("this torch has no distributed package", allow_module_level=True)
 
 HF_BERT = Path(sys.executable).with_name("hf-bert")
-RUN = Path(__file__).with_name("finetuning_run.py")
 
 
 @pytest.fixture
@@ -36,61 +34,51 @@ def still_bert(tmp_path):
     )
 
 
-@pytest.fixture
-def questions(tmp_path, sentences):
-    """A file of SQuAD's, version 2."""
-    paragraphs = squad_paragraphs(sentences(29, 12))
-    file = tmp_path / "squad.json"
-    file.write_text(json.dumps({"version": "v2.0", "data": [{"paragraphs": paragraphs}]}))
-    return str(file)
-
-
-@pytest.fixture
-def numbers(tmp_path, sentences):
-    lines = [f"{' '.join(words)}\t{len(words)}\n" for words in sentences(31, 7)]
-    (tmp_path / "numbers.tsv").write_text("".join(lines))
-    return str(tmp_path / "numbers.tsv")
-
-
-def test_two_processes(still_bert, tmp_path, sentiment, questions, numbers, monkeypatch):
+def test_two_processes(still_bert, tmp_path, sentences, sentiment, write, monkeypatch):
     """Same losses, scores and files; the last examples are no whole batch for each process."""
-    settings = {"model": str(still_bert), "batch_size": 12, "learning_rate": 1e-3, "epochs": 2}
+    data = {"version": "v2.0", "data": [{"paragraphs": squad_paragraphs(sentences(29, 12))}]}
+    questions = write(json.dumps(data), "squad.json")
+    lines = [f"{' '.join(words)}\t{len(words)}\n" for words in sentences(31, 7)]
+    numbers = write("".join(lines), "numbers.tsv")
     train, dev = sentiment("train", 41, 1), sentiment("dev", 13, 2)
+    settings = {"model": str(still_bert), "batch_size": 12, "learning_rate": 1e-3, "epochs": 2}
     runs = [
-        # Of the last step, one process has 5 examples and the other none.
-        {"task": "classification", "columns": ("0", None, "1"), "sources": (train, dev, dev)},
-        {"task": "question-answering", "columns": (), "sources": (questions, questions)},
-        {"task": "regression", "columns": ("0", None, "1"), "sources": (numbers, numbers)},
-        {"task": "masked-lm", "columns": ("0",), "sources": (numbers, numbers)},
+        {"task": task, "columns": columns, "sources": sources, "output": str(tmp_path / task)}
+        | settings
+        for task, columns, sources in (
+            # Of the last step, one process has 5 examples and the other none.
+            ("classification", ("0", None, "1"), (train, dev, dev)),
+            ("question-answering", (), (questions, questions)),
+            ("regression", ("0", None, "1"), (numbers, numbers)),
+            ("masked-lm", ("0",), (numbers, numbers)),
+        )
     ]
-    for run in runs:
-        run["options"] = settings | {"output": str(tmp_path / run["task"])}
     # Micro-batches; and a process is lost, after which the launcher starts both of them anew.
-    again = runs[0] | {"die_at": 0.6}
-    again["options"] = again["options"] | {"gradient_accumulation": 2}
-    again["options"]["output"] = str(tmp_path / "again")
-    (tmp_path / "runs.json").write_text(json.dumps([again, *runs]))
-    two = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    two += [*on_this_machine(), "--max-restarts", "1", str(RUN), str(tmp_path / "runs.json")]
-    done = subprocess.run(two, capture_output=True, text=True, timeout=280)
+    again = {"output": str(tmp_path / "again"), "gradient_accumulation": 2, "die_at": 5}
+    (tmp_path / "runs.json").write_text(json.dumps([runs[0] | again, *runs]))
+    done = torchrun(RUN, tmp_path / "runs.json")
     assert done.returncode == 0, done.stderr[-3000:]
     assert (tmp_path / "again.killed").exists()
 
     monkeypatch.setattr(finetuning, "write_pictures", write_history)
     for run in runs[:3]:
-        one = tmp_path / f"{run['task']}-one"
-        finetune(
-            make_task(run["task"], Columns(*run["columns"])),
-            Sources(*run["sources"]),
-            FinetuningOptions(**run["options"] | {"output": one}),
-        )
-        same(one, tmp_path / run["task"])
+        task, one = run["task"], tmp_path / f"{run['task']}-one"
+        options = FinetuningOptions(**settings, output=one)
+        finetune(make_task(task, Columns(*run["columns"])), Sources(*run["sources"]), options)
+        same(one, tmp_path / task)
     same(tmp_path / "classification-one", tmp_path / "again")
     # The masks of masked-lm are drawn by each process.
     report = json.loads((tmp_path / "masked-lm" / "metrics.json").read_text())
     first, last = (entry["loss"] for entry in report["training"]["history"])
     assert last < first
     assert not [*tmp_path.glob("*.unfinished")]
+
+
+def torchrun(*program):
+    """Two processes, started anew once."""
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    command += [*on_this_machine(), "--max-restarts", "1", *map(str, program)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=280)
 
 
 def same(one, two):
@@ -106,13 +94,12 @@ def same(one, two):
     assert_same_answers(*reports, tolerance=1e-4)  # up to the order of sums
 
 
-def test_an_error_is_printed_once(still_bert, tmp_path, numbers):
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
-    command += [*on_this_machine(), "--max-restarts", "1"]
-    command += [str(HF_BERT), "finetune", "classification", "--train", numbers]
-    command += ["--text-column", "0", "--label-column", "1", "--model", str(still_bert)]
-    command += ["--output", str(tmp_path / "out"), "--batch-size", "7"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=200)
+def test_an_error_is_printed_once(still_bert, tmp_path, sentiment):
+    done = torchrun(
+        *(HF_BERT, "finetune", "classification", "--train", sentiment("train", 41, 1)),
+        *("--text-column", "0", "--label-column", "1", "--model", still_bert),
+        *("--output", tmp_path / "out", "--batch-size", "7"),
+    )
     errors = [line for line in done.stderr.splitlines() if line.startswith("error: ")]
     assert len(errors) == 1, done.stderr[-3000:]
     assert "--batch-size=7 cannot be divided into 2 parts (2 processes" in errors[0]

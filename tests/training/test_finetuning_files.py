@@ -15,7 +15,7 @@ from hf_bert_impl.tasks.base import Columns
 from hf_bert_impl.tasks.registry import make_task
 from hf_bert_impl.training import finetuning_trainer
 from hf_bert_impl.training.resumable_trainer import TrainingDiverged
-from tests.training.finetuning_cases import COLUMNS, assert_nothing_left
+from tests.training.cases import COLUMNS, assert_nothing_left
 
 CHOICES = Columns("0", "0,1", "2")
 FIELDS, TEXT = Columns("text", "more"), Columns("text")
@@ -25,54 +25,39 @@ def record(**fields):
     return json.dumps({"text": "a"} | fields) + "\n"
 
 
-@pytest.mark.parametrize("part", ["train", "validation", "test"])
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("", "bad.tsv is empty"),
-        ("one field\n", "no column '1'"),
-        ("a day\tB\na day\t \n", "line 2 of .* has the label ' '"),
-    ],
-)
-def test_bad_files(run, write, tmp_path, part, text, words):
+#: By task and columns: training data, as text or JSON lines, and what is said of them.
+BAD_DATA = [
+    ("classification", COLUMNS, "", "bad.tsv is empty"),
+    ("classification", COLUMNS, "one field\n", "no column '1'"),
+    ("classification", COLUMNS, "a\tG\nb\tG\n", r"1 label\(s\) \(G\); expected at least 2"),
+    ("regression", COLUMNS, "a\t1\nb\tnan\n", "line 2 of .*bad.tsv has the label 'nan'"),
+    ("multiple-choice", CHOICES, "a\tb\t2\n", "2 choice.* the label '2'"),
+    ("classification", None, record(text=3, label="a"), r"'3' \(int\) for a text"),
+    ("token-classification", TEXT, record(text=["a"], tags="O O"), "1 words and 2 tags"),
+    (
+        *("multiple-choice", FIELDS),
+        record(more=["b"] * 2, label=0) + record(more=["b"] * 3, label=0),
+        "has 3 choices; expected 2 as in",
+    ),
+    # Half a surrogate pair, which no file can hold.
+    ("classification", None, record(label="\ud800") + record(label="b"), "half a surrogate"),
+]
+
+
+@pytest.mark.parametrize(("name", "columns", "text", "words"), BAD_DATA)
+def test_bad_data(run, write, tmp_path, name, columns, text, words):
+    file = write(text, "bad.jsonl" if "{" in text else "bad.tsv")
     with pytest.raises(ValueError, match=words):
-        run(**{part: write(text)})
+        run(make_task(name, columns), train=file, validation=None)
     assert_nothing_left(tmp_path)
 
 
 @pytest.mark.parametrize("part", ["validation", "test"])
-def test_label_unseen_in_training(run, write, part):
+def test_bad_data_of_other_parts(run, write, tmp_path, part):
     words = r"line 2 of .*bad.tsv has the label 'N', which no training example has; .*'B', 'G'"
-    with pytest.raises(ValueError, match=words):
-        run(**{part: write("a\tG\nb\tN\n")})
-
-
-@pytest.mark.parametrize(
-    ("name", "columns", "text", "words"),
-    [
-        ("classification", COLUMNS, "a\tG\nb\tG\n", r"1 label\(s\) \(G\); expected at least 2"),
-        ("regression", COLUMNS, "a\thigh\n", "label 'high'; expected a number"),
-        ("regression", COLUMNS, "a\t1\nb\tnan\n", "line 2 of .*bad.tsv has the label 'nan'"),
-        ("multiple-choice", CHOICES, "a\tb\t2\n", "2 choice.* the label '2'"),
-        ("classification", None, record(text=3, label="a"), r"'3' \(int\) for a text"),
-        ("token-classification", TEXT, record(text=["a"], tags="O O"), "1 words and 2 tags"),
-        ("multiple-choice", FIELDS, record(more=["b"], label=0), r"1 choice\(s\)"),
-        (
-            *("multiple-choice", FIELDS),
-            record(more=["b"] * 2, label=0) + record(more=["b"] * 3, label=0),
-            "has 3 choices; expected 2 as in",
-        ),
-        ("several", None, record(label=3), "the label 3; expected a list of names"),
-        # Half a surrogate pair, which no file can hold: said before anything is trained.
-        ("several", None, record(label="\ud800") + record(label="b"), "line 1 of .* half a surro"),
-        ("classification", None, record(label="\ud800") + record(label="b"), "half a surrogate"),
-    ],
-)
-def test_labels_of_the_wrong_kind(run, write, tmp_path, name, columns, text, words):
-    options = {"multi_label": True} if name == "several" else {}
-    task = make_task("classification" if options else name, columns, **options)
-    with pytest.raises(ValueError, match=words):
-        run(task, train=write(text, "bad.jsonl" if "{" in text else "bad.tsv"), validation=None)
+    for text, said in (("a\tG\nb\tN\n", words), ("a day\tB\na day\t \n", "has the label ' '")):
+        with pytest.raises(ValueError, match=said):
+            run(**{part: write(text)})
     assert_nothing_left(tmp_path)
 
 
@@ -84,6 +69,7 @@ def test_labels_of_the_wrong_kind(run, write, tmp_path, name, columns, text, wor
         ({"seeds": ()}, "the seeds are"),
         ({"early_stopping": 1, "validation": None}, "early stopping has no validation data"),
         ({"class_weights": "B=-1"}, "expected numbers from 0"),
+        ({"class_weights": "B"}, "the class weight is 'B'"),
     ],
 )
 def test_bad_options(run, tmp_path, options, words):
@@ -200,14 +186,13 @@ def spoil(monkeypatch, step):
     monkeypatch.setattr(finetuning_trainer.FinetuningTrainer, "compute_loss", compute_loss)
 
 
-def test_the_best_model_outlives_a_loss_that_is_not_finite(run, tmp_path, monkeypatch):
+def test_the_best_model_outlives_a_loss_that_is_not_finite(run, monkeypatch):
     spoil(monkeypatch, 3)
     words = r"the loss of step 3 is inf; .*; the best model so far is whole in .*checkpoint-2$"
     with pytest.raises(TrainingDiverged, match=words) as caught:
         run(batch_size=20, epochs=3)
     kept = str(caught.value).rpartition(" in ")[2]
-    model = hf_bert_impl.BertForSequenceClassification.from_pretrained(kept)
-    assert not not_finite(model)
+    assert not not_finite(hf_bert_impl.BertForSequenceClassification.from_pretrained(kept))
 
 
 def test_weights_that_are_not_finite_are_not_saved(run, tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ import torch
 from transformers import AutoModel
 
 from tests.checkpoints import SPECIAL_TOKENS, save_checkpoint
+from tests.training.cases import WORDS, write_text
 from tests.training.launch_commands import (
     COMMANDS,
     HF_BERT,
@@ -16,7 +17,6 @@ from tests.training.launch_commands import (
     SHARDED,
     launch,
 )
-from tests.training.pretraining_cases import WORDS, write_text
 
 pytestmark = pytest.mark.distributed
 

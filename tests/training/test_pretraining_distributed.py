@@ -12,8 +12,8 @@ from transformers import AutoModel
 from hf_bert_impl import BertModel
 from hf_bert_impl.training.checkpointing import last_checkpoint
 from hf_bert_impl.training.pretraining import pretrain
+from tests.training.cases import RUN, SIZES, small_run
 from tests.training.launch_commands import REPLICATED, SHARDED, command_with, launch
-from tests.training.pretraining_cases import RUN, SIZES, small_run
 
 pytestmark = pytest.mark.distributed
 

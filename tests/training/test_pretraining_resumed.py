@@ -13,8 +13,8 @@ import hf_bert_impl
 from hf_bert_impl.training import checkpointing, resumable_trainer
 from hf_bert_impl.training.checkpointing import last_checkpoint
 from hf_bert_impl.training.pretraining import pretrain
-from tests.training.pretraining_cases import RUN, SIZES, read_log, same_weights
-from tests.training.pretraining_run import StopAt
+from tests.training.cases import RUN, SIZES, read_log, same_weights
+from tests.training.run import StopAt
 
 
 def run_apart(run, *arguments):
@@ -86,31 +86,23 @@ def test_a_stream_of_examples_is_resumed(options, step):
 def test_resuming_another_run(plain, tmp_path):
     run = dataclasses.replace(plain[0], output=tmp_path / "run", resume=True)
     shutil.copytree(plain[0].output, run.output)
-    text, other = tmp_path / "other.txt", tmp_path / "other"
+    text = tmp_path / "other.txt"
     text.write_text("w1\nw2\n\nw3\nw4\n")
-    other.mkdir()
-    (other / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nw1\n")
+    (tmp_path / "vocab.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\nw1\n")
     for changes, words in (
         ({"learning_rate": 0.002}, "options.learning_rate was 0.001, now 0.002"),
         ({"sizes": {**SIZES, "num_hidden_layers": 3}}, "model.num_hidden_layers was 2, now 3"),
         ({"files": (str(text),)}, r"\(text was '.*', now '.*'\); expected the same"),
-        ({"tokenizer": str(other)}, "tokenizer was"),
+        ({"tokenizer": str(tmp_path)}, "tokenizer was"),
         ({"output": tmp_path / "none"}, "there is no run to resume in .*none; expected a folder"),
+        ({"resume": False}, "has files, or a run that `resume=True` continues"),
     ):
         with pytest.raises(ValueError, match=words):
             pretrain(dataclasses.replace(run, **changes))
+    assert same_weights(run.output, plain[0].output)
     (run.output / "run.json").write_text("{")
     with pytest.raises(ValueError, match=r"run\.json is not JSON"):
         pretrain(run)
-
-
-def test_a_new_run_wants_a_new_folder(options):
-    run = options()
-    run.output.mkdir()
-    (run.output / "mine").write_text("precious")
-    with pytest.raises(ValueError, match="is no empty folder; expected a new one"):
-        pretrain(run)
-    assert [file.name for file in run.output.iterdir()] == ["mine"]
 
 
 LIBRARIES = {

@@ -1,4 +1,4 @@
-"""A small pre-training run on made-up text, and what it leaves."""
+"""What the tests of training share: small runs, their data, and what they leave."""
 
 import json
 import random
@@ -9,9 +9,10 @@ from typing import Any
 import torch
 from safetensors.torch import load_file
 
+from hf_bert_impl.tasks.base import Columns
 from hf_bert_impl.training.pretraining_options import PretrainingOptions
 
-RUN = Path(__file__).with_name("pretraining_run.py")
+RUN = Path(__file__).with_name("run.py")
 LOCAL = ("--local-addr", "127.0.0.1")
 WORDS = [f"w{number}" for number in range(40)]
 SIZES = {
@@ -79,3 +80,31 @@ def free_port() -> int:
 def on_this_machine() -> tuple[str, ...]:
     """Options of torchrun, whose processes meet here and nowhere else."""
     return "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{free_port()}", *LOCAL
+
+
+# --- fine-tuning ---------------------------------------------------------------------------------
+
+COLUMNS = Columns("0", None, "1")
+
+
+def assert_nothing_left(tmp_path: Path) -> None:
+    assert not [entry.name for entry in tmp_path.iterdir() if entry.name.startswith("out")]
+
+
+def write_history(folder: Path, task: Any, splits: Any, outputs: Any, history: list) -> None:
+    """In place of pictures: what the Trainer logged, the loss of each step among it."""
+    (folder / "history.json").write_text(json.dumps(history))
+
+
+def squad_paragraphs(sentences: list[list[str]]) -> list[dict]:
+    """Contexts out of sentences, each with a question; most of them answer it."""
+    chance, paragraphs = random.Random(11), []
+    for number, words in enumerate(sentences):
+        known = chance.random() < 0.6
+        name = chance.choice(["ann", "bob"])
+        words.insert(chance.randrange(len(words) + 1), name if known else "odd")
+        context = " ".join(words)
+        answers = [{"text": name, "answer_start": context.index(name)}] if known else []
+        question = {"id": str(number), "question": "who is here", "answers": answers}
+        paragraphs.append({"context": context, "qas": [question | {"is_impossible": not known}]})
+    return paragraphs

@@ -1,9 +1,9 @@
-"""Pre-training runs in a process of their own, which can be killed where it hurts most.
+"""Runs in processes of their own, which can be killed where it hurts most.
 
-Usage: pretraining_run.py OPTIONS.json [N]. The file holds the options of one run or more, with
-`stop_at` for a step at which the run is interrupted, and `die_at` for a step at which the last
-process kills itself, once. With N the process is killed halfway through
-the N-th file that torch writes.
+Usage: run.py RUNS.json [N]. The file holds the options of one pre-training run or more, or `task`,
+`columns`, `sources` and options of fine-tuning. `stop_at` is a step at which a run is interrupted,
+and `die_at` one at which the last process kills itself, once. With N the process is killed halfway
+through the N-th file that torch writes.
 """
 
 import contextlib
@@ -17,8 +17,12 @@ from typing import Any
 import torch
 from transformers import TrainerCallback
 
-from hf_bert_impl.training import pretraining, pretraining_trainer
+from hf_bert_impl.tasks.base import Columns
+from hf_bert_impl.tasks.registry import make_task
+from hf_bert_impl.training import finetuning, pretraining, pretraining_trainer
+from hf_bert_impl.training.finetuning_options import FinetuningOptions
 from hf_bert_impl.training.pretraining_options import PretrainingOptions
+from tests.training.cases import write_history
 
 
 class StopAt(TrainerCallback):
@@ -75,21 +79,33 @@ def shard_on_cpu() -> None:
     state.AcceleratorState.__init__ = init
 
 
+def empty_picture(figure: Any, file: Any) -> None:
+    """Writes a file without drawing anything."""
+    Path(file).write_bytes(b"")
+
+
 def main() -> None:
     if os.environ.get("ACCELERATE_USE_FSDP") == "true":
         shard_on_cpu()
     # These would take longer than the run.
-    pretraining_trainer.best_product = lambda *sizes: {"linear": 100.0}
-    pretraining.draw_curves = lambda file, *rest: file.write_bytes(b"")
+    pretraining_trainer.best_product = lambda *sizes: 100.0
+    pretraining.save = empty_picture
+    finetuning.write_pictures = write_history
     if len(sys.argv) > 2:
         kill_in_write(int(sys.argv[2]))
     torch.set_num_threads(1)
     for fields in json.loads(Path(sys.argv[1]).read_text()):
         done = Path(fields["output"]).with_suffix(".killed")
         stops = [StopAt(fields.pop("stop_at", None)), DieAt(fields.pop("die_at", None), done)]
-        fields |= {"output": Path(fields["output"]), "files": tuple(fields["files"])}
+        fields["output"] = Path(fields["output"])
         with contextlib.suppress(KeyboardInterrupt):
-            pretraining.pretrain(PretrainingOptions(**fields), stops)
+            if "task" in fields:
+                task = make_task(fields.pop("task"), Columns(*fields.pop("columns")))
+                sources = finetuning.Sources(*fields.pop("sources"))
+                finetuning.finetune(task, sources, FinetuningOptions(**fields), stops)
+            else:
+                fields["files"] = tuple(fields["files"])
+                pretraining.pretrain(PretrainingOptions(**fields), stops)
     if torch.distributed.is_initialized():
         torch.distributed.destroy_process_group()  # as the command line does
     # Now and then a thread of torch's aborts a process that is being taken down ("terminate called
