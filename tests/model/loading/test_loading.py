@@ -1,6 +1,7 @@
 """State dicts in both directions, every kind of checkpoint file, dtypes, devices, tying."""
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -8,7 +9,7 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 import hf_bert_impl
-from hf_bert_impl import BertForMaskedLM, BertModel
+from hf_bert_impl import BertConfig, BertForMaskedLM, BertModel
 from hf_bert_impl.model.kernels import prepared_kernels, why_no_kernels
 from hf_bert_impl.parity import reference_model
 from tests.model.cases import (
@@ -95,6 +96,34 @@ def test_checkpoints_of_older_software(fixtures_dir, name):
         assert clean(info)
         compared = assert_as_fixture(model.float(), values, batch, batch["attention_mask"].bool())
         assert len(compared) >= 4
+
+
+def test_gamma_and_beta(fixtures_dir, tmp_path):
+    """A checkpoint of pytorch_pretrained_bert of 2018: other LayerNorm names, no decoder bias."""
+    folder = fixtures_dir / "pytorch_pretrained_bert"
+    shutil.copy(folder / "pytorch_model.bin", tmp_path)
+    fields = json.loads((folder / "bert_config.json").read_text())
+    BertConfig(**fields).save_pretrained(tmp_path)
+    model, info = load("BertForPreTraining", tmp_path)
+    assert clean(info)
+    values, batch = of_fixture(folder)
+    compared = assert_as_fixture(model, values, batch, batch["attention_mask"].bool())
+    assert compared >= {"mlm_logits", "nsp_logits"}
+
+
+def test_base_into_head_and_head_into_base(tmp_path):
+    base = random_model("BertModel", random_config(3, tie_word_embeddings=True))
+    base.save_pretrained(tmp_path / "base")
+    head, info = load("BertForMaskedLM", tmp_path / "base")
+    assert same_weights(head.bert.embeddings, base.embeddings)
+    assert same_weights(head.bert.encoder, base.encoder)
+    assert all(name.startswith("cls.") for name in info["missing_keys"])
+    assert all("pooler" in name for name in info["unexpected_keys"])
+    head.save_pretrained(tmp_path / "head")
+    again, info = load("BertModel", tmp_path / "head")
+    assert same_weights(again.encoder, base.encoder)
+    assert sorted(info["missing_keys"]) == ["pooler.dense.bias", "pooler.dense.weight"]
+    assert all(name.startswith("cls.") for name in info["unexpected_keys"])
 
 
 @pytest.mark.parametrize("kind", ["absolute", "sinusoidal", "relative_key"])
