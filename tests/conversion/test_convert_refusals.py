@@ -204,7 +204,7 @@ def test_damage_that_is_found_while_writing_leaves_the_old_result(tmp_path, sour
     assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "source"]
 
 
-@pytest.mark.parametrize("name", ["a" * 5000, f"folder/{'a' * 300}"])
+@pytest.mark.parametrize("name", ["a" * 5000, "a" * 300])
 def test_a_name_that_is_too_long(tmp_path, name):
     for run in (load_any, lambda source: convert(source, tmp_path / "out")):
         with pytest.raises(InputError, match="too long") as caught:
