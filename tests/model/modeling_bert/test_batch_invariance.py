@@ -152,6 +152,17 @@ def test_switched_on_after_preparing():
     assert model.encoder.layer[0].attention.self.packed is None
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("prepared", [False, True])
+def test_long_sequences(prepared):
+    """Beyond 256 tokens another kernel attends."""
+    fields = dict(hidden_size=48, num_attention_heads=6, max_position_embeddings=400)
+    model = random_model("BertModel", random_config(3, **fields, batch_invariant=True))
+    if prepared:
+        model.prepare_for_inference()
+    assert_as_alone(model, (257, 300, 3, 257, 399), "right", random.Random(0))
+
+
 def one_up(output, where):
     """The next larger number in those places."""
     output[where] = torch.nextafter(output[where], torch.full_like(output[where], torch.inf))

@@ -8,6 +8,7 @@ from hf_bert_impl.parity import reference_model
 from tests.model.cases import HEADS, assert_same, outputs, tensors
 from tests.model.packing.rows import (
     GIVEN,
+    LENGTHS,
     TOTAL,
     model_and_rows,
     ones,
@@ -47,6 +48,33 @@ def test_a_changed_document_leaves_the_others_bit_by_bit():
     after = outputs(model, batch).last_hidden_state[0]
     assert torch.equal(before[:6], after[:6]) and torch.equal(before[14:], after[14:])
     assert not torch.equal(before[6:14], after[6:14])
+
+
+@pytest.mark.parametrize("given", ["positions", "totals"])
+def test_a_decoder_reads_an_encoder(given):
+    model, rows = model_and_rows("BertLMHeadModel", add_cross_attention=True)
+    states = torch.randn(1, 9, model.config.hidden_size, generator=torch.Generator().manual_seed(2))
+    real = torch.arange(max(LENGTHS)) < torch.tensor(LENGTHS)[:, None]
+    batch = {
+        name: torch.zeros(real.shape, dtype=torch.long).masked_scatter(real, values)
+        for name, values in packed(rows).items()
+    }
+    batch |= {"attention_mask": real.long(), "encoder_hidden_states": states.expand(5, 9, -1)}
+    expected = outputs(reference_model(model), batch).logits[real]
+    found = outputs(model, packed(rows) | GIVEN[given]() | {"encoder_hidden_states": states})
+    torch.testing.assert_close(found.logits[0], expected, atol=2e-5, rtol=2e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_decoder", [False, True])
+def test_flex_attention(is_decoder):
+    fields = dict(hidden_size=32, num_attention_heads=2, num_hidden_layers=1)
+    model, rows = model_and_rows(**fields, is_decoder=is_decoder)
+    batch = packed(rows) | GIVEN["totals"]()
+    expected = outputs(model, batch)
+    model.set_attn_implementation("flex_attention")
+    torch._dynamo.reset()
+    assert_equal(outputs(torch.compile(model, backend="eager"), batch), expected)
 
 
 @pytest.mark.parametrize(
