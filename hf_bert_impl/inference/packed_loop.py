@@ -42,6 +42,9 @@ PACKED_MODULES = (
     *("SpladePooling", "MultiVectorMask"),
 )
 
+#: The feature with the tokens that a query is filled up with: `BertModel.forward` takes it, since
+#: their states are read although the mask leaves them out.
+EXPANSIONS = "query_expansion_positions"
 #: Features with a number for each token.
 TOKEN_FEATURES = ("input_ids", "token_type_ids")
 
@@ -108,6 +111,8 @@ def use_packed_loop(encoder: nn.Module) -> None:
         encoder: A `SentenceTransformer`, `CrossEncoder`, `SparseEncoder` or `MultiVectorEncoder`
             with a BERT of this package.
     """
+    for declared in _declared_parameters(encoder):
+        declared.add(EXPANSIONS)
     if not hasattr(type(encoder), "_inference"):
         warnings.warn(
             "sentence-transformers is older than 6.2, so batches stay padded; upgrade it: "
@@ -129,10 +134,19 @@ def use_own_loop(encoder: nn.Module) -> None:
     """Undoes `use_packed_loop`."""
     for name in _METHODS:
         vars(encoder).pop(name, None)
+    for declared in _declared_parameters(encoder):
+        declared.discard(EXPANSIONS)
     for module in encoder.modules():
         if vars(module).pop("_should_flatten_inputs", None) is not None:
             del module.data_collator, module._flatten_position_offset
             module.unpad_inputs = module.unpad_inputs  # decides `can_flatten_inputs` again
+
+
+def _declared_parameters(encoder: nn.Module) -> Iterator[set[str]]:
+    """The names that each `Transformer` found in the signature of stock BERT's `forward`."""
+    for module in encoder.modules():
+        if isinstance(getattr(module, "model", None), BertPreTrainedModel):
+            yield vars(module).get("_declared_forward_params", set())
 
 
 def token_batches(
