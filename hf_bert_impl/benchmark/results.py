@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
-import json
 import platform
 from typing import Any
 
@@ -67,10 +66,6 @@ class Results:
     missing: list[Missing] = dataclasses.field(default_factory=list)
     kernels: dict[str, str | None] = dataclasses.field(default_factory=dict)
     """What computed the prepared model, by precision; None where nothing could be prepared."""
-
-    def to_json(self) -> str:
-        """One JSON object."""
-        return json.dumps(dataclasses.asdict(self), indent=2, ensure_ascii=False)
 
 
 def environment(device: str, threads: int) -> dict[str, Any]:

@@ -93,7 +93,6 @@ def answer(
     from hf_bert_impl.inference.question_file import check_record, read_questions
 
     where = JobOptions(**{name: fields.pop(name) for name in field_names(JobOptions)})
-    parameters = fields
     if where.works_in_parts(file, output):
         refuse_unused(command, "in work in parts", "question", "context", "context_file", "top_k")
         if file is None or output is None:
@@ -104,13 +103,13 @@ def answer(
             )
         from hf_bert_impl.distributed import Answer
 
-        del parameters["top_k"]
+        del fields["top_k"]
         run_in_parts(
             Answer,
             file,
             output,
             ("question", "context"),
-            {"model": model, "dtype": dtype, **parameters},
+            {"model": model, "dtype": dtype, **fields},
             where,
             as_json=as_json,
             quiet=quiet,
@@ -134,7 +133,7 @@ def answer(
 
         checkpoint = checkpoints.open_checkpoint(model, with_tokenizer=True)
         pipeline = QuestionAnsweringPipeline.from_pretrained(
-            checkpoint.path, dtype=dtype, batch_invariant=batch_invariant, **parameters
+            checkpoint.path, dtype=dtype, batch_invariant=batch_invariant, **fields
         )
 
         records = iter(questions) if file is None else read_questions(file, shared)

@@ -18,6 +18,7 @@ from hf_bert_impl.errors import InputError, check_choice
 from hf_bert_impl.extras import require
 from hf_bert_impl.figures import FORMATS
 from hf_bert_impl.files.atomic import atomic_file
+from hf_bert_impl.files.json_files import to_json, write_json
 from hf_bert_impl.tables import console
 
 
@@ -76,13 +77,13 @@ def benchmark(
             ).run()
     if output is not None:
         with atomic_file(output) as fresh:
-            fresh.write_text(results.to_json() + "\n", encoding="utf-8")
+            write_json(fresh, results)
     if plot is not None:
         from hf_bert_impl.benchmark.plot import draw
 
         draw(results, plot)
     if as_json:
-        typer.echo(results.to_json())
+        typer.echo(to_json(results, indent=2))
     else:
         from hf_bert_impl.benchmark.report import render
 

@@ -21,7 +21,7 @@ from hf_bert_impl.cli.options import (
 )
 from hf_bert_impl.cli.output_checks import check_output_file
 from hf_bert_impl.files.atomic import atomic_file
-from hf_bert_impl.files.json_files import to_json
+from hf_bert_impl.files.json_files import to_json, write_json
 from hf_bert_impl.progress import progress_bar
 from hf_bert_impl.tables import console, print_table
 from hf_bert_impl.tasks.probe_options import ProbeOptions
@@ -93,7 +93,7 @@ def senteval(
     report = _report(model, options, results)
     if output is not None:
         with atomic_file(output) as file:
-            file.write_text(to_json(report, indent=2) + "\n", "utf-8")
+            write_json(file, report)
     if as_json:
         typer.echo(to_json(report))
     else:

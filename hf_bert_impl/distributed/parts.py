@@ -53,7 +53,7 @@ from hf_bert_impl.distributed.digests import file_digest, weights_digest
 from hf_bert_impl.distributed.inputs import STANDARD_INPUT, Row, problem_of
 from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.files.atomic import atomic_file, sync
-from hf_bert_impl.files.json_files import read_json
+from hf_bert_impl.files.json_files import read_json, to_json, write_json
 from hf_bert_impl.files.text import escaped
 from hf_bert_impl.finite import NotFinite
 
@@ -258,7 +258,7 @@ class BulkJob:
             "rejects": rejects,
         }
         with atomic_file(self._entry(part.name)) as fresh:
-            fresh.write_text(json.dumps(entry, ensure_ascii=False), encoding="utf-8")
+            write_json(fresh, entry)
         return entry
 
     def _records(self, part: Part) -> list[Record]:
@@ -447,7 +447,8 @@ class BulkJob:
             self.discard()
         # First of all: a folder that holds anything else and not this is not a job's.
         with atomic_file(self.folder / JOB) as fresh:
-            fresh.write_text(json.dumps(settings, indent=1), encoding="utf-8")
+            # In ASCII: a name on the disk may be no text.
+            fresh.write_text(json.dumps(settings, indent=1), encoding="ascii")
         for folder in (ENTRIES, CUTS):
             (self.folder / folder).mkdir(exist_ok=True)
 
@@ -455,9 +456,8 @@ class BulkJob:
         """Keeps the parts of some inputs, by the number of the input."""
         for file, parts in cuts.items():
             if self._stored_cut(file) != parts:
-                content = json.dumps({"parts": [dataclasses.asdict(part) for part in parts]})
                 with atomic_file(self._cut_file(file)) as fresh:
-                    fresh.write_text(content, encoding="utf-8")
+                    write_json(fresh, {"parts": parts})
 
     def discard(self) -> None:
         """Removes the folder. A killed removal leaves an interrupted job."""
@@ -494,7 +494,7 @@ class BulkJob:
         if None in cuts:  # another shard has yet to read an input
             return None
         rejects = list(itertools.chain.from_iterable(entry.pop("rejects") for entry in entries))
-        lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rejects)
+        lines = "".join(to_json(row) + "\n" for row in rejects)
         with atomic_file(self.folder / REJECTS) as fresh:
             fresh.write_text(lines, encoding="utf-8")
         manifest = {
@@ -504,7 +504,7 @@ class BulkJob:
             "parts": entries,
         }
         with atomic_file(self.folder / MANIFEST) as fresh:
-            fresh.write_text(json.dumps(manifest, indent=1, ensure_ascii=False), encoding="utf-8")
+            write_json(fresh, manifest)
         names = {entry["part"] for entry in entries}
         for folder in (self.folder, self.folder / ENTRIES, self.folder / CUTS):
             for left in folder.glob(".partial-*"):  # of killed processes

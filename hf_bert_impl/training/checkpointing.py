@@ -17,7 +17,7 @@ from transformers.trainer import TRAINER_STATE_NAME
 
 from hf_bert_impl.errors import InputError, one_line
 from hf_bert_impl.files.atomic import PARTIAL, atomic_file, is_disk_full
-from hf_bert_impl.files.json_files import read_json
+from hf_bert_impl.files.json_files import plain, read_json, write_json
 
 #: What a run was started with.
 SETTINGS = "run.json"
@@ -90,8 +90,7 @@ def write_settings(folder: Path, settings: Mapping[str, Any]) -> None:
         settings: JSON values: everything that makes a different run where it changes.
     """
     with atomic_file(folder / SETTINGS) as fresh:
-        text = json.dumps(settings, indent=2, ensure_ascii=False)
-        fresh.write_text(text + "\n", encoding="utf-8")
+        write_json(fresh, settings)
 
 
 def check_settings(folder: Path, settings: Mapping[str, Any]) -> None:
@@ -112,7 +111,7 @@ def check_settings(folder: Path, settings: Mapping[str, Any]) -> None:
             "name the output of an earlier run, or start a new one",
         )
     before = read_json(file, remedy="restore it, or start anew")
-    now = _flat(json.loads(json.dumps(settings)))
+    now = _flat(plain(settings))
     then = _flat(before)
     changed = [key for key in {**then, **now} if then.get(key) != now.get(key)]
     if changed:

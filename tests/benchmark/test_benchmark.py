@@ -20,6 +20,7 @@ from hf_bert_impl.benchmark.report import render
 from hf_bert_impl.benchmark.results import Row
 from hf_bert_impl.benchmark.run import Benchmark
 from hf_bert_impl.cli.options import field_docs
+from hf_bert_impl.files.json_files import to_json
 from hf_bert_impl.measuring.batches import make_batch
 from tests.lowered import WHY_NO_OPENVINO
 
@@ -94,7 +95,7 @@ def test_a_whole_run(monkeypatch, tmp_path):
     assert (missing.peer, missing.case) == ("sentence-transformers", "encode")
     assert results.kernels.keys() == {"float32"}
 
-    data = json.loads(results.to_json())
+    data = json.loads(to_json(results))
     assert [Row(**row) for row in data["rows"]] == results.rows
     wide, narrow = (Console(width=width, file=io.StringIO()) for width in (200, 40))
     for console in (wide, narrow):

@@ -1,9 +1,10 @@
-"""PEFT: LoRA, and adapters by text as on transformers' model."""
+"""PEFT: LoRA, prompt tuning, and adapters by text, as on transformers' model."""
 
 import pytest
 import torch
 
 import hf_bert_impl
+from hf_bert_impl.model.attention import CACHE
 from hf_bert_impl.parity import reference_model
 
 pytestmark = pytest.mark.ecosystem
@@ -40,6 +41,30 @@ def test_lora_trains_saves_and_merges(library, model, batch, tmp_path):
     torch.testing.assert_close(again(**batch).logits, after, atol=2e-2, rtol=0)
 
 
+@pytest.mark.parametrize("name", ["PromptTuningConfig", "PrefixTuningConfig"])
+def test_virtual_tokens_as_upstream(library, model, batch, name):
+    peft = library("peft")
+    ours = model("BertForSequenceClassification", num_labels=3)
+    labels = torch.tensor([0, 2, 1])
+    settings = getattr(peft, name)(task_type="SEQ_CLS", num_virtual_tokens=5)
+    pair = [peft.get_peft_model(one, settings).eval() for one in (ours, reference_model(ours))]
+    pair[1].load_state_dict(pair[0].state_dict())
+    if name == "PrefixTuningConfig" and CACHE == "cache":
+        # PEFT 0.21 looks for `past_key_values`, which transformers 5.24 calls `cache`.
+        for one in pair:
+            with pytest.raises(ValueError, match="does not support past key values"):
+                one(**batch, labels=labels)
+        return
+    found = []
+    for one in pair:
+        result = one(**batch, labels=labels)
+        result.loss.backward()
+        grads = [p.grad for name, p in one.named_parameters() if "prompt_encoder" in name]
+        found.append((result.logits, grads))
+    assert found[0][1][0].abs().max() > 0
+    torch.testing.assert_close(found[0], found[1], atol=2e-5, rtol=0)
+
+
 def test_adapters_by_text_as_upstream(library, model, batch):
     """PEFT's hooks see (B, S, D)."""
     peft = library("peft")
@@ -54,6 +79,8 @@ def test_adapters_by_text_as_upstream(library, model, batch):
             if "lora_" in name:
                 weight.data = torch.randn(weight.shape, generator=generator)
         with torch.no_grad():
-            found.append(tuned.eval()(**batch, adapter_names=["a", "b", "__base__"]).logits)
+            mixed = tuned.eval()(**batch, adapter_names=["a", "b", "__base__"]).logits
+            found.append((mixed, tuned(**batch).logits))
     attended = batch["attention_mask"].bool()
-    torch.testing.assert_close(found[0][attended], found[1][attended], atol=2e-5, rtol=0)
+    for here, there in zip(*found, strict=True):
+        torch.testing.assert_close(here[attended], there[attended], atol=2e-5, rtol=0)

@@ -44,7 +44,7 @@ def test_a_multi_vector_encoder_as_on_upstream(library, save_tiny, token, attend
         torch.manual_seed(5)  # its projection is drawn
         with context:
             model = kind(folder, device="cpu")
-        model[0].query_expansion = dict(strategy="fixed", token=token, length=9, attend=False)
+        model[0].query_expansion = dict(strategy="fixed", token=token, length=9, attend=attend)
         texts = ["nice to meet you", "the river rose over night ."]
         vectors.append(np.concatenate([*model.encode_query(texts), *model.encode_document(texts)]))
     assert type(model[0].auto_model) is hf_bert_impl.BertModel
