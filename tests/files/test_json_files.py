@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from hf_bert_impl import BertForMaskedLM
 from hf_bert_impl.files.json_files import check_text, parse_json, read_json, to_json
 from hf_bert_impl.parity import ParityRow
 
@@ -43,3 +44,13 @@ def test_what_json_lacks():
     value = {"a": [math.inf, 1.5, {2: math.nan}], "b": Path("c")}
     assert to_json(value) == '{"a": [null, 1.5, {"2": null}], "b": "c"}'
     assert json.loads(to_json(ParityRow.failure("case", "name", "why")))["max_abs"] is None
+
+
+def test_a_bug_in_the_package_is_not_taken_for_a_damaged_file(save_tiny, monkeypatch):
+    def fail(*arguments, **options):
+        raise TypeError("a slip")
+
+    folder = save_tiny("BertForMaskedLM")
+    monkeypatch.setattr(BertForMaskedLM, "__init__", fail)
+    with pytest.raises(TypeError, match="a slip"):
+        BertForMaskedLM.from_pretrained(folder)
