@@ -38,11 +38,12 @@ def optimize(model: Holder, dtype: str | torch.dtype | None = "auto") -> Holder:
         model: Anything that holds a BERT of transformers or of this package: one of the nine
             models, a `SentenceTransformer`, `CrossEncoder`, `SparseEncoder` or
             `MultiVectorEncoder`, a pipeline, a SetFit, KeyBERT or PEFT model, a module of yours.
-        dtype: As in `prepare_for_inference`: "float32", "bfloat16", "float16", "int8", a dtype of
-            torch, "auto" for the quickest float that this CPU has kernels for, or None to keep the
-            weights' own. bfloat16 converts the weights, as `state_dict()` shows; the original ones
-            are kept, in memory and in pickles, for `save_pretrained`, `train()` and `restore`.
-            An adapter that PEFT saves has the dtype that it computes in: `restore` comes first.
+        dtype: As in `prepare_for_inference`: "float32", "bfloat16", "float16", "int8",
+            "float16-weights", a dtype of torch, "auto" for the quickest float that this CPU has
+            kernels for, or None to keep the weights' own. bfloat16 converts the weights, as
+            `state_dict()` shows; the original ones are kept, in memory and in pickles, for
+            `save_pretrained`, `train()` and `restore`. An adapter that PEFT saves has the dtype
+            that it computes in: `restore` comes first.
 
     Returns:
         `model` itself.

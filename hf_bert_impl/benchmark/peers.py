@@ -38,6 +38,8 @@ RANDOM: dict[str, dict[str, Any]] = {
 #: Precisions of transformers for each of ours: float32 too, since most people run it so.
 BOTH = {"bfloat16": ("float32", "bfloat16"), "int8": ("float32",)}
 ONNX = ("onnx", "onnxscript")
+#: The name of `model/kernels.py`, which imports torch.
+HALF_WEIGHTS = "float16-weights"
 NO_BFLOAT16 = {"bfloat16": "has no bfloat16 kernels for the CPU"}
 
 
@@ -53,6 +55,10 @@ class Peer:
     """Precisions that it has no kernels for, and the reason for the report."""
     is_cpu_only: bool = False
     """Whether it is compared on the CPU alone."""
+
+    def beside(self, dtype: str) -> tuple[str, ...]:
+        """Its precisions beside one of ours."""
+        return self.precisions.get(dtype, ("float32" if dtype == HALF_WEIGHTS else dtype,))
 
 
 TEXT_PEER = "sentence-transformers"
@@ -71,13 +77,15 @@ PEERS = {
     ),
     "ctranslate2": Peer(("ctranslate2",), lacks=NO_BFLOAT16, is_cpu_only=True),
     # The prepared model compared with the unchanged call.
-    "unchanged": Peer(precisions={"int8": ()}),
+    "unchanged": Peer(precisions={"int8": (), HALF_WEIGHTS: ()}),
     # It takes text: the peer of `encode`, and of nothing else.
     TEXT_PEER: Peer(("sentence_transformers",), BOTH),
 }
 #: Peers that both of ours are compared with: the unchanged call and the prepared model.
 UPSTREAM = ("upstream-sdpa", "upstream-eager")
-PRECISIONS = ("float32", "bfloat16", "int8")
+PRECISIONS = ("float32", "bfloat16", "int8", HALF_WEIGHTS)
+#: Those of prepared models alone.
+PREPARED = ("int8", HALF_WEIGHTS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,7 +136,7 @@ class Settings:
     """Some of upstream-sdpa, upstream-eager, onnxruntime, openvino, ctranslate2, unchanged and
     sentence-transformers; None for all."""
     dtype: str = "float32"
-    """One or several of float32, bfloat16 and int8."""
+    """One or several of float32, bfloat16, int8 and float16-weights."""
     rounds: int = 9
     """How many times each pair runs."""
     threads: int | None = None

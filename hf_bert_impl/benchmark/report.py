@@ -15,7 +15,12 @@ from hf_bert_impl.tables import print_table
 if TYPE_CHECKING:
     from rich.console import Console
 
-SHORT_DTYPES = {"float32": "fp32", "bfloat16": "bf16", "int8": "int8"}
+SHORT_DTYPES = {
+    "float32": "fp32",
+    "bfloat16": "bf16",
+    "int8": "int8",
+    "float16-weights": "fp16 weights",
+}
 LEGEND = (
     "times as fast: median of the rounds' ratios [least–greatest]; each round everyone in turns, "
     "in a process of its own.\n"

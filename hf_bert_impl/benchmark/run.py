@@ -17,6 +17,7 @@ from hf_bert_impl.benchmark.contestants import States, Texts
 from hf_bert_impl.benchmark.peers import (
     PEERS,
     PRECISIONS,
+    PREPARED,
     TEXT_PEER,
     UPSTREAM,
     Settings,
@@ -92,13 +93,12 @@ class Benchmark:
                 expected[case] = one.ask("result", case)
         for dtype in self.settings.chosen("dtype", PRECISIONS):
             with contextlib.ExitStack() as stack:
-                # Only a prepared model computes in int8.
-                able = [name for name in ours if (name, dtype) != ("unchanged", "int8")]
+                able = [name for name in ours if name != "unchanged" or dtype not in PREPARED]
                 stay = [stack.enter_context(self._contestant(name, dtype)) for name in able]
                 alive = [one for one in stay if one is not None]
                 for name in peers if alive else ():
                     sides = alive if name in UPSTREAM else alive[-1:]
-                    for precision in PEERS[name].precisions.get(dtype, (dtype,)):
+                    for precision in PEERS[name].beside(dtype):
                         with self._contestant(name, precision) as peer:
                             for case in expected if peer is not None else ():
                                 self._race(case, sides, peer, expected[case])

@@ -49,9 +49,9 @@ Head = Annotated[
 Dtype = Annotated[
     str | None,
     typer.Option(
-        help="float32, bfloat16, float16, int8 or auto (the quickest near float32).",
+        help="float32, bfloat16, float16, float16-weights, int8 or auto (the quickest float).",
         show_default="as the weights are saved",
-        autocompletion=one_of("float32", "bfloat16", "float16", "int8", "auto"),
+        autocompletion=one_of("float32", "bfloat16", "float16", "float16-weights", "int8", "auto"),
     ),
 ]
 BatchInvariant = Annotated[

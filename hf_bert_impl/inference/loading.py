@@ -18,14 +18,15 @@ from hf_bert_impl.files.json_files import read_json
 from hf_bert_impl.finite import check_finite
 from hf_bert_impl.model.configuration_bert import BertConfig
 from hf_bert_impl.model.kernels import DTYPES as FLOAT_DTYPES
+from hf_bert_impl.model.kernels import HALF_WEIGHTS
 from hf_bert_impl.model.loading import explained
 from hf_bert_impl.model.modeling_bert import BertModel
 from hf_bert_impl.model.tokenization_bert import BertTokenizer
 
 #: What `dtype` may be called, and the type of the weights without preparing.
-DTYPES = {**FLOAT_DTYPES, "int8": torch.float32, "auto": torch.float32}
+DTYPES = FLOAT_DTYPES | dict.fromkeys(("int8", HALF_WEIGHTS, "auto"), torch.float32)
 #: The names of `DTYPES` that only a prepared model can have.
-PREPARED_DTYPES = ("int8", "auto")
+PREPARED_DTYPES = ("int8", HALF_WEIGHTS, "auto")
 TOKENIZER_CONFIG = "tokenizer_config.json"
 #: BERT's own tokenizer, by the names that transformers has had for it.
 _OWN = ("BertTokenizer", "BertTokenizerFast")

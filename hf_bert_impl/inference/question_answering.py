@@ -147,8 +147,8 @@ class QuestionAnsweringPipeline(Pipeline):
 
         Args:
             path: A folder or a hub id of a BERT fine-tuned for question answering.
-            dtype: "float32", "bfloat16", "float16", "int8", "auto", or a dtype of torch, as
-                `prepare_for_inference` takes them; None for what the weights are saved in.
+            dtype: "float32", "bfloat16", "float16", "float16-weights", "int8", "auto", or a dtype
+                of torch, as `prepare_for_inference` takes them; None for that of the saved weights.
             device: None takes a GPU where there is one.
             prepare: Pack the weights for the CPU's kernels.
             **kwargs: Arguments of the pipeline, such as `batch_invariant`.

@@ -307,6 +307,20 @@ class BertSelfAttention(nn.Module):
             return contexts[0]
         return torch.cat(contexts or [query.transpose(0, 1)])
 
+    def attend_joined(self, joined: Tensor, layout: Layout) -> Tensor:
+        """The same for queries, keys and values side by side: (T, 3·H·d), to (T, H·d)."""
+        size, tokens = self.attention_head_size, len(joined)
+        if layout.groups != ((1, tokens, tokens),) or layout.is_eager:
+            query, key, value = joined.view(tokens, 3, -1, size).permute(1, 2, 0, 3).unbind()
+            return self._attend(query, key, value, layout).flatten(1)
+        width = joined.shape[1] // 3
+        shape, strides = (1, width // size, tokens, size), (0, size, 3 * width, 1)
+        query = joined.as_strided(shape, strides, 0)
+        key = joined.as_strided(shape, strides, width)
+        value = joined.as_strided(shape, strides, 2 * width)
+        context = nn.functional.scaled_dot_product_attention(query, key, value, scale=self.scaling)
+        return context.transpose(1, 2).reshape(tokens, width)
+
     def _attend_single(self, query: Tensor, key: Tensor, value: Tensor, layout: Layout) -> Tensor:
         """The same, sequence by sequence, by the same calls whatever the others are.
 

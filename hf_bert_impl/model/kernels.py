@@ -32,6 +32,7 @@ from .linear import (
     FloatProduct,
     Fused,
     Guard,
+    HalfProduct,
     Int8Product,
     Int8Sums,
     LiveProduct,
@@ -51,6 +52,9 @@ DTYPES = {
     "float16": torch.float16,
     "int8": torch.int8,
 }
+#: The precision whose states and sums are float32, while few rows are multiplied by weights of 16
+#: bits.
+HALF_WEIGHTS = "float16-weights"
 #: The environment variable that names one of `LIBRARIES`.
 KERNELS_VARIABLE = "HF_BERT_KERNELS"
 LIBRARIES = ("onednn", "torch")
@@ -76,6 +80,8 @@ class Kernels:
     dtype: torch.dtype
     #: oneDNN computes up to so many rows, torch more.
     most_rows: float = math.inf
+    #: Whether few rows are multiplied by weights of 16 bits.
+    has_half_weights: bool = False
     #: int8: the largest weight.
     limit: int = 127
     #: int8: FBGEMM computes up to so many rows, oneDNN more.
@@ -103,10 +109,14 @@ class Kernels:
         # With AVX-512 oneDNN's activations are as fast as torch's, and save a pass over the output.
         # Without, they are slower; for few rows the call that they save makes up for that.
         few = 0 if self.batch_invariant else FEW_ROWS
-        return FloatProduct(layers, self.most_rows, math.inf if has_avx512() else few)
+        product = FloatProduct(layers, self.most_rows, math.inf if has_avx512() else few)
+        return HalfProduct(layers, product) if self.has_half_weights else product
 
     def __str__(self) -> str:
         kind = str(self.dtype).removeprefix("torch.") + " (weights of 7 bits)" * (self.limit < 127)
+        if self.has_half_weights:
+            rest = replace(self, has_half_weights=False)
+            return f"{rest}; up to {FEW_ROWS} rows by fbgemm with weights of 16 bits"
         if not self.most_rows:
             return f"{kind} by torch"
         if self.few_rows:
@@ -115,20 +125,21 @@ class Kernels:
         return f"{kind} by onednn{beyond * (self.most_rows < math.inf)}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _chosen_here, (self.dtype, self.batch_invariant)
+        precision = HALF_WEIGHTS if self.has_half_weights else self.dtype
+        return _chosen_here, (precision, self.batch_invariant)
 
 
-def _chosen_here(dtype: torch.dtype, batch_invariant: bool) -> Kernels | None:
+def _chosen_here(dtype: torch.dtype | str, batch_invariant: bool) -> Kernels | None:
     """The kernels of this machine for a model that was prepared on another; None if none."""
     has_none = why_no_kernels(dtype, batch_invariant) is not None
     return None if has_none else choose(dtype, batch_invariant)
 
 
-def choose(dtype: torch.dtype, batch_invariant: bool = False) -> Kernels:
+def choose(dtype: torch.dtype | str, batch_invariant: bool = False) -> Kernels:
     """The kernels for linear layers of this precision on this machine.
 
     Args:
-        dtype: One of `DTYPES`.
+        dtype: One of `DTYPES`, or `HALF_WEIGHTS`.
         batch_invariant: Whether a row has to have the same bits in any number of rows.
 
     Raises:
@@ -138,6 +149,10 @@ def choose(dtype: torch.dtype, batch_invariant: bool = False) -> Kernels:
     reason = why_no_kernels(dtype, batch_invariant)
     if reason is not None:
         raise ValueError(reason)
+    if dtype == HALF_WEIGHTS:
+        is_forced = bool(os.environ.get(KERNELS_VARIABLE))
+        return replace(choose(torch.float32), has_half_weights=not is_forced)
+    assert isinstance(dtype, torch.dtype)
     forced = os.environ.get(KERNELS_VARIABLE)
     if forced:
         _check_forced(forced, dtype, batch_invariant)
@@ -170,24 +185,26 @@ def _check_forced(forced: str, dtype: torch.dtype, batch_invariant: bool) -> Non
         )
 
 
-def fastest_dtype(device: torch.device) -> torch.dtype:
+def fastest_dtype(device: torch.device, batch_invariant: bool = False) -> torch.dtype | str:
     """The fastest precision with kernels here whose error is bfloat16's or less.
 
-    On the CPU it is bfloat16 if there are kernels, else float16, else float32. On accelerators it
-    is bfloat16 if they have it, else float16.
+    On the CPU it is bfloat16 if there are kernels, else float16, else `HALF_WEIGHTS`, else float32.
+    On accelerators it is bfloat16 if they have it, else float16.
     """
     if device.type != "cpu":
         is_old = device.type != "cuda" or not torch.cuda.is_bf16_supported()
         return torch.float16 if is_old else torch.bfloat16
-    halves = (torch.bfloat16, torch.float16)
-    return next((dtype for dtype in halves if why_no_kernels(dtype) is None), torch.float32)
+    halves = (torch.bfloat16, torch.float16, HALF_WEIGHTS)
+    has_kernels = (dtype for dtype in halves if why_no_kernels(dtype, batch_invariant) is None)
+    return next(has_kernels, torch.float32)
 
 
-def why_no_kernels(dtype: torch.dtype, batch_invariant: bool = False) -> str | None:
+def why_no_kernels(dtype: torch.dtype | str, batch_invariant: bool = False) -> str | None:
     """Why there are no kernels worth using for this precision here, or None if there are."""
     if not has_onednn():
         return "this torch comes without oneDNN"
-    supported: dict[torch.dtype, Callable[[], Any]] = {
+    supported: dict[torch.dtype | str, Callable[[], Any]] = {
+        HALF_WEIGHTS: lambda: not batch_invariant and _half_weights_work(),
         torch.float32: lambda: True,
         torch.int8: lambda: _int8_limit(Int8Sums),
         torch.bfloat16: torch.ops.mkldnn._is_mkldnn_bf16_supported,
@@ -215,6 +232,23 @@ def _half_is_fast(dtype: torch.dtype) -> bool:
     kinds = (dtype, torch.float32)
     half, full = _seconds(*(FloatProduct([_layer(kind)], math.inf, 0) for kind in kinds))
     return half <= full
+
+
+@cache
+@torch.no_grad()
+def _half_weights_work() -> bool:
+    """Whether FBGEMM multiplies by weights of 16 bits, with no other error than theirs."""
+    layer = nn.utils.skip_init(nn.Linear, 203, 35, device="cpu", dtype=torch.float32)
+    numbers = torch.arange(35 * 203, dtype=torch.float32, device="cpu").view(35, 203)
+    layer.weight.copy_((numbers * 0.37).sin().half())
+    layer.bias.copy_(numbers[0, :35].cos())
+    states = (numbers * 0.11).cos()
+    expected = nn.functional.linear(states.double(), layer.weight.double(), layer.bias.double())
+    try:
+        found = HalfProduct([layer], FloatProduct([layer], 0, 0))(states)
+    except (RuntimeError, AttributeError, NotImplementedError):  # there is no FBGEMM here
+        return False
+    return bool((found - expected).abs().max() < 1e-4)
 
 
 def _layer(dtype: torch.dtype) -> nn.Linear:
@@ -301,14 +335,15 @@ def prepare(model: Any, dtype: torch.dtype | str | None) -> None:
     if reason is not None:
         logger.warning(f"not prepared for inference: {reason}; it computes as usual")
         return
-    kernels, guard = choose(precision or model.dtype, invariant), Guard()
+    kernels = choose(precision or model.dtype, invariant)
+    guard = Guard(kernels.states_dtype)
     if dtype == "auto":
         logger.warning(f"dtype='auto' is {kernels} here")
     encoder = model.base_model.encoder
     places = [(kernels, *place) for place in packable(encoder, "encoder")]
     predictions = getattr(getattr(model, "cls", None), "predictions", None)
     heads = {"pooler": getattr(model.base_model, "pooler", None), "cls.predictions": predictions}
-    of_head = choose(model.dtype, invariant)  # not int8
+    of_head = kernels if precision == HALF_WEIGHTS else choose(model.dtype, invariant)  # not int8
     for path, head in heads.items():
         if head is not None:
             places += [(of_head, *place) for place in packable(head, path)]
@@ -323,18 +358,18 @@ def prepare(model: Any, dtype: torch.dtype | str | None) -> None:
         holder.packed, encoder.guard = filled, guard  # type: ignore[assignment]
 
 
-def _convert(model: Any, dtype: torch.dtype | str | None) -> torch.dtype | None:
+def _convert(model: Any, dtype: torch.dtype | str | None) -> torch.dtype | str | None:
     """Converts a model to the precision that it is prepared in; gives that, None for its own."""
     is_on_cpu = model.device.type == "cpu"
     precision: Any = DTYPES.get(dtype, dtype) if isinstance(dtype, str) else dtype
     if dtype == "auto":
-        precision = fastest_dtype(model.device)
-    if precision in DTYPES.values() and is_on_cpu:
+        precision = fastest_dtype(model.device, model.config.batch_invariant)
+    if is_on_cpu and precision in (*DTYPES.values(), HALF_WEIGHTS):
         reason = why_no_kernels(precision, model.config.batch_invariant)
         if reason is not None:  # an emulation would be many times slower
             logger.warning(f"{reason}, so the model computes in float32")
             precision = torch.float32
-    if precision == torch.int8:  # which is for products alone
+    if precision in (torch.int8, HALF_WEIGHTS):  # which are for products alone
         if is_on_cpu:
             model.to(torch.float32)
     elif precision is not None:
@@ -397,11 +432,11 @@ def check_dtype(name: str, dtype: Any, *others: bool) -> None:
         ValueError: It is none of them.
     """
     precision: Any = DTYPES.get(dtype) if isinstance(dtype, str) else dtype
-    if dtype is None or dtype == "auto" or any(dtype is other for other in others):
+    if dtype in (None, "auto", HALF_WEIGHTS) or any(dtype is other for other in others):
         return
     is_type = isinstance(precision, torch.dtype)
     if not is_type or not (precision.is_floating_point or precision == torch.int8):
-        known = ", ".join((*DTYPES, "auto", *map(str, others)))
+        known = ", ".join((*DTYPES, HALF_WEIGHTS, "auto", *map(str, others)))
         raise ValueError(f"{name}={dtype!r} is not known; use one of {known}")
 
 

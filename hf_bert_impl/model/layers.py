@@ -8,6 +8,7 @@ published checkpoints' (`cls.predictions.transform.dense.weight`, …).
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -27,12 +28,24 @@ from .attention import (
 )
 from .configuration_bert import BertConfig
 from .layout import Layout, Route
-from .linear import Guard, current, direct, is_hooked, linear, normalise, type_name
+from .linear import (
+    NOT_FUSED,
+    Fused,
+    Guard,
+    Packed,
+    Product,
+    fused,
+    is_hooked,
+    linear,
+    normalise,
+    type_name,
+)
 
 #: If the activations of the feed-forward sub-layer would take more bytes than this, it is computed
 #: in slices of so many tokens. The system has to provide blocks of 32 MiB or more anew each time.
 LARGEST_BLOCK = 24 << 20
 SLICE_TOKENS = 512
+_TRAINING = itemgetter("training")
 
 
 def activation(config: BertConfig) -> Callable[[Tensor], Tensor]:
@@ -138,32 +151,27 @@ class BertEmbeddings(nn.Module):
             (..., D).
         """
         own: Any = self._modules  # not by `nn.Module.__getattr__`, whose time can be measured
-        states: Any = inputs_embeds
-        if inputs_embeds is None:
-            states = direct(own["word_embeddings"])(input_ids)
+        states: Any = own["word_embeddings"](input_ids) if inputs_embeds is None else inputs_embeds
         shape, device = states.shape[:-1], states.device
         if token_type_ids is None:
             # The same everywhere: of packed tokens, one row is broadcast.
             types = shape if len(shape) > 1 else (1,)
             token_type_ids = torch.full(types, self.first_type, device=device)
-        states = states + direct(own["token_type_embeddings"])(token_type_ids)
+        states = states + own["token_type_embeddings"](token_type_ids)
         if self.adds_positions:
             if position_ids is None:
                 start = cache_length or past_key_values_length
                 position_ids = torch.arange(start, start + shape[-1], device=device)
                 position_ids = position_ids[None] if len(shape) > 1 else position_ids
-            states = states + direct(own["position_embeddings"])(position_ids)
-        states, dropout = normalise(own["LayerNorm"], states), own["dropout"]
-        return states if is_idle(dropout) else dropout(states)
+            states = states + own["position_embeddings"](position_ids)
+        return own["dropout"](own["LayerNorm"](states))
 
     takes_packed = (forward,)
 
 
 def is_idle(dropout: Any) -> bool:
     """Whether a dropout returns its input unchanged and has no hook."""
-    if dropout.training or type(dropout) is not Dropout:
-        return False
-    return current.guard is not None or not is_hooked(dropout)
+    return type(dropout) is Dropout and not dropout.training and not is_hooked(dropout)
 
 
 class BertSelfOutput(nn.Module):
@@ -183,7 +191,7 @@ class BertSelfOutput(nn.Module):
             states = linear(dense, hidden_states, residual=input_tensor)
         else:
             states = dropout(linear(dense, hidden_states)) + input_tensor
-        return normalise(own["LayerNorm"], states)
+        return own["LayerNorm"](states)
 
     takes_packed: Any = (forward,)
 
@@ -229,10 +237,10 @@ class BertAttention(nn.Module):
                 kwargs["attention_mask"] = encoder_attention_mask
         elif attention_mask is not None:
             kwargs["attention_mask"] = attention_mask
-        context, probabilities = direct(own["self"])(hidden_states, **kwargs)
+        context, probabilities = own["self"](hidden_states, **kwargs)
         if outputs is not None:
             context, hidden_states = context[outputs], hidden_states[outputs]
-        return direct(own["output"])(context, hidden_states), probabilities
+        return own["output"](context, hidden_states), probabilities
 
     takes_packed: Any = (forward,)
 
@@ -311,9 +319,7 @@ class BertLayer(GradientCheckpointingLayer):
         """
         if kwargs.get("layout") is None:
             kwargs[CACHE] = cache = kwargs.pop("past_key_values", cache)
-        hidden_states, probabilities = direct(self._modules["attention"])(
-            hidden_states, attention_mask, **kwargs
-        )
+        hidden_states, probabilities = self.attention(hidden_states, attention_mask, **kwargs)
         cross_probabilities = None
         if encoder_hidden_states is not None and self.is_decoder:
             kwargs |= {"head_mask": None, "score_mask": encoder_score_mask}
@@ -353,10 +359,52 @@ class BertLayer(GradientCheckpointingLayer):
     def feed_forward_chunk(self, attention_output: Tensor) -> Tensor:
         """(..., D) to (..., D)."""
         own: Any = self._modules
-        inner = direct(own["intermediate"])(attention_output)
-        return direct(own["output"])(inner, attention_output)
+        return own["output"](own["intermediate"](attention_output), attention_output)
 
     takes_packed = (forward, feed_forward_chunk)
+
+
+class QuickLayer(NamedTuple):
+    """What computes a layer on packed weights, looked up once: with few tokens lookups show."""
+
+    attention: BertSelfAttention
+    joined: Product
+    """Queries, keys and values side by side."""
+    dense: Product
+    first_norm: nn.Module
+    inner: Product
+    activation: Fused
+    outer: Product
+    last_norm: nn.Module
+
+    @classmethod
+    def of(cls, layer: Any, guard: Guard) -> "QuickLayer | None":
+        """The parts of a layer; None if they are not all BERT's own, with packed weights."""
+        if type(layer) is not BertLayer or layer.chunk_size_feed_forward:
+            return None
+        attention, inner, output = layer.attention, layer.intermediate, layer.output
+        parts = (attention, inner, output, attention.self, attention.output)
+        if tuple(map(type, parts)) != QUICK or attention.self.distance_embedding is not None:
+            return None
+        own, first = attention.self, attention.output
+        norms, function = (first.LayerNorm, output.LayerNorm), fused(inner.intermediate_act_fn)
+        places: list[tuple[Any, tuple[Any, ...]]] = [(own, (own.query, own.key, own.value))]
+        places += [(each, (each,)) for each in (first.dense, inner.dense, output.dense)]
+        packed: list[Any] = [vars(holder).get("packed") for holder, _ in places]
+        is_quick = (
+            function is not NOT_FUSED
+            and {*map(type, norms)} == {nn.LayerNorm}
+            and all(type(each) is Packed and each.guard is guard for each in packed)
+            and [each.layers for each in packed] == [layers for _, layers in places]
+        )
+        if not is_quick:
+            return None
+        joined, dense, middle, outer = (each.product for each in packed)
+        return cls(own, joined, dense, norms[0], middle, function, outer, norms[1])
+
+
+#: Of a layer, its attention, feed-forward modules, self-attention and what follows that.
+QUICK = (BertAttention, BertIntermediate, BertOutput, BertSelfAttention, BertSelfOutput)
 
 
 class Left(NamedTuple):
@@ -434,6 +482,39 @@ class BertEncoder(nn.Module):
             tuple(found for found in attentions[1] if found is not None) or None,
         )
 
+    def forward_quick(self, states: Tensor, layout: Layout, listed: Any) -> Tensor | None:
+        """The last states of few packed tokens, without the calls of modules around each product.
+
+        Args:
+            states: (T, D) embeddings; no gradients are recorded.
+            layout: Of the states.
+            listed: What holds the modules; another object, once any of them has changed.
+
+        Returns:
+            (T, D), or (N, D) of the tokens in `layout.outputs`; None if a layer is in train mode,
+            or is none that is quick, or a weight has changed.
+        """
+        guard = self.guard
+        if guard is None or not guard.holds():
+            return None
+        if guard.listed is not listed:
+            found = [QuickLayer.of(layer, guard) for layer in self.layer]
+            guard.quick = [] if None in found else found
+            guard.modes, guard.listed = [*map(vars, self.modules())], listed
+        layers: list[QuickLayer] = guard.quick
+        is_ready = type(states) is Tensor and states.dtype is guard.dtype
+        if not layers or not is_ready or any(map(_TRAINING, guard.modes)):
+            return None
+        outputs, last = layout.outputs, layers[-1]
+        for layer in layers:
+            attention, joined, dense, first_norm, inner, activation, outer, last_norm = layer
+            context = attention.attend_joined(joined(states), layout)
+            if outputs is not None and layer is last:
+                context, states = context[outputs], states[outputs]
+            states = normalise(first_norm, dense(context, states))
+            states = normalise(last_norm, outer(inner(states, None, activation), states))
+        return states
+
     def _forward_packed(
         self, states: Tensor, layout: Layout, head_mask: Any, selection: Any, given: dict[str, Any]
     ) -> Left:
@@ -449,7 +530,7 @@ class BertEncoder(nn.Module):
                 given["head_mask"] = head_mask[index]
             if index == len(layers) - 1:
                 given["outputs"] = layout.outputs
-            states = direct(layer)(states, **given)
+            states = layer(states, **given)
             if collected is not None:
                 states = collected.take(states)
         return Left(states, None if collected is None else collected.all)

@@ -13,8 +13,8 @@ import math
 import platform
 import threading
 import warnings
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from itertools import chain
 from operator import attrgetter, is_, methodcaller
@@ -78,16 +78,11 @@ _IN_PLACE: dict[str, Callable[[Tensor], Tensor]] = {
 def fused(activation: Any) -> Fused:
     """The fused form of this activation; `NOT_FUSED` if the activation must be called."""
     found = FUSED_ACTIVATIONS.get(type(activation), NOT_FUSED)
-    if found is NOT_FUSED or (current.guard is None and is_hooked(activation)):
+    if found is NOT_FUSED or is_hooked(activation):
         return NOT_FUSED
     act = getattr(activation, "act", nn.functional.gelu)
     # Another function may be inside of a GELU.
     return found if getattr(act, "func", act) is nn.functional.gelu else NOT_FUSED
-
-
-def direct(module: Any) -> Any:
-    """The module, or in a call without hooks its `forward`, without the calls around it."""
-    return module if current.guard is None else module.forward
 
 
 def linear(
@@ -106,19 +101,6 @@ def linear(
     """
     packed = layer.__dict__.get("packed")
     if packed is not None:
-        # `compute` answers the same at length. For one sentence its call can be measured.
-        if (
-            packed.guard is current.guard
-            and packed.product is not None
-            and packed.__class__ is Packed
-            and packed.layers[0] is layer
-            and states.__class__ is Tensor
-            and states.dtype is packed.dtype
-        ):
-            function = NOT_FUSED if activation is None else fused(activation)
-            if activation is None or function is not NOT_FUSED:
-                fast: Tensor = packed.product(states, residual, function)
-                return fast
         output = packed.compute((layer,), states, activation, residual)
         if output is not None:
             return output
@@ -141,10 +123,7 @@ def _plain(layer: nn.Module, states: Tensor, activation: Any, residual: Tensor |
 
 
 def normalise(norm: Any, states: Tensor) -> Tensor:
-    """norm(states), without the module call if there is no hook."""
-    if norm.__class__ is not nn.LayerNorm or (current.guard is None and is_hooked(norm)):
-        output: Tensor = norm(states)
-        return output
+    """LayerNorm of states, without the module call, whose time shows with one sentence."""
     parameters = norm._parameters
     shape, weight, bias = norm.normalized_shape, parameters["weight"], parameters["bias"]
     return torch.layer_norm(states, shape, weight, bias, norm.eps)
@@ -187,7 +166,7 @@ class FloatProduct:
 
     def __init__(self, layers: Sequence[nn.Linear], most_rows: float, fused_rows: float) -> None:
         weight, self.bias = joined(layers)
-        self.most_rows, self.fused_rows = most_rows, fused_rows
+        self.most_rows, self.fused_rows = most_rows or -1, fused_rows  # no rows are torch's too
         self.parts = (
             [(layer.weight, layer.bias) for layer in layers] if most_rows < math.inf else []
         )
@@ -220,6 +199,30 @@ class FloatProduct:
         for (weight, bias), part in zip(self.parts, output.split(self.widths, dim=1), strict=True):
             torch.addmm(bias, states, weight.t(), out=part)
         return output
+
+
+class HalfProduct:
+    """float32 by FBGEMM from weights of 16 bits, for few rows; `rest` computes more rows.
+
+    Few rows take the time of reading the weights, so half as many bytes take half of it.
+    """
+
+    __slots__ = ("multiply", "packed", "rest")
+
+    def __init__(self, layers: Sequence[nn.Linear], rest: Product) -> None:
+        weight, bias = joined(layers)
+        with _fbgemm():
+            self.packed = torch.ops.quantized.linear_prepack_fp16(weight.detach(), bias.detach())
+        self.rest = rest
+        self.multiply = torch.ops.quantized.linear_dynamic_fp16.default._op
+
+    def __call__(
+        self, states: Tensor, residual: Tensor | None = None, activation: Fused = NOT_FUSED
+    ) -> Tensor:
+        """See `Product`."""
+        if len(states) > FEW_ROWS:
+            return self.rest(states, residual, activation)
+        return finish(self.multiply(states, self.packed), residual, activation)
 
 
 class Int8Product:
@@ -288,23 +291,29 @@ class FewInt8Sums:
 
     def __init__(self, weight: Tensor, scale: Tensor) -> None:
         zero_points = torch.zeros(weight.shape[0], dtype=torch.long, device="cpu")
-        # The library that packs is a setting of the whole process.
-        with _engine_lock, warnings.catch_warnings(action="ignore"):
+        with _fbgemm(), warnings.catch_warnings(action="ignore"):
             per_output = torch._make_per_channel_quantized_tensor(
                 weight, scale.double(), zero_points, 0
             )
-            before = torch.backends.quantized.engine
-            torch.backends.quantized.engine = "fbgemm"
-            try:
-                self.packed = torch.ops.quantized.linear_prepack(per_output, None)
-            finally:
-                torch.backends.quantized.engine = before
+            self.packed = torch.ops.quantized.linear_prepack(per_output, None)
 
     def __call__(self, states: Tensor) -> Tensor:
         """See `Int8Sums`."""
         return torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default(
             states, 1.0, -LOWEST_BYTE, self.packed
         )
+
+
+@contextmanager
+def _fbgemm() -> Iterator[None]:
+    """Weights are packed by FBGEMM inside: the library is a setting of the whole process."""
+    with _engine_lock:
+        before = torch.backends.quantized.engine
+        torch.backends.quantized.engine = "fbgemm"
+        try:
+            yield
+        finally:
+            torch.backends.quantized.engine = before
 
 
 class LiveProduct:
@@ -341,29 +350,26 @@ def finish(output: Tensor, residual: Tensor | None, activation: Fused) -> Tensor
     return output if residual is None else output.add_(residual)
 
 
-class _Current(threading.local):
-    """The guard of this thread's call, if everything that it guards is unchanged."""
-
-    guard: "Guard | None" = None
-
-
-current = _Current()
-
-
 class Guard:
     """Linear layers whose weights are packed, with the facts of these weights.
 
-    A model has one of all its layers. A call makes it `current.guard` if no module has a hook and
-    all weights are unchanged: one comparison then serves all layers. Otherwise each layer compares
-    its own weights. The comparisons are loops of the interpreter, because a sentence takes a few
-    milliseconds and no cache holds hundreds of objects between two calls.
+    A model has one of all its layers, so that one comparison serves a call of few tokens (see
+    `QuickLayer`). Otherwise each layer compares its own weights. The comparisons are loops of the
+    interpreter, because a sentence takes a few milliseconds and no cache holds hundreds of objects
+    between two calls.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, dtype: torch.dtype | None = None) -> None:
+        #: Of the states that the encoder's packed weights take.
+        self.dtype = dtype
         self.layers: list[Any] = []
         self.slots: list[dict[str, Any]] = []
         self.parameters: list[Any] = []
         self.copied: list[Tensor] = []
+        #: See `BertEncoder.forward_quick`.
+        self.quick: list[Any] = []
+        self.modes: list[dict[str, Any]] = []
+        self.listed: Any = None
         self.facts: list[list[Any]] = []
 
     def add(self, layers: tuple[Any, ...]) -> None:
@@ -396,7 +402,7 @@ class Guard:
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), ()
+        return type(self), (self.dtype,)
 
 
 class Packed:
@@ -452,7 +458,7 @@ class Packed:
             or layers != self.layers
             or type(states) is not Tensor
             or states.dtype is not self.dtype
-            or not (current.guard is self.guard or self._is_current())
+            or not self._is_current()
         ):
             return None
         function = NOT_FUSED if activation is None else fused(activation)

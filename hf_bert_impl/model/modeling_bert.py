@@ -39,6 +39,7 @@ from .codertimo import architecture
 from .configuration_bert import BertConfig
 from .kernels import check_dtype, drop_prepared, make_steady, prepare, why_no_kernels
 from .layers import (
+    LARGEST_BLOCK,
     BertEmbeddings,
     BertEncoder,
     BertLayer,
@@ -46,6 +47,7 @@ from .layers import (
     BertOnlyMLMHead,
     BertOnlyNSPHead,
     BertPreTrainingHeads,
+    Left,
     SinusoidalPositions,
 )
 from .layout import (
@@ -63,7 +65,7 @@ from .layout import (
     plan,
     why_watched,
 )
-from .linear import current, is_hooked, is_intercepted, linear, type_name
+from .linear import is_hooked, is_intercepted, linear, type_name
 from .loading import CheckpointMismatch, check_model, check_size, explained, mismatch_message
 from .losses import (
     IGNORE_INDEX,
@@ -283,8 +285,10 @@ class BertPreTrainedModel(PreTrainedModel):
                 quantises the linear layers of the encoder (weights by output channel, activations
                 by token, as they come) and leaves all else in float32. Where there are no kernels
                 for it, or none for int8 whose sums are exact, the model computes in float32, and a
-                warning says so. "auto" is the fastest of the floats that this CPU has kernels for
-                and whose error is bfloat16's at most; a warning says which. None keeps the dtype.
+                warning says so. "float16-weights" is float32 that multiplies up to 64 tokens by
+                weights of 16 bits, whose reading is what takes the time. "auto" is the fastest of
+                the floats that this CPU has kernels for and whose error is bfloat16's at most; a
+                warning says which. None keeps the dtype.
 
         Returns:
             The model itself, in eval mode.
@@ -515,25 +519,31 @@ class BertModel(BertPreTrainedModel):
         self, inputs: Inputs, layout: Layout, requests: dict[str, Any], options: dict[str, Any]
     ) -> Encoded:
         """The same by packed rows, (T, D)."""
-        guard = None if self._inside.hooks is None else getattr(self.encoder, "guard", None)
-        if guard is not None and not torch.is_grad_enabled() and not is_intercepted():
-            current.guard = guard if guard.holds() else None
-        try:
-            given = (inputs.input_ids, inputs.token_type_ids, inputs.position_ids)
-            ids, types, places, embeddings = (
-                None if x is None else layout.unpad(x.expand(*inputs.shape, *x.shape[2:]))
-                for x in (*given, inputs.inputs_embeds)
-            )
-            places = layout.column if places is None else places
-            states = self.embeddings(ids, types, places, embeddings)  # (T, D)
-            if layout.route is Route.GRID:
-                requests |= layer_masks(self.config, layout, states, None, None, None, False)
-                requests |= options
-            left = self.encoder(states, layout=layout, **requests)
-            layout = layout.to(left.last_hidden_state.device)
-            return Encoded.of(layout, left, self.pooler, None)
-        finally:
-            current.guard = None
+        given = (inputs.input_ids, inputs.token_type_ids, inputs.position_ids)
+        ids, types, places, embeddings = (
+            None if x is None else layout.unpad(x.expand(*inputs.shape, *x.shape[2:]))
+            for x in (*given, inputs.inputs_embeds)
+        )
+        places = layout.column if places is None else places
+        states = self.embeddings(ids, types, places, embeddings)  # (T, D)
+        is_quick = (
+            layout.route is Route.ROWS
+            and len(states) * 4 * self.config.intermediate_size <= LARGEST_BLOCK
+            and self._inside.hooks is not None
+            and not requests
+            and not torch.is_grad_enabled()
+            and not is_intercepted()
+        )
+        if is_quick and isinstance(self.encoder, BertEncoder):
+            last = self.encoder.forward_quick(states, layout, self._inside.listed)
+            if last is not None:
+                return Encoded.of(layout, Left(last, None), self.pooler, None)
+        if layout.route is Route.GRID:
+            requests |= layer_masks(self.config, layout, states, None, None, None, False)
+            requests |= options
+        left = self.encoder(states, layout=layout, **requests)
+        layout = layout.to(left.last_hidden_state.device)
+        return Encoded.of(layout, left, self.pooler, None)
 
     def _requests(self, head_mask: Any, hidden_states: Any, attentions: Any) -> dict[str, Any]:
         """Arguments of the encoder for everything but the last states."""

@@ -7,6 +7,7 @@ import sys
 import pytest
 
 from hf_bert_impl import QuestionAnsweringPipeline
+from tests.checkpoints import assert_same_answers
 from tests.damage import fields
 
 CONTEXT = "Nice to meet you, the river rose over night."
@@ -116,5 +117,6 @@ def test_one_context_for_all_lines(hf_bert, model, tmp_path):
     file = tmp_path / "q.jsonl"
     file.write_text('{"question": "river?"}\n{"question": "you?", "context": "you"}\n')
     first, second = lines(hf_bert("answer", model, file, "--context", CONTEXT).out)
-    assert first["answers"] == [pipe(model)(question="river?", context=CONTEXT)]
+    expected = [pipe(model)(question="river?", context=CONTEXT)]
+    assert_same_answers(first["answers"], expected)  # the command asks both at once
     assert second["answers"][0]["answer"] == "you"  # its own context goes before
