@@ -77,6 +77,10 @@ class Candidate:
             InputError: A file cannot be read or is damaged, or index and files do not agree.
         """
         read = FORMATS[self.format].read
+        if not read_at(self.path, 0, 1):  # a pipe would be waited for
+            raise InputError(
+                f"{self.path} is empty or no file", "a checkpoint", "download it again"
+            )
         if self.path.suffix != ".json":
             whole = read(self.path)
             return replace(whole, format=self.format, files=whole.files or (self.path,))

@@ -18,7 +18,7 @@ from torch import Tensor
 from hf_bert_impl.extras import require
 
 from ..tensors import DTYPES, Checkpoint, Unread
-from .mapped import byte_size, map_file, read_at, reading, tensor_at
+from .mapped import byte_size, read_at, reading, tensor_at
 
 #: Flax's extension types: an array, and a numpy scalar (stored as an array of ()).
 _ARRAYS = (1, 3)
@@ -69,13 +69,13 @@ def read_flax(path: Path) -> Checkpoint:
             return Unread(tuple(shape), str(dtype))
         if min(shape, default=0) < 0 or byte_size(shape, dtype) != len(numbers):
             raise ValueError(f"an array is {dtype} {shape!s:.100}, but has {len(numbers)} bytes")
-        return tensor_at(bytearray(numbers), 0, shape, dtype)
+        raw = torch.tensor(bytearray(numbers), dtype=torch.uint8)
+        return tensor_at(raw, 0, shape, dtype)
 
-    data = map_file(path)
     tensors: dict[str, Tensor | Unread] = {}
-    room = max(len(data), _MIN_NAMES)
+    room = max(path.stat().st_size, _MIN_NAMES)
     with reading("MessagePack", path):
-        tree = unpack(data, array)
+        tree = unpack(path.read_bytes(), array)
         if not isinstance(tree, dict):
             raise ValueError("it does not start with a table")
         for name, leaf in _leaves("", tree):

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import torch
+from torch import Tensor
 
 from hf_bert_impl.errors import InputError
 
@@ -69,11 +70,16 @@ _OPAQUE = frozenset(
     )
 )
 _WORDS = ("Double", "Float", "Half", "BFloat16", "Long", "Int", "Short", "Char", "Byte", "Bool")
-_STORAGES = {f"torch.{word}Storage": dtype for word, dtype in zip(_WORDS, DTYPES, strict=True)} | {
-    f"torch.{word}Storage": word
-    for word in ("ComplexFloat", "ComplexDouble", "QInt8", "QUInt8", "QInt32")
+#: Dtypes of storages; the quantized ones as the numbers that they are stored as.
+_STORAGES = dict(zip(_WORDS, DTYPES.values(), strict=True)) | {
+    "ComplexFloat": torch.complex64,
+    "ComplexDouble": torch.complex128,
+    "QInt8": torch.int8,
+    "QUInt8": torch.uint8,
+    "QInt32": torch.int32,
 }
-_STORAGES["torch.storage.UntypedStorage"] = "uint8"
+_STORAGES = {f"torch.{word}Storage": dtype for word, dtype in _STORAGES.items()}
+_STORAGES["torch.storage.UntypedStorage"] = torch.uint8
 #: Values of torch that stand for themselves.
 _PLAIN = (torch.dtype, torch.qscheme)
 _KNOWN = _FUNCTIONS.keys() | _STORAGES.keys() | _OPAQUE
@@ -94,39 +100,6 @@ class Instance:
     state: dict[Any, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Storage:
-    """A run of numbers in the file."""
-
-    key: str
-    """The name of the record that holds it."""
-    dtype: str
-    """A key of `DTYPES`, or PyTorch's word for another."""
-    start: int
-    """Elements of the record before it; 0 but for the views of old containers."""
-    size: int
-    """Elements."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TensorRecord:
-    """A tensor that was not read: the part of a storage that it takes, checked to lie in it."""
-
-    storage: Storage
-    offset: int
-    """Elements of the storage before it."""
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    """Elements from one index to the next, for each axis."""
-
-    @property
-    def span(self) -> int:
-        """Elements from its first to its last one, those between that it skips included."""
-        if 0 in self.shape:
-            return 0
-        return 1 + sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))
-
-
 class _Opcodes(dict[int, Any]):
     """The methods of opcodes; counts how many were asked for."""
 
@@ -145,11 +118,11 @@ class InertUnpickler(pickle._Unpickler):
     """Reads one pickle, without running any of it.
 
     `load` gives numbers, strings, bytes, None; dicts, lists (sets are lists) and tuples; `Global`,
-    `Instance`, `Storage`, `TensorRecord`, `Unread`. They may be nested in themselves, and shared
-    without end.
+    `Instance`, `Tensor`, `Unread`. They may be nested in themselves, and shared without end.
 
     Args:
         file: Stands at the pickle's first byte, and behind its last one after `load`.
+        room: Most bytes of all storages.
     """
 
     stack: list[Any]
@@ -157,11 +130,12 @@ class InertUnpickler(pickle._Unpickler):
     pop_mark: Callable[[], list[Any]]
     readline: Callable[[], bytes]
 
-    def __init__(self, file: IO[bytes]) -> None:
+    def __init__(self, file: IO[bytes], room: int) -> None:
         super().__init__(file, encoding="latin1")
         vars(self)["dispatch"] = _Opcodes(_DISPATCH)
-        self.storages: dict[str, Storage] = {}
-        """The storages that the pickle names, whole, by key."""
+        self.storages: dict[str, Tensor] = {}
+        """The storages that the pickle names, by key: flat, and not filled yet."""
+        self._room = room
 
     def find_class(self, module: str, name: str) -> Global:
         """The name itself, if it is one of those that are known."""
@@ -183,7 +157,7 @@ class InertUnpickler(pickle._Unpickler):
             )
         return Global(full)
 
-    def persistent_load(self, pid: Any) -> Global | Storage:
+    def persistent_load(self, pid: Any) -> Global | Tensor:
         """What stands for a storage, or for the class of a module (torch 1.0)."""
         match pid:
             case ("module", Global() as made, *_):  # the class, its file and its source
@@ -191,14 +165,20 @@ class InertUnpickler(pickle._Unpickler):
             case ("storage", Global(name), str() as key, _, int() as size, *view) if (
                 name in _STORAGES and 0 <= size < _INT64
             ):
-                whole = Storage(key, _STORAGES[name], 0, size)
-                if self.storages.setdefault(key, whole) != whole:
+                dtype = _STORAGES[name]
+                if key not in self.storages:
+                    self._room -= size * dtype.itemsize
+                    if self._room < 0:
+                        raise pickle.UnpicklingError("its storages take more bytes than the file")
+                    self.storages[key] = torch.empty(size, dtype=dtype)
+                whole = self.storages[key]
+                if (whole.dtype, len(whole)) != (dtype, size):
                     raise pickle.UnpicklingError(f"storage {key[:80]!r} has two sizes or types")
                 match view:
                     case [] | [None]:
                         return whole
                     case [(_, int() as start, int() as part)] if 0 <= start <= size - part <= size:
-                        return Storage(key, whole.dtype, start, part)
+                        return whole[start : start + part]
         raise pickle.UnpicklingError("it has a persistent id that is no storage's")
 
     # --- opcodes that differ from Python's ---
@@ -273,21 +253,22 @@ for _opcode in (
     del _DISPATCH[_opcode[0]]
 
 
-def load_inert(file: IO[bytes], path: Path) -> tuple[Any, dict[str, Storage]]:
+def load_inert(file: IO[bytes], path: Path, room: int = 0) -> tuple[Any, dict[str, Tensor]]:
     """Read one pickle.
 
     Args:
         file: Stands at the pickle's first byte, and behind its last one afterwards.
         path: The file's name, for errors.
+        room: Most bytes of all storages that it names.
 
     Returns:
-        What `InertUnpickler.load` gives, and the storages that it names.
+        What `InertUnpickler.load` gives, and its storages, which the caller fills.
 
     Raises:
         InputError: The pickle is damaged, takes too many steps, or names something that is neither
             a tensor's part nor a known module's class.
     """
-    unpickler = InertUnpickler(file)
+    unpickler = InertUnpickler(file, room)
     try:
         return unpickler.load(), unpickler.storages
     except InputError as error:
@@ -335,19 +316,19 @@ def _call(made: Any, arguments: Any) -> Any:
             return items
         case "tuple", (list() | tuple() as items,) if len(items) <= _MAX_AXES:
             return tuple(items)
-        case "parameter", (TensorRecord() | Unread() as data, *_):
+        case "parameter", (Tensor() | Unread() as data, *_):
             return data
         case "subclass", (Global(inner), Global(), tuple() as rest, _) if inner != name:
             return _call(Global(inner), rest)
-        case "tensor", (Storage() as storage, offset, shape, strides):
-            return _record(storage, offset, shape, strides)
+        case "tensor", (Tensor() as storage, offset, shape, strides):
+            return _view(storage, offset, shape, strides)
         # Behind the strides: requires_grad, hooks, and since torch 1.13 {"conj": …, "neg": …}.
-        case "tensor v2", (Storage() as storage, offset, shape, strides, _, _, *changes) if not any(
+        case "tensor v2", (Tensor() as storage, offset, shape, strides, _, _, *changes) if not any(
             changes
         ):
-            return _record(storage, offset, shape, strides)
+            return _view(storage, offset, shape, strides)
         # Of a dtype that has no storage class.
-        case "tensor v3", (Storage(), _, tuple() as shape, _, _, _, Global(dtype), *_):
+        case "tensor v3", (Tensor(), _, tuple() as shape, _, _, _, Global(dtype), *_):
             return Unread(shape, dtype.removeprefix("torch."))
         case ("tensor v2", _) if len(arguments) == 7:
             return Unread((), "lazily conjugated or negated")
@@ -358,22 +339,19 @@ def _call(made: Any, arguments: Any) -> Any:
     raise pickle.UnpicklingError(f"it calls {name} with arguments that it does not take")
 
 
-def _record(storage: Storage, offset: Any, shape: Any, strides: Any) -> TensorRecord | Unread:
+def _view(storage: Tensor, offset: Any, shape: Any, strides: Any) -> Tensor:
+    """A tensor of a storage; a shape may not claim more than is stored, as strides of 0 would."""
     if len(shape) != len(strides) or len(shape) > _MAX_AXES:
         raise pickle.UnpicklingError(f"a tensor has {len(shape)} sizes, {len(strides)} strides")
     numbers = (offset, *shape, *strides)
     if not all(type(number) is int and 0 <= number < _INT64 for number in numbers):
         raise pickle.UnpicklingError("a tensor has a size that is no size")
-    record = TensorRecord(storage, offset, tuple(shape), tuple(strides))
-    # A stride of 0 shows the same number many times: a shape may not claim more than is stored,
-    # and an empty one not more than torch can count.
-    too_far = record.span and offset + record.span > storage.size
-    too_many = math.prod(record.shape) > storage.size
-    if too_far or too_many or math.prod(max(n, 1) for n in record.shape) >= _INT64 // 8:
-        raise pickle.UnpicklingError(
-            f"a tensor of shape {record.shape} does not fit into storage {storage.key[:80]!r}"
-        )
-    return record if storage.dtype in DTYPES else Unread(record.shape, storage.dtype)
+    last = offset + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
+    if math.prod(shape) > len(storage) or (0 not in shape and last >= len(storage)):
+        raise pickle.UnpicklingError(f"a tensor of shape {tuple(shape)} does not fit its storage")
+    if 0 in shape:
+        return torch.empty(shape, dtype=storage.dtype)
+    return storage.as_strided(shape, strides, storage.storage_offset() + offset)
 
 
 def read_pickled_vocabulary(path: Path) -> tuple[str, ...]:

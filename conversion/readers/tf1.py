@@ -6,11 +6,9 @@ tensors' bytes lie in `PREFIX.data-00000-of-00001` and its like.
 
 from __future__ import annotations
 
-import mmap
 import re
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -82,7 +80,7 @@ class _Bundle:
                 raise Damaged(f"the record of {_shown(key)} is wrong: {error}") from None
         entries = self.entries.items()
         self.parts = {slice_key(key, part) for key, entry in entries for part in entry.slices}
-        self.maps: dict[int, mmap.mmap | bytes] = {}
+        self.maps: dict[int, Tensor] = {}
         for shard in {entry.shard for entry in self.entries.values() if not entry.slices}:
             file = self.data_file(shard)
             if not file.is_file() or not 0 <= shard < self._shards:
@@ -91,7 +89,7 @@ class _Bundle:
                     f"the data files that {index.name} names",
                     "put them beside it",
                 )
-            self.maps[shard] = map_file(file) if file.stat().st_size else b""
+            self.maps[shard] = map_file(file)
         stored = sum(entry.size for entry in self.entries.values() if not entry.slices)
         if stored > self._size:
             raise Damaged(f"its tensors take {stored} bytes, more than all the data files")
@@ -120,7 +118,7 @@ class _Bundle:
                 f"{_shown(key)} has {entry.size} bytes from {entry.offset} on in "
                 f"{self.data_file(entry.shard).name} of {len(data)} bytes, and takes {size}"
             )
-        content = np.frombuffer(data, np.uint8, size, entry.offset) if size else b""
+        content = data[entry.offset : entry.offset + size].numpy()
         if (checksum := masked_crc32c(content)) != entry.crc:
             raise Damaged(
                 f"the bytes of {_shown(key)} in {self.data_file(entry.shard).name} have the crc32c "

@@ -12,19 +12,16 @@ Nothing of a checkpoint is run: see `pickles`.
 from __future__ import annotations
 
 import io
-import math
-import mmap
 import zipfile
-import zlib
 from pathlib import Path
-from typing import IO, Any, cast
+from typing import IO, Any
 
 import torch
 from torch import Tensor
 
-from ..tensors import DTYPES, Checkpoint, Unread
-from .mapped import map_file, most_bytes, read_at, reading, tensor_at
-from .pickles import Instance, Storage, TensorRecord, is_key, load_inert
+from ..tensors import Checkpoint, Unread, known
+from .mapped import most_bytes, read_at, reading
+from .pickles import Instance, is_key, load_inert
 
 #: 0x1950A86A20F9469CFC6C as a pickled int, whatever the protocol (2 is the usual one).
 _LEGACY_MAGIC = bytes.fromhex("8a0a6cfc9c46f9206aa85019")
@@ -41,9 +38,6 @@ _MAX_NAME = 1000
 _MAX_CHARACTERS = 1 << 25
 _NAME_OVERHEAD = 32
 
-#: Where each storage starts in the file.
-Places = dict[str, int]
-
 
 def read_torch(path: Path) -> Checkpoint:
     """Read a file of `torch.save`: `pytorch_model.bin`, `.pt`, `.pth`, codertimo's `.ep0`.
@@ -56,86 +50,63 @@ def read_torch(path: Path) -> Checkpoint:
         InputError: The file cannot be read, is none of the containers, is damaged, or its pickle
             would run code.
     """
-    data = map_file(path)
-    with reading("PyTorch", path):
-        if data[:4] == _ZIP_MAGIC:
-            root, places = _open_zip(data, path)
+    with reading("PyTorch", path), path.open("rb") as file:
+        head = read_at(path, 0, 32)
+        if head.startswith(_ZIP_MAGIC):
+            root = _read_zip(file, path)
             software = "PyTorch, zip container (torch 1.6 or later)"
-        elif _LEGACY_MAGIC in data[:32]:
-            root, places = _open_legacy(data, path)
+        elif _LEGACY_MAGIC in head:
+            root = _read_legacy(file, path)
             software = "PyTorch, legacy container (the only one before torch 1.6)"
         else:
-            if data[:1] == _PICKLE or data[-1:] == _PICKLE_END:
+            if head.startswith(_PICKLE) or read_at(path, -1, 1) == _PICKLE_END:
                 # A plain pickle: the user is told first what it would run.
-                load_inert(cast(IO[bytes], data), path)
+                load_inert(file, path)
             raise ValueError("it is no file of torch.save, or one of torch 0.1")
         if not isinstance(root, dict | Instance):
             raise ValueError("it holds neither a state dict nor a module; save its state_dict()")
         walk = _Walk()
         walk.visit(root, "", 0)
-        if sum(math.prod(it.shape) for it in walk.records.values()) * 8 > most_bytes(path):
+        views = [item for item in walk.tensors.values() if isinstance(item, Tensor)]
+        if sum(view.numel() for view in views) * 8 > most_bytes(path):
             raise ValueError("its tensors show the same few numbers many times")
-        tensors = {
-            name: record if isinstance(record, Unread) else _tensor(data, places, record)
-            for name, record in walk.records.items()
-        }
-    return Checkpoint(tensors, software, walk.attributes)
+    return Checkpoint(walk.tensors, software, walk.attributes)
 
 
-def _open_zip(data: mmap.mmap, path: Path) -> tuple[Any, Places]:
-    with zipfile.ZipFile(path) as archive:
+def _read_zip(file: IO[bytes], path: Path) -> Any:
+    size = path.stat().st_size
+    with zipfile.ZipFile(file) as archive:
         entries = {info.filename: info for info in archive.infolist()}
         if len(entries) < len(archive.infolist()):
             raise ValueError("it has an entry of its zip file twice")
-    if sum(info.compress_size for info in entries.values()) > len(data):
-        raise ValueError("its entries take more bytes than it has")
-    # torch.serialization.set_crc32_options(False) writes zeros.
-    is_summed = any(info.CRC for info in entries.values())
-    starts = {name: _start(data, info, is_summed) for name, info in entries.items()}
-
-    def content(name: str) -> bytes:
-        return data[starts[name] : starts[name] + entries[name].file_size]
-
-    pickles = [name for name in entries if _is_pickle(name)]
-    if len(pickles) != 1:
-        raise ValueError(f"it holds {len(pickles)} pickles `<name>/data.pkl`")
-    folder = pickles[0].removesuffix("data.pkl")
-    if f"{folder}constants.pkl" in entries:
-        raise ValueError("it is a TorchScript program; save its state_dict() by torch.save")
-    order = f"{folder}byteorder"
-    if order in entries and content(order) != b"little":
-        raise ValueError(_OTHER_ORDER)
-    root, storages = load_inert(io.BytesIO(content(pickles[0])), path)
-    places = {}
-    for key, storage in storages.items():
-        name = f"{folder}data/{key}"
-        if name not in entries:
-            raise ValueError(f"it has no entry {name:.200}")
-        if storage.dtype in DTYPES and entries[name].file_size != _bytes(storage):
-            size = entries[name].file_size
-            raise ValueError(f"it names {_bytes(storage)} bytes in an entry of {size}")
-        places[key] = starts[name]
-    return root, places
+        for info in entries.values():
+            if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
+                raise ValueError(f"its entry {info.filename!r:.200} is compressed or encrypted")
+        if sum(info.file_size for info in entries.values()) > size:
+            raise ValueError("its entries take more bytes than it has")
+        if not any(info.CRC for info in entries.values()):
+            # torch.serialization.set_crc32_options(False) writes zeros.
+            for info in entries.values():
+                info.CRC = None  # type: ignore[assignment]
+        pickles = [name for name in entries if _is_pickle(name)]
+        if len(pickles) != 1:
+            raise ValueError(f"it holds {len(pickles)} pickles `<name>/data.pkl`")
+        folder = pickles[0].removesuffix("data.pkl")
+        if f"{folder}constants.pkl" in entries:
+            raise ValueError("it is a TorchScript program; save its state_dict() by torch.save")
+        order = f"{folder}byteorder"
+        if order in entries and archive.read(order) != b"little":
+            raise ValueError(_OTHER_ORDER)
+        root, storages = load_inert(io.BytesIO(archive.read(pickles[0])), path, size)
+        for key, storage in storages.items():
+            name = f"{folder}data/{key}"
+            if name not in entries:
+                raise ValueError(f"it has no entry {name:.200}")
+            _fill(storage, archive.read(name), "an entry")
+    return root
 
 
-def _start(data: mmap.mmap, info: zipfile.ZipInfo, is_summed: bool) -> int:
-    """Where the content of an entry starts; its checksum is compared."""
-    at = info.header_offset
-    sizes = (int.from_bytes(data[at + place : at + place + 2], "little") for place in (26, 28))
-    start = at + 30 + sum(sizes)
-    end = start + info.file_size
-    if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
-        raise ValueError(f"its entry {info.filename!r:.200} is compressed or encrypted")
-    if data[at : at + 4] != _ZIP_MAGIC or info.file_size != info.compress_size or end > len(data):
-        raise ValueError(f"it ends within its entry {info.filename!r:.200}, or gives it two sizes")
-    with memoryview(data) as whole, whole[start:end] as content:
-        if is_summed and zlib.crc32(content) != info.CRC:
-            raise ValueError(f"it has a wrong crc32 in {info.filename!r:.200}")
-    return start
-
-
-def _open_legacy(data: mmap.mmap, path: Path) -> tuple[Any, Places]:
-    file = cast(IO[bytes], data)
+def _read_legacy(file: IO[bytes], path: Path) -> Any:
     load_inert(file, path)  # the magic number
     protocol, _ = load_inert(file, path)
     if protocol != _LEGACY_PROTOCOL:
@@ -143,41 +114,29 @@ def _open_legacy(data: mmap.mmap, path: Path) -> tuple[Any, Places]:
     system, _ = load_inert(file, path)
     if not isinstance(system, dict) or system.get("little_endian") is not True:
         raise ValueError(_OTHER_ORDER)
-    root, storages = load_inert(file, path)
+    root, storages = load_inert(file, path, path.stat().st_size)
     keys, _ = load_inert(file, path)
     if not isinstance(keys, list) or sorted(keys) != sorted(storages):
         raise ValueError("it lists other storages than its pickle names")
-    places, at = {}, file.tell()
     for key in keys:
-        storage = storages[key]
-        if storage.dtype not in DTYPES:
-            raise ValueError(f"a storage holds {storage.dtype}")
-        if int.from_bytes(data[at : at + 8], "little") != storage.size:
+        if int.from_bytes(file.read(8), "little") != len(storages[key]):
             raise ValueError(f"it gives storage {key[:80]!r} two sizes")
-        places[key] = at + 8
-        at += 8 + _bytes(storage)
-        if at > len(data):
-            raise ValueError(f"it ends within storage {key[:80]!r}")
-    return root, places
+        _fill(storages[key], file.read(storages[key].nbytes), "a storage")
+    return root
 
 
-def _bytes(storage: Storage) -> int:
-    return storage.size * DTYPES[storage.dtype].itemsize
-
-
-def _tensor(data: mmap.mmap, places: Places, record: TensorRecord) -> Tensor:
-    dtype, storage = record.storage.dtype, record.storage
-    if not record.span:
-        return torch.empty(record.shape, dtype=DTYPES[dtype])
-    first = places[storage.key] + (storage.start + record.offset) * DTYPES[dtype].itemsize
-    return tensor_at(data, first, (record.span,), dtype).as_strided(record.shape, record.strides)
+def _fill(storage: Tensor, content: bytes, where: str) -> None:
+    if len(content) != storage.nbytes:
+        raise ValueError(f"it names {storage.nbytes} bytes in {where} of {len(content)}")
+    if content:
+        storage.view(torch.uint8).copy_(torch.frombuffer(bytearray(content), dtype=torch.uint8))
 
 
 class _Walk:
     """Everything in a pickled value, by dotted names."""
 
     def __init__(self) -> None:
-        self.records: dict[str, TensorRecord | Unread] = {}
+        self.tensors: dict[str, Tensor | Unread] = {}
         self.attributes: dict[str, int | float | bool | str] = {}
         self._characters = 0
 
@@ -189,12 +148,12 @@ class _Walk:
                 self.visit(item, self._join(name, key), depth + 1)
         elif isinstance(value, Instance) and isinstance(value.state.get("_modules"), dict):
             self._visit_module(value.state, name, depth)
-        elif isinstance(value, TensorRecord | Unread):
-            if name in self.records:
+        elif isinstance(value, Tensor | Unread):
+            if name in self.tensors:
                 raise ValueError(f"it has tensor {name!r} twice")
             if isinstance(value, Unread) and not value.shape:
                 raise ValueError(f"tensor {name!r} is {value.dtype}; save it as a dense one")
-            self.records[name] = value
+            self.tensors[name] = known(value)
 
     def _visit_module(self, state: dict[Any, Any], prefix: str, depth: int) -> None:
         """The order is that of `torch.nn.Module.state_dict`: parameters, buffers, children."""
