@@ -133,10 +133,8 @@ def test_other_files_are_no_archives(tmp_path):
 
 ELSEWHERE = ["../out", "a/../../out", "/out", "//out", "a/..", "C:out", "C:\\out", "..\\out"]
 ELSEWHERE += ["a\\b", "a\nb", "a\rb", "/".join("a" * 40)]
-#: Names that some system takes for one, or that stand for a file and a folder.
-TAKEN = [["a", "a"], ["a", "A"], ["a/b", "./a//b"], ["Straße", "STRASSE"], ["ﬁle", "file"]]
-TAKEN += [["é", "e\u0301"], ["a", "a."], ["a", "a "], ["a/", "a"], ["a", "a/b"], ["A", "a/b"]]
-TAKEN += [["a/b", "a"], ["."]]
+#: One name twice, or one that stands for a file and a folder.
+TAKEN = [["a", "a"], ["a/b", "./a//b"], ["a/", "a"], ["a", "a/b"], ["a/b", "a"], ["."]]
 
 
 def members(names):
