@@ -168,7 +168,7 @@ def fit(plan: Plan, class_name: str, config: Mapping[str, Any]) -> Fit:
     held = sum(tensor.numel() * tensor.itemsize for tensor in plan.tensors.values())
     shapes, tied = _target_shapes(class_name, config, held)
     prefix = "bert." if class_name == "BertModel" else ""
-    partners = {**plan.table.tied, **{base: name for name, base in plan.table.tied.items()}}
+    partners = {**names.TIED, **{base: name for name, base in names.TIED.items()}}
     found = Fit({}, {}, dict(plan.ignored), [])
     wrong = []
     for name, shape in shapes.items():

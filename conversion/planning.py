@@ -12,7 +12,8 @@ from torch import Tensor
 
 from hf_bert_impl.errors import InputError
 
-from .rules import Operation, Rule, Table, write
+from .maps.names import TIED
+from .rules import Ignore, Operation, Rule, Table, Values, write
 from .tensors import Tensors, Unread, dtype_name
 
 
@@ -38,7 +39,7 @@ class Plan:
         """Tensors that are another one's in a usual model, and differ from it in this one."""
         return tuple(
             name
-            for name, base in self.table.tied.items()
+            for name, base in TIED.items()
             if name in self.tensors
             and base in self.tensors
             and not same_bits(self.tensors[name], self.tensors[base])
@@ -69,14 +70,16 @@ def plan(table: Table, tensors: Tensors) -> Plan:
         InputError: A name that the table does not know, two tensors for one of ours, or a
             tensor of the wrong number of axes or of a dtype that is no float.
     """
-    matches, ignored, unknown = {}, {}, []
+    matches: dict[str, tuple[Rule, Values]] = {}
+    ignored, unknown = {}, []
     for name in tensors:
-        if (match := table.find(name)) is not None:
-            matches[name] = match
-        elif (reason := table.reason(name)) is not None:
-            ignored[name] = reason
-        else:
-            unknown.append(name)
+        match table.find(name):
+            case Rule() as rule, values:
+                matches[name] = rule, values
+            case Ignore() as rule, _:
+                ignored[name] = rule.reason
+            case _:
+                unknown.append(name)
     values = [values for _, values in matches.values()]
     layers = max((slots["layer"] + 1 for slots in values if "layer" in slots), default=0)
     unknown += [name for name, (_, v) in matches.items() if v.get("layers", layers) != layers]

@@ -14,7 +14,7 @@ from __future__ import annotations
 import enum
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,18 +47,18 @@ class Operation(enum.Enum):
 
     def apply(self, tensor: Tensor) -> Tensor | None:
         """The tensor rearranged, without moving a number; None if its shape does not fit."""
-        match self, tensor.dim():
-            case Operation.IDENTITY, _:
-                return tensor
-            case Operation.TRANSPOSE, 2:
-                return tensor.t()
-            case Operation.MERGE_OUT, 3:
-                return tensor.flatten(1).t()
-            case Operation.MERGE_IN, 3:
-                return tensor.flatten(0, 1).t()
-            case Operation.MERGE, 2:
-                return tensor.flatten()
-        return None
+        rank, rearranged = _OPERATIONS[self]
+        return rearranged(tensor) if rank in (None, tensor.dim()) else None
+
+
+#: The axes that a tensor must have (None: any), and what is done to it.
+_OPERATIONS: dict[Operation, tuple[int | None, Callable[[Tensor], Tensor]]] = {
+    Operation.IDENTITY: (None, lambda tensor: tensor),
+    Operation.TRANSPOSE: (2, lambda tensor: tensor.t()),
+    Operation.MERGE_OUT: (3, lambda tensor: tensor.flatten(1).t()),
+    Operation.MERGE_IN: (3, lambda tensor: tensor.flatten(0, 1).t()),
+    Operation.MERGE: (2, lambda tensor: tensor.flatten()),
+}
 
 
 @dataclass(frozen=True)
@@ -97,8 +97,6 @@ class Table:
     ignores: tuple[Ignore, ...] = ()
     slots: Mapping[str, str] = field(default_factory=dict)
     """Regular expressions of the slots that are no layer numbers."""
-    tied: Mapping[str, str] = field(default_factory=dict)
-    """Our names that are another name's tensor in a usual model, to that name."""
     tanh_gelu: bool = False
     """Whether releases of the software compute what they call "gelu" by the tanh formula."""
 
@@ -115,30 +113,19 @@ class Table:
                     return None
         return values
 
-    def find(self, name: str) -> tuple[Rule, Values] | None:
+    def find(self, name: str) -> tuple[Rule | Ignore, Values] | None:
         """The first rule that a name of the software fits, with the values of its slots."""
-        if len(name) <= LONGEST and self._any_rule.fullmatch(name):
-            for rule in self.rules:
+        if len(name) <= LONGEST and self._any.fullmatch(name):
+            for rule in (*self.rules, *self.ignores):
                 if (values := self.match(rule.source, name)) is not None:
                     return rule, values
         return None
 
-    def reason(self, name: str) -> str | None:
-        """Why a name of the software is ignored; None if it is not."""
-        if len(name) <= LONGEST and self._any_ignore.fullmatch(name):
-            for ignore in self.ignores:
-                if self.match(ignore.source, name) is not None:
-                    return ignore.reason
-        return None
-
     # One look at a name that fits nothing: a file can have millions of them.
     @functools.cached_property
-    def _any_rule(self) -> re.Pattern[str]:
-        return _compile(tuple(rule.source for rule in self.rules), tuple(self.slots.items()))
-
-    @functools.cached_property
-    def _any_ignore(self) -> re.Pattern[str]:
-        return _compile(tuple(rule.source for rule in self.ignores), tuple(self.slots.items()))
+    def _any(self) -> re.Pattern[str]:
+        patterns = tuple(rule.source for rule in (*self.rules, *self.ignores))
+        return _compile(patterns, tuple(self.slots.items()))
 
 
 @functools.lru_cache(maxsize=2048)

@@ -53,7 +53,6 @@ CODERTIMO = Table(
         ),
     ),
     slots=SLOTS,
-    tied=names.TIED,
 )
 
 

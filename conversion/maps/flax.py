@@ -31,5 +31,4 @@ FLAX = Table(
     software="transformers' FlaxBert (msgpack)",
     rules=RULES,
     slots={"base": "bert/"},
-    tied=names.TIED,
 )

@@ -60,5 +60,4 @@ GOOGLE_TF1 = Table(
         "power": "beta[12]_power(?:_[0-9]+)?",
         "scale": "(?:current_)?loss_scale|good_steps|bad_steps|batch_finite",
     },
-    tied=names.TIED,
 )

@@ -23,45 +23,38 @@ def _kernel_and_bias(
     ours: str,
     kernel: Operation = Operation.TRANSPOSE,
     bias: Operation = Operation.IDENTITY,
-    alias: bool = False,
 ) -> tuple[Rule, ...]:
     return (
-        Rule(f"[{{root}}]{theirs}/kernel{END}", f"{ours}.weight", kernel, alias),
-        Rule(f"[{{root}}]{theirs}/bias{END}", f"{ours}.bias", bias, alias),
+        Rule(f"[{{root}}]{theirs}/kernel{END}", f"{ours}.weight", kernel),
+        Rule(f"[{{root}}]{theirs}/bias{END}", f"{ours}.bias", bias),
     )
 
 
-def _norm(theirs: str, ours: str, alias: bool = False) -> tuple[Rule, ...]:
+def _norm(theirs: str, ours: str) -> tuple[Rule, ...]:
     return (
-        Rule(f"[{{root}}]{theirs}/gamma{END}", f"{ours}.weight", alias=alias),
-        Rule(f"[{{root}}]{theirs}/beta{END}", f"{ours}.bias", alias=alias),
+        Rule(f"[{{root}}]{theirs}/gamma{END}", f"{ours}.weight"),
+        Rule(f"[{{root}}]{theirs}/beta{END}", f"{ours}.bias"),
     )
 
 
-def _embedding(theirs: str, ours: str, alias: bool = False) -> Rule:
-    return Rule(f"[{{root}}]{theirs}{END}", f"{ours}.weight", alias=alias)
+def _embedding(theirs: str, ours: str) -> Rule:
+    return Rule(f"[{{root}}]{theirs}{END}", f"{ours}.weight")
 
 
-def _block(path: str, alias: bool = False) -> tuple[Rule, ...]:
-    apart = (Operation.MERGE_OUT, Operation.MERGE, alias)
-    inner = f"{path}/_attention_layer"
+def _block(path: str) -> tuple[Rule, ...]:
+    apart = (Operation.MERGE_OUT, Operation.MERGE)
+    inner, output = f"{path}/_attention_layer", f"{ATTENTION}.output.dense"
     return (
         *_kernel_and_bias(f"{inner}/_query_dense", f"{ATTENTION}.self.query", *apart),
         *_kernel_and_bias(f"{inner}/_key_dense", f"{ATTENTION}.self.key", *apart),
         *_kernel_and_bias(f"{inner}/_value_dense", f"{ATTENTION}.self.value", *apart),
-        *_attention_output(f"{inner}/_output_dense", alias),
-        *_attention_output(f"{path}/_attention_output_dense", alias=True),
-        *_norm(f"{path}/_attention_layer_norm", f"{ATTENTION}.output.LayerNorm", alias),
-        *_kernel_and_bias(
-            f"{path}/_intermediate_dense", f"{names.LAYER}.intermediate.dense", alias=alias
-        ),
-        *_kernel_and_bias(f"{path}/_output_dense", f"{names.LAYER}.output.dense", alias=alias),
-        *_norm(f"{path}/_output_layer_norm", f"{names.LAYER}.output.LayerNorm", alias),
+        *_kernel_and_bias(f"{inner}/_output_dense", output, Operation.MERGE_IN),
+        *_kernel_and_bias(f"{path}/_attention_output_dense", output, Operation.MERGE_IN),
+        *_norm(f"{path}/_attention_layer_norm", f"{ATTENTION}.output.LayerNorm"),
+        *_kernel_and_bias(f"{path}/_intermediate_dense", f"{names.LAYER}.intermediate.dense"),
+        *_kernel_and_bias(f"{path}/_output_dense", f"{names.LAYER}.output.dense"),
+        *_norm(f"{path}/_output_layer_norm", f"{names.LAYER}.output.LayerNorm"),
     )
-
-
-def _attention_output(path: str, alias: bool) -> tuple[Rule, ...]:
-    return _kernel_and_bias(path, f"{ATTENTION}.output.dense", Operation.MERGE_IN, alias=alias)
 
 
 BODY = (
@@ -70,13 +63,13 @@ BODY = (
     _embedding("layer_with_weights-2/embeddings", names.TOKEN_TYPES),
     *_norm("layer_with_weights-3", "bert.embeddings.LayerNorm"),
     *_block("layer_with_weights-{layer+4}"),
-    _embedding("_embedding_layer/embeddings", names.WORDS, alias=True),
-    _embedding("_position_embedding_layer/embeddings", names.POSITIONS, alias=True),
-    _embedding("_type_embedding_layer/embeddings", names.TOKEN_TYPES, alias=True),
-    *_norm("_embedding_norm_layer", "bert.embeddings.LayerNorm", alias=True),
-    *_block("_transformer_layers/{layer}", alias=True),
+    _embedding("_embedding_layer/embeddings", names.WORDS),
+    _embedding("_position_embedding_layer/embeddings", names.POSITIONS),
+    _embedding("_type_embedding_layer/embeddings", names.TOKEN_TYPES),
+    *_norm("_embedding_norm_layer", "bert.embeddings.LayerNorm"),
+    *_block("_transformer_layers/{layer}"),
     # A tensor that two objects share is stored once, under the shorter path.
-    _embedding("masked_lm/embedding_table", names.WORDS, alias=True),
+    _embedding("masked_lm/embedding_table", names.WORDS),
     *_kernel_and_bias("masked_lm/dense", f"{names.TRANSFORM}.dense"),
     *_norm("masked_lm/layer_norm", f"{names.TRANSFORM}.LayerNorm"),
     Rule(f"[{{root}}]masked_lm/output_bias.Sbias{END}", names.SCORES_BIAS),
@@ -105,12 +98,11 @@ MODEL_GARDEN = Table(
     rules=(
         *BODY,
         *_kernel_and_bias(NUMBERED_POOLER, names.POOLER),
-        *_kernel_and_bias(NAMED_POOLER, names.POOLER, alias=True),
+        *_kernel_and_bias(NAMED_POOLER, names.POOLER),
         *_kernel_and_bias("layer_with_weights-1/out_proj", names.CLASSIFIER),
     ),
     ignores=IGNORES,
     slots=SLOTS,
-    tied=names.TIED,
 )
 
 MODEL_GARDEN_PRETRAINER = Table(
@@ -133,5 +125,4 @@ MODEL_GARDEN_PRETRAINER = Table(
         ),
     ),
     slots=SLOTS,
-    tied=names.TIED,
 )

@@ -69,7 +69,6 @@ TRANSFORMERS = Table(
     rules=(*COMMON, *_norms(old=False), _same(f"{names.DECODER}.bias")),
     ignores=IGNORES,
     slots=SLOTS,
-    tied=names.TIED,
 )
 
 PYTORCH_PRETRAINED_BERT = Table(
@@ -77,5 +76,4 @@ PYTORCH_PRETRAINED_BERT = Table(
     rules=(*COMMON, *_norms(old=True), _same(f"{names.DECODER}.bias", alias=True)),
     ignores=IGNORES,
     slots=SLOTS,
-    tied=names.TIED,
 )
