@@ -195,24 +195,6 @@ def fit(plan: Plan, class_name: str, config: Mapping[str, Any]) -> Fit:
     return found
 
 
-def require_complete(found: Fit, class_name: str) -> None:
-    """Refuse a checkpoint that lacks tensors.
-
-    Args:
-        found: What was cut to the class.
-        class_name: That class.
-
-    Raises:
-        InputError: It lists what is missing.
-    """
-    if found.missing:
-        raise InputError(
-            f"the checkpoint lacks {listing(found.missing, 'tensor')}",
-            f"all tensors of {class_name}",
-            "choose the `head` that it has, or start these anew with `allow_missing=True`",
-        )
-
-
 def _class(plan: Plan, config: Mapping[str, Any], head: str | None) -> tuple[str, str]:
     if head is not None:
         return class_of(head), "asked for"

@@ -27,11 +27,9 @@ from .checks import (
     Check,
     check_checkpoint,
     check_outputs,
-    check_read_back,
     check_tokens,
     check_upstream,
     find_references,
-    load_result,
 )
 from .from_hub import is_hub_id
 from .maps import names
@@ -253,11 +251,10 @@ def _checks(target: Target, folder: Path, to: str) -> list[Check]:
     checks = []
     if to == "safetensors":
         checks.append(check_upstream(folder, target))
-        if references := find_references(target.source.folders[0]):
-            model = load_result(folder, target.class_name)
-            checks += [_unasked(partial(check_outputs, model, target), file) for file in references]
+        compare = partial(check_outputs, folder, target)
+        checks += [_unasked(compare, file) for file in find_references(target.source.folders[0])]
     else:
-        checks.append(check_read_back(target, folder / _TORCH_FILE))
+        checks.append(check_checkpoint(target, folder / _TORCH_FILE, written=True))
     return checks
 
 
@@ -293,7 +290,7 @@ def _reference(target: Target, folder: Path, to: str, path: Path) -> Check:
             "`to='safetensors'`, which can be run here",
             "convert to safetensors first",
         )
-    return check_outputs(load_result(folder, target.class_name), target, path)
+    return check_outputs(folder, target, path)
 
 
 def _require_passed(report: Report) -> None:

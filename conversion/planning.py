@@ -80,9 +80,9 @@ def plan(table: Table, tensors: Tensors) -> Plan:
                 ignored[name] = rule.reason
             case _:
                 unknown.append(name)
-    values = [values for _, values in matches.values()]
-    layers = max((slots["layer"] + 1 for slots in values if "layer" in slots), default=0)
-    unknown += [name for name, (_, v) in matches.items() if v.get("layers", layers) != layers]
+    slots = {name: slots for name, (_, slots) in matches.items()}
+    layers = max((known["layer"] + 1 for known in slots.values() if "layer" in known), default=0)
+    unknown += [name for name, known in slots.items() if known.get("layers", layers) != layers]
     if unknown:
         raise InputError(
             f"the checkpoint has {listing(unknown, 'tensor')} that {table.software} does not name",
@@ -93,8 +93,8 @@ def plan(table: Table, tensors: Tensors) -> Plan:
     becomes: dict[str, str] = {}
     origins: dict[str, tuple[str, Operation]] = {}
     # Second copies come last, to be compared with the first.
-    for name, (rule, slots) in sorted(matches.items(), key=lambda item: item[1][0].repeats):
-        becomes[name] = target = write(rule.target, slots)
+    for name, (rule, _) in sorted(matches.items(), key=lambda item: item[1][0].repeats):
+        becomes[name] = target = write(rule.target, slots[name])
         tensor = _apply(rule, name, tensors[name], target)
         if target not in made:
             made[target], origins[target] = tensor, (name, rule.operation)

@@ -19,7 +19,7 @@ from hf_bert_impl.report import Report as BaseReport
 from hf_bert_impl.tables import print_table
 
 from .checks import Check
-from .target import Target
+from .target import Target, is_finite
 from .tensors import dtype_name
 from .vocabulary import Vocabulary
 
@@ -123,7 +123,8 @@ def make_report(
     mapped = []
     for name, tensor in target.tensors.items():
         given, operation = target.fit.origins.get(name, (None, None))
-        numbers = target.ranges[name]
+        low, high = target.ranges[name]
+        finite = is_finite((low, high))
         mapped.append(
             {
                 "target": name,
@@ -132,9 +133,9 @@ def make_report(
                 "shape": list(tensor.shape),
                 "dtype": dtype_name(tensor),
                 "source_dtype": dtype_name(sources[given]) if given else None,
-                "min": numbers.low if numbers.is_finite else None,
-                "max": numbers.high if numbers.is_finite else None,
-                "finite": numbers.is_finite,
+                "min": low if finite else None,
+                "max": high if finite else None,
+                "finite": finite,
             }
         )
     ignored = [

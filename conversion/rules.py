@@ -116,16 +116,19 @@ class Table:
     def find(self, name: str) -> tuple[Rule | Ignore, Values] | None:
         """The first rule that a name of the software fits, with the values of its slots."""
         if len(name) <= LONGEST and self._any.fullmatch(name):
-            for rule in (*self.rules, *self.ignores):
+            for rule in self._all:
                 if (values := self.match(rule.source, name)) is not None:
                     return rule, values
         return None
 
+    @property
+    def _all(self) -> tuple[Rule | Ignore, ...]:
+        return self.rules + self.ignores
+
     # One look at a name that fits nothing: a file can have millions of them.
     @functools.cached_property
     def _any(self) -> re.Pattern[str]:
-        patterns = tuple(rule.source for rule in (*self.rules, *self.ignores))
-        return _compile(patterns, tuple(self.slots.items()))
+        return _compile(tuple(rule.source for rule in self._all), tuple(self.slots.items()))
 
 
 @functools.lru_cache(maxsize=2048)
