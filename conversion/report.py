@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -57,50 +57,36 @@ class Report(BaseReport[Check]):
 
     def render(self, console: Console) -> None:
         """Print the report as tables."""
-        rows = [(Text(label, "bold"), value) for label, value in self._summary()]
+        rows = [(Text(label, "bold"), value) for label, value in self._summary() if value]
         print_table(console, "", ("", ""), rows, words=(0, 1))
         for check in self.rows:
             mark, style = _MARKS[check.passed]
             figures = "" if check.max_error is None else f" {check.max_error:.1e}"
             bound = "" if check.tolerance is None else f" (at most {check.tolerance:.0e})"
-            console.print(
-                f"  [{style}]{mark}[/] {escape(check.name)}{figures}{bound}"
-                + (f": {escape(check.note)}" if check.note else ""),
-                highlight=False,
-            )
+            note = f": {escape(check.note)}" if check.note else ""
+            line = f"  [{style}]{mark}[/] {escape(check.name)}{figures}{bound}{note}"
+            console.print(line, highlight=False)
 
-    def _summary(self) -> list[tuple[str, str]]:
+    def _summary(self) -> Iterator[tuple[str, str]]:
         source, result = self.source, self.result
-        rows = [
-            ("source", f"{source['name']}: {source['format']}, {source['software']}"),
-            ("result", f"{result['class']} ({result['why']}), {result['format']}"),
-            ("parameters", f"{result['parameters']:,} in {len(self.mapped)} tensors"),
-            ("mapped", ", ".join(_counts(row["operation"] for row in self.mapped))),
-        ]
+        yield "source", f"{source['name']}: {source['format']}, {source['software']}"
+        yield "result", f"{result['class']} ({result['why']}), {result['format']}"
+        yield "parameters", f"{result['parameters']:,} in {len(self.mapped)} tensors"
+        yield "mapped", ", ".join(_counts(row["operation"] for row in self.mapped))
         reasons = _counts(row["reason"] for row in self.ignored)
-        rows.append(("ignored", "; ".join(reasons[:_SHOWN]) or "nothing"))
-        rows.append(("missing", ", ".join(self.missing) or "nothing"))
-        changes = _counts(
-            f"{row['source_dtype']} to {row['dtype']}"
-            for row in self.mapped
-            if row["source_dtype"] not in (None, row["dtype"])
-        )
-        rows.append(("dtype", ", ".join(changes) or "unchanged"))
-        ranges = [row for row in self.mapped if row["min"] is not None]
-        low = min(ranges, key=lambda row: row["min"], default=None)
-        high = max(ranges, key=lambda row: row["max"], default=None)
-        if low and high:
-            rows.append(
-                ("numbers", f"from {low['min']:.4g} to {high['max']:.4g}, {self._finite()}")
-            )
-        if result["tokenizer"]:
-            rows.append(("tokenizer", result["tokenizer"]))
-        rows += [("note", note) for note in self.notes]
-        return rows
-
-    def _finite(self) -> str:
-        odd = sum(not row["finite"] for row in self.mapped)
-        return f"{odd} tensors with NaN or infinity" if odd else "all finite"
+        yield "ignored", "; ".join(reasons[:_SHOWN]) or "nothing"
+        yield "missing", ", ".join(self.missing) or "nothing"
+        dtypes = [(row["source_dtype"], row["dtype"]) for row in self.mapped]
+        changes = _counts(f"{old} to {new}" for old, new in dtypes if old not in (None, new))
+        yield "dtype", ", ".join(changes) or "unchanged"
+        spans = [(row["min"], row["max"]) for row in self.mapped if row["finite"]]
+        odd = len(self.mapped) - len(spans)
+        finite = f"{odd} tensors with NaN or infinity" if odd else "all finite"
+        if spans:
+            low, high = min(low for low, _ in spans), max(high for _, high in spans)
+            yield "numbers", f"from {low:.4g} to {high:.4g}, {finite}"
+        yield "tokenizer", result["tokenizer"] or ""
+        yield from (("note", note) for note in self.notes)
 
 
 _MARKS = {True: ("✓", "green"), False: ("✗", "bold red"), None: ("–", "yellow")}
