@@ -216,11 +216,8 @@ def _class(plan: Plan, config: Mapping[str, Any], head: str | None) -> tuple[str
     for class_name, own in _PARTS_OF.items():
         if own == parts:
             return class_name, f"the checkpoint has {what}"
-    raise InputError(
-        f"the checkpoint has parts of several heads ({what})",
-        "one head",
-        f"choose one with `head` ({', '.join(HEADS)}); the others are left out",
-    )
+    remedy = f"choose one with `head` ({', '.join(HEADS)}); the others are left out"
+    raise InputError(f"the checkpoint has parts of several heads ({what})", "one head", remedy)
 
 
 def _classifier(plan: Plan) -> tuple[str, str]:

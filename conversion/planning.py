@@ -110,11 +110,8 @@ def plan(table: Table, tensors: Tensors) -> Plan:
 
 def _apply(rule: Rule, name: str, tensor: Tensor | Unread, target: str) -> Tensor:
     if isinstance(tensor, Unread) or not tensor.is_floating_point():
-        raise InputError(
-            f"{name} holds {dtype_name(tensor)}",
-            "floating-point weights",
-            "convert the checkpoint that was not quantised",
-        )
+        remedy = "convert the checkpoint that was not quantised"
+        raise InputError(f"{name} holds {dtype_name(tensor)}", "floating-point weights", remedy)
     made = rule.operation.apply(tensor)
     if made is None:
         raise InputError(

@@ -67,11 +67,8 @@ class Source:
         path = Path(self.options.config).expanduser()
         file = _find([path]) if path.is_dir() else path
         if file is None or not file.is_file():
-            raise InputError(
-                f"`config` is {path}, where there is no config",
-                "a JSON file with the sizes of the model",
-                "check the path",
-            )
+            given = f"`config` is {path}, where there is no config"
+            raise InputError(given, "a JSON file with the sizes of the model", "check the path")
         return file
 
     @property
@@ -96,11 +93,8 @@ class Source:
         if variant:
             fields = {**CODERTIMO_FIELDS, **_codertimo_sizes(self.siblings), **fields}
         if heads is not None and fields.setdefault(_CONFIG_FIELD, heads) != heads:
-            raise InputError(
-                f"`num_attention_heads` is {heads}, and the config says {fields[_CONFIG_FIELD]}",
-                "one number",
-                "leave it out, or mend the config",
-            )
+            given = f"`num_attention_heads` is {heads}, and the config says {fields[_CONFIG_FIELD]}"
+            raise InputError(given, "one number", "leave it out, or mend the config")
         if self.options.hidden_act is not None:
             fields["hidden_act"] = self.options.hidden_act
         return fields
@@ -207,11 +201,8 @@ def _find(folders: Iterable[Path]) -> Path | None:
                 return folder / name
         configs = [path for path in sorted(folder.glob("*.json")) if _is_config(path)]
         if len(configs) > 1:
-            raise InputError(
-                f"{folder} has several configs ({', '.join(path.name for path in configs)})",
-                "one",
-                "choose it with `config`",
-            )
+            given = f"{folder} has several configs ({', '.join(path.name for path in configs)})"
+            raise InputError(given, "one", "choose it with `config`")
         if configs:
             return configs[0]
     return None

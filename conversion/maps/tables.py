@@ -59,11 +59,8 @@ def detect(tensors: Tensors) -> Table:
     foreign = next((name for name in tensors if _ANY_OTHER.search(name)), "")
     for other, pattern in _OTHERS.items():
         if re.search(pattern, foreign):
-            raise InputError(
-                f"{foreign[:200]!r} is a tensor of {other}, not of BERT",
-                "a BERT",
-                "give the checkpoint of a BERT",
-            )
+            given = f"{foreign[:200]!r} is a tensor of {other}, not of BERT"
+            raise InputError(given, "a BERT", "give the checkpoint of a BERT")
     matches = {table: [table.find(name) for name in tensors] for table in TABLES}
     table = min(TABLES, key=lambda table: _misfits(matches[table]))
     words = f"{names.WORDS}.weight"

@@ -39,11 +39,8 @@ def reading(kind: str, path: Path) -> Iterator[None]:
     except InputError:
         raise
     except Exception as error:
-        raise InputError(
-            f"{path} is damaged: {one_line(error):.300}",
-            f"a whole {kind} file",
-            "download or copy it again",
-        ) from None
+        given = f"{path} is damaged: {one_line(error):.300}"
+        raise InputError(given, f"a whole {kind} file", "download or copy it again") from None
 
 
 def map_file(path: Path) -> Tensor:
