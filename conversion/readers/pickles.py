@@ -188,14 +188,6 @@ class InertUnpickler(pickle._Unpickler):
         arguments, made = self.stack.pop(), self.stack.pop()
         self.stack.append(_call(made, arguments))
 
-    def load_call_with_names(self) -> None:
-        """NEWOBJ_EX: the arguments by name are left out."""
-        self.stack.pop()
-        self.load_call()
-
-    def _instantiate(self, made: Any, arguments: Any) -> None:
-        self.stack.append(_call(made, tuple(arguments)))
-
     def load_state(self) -> None:
         """BUILD: keep an object's `__dict__`. Attributes of other values are not needed."""
         state = self.stack.pop()
@@ -236,7 +228,6 @@ _DISPATCH = {
     **_BASE.dispatch,
     pickle.REDUCE[0]: InertUnpickler.load_call,
     pickle.NEWOBJ[0]: InertUnpickler.load_call,
-    pickle.NEWOBJ_EX[0]: InertUnpickler.load_call_with_names,
     pickle.BUILD[0]: InertUnpickler.load_state,
     pickle.SETITEM[0]: InertUnpickler.load_item,
     pickle.SETITEMS[0]: InertUnpickler.load_items,
@@ -248,6 +239,7 @@ _DISPATCH = {
 }
 for _opcode in (
     *(pickle.EXT1, pickle.EXT2, pickle.EXT4, pickle.PERSID),
+    *(pickle.INST, pickle.OBJ, pickle.NEWOBJ_EX),
     *(pickle.BYTEARRAY8, pickle.NEXT_BUFFER, pickle.READONLY_BUFFER),
 ):
     del _DISPATCH[_opcode[0]]

@@ -104,10 +104,11 @@ def test_forbidden_names(name):
     line = f"{module}\n{attribute}\n".encode()
     strings = text(module.encode()) + text(attribute.encode())
     argument = text(b"true")
+    for content in (b"(" + argument + b"i" + line + b".", b"(" + argument + b"N}\x92."):
+        refuse(content, "which no checkpoint needs")
     for content in (
         b"\x80\x02c" + line + argument + b"\x85R.",
         b"\x80\x04" + strings + b"\x93" + argument + b"\x85R.",
-        b"(" + argument + b"i" + line + b".",
         b"(c" + line + argument + b"o.",
         b"\x80\x02c" + line + argument + b"\x85\x81.",
         b"\x80\x04" + strings + b"\x93" + argument + b"\x85}\x92.",
