@@ -13,7 +13,7 @@ from torch import Tensor
 from hf_bert_impl.errors import InputError
 
 from .maps.names import TIED
-from .rules import Ignore, Operation, Rule, Table, Values, write
+from .rules import Ignore, Operation, Rule, Table, Values
 from .tensors import Tensors, Unread, dtype_name
 
 
@@ -93,7 +93,7 @@ def plan(table: Table, tensors: Tensors) -> Plan:
     origins: dict[str, tuple[str, Operation]] = {}
     # Second copies come last, to be compared with the first.
     for name, (rule, _) in sorted(matches.items(), key=lambda item: item[1][0].repeats):
-        becomes[name] = target = write(rule.target, slots[name])
+        becomes[name] = target = rule.target.format(**slots[name])
         tensor = _apply(rule, name, tensors[name], target)
         if target not in made:
             made[target], origins[target] = tensor, (name, rule.operation)
@@ -136,14 +136,15 @@ def original_names(
     """
     # Our bare encoder names its tensors without the prefix that the tables have.
     base = "bert." if class_name == "BertModel" else ""
-    slots = {} if base else {"base": "bert."}
+    prefix = "" if base else "bert."
     named, unknown = {}, []
     for name, tensor in tensors.items():
         rules = ((rule, table.match(rule.target, base + name)) for rule in table.rules)
         known = [(rule, values) for rule, values in rules if values is not None and not rule.alias]
         if known:
             rule, values = known[0]
-            named[write(rule.source, {**slots, **values})] = tensor
+            source = rule.source.replace("[{wrapper}]", "").replace("[{base}]", prefix)
+            named[source.format(**values)] = tensor
         else:
             unknown.append(name)
     if unknown:

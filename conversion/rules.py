@@ -5,8 +5,7 @@ package's models, which are those of transformers. `planning` applies tables.
 
 Names are written as patterns. `{layer}` stands for a layer number, `{layer+4}` for one that is
 counted from 4, `{layers+4}` for the number of layers plus 4, any other `{word}` for what the
-table's `slots` says. A part in [brackets] may be absent; it is written where the slots in it are
-known.
+table's `slots` says. A part in [brackets] may be absent.
 """
 
 from __future__ import annotations
@@ -147,22 +146,3 @@ def _compile(patterns: tuple[str, ...], slots: tuple[tuple[str, str], ...]) -> r
                 expression += {"[": "(?:", "]": ")?"}.get(part) or re.escape(part)
         expressions.append(expression)
     return re.compile("|".join(expressions), re.DOTALL)
-
-
-def write(pattern: str, values: Mapping[str, Any]) -> str:
-    """The name that a pattern gives for values of its slots.
-
-    Args:
-        pattern: A pattern of a rule.
-        values: Values of the slots; a bracketed part with an unknown one is left out.
-    """
-
-    def part(match: re.Match[str]) -> str:
-        inner = match[1]
-        return inner if all(slot in values for slot, _ in _SLOT.findall(inner)) else ""
-
-    def slot(match: re.Match[str]) -> str:
-        value = values[match[1]]
-        return str(value + int(match[2] or 0)) if match[1] in _NUMBERS else str(value)
-
-    return _SLOT.sub(slot, re.sub(r"\[([^\]]*)\]", part, pattern))
