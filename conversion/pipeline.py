@@ -196,8 +196,7 @@ def load_any(path: Path | str, **options: Any) -> PreTrainedModel:
     with open_source(path, chosen) as source:
         target = resolve(source, chosen)
         cls: Any = getattr(hf_bert_impl, target.class_name)
-        dtypes = {tensor.dtype for tensor in target.tensors.values()}
-        usual = dtypes.pop() if len(dtypes) == 1 else torch.float32
+        usual = target.config.dtype or torch.float32
         model: PreTrainedModel = cls.from_pretrained(
             None, config=target.config, state_dict=target.tensors, dtype=usual
         )

@@ -76,6 +76,24 @@ class Rule:
     """Whether it is a second copy of a tensor that another rule names. It must equal the first."""
 
 
+#: What the tensors of a module are called: their ending, ours, and the operation.
+Ends = tuple[tuple[str, str, Operation], ...]
+
+
+#: Of a linear layer and of a LayerNorm, as TensorFlow names them.
+KERNEL: Ends = (("/kernel", "weight", Operation.TRANSPOSE), ("/bias", "bias", Operation.IDENTITY))
+GAMMA: Ends = (("/gamma", "weight", Operation.IDENTITY), ("/beta", "bias", Operation.IDENTITY))
+
+
+def module_rules(modules: Mapping[str, str], ends: Ends) -> tuple[Rule, ...]:
+    """The rules of modules, their pattern to ours, each of which has the same tensors."""
+    return tuple(
+        Rule(theirs + end, f"{ours}.{part}", operation)
+        for theirs, ours in modules.items()
+        for end, part, operation in ends
+    )
+
+
 @dataclass(frozen=True)
 class Ignore:
     """Names that hold nothing of the model."""
