@@ -21,7 +21,7 @@ from .maps.tables import detect
 from .options import LoadOptions
 from .planning import Plan, plan, same_bits
 from .readers.archive import open_archive
-from .readers.mapped import read_small
+from .readers.mapped import read_at
 from .tensors import Checkpoint
 
 #: In the order in which they are preferred.
@@ -221,20 +221,5 @@ def _read_object(path: Path) -> dict[str, Any]:
 
 
 def read_object(path: Path, expected: str, remedy: str) -> dict[str, Any]:
-    """Read a JSON object that came with a checkpoint.
-
-    Args:
-        path: The file.
-        expected: What it should be, for errors.
-        remedy: What to do about another one, for errors.
-
-    Raises:
-        InputError: It cannot be read, is too large, or is no JSON object.
-    """
-    content = read_small(path, _MAX_JSON_BYTES, expected)
-    try:
-        fields: dict[str, Any] = parse_json(content, str(path), expected)
-    except ValueError as error:
-        given = str(error).partition("; expected ")[0]
-        raise InputError(given, expected, remedy) from None
-    return fields
+    """Read a JSON object that came with a checkpoint; what to say of anything else."""
+    return dict(parse_json(read_at(path, 0, _MAX_JSON_BYTES), str(path), expected, dict, remedy))

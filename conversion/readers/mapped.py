@@ -48,29 +48,6 @@ def map_file(path: Path) -> Tensor:
     return torch.from_file(str(path), size=path.stat().st_size, dtype=torch.uint8)
 
 
-def read_small(path: Path, most: int, expected: str) -> bytes:
-    """The whole content of a file that has to be small.
-
-    Args:
-        path: The file.
-        most: Maximum number of bytes of such a file.
-        expected: What it should be, for errors.
-
-    Raises:
-        InputError: It cannot be read, or is larger.
-    """
-    try:
-        with path.open("rb") as file:
-            content = file.read(most + 1)
-    except OSError as error:
-        raise InputError(
-            f"{path} cannot be read ({error.strerror})", expected, "check the path"
-        ) from None
-    if len(content) > most:
-        raise InputError(f"{path} has more than {most} bytes", expected, "check the path")
-    return content
-
-
 def read_at(path: Path, offset: int, size: int) -> bytes:
     """Some bytes of a file, to know its format by.
 

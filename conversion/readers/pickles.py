@@ -28,7 +28,7 @@ from torch import Tensor
 from hf_bert_impl.errors import InputError
 
 from ..tensors import DTYPES, Unread
-from .mapped import read_small
+from .mapped import read_at
 
 #: Steps of one pickle: BERT's largest state dict takes 20 000, the vocabulary of codertimo's code
 #: eight a word.
@@ -358,7 +358,9 @@ def read_pickled_vocabulary(path: Path) -> tuple[str, ...]:
     Raises:
         InputError: The file is no such pickle, or would run code.
     """
-    content = read_small(path, _MAX_VOCABULARY_BYTES, "a pickled vocabulary")
+    if not path.is_file():
+        raise InputError(f"{path} cannot be read", "a pickled vocabulary", "check the path")
+    content = read_at(path, 0, _MAX_VOCABULARY_BYTES)
     vocabulary, _ = load_inert(io.BytesIO(content), path)
     tokens = vocabulary.state.get("itos") if isinstance(vocabulary, Instance) else None
     if not isinstance(tokens, list) or not tokens or not all(isinstance(t, str) for t in tokens):

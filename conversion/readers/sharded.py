@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from .mapped import read_small, reading
+from .mapped import read_at, reading
 
 #: Bytes of an index: the largest models have some 10 000 tensors and an index below 2 MiB.
 _MAX_INDEX_BYTES = 64 << 20
@@ -31,7 +31,7 @@ def read_shard_index(index: Path) -> dict[str, Path]:
             or names a file that is missing or not in its folder.
     """
     with reading("shard index", index):
-        table = load_json(read_small(index, _MAX_INDEX_BYTES, "a shard index"))
+        table = load_json(read_at(index, 0, _MAX_INDEX_BYTES))
         weight_map = table.get("weight_map") if isinstance(table, dict) else None
         if not isinstance(weight_map, dict) or not weight_map:
             raise ValueError("it has no weight_map table {tensor: file}")

@@ -207,8 +207,8 @@ TABLES = {
     "beyond": ([ENTRIES], {"handles": [((1 << 64) - 1, 0)]}, "beyond byte"),
     "within": ([ENTRIES], {"handles": [(0, len(ENTRIES))] * 2}, "byte 0 lies within another"),
     "snappy length": ([varint((1 << 32) - 1) + b"\0a"], SNAPPY, "claims too great a length"),
-    "snappy content": ([varint(9) + b"\0a"], SNAPPY, "cannot be decompressed"),
-    "snappy of nothing": ([b""], SNAPPY, "shorter than|cannot be decompressed"),
+    "snappy content": ([varint(9) + b"\0a"], SNAPPY, "snappy"),
+    "snappy of nothing": ([b""], SNAPPY, "shorter than|snappy"),
     "other compression": ([ENTRIES], {"kind": 2}, "compressed by method 2"),
 }
 
