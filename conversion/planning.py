@@ -50,8 +50,9 @@ def same_bits(a: Tensor, b: Tensor) -> bool:
     """Whether two tensors are one and the same in shape, dtype and every bit."""
     if a.shape != b.shape or a.dtype != b.dtype:
         return False
-    # As bytes: a NaN equals itself, and -0.0 is not 0.0.
-    return torch.equal(a.flatten().view(torch.uint8), b.flatten().view(torch.uint8))
+    # As whole numbers: a NaN equals itself, and -0.0 is not 0.0.
+    size = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}[a.element_size()]
+    return torch.equal(a.contiguous().view(size), b.contiguous().view(size))
 
 
 def plan(table: Table, tensors: Tensors) -> Plan:

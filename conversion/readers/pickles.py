@@ -85,11 +85,10 @@ _PLAIN = (torch.dtype, torch.qscheme)
 _KNOWN = _FUNCTIONS.keys() | _STORAGES.keys() | _OPAQUE
 
 
-@dataclass(frozen=True, slots=True)
-class Global:
+class Global(str):
     """A name that a pickle uses, `module.name`."""
 
-    name: str
+    __slots__ = ()
 
 
 @dataclass(slots=True, eq=False)
@@ -162,7 +161,7 @@ class InertUnpickler(pickle._Unpickler):
         match pid:
             case ("module", Global() as made, *_):  # the class, its file and its source
                 return made
-            case ("storage", Global(name), str() as key, _, int() as size, *view) if (
+            case ("storage", Global() as name, str() as key, _, int() as size, *view) if (
                 name in _STORAGES and 0 <= size < _INT64
             ):
                 dtype = _STORAGES[name]
@@ -196,18 +195,14 @@ class InertUnpickler(pickle._Unpickler):
         if isinstance(self.stack[-1], Instance) and isinstance(state, dict):
             self.stack[-1].state = state
 
-    def load_items(self, items: list[Any] | None = None) -> None:
-        """SETITEMS: set items of a dict."""
-        items = self.pop_mark() if items is None else items
-        target = self.stack[-1]
-        if not isinstance(target, dict):
-            raise pickle.UnpicklingError(f"it sets items of a {type(target).__name__}")
-        _set(target, zip(items[::2], items[1::2], strict=True))
+    def load_table(self) -> None:
+        """EMPTY_DICT: a dict."""
+        self.stack.append(_Table())
 
-    def load_item(self) -> None:
-        """SETITEM: set one item of a dict."""
-        value, key = self.stack.pop(), self.stack.pop()
-        self.load_items([key, value])
+    def load_filled_table(self) -> None:
+        """DICT: a dict of what is on the stack."""
+        items = self.pop_mark()
+        self.stack.append(_table(zip(items[::2], items[1::2], strict=True)))
 
     def load_named(self) -> None:
         """PUT: keep a value under a number in text."""
@@ -216,12 +211,6 @@ class InertUnpickler(pickle._Unpickler):
             raise pickle.UnpicklingError("it keeps a value under no number")
         self.memo[index] = self.stack[-1]
 
-    def load_dict_of(self) -> None:
-        """DICT: a dict of what is on the stack."""
-        items = self.pop_mark()
-        self.stack.append({})
-        self.load_items(items)
-
 
 _BASE = pickle._Unpickler
 _DISPATCH = {
@@ -229,9 +218,8 @@ _DISPATCH = {
     pickle.REDUCE[0]: InertUnpickler.load_call,
     pickle.NEWOBJ[0]: InertUnpickler.load_call,
     pickle.BUILD[0]: InertUnpickler.load_state,
-    pickle.SETITEM[0]: InertUnpickler.load_item,
-    pickle.SETITEMS[0]: InertUnpickler.load_items,
-    pickle.DICT[0]: InertUnpickler.load_dict_of,
+    pickle.EMPTY_DICT[0]: InertUnpickler.load_table,
+    pickle.DICT[0]: InertUnpickler.load_filled_table,
     pickle.PUT[0]: InertUnpickler.load_named,
     pickle.EMPTY_SET[0]: _BASE.dispatch[pickle.EMPTY_LIST[0]],
     pickle.ADDITEMS[0]: _BASE.dispatch[pickle.APPENDS[0]],
@@ -281,25 +269,33 @@ def is_key(key: object) -> bool:
     return key is None or isinstance(key, str | bytes | float)
 
 
-def _set(target: dict[Any, Any], pairs: Iterable[Any]) -> None:
-    for key, value in pairs:
-        if not is_key(key) or key in target:
+class _Table(dict[Any, Any]):
+    """A dict that a pickle fills: each key once, and none that takes long to hash."""
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        if not is_key(key) or key in self:
             shown = repr(key)[:80] if is_key(key) else type(key).__name__
             raise pickle.UnpicklingError(f"it has the key {shown} twice, or of a strange type")
-        target[key] = value
+        super().__setitem__(key, value)
+
+
+def _table(pairs: Iterable[Any]) -> _Table:
+    table = _Table()
+    for key, value in pairs:
+        table[key] = value
+    return table
 
 
 def _call(made: Any, arguments: Any) -> Any:
     """What a pickle gets for calling a name: a value or a record of this file."""
-    name = made.name if isinstance(made, Global) else f"a {type(made).__name__}"
+    name = made if isinstance(made, Global) else f"a {type(made).__name__}"
     match _FUNCTIONS.get(name), arguments:
         case "dict", ():
             return {}
         case "dict", (dict() as items,):
             return items
         case "dict", (list() as pairs,):  # Python 2
-            made_of_pairs: dict[Any, Any] = {}
-            _set(made_of_pairs, pairs)
+            made_of_pairs = _table(pairs)
             pairs.clear()  # one long list, used for many dicts, would take for ever
             return made_of_pairs
         case "list", ():
@@ -310,8 +306,8 @@ def _call(made: Any, arguments: Any) -> Any:
             return tuple(items)
         case "parameter", (Tensor() | Unread() as data, *_):
             return data
-        case "subclass", (Global(inner), Global(), tuple() as rest, _) if inner != name:
-            return _call(Global(inner), rest)
+        case "subclass", (Global() as inner, Global(), tuple() as rest, _) if inner != name:
+            return _call(inner, rest)
         case "tensor", (Tensor() as storage, offset, shape, strides):
             return _view(storage, offset, shape, strides)
         # Behind the strides: requires_grad, hooks, and since torch 1.13 {"conj": …, "neg": …}.
@@ -320,7 +316,7 @@ def _call(made: Any, arguments: Any) -> Any:
         ):
             return _view(storage, offset, shape, strides)
         # Of a dtype that has no storage class.
-        case "tensor v3", (Tensor(), _, tuple() as shape, _, _, _, Global(dtype), *_):
+        case "tensor v3", (Tensor(), _, tuple() as shape, _, _, _, Global() as dtype, *_):
             return Unread(shape, dtype.removeprefix("torch."))
         case ("tensor v2", _) if len(arguments) == 7:
             return Unread((), "lazily conjugated or negated")

