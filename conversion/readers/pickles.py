@@ -85,6 +85,9 @@ _PLAIN = (torch.dtype, torch.qscheme)
 _KNOWN = _FUNCTIONS.keys() | _STORAGES.keys() | _OPAQUE
 
 
+StorageOf = Callable[[str, torch.dtype, int], Tensor]
+
+
 class Global(str):
     """A name that a pickle uses, `module.name`."""
 
@@ -121,7 +124,7 @@ class InertUnpickler(pickle._Unpickler):
 
     Args:
         file: Stands at the pickle's first byte, and behind its last one after `load`.
-        room: Most bytes of all storages.
+        storage_of: As of `load_inert`.
     """
 
     stack: list[Any]
@@ -129,12 +132,12 @@ class InertUnpickler(pickle._Unpickler):
     pop_mark: Callable[[], list[Any]]
     readline: Callable[[], bytes]
 
-    def __init__(self, file: IO[bytes], room: int) -> None:
+    def __init__(self, file: IO[bytes], storage_of: StorageOf) -> None:
         super().__init__(file, encoding="latin1")
         vars(self)["dispatch"] = _Opcodes(_DISPATCH)
         self.storages: dict[str, Tensor] = {}
-        """The storages that the pickle names, by key: flat, and not filled yet."""
-        self._room = room
+        """The storages that the pickle names, by key."""
+        self._storage_of = storage_of
 
     def find_class(self, module: str, name: str) -> Global:
         """The name itself, if it is one of those that are known."""
@@ -166,10 +169,7 @@ class InertUnpickler(pickle._Unpickler):
             ):
                 dtype = _STORAGES[name]
                 if key not in self.storages:
-                    self._room -= size * dtype.itemsize
-                    if self._room < 0:
-                        raise pickle.UnpicklingError("its storages take more bytes than the file")
-                    self.storages[key] = torch.empty(size, dtype=dtype)
+                    self.storages[key] = self._storage_of(key, dtype, size)
                 whole = self.storages[key]
                 if (whole.dtype, len(whole)) != (dtype, size):
                     raise pickle.UnpicklingError(f"storage {key[:80]!r} has two sizes or types")
@@ -233,22 +233,29 @@ for _opcode in (
     del _DISPATCH[_opcode[0]]
 
 
-def load_inert(file: IO[bytes], path: Path, room: int = 0) -> tuple[Any, dict[str, Tensor]]:
+def no_numbers(key: str, dtype: torch.dtype, size: int) -> Tensor:
+    """A storage of which only the size is known."""
+    return torch.empty(size, dtype=dtype, device="meta")
+
+
+def load_inert(
+    file: IO[bytes], path: Path, storage_of: StorageOf = no_numbers
+) -> tuple[Any, dict[str, Tensor]]:
     """Read one pickle.
 
     Args:
         file: Stands at the pickle's first byte, and behind its last one afterwards.
         path: The file's name, for errors.
-        room: Most bytes of all storages that it names.
+        storage_of: Gives the numbers of a storage, flat, by its key, dtype and size.
 
     Returns:
-        What `InertUnpickler.load` gives, and its storages, which the caller fills.
+        What `InertUnpickler.load` gives, and the storages that it names, by key.
 
     Raises:
         InputError: The pickle is damaged, takes too many steps, or names something that is neither
             a tensor's part nor a known module's class.
     """
-    unpickler = InertUnpickler(file, room)
+    unpickler = InertUnpickler(file, storage_of)
     try:
         return unpickler.load(), unpickler.storages
     except InputError as error:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import io
 import zipfile
+import zlib
 from pathlib import Path
 from typing import IO, Any
 
@@ -20,7 +21,7 @@ import torch
 from torch import Tensor
 
 from ..tensors import Checkpoint, Unread, known
-from .mapped import most_bytes, read_at, reading
+from .mapped import map_file, most_bytes, read_at, reading
 from .pickles import Instance, is_key, load_inert
 
 #: 0x1950A86A20F9469CFC6C as a pickled int, whatever the protocol (2 is the usual one).
@@ -51,12 +52,13 @@ def read_torch(path: Path) -> Checkpoint:
             would run code.
     """
     with reading("PyTorch", path), path.open("rb") as file:
+        data = map_file(path)
         head = read_at(path, 0, 32)
         if head.startswith(_ZIP_MAGIC):
-            root = _read_zip(file, path)
+            root = _read_zip(data, path)
             software = "PyTorch, zip container (torch 1.6 or later)"
         elif _LEGACY_MAGIC in head:
-            root = _read_legacy(file, path)
+            root = _read_legacy(data, file, path)
             software = "PyTorch, legacy container (the only one before torch 1.6)"
         else:
             if head.startswith(_PICKLE) or read_at(path, -1, 1) == _PICKLE_END:
@@ -73,40 +75,59 @@ def read_torch(path: Path) -> Checkpoint:
     return Checkpoint(walk.tensors, software, walk.attributes)
 
 
-def _read_zip(file: IO[bytes], path: Path) -> Any:
-    size = path.stat().st_size
-    with zipfile.ZipFile(file) as archive:
+def _read_zip(data: Tensor, path: Path) -> Any:
+    with zipfile.ZipFile(path) as archive:
         entries = {info.filename: info for info in archive.infolist()}
         if len(entries) < len(archive.infolist()):
             raise ValueError("it has an entry of its zip file twice")
-        for info in entries.values():
-            if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
-                raise ValueError(f"its entry {info.filename!r:.200} is compressed or encrypted")
-        if sum(info.file_size for info in entries.values()) > size:
-            raise ValueError("its entries take more bytes than it has")
-        if not any(info.CRC for info in entries.values()):
-            # torch.serialization.set_crc32_options(False) writes zeros.
-            for info in entries.values():
-                info.CRC = None  # type: ignore[assignment]
-        pickles = [name for name in entries if _is_pickle(name)]
-        if len(pickles) != 1:
-            raise ValueError(f"it holds {len(pickles)} pickles `<name>/data.pkl`")
-        folder = pickles[0].removesuffix("data.pkl")
-        if f"{folder}constants.pkl" in entries:
-            raise ValueError("it is a TorchScript program; save its state_dict() by torch.save")
-        order = f"{folder}byteorder"
-        if order in entries and archive.read(order) != b"little":
-            raise ValueError(_OTHER_ORDER)
-        root, storages = load_inert(io.BytesIO(archive.read(pickles[0])), path, size)
-        for key, storage in storages.items():
-            name = f"{folder}data/{key}"
-            if name not in entries:
-                raise ValueError(f"it has no entry {name:.200}")
-            _fill(storage, archive.read(name), "an entry")
-    return root
+    if sum(info.compress_size for info in entries.values()) > len(data):
+        raise ValueError("its entries take more bytes than it has")
+    # torch.serialization.set_crc32_options(False) writes zeros.
+    is_summed = any(info.CRC for info in entries.values())
+    contents = {name: _content(data, info, is_summed) for name, info in entries.items()}
+    pickles = [name for name in entries if _is_pickle(name)]
+    if len(pickles) != 1:
+        raise ValueError(f"it holds {len(pickles)} pickles `<name>/data.pkl`")
+    folder = pickles[0].removesuffix("data.pkl")
+    if f"{folder}constants.pkl" in entries:
+        raise ValueError("it is a TorchScript program; save its state_dict() by torch.save")
+    order = contents.get(f"{folder}byteorder")
+    if order is not None and order.numpy().tobytes() != b"little":
+        raise ValueError(_OTHER_ORDER)
+
+    def storage_of(key: str, dtype: torch.dtype, size: int) -> Tensor:
+        name = f"{folder}data/{key}"
+        if name not in contents:
+            raise ValueError(f"it has no entry {name:.200}")
+        content, claimed = contents[name], size * dtype.itemsize
+        if len(content) != claimed:
+            raise ValueError(f"it names {claimed} bytes in an entry of {len(content)}")
+        return _flat(content, dtype)
+
+    return load_inert(io.BytesIO(contents[pickles[0]].numpy().data), path, storage_of)[0]
 
 
-def _read_legacy(file: IO[bytes], path: Path) -> Any:
+def _content(data: Tensor, info: zipfile.ZipInfo, is_summed: bool) -> Tensor:
+    """The bytes of an entry, whose checksum is compared."""
+    start = info.header_offset + 30
+    names = data[start - 4 : start].numpy().tobytes()  # the sizes of two fields behind the header
+    start += int.from_bytes(names[:2], "little") + int.from_bytes(names[2:], "little")
+    content = data[start : start + info.file_size]
+    if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
+        raise ValueError(f"its entry {info.filename!r:.200} is compressed or encrypted")
+    if not len(content) == info.file_size == info.compress_size:
+        raise ValueError(f"it ends within its entry {info.filename!r:.200}, or gives it two sizes")
+    if is_summed and zlib.crc32(content.numpy().data) != info.CRC:
+        raise ValueError(f"it has a wrong crc32 in {info.filename!r:.200}")
+    return content
+
+
+def _flat(content: Tensor, dtype: torch.dtype) -> Tensor:
+    aligned = content.storage_offset() % dtype.itemsize == 0
+    return (content if aligned else content.clone()).view(dtype)
+
+
+def _read_legacy(data: Tensor, file: IO[bytes], path: Path) -> Any:
     load_inert(file, path)  # the magic number
     protocol, _ = load_inert(file, path)
     if protocol != _LEGACY_PROTOCOL:
@@ -114,22 +135,24 @@ def _read_legacy(file: IO[bytes], path: Path) -> Any:
     system, _ = load_inert(file, path)
     if not isinstance(system, dict) or system.get("little_endian") is not True:
         raise ValueError(_OTHER_ORDER)
-    root, storages = load_inert(file, path, path.stat().st_size)
+    start = file.tell()
+    _, storages = load_inert(file, path)
     keys, _ = load_inert(file, path)
     if not isinstance(keys, list) or sorted(keys) != sorted(storages):
         raise ValueError("it lists other storages than its pickle names")
+    found, at = {}, file.tell()
     for key in keys:
-        if int.from_bytes(file.read(8), "little") != len(storages[key]):
+        storage = storages[key]
+        if int.from_bytes(data[at : at + 8].numpy().tobytes(), "little") != len(storage):
             raise ValueError(f"it gives storage {key[:80]!r} two sizes")
-        _fill(storages[key], file.read(storages[key].nbytes), "a storage")
-    return root
-
-
-def _fill(storage: Tensor, content: bytes, where: str) -> None:
-    if len(content) != storage.nbytes:
-        raise ValueError(f"it names {storage.nbytes} bytes in {where} of {len(content)}")
-    if content:
-        storage.view(torch.uint8).copy_(torch.frombuffer(bytearray(content), dtype=torch.uint8))
+        content = data[at + 8 : at + 8 + storage.nbytes]
+        if len(content) < storage.nbytes:
+            raise ValueError(f"it ends within storage {key[:80]!r}")
+        found[key] = _flat(content, storage.dtype)
+        at += 8 + storage.nbytes
+    # The places are known behind the pickle alone: it is read again, now with the numbers.
+    file.seek(start)
+    return load_inert(file, path, lambda key, *_: found[key])[0]
 
 
 class _Walk:

@@ -281,10 +281,10 @@ def test_nothing_runs_in_any_pickle_of_the_old_container(tmp_path):
     ("place", "value", "match"),
     [
         (20, b"\xf0\xff\xff\xff\xf0\xff\xff\xff", "more bytes than it has"),  # the sizes
-        (24, b"\x08\0\0\0", "CRC-32"),
+        (24, b"\x08\0\0\0", "two sizes"),
         (42, b"\x05\0\0\0", "is damaged"),  # where it starts
         (8, b"\x01", "compressed or encrypted"),
-        (16, b"\x05\0\0\0", "CRC-32"),
+        (16, b"\x05\0\0\0", "wrong crc32"),
     ],
 )
 def test_lying_directory(place, value, match, tmp_path):
