@@ -55,7 +55,11 @@ def is_archive(path: Path) -> bool:
     """
     try:
         if read_at(path, 0, len(_ZIP)) == _ZIP:
-            head = read_at(path, 0, 300)  # the first name: its list at the end may be missing
+            with contextlib.suppress(zipfile.BadZipFile), zipfile.ZipFile(path) as archive:
+                names = archive.namelist()
+                is_torch = any(n.count("/") == 1 and n.endswith("/data.pkl") for n in names)
+                return not is_torch and not all(name.endswith(".npy") for name in names)
+            head = read_at(path, 0, 300)  # without its list at the end: the first name
             name = head[30 : 30 + int.from_bytes(head[26:28], "little")]
             return not name.endswith((b"/data.pkl", b".npy"))
         if not path.is_file():
